@@ -31,14 +31,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from transformers import AutoConfig
 
-from decoding.hf_model import HFLanguageModel
+from decoding.model.hf_model import HFLanguageModel
 from index_builder.build import build_index
-from index_builder.config import BuildOptions
+from index_builder.build_options import BuildOptions
 from retrieval.answers.answerer import Answerer
-from retrieval.answers.engine import AnswerEngine
-from retrieval.filters.store import FilterStore
+from retrieval.answers.schemas import AnswerEngine
+from retrieval.filters.entity_filter import FilterStore
 from retrieval.index.reader import Index
-from retrieval.prefix_store import PrefixStore
+from retrieval.kv_memory import PrefixStore
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import TextTokenizer
 

@@ -32,9 +32,9 @@ from rich.table import Table
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from decoding.answering import Speller
-from decoding.grammar.leaves.factory import Leaves
-from decoding.grammar.vocabulary.vocabulary import Vocabulary
-from decoding.hf_model import HFLanguageModel
+from decoding.grammar.leaves.leaf_factory import Leaves
+from decoding.grammar.vocabulary import Vocabulary
+from decoding.model.hf_model import HFLanguageModel
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import TextTokenizer
 

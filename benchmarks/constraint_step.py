@@ -42,12 +42,11 @@ from harness.titles import batches, input_options, titles_file, tokenizer_file, 
 from torch import Tensor
 from transformers import PrefixConstrainedLogitsProcessor
 
-from decoding.edge_chooser import EdgeChooser
+from decoding.constraints import EdgeChooser, expand
 from decoding.errors import KernelsError
-from decoding.expansion import expand
-from decoding.hf_model import HFLanguageModel
-from decoding.logits_processor import TitleTrieLogitsProcessor
-from decoding.title_trie import TitleTrie
+from decoding.model.hf_model import HFLanguageModel
+from decoding.trie.logits_processor import TitleTrieLogitsProcessor
+from decoding.trie.title_trie import TitleTrie
 from retrieval.index.reader import Index
 
 _BUILD = "from index_builder.cli import build_command; build_command()"

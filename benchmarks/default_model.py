@@ -18,7 +18,6 @@ import torch
 
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import TextTokenizer
-from retrieval.training.catalogue import LabelledQuery, read_catalogue, read_queries
 from retrieval.training.quality import (
     Hits,
     TitleRows,
@@ -29,7 +28,8 @@ from retrieval.training.quality import (
     noise_probes,
     rank_entities,
 )
-from retrieval.training.run import load_model
+from retrieval.training.training_data import LabelledQuery, read_catalogue, read_queries
+from retrieval.training.training_run import load_model
 from retrieval.vectors.encoder import EncoderEmbedder
 
 ROOT = Path(__file__).resolve().parent.parent

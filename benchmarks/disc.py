@@ -35,7 +35,7 @@ from harness.report import announce, command_line, environment, write_json
 from harness.titles import JSON, TOKENIZER, batches, tokenizer_file
 from tokenizers import Tokenizer
 
-from decoding.title_trie import TitleTrie
+from decoding.trie.title_trie import TitleTrie
 from retrieval.index.reader import Index
 
 _SECTIONS = ("time", "exactness", "adaptive", "beams", "calibration")

@@ -27,8 +27,8 @@ from transformers import LlamaForCausalLM
 
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import TextTokenizer
-from retrieval.training.answers import with_answers
-from retrieval.training.optimizer import build_optimizer
+from retrieval.training.examples import with_answers
+from retrieval.training.trainer import build_optimizer
 
 _ROOT = Path(__file__).resolve().parent.parent
 _SHIPPED = _ROOT / "data" / "small-model"

@@ -29,11 +29,10 @@ from harness.processes import measured
 from harness.report import Spread, announce, command_line, environment, write_json
 from harness.titles import batches, input_options, titles_file, tokenizer_file
 
-from decoding.row_filter import FilteredTrie, RowFilter
-from decoding.title_trie import TitleTrie
-from retrieval.filters.cache import FilterCache
-from retrieval.filters.entity_filter import EntityFilter, FilterMaker
-from retrieval.filters.parser import parse
+from decoding.trie.row_filter import FilteredTrie, RowFilter
+from decoding.trie.title_trie import TitleTrie
+from retrieval.filters.entity_filter import EntityFilter, FilterCache, FilterMaker
+from retrieval.filters.predicate import parse
 from retrieval.filters.restriction import Restriction
 from retrieval.index.reader import Index
 

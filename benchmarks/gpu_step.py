@@ -31,10 +31,10 @@ from harness.titles import JSON
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from decoding.disc.static_step import Walk, static_step
-from decoding.hf_model import HFLanguageModel
-from decoding.title_trie import TitleTrie
-from decoding.trie_arrays import derive_trie
+from decoding.disc.static_proposer import Walk, static_step
+from decoding.model.hf_model import HFLanguageModel
+from decoding.trie.title_trie import TitleTrie
+from decoding.trie.trie_arrays import derive_trie
 from retrieval.index.reader import Index
 
 _DEPTHS = range(7)

@@ -33,7 +33,7 @@ from retrieval.index.reader import Index
 from retrieval.text import Rendering, TextTokenizer
 
 _BUILD = "from index_builder.cli import build_command; build_command()"
-_VERIFY = "from retrieval.index.cli import verify_command; verify_command()"
+_VERIFY = "from retrieval.index.inspect_command import verify_command; verify_command()"
 _OPEN = """
 import sys, time
 from pathlib import Path

@@ -31,8 +31,8 @@ from harness.processes import measured, peak_bytes, resident_bytes
 from harness.report import Spread, announce, command_line, environment, write_json
 from harness.titles import batches, input_options, titles_file, tokenizer_file
 
-from decoding.trie_arrays import TrieArrays, derive_trie
-from index_builder.sort import IntArray, gather_rows, sort_rows
+from decoding.trie.trie_arrays import TrieArrays, derive_trie
+from index_builder.runs import IntArray, gather_rows, sort_rows
 from retrieval.index.layout import token_type
 from retrieval.text import Rendering, TextTokenizer
 

@@ -25,8 +25,8 @@ from harness.processes import Usage, measured
 from harness.report import Spread, announce, command_line, environment, write_json
 from harness.titles import batches, input_options, titles_file, tokenizer_file
 
-from retrieval.index.digests import digest_file
 from retrieval.index.layout import MANIFEST_FILE, RANKING_FILE
+from retrieval.index.small_files import digest_file
 from retrieval.index.versions import version_dir
 
 _GENRET = "from service.main import cli; cli()"

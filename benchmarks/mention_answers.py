@@ -29,9 +29,9 @@ from harness.report import announce, command_line, environment, write_json
 from scipy.optimize import minimize
 
 from index_builder.build import build_index
-from index_builder.config import BuildOptions
+from index_builder.build_options import BuildOptions
 from retrieval import Retriever
-from retrieval.checkpoint_fingerprint import folder_fingerprint
+from retrieval.checkpoints import folder_fingerprint
 from retrieval.defaults import small_model_dir
 from retrieval.index.owners import shares_by_role
 from retrieval.linking import Document, LinkOptions, link_documents

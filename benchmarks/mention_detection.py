@@ -40,10 +40,10 @@ from harness.report import Spread, announce, command_line, environment, write_js
 from harness.titles import DATA, JSON, WORK
 
 from retrieval.index.reader import Index
+from retrieval.linking.finding.find_options import FindOptions, load_stop_words
 from retrieval.linking.finding.finder import MentionFinder
 from retrieval.linking.finding.folding import fold_name
 from retrieval.linking.finding.name_table import NameTable, build_table
-from retrieval.linking.finding.options import FindOptions, load_stop_words
 
 _OLD, _NEW = "longest from the left", "likeliest"
 _PROSE = ("geovirus", "iitb", "msnbc", "news_fair_v2", "reuters128", "rss500")

@@ -38,14 +38,12 @@ from harness.title_queries import Asked, beginning, mistyped, query_sets
 
 from retrieval import Retriever
 from retrieval.evidence.evidence import NAMES
-from retrieval.evidence.postings import IntArray
-from retrieval.evidence.terms import fold_all
+from retrieval.evidence.postings import IntArray, fold_all
 from retrieval.index.layout import NAMES_FILE
 from retrieval.index.reader import Index
-from retrieval.ranking.fitting import fit
-from retrieval.ranking.model import Provenance, Ranking
+from retrieval.ranking.fitting import Labelled, example_of, fit, outcome_of, quality_of
 from retrieval.ranking.ranker import Ranker
-from retrieval.ranking.tuning import Labelled, example_of, outcome_of, quality_of
+from retrieval.ranking.rankings import Provenance, Ranking
 
 ROOT = Path(__file__).resolve().parents[1]
 _BUILD = "from index_builder.cli import build_command; build_command()"

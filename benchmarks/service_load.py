@@ -23,8 +23,7 @@ from harness.report import announce, command_line, environment, write_json
 from harness.served_process import ServedProcess, sample_queries, serving
 from harness.service_turns import measure_turns
 
-from retrieval.request_checks import METHODS
-from retrieval.types import RetrieveRequest
+from retrieval.types import METHODS, RetrieveRequest
 from service.client import AsyncRetrievalClient
 
 PARTS = ("overhead", "clients", "turns", "health", "overload")

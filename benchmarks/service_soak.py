@@ -32,7 +32,7 @@ from harness.load_generator import slope
 from harness.report import announce, command_line, environment, write_json
 from harness.served_process import Footprint, ServedProcess, sample_queries, serving
 
-from retrieval.answers.types import AnswerRequest
+from retrieval.answers.answer_types import AnswerRequest
 from retrieval.types import Mention, RetrieveRequest
 from service.client import AsyncRetrievalClient
 from service.errors import CallError

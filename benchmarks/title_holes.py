@@ -28,7 +28,7 @@ from harness.report import announce, command_line, environment, write_json
 from harness.titles import input_options, titles_file, tokenizer_file
 
 from index_builder.build import build_index
-from index_builder.config import BuildOptions
+from index_builder.build_options import BuildOptions
 from retrieval.index.reader import Index
 from retrieval.text import TextTokenizer
 

@@ -36,7 +36,7 @@ from retrieval.index.reader import Index
 from retrieval.noise import typo
 from retrieval.vectors.embedder import open_embedder
 from retrieval.vectors.faiss_index import efforts, faiss_threads, open_vectors, vectors_entry
-from retrieval.vectors.searching import VectorSearcher
+from retrieval.vectors.vector_search import VectorSearcher
 
 IntArray = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

@@ -1,5 +1,5 @@
 """From a titles file to an index directory.
 
 Knows the index format (`retrieval.index`), text (`retrieval.text`) and the derivation of the trie
-(`decoding.trie_arrays`); it knows no model, no torch and no RPC.
+(`decoding.trie.trie_arrays`); it knows no model, no torch and no RPC.
 """

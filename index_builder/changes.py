@@ -1,21 +1,31 @@
-"""What an update does to the live version: which entities stay, go, come, or come in place of another."""
+"""Compares the live version with what an update adds and removes.
+
+`apply_changes` decides which entities stay, go, come, or come in place of another. `Removals` are ids to
+take away, from files and from the command line. `VersionRun` is the live version as a sorted run: nothing
+of it is tokenised again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index_builder.removals import Removals
-from index_builder.runs import Run, windows
-from index_builder.version_run import VersionRun
+from index_builder.runs import FormSlice, Run, gather_rows, windows
 from retrieval.errors import SourceError
-from retrieval.index.layout import ALIASES, ENTITY_ID
-from retrieval.rejects import Reason, Rejects
+from retrieval.index.layout import ALIASES, ENTITY_ID, TITLE
+from retrieval.index.manifest import FileEntry
+from retrieval.index.reader import Index
+from retrieval.index.small_files import digest_bytes
+from retrieval.normalize import normalize
+from retrieval.sources import digest_files
+from retrieval.sources.rejects import Reason, Rejects
+from retrieval.sources.source_files import ByteStream, line_blocks
 
 # Between the aliases of an entity when they are compared as one text: no alias holds a control character.
 _SEPARATOR = "\x1f"
@@ -161,3 +171,178 @@ def _comparable(column: pa.Array, name: str) -> pa.Array:
     if pa.types.is_floating(column.type):
         return column.view(pa.int64())  # 0.0 and -0.0 are two values
     return column
+
+
+@dataclass(frozen=True, slots=True)
+class Removals:
+    """Ids, as they were given; one may stand there twice. 12 bytes per id and its text.
+
+    Attributes:
+        entity_ids: Shape: (n,), string.
+        files: Number of the file of each among the bad rows' files. Shape: (n,).
+        lines: Its line there, from 1. Shape: (n,).
+        sources: The files; ids from the command line are a further one, called `--remove-id`.
+    """
+
+    entity_ids: pa.ChunkedArray
+    files: npt.NDArray[np.int32]
+    lines: npt.NDArray[np.int64]
+    sources: tuple[FileEntry, ...]
+
+    def __len__(self) -> int:
+        return len(self.entity_ids)
+
+    def place(self, number: int, rejects: Rejects) -> str:
+        """Return where one of them was given."""
+        return f"{rejects.files[int(self.files[number])]}, line {int(self.lines[number])}"
+
+
+COMMAND_LINE = "--remove-id"
+
+
+def read_removals(paths: Sequence[str | Path], entity_ids: Sequence[str], rejects: Rejects) -> Removals:
+    """Read files of ids, one per line; empty lines are passed over.
+
+    Ids are put into the same form as those of a catalogue: NFC, white space squeezed. The files are added
+    to those that `rejects` knows, and the command line, if it names ids, as a last one with an id per line.
+
+    Args:
+        paths: The files, plain or compressed.
+        entity_ids: Further ids.
+        rejects: Gets lines that are not UTF-8.
+
+    Raises:
+        SourceError: a file cannot be read.
+    """
+    first = len(rejects.files)
+    rejects.files = (*rejects.files, *map(str, paths), *([COMMAND_LINE] if entity_ids else []))
+    ids: list[pa.Array] = []
+    files = [np.empty(0, dtype=np.int32)]
+    lines = [np.empty(0, dtype=np.int64)]
+    for file, block in _blocks(paths, entity_ids, first, rejects):
+        ids.append(pa.array([entity_id for _, entity_id in block], type=pa.string()))
+        files.append(np.full(len(block), file, dtype=np.int32))
+        lines.append(np.array([line for line, _ in block], dtype=np.int64))
+    return Removals(
+        entity_ids=pa.chunked_array(ids, type=pa.string()),
+        files=np.concatenate(files),
+        lines=np.concatenate(lines),
+        sources=(*digest_files(list(paths)), *([_given(entity_ids)] if entity_ids else [])),
+    )
+
+
+def _given(entity_ids: Sequence[str]) -> FileEntry:
+    """Describe ids from the command line as the file they might have come in."""
+    data = "".join(f"{entity_id}\n" for entity_id in entity_ids).encode()
+    return FileEntry(COMMAND_LINE, len(data), digest_bytes(data))
+
+
+def _blocks(
+    paths: Sequence[str | Path], entity_ids: Sequence[str], first: int, rejects: Rejects
+) -> Iterator[tuple[int, list[tuple[int, str]]]]:
+    """Yield the number of a file and a block of its lines and ids."""
+    for file, path in enumerate(paths, start=first):
+        for block in _read(path, file, rejects):
+            yield file, block
+    yield first + len(paths), [(line, normalize(text)) for line, text in enumerate(entity_ids, start=1)]
+
+
+def _read(path: str | Path, file: int, rejects: Rejects) -> Iterator[list[tuple[int, str]]]:
+    if not Path(path).is_file():
+        raise SourceError(f"{path}: no such file; ids to remove are read from files, one id per line")
+    stream = ByteStream(path)
+    try:
+        for first, block in line_blocks(stream, 0):
+            ids: list[tuple[int, str]] = []
+            for line, raw in enumerate(block.split(b"\n"), start=first):
+                try:
+                    entity_id = normalize(raw.decode("utf-8"))
+                except UnicodeDecodeError as error:
+                    rejects.add(line, Reason.BAD_UTF8, raw, f"byte {error.start + 1}", file)
+                    continue
+                if entity_id:
+                    ids.append((line, entity_id))
+            yield ids
+    finally:
+        stream.close()
+
+
+class VersionRun:
+    """A `Run` over an open index, whose row order and entity order are already those of a run.
+
+    Its files are mapped: what has been read of them counts as resident, but the system may take it back.
+
+    Args:
+        index: Open; `close` closes it.
+    """
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._offsets = index.postings.offsets
+        self.num_entities = index.num_entities
+        self.num_forms = index.manifest.counts.postings
+        self.keep: npt.NDArray[np.bool_] = np.ones(index.num_entities, dtype=bool)
+        self.has_ids = index.manifest.stored_ids
+
+    def find(self, row: Sequence[int]) -> int:
+        """Return how many forms sort before `row`."""
+        return int(self._offsets[self._index.rows.lower_bound(row)])
+
+    def row(self, number: int) -> tuple[int, ...]:
+        """Return the row of form `number`."""
+        return self._index.rows.token_ids(self._rank(number))
+
+    def forms(self, begin: int, end: int) -> FormSlice:
+        """Return forms begin … end - 1."""
+        first, last = (self._rank(begin), self._rank(end - 1) + 1) if begin < end else (0, 0)
+        tokens, offsets = self._index.rows.slice(first, last)
+        if last - first != end - begin:  # several entities share a row
+            bounds = np.clip(self._offsets[first : last + 1], begin, end)
+            repeated = np.repeat(np.arange(last - first), np.diff(bounds))
+            tokens, offsets = gather_rows(tokens, offsets, repeated)
+        postings = self._index.postings
+        return FormSlice(
+            tokens=tokens,
+            offsets=offsets,
+            entity=postings.entity[begin:end].astype(np.int64),
+            form=postings.form[begin:end].astype(np.int32),
+        )
+
+    def entities(self, begin: int, end: int) -> pa.Table:
+        """Return entities begin … end - 1: id, title, aliases and metadata, decoded."""
+        return self._decoded(self._index.entities.slice(begin, end))
+
+    def entities_at(self, numbers: npt.NDArray[np.int64]) -> pa.Table:
+        """Return some entities in the given order, with the columns of `entities`. Shape: (n,), n > 0."""
+        return self._decoded(self._index.entities.take(numbers))
+
+    def numbers(self, entity_ids: pa.Array) -> npt.NDArray[np.int64]:
+        """Return the numbers of entities by their ids; -1 where an id is unknown."""
+        return self._index.entities.numbers(entity_ids).astype(np.int64)
+
+    def close(self) -> None:
+        """Let go of the index."""
+        self._index.close()
+
+    def _decoded(self, stored: pa.Table) -> pa.Table:
+        title = stored.column(TITLE)
+        aliases = stored.column(ALIASES) if ALIASES in stored.column_names else _no_aliases(stored.num_rows)
+        columns = {
+            ENTITY_ID: stored.column(ENTITY_ID) if self.has_ids else title,
+            TITLE: title,
+            ALIASES: aliases,
+        }
+        for name in self._index.metadata_columns:
+            column = stored.column(name)
+            if pa.types.is_dictionary(column.type):
+                column = column.cast(column.type.value_type)
+            columns[name] = column
+        return pa.table(columns)
+
+    def _rank(self, form: int) -> int:
+        return int(np.searchsorted(self._offsets, self._offsets.dtype.type(form), side="right")) - 1
+
+
+def _no_aliases(count: int) -> pa.Array:
+    offsets = pa.array(np.zeros(count + 1, dtype=np.int32))
+    return pa.ListArray.from_arrays(offsets, pa.array([], type=pa.string()))

@@ -12,9 +12,9 @@ from typing import Any, Protocol, TypeVar
 
 import click
 
-from index_builder.journal import kept_records
-from index_builder.progress import Bar, BuildProgress, LogLines, Silent
+from index_builder.build_progress import Bar, BuildProgress, LogLines, Silent
 from index_builder.publish import work_root
+from index_builder.workplace import kept_records
 from retrieval.compatibility import default_model_of
 from retrieval.defaults import default_model, missing_weights, small_model_dir
 from retrieval.errors import GenretError, InputError

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
-from index_builder.evidence_wish import (
+from index_builder.build_options import (
     DESCRIPTION,
     SHIPPED,
     EvidenceChange,
@@ -23,7 +23,7 @@ from index_builder.past_queries import QueryFile
 from retrieval.errors import InputError
 from retrieval.vectors.embedder import VectorMethod, check_device_name
 from retrieval.vectors.faiss_index import KIND_NAMES
-from retrieval.vectors.making import VectorOptions
+from retrieval.vectors.vector_maker import VectorOptions
 
 ALL, NONE = "all", "none"
 

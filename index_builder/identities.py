@@ -19,10 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from index_builder.runs import IntArray
-from index_builder.shard import ShardRun
-from index_builder.shard_writer import digest_texts
+from index_builder.shards import ShardRun, digest_texts
 from retrieval.index.layout import ENTITY_ID, TITLE
-from retrieval.rejects import Reason, Rejects
+from retrieval.sources.rejects import Reason, Rejects
 
 HashArray = npt.NDArray[np.uint64]
 

@@ -6,8 +6,8 @@ ranks; titles give their entities their numbers. Equal input gives equal bytes, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,26 +15,26 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from decoding.trie_arrays import TrieDeriver
-from index_builder.array_spill import ArraySpill
-from index_builder.entity_survey import EntitySurvey, survey
-from index_builder.entity_writer import EntityWriter, RunSources, stored_schema
+from decoding.trie.trie_arrays import TrieDeriver
+from index_builder.build_progress import BuildProgress
+from index_builder.entity_writer import EntitySurvey, EntityWriter, RunSources, stored_schema, survey
 from index_builder.faults import fault_point
-from index_builder.memory import MIB, MemoryBudget
-from index_builder.posting_spill import PostingSpill
-from index_builder.progress import BuildProgress
-from index_builder.row_buckets import RowBucketWriter
-from index_builder.runs import IntArray, Run
-from index_builder.sort import gather_rows, sort_rows
-from index_builder.splitters import cut
-from index_builder.title_order import write_title_order
-from index_builder.version import VersionSpec, WrittenVersion
-from index_builder.version_files import VersionFiles
+from index_builder.memory_budget import MIB, MemoryBudget, cut
+from index_builder.runs import IntArray, Run, gather_rows, sort_rows
+from index_builder.title_sorting import write_title_order
+from index_builder.version_files import ArraySpill, PostingSpill, RowBucketWriter, VersionFiles
 from retrieval.errors import SourceError
 from retrieval.index.layout import ENTITIES_FILE, MAX_ROWS, token_type
-from retrieval.index.manifest import Bucket, Counts
-
-__all__ = ["VersionSpec", "WrittenVersion", "write_version"]
+from retrieval.index.manifest import (
+    Bucket,
+    Counts,
+    FileEntry,
+    HistoryEntry,
+    Manifest,
+    MetadataColumn,
+    TokenizerEntry,
+)
+from retrieval.text import Rendering
 
 # Larger ranges are no faster: sorting one should stay in reach of the caches.
 _MOST_BLOCK_BYTES = 160 * MIB
@@ -241,3 +241,70 @@ class _Merge:
 
 def _joined(parts: list[IntArray]) -> npt.NDArray[np.int64]:
     return np.concatenate([np.empty(0, dtype=np.int64), *parts])
+
+
+@dataclass(frozen=True, slots=True)
+class VersionSpec:
+    """What `index_builder.merge.write_version` must know beside the runs.
+
+    Attributes:
+        vocab_size: Every token of every row is below this.
+        metadata: The metadata columns, in the order in which they are stored.
+        weight_column: Name of the one that holds the weights of entities, or None.
+    """
+
+    vocab_size: int
+    metadata: tuple[MetadataColumn, ...] = ()
+    weight_column: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenVersion:
+    """The data files of a version, written and synced; its manifest is not.
+
+    Attributes:
+        spec: As asked for.
+        counts: How many of everything.
+        buckets: Row lengths that occur, ascending.
+        files: Every data file, by name.
+        stored_ids: Whether any entity's id differs from its title.
+        stored_aliases: Whether any entity has aliases.
+        max_token_id: Largest id in any row.
+    """
+
+    spec: VersionSpec
+    counts: Counts
+    buckets: tuple[Bucket, ...]
+    files: tuple[FileEntry, ...]
+    stored_ids: bool
+    stored_aliases: bool
+    max_token_id: int
+
+    def to_manifest(
+        self,
+        tokenizer: TokenizerEntry,
+        rendering: Rendering,
+        history: tuple[HistoryEntry, ...],
+        built_with: Mapping[str, str],
+    ) -> Manifest:
+        """Return the manifest of the version.
+
+        Args:
+            tokenizer: The tokenizer of the rows; its `max_token_id` is put right here.
+            rendering: How titles stand after the prompt.
+            history: How the version came about.
+            built_with: Versions of the libraries that shaped the data.
+        """
+        return Manifest(
+            tokenizer=replace(tokenizer, max_token_id=self.max_token_id),
+            rendering=rendering,
+            counts=self.counts,
+            buckets=self.buckets,
+            stored_ids=self.stored_ids,
+            stored_aliases=self.stored_aliases,
+            metadata=self.spec.metadata,
+            files=self.files,
+            history=history,
+            built_with=built_with,
+            weight_column=self.spec.weight_column,
+        )

@@ -12,17 +12,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from index_builder.durable import naming
+from retrieval.durable import naming
 from retrieval.errors import InputError, SourceError
-from retrieval.evaluation.datasets.resolver import IndexResolver
+from retrieval.evaluation.datasets.index_entities import IndexResolver
 from retrieval.index.layout import ENTITY_ID, TITLE
 from retrieval.index.reader import Index
 from retrieval.normalize import normalize
-from retrieval.rejects import Reason, Rejects
 from retrieval.sources.columns import find_column
-from retrieval.sources.detection import open_rows
-from retrieval.sources.rows import BadRow, Cell, RowReader
-from retrieval.sources.values import Refusal, is_nan, name_text, refuse_wrong_width, shown
+from retrieval.sources.records import Refusal, is_nan, name_text, refuse_wrong_width, shown
+from retrieval.sources.rejects import Reason, Rejects
+from retrieval.sources.row_readers import BadRow, Cell, RowReader, open_rows
 
 QUERY, COUNT, SPLIT = "query", "count", "split"
 

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from index_builder.durable import sync_directory, write_synced
 from index_builder.faults import fault_point
 from index_builder.workplace import WORK_DIR, holds_work
+from retrieval.durable import sync_directory, write_synced
 from retrieval.errors import GenretError, IndexDirectoryError
-from retrieval.index.digests import digest_bytes
 from retrieval.index.layout import CURRENT_FILE, MANIFEST_FILE, VERSIONS_DIR
 from retrieval.index.manifest import Manifest
 from retrieval.index.reader import Index
+from retrieval.index.small_files import digest_bytes
 from retrieval.index.versions import list_versions
 from retrieval.interruption import uninterrupted
 

@@ -1,25 +1,34 @@
-"""From a source to journalled shards: reading goes on where the journal ends."""
+"""Turns a source into journalled shards: parses ahead in a thread, tokenises, writes shard by shard.
+
+Reading goes on where the journal ends. `RowEncoder` makes rows of titles and refuses those that break a
+rule.
+"""
 
 from __future__ import annotations
 
+import queue
 import shutil
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
+from itertools import chain
 
-from index_builder.config import BuildOptions
-from index_builder.journal import Journal, ShardEntry, describe_files
-from index_builder.memory import MemoryBudget
-from index_builder.parsing import parse_ahead
-from index_builder.progress import BuildProgress
-from index_builder.shard_writer import ShardWriter
-from index_builder.tokenize import RowEncoder
+import numpy as np
+
+from index_builder.build_options import BuildOptions
+from index_builder.build_progress import BuildProgress
+from index_builder.memory_budget import MemoryBudget
+from index_builder.shards import ShardWriter
+from index_builder.workplace import Journal, ShardEntry, describe_files
 from retrieval.errors import SourceError
 from retrieval.index.layout import MAX_ROWS
 from retrieval.normalize import NormalizationReport
-from retrieval.rejects import Rejects
-from retrieval.sources import SourceBatch, TitleSource
-from retrieval.sources.column_types import Kinds
-from retrieval.sources.position import Position
+from retrieval.sources import Record, SourceBatch, TitleSource
+from retrieval.sources.columns import Kinds
+from retrieval.sources.records import Position
+from retrieval.sources.rejects import Reason, Reject, Rejects
+from retrieval.text import Rendering, TextTokenizer
 
 _BATCH_RECORDS = 8192
 _MAX_SHARD_BYTES = 1 << 30  # a shard's texts have 31-bit offsets
@@ -138,3 +147,242 @@ def _combined(parts: Iterable[Sequence[Kinds]], count: int) -> list[Kinds]:
     for part in parts:
         kinds = [old | new for old, new in zip(kinds, part, strict=True)]
     return kinds
+
+
+# Batches that may wait: enough to keep both threads busy, few enough to take little memory.
+_AHEAD = 2
+_LOOK_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedBatch:
+    """A batch of a source with the bad rows that were met on the way to it.
+
+    Attributes:
+        batch: None behind the last one, for the bad rows at the end.
+        rejects: Bad rows since the batch before.
+        bytes_read: Of the source's files so far.
+    """
+
+    batch: SourceBatch | None
+    rejects: list[Reject]
+    bytes_read: int
+
+
+class _StoppedError(Exception):
+    """Nobody wants further batches."""
+
+
+class _Parser(threading.Thread):
+    """Parses a source into a queue; its failure, or None, is the last thing in the queue."""
+
+    def __init__(self, source: TitleSource, size: int, limit: int) -> None:
+        super().__init__(name="parser", daemon=True)
+        self._source = source
+        self._size = size
+        self._rejects = Rejects(source.name, limit, files=source.names)
+        self._handed_over = 0
+        self._halt = threading.Event()
+        self.parsed: queue.Queue[ParsedBatch | BaseException | None] = queue.Queue(_AHEAD)
+
+    def run(self) -> None:
+        """Parse to the end, to a failure, or until stopped."""
+        try:
+            for batch in self._source.batches(self._size, self._rejects):
+                self._put(self._with_rejects(batch))
+            self._finish(None)
+        except _StoppedError:
+            return
+        except BaseException as error:
+            self._finish(error)
+
+    def stop(self) -> None:
+        """Let the thread end; wait for it."""
+        self._halt.set()
+        self.join()
+
+    def _with_rejects(self, batch: SourceBatch | None) -> ParsedBatch:
+        new = self._rejects.rows[self._handed_over :]
+        self._handed_over = len(self._rejects.rows)
+        return ParsedBatch(batch, new, self._source.bytes_read)
+
+    def _finish(self, error: BaseException | None) -> None:
+        try:
+            self._put(self._with_rejects(None))
+            self._put(error)
+        except _StoppedError:
+            return
+
+    def _put(self, item: ParsedBatch | BaseException | None) -> None:
+        while not self._halt.is_set():
+            try:
+                self.parsed.put(item, timeout=_LOOK_SECONDS)
+            except queue.Full:
+                continue
+            return
+        raise _StoppedError
+
+
+def parse_ahead(source: TitleSource, size: int, limit: int) -> Generator[ParsedBatch, None, None]:
+    """Yield the batches of a source in order, each while the next ones are being parsed.
+
+    Close the iterator before the source, also after an error: the thread ends with it.
+
+    Args:
+        source: The source; used by nobody else meanwhile.
+        size: Records per batch.
+        limit: Bad rows there may be.
+
+    Raises:
+        SourceError: as `TitleSource.batches`; the bad rows up to there have been yielded.
+    """
+    parser = _Parser(source, size, limit)
+    parser.start()
+    try:
+        while (item := parser.parsed.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        parser.stop()
+
+
+_NAMED = 5  # characters or words named in the detail of a bad row
+
+
+@dataclass(frozen=True, slots=True)
+class OverLong:
+    """A title or alias that was refused for its length.
+
+    Attributes:
+        tokens: Tokens of its row, end token included.
+        text: The title or alias.
+        file: Number of the file, from 0.
+        line: Line number, from 1.
+    """
+
+    tokens: int
+    text: str
+    file: int
+    line: int
+
+
+class RowEncoder:
+    """Tokenises records in batches, on all cores the tokenizer's thread pool has.
+
+    Args:
+        tokenizer: The tokenizer.
+        rendering: How titles stand after the prompt.
+        max_title_tokens: Rows of more tokens, end token included, are refused.
+
+    Attributes:
+        end_token_id: Closes every row.
+        longest: The longest title or alias refused for its length, if any was.
+
+    Raises:
+        InputError: the tokenizer names no end token.
+    """
+
+    def __init__(self, tokenizer: TextTokenizer, rendering: Rendering, max_title_tokens: int) -> None:
+        self._tokenizer = tokenizer
+        self._rendering = rendering
+        self._max_title_tokens = max_title_tokens
+        self.end_token_id = tokenizer.end_token_id(rendering)
+        self._unknown_id = tokenizer.unknown_id
+        self._empty_row = tokenizer.encode_titles([""], rendering)[0]
+        self.longest: OverLong | None = None
+
+    def encode(
+        self, records: Sequence[Record], rejects: Rejects
+    ) -> tuple[list[Record], list[list[int]], list[int]]:
+        """Tokenise every form of every record; a record with a bad form is refused as a whole.
+
+        Returns:
+            records: Those that were kept.
+            rows: Rows of their forms: for each record its title, then its aliases.
+            forms: Number of forms per kept record.
+        """
+        texts: list[str] = []
+        for record in records:
+            texts.append(record.title)
+            texts += record.aliases
+        encoded = self._tokenizer.encode_titles(texts, self._rendering)
+        whole = [row for row in encoded if row is not None]
+        if len(whole) == len(texts) and self._are_good(whole):
+            return list(records), whole, [1 + len(record.aliases) for record in records]
+        return self._sift(records, texts, encoded, rejects)
+
+    def _are_good(self, rows: Sequence[list[int]]) -> bool:
+        """Whether no row of a batch breaks a rule: one look at all, since hardly any batch has such a row."""
+        lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
+        if not len(rows) or lengths.min() < 2 or lengths.max() > self._max_title_tokens:
+            return False
+        tokens = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=int(lengths.sum()))
+        # Every row closes with the end token, so one for each row is the least.
+        if np.count_nonzero(tokens == self.end_token_id) != len(rows):
+            return False
+        if self._unknown_id is not None and (tokens == self._unknown_id).any():
+            return False
+        return self._empty_row not in rows
+
+    def _sift(
+        self,
+        records: Sequence[Record],
+        texts: Sequence[str],
+        encoded: Sequence[list[int] | None],
+        rejects: Rejects,
+    ) -> tuple[list[Record], list[list[int]], list[int]]:
+        """Tell good records from bad ones, row by row."""
+        kept: list[Record] = []
+        rows: list[list[int]] = []
+        forms: list[int] = []
+        begin = 0
+        for record in records:
+            end = begin + 1 + len(record.aliases)
+            good: list[list[int]] = []
+            for at in range(begin, end):
+                row = encoded[at]
+                fault = self._fault(row, texts[at])
+                if fault is not None or row is None:
+                    reason, detail = fault or (Reason.UNSTABLE_BOUNDARY, "")
+                    rejects.add(record.line, reason, texts[at], detail, record.file)
+                    if reason is Reason.OVER_LONG and row is not None:
+                        self._note_length(record, texts[at], len(row))
+                    break
+                good.append(row)
+            else:
+                kept.append(record)
+                rows += good
+                forms.append(len(good))
+            begin = end
+        return kept, rows, forms
+
+    def _note_length(self, record: Record, text: str, tokens: int) -> None:
+        if self.longest is None or tokens > self.longest.tokens:
+            self.longest = OverLong(tokens, text, record.file, record.line)
+
+    def _fault(self, row: list[int] | None, text: str) -> tuple[Reason, str] | None:
+        if row is None:
+            return Reason.UNSTABLE_BOUNDARY, "its first characters change the tokens before it"
+        if row == self._empty_row or len(row) < 2:
+            return Reason.NO_TOKENS, ""
+        if len(row) > self._max_title_tokens:
+            return Reason.OVER_LONG, f"{len(row)} tokens, at most {self._max_title_tokens}"
+        if self._unknown_id in row[:-1]:
+            # It stands for whatever is not in the vocabulary, so unrelated entities would share the row.
+            return Reason.UNKNOWN_TOKEN, self._unspellable(text)
+        if row.index(self.end_token_id) != len(row) - 1:
+            # Only a row that closes with its one end token can be no prefix of another.
+            return Reason.END_TOKEN_INSIDE, f"token {self.end_token_id}"
+        return None
+
+    def _unspellable(self, text: str) -> str:
+        """Say what of a text the vocabulary lacks: characters, else words, else the rendered whole."""
+        for parts in (list(dict.fromkeys(text)), list(dict.fromkeys(text.split()))):
+            rows = self._tokenizer.encode_texts(parts)
+            lacking = [part for part, ids in zip(parts, rows, strict=True) if self._unknown_id in ids]
+            if lacking:
+                more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
+                return f"cannot spell {', '.join(map(repr, lacking[:_NAMED]))}{more}"
+        rendering = self._rendering
+        return f"cannot spell {rendering.prefix + text + rendering.suffix!r}"

@@ -12,12 +12,11 @@ from typing import Any, TypeVar
 
 import click
 
-from index_builder.memory import DEFAULT_MEMORY_LIMIT, MIB, MemoryBudget
+from index_builder.memory_budget import DEFAULT_MEMORY_LIMIT, MIB, MemoryBudget
 from retrieval.errors import InputError
 from retrieval.index.layout import ALIASES, ENTITY_ID, TITLE
-from retrieval.sources.column_types import ColumnType
-from retrieval.sources.columns import ALIAS_SEPARATOR, ColumnMapping
-from retrieval.sources.detection import SOURCE_FORMATS, SourceFormat
+from retrieval.sources.columns import ALIAS_SEPARATOR, ColumnMapping, ColumnType
+from retrieval.sources.row_readers import SOURCE_FORMATS, SourceFormat
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([kmgt]?)i?b?", re.IGNORECASE)

@@ -1,34 +1,43 @@
-"""What an update does with the evidence of an index, and which entity every new one was before."""
+"""Keeps, carries over, remakes or drops the evidence of an index when it is updated.
+
+`Ancestry` says which entity each new entity was before. `publish_rankings` publishes the live version with
+other rankings or priors and nothing else changed, for `genret tune`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from index_builder.build import written_rejects
-from index_builder.config import BuildOptions
-from index_builder.evidence import Before, EvidenceMaker
-from index_builder.evidence_wish import (
+from index_builder.build_options import (
+    BuildOptions,
     EvidenceChange,
     VectorChange,
     asked_columns,
     check_columns,
     check_method,
 )
+from index_builder.build_progress import BuildProgress
+from index_builder.evidence_maker import Before, EvidenceMaker, copy_version
 from index_builder.past_queries import check_query_files
-from index_builder.progress import BuildProgress
+from index_builder.publish import prune, publish, staging
 from index_builder.runs import IntArray, Run
-from retrieval.errors import IndexChecksumError, InputError
-from retrieval.index.evidence_summary import evidence_kinds, unusable_vectors
-from retrieval.index.layout import QUERIES_FILE, RANKING_FILE, VECTOR_FILES
-from retrieval.index.manifest import Manifest
+from retrieval.durable import write_synced
+from retrieval.errors import IndexChecksumError, IndexDirectoryError, InputError
+from retrieval.index.layout import PRIOR_FILE, QUERIES_FILE, RANKING_FILE, VECTOR_FILES
+from retrieval.index.manifest import FileEntry, HistoryEntry, Manifest, extend_history
 from retrieval.index.reader import Index
-from retrieval.rejects import Rejects
+from retrieval.index.small_files import digest_bytes
+from retrieval.index.summary import evidence_kinds, unusable_vectors
+from retrieval.sources import digest_files
+from retrieval.sources.rejects import Rejects
 from retrieval.vectors.embedder import VectorMethod
 
 Fate = Literal["absent", "kept", "carried over", "made", "dropped"]
@@ -224,3 +233,61 @@ class Ancestry:
     def numbers(self) -> npt.NDArray[np.int64]:
         """Return the number that each entity had, -1 for new ones. Shape: (num_entities,)."""
         return np.concatenate([np.empty(0, dtype=np.int64), *self._parts])
+
+
+def publish_rankings(
+    index: Path,
+    parent: str,
+    made: Mapping[str, bytes],
+    files: Sequence[Path],
+    options: Mapping[str, Any],
+    num_queries: int,
+    keep_versions: int,
+) -> str:
+    """Publish the live version with other rankings or priors; `genret rollback` takes it back.
+
+    Args:
+        index: The index directory.
+        parent: Id of the version that they were made for.
+        made: Content of `RANKING_FILE`, of `PRIOR_FILE` or both; what is left out is taken over.
+        files: What the rankings were fitted to.
+        options: What shaped them.
+        num_queries: How many queries the rankings were fitted to.
+        keep_versions: Superseded versions to keep.
+
+    Returns:
+        The id of the version now live.
+
+    Raises:
+        IndexDirectoryError: another version is live by now, another build is running, or the index is
+            damaged or cannot be written. The live version is untouched.
+        SourceError: a file cannot be read any more.
+    """
+    sources = digest_files(files)
+    with staging(index) as folder, Index.open(index) as live:
+        if live.version != parent:
+            raise IndexDirectoryError(
+                f"{index}: was changed meanwhile: this was made for version {parent}, and "
+                f"{live.version} is live now; tune it again"
+            )
+        manifest = copy_version(live, folder, with_fields=True, with_vectors=True)
+        contents = {**_kept(live), **made}
+        for name, content in contents.items():
+            write_synced(folder / name, content)
+        entries = [FileEntry(name, len(data), digest_bytes(data)) for name, data in contents.items()]
+        step = HistoryEntry("tune", parent, sources, options, num_queries, 0, 0, 0, 0, 0)
+        manifest = replace(
+            manifest,
+            files=tuple(sorted((*manifest.files, *entries), key=lambda file: file.name)),
+            history=extend_history(manifest.history, step),
+        )
+        version = publish(index, folder, manifest)
+        prune(index, version, keep_versions, before=parent)
+    return version
+
+
+def _kept(live: Index) -> dict[str, bytes]:
+    """Return the rankings and the priors of a version, those that are damaged left out."""
+    listed = [name for name in (RANKING_FILE, PRIOR_FILE) if live.manifest.file(name) is not None]
+    sound = [name for name in listed if name not in live.evidence_problems]
+    return {name: live.evidence_path(name).read_bytes() for name in sound}

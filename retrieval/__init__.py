@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from decoding.logits_processor import TitleTrieLogitsProcessor
+    from decoding.trie.logits_processor import TitleTrieLogitsProcessor
     from retrieval.index.reader import Index
     from retrieval.retriever import Retriever
     from retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
@@ -28,7 +28,7 @@ _EXPORTS = {
     "ScoreRequest": "retrieval.score_types",
     "ScoreResult": "retrieval.score_types",
     "TitleScore": "retrieval.score_types",
-    "TitleTrieLogitsProcessor": "decoding.logits_processor",
+    "TitleTrieLogitsProcessor": "decoding.trie.logits_processor",
     "title_trie": "retrieval.trie_opening",
 }
 

@@ -1,8 +1,9 @@
-"""Arguments: what is no text or no number, and which of many items an error is about."""
+"""Checks arguments (text, numbers, sequences), names the item that an error is about, and chooses seeds."""
 
 from __future__ import annotations
 
 import operator
+import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from numbers import Real
@@ -87,3 +88,12 @@ def number(field_name: str, value: object, low: float, high: float) -> float:
     if not low <= (found := float(value)) <= high:  # also refuses NaN
         raise InputError(field_name, f"must be in [{low:g}, {high:g}], got {value}")
     return found
+
+
+# Seeds that are chosen here survive JSON readers whose only numbers are doubles.
+_SEED_BITS = 53
+
+
+def new_seed() -> int:
+    """Return a seed that nobody could have guessed."""
+    return secrets.randbits(_SEED_BITS)

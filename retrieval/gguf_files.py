@@ -28,7 +28,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from retrieval.durable import publish, sync, temporary_name
 from retrieval.errors import MissingExtraError, ModelError
-from retrieval.index.digests import digest_bytes, digest_file
+from retrieval.index.small_files import digest_bytes, digest_file
 
 SUFFIX = ".gguf"
 RECORD_FILE = "gguf.json"  # says in a folder of the cache what it was made of

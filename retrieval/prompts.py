@@ -16,9 +16,8 @@ from retrieval.arguments import check_text
 from retrieval.chat_template import ChatTemplate
 from retrieval.checkpoints import SETTINGS_FILE, settings_folder, weights_folder
 from retrieval.errors import InputError, ModelError
-from retrieval.request_checks import DEFAULT_TITLE_WEIGHT
 from retrieval.text import Rendering, TextTokenizer
-from retrieval.types import Mention
+from retrieval.types import DEFAULT_TITLE_WEIGHT, Mention
 
 CONFIG_VERSION = 1
 _LONGEST_SHOWN = 80  # characters of a wrong value in a message

@@ -1,28 +1,29 @@
-"""`Retriever`: an index and a model, opened together, answering queries.
+"""Opens an index and a model together, and answers queries: text in, entities out (`Retriever`).
 
-Text in, entities out. It knows prompts, titles and entities; what a decode step is, it leaves to
-`decoding`. One retriever is used by one thread at a time.
+It knows prompts, titles and entities; what a decode step is, it leaves to `decoding`. `Questions` has the
+calls that take texts, one or many at a time, and raise the first error. One retriever is used by one thread
+at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import Unpack
 
 from decoding.cancellation import CancelToken
 from decoding.language_model import LanguageModel
-from decoding.title_trie import TitleTrie
+from decoding.trie.title_trie import TitleTrie
+from retrieval.answers.answer_types import AnswerOptions, AnswerResult, Schema
 from retrieval.answers.answerer import Answerer
-from retrieval.answers.engine import AnswerEngine
-from retrieval.answers.index_set import NamedIndex
-from retrieval.answers.schemas import DEFAULT_GRAMMAR_CACHE_BYTES
-from retrieval.arguments import named
-from retrieval.batch_answerer import BatchAnswerer, Job, Reply
-from retrieval.batch_runner import BatchRunner
-from retrieval.checkpoint_fingerprint import folder_fingerprint
+from retrieval.answers.schemas import DEFAULT_GRAMMAR_CACHE_BYTES, AnswerEngine
+from retrieval.answers.title_holes import NamedIndex
+from retrieval.arguments import named, sequence
+from retrieval.checkpoints import folder_fingerprint
 from retrieval.compatibility import (
     check_default_prompt,
     check_prompt,
@@ -30,27 +31,177 @@ from retrieval.compatibility import (
     default_model_of,
 )
 from retrieval.errors import InputError
-from retrieval.explaining import Explainer
-from retrieval.filters.cache import DEFAULT_FILTER_CACHE_BYTES
-from retrieval.filters.parser import parse
+from retrieval.filters.entity_filter import DEFAULT_FILTER_CACHE_BYTES, FilterStore
+from retrieval.filters.predicate import parse
 from retrieval.filters.restriction import Restriction
-from retrieval.filters.store import FilterStore
 from retrieval.index.reader import Index
-from retrieval.limits import Limits
-from retrieval.model_opening import load_draft, load_model
-from retrieval.prefix_store import PrefixStore
-from retrieval.prepared import answer_prepared
-from retrieval.prompt_encoder import PromptEncoder
+from retrieval.kv_memory import PrefixStore
+from retrieval.loaded_model import DEFAULT_BATCH_SIZE, Limits, PromptEncoder, load_draft, load_model
+from retrieval.methods.batches import BatchAnswerer, BatchRunner, Reply, RetrieveJob, answer_prepared
+from retrieval.methods.explainer import Explainer, TokenTexts
+from retrieval.methods.scoring import ScoreJob, ScoreReply, TitleScorer
 from retrieval.prompts import CheckpointConfig, PromptTemplate
-from retrieval.questions import Questions
 from retrieval.ranking.prior import null_prompts, prompts_digest
 from retrieval.ranking.ranker import Ranker
-from retrieval.score_types import ScoreRequest
+from retrieval.score_types import ScoreRequest, ScoreResult
 from retrieval.text import TextTokenizer
-from retrieval.title_scores import ScoreJob, ScoreReply, TitleScorer
-from retrieval.token_texts import TokenTexts
-from retrieval.types import Entity, Mention, RetrievalResult, RetrieveRequest
-from retrieval.vectors.shortlister import Shortlister
+from retrieval.types import Entity, Mention, RequestOptions, RetrievalResult, RetrieveRequest, with_options
+from retrieval.vectors.vector_search import Shortlister
+
+
+class Questions(ABC):
+    """The calls of a retriever that take texts and raise the first error.
+
+    Attributes:
+        config: Prompt templates and rendering of the checkpoint.
+        answerer: Writes JSON.
+        name: What schemas of JSON answers call the index, beside "titles".
+    """
+
+    config: CheckpointConfig
+    answerer: Answerer
+    name: str
+
+    def retrieve(
+        self,
+        queries: str | Sequence[str],
+        k: int = 10,
+        method: str = "auto",
+        *,
+        prompt: str | None = None,
+        batch_size: int = DEFAULT_BATCH_SIZE,
+        **options: Unpack[RequestOptions],
+    ) -> list[RetrievalResult]:
+        """Answer queries, in their order. See `RetrieveRequest` for the options.
+
+        Raises:
+            InputError: an option or a query is out of range, a query is too long for the model, or the
+                filter does not fit the index.
+            ModelError: the model returned broken logits.
+        """
+        texts = sequence("queries", queries, str)
+        single = isinstance(queries, str)
+        names = ["query"] if single else [f"queries[{i}]" for i in range(len(texts))]
+        asked = with_options(k, method, prompt, options)
+        requests = []
+        for name, text in zip(names, texts, strict=True):
+            with named("query", name):
+                requests.append(replace(asked, query=text))
+        return self._all_or_error(requests, names, batch_size)
+
+    def link(
+        self,
+        mentions: Mention | Sequence[Mention],
+        k: int = 1,
+        method: str = "auto",
+        *,
+        batch_size: int = DEFAULT_BATCH_SIZE,
+        **options: Unpack[RequestOptions],
+    ) -> list[RetrievalResult]:
+        """Link mentions in context to entities, in their order, all with the same options.
+
+        Raises:
+            InputError: an option is out of range, a mention is empty or too long for the model, or the
+                filter does not fit the index.
+        """
+        spans = sequence("mentions", mentions, Mention)
+        single = isinstance(mentions, Mention)
+        names = ["mention"] if single else [f"mentions[{i}]" for i in range(len(spans))]
+        asked = with_options(k, method, None, options)
+        requests = []
+        for name, mention in zip(names, spans, strict=True):
+            with named("mention", name):
+                requests.append(self.mention_request(mention, asked))
+        return self._all_or_error(requests, names, batch_size)
+
+    def link_request(
+        self, mention: Mention, k: int = 1, method: str = "auto", **options: Unpack[RequestOptions]
+    ) -> RetrieveRequest:
+        """Return the request that links one mention with the checkpoint's mention template.
+
+        Raises:
+            InputError: an option is out of range, or the mention is empty.
+        """
+        return self.mention_request(mention, with_options(k, method, None, options))
+
+    def mention_request(self, mention: Mention, asked: RetrieveRequest) -> RetrieveRequest:
+        """Return the request that links one mention as `asked`, whose query is a placeholder.
+
+        Raises:
+            InputError: the mention is empty.
+        """
+        if not mention.mention.strip():
+            raise InputError("mention", "must not be empty")
+        template = self.config.prompt(self.config.mention_prompt)
+        request = replace(asked, query=template.mention_query(mention), prompt=template.name)
+        if not request.proposals or request.shortlist_query is not None:
+            return request
+        return replace(request, shortlist_query=mention.mention)
+
+    def score(
+        self, query: str | Mention, titles: str | Iterable[str], *, prompt: str | None = None
+    ) -> ScoreResult:
+        """Score any titles behind a query, all in one pass of the model.
+
+        Titles are tokenised as those of the index are, under the same text policy (NFC, single spaces).
+
+        Args:
+            query: The query text, or a mention, which is asked with the checkpoint's mention template.
+            titles: From 1 to 10,000 texts, in the catalogue or not, or one.
+            prompt: Name of the prompt template; None: the checkpoint's default. Not for a mention.
+
+        Raises:
+            InputError: the query or a title cannot be used; a title is named "titles[3]".
+            ModelError: the model returned broken logits.
+        """
+        (reply,) = self.score_batch([self.score_request(query, titles, prompt)])
+        if not isinstance(reply, ScoreResult):
+            raise reply
+        return reply
+
+    def score_request(
+        self, query: str | Mention, titles: str | Iterable[str], prompt: str | None = None
+    ) -> ScoreRequest:
+        """Return the request that `score` makes.
+
+        Raises:
+            InputError: the query or a title cannot be used, or a template is given for a mention.
+        """
+        texts = tuple(sequence("titles", titles, str))
+        if not isinstance(query, Mention):
+            return ScoreRequest(query, texts, prompt)
+        if prompt is not None:
+            raise InputError("prompt", f"is the checkpoint's mention template for a mention, got {prompt!r}")
+        asked = self.mention_request(query, RetrieveRequest("-", method="beam"))
+        return ScoreRequest(asked.query, texts, asked.prompt)
+
+    def answer(
+        self, query: str, schema: Schema | None = None, **options: Unpack[AnswerOptions]
+    ) -> AnswerResult:
+        """Answer one query with JSON that is valid under a schema; see `Answerer.answer_all` for several.
+
+        Args:
+            query: The query text.
+            schema: A JSON Schema, as text or as `json.loads` reads one.
+            **options: See `AnswerRequest`.
+
+        Raises:
+            SchemaRejectedError: the schema cannot be used; names keyword and JSON pointer.
+            InputError: an option is out of range, the query is too long, or the answer does not fit.
+            ModelError: the model returned broken logits.
+        """
+        return self.answerer.answer_all([query], schema, titles=self.name, **options)[0]
+
+    @abstractmethod
+    def score_batch(self, requests: Sequence[ScoreRequest]) -> list[ScoreReply]:
+        """Score the titles of several requests together."""
+
+    @abstractmethod
+    def _all_or_error(
+        self, requests: Sequence[RetrieveRequest], names: Sequence[str], batch_size: int
+    ) -> list[RetrievalResult]:
+        """Answer requests in batches; the first error is raised, with the name of its request."""
+
 
 _WARM_UP_SCHEMA = {"type": "object", "properties": {"title": {"type": "string", "maxLength": 8}}}
 
@@ -382,14 +533,14 @@ class Retriever(Questions):
                 jobs.append(self._job(request))
         return self._runner.run_all(jobs, names, batch_size)
 
-    def _job(self, request: RetrieveRequest, cancel: CancelToken | None = None) -> Job:
+    def _job(self, request: RetrieveRequest, cancel: CancelToken | None = None) -> RetrieveJob:
         """Return a request that can be answered with its prompt: its filter fits the index too."""
         if request.filter is not None:
             self.filters.check(request.restriction)
         self.check_method(request)
         template = self.prompt_template(request.prompt)
         prompt = self._prompts.encode(template, request.query)
-        return Job(self._completed(request), prompt, self._prompts.num_shared(template), cancel)
+        return RetrieveJob(self._completed(request), prompt, self._prompts.num_shared(template), cancel)
 
     def prompt_template(self, name: str | None) -> PromptTemplate:
         """Return the template of a name, the default one for None.

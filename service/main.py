@@ -34,43 +34,47 @@ COMMANDS = {
         "index_builder.update_cli", "update_command", "Add, replace and remove entities of an index."
     ),
     "rollback": LazyCommand(
-        "index_builder.rollback_cli", "rollback_command", "Make an earlier version of an index live again."
+        "index_builder.rollback", "rollback_command", "Make an earlier version of an index live again."
     ),
     "tune": LazyCommand(
         "service.commands.tune", "tune_command", "Fit how an index ranks its candidates to labelled queries."
     ),
-    "inspect": LazyCommand("retrieval.index.cli", "inspect_command", "Say what is in an index."),
-    "verify": LazyCommand("retrieval.index.cli", "verify_command", "Check every byte of an index."),
-    "train": LazyCommand("retrieval.training.cli", "train_command", "Train or fine-tune a model."),
+    "inspect": LazyCommand("retrieval.index.inspect_command", "inspect_command", "Say what is in an index."),
+    "verify": LazyCommand(
+        "retrieval.index.inspect_command", "verify_command", "Check every byte of an index."
+    ),
+    "train": LazyCommand("retrieval.training.train_command", "train_command", "Train or fine-tune a model."),
     "init-model": LazyCommand(
         "service.commands.init_model", "init_model_command", "Write genret.json for a checkpoint."
     ),
     "doctor": LazyCommand(
-        "retrieval.doctor.cli", "doctor_command", "Check that a model is decoded exactly, layer by layer."
+        "retrieval.doctor_command", "doctor_command", "Check that a model is decoded exactly, layer by layer."
     ),
     "serve": LazyCommand("service.commands.serve", "serve_command", "Serve indexes over gRPC and HTTP."),
     "deploy-ray": LazyCommand(
         "service.commands.deploy_ray", "deploy_ray_command", "Serve by replicas on a Ray cluster."
     ),
-    "ask": LazyCommand("service.commands.ask", "ask_command", "Ask an index, without a server."),
+    "ask": LazyCommand("service.commands.query", "ask_command", "Ask an index, without a server."),
     "query": LazyCommand("service.commands.query", "query_command", "Ask a running server."),
     "score": LazyCommand(
         "service.commands.score", "score_command", "Score given titles on a running server."
     ),
     "answer": LazyCommand("service.commands.answer", "answer_command", "Ask a running server for JSON."),
-    "health": LazyCommand("service.commands.health", "health_command", "Say whether a server is ready."),
+    "health": LazyCommand(
+        "service.commands.running_server", "health_command", "Say whether a server is ready."
+    ),
     "indexes": LazyCommand(
-        "service.commands.indexes", "indexes_command", "List the indexes of a running server."
+        "service.commands.running_server", "indexes_command", "List the indexes of a running server."
     ),
     "reload": LazyCommand(
-        "service.commands.indexes", "reload_command", "Have a running server take up a new version."
+        "service.commands.running_server", "reload_command", "Have a running server take up a new version."
     ),
     "token": LazyCommand("service.commands.token", "token_command", "Make and check bearer tokens."),
     "link": LazyCommand(
-        "retrieval.linking.cli", "link_command", "Link the mentions of documents to entities."
+        "retrieval.linking.link_command", "link_command", "Link the mentions of documents to entities."
     ),
     "evaluate": LazyCommand(
-        "retrieval.evaluation.cli", "evaluate_command", "Compare methods on labelled sets."
+        "retrieval.evaluation.evaluate_command", "evaluate_command", "Compare methods on labelled sets."
     ),
     "demo": LazyCommand("service.commands.demo", "demo_command", "Build, serve, query the sample."),
 }

@@ -15,8 +15,8 @@ from decoding.beam_search import BeamResult, beam_search
 from decoding.cancellation import CancelToken
 from decoding.errors import DecodingCancelledError
 from decoding.params import BeamParams
-from decoding.row_filter import FilteredTrie, RowFilter
-from decoding.title_trie import TitleTrie
+from decoding.trie.row_filter import FilteredTrie, RowFilter
+from decoding.trie.title_trie import TitleTrie
 from tests.beam_oracles import Row, Truth, at_most, inner_prefixes, optimistic_score, truth_of
 from tests.tables_model import LOGITS, VOCAB, Meter, TablesModel
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from retrieval.rejects import Rejects
 from retrieval.sources import Kinds, Record, SourceBatch, TitleSource
+from retrieval.sources.rejects import Rejects
 
 COMPRESSIONS = ("", ".gz", ".zst")
 FORMATS = ("tsv", "jsonl", "parquet")

@@ -128,7 +128,7 @@ def make_index(
         options: Further fields of `BuildOptions`.
     """
     from index_builder.build import build_index
-    from index_builder.config import BuildOptions
+    from index_builder.build_options import BuildOptions
 
     folder.mkdir(parents=True, exist_ok=True)
     source = folder / "titles.tsv"

@@ -51,7 +51,7 @@ LONG = (
 def _patient_limits() -> Generator[None, None, None]:
     """Count against the time that a schema and an answer may take what their thread works, and no waiting."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("decoding.grammar.budget", "retrieval.answers.validation"):
+        for name in ("decoding.grammar.compile_options", "retrieval.answers.validation"):
             if name in sys.modules:  # else no test of this run compiles schemas, or validates
                 patch.setattr(sys.modules[name], "time", SimpleNamespace(monotonic=time.thread_time))
         yield

@@ -10,7 +10,7 @@ from functools import cache
 import torch
 
 from decoding.counter_rng import uniforms
-from decoding.disc.proposer import ACCEPT, CHOOSE, FIRST, SECOND
+from decoding.disc.draws import ACCEPT, CHOOSE, FIRST, SECOND
 from decoding.language_model import PromptPrefix
 from tests.fakes import TableModel, TableSession, all_sequences, end_with, normalise
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from retrieval.evaluation.types import LabelledQuery, LabelledSet
+from retrieval.evaluation.labelled_sets import LabelledQuery, LabelledSet
 from retrieval.types import Mention
 
 QUERIES = (

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from retrieval.evaluation.labelled_sets import LabelledQuery, LabelledSet, MethodRun, RankedEntity, Ranking
 from retrieval.evaluation.metrics import PRIMARY_METRICS
-from retrieval.evaluation.types import LabelledQuery, LabelledSet, MethodRun, RankedEntity, Ranking
 
 
 class DictResolver:

@@ -11,12 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from index_builder.build import build_index
-from index_builder.config import BuildOptions
+from index_builder.build_options import BuildOptions
 from retrieval.evidence.evidence import NAMES, QUERIES, TEXTS, Evidence
 from retrieval.evidence.field import Counted, Field, query_blocks, text_blocks, write_blocks
-from retrieval.evidence.making import make_fields
-from retrieval.evidence.postings import Lookup
-from retrieval.evidence.terms import Characters, fold_all
+from retrieval.evidence.field_maker import make_fields
+from retrieval.evidence.postings import Characters, Lookup, fold_all
 from retrieval.index.layout import NAMES_FILE, QUERIES_FILE, TEXTS_FILE
 from retrieval.index.reader import Index
 from retrieval.sources.columns import ColumnMapping

@@ -12,11 +12,10 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from decoding.kv_usage import KvUsage
-from decoding.language_model import PromptPrefix
+from decoding.constraints import Constraint
+from decoding.language_model import KvUsage, PromptPrefix
+from decoding.row_scores import SteppedTrees
 from decoding.row_trees import RowTrees
-from decoding.stepped_trees import SteppedTrees
-from decoding.types import Constraint
 from retrieval.index.reader import Index
 
 LogitsFunction = Callable[[tuple[int, ...], tuple[int, ...]], Tensor]

@@ -7,7 +7,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Protocol
 
-from decoding.grammar.leaves.hole import HoleName
+from decoding.grammar.leaves.leaf import HoleName
 from decoding.grammar.regular.number_set import NumberSet
 from decoding.grammar.schema.formula import (
     And,

@@ -13,9 +13,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from decoding.beam_search import BeamResult, beam_search
-from decoding.hf_model import HFLanguageModel
+from decoding.model.hf_model import HFLanguageModel
 from decoding.params import BeamParams
-from decoding.title_trie import TitleTrie
+from decoding.trie.title_trie import TitleTrie
 from tests.tiny_transformers import END, PAD, Enumeration, Row, build, random_prompts, random_titles
 
 VOCAB = 30

@@ -12,9 +12,9 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from decoding.kv_usage import KvUsage
+from decoding.language_model import KvUsage
+from decoding.row_scores import SteppedTrees
 from decoding.row_trees import RowTrees
-from decoding.stepped_trees import SteppedTrees
 
 _PRIME = 2_147_483_647
 _FACTOR = 1_000_003

@@ -8,9 +8,8 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from index_builder.build import BuildSummary, build_index
-from index_builder.config import BuildOptions
-from retrieval.evidence.evidence import QUERIES
-from retrieval.evidence.opening import open_field
+from index_builder.build_options import BuildOptions
+from retrieval.evidence.evidence import QUERIES, open_field
 from retrieval.index.layout import QUERIES_FILE
 from retrieval.index.reader import Index
 from retrieval.text import TextTokenizer

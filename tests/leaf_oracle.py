@@ -9,8 +9,8 @@ import numpy as np
 
 from decoding.grammar.leaves.leaf import Leaf, LeafTokens
 from decoding.grammar.regular.byte_dfa import ByteDfa
-from decoding.grammar.vocabulary.token_node import TokenNode
-from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from decoding.grammar.token_trie import TokenNode
+from decoding.grammar.vocabulary import Vocabulary
 from tests.shared_titles import shared_file
 
 # Ids of the tokens that stay inside; by label, (what is written behind the end, id).
@@ -130,7 +130,7 @@ def real_vocabulary(name: str, padded: int = 0) -> Vocabulary:
 
 def vocabulary_of(serialised: str, padded: int = 0) -> Vocabulary:
     """The vocabulary of a tokenizer's file; one id more than it has ends the text."""
-    from decoding.grammar.vocabulary.token_bytes import read_token_bytes
+    from decoding.grammar.vocabulary import read_token_bytes
 
     texts: Sequence[bytes | None] = read_token_bytes(serialised)
     return Vocabulary(texts, len(texts), len(texts) + 1 + padded)

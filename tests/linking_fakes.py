@@ -16,14 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from retrieval.errors import InputError, ModelError
-from retrieval.linking.counts import LinkCounts
-from retrieval.linking.documents.corpus import CorpusOptions
-from retrieval.linking.documents.document import BadDocument, Document
-from retrieval.linking.documents.shard import Shard
-from retrieval.linking.options import LinkJob, WorkerOptions
-from retrieval.linking.rows import SCHEMA
-from retrieval.linking.run import OutputOptions, link_corpus
-from retrieval.linking.runners.choice import RunnerOptions
+from retrieval.linking.documents.corpus import CorpusOptions, Shard
+from retrieval.linking.documents.text_document import BadDocument, Document
+from retrieval.linking.link_options import LinkJob, WorkerOptions
+from retrieval.linking.output.part_files import SCHEMA
+from retrieval.linking.run import OutputOptions, RunnerOptions, link_corpus
+from retrieval.linking.run_progress import LinkCounts
 from retrieval.linking.shard_worker import ShardRecord, ShardWorker
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -6,7 +6,7 @@ import numpy as np
 
 from retrieval.evidence.evidence import FEATURE_NUMBER, FEATURES
 from retrieval.ranking.fitting import Example
-from retrieval.ranking.model import MODEL_LOGPROB, softmax
+from retrieval.ranking.rankings import MODEL_LOGPROB, softmax
 
 # Weights that queries are drawn by.
 TRUE_WEIGHTS = {

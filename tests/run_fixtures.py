@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from index_builder.memory import MemoryBudget
+from index_builder.build_progress import Silent
+from index_builder.memory_budget import MemoryBudget
 from index_builder.merge import VersionSpec, write_version
-from index_builder.progress import Silent
 from index_builder.runs import FormSlice, Run
-from retrieval.index.digests import digest_bytes
 from retrieval.index.layout import METADATA_TYPES, token_type
 from retrieval.index.manifest import HistoryEntry, Manifest, MetadataColumn, TokenizerEntry
+from retrieval.index.small_files import digest_bytes
 from retrieval.text import Rendering
 
 Row = tuple[int, ...]

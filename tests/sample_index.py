@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from index_builder.build import build_index
-from index_builder.config import BuildOptions
-from index_builder.evidence_wish import EvidenceWish
+from index_builder.build_options import BuildOptions, EvidenceWish
 from index_builder.past_queries import QueryFile
 from retrieval.defaults import sample_catalogue, sample_queries, small_model_dir
 from retrieval.errors import ModelError

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from retrieval.errors import EvidenceMissingError, GenretError, InputError, ModelError
-from retrieval.linking.counts import LinkCounts
-from retrieval.linking.documents.document import BadDocument, Document, Span
+from retrieval.linking.documents.text_document import BadDocument, Document, Span
+from retrieval.linking.link_options import LinkOptions, WorkerOptions
 from retrieval.linking.linker import DocumentLinker
-from retrieval.linking.options import LinkOptions, WorkerOptions
+from retrieval.linking.run_progress import LinkCounts
 from retrieval.prompts import CheckpointConfig, PromptTemplate
 from retrieval.types import Candidate, Entity, RetrievalResult, RetrieveRequest
 

@@ -7,10 +7,10 @@ import random
 from collections.abc import Hashable, Iterator, Mapping
 
 from decoding.grammar.leaves.distinct_leaf import DistinctLeaf
-from decoding.grammar.leaves.factory import Leaves
 from decoding.grammar.leaves.leaf import Leaf
+from decoding.grammar.leaves.leaf_factory import Leaves
 from decoding.grammar.shapes import ArrayShape, ObjectShape, Option, ValueNode
-from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from decoding.grammar.vocabulary import Vocabulary
 from tests.json_texts import spelled
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from decoding.kv_usage import KvUsage
+from decoding.language_model import KvUsage
+from decoding.row_scores import SteppedTrees
 from decoding.row_trees import RowTrees
-from decoding.stepped_trees import SteppedTrees
 
 Row = tuple[int, ...]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from decoding.types import Children
+from decoding.constraints import Children
 from tests.tables_model import Row, follow
 
 END = 0
@@ -23,7 +23,7 @@ class Text:
         length: Most tokens, the end token included.
         end: What completes a text, and the only token that may be the last; None: every text has `length`
             tokens, of any kind.
-        is_wide: What it says of itself (`decoding.types.WideConstraint`).
+        is_wide: What it says of itself (`decoding.constraints.WideConstraint`).
     """
 
     def __init__(self, allowed: Tensor, length: int, end: int | None, is_wide: bool) -> None:

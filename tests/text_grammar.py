@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from decoding.grammar.vocabulary import Vocabulary
 
 END = 0
 
@@ -34,7 +34,7 @@ class Pieces:
 
 
 class TextGrammar:
-    """A set of texts (`decoding.grammar.grammar.Grammar`), by looking at all of them.
+    """A set of texts (`decoding.grammar.json_grammar.Grammar`), by looking at all of them.
 
     Args:
         vocabulary: Its tokens can write every text.

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from decoding.types import Children, PaddedChildren
+from decoding.constraints import Children, PaddedChildren
 
 Row = tuple[int, ...]
 

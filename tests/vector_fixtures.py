@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from index_builder.build import BuildSummary
-from retrieval.index.digests import digest_bytes
+from retrieval.index.entity_texts import EntityTexts
 from retrieval.index.layout import EMBEDDER_FILE, VECTORS_FILE
 from retrieval.index.manifest import FileEntry, Manifest, VectorsEntry
 from retrieval.index.reader import Index
+from retrieval.index.small_files import digest_bytes
 from retrieval.vectors.embedder import VectorMethod
-from retrieval.vectors.making import VectorOptions
-from retrieval.vectors.views import EntityTexts
+from retrieval.vectors.vector_maker import VectorOptions
 
 ENTRY = VectorsEntry(
     method="lexical",

@@ -11,8 +11,6 @@ import transformers
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel
 
-from decoding.conformance.float64 import exactly as exactly  # what float64 comparisons are made under
-
 VOCAB = 61
 COMMON = {
     "vocab_size": VOCAB,

@@ -16,10 +16,10 @@ from harness.twin_models import END, Twins
 from beam_search_figures.sample_prompts import default_model, sample_prompts
 from beam_search_figures.settings import Setting
 from decoding.beam_search import beam_search
-from decoding.collection import CollectionPolicy
-from decoding.hf_model import HFLanguageModel
+from decoding.constraints import Constraint
+from decoding.model.hf_model import HFLanguageModel
+from decoding.model.token_tree import CollectionPolicy
 from decoding.params import BeamParams
-from decoding.types import Constraint
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from harness.enumerable import Law, TableModel, random_rows
 
 from decoding.disc import DiscResult, disc
 from decoding.params import DiscParams
-from decoding.title_trie import TitleTrie
+from decoding.trie.title_trie import TitleTrie
 from disc_figures.cheapest import COSTS, needed, report, rivals
 from disc_figures.exactness import PROMPT, Tests
 

@@ -24,10 +24,10 @@ from scipy import stats
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from decoding.disc import DiscResult, DiscSample, disc
-from decoding.hf_model import HFLanguageModel
 from decoding.language_model import LanguageModel
+from decoding.model.hf_model import HFLanguageModel
 from decoding.params import DiscParams
-from decoding.title_trie import TitleTrie
+from decoding.trie.title_trie import TitleTrie
 
 DRAWS = (1, 2, 4, 8, 16)
 PROMPT = (1, 2, 1)

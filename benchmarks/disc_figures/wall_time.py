@@ -14,11 +14,11 @@ from harness.report import Spread
 from torch import Tensor
 
 from decoding.disc import DiscResult, disc
-from decoding.disc.proposer import FIRST, DrawBatch
+from decoding.disc.draws import FIRST, DrawBatch
 from decoding.disc.tree_proposer import TreeProposer
 from decoding.params import DiscParams
 from decoding.stopping import StopPoll
-from decoding.title_trie import TitleTrie
+from decoding.trie.title_trie import TitleTrie
 
 PROMPT = 256
 _TOGETHER = 8

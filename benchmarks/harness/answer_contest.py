@@ -9,10 +9,9 @@ from typing import Any
 import click
 
 from decoding.answering import AnswerParams, AnswerText, Speller, write_answers
-from decoding.grammar.compiler import compile_schema
-from decoding.grammar.grammar import Grammar
-from decoding.grammar.leaves.factory import Leaves
-from decoding.grammar.options import GrammarOptions
+from decoding.grammar.compile_options import GrammarOptions
+from decoding.grammar.json_grammar import Grammar, compile_schema
+from decoding.grammar.leaves.leaf_factory import Leaves
 from decoding.language_model import LanguageModel
 from harness.report import Spread
 from harness.schema_classes import SchemaClass

@@ -17,10 +17,9 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from decoding.beam_search import BeamResult, beam_search
-from decoding.kv_usage import KvUsage
-from decoding.language_model import LanguageModel
+from decoding.constraints import Constraint
+from decoding.language_model import KvUsage, LanguageModel
 from decoding.params import BeamParams
-from decoding.types import Constraint
 from harness.device_loop import synchronize
 from harness.dictionary_trie import Node
 from harness.twin_models import END, PAD

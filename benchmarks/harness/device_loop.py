@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from decoding.disc.proposer import FIRST, DrawBatch, Proposer
+from decoding.disc.draws import FIRST, DrawBatch, Proposer
 from decoding.disc.static_proposer import StaticProposer
 from decoding.disc.tree_proposer import TreeProposer
-from decoding.hf_model import HFLanguageModel
 from decoding.late_flag import LateFlag
+from decoding.model.hf_model import HFLanguageModel
 from decoding.params import MAX_SAMPLES, DiscParams
 from decoding.stopping import StopPoll
-from decoding.title_trie import TitleTrie
+from decoding.trie.title_trie import TitleTrie
 from harness.report import Spread
 
 PROMPT = [1] * 64

@@ -15,10 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decoding.kv_usage import KvUsage
-from decoding.language_model import PromptPrefix
+from decoding.language_model import KvUsage, PromptPrefix
+from decoding.row_scores import SteppedTrees
 from decoding.row_trees import RowTrees
-from decoding.stepped_trees import SteppedTrees
 from harness.branches import Branches
 from harness.divergence import Array
 

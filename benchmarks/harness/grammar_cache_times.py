@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from decoding.grammar.cache import GrammarCache
-from decoding.grammar.compiler import compile_schema
-from decoding.grammar.grammar import Grammar
-from decoding.grammar.options import GrammarOptions
-from decoding.grammar.schema.document import canonical_text, parse_document
+from decoding.grammar.bounded_cache import GrammarCache
+from decoding.grammar.compile_options import GrammarOptions
+from decoding.grammar.json_grammar import Grammar, compile_schema
+from decoding.grammar.schema.schema_document import canonical_text, parse_document
 from harness.grammar_engines import Ours, TokenizerFile
 from harness.schema_classes import CLASSES
 

@@ -10,12 +10,11 @@ from typing import Any, Protocol
 import numpy as np
 from tokenizers import Tokenizer
 
-from decoding.grammar.compiler import compile_schema
+from decoding.grammar.compile_options import GrammarOptions
 from decoding.grammar.errors import GrammarError
-from decoding.grammar.grammar import Grammar
-from decoding.grammar.leaves.factory import Leaves
-from decoding.grammar.options import GrammarOptions
-from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from decoding.grammar.json_grammar import Grammar, compile_schema
+from decoding.grammar.leaves.leaf_factory import Leaves
+from decoding.grammar.vocabulary import Vocabulary
 
 
 class RefusedError(Exception):

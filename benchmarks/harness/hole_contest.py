@@ -15,9 +15,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from decoding.grammar.compiler import compile_schema
-from decoding.grammar.leaves.factory import Leaves
-from decoding.grammar.options import GrammarOptions
+from decoding.grammar.compile_options import GrammarOptions
+from decoding.grammar.json_grammar import compile_schema
+from decoding.grammar.leaves.leaf_factory import Leaves
 from harness.grammar_engines import (
     Llguidance,
     Matcher,
@@ -29,8 +29,8 @@ from harness.grammar_engines import (
     _OurMatcher,
 )
 from harness.report import Spread
-from retrieval.filters.store import FilterStore
-from retrieval.holes import TitleHoles
+from retrieval.answers.title_holes import TitleHoles
+from retrieval.filters.entity_filter import FilterStore
 from retrieval.index.reader import Index
 
 _TITLE, _REASON = "entity", "reason"

@@ -17,12 +17,11 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from decoding.hf_model import HFLanguageModel
-from decoding.kv_usage import KvUsage
-from decoding.language_model import DecodeSession, LanguageModel, PromptPrefix
+from decoding.language_model import DecodeSession, KvUsage, LanguageModel, PromptPrefix
+from decoding.model.hf_model import HFLanguageModel
+from decoding.row_scores import SteppedTrees
 from decoding.row_trees import RowTrees
-from decoding.stepped_trees import SteppedTrees
-from decoding.title_trie import TitleTrie
+from decoding.trie.title_trie import TitleTrie
 from harness.branches import Branches
 
 SPREAD = (

@@ -17,12 +17,11 @@ from transformers import PreTrainedModel
 from harness.dictionary_trie import Node
 from harness.made_mentions import as_documents
 from retrieval.index.reader import Index
-from retrieval.linking.counts import LinkCounts
 from retrieval.linking.documents.corpus import CorpusOptions
+from retrieval.linking.link_options import LinkOptions, WorkerOptions
 from retrieval.linking.linker import DocumentLinker
-from retrieval.linking.options import LinkOptions, WorkerOptions
-from retrieval.linking.run import OutputOptions, link_corpus
-from retrieval.linking.runners.choice import RunnerOptions
+from retrieval.linking.run import OutputOptions, RunnerOptions, link_corpus
+from retrieval.linking.run_progress import LinkCounts
 from retrieval.retriever import Retriever
 from retrieval.types import Mention
 

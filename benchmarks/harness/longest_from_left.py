@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from retrieval.linking.documents.document import Span
-from retrieval.linking.finding.characters import IGNORED, is_boundary, start_pattern
+from retrieval.linking.documents.text_document import Span
+from retrieval.linking.finding.find_options import FindOptions, load_stop_words
 from retrieval.linking.finding.finder import LONGEST_NAME_CHARS
-from retrieval.linking.finding.folded_window import FoldedWindow
+from retrieval.linking.finding.folding import IGNORED, FoldedWindow, is_boundary, start_pattern
 from retrieval.linking.finding.mention_odds import NamePolicy
 from retrieval.linking.finding.name_table import WITHOUT_CAPITALS, NameTable
-from retrieval.linking.finding.options import FindOptions, load_stop_words
 
 _PIECE_CHARS = 16_384
 _DIGIT = re.compile(r"\d")

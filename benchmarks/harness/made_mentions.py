@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
-from retrieval.linking.documents.document import Document, Span
-from retrieval.linking.mentions import MentionRow, read_mentions
+from retrieval.linking.documents.document_records import MentionRow, read_mentions
+from retrieval.linking.documents.text_document import Document, Span
 from retrieval.types import Mention
 
 _BEFORE = (

@@ -7,7 +7,7 @@ import time
 
 import torch
 
-from decoding.hf_model import HFLanguageModel
+from decoding.model.hf_model import HFLanguageModel
 
 _PROMPT_TOKENS = 64
 

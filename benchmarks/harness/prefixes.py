@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from decoding.types import Constraint
+from decoding.constraints import Constraint
 from retrieval.index.reader import Index
 
 

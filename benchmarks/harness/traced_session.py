@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from decoding.kv_usage import KvUsage
-from decoding.language_model import DecodeSession, TreeWriter
+from decoding.language_model import DecodeSession, KvUsage, TreeWriter
 from decoding.row_trees import RowTrees
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from decoding.collection import CollectionPolicy
-from decoding.hf_model import HFLanguageModel
-from decoding.model_loading import load_pretrained
+from decoding.model.hf_model import HFLanguageModel
+from decoding.model.model_loading import load_pretrained
+from decoding.model.token_tree import CollectionPolicy
 
 PAD, END, FIRST = 0, 1, 2  # FIRST: the first token that titles and prompts are made of
 _SPREAD = 6.0  # standard deviation of the logits: the likeliest few of 32,000 tokens hold most of the mass

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness.answer_schemas import AnswerSchema
+from retrieval.answers.answer_types import AnswerOptions, AnswerRequest, AnswerResult
 from retrieval.answers.answerer import Answerer
-from retrieval.answers.request_options import AnswerOptions
-from retrieval.answers.types import AnswerRequest, AnswerResult
 from retrieval.answers.validation import AnswerValidator, InvalidAnswerError
 
 # name -> options of a request.

@@ -1,8 +1,8 @@
 """Writing one text per query under a grammar: greedy or sampled, with forced spans and drafted tokens."""
 
-from decoding.answering.params import AnswerParams
-from decoding.answering.results import AnswerCounts, AnswerText
+from decoding.answering.answer import AnswerCounts, AnswerText
 from decoding.answering.speller import Speller
 from decoding.answering.writer import write_answers
+from decoding.params import AnswerParams
 
 __all__ = ["AnswerCounts", "AnswerParams", "AnswerText", "Speller", "write_answers"]

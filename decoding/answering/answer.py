@@ -1,22 +1,183 @@
-"""One answer while it is written: tokens, the grammar's states, what may still be spent, what was counted."""
+"""Tracks one answer while it is written: tokens, grammar states, what may still be spent, what was counted.
+
+An answer also decides how many tokens are worth proposing at a time. A proposal costs a pass of the draft
+model and a row of the model's, and saves a pass of the model if it and all before it are accepted. What is
+decided depends on nothing but what became of the answer's own earlier proposals: an answer stays the same in
+every batch, and its law the model's.
+"""
 
 from __future__ import annotations
 
 import math
+import threading
+from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+from weakref import ref
 
 import numpy as np
+import torch
 
-from decoding.answering.affordable import AffordableMasks
-from decoding.answering.choice_points import ChoicePoint, PackedMask
-from decoding.answering.choosing import Choice
-from decoding.answering.pace import USUAL_COST, Pace
-from decoding.answering.params import AnswerParams
-from decoding.answering.results import AnswerCounts, AnswerText
 from decoding.answering.speller import Speller
+from decoding.answering.token_choice import Choice, ChoicePoint, PackedMask
 from decoding.cancellation import CancelToken
 from decoding.errors import DecodingCancelledError, InvalidLogitsError
-from decoding.grammar.token_grammar import TokenGrammar
+from decoding.grammar.constraint import TokenGrammar
+from decoding.params import AnswerParams
+
+# Pass of a draft model in passes of the model, where neither says how large it is.
+USUAL_COST = 0.2
+# No draft model is taken to be dearer: where one that is as large as the model is asked for, it is tried.
+MOST_COST = 0.5
+# One more row of a pass, in passes.
+ROW_COST = 0.05
+# What is assumed before anything is known, and how many proposals that counts for. High, so that a good draft
+# is used from the start; a bad one is found out within a few passes.
+_FIRST_SHARE, _FIRST_WEIGHT = 0.9, 3.0
+# Weight of a proposal beside the one after it: fields of a document differ.
+_FADING = 0.9
+# Passes without a proposal before one is tried again, at first and at most.
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 4, 64
+
+
+@runtime_checkable
+class Weighed(Protocol):
+    """A model that can be weighed."""
+
+    @property
+    def pretrained(self) -> torch.nn.Module:
+        """The module that is run."""
+
+
+def relative_cost(draft: object, model: object) -> float:
+    """Pass of a draft model in passes of the model: by weights or by layers, whichever says more.
+
+    Passes of few tokens take the time in which weights are read, or in which kernels are started, one layer
+    after the other. Times are not measured: answers must not depend on them. At most `MOST_COST`.
+    """
+    if not (isinstance(draft, Weighed) and isinstance(model, Weighed)):
+        return USUAL_COST
+    (small, flat), (large, deep) = _size(draft.pretrained), _size(model.pretrained)
+    return min(max(small / large, flat / deep), MOST_COST)
+
+
+class Pace:
+    """Of one answer and one way to propose.
+
+    Args:
+        most: Most tokens at a time.
+        cost: What it takes to propose one, in passes of the model.
+    """
+
+    def __init__(self, most: int, cost: float) -> None:
+        self._most = most
+        self._cost = cost + ROW_COST
+        self._accepted = _FIRST_SHARE * _FIRST_WEIGHT
+        self._judged = _FIRST_WEIGHT
+        self._pause = _SHORTEST_PAUSE
+        self._rest = 0
+
+    @property
+    def share(self) -> float:
+        """Estimated probability that a proposal is accepted if all before it are."""
+        return self._accepted / self._judged
+
+    def next(self) -> int:
+        """How many tokens to propose in the pass that comes.
+
+        To be asked once for each, before anything is proposed: an answer that depends on tokens which are
+        proposed and fall would have another law.
+        """
+        if self._rest > 1:
+            self._rest -= 1
+            return 0
+        if self._rest == 1:
+            return min(1, self._most)  # until one is judged: there may be nothing to propose
+        if self._best() == 0:
+            self._rest, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE)
+            return 0
+        self._pause = _SHORTEST_PAUSE
+        return self._best()
+
+    def learn(self, accepted: bool) -> None:
+        """Note what became of a proposal, all before which were accepted."""
+        self._rest = 0
+        self._accepted = _FADING * self._accepted + accepted
+        self._judged = _FADING * self._judged + 1
+
+    def _best(self) -> int:
+        """The number that brings most tokens for what it costs."""
+        best, most_per_cost = 0, 1.0
+        tokens = reached = 1.0
+        for number in range(1, self._most + 1):
+            reached *= self.share
+            tokens += reached
+            if tokens / (1 + number * self._cost) > most_per_cost:
+                best, most_per_cost = number, tokens / (1 + number * self._cost)
+        return best
+
+
+def _size(module: torch.nn.Module) -> tuple[int, int]:
+    """Weights, and matrices as a measure of layers."""
+    weights = [parameter for parameter in module.parameters() if parameter.ndim > 1]
+    return sum(map(torch.numel, weights)), len(weights)
+
+
+# Of the key, its parts and the array, beside the mask itself.
+_ENTRY_BYTES = 400
+
+_Key = tuple[ref[TokenGrammar], int, int]
+
+
+class AffordableMasks:
+    """Masks by grammar, state and tokens left. Safe to use from several threads.
+
+    Budgets run out alike: of every answer that is too long, its text is closed with the fewest tokens that
+    close it, and so are all texts behind it. Answers of a batch and of later requests ask for the same masks.
+
+    Args:
+        max_bytes: Masks that were not asked for lately are forgotten when all take more. One that takes more
+            by itself is not kept.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+        self._lock = threading.Lock()
+        # A grammar that is gone equals no other; what is kept of it goes as anything does.
+        self._kept: OrderedDict[_Key, PackedMask] = OrderedDict()
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all that is kept."""
+        return self._num_bytes
+
+    def mask(self, grammar: TokenGrammar, state: int, left: int) -> PackedMask:
+        """The allowed tokens behind which fewer than `left` tokens can finish; read-only.
+
+        Args:
+            grammar: Says which.
+            state: One of its states.
+            left: Tokens that may be written from there, the one that is asked for included.
+        """
+        key = ref(grammar), state, left
+        with self._lock:
+            known = self._kept.get(key)
+            if known is not None:
+                self._kept.move_to_end(key)
+                return known
+        made = grammar.vocabulary.packed(grammar.fitting_tokens(state, left))  # looks at every allowed token
+        made.flags.writeable = False
+        with self._lock:
+            if key not in self._kept:
+                self._kept[key] = made
+                self._num_bytes += made.nbytes + _ENTRY_BYTES
+            while self._num_bytes > self._max_bytes:
+                _, oldest = self._kept.popitem(last=False)
+                self._num_bytes -= oldest.nbytes + _ENTRY_BYTES
+        return made
+
 
 # Tokens with the states behind them.
 Steps = list[tuple[int, int]]
@@ -256,3 +417,50 @@ class Answer:
                 guessed=self.guessed,
             ),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerCounts:
+    """What one answer took.
+
+    Attributes:
+        forwards: Passes of the model that the query took part in, that over its prompt included.
+        draft_forwards: The same of the draft model; 0 without one.
+        sampled: Tokens of the answer that the model chose, its end token and accepted drafts included.
+        forced: Tokens of the answer that were written without a choice.
+        drafted: Tokens that the draft model proposed.
+        accepted: Of these, the ones that are part of the answer.
+        guessed: Chosen tokens that were expected without a draft model, as the usual ones for forced bytes.
+    """
+
+    forwards: int
+    draft_forwards: int
+    sampled: int
+    forced: int
+    drafted: int
+    accepted: int
+    guessed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerText:
+    """One answer.
+
+    Attributes:
+        token_ids: What was written, the end token included.
+        text: The bytes of it.
+        logprob: log P_L(tokens | prompt) under the model alone, forced tokens included; natural logarithm,
+            temperature 1.
+        constraint_logprob: The same of the tokens that were chosen, each step renormalised over the tokens
+            that the grammar allows: forced tokens count nothing. What the token budget rules out is not left
+            out of the normaliser.
+        counts: What it took.
+        token_logprobs: The terms of `logprob`, one for each token.
+    """
+
+    token_ids: tuple[int, ...]
+    text: bytes
+    logprob: float
+    constraint_logprob: float
+    counts: AnswerCounts
+    token_logprobs: tuple[float, ...] = ()

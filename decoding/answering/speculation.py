@@ -1,28 +1,28 @@
-"""A small model proposes what comes next, under the same grammar, for the large one to verify in one pass.
+"""Decodes speculatively: a small model proposes what comes next, the large one verifies it in one pass.
 
-Tokens that are forced between two proposals are free for both models.
+Both write under the same grammar. Tokens that are forced between two proposals are free for both models.
+Proposals stand or fall, and behind them one token is chosen. A `Feed` is a model that keeps up with texts
+that grow and are taken back.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from decoding.answering.answer import Answer, Steps
-from decoding.answering.choice_points import Proposal
-from decoding.answering.feed import Feed
-from decoding.answering.suggesting import Suggestion, suggest
-from decoding.language_model import LanguageModel
+from decoding.answering.token_choice import Choice, ChoicePoint, Proposal, Suggestion, decide, suggest
+from decoding.language_model import ChainSession, LanguageModel
 
 # Tokens that a pass may have; what is forced counts too.
 LONGEST_PASS = 64
 # Numbers drawn for proposals; the target draws its own.
-_STREAM = 1
+_DRAFT_STREAM = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,7 +153,7 @@ class Drafter:
         rows = self._feed.run(texts, [len(text or ()) for text in texts])
         points = [
             answers[query].point(
-                query, len(text) - rows.first[query], stretches[query].state, len(text), _STREAM
+                query, len(text) - rows.first[query], stretches[query].state, len(text), _DRAFT_STREAM
             )
             for query, text in enumerate(texts)
             if text is not None
@@ -225,3 +225,188 @@ def _as_wide(logits: Tensor, vocab_size: int) -> Tensor:
     if missing <= 0:
         return logits[..., :vocab_size]
     return torch.nn.functional.pad(logits, (0, missing), value=-math.inf)
+
+
+# Numbers drawn for tokens of the answer, and for those where the budget left none of the first.
+_STREAM, _STREAM_WITHIN_BUDGET = 0, 2
+
+Decided = Sequence[tuple[ChoicePoint, Choice]]
+
+
+def points_of(answer: Answer, stretch: Stretch, query: int, first: int) -> list[ChoicePoint]:
+    """Where the model has to decide: at every proposal, and behind the stretch if it does not end the answer.
+
+    Args:
+        answer: Which the stretch follows.
+        stretch: What may follow.
+        query: Row of the query in the pass.
+        first: Number of the token that the first of its logits speaks of.
+    """
+    begin = len(answer.tokens)
+    places: list[tuple[int, int, Proposal | None]] = [
+        (place.index, place.state, place.proposal) for place in stretch.places
+    ]
+    behind = len(stretch.steps)
+    if stretch.state != answer.grammar.finished and not (places and places[-1][0] == behind):
+        places.append((behind, stretch.state, None))
+    return [
+        replace(answer.point(query, begin + index - first, state, begin + index, _STREAM), proposal=proposal)
+        for index, state, proposal in places
+    ]
+
+
+def commit(
+    answer: Answer, stretch: Stretch, decided: Decided, known: Sequence[float], logits: Tensor
+) -> None:
+    """Write what stands, and the token that the model chose behind it.
+
+    Args:
+        answer: Which the stretch follows; given up where its logits cannot be used.
+        stretch: What was proposed.
+        decided: The points of `points_of` and what was decided there.
+        known: Log-probabilities of the answer's tokens that are not scored, and of the stretch's.
+        logits: Of the pass. Shape: (Q, R, V).
+    """
+    owed = len(answer.tokens) - answer.scored
+    if not answer.score(known[:owed]):
+        return
+    known = known[owed:]
+    begin = len(answer.tokens)
+    ends = [place.index for place in stretch.places[1:]] + [len(stretch.steps)]
+    written = 0
+    for place, (point, choice), end in zip(stretch.places, decided, ends, strict=False):
+        index = point.step - begin
+        (answer.drafts if place.drafted else answer.guesses).learn(choice.accepted)
+        if not (choice.accepted and answer.has_mass(choice) and index < len(stretch.steps)):
+            break
+        answer.accepted += place.drafted
+        answer.guessed += not place.drafted
+        answer.count_forced(end - index - 1)
+        answer.note_choice(known[index], choice)
+        answer.commit(stretch.steps[index:end])
+        if not answer.score(known[index:end]):
+            return
+        written = end
+    if not answer.over:
+        point, choice = next(pair for pair in decided if pair[0].step == begin + written)
+        _write_chosen(answer, point, choice, logits)
+
+
+def _write_chosen(answer: Answer, point: ChoicePoint, choice: Choice, logits: Tensor) -> None:
+    """Write the token that was chosen where no proposal stands, and what is forced behind it."""
+    if not answer.has_mass(choice):
+        return
+    for token, logprob in _candidates(answer, point, choice, logits):
+        following = answer.follow(answer.state, token, point.step) if logprob > -math.inf else None
+        if following is not None:
+            answer.commit([(token, following)])
+            answer.note_choice(logprob, choice)
+            if answer.score([logprob]):
+                answer.write_forced()
+            return
+    answer.give_up("the model gives no probability to any token that can still be afforded")
+
+
+def _candidates(
+    answer: Answer, point: ChoicePoint, choice: Choice, logits: Tensor
+) -> Iterator[tuple[int, float]]:
+    """Tokens in the order in which they are to be tried, until the budget allows one.
+
+    A proposal that was accepted although the budget rules it out is tried first, and fails: what was drawn
+    counts as drawn. All others are draws from p, so that what is taken in the end is a draw from p among the
+    tokens that the budget allows.
+    """
+    if not choice.accepted:
+        yield choice.token, choice.logprob
+    yield from zip(choice.spare_tokens, choice.spare_logprobs, strict=True)
+    mask = answer.within_budget(answer.state, point.step)
+    last = replace(
+        answer.point(point.query, point.row, answer.state, point.step, _STREAM_WITHIN_BUDGET, mask),
+    )
+    (again,) = decide(logits, [()] * len(logits), [last]).choices
+    yield again.token, again.logprob
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Logits of one pass.
+
+    Attributes:
+        logits: Shape: (Q, R, V).
+        first: For every query the number of the token that its row 0 speaks of, and which row 1 speaks of the
+            next of. Length Q.
+        behind: For every query the number of the last token that a row speaks of. Length Q.
+        ran: Whether a query had tokens in the pass. Length Q.
+    """
+
+    logits: Tensor
+    first: tuple[int, ...]
+    behind: tuple[int, ...]
+    ran: tuple[bool, ...]
+
+
+class Feed:
+    """A session with what its queries have been fed.
+
+    Args:
+        session: Just made.
+        num_queries: Q.
+    """
+
+    def __init__(self, session: ChainSession, num_queries: int) -> None:
+        self._session = session
+        self._fed: list[list[int]] = [[] for _ in range(num_queries)]
+
+    def lengths(self) -> list[int]:
+        """Tokens that every query has been fed."""
+        return [len(fed) for fed in self._fed]
+
+    def run(self, texts: Sequence[Sequence[int] | None], wanted: Sequence[int]) -> Rows:
+        """Feed every query what is new in its text, in one pass, and none if nothing is.
+
+        What was fed and is not in the text any more is taken back, and so is what logits are wanted behind.
+
+        Args:
+            texts: Whole texts; None for queries that are to stay as they are. Length Q.
+            wanted: Number of the first token that the rows must speak of, at most the length of the text.
+                Length Q.
+        """
+        starts = not all(self._fed)
+        chunks: list[list[int]] = []
+        for query, text in enumerate(texts):
+            if text is None:
+                chunks.append([])
+                continue
+            fed = self._fed[query]
+            del fed[max(min(_common(fed, text), wanted[query] - 1), 0) :]
+            chunks.append(list(text[len(fed) :]))
+        self._session.rewind([len(fed) for fed in self._fed])
+        kept = self.lengths()
+        logits = self._session.root_logits[:, None]
+        if any(chunks):
+            further = self._session.extend(chunks)
+            logits = torch.cat([logits, further], dim=1) if starts else further
+        else:
+            starts = True
+        for fed, chunk in zip(self._fed, chunks, strict=True):
+            fed += chunk
+        return Rows(
+            logits=logits,
+            first=tuple(length + (not starts) for length in kept),
+            behind=tuple(self.lengths()),
+            ran=tuple(map(bool, chunks)),
+        )
+
+    def select(self, queries: Sequence[int]) -> Feed:
+        """A feed of some of the queries, in that order."""
+        other = Feed(self._session.select(queries), 0)
+        other._fed = [list(self._fed[query]) for query in queries]
+        return other
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Tokens that two texts begin with alike."""
+    for place, (left, right) in enumerate(zip(one, other, strict=False)):
+        if left != right:
+            return place
+    return min(len(one), len(other))

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from weakref import WeakKeyDictionary
 
-from decoding.grammar.token_grammar import TokenGrammar
-from decoding.grammar.vocabulary.token_node import TokenNode
-from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from decoding.grammar.constraint import TokenGrammar
+from decoding.grammar.token_trie import TokenNode
+from decoding.grammar.vocabulary import Vocabulary
 
 # Tokens before the new ones that are cut along with them. Cuts depend on the word they are in and on the
 # blanks before it, which take far fewer.

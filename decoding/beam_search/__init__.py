@@ -1,7 +1,7 @@
 """Trie beam search: the k most probable rows, with a certificate when the list is proven exact."""
 
-from decoding.beam_search.algorithm import beam_search
-from decoding.beam_search.goal import FinishedRows, Goal
-from decoding.beam_search.results import BeamResult
+from decoding.beam_search.certificate import FinishedRows, Goal
+from decoding.beam_search.search_state import BeamResult
+from decoding.beam_search.trie_beam_search import beam_search
 
 __all__ = ["BeamResult", "FinishedRows", "Goal", "beam_search"]

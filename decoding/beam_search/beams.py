@@ -1,4 +1,9 @@
-"""The live prefixes of a beam search, as rectangles: a row per query, the likeliest prefix first."""
+"""Holds the rectangles of a beam search, a row per query: live prefixes, finished rows, what both wrote.
+
+Live prefixes stand likeliest first, finished rows by score. Of every branch one token and one back pointer
+are kept: nothing is copied as prefixes grow, so a step costs the same however long they are; texts are put
+together once, at the end.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +11,15 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from decoding.beam_search.candidates import Candidates
-from decoding.beam_search.ranking import Scoring, best_columns
+from decoding.beam_search.scoring import Scoring, best_columns
+from decoding.constraints import Constraint
 from decoding.params import BeamParams
-from decoding.types import Constraint
 
 
 class Selection(NamedTuple):
@@ -155,3 +162,158 @@ class Beams:
         left = max(1, slots)
         self.states, self.logprob = self.states[:, :left], self.logprob[:, :left]
         return slots
+
+
+class Finished:
+    """The best finished rows of Q queries, best first: as many columns as some query needs.
+
+    There are columns for the largest k of the batch from the start. A query that keeps more rows than that
+    gets them as they are found, for which the device is asked.
+
+    Of rows with equal scores the one that was finished first stays and stands first; of one step's, the one
+    whose parent does, and of one parent's the one with the smaller token.
+
+    Args:
+        params: One per query.
+        scoring: Gives rows their scores.
+        device: Where they are kept.
+        num_rows: Rows that each query keeps, at least its k; None: k. Length Q.
+
+    Attributes:
+        most: Most columns there may be: the largest of `num_rows`. A query's own rows are the first ones.
+        score: -inf where there is no row. Shape: (Q, K), float64.
+        logprob: Shape: (Q, K), float64.
+        length: In tokens. Shape: (Q, K), int64.
+        slot: Branch that the last token was written on. Shape: (Q, K), int64.
+        token: The last token. Shape: (Q, K), int64.
+        state: Shape: (Q, K), int64.
+    """
+
+    def __init__(
+        self,
+        params: Sequence[BeamParams],
+        scoring: Scoring,
+        device: torch.device,
+        num_rows: Sequence[int] | None = None,
+    ) -> None:
+        self._scoring = scoring
+        kept = [p.k for p in params] if num_rows is None else list(num_rows)
+        self._kth = torch.tensor([[p.k - 1] for p in params], device=device)  # (Q, 1)
+        self._last = torch.tensor([[count - 1] for count in kept], device=device)  # (Q, 1)
+        self.most = max(kept)
+        self._least = max(p.k for p in params)
+        shape = (len(params), self._least)
+        self.score = torch.full(shape, -math.inf, dtype=torch.float64, device=device)
+        self.logprob = self.score
+        self.length, self.slot, self.token, self.state = (
+            torch.zeros(shape, dtype=torch.int64, device=device) for _ in range(4)
+        )
+
+    def kth_score(self) -> Tensor:
+        """Score of the k-th row, -inf while there are fewer. Shape: (Q,), float64."""
+        return self.score.gather(1, self._kth).squeeze(1)
+
+    def last_score(self) -> Tensor:
+        """Score of the last row a query keeps, -inf while it has room for more. Shape: (Q,), float64.
+
+        What cannot beat it changes nothing any more.
+        """
+        if self.most == self._least:
+            return self.score.gather(1, self._last).squeeze(1)
+        columns = self.score.shape[1]
+        last = self.score.gather(1, self._last.clamp(max=columns - 1))
+        return last.masked_fill(self._last >= columns, -math.inf).squeeze(1)
+
+    def kept(self) -> Tensor:
+        """Return where the rows stand that queries keep. Shape: (Q, K), bool."""
+        columns = torch.arange(self.score.shape[1], device=self.score.device)
+        return torch.isfinite(self.score) & (columns <= self._last)
+
+    def take(self, candidates: Candidates, length: int) -> None:
+        """Add the candidates that complete a row.
+
+        Args:
+            candidates: Of Q queries.
+            length: Tokens they have written.
+        """
+        found = best_columns(candidates.final_logprob(), min(self.most, candidates.final.shape[1]))
+        edge = candidates.edge.gather(1, found.columns)
+        score = torch.cat([self.score, self._scoring.scores(found.values, length)], dim=1)
+        columns = self._least
+        if self.most > columns:
+            columns = min(self.most, max(columns, int(torch.isfinite(score).sum(dim=1).max())))
+        best = best_columns(score, columns)
+
+        def merged(old: Tensor, new: Tensor) -> Tensor:
+            return torch.cat([old, new], dim=1).gather(1, best.columns)
+
+        self.score = best.values
+        self.logprob = merged(self.logprob, found.values)
+        self.length = merged(self.length, torch.full_like(edge, length))
+        self.slot = merged(self.slot, candidates.slot[edge])
+        self.token = merged(self.token, candidates.token[edge])
+        self.state = merged(self.state, candidates.next_state[edge])
+
+
+_Ints = npt.NDArray[np.int64]
+
+
+class Written:
+    """The branches of Q queries, level by level; a level's are numbered in the order they were written."""
+
+    def __init__(self) -> None:
+        self._frontiers: list[tuple[int, Tensor, Tensor]] = []  # (depth, parents, tokens)
+        self._widths: dict[int, int] = {}
+
+    def add(self, depth: int, parents: Tensor, tokens: Tensor) -> int:
+        """Note a frontier.
+
+        Args:
+            depth: Tokens on its branches.
+            parents: Number of each branch's parent on the level above. Shape: (Q, B), int64.
+            tokens: Shape: (Q, B), int64.
+
+        Returns:
+            The number that its first branch has on its level.
+        """
+        first = self._widths.get(depth, 0)
+        self._frontiers.append((depth, parents, tokens))
+        self._widths[depth] = first + parents.shape[1]
+        return first
+
+    def texts(self, query: _Ints, length: _Ints, slot: _Ints, token: _Ints) -> list[tuple[int, ...]]:
+        """Put texts together that were continued by one more token. Waits for the device, once.
+
+        Args:
+            query: Shape: (n,).
+            length: In tokens, the last included. Shape: (n,).
+            slot: Branch that the last token was written on. Shape: (n,).
+            token: The last token. Shape: (n,).
+        """
+        longest = int(length.max(initial=1))
+        tokens = np.zeros((len(query), longest), dtype=np.int64)
+        tokens[np.arange(len(query)), length - 1] = token
+        levels = self._on_host()
+        branch = slot.copy()
+        for depth in range(longest - 1, 0, -1):
+            (here,) = np.nonzero(length > depth)
+            parents, written = levels[depth]
+            at = query[here], branch[here]
+            tokens[here, depth - 1] = written[at]
+            branch[here] = parents[at]
+        return [tuple(row[:n].tolist()) for row, n in zip(tokens, length.tolist(), strict=True)]
+
+    def _on_host(self) -> dict[int, tuple[_Ints, _Ints]]:
+        """(parents, tokens) of every level. Shapes: (Q, n), by depth."""
+        if not self._frontiers:
+            return {}
+        depths, all_parents, all_tokens = zip(*self._frontiers, strict=True)
+        flat = [torch.cat(pieces, dim=1) for pieces in (all_parents, all_tokens)]
+        parents, tokens = torch.stack(flat).cpu().numpy()
+        columns: dict[int, list[_Ints]] = {}
+        begin = 0
+        for depth, there in zip(depths, all_parents, strict=True):
+            columns.setdefault(depth, []).append(np.arange(begin, begin + there.shape[1]))
+            begin += there.shape[1]
+        places = {depth: np.concatenate(pieces) for depth, pieces in columns.items()}
+        return {depth: (parents[:, place], tokens[:, place]) for depth, place in places.items()}

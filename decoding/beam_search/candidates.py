@@ -1,12 +1,12 @@
-"""What may be written next in one step of a beam search: all continuations of all live prefixes, per query.
+"""Lists what one step of a beam search may write: all continuations of all live prefixes, per query.
 
 Three ways to find them give the same continuations in the same order (by parent, then by token):
 
 - `listed`: exactly those that there are, ragged. It asks the device how many, so it is the way on a CPU.
 - `padded`: as many columns for every prefix as the widest of its depth needs. Shapes are known beforehand and
   nothing waits for the device.
-- `likeliest`: where most of the vocabulary may follow, the likeliest tokens that may. The only way that
-  leaves continuations out, and it says how likely those can be.
+- `likeliest`: where most of the vocabulary may follow, the likeliest tokens that may (`top_tokens`). The only
+  way that leaves continuations out, and it says how likely those can be.
 """
 
 from __future__ import annotations
@@ -17,10 +17,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from decoding.beam_search.ranking import best_columns
-from decoding.beam_search.top_tokens import top_tokens
-from decoding.expansion import Edges, check_normalisers, expand, log_normalisers
-from decoding.types import Constraint, StaticConstraint
+from decoding.beam_search.scoring import best_columns
+from decoding.constraints import (
+    Constraint,
+    Edges,
+    StaticConstraint,
+    check_normalisers,
+    expand,
+    log_normalisers,
+)
 
 # Children looked at in one piece, at about 60 bytes each. The root of a catalogue can have tens of thousands.
 MAX_CELLS = 1 << 22
@@ -237,3 +242,37 @@ class PaddedBuilder:
         columns = torch.cat([best.columns for best in kept], dim=1)
         values = torch.cat([best.values for best in kept], dim=1)
         return values, token.gather(1, columns), next_state.gather(1, columns), final.gather(1, columns)
+
+
+# Tokens that stand for one another: their largest logit decides whether they are looked at one by one.
+_GROUP = 32
+
+
+def top_tokens(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the largest logits of every row, largest first, and their tokens.
+
+    A token among the `count` likeliest is in one of the `count` groups whose own likeliest are the likeliest,
+    so only those groups are looked into. (15 rows of 32k, 32 tokens, one busy core: 0.6 ms instead of 2.3.)
+    Which of several tokens with the smallest of the logits is taken is left open, as by `torch.topk`.
+
+    Args:
+        logits: No NaN. Shape: (n, V).
+        count: In [1, V].
+
+    Returns:
+        Shapes: (n, count).
+    """
+    rows, vocab = logits.shape
+    groups = vocab // _GROUP
+    if groups <= 2 * count:
+        values, tokens = logits.topk(count, dim=1)
+        return values, tokens
+    # Group g is tokens g, g + groups, g + 2 * groups, …: a maximum over strides runs over whole vectors.
+    in_groups = groups * _GROUP
+    largest = logits[:, :in_groups].reshape(rows, _GROUP, groups).amax(dim=1)
+    chosen = largest.topk(count, dim=1, sorted=False).indices
+    strides = torch.arange(0, in_groups, groups, device=logits.device)
+    rest = torch.arange(in_groups, vocab, device=logits.device).expand(rows, -1)
+    tokens = torch.cat([(chosen.unsqueeze(2) + strides).flatten(1), rest], dim=1)
+    best = logits.gather(1, tokens).topk(count, dim=1)
+    return best.values, tokens.gather(1, best.indices)

@@ -1,12 +1,20 @@
-"""How far two next-token distributions lie apart, and how far rounding may take them."""
+"""Measures how far two next-token distributions lie apart, and how far rounding may take them.
+
+`exactly` runs comparisons of float64 models in double precision from end to end, which rounding must not
+blur.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 # Largest |difference| of log-probabilities where rounding is fine enough to be told from a mistake.
 _LARGEST = {torch.float64: 1e-9, torch.float32: 1e-4}
@@ -115,3 +123,28 @@ class Tolerance:
     def holds(self, difference: Difference) -> bool:
         """Whether rounding explains a difference. NaN is never explained."""
         return self.measure(difference) < self.bound(difference)
+
+
+class Float64Throughout(TorchFunctionMode):
+    """Turn the casts to float32 that norms, rotary embeddings and eager softmax hard-code into float64.
+
+    Without it a float64 model of most architectures is only as exact as float32.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Call a function of torch, with float64 wherever it names float32."""
+        kwargs = dict(kwargs or {})
+        if func is torch.Tensor.float:
+            return args[0].double()
+        if func in (torch.Tensor.to, torch.nn.functional.softmax):
+            args = tuple(torch.float64 if arg is torch.float32 else arg for arg in args)
+            if kwargs.get("dtype") is torch.float32:
+                kwargs["dtype"] = torch.float64
+        return func(*args, **kwargs)
+
+
+def exactly(dtype: torch.dtype) -> AbstractContextManager[object]:
+    """`Float64Throughout` for float64, nothing for other types."""
+    return Float64Throughout() if dtype == torch.float64 else nullcontext()

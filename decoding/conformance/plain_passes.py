@@ -1,23 +1,210 @@
-"""The reference: every path of a tree run alone, by the model's own attention, without a cache.
+"""Makes the reference: every path of a random token tree run alone, by the model's own attention, uncached.
 
 To be made before the model's attention is replaced. One pass over a leaf's path answers for all branches on
 it, since a causal model's answer does not depend on later tokens; where several leaves share a branch, what
 their passes say of it shows how far the model's own rounding goes (and whether the model is causal at all).
+
+A `LayerReader` reads the output of every decoder layer through the model's own head: that shows where a
+difference begins, while the logits only show that there is one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from decoding.conformance.difference import Difference
-from decoding.conformance.layer_readings import LayerReader
-from decoding.conformance.random_trees import RandomTree
+from decoding.model.architectures import decoder_layers
+
+_PADDING_SHARE = 0.2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RandomTree:
+    """The trees of Q queries, all of one depth and one width. Depth 0 is the prompt alone.
+
+    Attributes:
+        prompts: Their lengths may differ. Length Q.
+        prefix_length: Tokens that all prompts begin with, less than the shortest has.
+        parents: Column of every branch's parent one level up, -1 for padding branches; 0 at depth 1.
+            Shape: (depth, Q, B), int64.
+        tokens: What every branch writes. Shape: (depth, Q, B), int64.
+    """
+
+    prompts: tuple[tuple[int, ...], ...]
+    prefix_length: int
+    parents: Tensor
+    tokens: Tensor
+
+    @property
+    def num_queries(self) -> int:
+        """Q."""
+        return len(self.prompts)
+
+    @property
+    def depth(self) -> int:
+        """Tokens on the deepest branches."""
+        return self.tokens.shape[0]
+
+    def columns(self, depth: int) -> Tensor:
+        """True where a branch is no padding. Shape: (Q, B), bool; (Q, 1) at depth 0."""
+        if depth == 0:
+            return torch.ones(self.num_queries, 1, dtype=torch.bool)
+        return self.parents[depth - 1] >= 0
+
+    def ancestry(self, query: int, depth: int, column: int) -> list[int]:
+        """Columns on the way from depth 0 to a branch, both included. Length depth + 1."""
+        columns = [column]
+        for level in range(depth - 1, -1, -1):
+            column = int(self.parents[level, query, column]) if level else 0
+            columns.append(column)
+        return columns[::-1]
+
+    def path(self, query: int, depth: int, column: int) -> list[int]:
+        """Tokens from the prompt to a branch. Length depth."""
+        columns = self.ancestry(query, depth, column)
+        return [int(self.tokens[level, query, columns[level + 1]]) for level in range(depth)]
+
+    def leaves(self) -> Iterator[tuple[int, int, int]]:
+        """(query, depth, column) of every branch without children; a prompt that has none is one too."""
+        for query in range(self.num_queries):
+            for depth in range(self.depth + 1):
+                below = set(self.parents[depth, query].tolist()) if depth < self.depth else set()
+                for column in self.columns(depth)[query].nonzero()[:, 0].tolist():
+                    if column not in below:
+                        yield query, depth, column
+
+
+def random_tree(
+    lengths: Sequence[int],
+    prefix_length: int,
+    depth: int,
+    branches: int,
+    allowed: Tensor,
+    generator: torch.Generator,
+) -> RandomTree:
+    """Draw a tree: crossing parents, and about a fifth of the branches padding.
+
+    Args:
+        lengths: Tokens of every prompt, more than `prefix_length` each.
+        prefix_length: Tokens that all prompts begin with.
+        depth: Levels to write.
+        branches: Width of every level; the first column of a query is never padding.
+        allowed: Token ids to draw from. Shape: (n,), int64.
+        generator: Source of everything random.
+    """
+
+    def draw(*shape: int) -> Tensor:
+        return allowed[torch.randint(len(allowed), shape, generator=generator)]
+
+    prefix = draw(prefix_length).tolist()
+    prompts = tuple(tuple(prefix + draw(length - prefix_length).tolist()) for length in lengths)
+    shape = (depth, len(lengths), branches)
+    padding = torch.rand(shape, generator=generator) < _PADDING_SHARE
+    padding[:, :, 0] = False
+    parents = torch.zeros(shape, dtype=torch.int64)
+    for level in range(1, depth):
+        for query in range(len(lengths)):
+            written = (~padding[level - 1, query]).nonzero()[:, 0]
+            parents[level, query] = written[torch.randint(len(written), (branches,), generator=generator)]
+    return RandomTree(prompts, prefix_length, parents.masked_fill(padding, -1), draw(*shape))
+
+
+# Layers are read for so many tokens at most, evenly spaced. What spoils a layer's output spoils what it says
+# of any token, and reading thirty layers of every branch for a whole vocabulary takes minutes.
+_MOST_TOKENS = 2048
+
+# What the norm between the last layer and the head is called, beside the list of layers.
+_FINAL_NORMS = ("norm", "final_layernorm", "final_layer_norm", "ln_f", "layer_norm")
+
+
+class LayerReader:
+    """Takes the outputs of all decoder layers while a model runs, and reads them through the head.
+
+    Args:
+        model: A model with a language modelling head.
+
+    Attributes:
+        num_layers: Decoder layers found; 0 where the decoder keeps them in an unknown way.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._layers, stack = decoder_layers(model)
+        self.num_layers = len(self._layers)
+        named = dict(stack.named_children())
+        self._tail = [named[name] for name in _FINAL_NORMS if isinstance(named.get(name), nn.Module)][:1]
+        if isinstance(named.get("project_out"), nn.Module):  # OPT's way to a narrower embedding
+            self._tail.append(named["project_out"])
+        self._head: nn.Module = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+        self._tokens: Tensor | slice = slice(None)
+        if isinstance(self._head, nn.Linear) and self._head.out_features > _MOST_TOKENS:
+            self._tokens, self._head = _some_of(self._head, _MOST_TOKENS)
+        self._factor = 1.0
+        self._outputs: list[Tensor | None] = [None] * self.num_layers
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Take the outputs of every forward pass inside the block."""
+        handles = [
+            layer.register_forward_hook(partial(self._take, number))
+            for number, layer in enumerate(self._layers)
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            self._outputs = [None] * self.num_layers
+
+    def _take(self, number: int, _: nn.Module, __: Any, output: Any) -> None:
+        hidden = output if isinstance(output, Tensor) else output[0]
+        self._outputs[number] = hidden.detach()
+
+    def outputs(self) -> Tensor:
+        """Outputs of all layers in the last forward pass. Shape: (num_layers, rows, tokens, d)."""
+        taken = [output for output in self._outputs if output is not None]
+        if len(taken) != self.num_layers:
+            raise RuntimeError(f"only {len(taken)} of {self.num_layers} decoder layers ran")
+        return torch.stack(taken)
+
+    @torch.no_grad()
+    def read(self, hidden: Tensor) -> Tensor:
+        """Logits that the head gives for a layer's output, of all tokens or of 2,048. (n, d) to (n, V)."""
+        for module in self._tail:
+            hidden = module(hidden)
+        logits: Tensor = self._head(hidden) * self._factor
+        return logits
+
+    def calibrate(self, hidden: Tensor, logits: Tensor) -> None:
+        """Learn the factor that some models put on their logits or before their head.
+
+        Args:
+            hidden: Outputs of the last layer. Shape: (n, d).
+            logits: The model's logits there. Shape: (n, V).
+        """
+        read = self.read(hidden).double()
+        square = float(read.square().sum())
+        if square:
+            self._factor *= float((read * logits[:, self._tokens].double()).sum()) / square
+
+
+@torch.no_grad()
+def _some_of(head: nn.Linear, count: int) -> tuple[Tensor, nn.Linear]:
+    """So many tokens, evenly spaced, and a head that writes the logits of these alone."""
+    weight = head.weight
+    tokens = torch.linspace(0, head.out_features - 1, count, device=weight.device).long()
+    some = nn.Linear(head.in_features, count, head.bias is not None, weight.device, weight.dtype)
+    some.weight.copy_(weight[tokens])
+    if head.bias is not None:
+        some.bias.copy_(head.bias[tokens])
+    return tokens, some
 
 
 @dataclass(frozen=True, slots=True, eq=False)

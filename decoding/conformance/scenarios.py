@@ -1,4 +1,7 @@
-"""The ways a token tree is driven. One tree, written in any of them, must give the same answers."""
+"""Drives a token tree in every way there is. One tree, written in any of them, must give the same answers.
+
+`replay` writes a tree in one of the ways and compares every branch with the plain answers.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from decoding.conformance.layer_readings import LayerReader
-from decoding.conformance.random_trees import RandomTree
-from decoding.packed_frontier import PackedFrontier
+from decoding.conformance.difference import Difference
+from decoding.conformance.plain_passes import LayerReader, PlainAnswers, RandomTree
+from decoding.model.tree_cache import PackedFrontier
 from decoding.row_trees import NodeSpan, RowLayout, RowTrees
 
 if TYPE_CHECKING:
-    from decoding.hf_model import HFLanguageModel
-    from decoding.hf_session import TreeSession
+    from decoding.model.hf_model import HFLanguageModel
+    from decoding.model.hf_session import TreeSession
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -264,3 +267,63 @@ SELECTION = Scenario("selection in the middle", selection)
 KEPT_LEVELS = Scenario("levels kept", kept_levels)
 WHOLE_TREES = Scenario("whole trees", whole_trees)
 SCENARIOS = (ONE_PROMPT, MIXED_LENGTHS, COLLECTIONS, SHARED_PREFIX, SELECTION, KEPT_LEVELS, WHOLE_TREES)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a comparison found.
+
+    Attributes:
+        logits: Difference of the model's answers.
+        layers: Difference of every decoder layer's output, read through the head; empty when not read.
+    """
+
+    logits: Difference
+    layers: tuple[Difference, ...]
+
+    def __add__(self, other: Outcome) -> Outcome:
+        """Both taken together."""
+        if not self.layers or not other.layers:
+            return Outcome(self.logits + other.logits, self.layers or other.layers)
+        layers = tuple(a + b for a, b in zip(self.layers, other.layers, strict=True))
+        return Outcome(self.logits + other.logits, layers)
+
+
+def replay(driver: Driver, scenario: Scenario, answers: PlainAnswers) -> Outcome:
+    """Write a tree in one way and compare every branch that is no padding.
+
+    Returns:
+        The differences; of no branches where the model cannot do the scenario.
+    """
+    reader = driver.reader
+    outcome = Outcome(Difference(), ())
+    if reader is None:
+        for frontier in scenario.drive(driver):
+            outcome = outcome + _compare(frontier, driver.tree, answers, None)
+        return outcome
+    with reader.watching():
+        for frontier in scenario.drive(driver):
+            outcome = outcome + _compare(frontier, driver.tree, answers, reader)
+    return outcome
+
+
+def _compare(
+    frontier: Frontier, tree: RandomTree, answers: PlainAnswers, reader: LayerReader | None
+) -> Outcome:
+    """Compare one frontier."""
+    queries, columns = list(frontier.queries), list(frontier.columns)
+    real = tree.columns(frontier.depth)[queries][:, columns]
+
+    def expected(level: Tensor) -> Tensor:
+        """The frontier's real branches out of the plain answers of its level. (Q, B, n) to (rows, n)."""
+        return level[queries][:, columns][real].to(frontier.logits.device)
+
+    device_real = real.to(frontier.logits.device)
+    logits = Difference.between(frontier.logits[device_real], expected(answers.logits[frontier.depth]))
+    if reader is None or frontier.hidden is None or answers.hidden is None:
+        return Outcome(logits, ())
+    layers = [
+        Difference.between(reader.read(mine[device_real]), reader.read(expected(plain)))
+        for mine, plain in zip(frontier.hidden, answers.hidden[frontier.depth], strict=True)
+    ]
+    return Outcome(logits, tuple(layers))

@@ -1,6 +1,6 @@
 """DISC: unbiased sampling of whole rows from a language model restricted to a constraint."""
 
 from decoding.disc.algorithm import disc
-from decoding.disc.results import DiscResult, DiscSample
+from decoding.disc.draws import DiscResult, DiscSample
 
 __all__ = ["DiscResult", "DiscSample", "disc"]

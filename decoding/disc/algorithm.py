@@ -1,11 +1,11 @@
-"""DISC: unbiased sampling of whole rows from a language model restricted to a constraint.
+"""Samples whole rows, without bias, from a language model restricted to a constraint: DISC.
 
-Target: P_S(s) = P_L(s) / P_L(S). A draw walks the constraint and samples among the valid tokens; its
-weight x is the product of the valid masses it met. A draw is accepted with probability x, which makes
-accepted draws exact samples of P_S; when K draws were all refused, one of K fresh draws is taken with
-probability proportional to its weight ("Efficient and Asymptotically Unbiased Constrained Decoding for
-Large Language Models", Algorithm 1 and Theorem 3.1). With K = 1 the single draw is returned as it is:
-plain constrained sampling, as in the paper's experiments (section 4).
+Target: P_S(s) = P_L(s) / P_L(S). A draw walks the constraint and samples among the valid tokens; its weight
+x is the product of the valid masses it met. A draw is accepted with probability x, which makes accepted
+draws exact samples of P_S; when K draws were all refused, one of K fresh draws is taken with probability
+proportional to its weight ("Efficient and Asymptotically Unbiased Constrained Decoding for Large Language
+Models", Algorithm 1 and Theorem 3.1). With K = 1 the single draw is returned as it is: plain constrained
+sampling, as in the paper's experiments (section 4).
 
 This file is Algorithm 1. Draws of all results of all queries are made together, by a proposer; the law is
 the algorithm's all the same, because the lowest-numbered accepted draw wins.
@@ -16,33 +16,47 @@ C, so one is accepted with probability x / C, not x. When K draws were refused, 
 is left out of the proposal of the K fresh ones, which lowers C; these are put to the test as well. That is
 rejection sampling with an envelope that tightens: whatever C was, a draw of probability q(s) is kept with
 probability proportional to P_L(s) / q(s), so accepted draws are exact samples of P_S. Only when all 2K were
-refused one is chosen by weight (`decoding.disc.weighted_choice`).
+refused one is chosen by weight (`choose_by_weight`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from decoding.cancellation import CancelToken
+from decoding.constraints import Constraint
 from decoding.counter_rng import uniforms
 from decoding.disc.beam_proposer import BeamProposer
-from decoding.disc.draws import Draws
+from decoding.disc.draws import (
+    ACCEPT,
+    ACCEPT_AGAIN,
+    CHOOSE,
+    FIRST,
+    SECOND,
+    DiscResult,
+    DiscSample,
+    DrawBatch,
+    Draws,
+    Key,
+    Proposer,
+    Verdict,
+    estimate_mass,
+    written_mass,
+    written_rows,
+)
 from decoding.disc.draws_recorder import check_recordable, record_draws
-from decoding.disc.proposer import ACCEPT, ACCEPT_AGAIN, FIRST, SECOND, DrawBatch, Proposer
-from decoding.disc.results import DiscResult, DiscSample, Key, Verdict, estimate_mass, written_mass
 from decoding.disc.static_proposer import StaticProposer
 from decoding.disc.tree_proposer import TreeProposer
-from decoding.disc.weighted_choice import candidates, choose_by_weight
 from decoding.errors import DecodingCancelledError
 from decoding.language_model import DecodeSession
 from decoding.params import DiscParams
 from decoding.stopping import StopPoll
 from decoding.trace import Trace
-from decoding.types import Constraint
 
 
 def disc(
@@ -203,3 +217,76 @@ def _collect(
             )
         )
     return results
+
+
+class Candidate(NamedTuple):
+    """A draw that may be chosen.
+
+    Attributes:
+        is_fresh: Whether it is one of the fresh draws, else of the first ones.
+        draw: Its index among these.
+        log_weight: log of what it is worth.
+    """
+
+    is_fresh: bool
+    draw: int
+    log_weight: float
+
+
+def candidates(
+    batch: DrawBatch, first: Draws, fresh: Draws, wanted: Sequence[Key]
+) -> dict[Key, list[Candidate]]:
+    """Return what each result can be chosen among.
+
+    Plain: its fresh draws, each worth x / K. Adaptive: the rows that the first draws of the query wrote, each
+    worth its P_L, and its fresh draws of other rows, worth x / K. These estimate the rest of P_L(S), without
+    bias over all fresh draws; given that all were refused, somewhat low.
+
+    Args:
+        batch: The queries.
+        first: Draws of the first phase.
+        fresh: Draws of the second phase.
+        wanted: The results to be decided.
+    """
+    params = batch.params
+    rows: dict[int, dict[tuple[int, ...], int]] = {query: {} for query, _ in wanted}
+    if params[0].adaptive:
+        for index, (query, row) in written_rows(first).items():
+            if query in rows:
+                rows[query][row] = index
+    logprobs = first.logprob.tolist()
+    found = {
+        key: [Candidate(False, index, logprobs[index]) for index in rows[key[0]].values()] for key in wanted
+    }
+    samples, log_weights = fresh.sample.tolist(), fresh.log_weight.tolist()
+    for index, (query, row) in written_rows(fresh).items():
+        key = (query, samples[index])
+        if key in found and row not in rows[query]:
+            share = math.log(params[query].num_draws)
+            found[key].append(Candidate(True, index, log_weights[index] - share))
+    return found
+
+
+def choose_by_weight(
+    batch: DrawBatch, candidates_of: Mapping[Key, Sequence[Candidate]]
+) -> dict[Key, Candidate]:
+    """Choose a candidate per result, with probability proportional to its weight.
+
+    A result whose candidates all weigh nothing is left out.
+    """
+    keys = torch.tensor(list(candidates_of), dtype=torch.int64, device=batch.device).reshape(-1, 2)
+    u = uniforms(batch.seed[keys[:, 0]], CHOOSE, keys[:, 1], 0, 0).tolist()
+    chosen: dict[Key, Candidate] = {}
+    for (key, mine), uniform in zip(candidates_of.items(), u, strict=True):
+        largest = max((one.log_weight for one in mine), default=-math.inf)
+        if largest == -math.inf:
+            continue
+        weights = [math.exp(one.log_weight - largest) for one in mine]
+        target = uniform * sum(weights)
+        for one, weight in zip(mine, weights, strict=True):
+            target -= weight
+            if weight > 0:
+                chosen[key] = one
+                if target < 0:
+                    break
+    return chosen

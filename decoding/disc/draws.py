@@ -1,13 +1,24 @@
-"""The draws of DISC: what every one of them has written so far, and with which weight."""
+"""Holds the draws of DISC: what each has written, what their makers share, and the results they decide.
+
+Algorithm 1 (`decoding.disc.algorithm`) decides which draws are accepted and what happens when none is. How
+draws are made, one token at a time, is a proposer's business: there is one per way of drawing. Branches of
+one query that wrote the same tokens are one node of its frontier: they share its forward and its KV.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from decoding.types import Constraint, Hypothesis
+from decoding.constraints import Constraint, Edges, Hypothesis, expand
+from decoding.language_model import DecodeSession
+from decoding.params import DiscParams
+from decoding.stopping import StopPoll
 
 
 class Draws:
@@ -59,3 +70,285 @@ class Draws:
         """End draws without a row: their weight becomes zero."""
         self.log_weight = torch.where(which, -math.inf, self.log_weight)
         self.running = self.running & ~which
+
+
+# Streams of the counter-based generator: what a uniform is used for.
+ACCEPT, FIRST, SECOND, CHOOSE, ACCEPT_AGAIN, OWNER = range(6)
+
+
+class DrawBatch:
+    """The queries of one DISC run: session, constraint and per-query parameters as tensors.
+
+    Args:
+        session: Of the queries that take part, no branches written yet. Q queries.
+        constraint: What may be written.
+        params: Of those queries; `top_m`, `beam_size` and `adaptive` are the same for all.
+        stop: Of those queries.
+        numbers: What the constraint knows them by: their numbers in the whole batch.
+    """
+
+    def __init__(
+        self,
+        session: DecodeSession,
+        constraint: Constraint,
+        params: Sequence[DiscParams],
+        stop: StopPoll,
+        numbers: Sequence[int],
+    ) -> None:
+        self.session, self.constraint, self.params, self.stop = session, constraint, params, stop
+        device = session.root_logits.device
+        self.device = device
+        self.numbers = torch.tensor(numbers, dtype=torch.int64, device=device)
+        self.num_queries = len(params)
+        self.seed = torch.tensor([p.seed for p in params], dtype=torch.int64, device=device)
+        temperatures = [p.temperature for p in params]
+        self.temperature: Tensor | None = None
+        if any(t != 1.0 for t in temperatures):
+            self.temperature = torch.tensor(temperatures, dtype=torch.float32, device=device)
+        self.top_m = params[0].top_m
+
+    def new_draws(self, wanted: Sequence[tuple[int, int, int, int]]) -> Draws:
+        """Lay out draws for (query, sample, first number, number of draws) quadruples."""
+        entries = [(q, s, k) for q, s, first, count in wanted for k in range(first, first + count)]
+        columns = torch.tensor(entries, dtype=torch.int64, device=self.device).reshape(-1, 3)
+        return Draws(columns[:, 0], columns[:, 1], columns[:, 2])
+
+    def expand(self, states: Tensor, logits: Tensor, queries: Sequence[int] | None = None) -> Edges:
+        """List the edges out of a rectangle of nodes, at each query's temperature.
+
+        Args:
+            states: Of the nodes, -1 for padding. Shape: (q, B), int64.
+            logits: Next-token logits of the nodes. Shape: (q, B, V).
+            queries: Query of each row; None: all of them, in order. Length q.
+        """
+        temperature = self.temperature
+        if temperature is not None:
+            rows = temperature if queries is None else temperature[list(queries)]
+            temperature = rows.repeat_interleave(states.shape[1])
+        return expand(self.constraint, states.flatten(), logits.flatten(0, 1), temperature, self.top_m)
+
+    def select(self, queries: Sequence[int]) -> DrawBatch:
+        """Return a batch of some of the queries, over a session without branches."""
+        return DrawBatch(
+            self.session.select(queries),
+            self.constraint,
+            [self.params[query] for query in queries],
+            self.stop.select(queries),
+            self.numbers[list(queries)].tolist(),
+        )
+
+
+class Proposer(Protocol):
+    """Makes draws for the queries of one batch.
+
+    Attributes:
+        num_steps: Forwards of the model so far.
+    """
+
+    num_steps: int
+
+    def run(self, draws: Draws, stream: int, log_threshold: Tensor | None) -> None:
+        """Walk draws to their ends. May be called again, with further draws.
+
+        Every random number is `uniforms(seed of the query, stream, sample, number, step)`, further
+        coordinates behind these where a step needs more than one.
+
+        Args:
+            draws: New ones, of some of the batch's queries; changed in place.
+            stream: Which random numbers to use.
+            log_threshold: A draw whose `log_weight - log_bound` falls below its threshold cannot be accepted
+                any more and may be stopped; None: none may. Shape: (D,), float64.
+
+        Raises:
+            InvalidLogitsError: the model returned NaN or infinite logits.
+        """
+
+    def nodes_of_queries(self) -> list[int]:
+        """Return the tokens that the model computed behind each prompt so far, padding left out. Length Q."""
+
+    def log_upper_bounds(self) -> list[float] | None:
+        """Return the log of an upper bound of each query's P_L(S) that follows from what was seen.
+
+        Length Q; None where this way of drawing gives none.
+        """
+
+
+_TOKEN_BITS = 32  # leaves 31 bits for queries times slots
+
+
+class Frontier(NamedTuple):
+    """Nodes to compute next, padded to a rectangle.
+
+    Attributes:
+        states: Constraint state of every node, -1 for padding. Shape: (Q, B), int64.
+        tokens: Token written on every node, 0 for padding. Shape: (Q, B), int64.
+        parents: Slot of the parent in the previous frontier, -1 for padding. Shape: (Q, B), int64.
+        slots: Slot of each branch that was put in. Shape: (D,), int64.
+    """
+
+    states: Tensor
+    tokens: Tensor
+    parents: Tensor
+    slots: Tensor
+
+
+def merge_branches(
+    num_queries: int, query: Tensor, states: Tensor, tokens: Tensor, parents: Tensor
+) -> Frontier:
+    """Merge equal branches and lay the rest out as one row per query.
+
+    Branches are the same text when they add the same token to the same node; their states are then equal.
+    (Equal states alone would not do: a grammar reaches one state by many texts.)
+
+    Args:
+        num_queries: Q.
+        query: Query of each branch. Shape: (D,), int64.
+        states: Shape: (D,), int64, each >= 0.
+        tokens: Shape: (D,), int64.
+        parents: Slot of the parent, >= 0. Shape: (D,), int64.
+    """
+    num_parents = parents.max() + 1 if len(parents) else parents.new_ones(())
+    written = ((query * num_parents + parents) << _TOKEN_BITS) | tokens
+    keys, node = torch.unique(written, return_inverse=True)
+    node_query = torch.div(keys >> _TOKEN_BITS, num_parents, rounding_mode="floor")
+    counts = torch.bincount(node_query, minlength=num_queries)
+    slot = torch.arange(len(keys), device=keys.device) - (counts.cumsum(0) - counts)[node_query]
+    width = int(counts.max()) if len(keys) else 0
+    shape = (num_queries, width)
+    rectangle = Frontier(
+        states=torch.full(shape, -1, dtype=torch.int64, device=keys.device),
+        tokens=torch.zeros(shape, dtype=torch.int64, device=keys.device),
+        parents=torch.full(shape, -1, dtype=torch.int64, device=keys.device),
+        slots=slot[node],
+    )
+    rectangle.states[query, rectangle.slots] = states
+    rectangle.tokens[query, rectangle.slots] = tokens
+    rectangle.parents[query, rectangle.slots] = parents
+    return rectangle
+
+
+Key = tuple[int, int]  # (query, sample): one result wanted
+
+
+@dataclass(frozen=True, slots=True)
+class DiscSample:
+    """One result of DISC.
+
+    Attributes:
+        hypothesis: The row; its logprob is log P_L at the request's temperature.
+        accepted: True: an exact sample of P_S (with one prefix per draw). False: chosen by weight when K
+            draws had been refused, 2K if they adapt (with K = 1: the one draw, which would not have been
+            accepted).
+        log_weight: log x of the draw.
+        num_draws: Draws Algorithm 1 made for this result: the number of the accepted draw, K more in the
+            second phase, where only draws that adapt are accepted; 2K when none was (1 when K = 1, where the
+            one draw is the result either way).
+    """
+
+    hypothesis: Hypothesis
+    accepted: bool
+    log_weight: float
+    num_draws: int
+
+
+@dataclass(frozen=True, slots=True)
+class DiscResult:
+    """All results of one query.
+
+    Attributes:
+        samples: The results that came out. A result is missing only when every draw for it had weight
+            zero, that is, when the model gives the catalogue no probability at all.
+        mass: Unbiased estimate of P_L(S), the model's probability that its answer is in the set: the mean
+            weight of the draws of the first phase, or of their acceptances times the bound they were judged
+            against when draws were rejected early. With several prefixes per draw it is the mean of their own
+            estimates (`Draws.log_estimate`), each unbiased and possibly above 1.
+        mass_stderr: Standard error of `mass`; NaN with a single draw. Of acceptances it is the binomial
+            error at the share (a + 1/2) / (n + 1), which is not zero when all draws fared alike.
+        mass_lower: What P_L(S) is at least: the probability of the distinct rows that were written.
+        mass_upper: What P_L(S) is at most, from the valid masses met; 1 where nothing is known.
+        num_draws: Draws computed for the query in both phases.
+        num_nodes: Tokens the model computed for the query behind its prompt.
+        num_steps: Forwards of the batch.
+    """
+
+    samples: tuple[DiscSample, ...]
+    mass: float
+    mass_stderr: float
+    mass_lower: float
+    mass_upper: float
+    num_draws: int
+    num_nodes: int
+    num_steps: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Verdict:
+    """Draws that were made together, and the results they decide.
+
+    Attributes:
+        draws: At their ends. D of them.
+        accepted: Whether a draw passed its acceptance test. Shape: (D,), bool.
+        winners: The draw taken for each result that is decided by one of these draws.
+        is_second: Whether K draws for each of the results had been refused before.
+    """
+
+    draws: Draws
+    accepted: Tensor
+    winners: dict[Key, int]
+    is_second: bool = False
+
+    def samples(self, constraint: Constraint, params: Sequence[DiscParams]) -> dict[Key, DiscSample]:
+        """Return the results that are decided by one of these draws."""
+        indices = list(self.winners.values())
+        if not indices:
+            return {}
+        draws = self.draws
+        columns = (self.accepted[indices], draws.log_weight[indices], draws.number[indices] + 1)
+        rows = zip(self.winners, draws.hypotheses(indices, constraint), strict=True)
+        samples: dict[Key, DiscSample] = {}
+        for (key, hypothesis), accepted, weight, number in zip(
+            rows, *(column.tolist() for column in columns), strict=True
+        ):
+            most = params[key[0]].num_draws
+            used = number + (most if self.is_second else 0)
+            if not accepted and most > 1:
+                used = 2 * most
+            samples[key] = DiscSample(hypothesis, accepted, weight, used)
+        return samples
+
+
+def written_rows(draws: Draws) -> dict[int, tuple[int, tuple[int, ...]]]:
+    """Return (query, row) of every finished draw, by its index."""
+    done = torch.nonzero(draws.finished).squeeze(1)
+    if not len(done):
+        return {}
+    written = torch.stack([step[done] for step in draws.tokens], dim=1).tolist()
+    rows = (tuple(token for token in tokens if token >= 0) for tokens in written)
+    return dict(zip(done.tolist(), zip(draws.query[done].tolist(), rows, strict=True), strict=True))
+
+
+def estimate_mass(first: Verdict, query: int, params: DiscParams) -> tuple[float, float]:
+    """Return the estimate of P_L(S) that the first phase's draws of a query give, and its standard error."""
+    draws = first.draws
+    mine = draws.query == query
+    if params.stops_early:
+        outcomes = first.accepted[mine].double()
+    else:
+        terms = draws.log_weight if draws.log_estimate is None else draws.log_estimate
+        outcomes = torch.where(draws.finished, terms, -math.inf)[mine].exp()
+    n = len(outcomes)
+    stderr = float(outcomes.std() / math.sqrt(n)) if n > 1 else math.nan
+    if params.stops_early:
+        share = (float(outcomes.sum()) + 0.5) / (n + 1)
+        stderr = math.sqrt(share * (1 - share) / n)
+    return float(outcomes.mean()), stderr
+
+
+def written_mass(made: Sequence[Draws], num_queries: int) -> list[float]:
+    """Return the total probability of the distinct rows that each query's draws wrote. Length Q."""
+    rows: list[dict[tuple[int, ...], float]] = [{} for _ in range(num_queries)]
+    for draws in made:
+        logprobs = draws.logprob.tolist()
+        for index, (query, row) in written_rows(draws).items():
+            rows[query][row] = logprobs[index]
+    return [min(1.0, math.fsum(math.exp(logprob) for logprob in mine.values())) for mine in rows]

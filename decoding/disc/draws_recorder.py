@@ -10,11 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from decoding.disc.draws import Draws
-from decoding.disc.explored_tree import Level
-from decoding.disc.proposer import DrawBatch
-from decoding.disc.results import Verdict
-from decoding.disc.tree_proposer import TreeProposer
+from decoding.disc.draws import DrawBatch, Draws, Verdict
+from decoding.disc.tree_proposer import Level, TreeProposer
 from decoding.params import DiscParams
 from decoding.trace import ROOT, Trace, TraceDraw
 

@@ -1,14 +1,19 @@
-"""Draws of DISC over an explored tree: what the model computed once for a query is not computed again.
+"""Makes draws of DISC over an explored tree: what the model computed once for a query is not computed again.
 
 Draws advance together, level by level. At a level they are grouped by node, choose among its edges, follow
 edges that were explored before for nothing, and share one forward for all nodes that are new. The draws of
 phase two go on over the same tree.
 
-Draws that adapt follow an edge with probability P(edge) c(child) / C(node), where c is the child's envelope
-(`decoding.disc.explored_tree`) and C(node) the sum over the node's edges. The weight, P_L of the row over the
-probability of proposing it, is then the product of C(node) / c(node) over the nodes met, with c = 1 at the
-root. An envelope never rises, so C(node) <= c(node): the weight only falls while a draw walks, from C(root),
-its bound. Where draws do not adapt, every c is 1.
+Nodes of all queries that stand at one depth form a level. Every node has an envelope c, an upper bound of
+the probability that what is written from it on belongs to the set: c = 1 before the node is computed, then
+the sum over its edges of P(edge) c(child), refreshed from the deepest level up to the root. What was found
+to be invalid below a node is thereby taken off from everything above it.
+
+Draws that adapt follow an edge with probability P(edge) c(child) / C(node), with C(node) the sum of P(edge)
+c(child) over the node's edges. The weight, P_L of the row over the probability of proposing it, is then the
+product of C(node) / c(node) over the nodes met, with c = 1 at the root. An envelope never rises, so C(node)
+<= c(node): the weight only falls while a draw walks, from C(root), its bound. Where draws do not adapt,
+every c is 1.
 
 The host looks at every level to see which nodes are new, so it waits for the device at every step. This is
 the reference, and the way for CPUs; `decoding.disc.static_proposer` is the one that never waits.
@@ -16,19 +21,20 @@ the reference, and the way for CPUs; `decoding.disc.static_proposer` is the one 
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
+from decoding.constraints import EdgeChooser, Edges
 from decoding.counter_rng import extend_key, hash_key, uniforms_of
-from decoding.disc.branch_sessions import BranchSession, BranchSessions
-from decoding.disc.draws import Draws
-from decoding.disc.explored_tree import ExploredTree, Level
-from decoding.disc.proposer import DrawBatch
-from decoding.frontier import merge_branches
+from decoding.disc.draws import DrawBatch, Draws, merge_branches
+from decoding.language_model import DecodeSession
 
 
 class TreeProposer:
-    """Draws by ancestral sampling among the valid tokens (`decoding.disc.proposer.Proposer`).
+    """Draws by ancestral sampling among the valid tokens (`decoding.disc.draws.Proposer`).
 
     Args:
         batch: The queries.
@@ -189,3 +195,187 @@ class TreeProposer:
         parent_edge = torch.full_like(states, -1)
         parent_edge[rows * width + frontier.slots] = edge
         self._tree.add(depth, Level(columns, parent_edge, edges))
+
+
+class Level:
+    """The nodes at one depth, N of them, numbered in the order computed. Padding counts: it has no edges.
+
+    Args:
+        column: Column of each node among its query's branches of this depth. Shape: (N,), int64.
+        parent_edge: Edge of the level above that leads to each node, -1 for roots and padding. Shape: (N,),
+            int64.
+        edges: Valid edges out of the nodes. E of them.
+
+    Attributes:
+        child: Node of the level below that each edge leads to, -1 while it is not computed. Shape: (E,),
+            int64.
+        log_envelope: log c of each node as of the last refresh, 0 for nodes computed since. Shape: (N,),
+            float64.
+        chooser: Of the edges with their children's envelopes; None after a change.
+    """
+
+    def __init__(self, column: Tensor, parent_edge: Tensor, edges: Edges) -> None:
+        self.column, self.parent_edge, self.edges = column, parent_edge, edges
+        self.child = torch.full_like(edges.token, -1)
+        self.log_envelope = torch.zeros_like(column, dtype=torch.float64)
+        self.chooser: EdgeChooser | None = None
+
+    def __len__(self) -> int:
+        return len(self.column)
+
+    def extend(self, other: Level) -> None:
+        """Add nodes behind those that are there."""
+        moved = other.edges._replace(owner=other.edges.owner + len(self))
+        self.edges = Edges(*(torch.cat(pair) for pair in zip(self.edges, moved, strict=True)))
+        self.child = torch.cat([self.child, other.child])
+        self.column = torch.cat([self.column, other.column])
+        self.parent_edge = torch.cat([self.parent_edge, other.parent_edge])
+        self.log_envelope = torch.cat([self.log_envelope, other.log_envelope])
+        self.chooser = None
+
+
+class ExploredTree:
+    """The computed nodes of all queries of a batch, level by level. Roots are level 0, one per query."""
+
+    def __init__(self) -> None:
+        self.levels: list[Level] = []
+        self._deepest_news = -1  # of the levels that have had nodes added since the last refresh
+
+    def add(self, depth: int, level: Level) -> int:
+        """Add nodes that were computed at a depth, and let their parents' edges lead to them.
+
+        Returns:
+            Number of the first of them in their level.
+        """
+        if depth == len(self.levels):
+            first = 0
+            self.levels.append(level)
+        else:
+            first = len(self.levels[depth])
+            self.levels[depth].extend(level)
+        if depth:
+            added = torch.nonzero(level.parent_edge >= 0).squeeze(1)
+            self.levels[depth - 1].child[level.parent_edge[added]] = added + first
+        self._deepest_news = max(self._deepest_news, depth)
+        return first
+
+    def chooser(self, depth: int) -> EdgeChooser:
+        """Return the chooser among the edges of a level, by probability times their child's envelope."""
+        level = self.levels[depth]
+        if level.chooser is None:
+            level.chooser = EdgeChooser(self._weighted_edges(depth), len(level))
+        return level.chooser
+
+    def refresh(self) -> None:
+        """Bring the envelopes up to date with everything computed. They never rise."""
+        for depth in range(self._deepest_news, -1, -1):
+            level = self.levels[depth]
+            level.chooser = None
+            chooser = self.chooser(depth)
+            # In exact arithmetic the envelope falls; a weight above its bound by one rounding must not be.
+            chooser.log_mass = torch.minimum(chooser.log_mass, level.log_envelope)
+            level.log_envelope = chooser.log_mass
+        self._deepest_news = -1
+
+    def log_root_envelopes(self) -> Tensor:
+        """Return log c of every root given everything computed, and change nothing. Shape: (Q,), float64."""
+        latest = copy.copy(self)
+        latest.levels = [copy.copy(level) for level in self.levels]
+        latest.refresh()
+        return latest.levels[0].log_envelope
+
+    def _weighted_edges(self, depth: int) -> Edges:
+        """Return the edges of a level, their log-probabilities lowered by their children's envelopes."""
+        edges = self.levels[depth].edges
+        if depth + 1 == len(self.levels):
+            return edges
+        below = self.levels[depth + 1]
+        lowered = torch.nonzero((below.parent_edge >= 0) & (below.log_envelope < 0)).squeeze(1)
+        if not len(lowered):
+            return edges
+        logprob = edges.logprob.clone()
+        logprob[below.parent_edge[lowered]] += below.log_envelope[lowered]
+        return edges._replace(logprob=logprob)
+
+
+class BranchSession:
+    """A session that holds the branches of some of the queries.
+
+    Args:
+        session: One row per query.
+        queries: Which ones, by their numbers in the batch, ascending.
+        widths: Columns written at each depth so far, from depth 1 on.
+        num_queries: Of the batch, Q.
+
+    Attributes:
+        rows: Row of each query of the batch, -1 for those it has none of. Shape: (Q,), int64.
+    """
+
+    def __init__(
+        self, session: DecodeSession, queries: list[int], widths: list[int], num_queries: int
+    ) -> None:
+        self.session, self.queries = session, queries
+        self._widths = widths
+        device = session.root_logits.device
+        self.rows = torch.full((num_queries,), -1, dtype=torch.int64, device=device)
+        self.rows[queries] = torch.arange(len(queries), device=device)
+
+    def step(self, parents: Tensor, token_ids: Tensor, depth: int) -> tuple[Tensor, int]:
+        """Write a frontier at a depth; see `DecodeSession.step`.
+
+        Returns:
+            (next-token logits of the frontier, column of its first branch among those of this depth).
+        """
+        logits = self.session.step(parents, token_ids, depth)
+        if depth > len(self._widths):
+            self._widths.append(0)
+        first = self._widths[depth - 1]
+        self._widths[depth - 1] += parents.shape[1]
+        return logits, first
+
+    def select(self, queries: list[int]) -> BranchSession:
+        """Return a session over some of the queries of this one, with their branches."""
+        places = [self.queries.index(query) for query in queries]
+        session = self.session.select(places, branches=True)
+        return BranchSession(session, queries, list(self._widths), len(self.rows))
+
+
+class BranchSessions:
+    """The sessions of one batch; every query has its branches in one of them.
+
+    Args:
+        session: Over all queries, no branches written yet. Q queries.
+        num_queries: Q.
+    """
+
+    def __init__(self, session: DecodeSession, num_queries: int) -> None:
+        whole = BranchSession(session, list(range(num_queries)), [], num_queries)
+        self._of_query = [whole] * num_queries
+
+    def narrow(self, queries: list[int]) -> None:
+        """Put queries that go on without the others of their session into one of their own.
+
+        Args:
+            queries: Distinct, ascending.
+        """
+        for one in dict.fromkeys(self._of_query[query] for query in queries):
+            going = [query for query in queries if self._of_query[query] is one]
+            if len(going) < len(one.queries):
+                part = one.select(going)
+                for query in going:
+                    self._of_query[query] = part
+
+    def holding(self, query: Tensor) -> Iterator[tuple[BranchSession, Tensor]]:
+        """Yield every session that some entries belong to, and which entries those are.
+
+        Args:
+            query: Query of each entry. Shape: (n,), int64.
+
+        Yields:
+            (session, indices of its entries of shape (m,), int64, m >= 1).
+        """
+        going = torch.unique(query).tolist()
+        for one in dict.fromkeys(self._of_query[q] for q in going):
+            mine = [q for q in going if self._of_query[q] is one]
+            here = torch.isin(query, torch.tensor(mine, device=query.device))
+            yield one, torch.nonzero(here).squeeze(1)

@@ -1,23 +1,81 @@
-"""Grammars as a constraint: a batch of branches, each under its query's grammar and within its token budget.
+"""Makes grammars a constraint: a batch of branches, each under its own grammar and within its token budget.
 
-A state of the constraint is a grammar's state with the tokens that may still be written. Most tokens that may
-follow are never chosen, so successors are not looked up for all of them: `children` and `verify` return
-*pending* states, which hold the state before and the token and are looked up when they are passed in.
+`TokenGrammar` is the contract that a grammar meets. A state of the constraint is a grammar's state with the
+tokens that may still be written. Most tokens that may follow are never chosen, so successors are not looked
+up for all of them: `children` and `verify` return *pending* states, which hold the state before and the token
+and are looked up when they are passed in. `MaskPool` uploads each token mask to the device once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from decoding.constraints import Children
 from decoding.grammar.errors import AnswerBudgetError
-from decoding.grammar.mask_pool import MaskPool
-from decoding.grammar.token_grammar import TokenGrammar
-from decoding.types import Children
+from decoding.grammar.vocabulary import Vocabulary
+
+
+class TokenGrammar(Hashable, Protocol):
+    """A set of texts over one vocabulary: states are ints, as `decoding.grammar.json_grammar.Grammar` says.
+
+    Equal only to itself.
+    """
+
+    @property
+    def vocab_size(self) -> int:
+        """Logits of the model the masks are for, V."""
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Whose tokens the masks are of."""
+
+    @property
+    def start(self) -> int:
+        """The state before the first token."""
+
+    @property
+    def finished(self) -> int:
+        """The state behind the end token."""
+
+    def mask(self, state: int) -> NDArray[np.uint32]:
+        """Tokens that may come next, packed; read-only. Shape: (ceil(V / 32),), uint32."""
+
+    def tokens(self, state: int) -> NDArray[np.int64]:
+        """The same as ids, ascending. Shape: (n,), int64."""
+
+    def advance(self, state: int, token: int) -> int:
+        """The state behind one token, -1 where it is not allowed."""
+
+    def advance_bytes(self, state: int, text: bytes) -> int:
+        """The state behind some bytes, -1 where they are not allowed."""
+
+    def is_complete(self, state: int) -> bool:
+        """Whether the end token may follow."""
+
+    def forced_bytes(self, state: int, limit: int = 1024) -> bytes:
+        """The bytes that must follow whatever is chosen."""
+
+    def tokens_to_finish(self, state: int) -> int:
+        """Tokens that suffice to complete the text, end token included; a bound that can be kept."""
+
+    def can_finish(self, state: int, tokens: int) -> bool:
+        """Whether `tokens_to_finish` is at most `tokens`."""
+
+    def most_tokens_to_finish(self, state: int) -> int | None:
+        """No allowed token leads to a state where `tokens_to_finish` is more; None: not known."""
+
+    def fitting_tokens(self, state: int, left: int) -> NDArray[np.int64]:
+        """Those of `tokens(state)` behind which fewer than `left` tokens can finish. Shape: (n,), int64."""
+
+    def text(self, token_ids: Sequence[int]) -> bytes:
+        """The bytes that tokens write."""
+
 
 _PENDING = 1 << 62
 _TOKEN_BITS = 21
@@ -207,3 +265,76 @@ class GrammarConstraint:
         if len(fitting) == len(grammar.tokens(state)):
             return grammar.mask(state)
         return self._vocabulary.packed(fitting.tolist())
+
+
+_FIRST_ROWS = 16
+_WORD_BITS = 32
+
+
+class MaskPool:
+    """Packed masks as the rows of one tensor that grows. Row 0 allows nothing.
+
+    Args:
+        vocab_size: Logits of the model, V.
+        device: Where the rows are.
+    """
+
+    def __init__(self, vocab_size: int, device: torch.device) -> None:
+        self._vocab_size = vocab_size
+        self._device = device
+        self._num_words = -(-vocab_size // _WORD_BITS)
+        self._rows = torch.zeros(_FIRST_ROWS, self._num_words, dtype=torch.int32, device=device)
+        self._shifts = torch.arange(_WORD_BITS, dtype=torch.int32, device=device)
+        # The masks are kept, so that no other one can be at the same address.
+        self._masks: list[NDArray[np.uint32] | None] = [None]
+        self._by_address: dict[int, int] = {}
+        self._tokens: dict[int, Tensor] = {}
+
+    def row(self, mask: NDArray[np.uint32]) -> int:
+        """The row of a mask, uploaded if it is not there. The mask must not be changed later.
+
+        Args:
+            mask: Shape: (ceil(V / 32),), uint32.
+        """
+        row = self._by_address.get(id(mask))
+        if row is None:
+            row = len(self._masks)
+            if row == len(self._rows):
+                self._rows = torch.cat([self._rows, torch.zeros_like(self._rows)])
+            self._rows[row] = torch.from_numpy(mask.view(np.int32).copy()).to(self._device)
+            self._by_address[id(mask)] = row
+            self._masks.append(mask)
+        return row
+
+    def packed(self, rows: Tensor) -> Tensor:
+        """Gather rows. Shape: (n, ceil(V / 32)), int32, from (n,), int64."""
+        return self._rows.index_select(0, rows)
+
+    def unpacked(self, rows: Tensor) -> Tensor:
+        """Gather rows, one column for each token. Shape: (n, V), bool, from (n,), int64."""
+        bits = (self.packed(rows).unsqueeze(2) >> self._shifts) & 1
+        return bits.flatten(1)[:, : self._vocab_size].bool()
+
+    def contains(self, rows: Tensor, token_ids: Tensor) -> Tensor:
+        """Whether rows allow tokens. Shape: (n, M), bool.
+
+        Args:
+            rows: Shape: (n,), int64.
+            token_ids: Any numbers; those that are no token are not allowed. Shape: (n, M), int64.
+        """
+        in_range = (token_ids >= 0) & (token_ids < self._vocab_size)
+        token = torch.where(in_range, token_ids, 0)
+        words = self._rows[rows.unsqueeze(1), token // _WORD_BITS]
+        return in_range & ((words >> (token % _WORD_BITS).int()) & 1).bool()
+
+    def tokens(self, row: int) -> Tensor:
+        """The tokens that a row allows, ascending. Shape: (n,), int64."""
+        tokens = self._tokens.get(row)
+        if tokens is None:
+            mask = self._masks[row]
+            bits = np.unpackbits(
+                (np.zeros(0, np.uint32) if mask is None else mask).view(np.uint8), bitorder="little"
+            )
+            tokens = torch.from_numpy(np.flatnonzero(bits)).to(self._device)
+            self._tokens[row] = tokens
+        return tokens

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from decoding.answering.answer import Answer
-from decoding.answering.choice_points import Proposal
 from decoding.answering.speculation import LONGEST_PASS, ProposedPlace, Stretch
-from decoding.markup.grammar import AnnotationGrammar
+from decoding.answering.token_choice import Proposal
+from decoding.markup.annotation_grammar import AnnotationGrammar
 
 # Tokens that are proposed at a time; a link ends what stands of them.
 _PROPOSED = 8

@@ -1,30 +1,38 @@
-"""Schemas of answers: named ones, and the grammars of all that were asked for."""
+"""Compiles the schemas of answers and keeps their grammars, for one model.
+
+`SchemaStore` holds named schemas, and the grammars of all that were asked for. `AnswerEngine` holds what
+the schemas of a model share: its vocabulary, the leaves over it, the indexes that they may name.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Hashable, Mapping
+import threading
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar, cast
 
-from decoding.grammar.budget import compile_budget, current_budget
-from decoding.grammar.cache import CacheStats, GrammarCache
-from decoding.grammar.compiler import compile_schema
-from decoding.grammar.errors import GrammarError, SchemaLimitError
-from decoding.grammar.grammar import Grammar
-from decoding.grammar.leaves.factory import Leaves
-from decoding.grammar.leaves.hole import HoleLeaf, HoleName, HoleOpener
-from decoding.grammar.options import GrammarOptions
-from decoding.grammar.schema.document import canonical_text, parse_document
-from retrieval.answers.checks import schema_text
-from retrieval.answers.errors import user_error
-from retrieval.answers.index_set import IndexSet, NamedIndex
-from retrieval.answers.types import AnswerRequest
+from decoding.answering.speller import Speller
+from decoding.grammar.bounded_cache import CacheStats, GrammarCache
+from decoding.grammar.compile_options import GrammarOptions, compile_budget, current_budget
+from decoding.grammar.errors import GrammarError, SchemaLimitError, VocabularyError
+from decoding.grammar.holes.text_leaf import TextSearcher
+from decoding.grammar.json_grammar import Grammar, compile_schema
+from decoding.grammar.leaves.leaf import HoleLeaf, HoleName, HoleOpener
+from decoding.grammar.leaves.leaf_factory import Leaves
+from decoding.grammar.schema.schema_document import canonical_text, parse_document
+from decoding.grammar.vocabulary import Vocabulary
+from retrieval.answers.answer_types import AnswerRequest, schema_text
+from retrieval.answers.schema_explanation import user_error
+from retrieval.answers.title_holes import FIRST_INDEX, Finder, IndexSet, NamedIndex, TitleHoles
 from retrieval.answers.validation import AnswerValidator
 from retrieval.arguments import check_text
-from retrieval.errors import InputError
-from retrieval.holes import FIRST_INDEX
+from retrieval.errors import InputError, ModelError
+from retrieval.filters.entity_filter import FilterStore
+from retrieval.index.reader import Index
+from retrieval.text import TextTokenizer
 
 DEFAULT_GRAMMAR_CACHE_BYTES = 256 * 2**20
 
@@ -240,3 +248,145 @@ class _Asked:
         """What finds the grammar whatever its schema's spelling, and its size."""
         text = canonical_text(parse_document(self.text, self.options.limits))
         return replace(self, text=text), len(text)
+
+
+T = TypeVar("T")
+
+
+class AnswerEngine:
+    """Made on first use: a server that answers no JSON pays nothing for it. Safe to use from many threads.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        end_token_id: Its end token.
+        vocab_size: Logits of the model.
+        grammar_cache_bytes: Bound on the memory of grammars kept.
+    """
+
+    def __init__(
+        self,
+        tokenizer: TextTokenizer,
+        end_token_id: int,
+        vocab_size: int,
+        grammar_cache_bytes: int = DEFAULT_GRAMMAR_CACHE_BYTES,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._end_token_id = end_token_id
+        self._vocab_size = vocab_size
+        self._grammar_cache_bytes = grammar_cache_bytes
+        self._parts: dict[str, object] = {}
+        self._lock = threading.RLock()
+        self._indexes = IndexSet({}, self._open_holes)
+
+    @property
+    def indexes(self) -> IndexSet:
+        """The indexes that schemas may name now."""
+        return self._indexes
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The tokens as bytes.
+
+        Raises:
+            ModelError: the tokenizer cannot write JSON.
+        """
+        return self._made("vocabulary", self._new_vocabulary)
+
+    @property
+    def leaves(self) -> Leaves:
+        """What strings, numbers and keys may be, in this vocabulary."""
+        return self._made("leaves", lambda: Leaves(self.vocabulary))
+
+    @property
+    def holes(self) -> TitleHoles:
+        """The titles that schemas may name."""
+        return self._indexes.holes
+
+    @property
+    def schemas(self) -> SchemaStore:
+        """Grammars of the schemas that were asked for."""
+        return self._made("schemas", lambda: SchemaStore(self.leaves, self._grammar_cache_bytes))
+
+    @property
+    def speller(self) -> Speller:
+        """Spells what is forced, as the tokenizer would."""
+        return self._made("speller", lambda: Speller(self._tokenizer.encode_bytes, self.vocabulary))
+
+    @property
+    def searcher(self) -> TextSearcher:
+        """Finds tokens of titles that are chosen for one request."""
+        return self._made("searcher", lambda: TextSearcher(self.vocabulary))
+
+    def finder(self, name: str) -> Finder:
+        """What finds the likeliest entities of an index.
+
+        Raises:
+            InputError: nothing does.
+        """
+        return self._indexes.finder(name)
+
+    def add_index(self, name: str, index: Index, filters: FilterStore, find: Finder | None = None) -> None:
+        """Let schemas name an index; the first one added is also called "titles".
+
+        Another index of that name is replaced, and what is kept of it forgotten; answers that are being
+        written stay with the one they have.
+
+        Args:
+            name: What schemas call it.
+            index: Open as long as it is used.
+            filters: Its filters.
+            find: Finds its likeliest titles, for shortlists; None: there are none over this index.
+        """
+        with self._lock:
+            replaced = [named for named in self._indexes if named.name == name]
+            self.adopt(self._indexes.with_index(NamedIndex(name, index, filters, find)))
+            for named in replaced:
+                self.forget(named)
+
+    def adopt(self, indexes: IndexSet) -> None:
+        """Let schemas of requests that come from now on name these indexes."""
+        with self._lock:
+            self._indexes = indexes
+
+    def forget(self, named: NamedIndex) -> None:
+        """Give up what is kept of a version of an index that nobody asks for any more."""
+        with self._lock:
+            if "schemas" in self._parts:
+                self.schemas.forget(named)
+            if self._indexes.opened_holes is not None:
+                self._indexes.opened_holes.forget(named.index)
+
+    def title(self, spelled: bytes) -> str:
+        """The text of a JSON string."""
+        return str(json.loads(spelled))
+
+    def warm_up(self, indexes: IndexSet | None = None) -> None:
+        """Make everything, and compile what is compiled, so that no request waits for it.
+
+        Args:
+            indexes: Those that requests will name; None: those they may name now.
+        """
+        self.leaves.warm_up()
+        (indexes or self._indexes).holes.warm_up()
+
+    def _made(self, name: str, make: Callable[[], T]) -> T:
+        """Return a part, made by whoever asks for it first while all others wait."""
+        part = self._parts.get(name)
+        if part is None:
+            with self._lock:
+                part = self._parts.get(name)
+                if part is None:
+                    part = self._parts[name] = make()
+        return cast("T", part)
+
+    def _new_vocabulary(self) -> Vocabulary:
+        try:
+            return Vocabulary.from_tokenizer(self._tokenizer.serialized, self._end_token_id, self._vocab_size)
+        except VocabularyError as error:
+            raise ModelError(f"{self._tokenizer.source}: {error}") from error
+
+    def _open_holes(self, indexes: IndexSet) -> TitleHoles:
+        """Holes over indexes, which share what is known of those there are now."""
+        with self._lock:
+            known = self._indexes.opened_holes or self._made("holes", lambda: TitleHoles(self.leaves))
+            return known.among((named.name, named.index, named.filters) for named in indexes)

@@ -1,7 +1,10 @@
-"""A second opinion on every answer: parsed and validated by `jsonschema` before it leaves.
+"""Validates every answer by `jsonschema` before it leaves, and finds the titles that are part of it.
 
 Numbers are read as decimals, so that `multipleOf: 0.01` means what it says and not what binary fractions
 make of it; the grammar counts in decimals too.
+
+A key that the schema does not name may be written twice. Parsers keep its last value, so that titles in an
+earlier one are no part of the answer.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Context, Decimal, InvalidOperation, localcontext
 from typing import Any, cast
 
@@ -18,7 +21,10 @@ from jsonschema.exceptions import ValidationError
 from jsonschema.protocols import Validator
 from referencing.exceptions import Unresolvable
 
-from decoding.grammar.options import Formats
+from decoding.grammar.compile_options import Formats
+from decoding.grammar.json_grammar import HoleValue
+from decoding.grammar.leaves.leaf import HoleName
+from decoding.grammar.schema.schema_document import escaped_step
 from retrieval.errors import GenretError, InputError
 
 # Digits of the longest number that is looked at: remainders of longer ones are refused, not rounded.
@@ -74,7 +80,7 @@ class AnswerValidator:
             # What refers back to the root would be handed to the stock validator of the dialect.
             document.pop("$schema", None)
         checker = known.TYPE_CHECKER.redefine("integer", _is_integer)
-        extend = cast(Any, validators.extend)  # untyped in the stubs
+        extend = cast("Any", validators.extend)  # untyped in the stubs
         timed = {name: _timed(check) for name, check in known.VALIDATORS.items()}
         kind = extend(known, validators=timed, type_checker=checker)
         self._validator: Validator = kind(
@@ -135,3 +141,34 @@ def _legacy_dialect(schema: Mapping[str, Any]) -> Any:
         elif isinstance(value, list):
             waiting.extend(value)
     return found
+
+
+def standing(values: Iterable[HoleValue], text: bytes) -> list[HoleValue]:
+    """Return those strings that parsers find where they were written, in their order.
+
+    Args:
+        values: Of a document, in its order.
+        text: The document.
+    """
+    last: dict[tuple[str, HoleName], HoleValue] = {(value.pointer, value.name): value for value in values}
+    if not last:
+        return []
+    found = dict(_strings(json.loads(text)))
+    return [
+        value
+        for value in sorted(last.values(), key=lambda value: value.first_byte)
+        if found.get(value.pointer) == json.loads(text[value.first_byte : value.last_byte])
+    ]
+
+
+def _strings(document: Any) -> Iterator[tuple[str, str]]:
+    """The strings of a document by their JSON pointers."""
+    waiting: list[tuple[str, Any]] = [("", document)]
+    while waiting:
+        at, now = waiting.pop()
+        if isinstance(now, str):
+            yield at, now
+        elif isinstance(now, list):
+            waiting += [(f"{at}/{place}", inner) for place, inner in enumerate(now)]
+        elif isinstance(now, dict):
+            waiting += [(f"{at}/{escaped_step(name)}", now[name]) for name in now]

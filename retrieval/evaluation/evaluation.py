@@ -1,8 +1,15 @@
-"""An evaluation from a plan to a report: sets read, methods run, figures made, everything written."""
+"""Evaluates from a plan to a report: reads sets, runs methods, makes figures, and writes everything.
+
+The report says what it ran on: versions, the machine, and the command to repeat it.
+"""
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
+import os
+import platform
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,29 +17,29 @@ from typing import Any
 
 import xxhash
 
-from decoding.hf_model import HFLanguageModel
-from retrieval.checkpoint_fingerprint import folder_fingerprint
+from decoding.model.hf_model import HFLanguageModel
+from retrieval.checkpoints import folder_fingerprint
 from retrieval.errors import InputError, SourceError
-from retrieval.evaluation.catalogue import IndexTitles
-from retrieval.evaluation.datasets.readers import SetSpec, read_set
-from retrieval.evaluation.datasets.resolver import IndexResolver, read_redirects
-from retrieval.evaluation.methods.method import EvaluatedMethod, MethodMaker
-from retrieval.evaluation.methods.spec import MethodSpec
+from retrieval.evaluation.datasets.index_entities import IndexResolver, IndexTitles, read_redirects
+from retrieval.evaluation.datasets.labels import SetSpec
+from retrieval.evaluation.datasets.readers import read_set
+from retrieval.evaluation.labelled_sets import LabelledSet
+from retrieval.evaluation.method_runner import Reporter, plan_tasks, run_tasks
+from retrieval.evaluation.methods.evaluated_method import EvaluatedMethod, MethodMaker, MethodSpec
 from retrieval.evaluation.metrics import check_metrics
-from retrieval.evaluation.progress import Reporter
-from retrieval.evaluation.reporting.blocks import Drawing
-from retrieval.evaluation.reporting.comparison import SetComparison, Settings, compare
-from retrieval.evaluation.reporting.document import Facts, make_document
-from retrieval.evaluation.reporting.html import to_html
-from retrieval.evaluation.reporting.markdown import PLOTS_FOLDER, to_markdown
-from retrieval.evaluation.reporting.overview import Overview, make_overview
-from retrieval.evaluation.reporting.plots import Point, check_matplotlib, draw
-from retrieval.evaluation.reporting.results import to_json
-from retrieval.evaluation.run_store import IDENTITY_FILE, Identity, RunStore, write_text
-from retrieval.evaluation.runner import plan_tasks, run_tasks
-from retrieval.evaluation.types import LabelledSet
+from retrieval.evaluation.reporting.comparison import (
+    Overview,
+    SetComparison,
+    Settings,
+    compare,
+    make_overview,
+)
+from retrieval.evaluation.reporting.evaluation_report import Facts, make_document, to_json
+from retrieval.evaluation.reporting.quality_plots import Point, check_matplotlib, draw
+from retrieval.evaluation.reporting.report_pages import PLOTS_FOLDER, Drawing, to_html, to_markdown
+from retrieval.evaluation.run_files import IDENTITY_FILE, Identity, RunStore, write_text
 from retrieval.retriever import Retriever
-from retrieval.sources.digests import digest_file
+from retrieval.sources.source_files import digest_file
 
 _PAPER = "#ffffff"
 _MOST_WARM_UP = 64
@@ -278,7 +285,7 @@ def _check_names(sets: Sequence[SetSpec]) -> None:
 
 
 def _check_method(text: str) -> None:
-    from retrieval.evaluation.methods.lexical import check_bm25s
+    from retrieval.evaluation.methods.model_free_methods import check_bm25s
 
     spec = MethodSpec.parse(text)
     if spec.family in ("bm25", "bm25-shortlist"):
@@ -297,3 +304,36 @@ def _check_folder(out: Path, resume: bool) -> None:
             raise SourceError(f"{out}: holds an evaluation; go on with it (--resume) or name another --out")
     elif any(out.iterdir()):
         raise SourceError(f"{out}: holds other files; name another --out")
+
+
+_PACKAGES = ("generative-retrieval", "torch", "transformers", "tokenizers", "numpy", "bm25s", "ir-measures")
+
+
+def about_machine(threads: int) -> list[tuple[str, str]]:
+    """Return what the run stood on: versions and hardware."""
+    versions = []
+    for package in _PACKAGES:
+        try:
+            versions.append(f"{package} {importlib.metadata.version(package)}")
+        except importlib.metadata.PackageNotFoundError:  # an extra, or a checkout that was never installed
+            continue
+    return [
+        ("versions", ", ".join([f"Python {platform.python_version()}", *versions])),
+        ("machine", f"{platform.system()} {platform.machine()}, {_processor()}, {os.cpu_count()} cores"),
+        ("torch threads", str(threads)),
+    ]
+
+
+def command_line(arguments: list[str]) -> str:
+    """Return a command as a shell takes it."""
+    return shlex.join(arguments)
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:  # no Linux: platform knows what there is to know
+        pass
+    return platform.processor() or "unknown processor"

@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from retrieval.errors import InputError
-from retrieval.evaluation.linking_metrics import micro_average
-from retrieval.evaluation.metrics import MetricValues
+from retrieval.evaluation.metrics import MetricValues, micro_average
 
 Floats = npt.NDArray[np.float64]
 _DRAWN_AT_ONCE = 1 << 21  # group numbers, 16 MiB

@@ -1,34 +1,189 @@
-"""Metrics per query: those of ir-measures, R-precision over evidence sets, InKB micro-F1, and rates.
+"""Measures runs per query: metrics of ir-measures, KILT's over evidence sets, InKB micro-F1, and rates.
 
-What counts as an answer is the same for all of them (`retrieval.evaluation.judged`): answers given twice
-count once, namesakes of an entity that is judged count as that entity, and a relevant answer that the index
-lacks is never found.
+What counts as an answer is the same for all of them (`labelled_sets.judge`): answers given twice count once,
+namesakes of an entity that is judged count as that entity, and a relevant answer that the index lacks is
+never found.
+
+Ranking metrics (nDCG@10, RR@10, Success@1, AP) are those of ir-measures, which for most of them is trec_eval.
+
+KILT's metrics are over evidence sets (Petroni et al. 2021, section 5, and its scripts/eval_retrieval). An
+evidence set holds the pages that together support one answer. Pages that are guessed twice count once.
+
+Micro-averages of entity linking are GERBIL's InKB (Röder et al. 2018), with the index as the knowledge base.
+InKB leaves out what names nothing in the knowledge base on both sides, in the labels and in the answers, and
+then counts matches:
+
+- gold: mentions with a right answer in the index;
+- predicted: mentions that are answered with an entity of the index. NO_MATCH is no prediction, and neither
+  is a text that is no title;
+- correct: mentions that are both, and the entity is a right one. The match is strong: mentions are given with
+  their ends, so an answer belongs to one mention.
+
+An entity named where the label is NIL, or where the index lacks the right answer, is thus a wrong prediction:
+it lowers precision and not recall. Where every mention has its answer in the index and is answered with an
+entity, precision, recall, F1 and accuracy are one number.
+
+Rates need no labels: how often there is no answer, no title, the same answer again, or an error.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from retrieval.errors import InputError
-from retrieval.evaluation.answer_rates import RATES
-from retrieval.evaluation.evidence_metrics import (
-    evidence_precision,
-    evidence_recall,
-    evidence_sets,
-    evidence_success,
-    r_precision,
+from retrieval.errors import InputError, MissingExtraError
+from retrieval.evaluation.labelled_sets import (
+    JudgedRanking,
+    LabelledQuery,
+    LabelledSet,
+    MethodRun,
+    Ranking,
+    judge,
 )
-from retrieval.evaluation.judged import JudgedRanking, judge
-from retrieval.evaluation.linking_metrics import MICRO_METRICS, accuracy, inkb_counts, micro_average
-from retrieval.evaluation.ranking_metrics import parse_measure, ranking_values
-from retrieval.evaluation.types import LabelledSet, MethodRun
 
 Floats = npt.NDArray[np.float64]
+MICRO_METRICS = ("F1(InKB)", "P(InKB)", "R(InKB)")
+
+
+def inkb_counts(judged: Sequence[JudgedRanking]) -> Floats:
+    """Return correct, predicted and gold of every mention, each 0 or 1. Shape: (n, 3)."""
+    counts = [(j.is_hit and j.is_answerable, j.prediction is not None, j.is_answerable) for j in judged]
+    return np.array(counts, dtype=np.float64).reshape(-1, 3)
+
+
+def micro_average(name: str, sums: Floats) -> Floats:
+    """Return a micro-average from sums of counts; 0 where nothing was predicted, or nothing was to be.
+
+    Args:
+        name: One of `MICRO_METRICS`.
+        sums: Correct, predicted and gold. Shape: (..., 3).
+
+    Returns:
+        Shape: (...).
+    """
+    correct, predicted, gold = sums[..., 0], sums[..., 1], sums[..., 2]
+    above, below = {
+        "F1(InKB)": (2 * correct, predicted + gold),
+        "P(InKB)": (correct, predicted),
+        "R(InKB)": (correct, gold),
+    }[name]
+    return np.divide(above, below, out=np.zeros_like(below, dtype=np.float64), where=below > 0)
+
+
+def accuracy(judged: Sequence[JudgedRanking]) -> Floats:
+    """Return 1 where the first answer is right, 0 elsewhere.
+
+    Where the index has no right answer, NO_MATCH is the right one; an error is none.
+    """
+    return np.array(
+        [j.is_hit if j.is_answerable else not j.ranking.entities and j.ranking.error is None for j in judged],
+        dtype=np.float64,
+    )
+
+
+def evidence_sets(query: LabelledQuery) -> tuple[frozenset[str], ...]:
+    """Return the distinct sets of a query; where it has none, every relevant entity is one."""
+    distinct = tuple(pages for pages in dict.fromkeys(query.evidence) if pages)
+    if distinct:
+        return distinct
+    return tuple(frozenset([entity]) for entity, grade in query.gold.items() if grade > 0)
+
+
+def r_precision(sets: Collection[frozenset[str]], guesses: Sequence[str]) -> float:
+    """Return the share of a set's R pages among the first R guesses, for the set where it is largest.
+
+    Args:
+        sets: Evidence sets; 0.0 without any.
+        guesses: Distinct, best first.
+    """
+    return max((len(pages.intersection(guesses[: len(pages)])) / len(pages) for pages in sets), default=0.0)
+
+
+def evidence_ranks(sets: Collection[frozenset[str]], guesses: Sequence[str]) -> list[bool]:
+    """Return the ranking in which each evidence set is one answer: whether each place completes a set.
+
+    All pages of a set that have been guessed share one place, that of the last of them, until another one is
+    guessed; the place is right when the set is complete. A guess that is in no set has a place to itself. A
+    page in several sets has a place in each.
+    """
+    left = [set(pages) for pages in sets]
+    places: list[int | bool] = []  # True: complete; False: in no set; a number from 2: of an open set, plus 2
+    for page in guesses:
+        in_some = False
+        for number, pages in enumerate(left):
+            if page not in pages:
+                continue
+            in_some = True
+            pages.remove(page)
+            mark = number + 2
+            if mark in places:
+                places.remove(mark)
+            places.append(mark if pages else True)
+        if not in_some:
+            places.append(False)
+    return [place is True for place in places]
+
+
+def evidence_recall(sets: Collection[frozenset[str]], guesses: Sequence[str], k: int) -> float:
+    """Return the share of the evidence sets that are complete in the first k places."""
+    return sum(evidence_ranks(sets, guesses)[:k]) / len(sets) if sets else 0.0
+
+
+def evidence_success(sets: Collection[frozenset[str]], guesses: Sequence[str], k: int) -> float:
+    """Return 1.0 where a whole evidence set is in the first k places, else 0.0."""
+    return float(any(evidence_ranks(sets, guesses)[:k]))
+
+
+def evidence_precision(sets: Collection[frozenset[str]], guesses: Sequence[str], k: int) -> float:
+    """Return the number of evidence sets complete in the first k places, divided by k."""
+    return sum(evidence_ranks(sets, guesses)[:k]) / k
+
+
+def no_match(ranking: Ranking) -> float:
+    """Return 1.0 where the method said that nothing answers."""
+    return float(not ranking.entities and ranking.error is None)
+
+
+def invalid(ranking: Ranking) -> float:
+    """Return the share of the answers that are no entity of the index."""
+    return _share(sum(not entity.is_valid for entity in ranking.entities), ranking)
+
+
+def invalid_first(ranking: Ranking) -> float:
+    """Return 1.0 where the first answer is no entity of the index."""
+    return float(bool(ranking.entities) and not ranking.entities[0].is_valid)
+
+
+def duplicates(ranking: Ranking) -> float:
+    """Return the share of the answers that were given before, for the same query."""
+    distinct = {entity.entity_id for entity in ranking.entities}
+    return _share(len(ranking.entities) - len(distinct), ranking)
+
+
+def errors(ranking: Ranking) -> float:
+    """Return 1.0 where there is no answer because of an error."""
+    return float(ranking.error is not None)
+
+
+RATES: Mapping[str, Callable[[Ranking], float]] = {
+    "NO_MATCH": no_match,
+    "invalid": invalid,
+    "invalid@1": invalid_first,
+    "duplicates": duplicates,
+    "errors": errors,
+}
+
+
+def _share(number: int, ranking: Ranking) -> float:
+    return number / len(ranking.entities) if ranking.entities else 0.0
+
+
 PRIMARY_METRICS: Mapping[str, str] = {"queries": "nDCG@10", "kilt": "Rprec(KILT)", "mentions": "F1(InKB)"}
 _RANKED = ("Success@1", "Success@10", "RR@10", "R@10")
 _RATES = ("NO_MATCH", "invalid", "duplicates", "errors")
@@ -141,3 +296,69 @@ def _of_evidence(name: str, judged: Sequence[JudgedRanking]) -> Floats:
         else:
             values[place] = _AT_K[match["at"]](sets, ranking.entity_ids, int(match["k"]))
     return values
+
+
+def parse_measure(name: str) -> Any:
+    """Return the measure of ir-measures with this name.
+
+    Raises:
+        InputError: there is none, a parameter of it is wrong, or nothing that is installed computes it.
+        MissingExtraError: ir-measures is not installed.
+    """
+    ir_measures = _library()
+    try:
+        measure = ir_measures.parse_measure(name)
+        ir_measures.evaluator([measure], {"query": {"document": 1}})  # whether anything here computes it
+    except (NameError, ValueError, TypeError, AttributeError, AssertionError, RuntimeError) as error:
+        raise InputError("metrics", f"{name!r} is no metric: {error}") from error
+    return measure
+
+
+def ranking_values(judged: Sequence[JudgedRanking], names: Sequence[str]) -> dict[str, Floats]:
+    """Compute measures per query; NaN where nothing is judged.
+
+    Only the order counts, not the scores: places in the ranking are the scores that trec_eval sees, so there
+    are no ties for it to break by id. A query that was answered nothing has what ir-measures gives a query
+    that a run lacks: 0, as a rule.
+
+    Returns:
+        Name -> values in the order of `judged`. Shape: (len(judged),).
+
+    Raises:
+        InputError: a name is no measure.
+        MissingExtraError: ir-measures is not installed.
+    """
+    measures = {name: parse_measure(name) for name in names}
+    values = {name: np.full(len(judged), np.nan) for name in names}
+    # Queries go by their places: any text may be an id.
+    qrels = {str(i): dict(j.query.gold) for i, j in enumerate(judged) if j.is_judged}
+    if not qrels or not measures:
+        return values
+    run = {str(i): _scores(judged[int(i)].entity_ids) for i in qrels if judged[int(i)].entity_ids}
+    for name, measure in measures.items():
+        values[name][[int(i) for i in qrels]] = float(measure.DEFAULT or 0.0)
+    by_measure: dict[Any, list[str]] = {}
+    for name, measure in measures.items():
+        by_measure.setdefault(measure, []).append(name)
+    for found in _calculated(list(by_measure), qrels, run):
+        for name in by_measure[found.measure]:
+            values[name][int(found.query_id)] = found.value
+    return values
+
+
+def _calculated(measures: list[Any], qrels: dict[str, dict[str, int]], run: dict[str, Any]) -> list[Any]:
+    if not run:
+        return []
+    return list(_library().iter_calc(measures, qrels, run))
+
+
+def _scores(entity_ids: Sequence[str]) -> dict[str, float]:
+    return {entity_id: float(len(entity_ids) - place) for place, entity_id in enumerate(entity_ids)}
+
+
+def _library() -> ModuleType:
+    try:
+        import ir_measures
+    except ImportError as error:
+        raise MissingExtraError("ir_measures", "eval") from error
+    return ir_measures

@@ -18,8 +18,21 @@ import pyarrow.compute as pc
 
 from retrieval.durable import writing
 from retrieval.errors import IndexFormatError
-from retrieval.evidence.postings import BLOCK_TEXTS, Block, FloatArray, IntArray, Lookup, Mask, Postings
-from retrieval.evidence.terms import ALL_HASHES, MAX_TEXT, Characters, Span, Terms, fold_all
+from retrieval.evidence.postings import (
+    ALL_HASHES,
+    BLOCK_TEXTS,
+    MAX_TEXT,
+    Block,
+    Characters,
+    FloatArray,
+    IntArray,
+    Lookup,
+    Mask,
+    Postings,
+    Span,
+    Terms,
+    fold_all,
+)
 from retrieval.index.arrow_files import as_arrow, as_numpy
 
 WORDS, LETTERS = "words", "letters"

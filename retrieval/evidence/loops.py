@@ -180,7 +180,7 @@ def compile_loops() -> None:
     """Have the loops compiled, where numba is installed: twice as fast from now on, after a second."""
     global accumulate, best_of_block, overlaps
     if find_spec("numba") is not None:
-        from decoding.kernels.compiling import compiled
+        from decoding.numba_compiling import compiled
 
         accumulate = compiled(_accumulate)
         best_of_block = compiled(_best_of_block)

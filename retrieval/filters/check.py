@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from retrieval.filters.expression import (
+from retrieval.filters.predicate import (
     Column,
     Comparison,
     Constant,
@@ -18,10 +18,10 @@ from retrieval.filters.expression import (
     Membership,
     Predicate,
     Truth,
+    error_at,
     leaves,
     literal_text,
 )
-from retrieval.filters.tokens import error_at
 
 _MAX_LISTED = 30
 _SHOWN_CHARS = 40

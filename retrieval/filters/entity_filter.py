@@ -1,21 +1,33 @@
-"""From a restriction to what decoding and ranking need: allowed entities, and allowed rows of the trie."""
+"""Makes filters of restrictions, keeps them, and hands them out by batch.
+
+An `EntityFilter` is what decoding and ranking need: allowed entities, and allowed rows of the trie.
+`FilterStore` checks and makes the filters of one index on demand; `FilterCache` keeps those last used,
+within a bound on their memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from decoding.row_filter import FilteredTrie, RowFilter, counts_before
-from decoding.title_trie import TitleTrie
-from decoding.types import Constraint
+from decoding.cancellation import CancelToken
+from decoding.constraints import Constraint
+from decoding.errors import DecodingCancelledError
+from decoding.trie.row_filter import FilteredTrie, RowFilter, counts_before
+from decoding.trie.title_trie import TitleTrie
+from retrieval.errors import InputError
 from retrieval.filters.check import check
 from retrieval.filters.evaluate import evaluate
-from retrieval.filters.restriction import Restriction
+from retrieval.filters.restriction import FilterKey, Restriction
 from retrieval.index.layout import ENTITY_ID, TITLE
 from retrieval.index.reader import Index
 
@@ -120,3 +132,188 @@ class FilterMaker:
 
     def _column(self, name: str) -> pa.ChunkedArray:
         return self._index.entities.stored_column(name)
+
+
+# The different filters of one batch, which stay in memory while it is decoded, kept or not. It also bounds
+# their number far below what decoding's states can tell apart.
+_MAX_BATCH_BYTES = 512 * 2**20
+# Of a filter: for each row and for each entity.
+_ROW_BYTES, _ENTITY_BYTES = 4, 1
+
+
+class FilterStore:
+    """Filters by restriction.
+
+    Args:
+        index: An open index.
+        device: Where the states of its trie live.
+        max_bytes: Bound on the memory of the filters kept.
+
+    Attributes:
+        max_bytes: The bound.
+
+    Raises:
+        InputError: the bound is negative.
+    """
+
+    def __init__(self, index: Index, device: torch.device | str, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self._cache = FilterCache(max_bytes)
+        self._maker = FilterMaker(index, device)
+        size = _ROW_BYTES * (index.num_rows + 1) + _ENTITY_BYTES * index.num_entities
+        self._most = max(1, _MAX_BATCH_BYTES // size)
+
+    @property
+    def stats(self) -> FilterCacheStats:
+        """What was asked for and what is kept."""
+        return self._cache.stats
+
+    def clear(self) -> None:
+        """Give up the filters kept."""
+        self._cache.clear()
+
+    def check(self, restriction: Restriction) -> None:
+        """Refuse a predicate that does not fit the index; costs next to nothing, from any thread.
+
+        Raises:
+            InputError: its field is "filter".
+        """
+        self._maker.check(restriction)
+
+    def batches(
+        self,
+        restrictions: Sequence[Restriction],
+        max_size: int,
+        cancel: Sequence[CancelToken | None] | None = None,
+    ) -> Iterator[list[EntityFilter | DecodingCancelledError | None]]:
+        """Cut requests, in their order, into batches whose filters fit into memory together.
+
+        The filters of a batch are made when it is asked for. Equal restrictions share one filter.
+
+        Args:
+            restrictions: Ones that `check` let pass.
+            max_size: Most requests in a batch.
+            cancel: Polled while a request's filter is made, one per request.
+
+        Yields:
+            Per request of the next batch its filter, None where nothing is restricted, or what ended the
+            making of it.
+        """
+        batch: list[EntityFilter | DecodingCancelledError | None] = []
+        used: dict[FilterKey, EntityFilter] = {}
+        for restriction, token in zip(restrictions, cancel or [None] * len(restrictions), strict=True):
+            key = None if restriction.is_open else restriction.key()
+            is_new = key is not None and key not in used
+            if batch and (len(batch) >= max_size or (is_new and len(used) >= self._most)):
+                yield batch
+                batch, used = [], {}
+            if key is None:
+                batch.append(None)
+                continue
+            try:
+                if key not in used:
+                    poll = None if token is None else token.check
+                    used[key] = self._cache.get(key, partial(self._maker.make, restriction, poll))
+                batch.append(used[key])
+            except DecodingCancelledError as error:
+                batch.append(error)
+        if batch:
+            yield batch
+
+
+DEFAULT_FILTER_CACHE_BYTES = 256 * 2**20
+_MAX_BYTES = 2**50
+# What objects that make up a kept filter take besides their data: over a small index, most of it.
+_OBJECT_BYTES = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class FilterCacheStats:
+    """What a cache has done and holds.
+
+    Attributes:
+        hits: Filters that were there.
+        misses: Filters that had to be made.
+        evictions: Filters given up for others.
+        num_filters: Filters held.
+        num_bytes: Their memory, that of their keys included.
+        max_bytes: Bound on it.
+    """
+
+    hits: int
+    misses: int
+    evictions: int
+    num_filters: int
+    num_bytes: int
+    max_bytes: int
+
+
+def kept_bytes(key: FilterKey, made: EntityFilter) -> int:
+    """Return the memory it takes to keep a filter under a key."""
+    return made.num_bytes + sys.getsizeof(key.predicate) + _OBJECT_BYTES
+
+
+class FilterCache:
+    """The filters last used, of one index version, up to a number of bytes.
+
+    A filter that is larger than the bound alone is made, used and not kept; it displaces nothing. Filters in
+    use stay alive with the requests that use them, whatever the cache gives up meanwhile. Safe to use from
+    several threads; two that miss the same filter at once both make it.
+
+    Args:
+        max_bytes: Bound on the memory of all filters held; 0 keeps none.
+
+    Raises:
+        InputError: the bound is negative or no integer.
+    """
+
+    def __init__(self, max_bytes: int = DEFAULT_FILTER_CACHE_BYTES) -> None:
+        if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or not 0 <= max_bytes <= _MAX_BYTES:
+            raise InputError("filter_cache_bytes", f"must be an integer of at least 0, got {max_bytes!r}")
+        self._max_bytes = max_bytes
+        self._filters: OrderedDict[FilterKey, EntityFilter] = OrderedDict()
+        self._lock = Lock()
+        self._num_bytes = self._hits = self._misses = self._evictions = 0
+
+    def get(self, key: FilterKey, make: Callable[[], EntityFilter]) -> EntityFilter:
+        """Return the filter of a key, made now if it is not there; what `make` raises is passed on."""
+        with self._lock:
+            found = self._filters.get(key)
+            if found is not None:
+                self._hits += 1
+                self._filters.move_to_end(key)
+                return found
+            self._misses += 1
+        made = make()
+        with self._lock:
+            self._keep(key, made)
+        return made
+
+    def clear(self) -> None:
+        """Give up everything held; the counts stay."""
+        with self._lock:
+            self._filters.clear()
+            self._num_bytes = 0
+
+    @property
+    def stats(self) -> FilterCacheStats:
+        """What the cache has done and holds."""
+        with self._lock:
+            return FilterCacheStats(
+                hits=self._hits,
+                misses=self._misses,
+                evictions=self._evictions,
+                num_filters=len(self._filters),
+                num_bytes=self._num_bytes,
+                max_bytes=self._max_bytes,
+            )
+
+    def _keep(self, key: FilterKey, made: EntityFilter) -> None:
+        size = kept_bytes(key, made)
+        if size > self._max_bytes or key in self._filters:
+            return
+        self._filters[key] = made
+        self._num_bytes += size
+        while self._num_bytes > self._max_bytes:
+            self._num_bytes -= kept_bytes(*self._filters.popitem(last=False))
+            self._evictions += 1

@@ -1,14 +1,21 @@
-"""Predicates over Arrow columns: batch by batch, without a copy of any column.
+"""Evaluates predicates over Arrow columns, batch by batch, without a copy of any column.
 
 Truth is three-valued as in SQL: a test of a missing value is unknown, `and`, `or` and `not` follow Kleene's
 tables, and what is unknown in the end does not pass. Tests of a dictionary-encoded column look at each
 different value once and are carried over to the rows by their codes.
+
+Numbers are compared exactly with literals of any size: a literal that the column's type cannot hold is
+never rounded into it; the comparison becomes one with a neighbouring value that says the same of every
+value of the column, or a constant. In patterns of `like`, % is any text, _ one character, and a backslash
+takes the next one literally.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import math
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from retrieval.filters.check import kind_of
-from retrieval.filters.expression import (
+from retrieval.filters.predicate import (
     And,
     Comparison,
     Constant,
@@ -30,8 +37,6 @@ from retrieval.filters.expression import (
     Truth,
     leaves,
 )
-from retrieval.filters.numbers import Narrow, narrow_to_float, narrow_to_integer
-from retrieval.filters.patterns import match_pattern
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -223,3 +228,114 @@ def _of_constants(predicate: Predicate) -> bool | None:
             found = {_of_constants(operand) for operand in predicate.operands}
             return decisive if decisive in found else (None if None in found else not decisive)
     raise TypeError(f"{type(predicate).__name__} looks at a column")
+
+
+# What a comparison is when the column's value is certainly below, or above, the literal.
+_BELOW = {"=": False, "!=": True, "<": True, "<=": True, ">": False, ">=": False}
+_ABOVE = {"=": False, "!=": True, "<": False, "<=": False, ">": True, ">=": True}
+
+
+class Narrow(NamedTuple):
+    """A comparison with a value of the column's own type."""
+
+    operator: str
+    value: int | float
+
+
+def integer_bounds(data_type: pa.DataType) -> tuple[int, int]:
+    """Return the least and the greatest value of an integer type."""
+    bits = data_type.bit_width
+    if pa.types.is_unsigned_integer(data_type):
+        return 0, 2**bits - 1
+    return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+
+
+def narrow_to_integer(operator: str, literal: int | float, data_type: pa.DataType) -> Narrow | bool:
+    """Return the comparison that decides `integer column operator literal`; a bool where all agree."""
+    least, greatest = integer_bounds(data_type)
+    if literal > greatest:
+        return _BELOW[operator]
+    if literal < least:
+        return _ABOVE[operator]
+    whole = math.floor(literal)
+    if whole == literal:
+        return Narrow(operator, whole)
+    if operator in ("=", "!="):
+        return operator == "!="
+    # Between two integers: up to the lower one is below the literal, all else above it.
+    return Narrow("<=" if operator in ("<", "<=") else ">", whole)
+
+
+def narrow_to_float(operator: str, literal: int | float) -> Narrow | bool:
+    """Return the comparison that decides `double column operator literal`; a bool where all agree.
+
+    NaN in the column equals nothing and is neither below nor above anything.
+    """
+    try:
+        nearest = float(literal)
+    except OverflowError:
+        nearest = math.inf if literal > 0 else -math.inf
+    if nearest == literal:  # Python compares integers and floats exactly
+        return Narrow(operator, nearest)
+    if operator in ("=", "!="):
+        return operator == "!="
+    # No double lies between the literal and the one nearest to it.
+    nearest_is_above = nearest > literal
+    if operator in ("<", "<="):
+        return Narrow("<" if nearest_is_above else "<=", nearest)
+    return Narrow(">=" if nearest_is_above else ">", nearest)
+
+
+_SPECIAL = re.compile(r"[\\.+*?()\[\]{}|^$]")
+
+
+def match_pattern(texts: pa.Array, pattern: str) -> pa.Array:
+    r"""Match whole texts; null where the text is null.
+
+    Args:
+        texts: Strings. Length n.
+        pattern: Does not end in an open backslash.
+
+    Returns:
+        Length n, bool.
+    """
+    parts = list(_parts(pattern))
+    literal = "".join(text for text, is_literal in parts if is_literal)
+    match "".join("x" if is_literal else text for text, is_literal in parts):
+        case "" | "x":
+            return pc.equal(texts, pa.scalar(literal, texts.type))
+        case "x%":
+            return pc.starts_with(texts, literal)
+        case "%x":
+            return pc.ends_with(texts, literal)
+        case "%x%":
+            return pc.match_substring(texts, literal)
+    return pc.match_substring_regex(texts, _regex(parts))
+
+
+def _parts(pattern: str) -> Iterator[tuple[str, bool]]:
+    """Yield runs of literal text with True, and wildcards with False; neighbouring % are one."""
+    literal: list[str] = []
+    characters = iter(pattern)
+    last = ""
+    for character in characters:
+        if character in "%_":
+            if literal:
+                yield "".join(literal), True
+            elif character == last == "%":
+                continue
+            literal, last = [], character
+            yield character, False
+        else:
+            literal.append(next(characters) if character == "\\" else character)
+            last = ""
+    if literal:
+        yield "".join(literal), True
+
+
+def _regex(parts: list[tuple[str, bool]]) -> str:
+    wildcards = {"%": ".*", "_": "."}
+    inside = "".join(
+        _SPECIAL.sub(r"\\\g<0>", text) if is_literal else wildcards[text] for text, is_literal in parts
+    )
+    return rf"(?s)\A(?:{inside})\z"

@@ -11,9 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from retrieval.errors import IndexChecksumError, IndexFormatError
-from retrieval.index.digests import digest_bytes
 from retrieval.index.manifest import FileEntry
-from retrieval.index.small_files import kind_of
+from retrieval.index.small_files import digest_bytes, kind_of
 
 
 def open_mapped(folder: Path, entry: FileEntry, verify_digest: bool) -> pa.Buffer:

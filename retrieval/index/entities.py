@@ -1,18 +1,33 @@
-"""Entities by number and by id, and which entities a row stands for."""
+"""Reads the entities of an index: titles, aliases, metadata, weights, ids, the order of titles.
+
+Entities are found by id in a sorted table of hashes, made in memory, without a pass over all ids. An id
+that is found is compared as text, so that equal hashes of different ids can cost time and nothing else.
+Weights say how often people mean each entity; title_order.arrow holds entity numbers in the order of their
+titles' bytes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from decoding.sorted_texts import WORD, TextBatches
 from retrieval.errors import IndexFormatError
-from retrieval.index.arrow_files import as_arrow, as_numpy, single_chunk
-from retrieval.index.id_lookup import IdLookup
-from retrieval.index.layout import ALIASES, ENTITY_BATCH_ROWS, ENTITY_ID, TITLE
+from retrieval.index.arrow_files import as_arrow, as_numpy, read_table, single_chunk
+from retrieval.index.layout import (
+    ALIASES,
+    ENTITIES_FILE,
+    ENTITY_BATCH_ROWS,
+    ENTITY_ID,
+    TITLE,
+    TITLE_ORDER_FILE,
+    title_order_schema,
+)
 from retrieval.types import Entity
 
 # A table of hashes is made after so many passes, and asked for fewer ids than one of so many entities.
@@ -225,3 +240,228 @@ class Postings:
         """Return (entity number, form) of every entity that row `rank` names."""
         begin, end = int(self.offsets[rank]), int(self.offsets[rank + 1])
         return list(zip(self.entity[begin:end].tolist(), self.form[begin:end].tolist(), strict=True))
+
+
+def filled_weights(column: pa.ChunkedArray) -> npt.NDArray[np.float64]:
+    """Return the weights of a column as one read-only array, 1 where a value is missing. Shape: (n,)."""
+    filled = np.empty(len(column), dtype=np.float64)
+    begin = 0
+    for chunk in column.chunks:
+        end = begin + len(chunk)
+        filled[begin:end] = chunk.cast(pa.float64(), safe=False).fill_null(1.0).to_numpy()
+        begin = end
+    filled.flags.writeable = False
+    return filled
+
+
+def weight_problem(
+    entities: EntityTable, column: str, kept: npt.NDArray[np.bool_] | None = None
+) -> str | None:
+    """Return what is wrong with the first value of a column that can be no weight, or None.
+
+    Args:
+        entities: All entities.
+        column: Name of a metadata column of numbers.
+        kept: Which entities are looked at; None: all. Shape: (num_entities,).
+    """
+    values = entities.stored_column(column)
+    wrong = pc.invert(pc.and_(pc.is_finite(values), pc.greater_equal(values, 0)))  # null where missing
+    if kept is not None:
+        wrong = pc.and_(wrong, pa.array(kept))
+    number = pc.index(wrong, True).as_py()
+    if number < 0:
+        return None
+    entity = entities.entity(number)
+    return (
+        f"column {column!r}: the entity {entity.entity_id!r} has the value {entity.metadata[column]}; "
+        "a weight is a finite number, at least 0"
+    )
+
+
+def weight_facts(name: str, column: pa.ChunkedArray) -> dict[str, Any]:
+    """Return what there is to say about a column of weights; `largest` is None where all are missing."""
+    return {
+        "column": name,
+        "missing": column.null_count,
+        "zeros": pc.sum(pc.equal(column, 0)).as_py() or 0,
+        "largest": pc.max(column).as_py(),
+    }
+
+
+def weight_line(facts: dict[str, Any]) -> str:
+    """Return a line of text for `weight_facts`."""
+    largest = "" if facts["largest"] is None else f", the largest {facts['largest']:,}"
+    return f"{facts['column']}: {facts['missing']:,} missing (weight 1), {facts['zeros']:,} zero{largest}"
+
+
+Hashes = npt.NDArray[np.uint64]
+Numbers = npt.NDArray[np.int64]
+
+_WORD = 8
+# Odd multipliers with bits all over: those of the finaliser of SplitMix64 (Steele, Lea and Flood 2014).
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
+
+
+class IdLookup:
+    """Finds the places of ids in a column.
+
+    Memory: 16 bytes per id. To make it takes as long as some ten to twenty passes over the ids.
+
+    Args:
+        ids: All ids, none of them twice and none missing.
+
+    Raises:
+        ValueError: the column is not one of strings, or holds nulls.
+    """
+
+    def __init__(self, ids: pa.ChunkedArray) -> None:
+        if ids.type != pa.string() or ids.null_count:
+            raise ValueError(f"ids: expected strings without nulls, got {ids.type} with {ids.null_count}")
+        self._ids = ids
+        hashes = np.concatenate([np.empty(0, dtype=np.uint64), *map(hash_strings, ids.chunks)])
+        self._begins = np.cumsum([0, *map(len, ids.chunks)])[:-1]
+        self._places = np.argsort(hashes)
+        self._hashes = hashes[self._places]
+
+    def find(self, wanted: pa.Array) -> tuple[Numbers, bool]:
+        """Look up ids.
+
+        Args:
+            wanted: Strings without nulls. Shape: (n,).
+
+        Returns:
+            The place of every id, -1 where it is none, and whether that is sure: it is not where an id has
+            the hash of another one. Shape: (n,), int64.
+        """
+        found = np.full(len(wanted), -1, dtype=np.int64)
+        if not len(self._hashes) or not len(wanted):
+            return found, True
+        hashes = hash_strings(wanted)
+        at = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
+        hits = np.flatnonzero(self._hashes[at] == hashes)
+        places = self._places[at[hits]]
+        is_same = self._are(places, wanted.take(pa.array(hits)))
+        found[hits[is_same]] = places[is_same]
+        return found, bool(is_same.all())
+
+    def _are(self, places: Numbers, texts: pa.Array) -> npt.NDArray[np.bool_]:
+        """Return whether the ids at some places are these texts. Shapes: (n,), (n,) -> (n,)."""
+        order = np.argsort(places, kind="stable")
+        # Chunk by chunk: Arrow's own look-up in several chunks at once goes through all of them first.
+        chunk = np.searchsorted(self._begins, places[order], side="right") - 1
+        present, begins = np.unique(chunk, return_index=True)
+        same = np.empty(len(places), dtype=np.bool_)
+        for number, members in zip(present.tolist(), np.split(order, begins[1:]), strict=True):
+            found = self._ids.chunk(number).take(pa.array(places[members] - self._begins[number]))
+            equal = pc.equal(found, texts.take(pa.array(members)))
+            same[members] = equal.to_numpy(zero_copy_only=False)
+        return same
+
+
+def hash_strings(strings: pa.Array) -> Hashes:
+    """Return 64 bits of every string, eight bytes of all of them at a time. Shape: (n,), uint64.
+
+    Args:
+        strings: Of type string, without nulls.
+    """
+    _, offsets_buffer, data = strings.buffers()
+    offsets = np.frombuffer(offsets_buffer, dtype=np.int32)[
+        strings.offset : strings.offset + len(strings) + 1
+    ]
+    begins, lengths = offsets[:-1].astype(np.int64), np.diff(offsets)
+    hashes = lengths.astype(np.uint64) * _SECOND
+    text = np.zeros((0 if data is None else data.size) + _WORD, dtype=np.uint8)
+    if data is not None:
+        text[:-_WORD] = np.frombuffer(data, dtype=np.uint8)
+    # Every eight bytes of the text, wherever they begin.
+    words = np.ndarray(shape=(len(text) - _WORD + 1,), dtype="<u8", buffer=text, strides=(1,))
+    rows = np.flatnonzero(lengths)
+    done = 0
+    while len(rows):
+        word = words[begins[rows] + done]
+        left = np.minimum(lengths[rows] - done, _WORD)
+        # What stands behind the end of a string belongs to another one.
+        word &= np.uint64(0xFFFFFFFFFFFFFFFF) >> ((_WORD - left) * 8).astype(np.uint64)
+        hashes[rows] = _mixed(hashes[rows] ^ word)
+        done += _WORD
+        rows = rows[lengths[rows] > done]
+    return hashes
+
+
+def _mixed(values: Hashes) -> Hashes:
+    values = (values ^ (values >> _SHIFTS[0])) * _FIRST
+    values = (values ^ (values >> _SHIFTS[1])) * _SECOND
+    mixed: Hashes = values ^ (values >> _SHIFTS[2])
+    return mixed
+
+
+Ints = npt.NDArray[np.int32]
+_COMPARED_AT_ONCE = 1 << 18
+
+
+def read_title_order(data: pa.Buffer, num_entities: int) -> Ints:
+    """Return the order, zero-copy. Shape: (num_entities,), int32.
+
+    Raises:
+        IndexFormatError: the file is no list of so many entity numbers.
+    """
+    table = read_table(data, TITLE_ORDER_FILE, [title_order_schema()], num_entities)
+    order: Ints = as_numpy(single_chunk(table, TITLE_ORDER_FILE, "entity")).view(np.int32)
+    # What reads titles by these numbers does not look again.
+    if int(order.min()) < 0 or int(order.max()) >= num_entities:
+        raise IndexFormatError(f"{TITLE_ORDER_FILE}: an entity number is outside 0 … {num_entities - 1}")
+    return order
+
+
+def title_batches(titles: pa.ChunkedArray) -> TextBatches:
+    """Return the bytes of a column of titles as views of the mapped file.
+
+    Raises:
+        IndexFormatError: a title does not lie inside the column's bytes.
+    """
+    offsets, data = [], []
+    for chunk in titles.chunks:
+        _, begins, texts = chunk.buffers()
+        stored = np.frombuffer(begins, dtype=np.int32) if begins else np.zeros(1, dtype=np.int32)
+        offsets.append(stored[chunk.offset : chunk.offset + len(chunk) + 1])
+        data.append(np.frombuffer(texts, dtype=np.uint8) if texts else np.empty(0, dtype=np.uint8))
+    try:
+        return TextBatches(offsets, data, ENTITY_BATCH_ROWS)
+    except ValueError as error:
+        raise IndexFormatError(f"{ENTITIES_FILE}: column {TITLE!r}: {error}") from error
+
+
+def first_disorder(order: Ints, titles: TextBatches) -> int | None:
+    """Return the first place whose entity should not stand behind the one before it; None: there is none.
+
+    Entities are in order when titles ascend, byte by byte, and entities of one title by number. A list
+    of numbers in range that is in order names nobody twice, so it names all of them.
+
+    Args:
+        order: Numbers in range. Shape: (n,).
+        titles: Of all entities.
+    """
+    for begin in range(0, len(order) - 1, _COMPARED_AT_ONCE):
+        part = order[begin : begin + _COMPARED_AT_ONCE + 1]
+        wrong = _first_wrong(part, titles)
+        if wrong is not None:
+            return begin + wrong
+    return None
+
+
+def _first_wrong(part: Ints, titles: TextBatches) -> int | None:
+    open_ = np.arange(1, len(part))  # places that are so far equal to the one before
+    wrong = np.empty(0, dtype=np.int64)
+    depth = 0
+    while len(open_):
+        before, taken_before = titles.words(part[open_ - 1], depth)
+        word, taken = titles.words(part[open_], depth)
+        same = word == before
+        shorter = same & (taken < taken_before)
+        ended = same & (taken == taken_before) & (taken < WORD)
+        falls = ended & (part[open_] <= part[open_ - 1])
+        wrong = np.concatenate([wrong, open_[(word < before) | shorter | falls]])
+        open_ = open_[same & (taken == WORD) & (taken_before == WORD)]
+        depth += WORD
+    return int(wrong.min()) if len(wrong) else None

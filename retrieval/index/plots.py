@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from decoding.trie_arrays import IntArray
+from decoding.trie.trie_arrays import IntArray
 from retrieval.errors import InputError, MissingExtraError
 from retrieval.index.layout import token_type
 from retrieval.index.manifest import Bucket

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from decoding.trie_arrays import TrieArrays
+from decoding.trie.trie_arrays import TrieArrays
 from retrieval.errors import (
     IndexChecksumError,
     IndexDirectoryError,
@@ -20,9 +20,7 @@ from retrieval.errors import (
     IndexNotFoundError,
 )
 from retrieval.index.arrow_files import open_mapped
-from retrieval.index.digests import digest_bytes
-from retrieval.index.entities import EntityTable, Postings
-from retrieval.index.evidence_files import EvidenceFiles
+from retrieval.index.entities import EntityTable, Postings, filled_weights, read_title_order
 from retrieval.index.layout import (
     ENTITIES_FILE,
     EVIDENCE_FILES,
@@ -33,10 +31,10 @@ from retrieval.index.layout import (
     MetadataType,
 )
 from retrieval.index.manifest import EvidenceEntry, Manifest, VectorsEntry
-from retrieval.index.rows import RowBuckets
-from retrieval.index.small_files import read_small_file
-from retrieval.index.title_order import read_title_order
+from retrieval.index.small_files import digest_bytes, read_small_file
 from retrieval.index.version_parts import (
+    EvidenceFiles,
+    RowBuckets,
     expected_files,
     optional_files,
     read_bucket,
@@ -45,7 +43,6 @@ from retrieval.index.version_parts import (
     read_trie,
 )
 from retrieval.index.versions import read_version
-from retrieval.index.weights import filled_weights
 from retrieval.text import TextTokenizer
 from retrieval.types import Entity
 

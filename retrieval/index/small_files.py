@@ -1,4 +1,7 @@
-"""Reading the small files of an index, CURRENT and the manifest, whatever lies in their place."""
+"""Reads the small files of an index, CURRENT and the manifest; digests files and bytes.
+
+A small file is read whatever lies in its place. Digests are XXH3-128: they detect damage, not malice.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import xxhash
 
 from retrieval.errors import IndexFormatError, IndexNotFoundError
 
@@ -80,3 +85,20 @@ def _unique_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is no number")
+
+
+_CHUNK_BYTES = 1 << 22
+
+
+def digest_bytes(data: Any) -> str:
+    """Return the digest of a buffer as 32 hexadecimal digits."""
+    return str(xxhash.xxh3_128_hexdigest(data))
+
+
+def digest_file(path: Path) -> str:
+    """Return the digest of a file, read in bounded memory."""
+    state = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            state.update(chunk)
+    return str(state.hexdigest())

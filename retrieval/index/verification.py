@@ -11,10 +11,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from decoding.trie_arrays import derive_trie
+from decoding.trie.trie_arrays import derive_trie
 from retrieval.errors import IndexChecksumError, IndexDirectoryError, MissingExtraError
 from retrieval.index.arrow_files import open_mapped
-from retrieval.index.evidence_summary import unusable_vectors
+from retrieval.index.entities import first_disorder, title_batches, weight_problem
 from retrieval.index.layout import (
     ALIASES,
     ENTITIES_FILE,
@@ -34,9 +34,8 @@ from retrieval.index.layout import (
 from retrieval.index.manifest import Manifest
 from retrieval.index.priors import read_priors
 from retrieval.index.reader import Index, read_manifest
-from retrieval.index.title_order import first_disorder, title_batches
+from retrieval.index.summary import unusable_vectors
 from retrieval.index.versions import read_version
-from retrieval.index.weights import weight_problem
 
 IntArray = npt.NDArray[np.signedinteger]
 
@@ -251,9 +250,9 @@ def _check_title_order(index: Index) -> Iterator[Problem]:
 
 def _check_fields(index: Index, damaged: Set[str], notes: list[str]) -> Iterator[Problem]:
     """Compare names, texts and past queries with what the entities give; read rankings and priors."""
-    from retrieval.evidence.making import wrong_block
-    from retrieval.evidence.opening import FIELD_FILES, open_field
-    from retrieval.evidence.terms import TERMS_VERSION
+    from retrieval.evidence.evidence import FIELD_FILES, open_field
+    from retrieval.evidence.field_maker import wrong_block
+    from retrieval.evidence.postings import TERMS_VERSION
     from retrieval.ranking.rankings import Rankings
 
     entry = index.evidence

@@ -9,19 +9,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from retrieval.linking.counts import LinkCounts
-    from retrieval.linking.documents.document import Document, Span
-    from retrieval.linking.finding.options import FindOptions
-    from retrieval.linking.library import link_documents
-    from retrieval.linking.options import LinkOptions
+    from retrieval.linking.documents.text_document import Document, Span
+    from retrieval.linking.finding.find_options import FindOptions
+    from retrieval.linking.link_options import LinkOptions
+    from retrieval.linking.linker import link_documents
+    from retrieval.linking.run_progress import LinkCounts
 
 _EXPORTS = {
-    "Document": "retrieval.linking.documents.document",
-    "FindOptions": "retrieval.linking.finding.options",
-    "LinkCounts": "retrieval.linking.counts",
-    "LinkOptions": "retrieval.linking.options",
-    "Span": "retrieval.linking.documents.document",
-    "link_documents": "retrieval.linking.library",
+    "Document": "retrieval.linking.documents.text_document",
+    "FindOptions": "retrieval.linking.finding.find_options",
+    "LinkCounts": "retrieval.linking.run_progress",
+    "LinkOptions": "retrieval.linking.link_options",
+    "Span": "retrieval.linking.documents.text_document",
+    "link_documents": "retrieval.linking.linker",
 }
 
 __all__ = ["Document", "FindOptions", "LinkCounts", "LinkOptions", "Span", "link_documents"]

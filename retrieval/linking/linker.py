@@ -1,18 +1,46 @@
-"""`DocumentLinker`: documents in, rows out; batches across documents, answers kept for repeated mentions."""
+"""Links documents: `DocumentLinker` makes rows of documents, `link_documents` does so for texts of a program.
+
+`MentionRows` links mentions that are marked or found one by one, in batches across documents, and keeps
+answers for repeated mentions. `GeneratedRows` makes rows of the links that the model writes itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from retrieval.linking.counts import LinkCounts
-from retrieval.linking.documents.document import BadDocument, Document
-from retrieval.linking.generated_rows import GeneratedRows
-from retrieval.linking.mention_rows import MentionRows
-from retrieval.linking.options import LinkOptions, WorkerOptions
+from decoding.params import MAX_K
+from retrieval.arguments import check_text
+from retrieval.errors import GenretError, InputError
+from retrieval.linking.documents.text_document import BadDocument, Document, Span
+from retrieval.linking.finding.finder import LateFinder
+from retrieval.linking.link_answers import (
+    AnswerCache,
+    LinkAnswer,
+    LinkCandidate,
+    OpenQuestion,
+    Question,
+    RowMaker,
+    Window,
+    answer_of,
+    failure,
+)
+from retrieval.linking.link_options import LinkOptions, WorkerOptions
+from retrieval.linking.mention_stream import MentionContexts, MentionStream, PlacedMention, is_first_part
+from retrieval.linking.named_entities import NEARBY_CHARS, NamedEntities
+from retrieval.linking.run_progress import LinkCounts
+from retrieval.types import DEFAULT_SHORTLIST_SIZE, Mention, RetrieveRequest
 
 if TYPE_CHECKING:
     from retrieval.linking.finding.finder import SpanFinder
+    from retrieval.linking.generating.generator import Generated
+    from retrieval.linking.generating.written_links import GeneratedMention
+    from retrieval.linking.link_options import GenerateOptions
+    from retrieval.methods.batches import Reply
     from retrieval.retriever import Retriever
 
 
@@ -50,7 +78,7 @@ class DocumentLinker:
         complain: Callable[[str], None],
         report: Callable[[LinkCounts], None] = lambda counts: None,
     ) -> Iterator[list[dict[str, Any]]]:
-        """Yield rows of `retrieval.linking.rows.SCHEMA`, in the order of the documents and their spans.
+        """Yield rows of `part_files.SCHEMA`, in the order of the documents and their spans.
 
         Args:
             documents: Read as they are needed; at most a window of mentions is held.
@@ -59,3 +87,379 @@ class DocumentLinker:
             report: Called after every batch.
         """
         return self._rows.link(documents, counts, complain, report)
+
+
+_LOG = logging.getLogger(__name__)
+_SOURCE = "documents"
+
+
+def link_documents(
+    retriever: Retriever,
+    documents: Iterable[str | Document],
+    options: LinkOptions | None = None,
+    *,
+    batch_size: int = 32,
+    cache_entries: int = 100_000,
+    counts: LinkCounts | None = None,
+    complain: Callable[[str], None] = _LOG.warning,
+) -> Iterator[dict[str, Any]]:
+    r"""Link the mentions of texts, and yield one row per mention, in the order of the texts.
+
+    Documents are read as they are needed: a generator of millions is linked in bounded memory. `genret link`
+    does the same with files, in several processes, and can be resumed.
+
+    Usage::
+
+        from retrieval import Retriever
+        from retrieval.linking import Document, LinkOptions, Span, link_documents
+
+        with Retriever.open("titles.index") as retriever:
+            for row in link_documents(retriever, ["The Nile flows north.", "We saw lions in Kenya."]):
+                print(row["doc_id"], row["start"], row["mention"], row["entity_id"], row["logprob"])
+
+            marked = Document("notes", 1, "note-1", "Mercury is liquid.", spans=(Span(0, 7),))
+            rows = list(link_documents(retriever, [marked], LinkOptions(k=3, min_probability=0.5)))
+
+    Args:
+        retriever: Index and model; not used for anything else meanwhile.
+        documents: Texts, whose mentions are found by the names of the index, or documents, which may mark
+            them. Texts are called "documents:1", "documents:2", ….
+        options: How mentions are linked; None: the defaults of `LinkOptions`.
+        batch_size: Mentions per forward.
+        cache_entries: Answers kept for mentions that are put to the model in the same words.
+        counts: Added to on the way.
+        complain: Gets one line for every mention that failed; it has a row all the same, with the error.
+
+    Yields:
+        The columns of `part_files.SCHEMA` by name: document, span, entity, its probability, and
+        the other candidates. A mention without an entity has `entity_id` None and says why in `nil_reason`.
+
+    Raises:
+        InputError: an option is out of range or does not fit, or a document is none: it is named.
+    """
+    chosen = options or LinkOptions()
+    worker = WorkerOptions(str(retriever.index.path), batch_size=batch_size, cache_entries=cache_entries)
+    finder = LateFinder(retriever.index, chosen.find)
+    linker = DocumentLinker(retriever, chosen, worker, finder)
+    return _rows(linker, documents, counts or LinkCounts(), complain)
+
+
+def _rows(
+    linker: DocumentLinker,
+    documents: Iterable[str | Document],
+    counts: LinkCounts,
+    complain: Callable[[str], None],
+) -> Iterator[dict[str, Any]]:
+    for rows in linker.link(_checked(documents), counts, complain):
+        yield from rows
+
+
+def _checked(documents: Iterable[str | Document]) -> Iterator[Document | BadDocument]:
+    if isinstance(documents, str | bytes):
+        raise InputError("documents", f"must be a sequence of documents, got {type(documents).__name__}")
+    for number, item in enumerate(documents, 1):
+        name = f"documents[{number - 1}]"
+        if isinstance(item, str):
+            check_text(name, item)
+            yield Document(_SOURCE, number, f"{_SOURCE}:{number}", item)
+            continue
+        if not isinstance(item, Document):
+            raise InputError(name, f"must be a str or a Document, got {type(item).__name__}")
+        check_text(f"{name}.text", item.text)
+        for place, span in enumerate(item.spans or ()):
+            if not 0 <= span.start < span.end <= len(item.text):
+                raise InputError(
+                    f"{name}.spans[{place}]",
+                    f"must lie in the text, 0 <= start < end <= {len(item.text)}; "
+                    f"got start {span.start}, end {span.end}",
+                )
+        yield item
+
+
+# Questions read ahead and sorted by length, in batches: neighbours then need little padding.
+_WINDOW_BATCHES = 16
+# Mentions held at most for each question of a window, most of them answered already: what repeats itself is
+# read on until there is enough to ask, but not for ever.
+_MENTIONS_PER_QUESTION = 16
+
+
+class MentionRows:
+    """Links mentions that documents mark, or that a finder finds.
+
+    Mentions that are put to the model in the same words are asked about once, within a window and for as long
+    as the cache keeps the answer. A context that is too long for the model is cut evenly around its mention.
+
+    Args:
+        retriever: Index and model.
+        options: How mentions are linked.
+        worker: Batch size and size of the cache.
+        finder: Finds mentions where the options ask for that; None: nothing is found. Knows who is called
+            what where only those named so are candidates.
+
+    Raises:
+        InputError: an option does not fit the checkpoint, the index or the finder; it is named.
+        GenretError: evidence of the index cannot be used, or it has none and the method needs some.
+    """
+
+    def __init__(
+        self,
+        retriever: Retriever,
+        options: LinkOptions,
+        worker: WorkerOptions,
+        finder: SpanFinder | None = None,
+    ) -> None:
+        if options.filter is not None:
+            retriever.check_filter(options.filter)  # else every mention would fail of it
+        _check_evidence(retriever, options)
+        self._retriever = retriever
+        self._options = options
+        self._batch_size = worker.batch_size
+        self._cache = AnswerCache(worker.cache_entries)
+        self._contexts = MentionContexts(retriever.config, options)
+        self._stream = MentionStream(options.mentions, self._contexts, finder)
+        self._named: NamedEntities | None = None
+        if options.candidates == "named" and finder is None:
+            raise InputError("candidates", "named needs a finder, which knows the names; got none")
+        if options.candidates != "all" and finder is not None:
+            self._named = NamedEntities(retriever.index, finder, options, retriever.config)
+
+    def link(
+        self,
+        documents: Iterable[Document | BadDocument],
+        counts: LinkCounts,
+        complain: Callable[[str], None],
+        report: Callable[[LinkCounts], None],
+    ) -> Iterator[list[dict[str, Any]]]:
+        """Yield rows a window of mentions at a time; see `DocumentLinker.link`."""
+        most = self._batch_size * _WINDOW_BATCHES
+        maker = RowMaker(self._options, self._retriever.index.digest, counts, complain)
+        window = Window(maker, self._cache)
+        for mention, document, span in self._stream.read(documents, counts, complain, report):
+            self._take_in(mention, window.add(mention), window, document, span)
+            if window.num_questions >= most or len(window) >= most * _MENTIONS_PER_QUESTION:
+                yield from self._rows_of(window, counts, report)
+                window = Window(maker, self._cache)
+        yield from self._rows_of(window, counts, report)
+
+    def _take_in(
+        self, placed: PlacedMention, place: int, window: Window, document: Document, span: Span
+    ) -> None:
+        """Answer a mention from the cache, or let it wait for an answer."""
+        mention, names = placed.context, self._names_of(placed)
+        name = mention.mention if names is not None else ""
+        near = frozenset[str]()
+        if names is not None and span.num_names != 1:
+            left = document.text[max(span.start - NEARBY_CHARS, 0) : span.start]
+            near = names.near(name, left, document.text[span.end : span.end + NEARBY_CHARS])
+        proposed_by = mention.mention if self._options.asks_evidence else ""
+        key = (self._contexts.query(mention), name, proposed_by, near)
+        if window.join(key, place):
+            return
+        answer = self._cache.get(key)
+        if answer is not None:
+            window.fill(place, answer, is_cached=True)
+            return
+        try:
+            window.ask(self._question(key, mention, names, place))
+        except InputError as error:
+            window.fill(place, failure(error, self._options.method))
+
+    def _names_of(self, placed: PlacedMention) -> NamedEntities | None:
+        """Return what knows whom a mention may stand for; None: it may be anybody."""
+        return self._named if self._options.candidates == "named" or placed.origin == "found" else None
+
+    def _question(
+        self, key: Question, mention: Mention, names: NamedEntities | None, place: int
+    ) -> OpenQuestion:
+        request, named = self._contexts.request(mention), None
+        if names is not None:
+            named = names.ids(mention.mention)
+            # All of them are listed, so that their probabilities add up.
+            request = replace(request, allow_ids=named, k=min(max(request.k, len(named)), MAX_K))
+            if request.is_ranked:
+                # To evidence, which sees the mention alone, those named so are alike: `NamedEntities` orders.
+                request = replace(request, vector_weight=0.0)
+        return OpenQuestion(key, mention, request, named, key[-1], [place])
+
+    def _rows_of(
+        self, window: Window, counts: LinkCounts, report: Callable[[LinkCounts], None]
+    ) -> Iterator[list[dict[str, Any]]]:
+        """Answer what is open in a window, and yield its rows."""
+        left = window.questions
+        if self._named is not None:
+            known = [question for question in left if self._named.is_settled(question.named)]
+            window.settle(known, self._named.answers(known))
+            left = [question for question in left if not self._named.is_settled(question.named)]
+            report(counts)
+        left.sort(key=lambda question: len(question.request.query))
+        for at in range(0, len(left), self._batch_size):
+            batch = left[at : at + self._batch_size]
+            window.settle(batch, self._answers(batch))
+            report(counts)
+        if rows := window.rows():
+            yield rows
+
+    def _answers(self, batch: Sequence[OpenQuestion]) -> list[LinkAnswer]:
+        """Ask the model; what is too long for it is asked again with less context."""
+        replies = self._retriever.retrieve_batch([question.request for question in batch])
+        shorter: dict[int, RetrieveRequest] = {}
+        for i, (question, reply) in enumerate(zip(batch, replies, strict=True)):
+            if isinstance(reply, InputError) and reply.field == "query":
+                narrowed = self._narrowed(question)
+                if isinstance(narrowed, InputError):
+                    replies[i] = narrowed
+                else:
+                    shorter[i] = narrowed
+        if shorter:
+            again: list[Reply] = self._retriever.retrieve_batch(list(shorter.values()))
+            for i, reply in zip(shorter, again, strict=True):
+                replies[i] = reply
+        return [self._answer(question, reply) for question, reply in zip(batch, replies, strict=True)]
+
+    def _answer(self, question: OpenQuestion, reply: Reply) -> LinkAnswer:
+        """Return what a reply comes to; samples say by themselves how probable an entity is."""
+        if self._named is None or question.named is None or self._options.decoding == "disc":
+            return answer_of(reply, self._options)
+        return answer_of(reply, self._options, partial(self._named.weigh, question))
+
+    def _narrowed(self, question: OpenQuestion) -> RetrieveRequest | InputError:
+        check = self._retriever.prompt_tokens
+        try:
+            return self._contexts.narrowed(question.mention, question.request, check)
+        except InputError as error:
+            return error
+
+
+def _check_evidence(retriever: Retriever, options: LinkOptions) -> None:
+    """Refuse to link without evidence that the index has, or that the method cannot do without.
+
+    A worker that cannot use the evidence of the index would make other rows than the next one.
+    """
+    if not options.asks_evidence:
+        return
+    retriever.ranker.require_all()
+    only_named = options.candidates == "named" or (options.candidates, options.mentions) == ("auto", "found")
+    few = retriever.index.num_entities <= (options.shortlist_size or DEFAULT_SHORTLIST_SIZE)
+    if options.method == "shortlist" and not only_named and not few:
+        retriever.ranker.require(retriever.index)
+
+
+# What only the linking of mentions one by one looks at: its value where nothing is asked of it.
+_REFUSED: dict[str, object] = {
+    "candidates": "auto",
+    "context_chars": None,
+    "min_probability": None,
+    "decoder": None,
+    "shortlist_size": None,
+    "vector_weight": None,
+    "title_weight": None,
+    "min_mass": None,
+    "adaptive": False,
+    "exact": False,
+    "exact_budget": None,
+    "length_penalty": 0.0,
+    "aggregate": None,
+}
+
+
+class GeneratedRows:
+    """Makes rows out of the links that a `MentionGenerator` writes.
+
+    The entities of the title that was written are candidates. The model has said no more than the title: a
+    candidate's probability is its share in it, P(e | title), and its log-probability is that of the title
+    plus the log of the share. A text that failed has one row, which spans the part that was to be linked.
+
+    Args:
+        retriever: Index and model.
+        options: How mentions are linked; of its methods, `auto` is `beam`, and `beam` with a beam size of 1
+            is greedy.
+        worker: Batch size.
+
+    Raises:
+        InputError: an option does not go with generated mentions, or does not fit the checkpoint.
+    """
+
+    def __init__(self, retriever: Retriever, options: LinkOptions, worker: WorkerOptions) -> None:
+        from retrieval.linking.generating.generator import MentionGenerator
+
+        self._options = options
+        self._method = _method(options)
+        self._generator = MentionGenerator(retriever, _generate_options(options, worker))
+        self._index_digest = retriever.index.digest
+
+    def link(
+        self,
+        documents: Iterable[Document | BadDocument],
+        counts: LinkCounts,
+        complain: Callable[[str], None],
+        report: Callable[[LinkCounts], None],
+    ) -> Iterator[list[dict[str, Any]]]:
+        """Yield the rows of every document that has any; see `DocumentLinker.link`."""
+        maker = RowMaker(self._options, self._index_digest, counts, complain)
+        for document, generated in self._generator.annotate_documents(documents):
+            if isinstance(document, BadDocument):
+                counts.num_bad_documents += 1
+                complain(str(document))
+                continue
+            counts.num_documents += is_first_part(document)
+            made = (maker.make(mention, answer) for mention, answer in self._answers(document, generated))
+            if rows := [row for row in made if row is not None]:
+                yield rows
+            report(counts)
+
+    def _answers(
+        self, document: Document, generated: Generated
+    ) -> Iterator[tuple[PlacedMention, LinkAnswer]]:
+        if isinstance(generated, GenretError):
+            whole = Span(document.begin, document.end)
+            yield _placed(document, whole, ""), failure(generated, self._method)
+            return
+        for link in generated:
+            yield _placed(document, Span(link.start, link.end), link.mention), self._answer(link)
+
+    def _answer(self, link: GeneratedMention) -> LinkAnswer:
+        candidates = tuple(
+            LinkCandidate(entity.entity_id, entity.title, logprob, logprob, share)
+            for entity, share in zip(link.entities, link.shares, strict=True)
+            for logprob in (link.logprob + math.log(share),)
+        )[: self._options.k]
+        reason = "min_logprob" if link.is_nil else None
+        return LinkAnswer(reason, link.title, candidates, method=self._method)
+
+
+def _method(options: LinkOptions) -> str:
+    """Return how texts are written."""
+    if options.decoding is None:
+        raise InputError("method", f"{options.method} does not go with generated mentions")
+    return options.decoding
+
+
+def _generate_options(options: LinkOptions, worker: WorkerOptions) -> GenerateOptions:
+    from retrieval.linking.link_options import GenerateOptions
+
+    for name, unset in _REFUSED.items():
+        if (value := getattr(options, name)) != unset:
+            raise InputError(name, f"does not go with generated mentions, got {value!r}")
+    method = _method(options)
+    method = "greedy" if method == "beam" and options.beam_size == 1 else method
+    made = GenerateOptions(
+        prompt=options.prompt,
+        method=method,
+        seed=options.seed,
+        min_logprob=options.min_logprob,
+        filter=options.filter,
+        batch_size=worker.batch_size,
+    )
+    return made if options.beam_size is None else replace(made, beam_size=options.beam_size)
+
+
+def _placed(document: Document, span: Span, mention: str) -> PlacedMention:
+    return PlacedMention(
+        document.source,
+        document.row,
+        document.doc_id,
+        document.place(span),
+        Mention(mention),
+        None,
+        "generated",
+    )

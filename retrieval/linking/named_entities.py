@@ -22,16 +22,15 @@ import numpy as np
 from decoding.params import MAX_K
 from retrieval.filters.restriction import IdList, checked_ids
 from retrieval.index.owners import log_or_nothing, shares_by_role, weights_of
-from retrieval.linking.answers import LinkAnswer, Weighed, nobody, only_entity, probabilities
-from retrieval.linking.finding.characters import is_boundary
-from retrieval.linking.finding.folding import fold_name, fold_piece
-from retrieval.linking.finding.options import ENGLISH_STOP_WORDS
-from retrieval.linking.options import LinkOptions
+from retrieval.linking.finding.find_options import ENGLISH_STOP_WORDS
+from retrieval.linking.finding.folding import fold_name, fold_piece, is_boundary
+from retrieval.linking.link_answers import LinkAnswer, Weighed, nobody, only_entity, probabilities
+from retrieval.linking.link_options import LinkOptions
 
 if TYPE_CHECKING:
     from retrieval.index.reader import Index
     from retrieval.linking.finding.finder import SpanFinder
-    from retrieval.linking.window import OpenQuestion
+    from retrieval.linking.link_answers import OpenQuestion
     from retrieval.prompts import CheckpointConfig
     from retrieval.types import Candidate, Entity
 

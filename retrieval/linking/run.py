@@ -1,29 +1,31 @@
-"""`link_corpus`: link a corpus from Python, with as many workers as wanted; the command does the same."""
+"""Links a corpus from Python with as many workers as wanted: `link_corpus`; the command does the same.
+
+`RunnerOptions` says who links: this process, several of this machine, or a Ray cluster.
+"""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 from retrieval.durable import appearing
 from retrieval.errors import InputError, SourceError
-from retrieval.index.digests import digest_file
+from retrieval.index.small_files import digest_file
 from retrieval.interruption import uninterrupted
-from retrieval.linking.counts import LinkCounts
 from retrieval.linking.documents.corpus import CorpusOptions
-from retrieval.linking.options import LinkOptions, WorkerOptions
-from retrieval.linking.output.folder import OutputFolder
-from retrieval.linking.output.merging import check_parts, merge_parts
-from retrieval.linking.output.record import ShardRecord
-from retrieval.linking.output.target import OutputTarget
-from retrieval.linking.progress import Display, Progress, Silent, counted
-from retrieval.linking.run_error import LinkingRunError
+from retrieval.linking.link_options import LinkOptions, WorkerOptions
+from retrieval.linking.output.folder import LinkingRunError, OutputFolder, OutputTarget, ShardRecord
+from retrieval.linking.output.part_files import check_parts, merge_parts
 from retrieval.linking.run_plan import RunPlan, check_target, plan_run
-from retrieval.linking.run_summary import LinkSummary
-from retrieval.linking.runners.choice import RunnerOptions, check_runner, choose_runner
-from retrieval.linking.shard_worker import part_metadata, too_many_bad
+from retrieval.linking.run_progress import Display, LinkCounts, Progress, Silent, counted
+from retrieval.linking.runners.local_runner import InProcessRunner, LocalRunner
+from retrieval.linking.runners.runner import OpenWorker, Runner
+from retrieval.linking.shard_worker import ShardWorker, part_metadata, too_many_bad
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ def link_corpus(
 ) -> LinkSummary:
     """Link the mentions of a corpus, and go on where an earlier run of the same was cut short.
 
-    The output has a row of `retrieval.linking.rows.SCHEMA` per mention, in the order of the documents. It is
+    The output has a row of `output.part_files.SCHEMA` per mention, in the order of the documents. It is
     written shard by shard; a shard whose record is there is never done again. What was killed at any moment
     goes on with the same call, and ends with the rows of a run that was not.
 
@@ -275,3 +277,121 @@ def _complete(folder: OutputFolder, plan: RunPlan, counts: LinkCounts, seconds: 
         merge_parts(staging, plan.target.output_format, part_metadata(plan.job), list(parts), file)
         # Before the file appears: a run that is killed in between finds none such, and merges again.
         folder.complete({**summary, "file": file.name, "file_digest": digest_file(staging)})
+
+
+RUNNERS = ("local", "ray")
+_GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd")
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerOptions:
+    """Who links.
+
+    Attributes:
+        name: "local": processes of this machine; "ray": actors of a Ray cluster.
+        num_workers: How many; None: one per core this process may use, or one where a GPU computes. One
+            local worker is this process.
+        address: Of the Ray cluster; None: one is started on this machine.
+        open_worker: Makes a worker, where it works; a function or class that can be imported there.
+    """
+
+    name: str = "local"
+    num_workers: int | None = None
+    address: str | None = None
+    open_worker: OpenWorker = ShardWorker
+
+    def __post_init__(self) -> None:
+        if self.name not in RUNNERS:
+            raise InputError("runner", f"must be one of {list(RUNNERS)}, got {self.name!r}")
+        if self.num_workers is not None and self.num_workers < 1:
+            raise InputError("workers", f"must be at least 1, got {self.num_workers}")
+        if self.address is not None and self.name != "ray":
+            raise InputError("ray_address", "needs the runner ray")
+
+
+def check_runner(options: RunnerOptions) -> None:
+    """Refuse a runner that is not there, before any work is done.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+    """
+    if options.name == "ray":
+        from retrieval.linking.runners.ray_cluster import import_ray
+
+        import_ray()
+
+
+def choose_runner(
+    options: RunnerOptions, num_shards: int, device: str, report: Callable[[LinkCounts], None]
+) -> Runner:
+    """Return a runner.
+
+    Args:
+        options: What was asked for.
+        num_shards: Shards to link.
+        device: Where the model computes.
+        report: Gets progress of a runner that has no other way to tell.
+    """
+    if options.name == "ray":
+        from retrieval.linking.runners.ray_runner import RayRunner  # says on running when Ray is missing
+
+        return RayRunner(options.num_workers, options.address, open_worker=options.open_worker)
+    num_workers = min(options.num_workers or _usual_workers(device), num_shards)
+    if num_workers == 1:
+        return InProcessRunner(report, options.open_worker)
+    return LocalRunner(num_workers, options.open_worker)
+
+
+def _usual_workers(device: str) -> int:
+    if device == "cpu" or (device == "auto" and not _has_gpu()):
+        return len(os.sched_getaffinity(0))
+    return 1  # one model fills a GPU
+
+
+def _has_gpu() -> bool:
+    if not any(Path(device).exists() for device in _GPU_DEVICES):
+        return False  # without the import of torch, which takes a second
+    import torch
+
+    return torch.cuda.is_available()
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSummary:
+    """Totals of a complete run.
+
+    Attributes:
+        out: The output.
+        counts: Of all shards, those of earlier sessions included.
+        num_shards: Of the corpus.
+        num_resumed: Shards that earlier sessions had finished.
+        seconds: Wall time of this session.
+        was_complete: Whether an earlier session had finished it all, so that nothing was done.
+        index_digest: The index linked to.
+        model_fingerprint: The checkpoint linked with.
+        key: Fingerprint of the run.
+    """
+
+    out: str
+    counts: LinkCounts
+    num_shards: int
+    num_resumed: int
+    seconds: float
+    was_complete: bool
+    index_digest: str
+    model_fingerprint: str
+    key: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as a flat JSON object."""
+        return {
+            **self.counts.to_json(),
+            "num_shards": self.num_shards,
+            "num_resumed": self.num_resumed,
+            "seconds": round(self.seconds, 3),
+            "was_complete": self.was_complete,
+            "out": self.out,
+            "index_digest": self.index_digest,
+            "model_fingerprint": self.model_fingerprint,
+            "key": self.key,
+        }

@@ -11,19 +11,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from retrieval.durable import publish, temporary_name, writing
 from retrieval.errors import IndexMismatchError, SourceError
-from retrieval.index.digests import digest_file
 from retrieval.index.layout import VERSIONS_DIR
-from retrieval.linking.counts import LinkCounts
-from retrieval.linking.documents.document import BadDocument, Document
-from retrieval.linking.documents.shard import Shard
+from retrieval.index.small_files import digest_file
+from retrieval.linking.documents.corpus import Shard
+from retrieval.linking.documents.text_document import BadDocument, Document
 from retrieval.linking.finding.finder import LateFinder
-from retrieval.linking.options import LinkJob
-from retrieval.linking.output.layout import part_name, record_file
-from retrieval.linking.output.part_file import write_part
-from retrieval.linking.output.record import ShardRecord, write_record
+from retrieval.linking.link_options import LinkJob
+from retrieval.linking.output.folder import ShardRecord, part_name, record_file, write_record
+from retrieval.linking.output.part_files import write_part
+from retrieval.linking.run_progress import LinkCounts
 
 if TYPE_CHECKING:
-    from retrieval.linking.documents.reading import CorpusReader
+    from retrieval.linking.documents.corpus_reading import CorpusReader
     from retrieval.retriever import Retriever
 
 __all__ = ["ShardLinker", "ShardRecord", "ShardWorker", "part_metadata"]
@@ -155,7 +154,7 @@ class ShardWorker:
 
     def _documents(self, shard: Shard, bad: list[str]) -> Iterator[Document | BadDocument]:
         """Yield the documents of a shard; what is none is added to `bad`."""
-        from retrieval.linking.documents.reading import CorpusReader  # loads pyarrow
+        from retrieval.linking.documents.corpus_reading import CorpusReader  # loads pyarrow
 
         if self._reader is None:
             self._reader = CorpusReader(self._job.corpus)

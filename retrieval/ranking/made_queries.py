@@ -14,9 +14,9 @@ import numpy as np
 
 from retrieval.evidence.evidence import QUERIES, TEXTS, Evidence
 from retrieval.evidence.postings import IntArray
+from retrieval.index.entity_texts import EntityTexts
 from retrieval.index.reader import Index
 from retrieval.noise import recase, shorten, typo
-from retrieval.vectors.views import EntityTexts
 
 # Made of a small catalogue, and of one with three thousand entities or more, where each kind of query must be
 # there often enough to tell names that are much alike.

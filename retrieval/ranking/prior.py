@@ -17,18 +17,17 @@ import numpy as np
 
 from decoding.errors import DecodingCancelledError, InvalidLogitsError
 from decoding.language_model import LanguageModel
-from retrieval.entity_scorer import EntityScorer
 from retrieval.errors import GenretError, ModelError
-from retrieval.evidence.making import EvidenceProgress
+from retrieval.evidence.field_maker import EvidenceProgress
 from retrieval.evidence.postings import IntArray
-from retrieval.index.digests import digest_bytes
 from retrieval.index.priors import Prior
 from retrieval.index.reader import Index
-from retrieval.limits import Limits
-from retrieval.linking.progress import duration
+from retrieval.index.small_files import digest_bytes
+from retrieval.linking.run_progress import duration
+from retrieval.loaded_model import Limits
+from retrieval.methods.scoring import EntityScorer, log_sum
 from retrieval.prompts import CheckpointConfig
 from retrieval.ranking.ranker import usable_prior
-from retrieval.tallies import log_sum
 from retrieval.text import TextTokenizer
 from retrieval.types import RetrieveRequest
 

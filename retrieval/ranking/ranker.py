@@ -13,15 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from retrieval.errors import EvidenceMissingError, GenretError, IndexMismatchError
-from retrieval.evidence.evidence import NAMES, QUERIES, TEXTS, VECTORS, Asked, Evidence
+from retrieval.evidence.evidence import NAMES, QUERIES, TEXTS, VECTORS, Asked, Evidence, open_evidence
 from retrieval.evidence.loops import compile_loops
-from retrieval.evidence.opening import open_evidence
 from retrieval.evidence.postings import IntArray, Mask
 from retrieval.index.layout import PRIOR_FILE
 from retrieval.index.priors import Prior, read_priors
 from retrieval.index.reader import Index
-from retrieval.ranking.model import MODEL_PRIOR, Ranking
-from retrieval.ranking.rankings import DEFAULT_RANKING, NO_MODEL, Rankings
+from retrieval.ranking.rankings import DEFAULT_RANKING, MODEL_PRIOR, NO_MODEL, Ranking, Rankings
 
 _LOG = logging.getLogger(__name__)
 

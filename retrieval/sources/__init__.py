@@ -4,13 +4,20 @@ The index builder and training read catalogues with this package, so they agree 
 """
 
 from retrieval.sources.alias_file import AliasFile, key_hash
-from retrieval.sources.column_types import ColumnType, Kinds, cast, classify, fit, resolve
-from retrieval.sources.columns import ALIAS_SEPARATOR, ColumnMapping, Columns
-from retrieval.sources.detection import SOURCE_FORMATS, SourceFormat
-from retrieval.sources.digests import digest_file, digest_files
-from retrieval.sources.opening import STDIN
-from retrieval.sources.position import Position
-from retrieval.sources.record import Record, SourceBatch, numbered_id
+from retrieval.sources.columns import (
+    ALIAS_SEPARATOR,
+    ColumnMapping,
+    Columns,
+    ColumnType,
+    Kinds,
+    cast,
+    classify,
+    fit,
+    resolve,
+)
+from retrieval.sources.records import Position, Record, SourceBatch, numbered_id
+from retrieval.sources.row_readers import SOURCE_FORMATS, SourceFormat
+from retrieval.sources.source_files import STDIN, digest_file, digest_files
 from retrieval.sources.title_source import TitleSource, open_source
 
 __all__ = [

@@ -16,14 +16,11 @@ from retrieval.errors import SourceError
 from retrieval.index.layout import ENTITY_ID, TITLE
 from retrieval.index.manifest import FileEntry
 from retrieval.normalize import normalize
-from retrieval.rejects import Reason, Rejects
 from retrieval.sources.columns import find_column
-from retrieval.sources.detection import open_rows
-from retrieval.sources.digests import FileState, digest_file
-from retrieval.sources.opening import display_name, is_read_once
-from retrieval.sources.record import Record
-from retrieval.sources.rows import BadRow, Cell, RowChunk
-from retrieval.sources.values import Refusal, name_text, refuse_wrong_width, resolved_text, shown
+from retrieval.sources.records import Record, Refusal, name_text, refuse_wrong_width, resolved_text, shown
+from retrieval.sources.rejects import Reason, Rejects
+from retrieval.sources.row_readers import BadRow, Cell, RowChunk, open_rows
+from retrieval.sources.source_files import FileState, digest_file, display_name, is_read_once
 
 ALIAS = "alias"
 _PAIRS_AT_ONCE = 1 << 16

@@ -13,17 +13,12 @@ import numpy.typing as npt
 from retrieval.errors import InputError, SourceError
 from retrieval.index.manifest import FileEntry
 from retrieval.normalize import NormalizationReport, find_surrogate
-from retrieval.rejects import Rejects
 from retrieval.sources.alias_file import AliasFile
-from retrieval.sources.column_types import Kinds
-from retrieval.sources.columns import ColumnMapping, Layout, plan_columns
-from retrieval.sources.detection import SourceFormat, open_rows
-from retrieval.sources.digests import FileState, digest_file
-from retrieval.sources.opening import STDIN, display_name, is_read_once
-from retrieval.sources.position import Position
-from retrieval.sources.record import Record, SourceBatch
-from retrieval.sources.record_maker import RecordMaker
-from retrieval.sources.rows import RowChunk, RowReader
+from retrieval.sources.columns import ColumnMapping, Kinds, Layout, plan_columns
+from retrieval.sources.records import Position, Record, RecordMaker, SourceBatch
+from retrieval.sources.rejects import Rejects
+from retrieval.sources.row_readers import RowChunk, RowReader, SourceFormat, open_rows
+from retrieval.sources.source_files import STDIN, FileState, digest_file, display_name, is_read_once
 
 
 class TitleSource:

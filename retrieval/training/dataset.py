@@ -1,7 +1,8 @@
-"""Examples as token ids: a deterministic, endless-looking dataset and the collators of both architectures.
+"""Turns examples into token ids: a deterministic dataset, and the collators of both architectures.
 
-Prompts and titles are tokenised by the very functions that serving uses. Item i of a run depends on the
-seed and on i alone, so a resumed run sees what the killed one would have seen.
+Prompts and titles are tokenised by the very functions that serving uses, and cut to its limits: training
+and measuring so meet no prompt and no title that the service would not. Item i of a run depends on the seed
+and on i alone, so a resumed run sees what the killed one would have seen.
 """
 
 from __future__ import annotations
@@ -9,20 +10,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from retrieval.errors import InputError
-from retrieval.limits import Limits
+from decoding.errors import DecodingError
+from decoding.model import architectures
+from retrieval.errors import InputError, ModelError
+from retrieval.loaded_model import Limits
 from retrieval.prompts import CheckpointConfig, PromptTemplate
 from retrieval.text import Rendering, TextTokenizer
-from retrieval.training.annotations import LinkedText
-from retrieval.training.answers import document_schema
-from retrieval.training.examples import Example, ExampleGenerator
-from retrieval.training.limits import check_markup, fit_prompt, num_markup_tokens
+from retrieval.training.examples import Example, ExampleGenerator, LinkedText, document_schema
 
 IGNORED_LABEL = -100  # the convention of transformers' losses
 _BATCHES_PER_BLOCK = 16
@@ -224,7 +224,7 @@ class Seq2SeqCollator:
 
     Attributes:
         pad_id: Token id of padding.
-        decoder_prompt: Tokens before every title (`decoding.architectures.decoder_prompt`). Not empty.
+        decoder_prompt: Tokens before every title (`decoding.model.architectures.decoder_prompt`). Not empty.
     """
 
     pad_id: int
@@ -258,3 +258,64 @@ class Seq2SeqCollator:
             "decoder_input_ids": decoder_ids,
             "labels": labels,
         }
+
+
+def limits_of_checkpoint(model: Any) -> Limits:
+    """Return the limits of a `transformers.PreTrainedModel`, which is left as it is.
+
+    Raises:
+        ModelError: serving could not decode with it, or it does not say how a title begins.
+    """
+    try:
+        architectures.check_supported(model.config)
+        if not model.config.is_encoder_decoder:
+            return Limits(architectures.position_limit(model))
+        before_title = len(architectures.decoder_prompt(model))
+    except DecodingError as error:
+        raise ModelError(str(error)) from error
+    positions = architectures.position_limit(model)
+    return Limits(
+        None if positions is None else positions - before_title,
+        architectures.encoder_position_limit(model),
+        True,
+    )
+
+
+def num_markup_tokens(template: PromptTemplate, tokenizer: TextTokenizer) -> int:
+    """Return how many tokens of every prompt are the template's own."""
+    return len(template.encode(tokenizer, ""))
+
+
+def check_markup(template: PromptTemplate, tokenizer: TextTokenizer, limit: int) -> None:
+    """Check that prompts of up to `limit` tokens have room for a query.
+
+    Raises:
+        InputError: the template's own tokens fill them.
+    """
+    markup = num_markup_tokens(template, tokenizer)
+    if markup >= limit:
+        raise InputError(
+            "max_prompt_tokens",
+            f"prompts may have {limit} tokens, but the template {template.name!r} alone has {markup}",
+        )
+
+
+def fit_prompt(template: PromptTemplate, tokenizer: TextTokenizer, text: str, limit: int | None) -> list[int]:
+    """Return the prompt of a text; one of more than `limit` tokens loses the end of the text.
+
+    What the template puts behind the text stays, since the model reads from it that a title is due.
+
+    Args:
+        template: The template; its own tokens must leave room (`check_markup`).
+        tokenizer: The tokenizer.
+        text: The query.
+        limit: Most tokens, None for no bound.
+    """
+    ids = template.encode(tokenizer, text)
+    if limit is None or len(ids) <= limit:
+        return ids
+    markup = template.encode(tokenizer, "")
+    tail = 0
+    while tail < len(markup) and markup[-1 - tail] == ids[-1 - tail]:
+        tail += 1
+    return [*ids[: limit - tail], *ids[len(ids) - tail :]]

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from decoding.adapters import adapted
-from decoding.conformance.layer_kinds import decoder_layers
 from decoding.errors import DecodingError
+from decoding.model.architectures import decoder_layers
+from decoding.model.model_loading import adapted
 from retrieval.errors import InputError, MissingExtraError, ModelError
 
 _SCALE = 2  # of the product of the two matrices: peft's `lora_alpha` over the rank

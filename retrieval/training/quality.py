@@ -17,16 +17,16 @@ import numpy as np
 import torch
 
 from decoding.beam_search import BeamResult, beam_search
-from decoding.hf_model import HFLanguageModel
+from decoding.model.hf_model import HFLanguageModel
 from decoding.params import BeamParams
-from decoding.title_trie import TitleTrie
+from decoding.trie.title_trie import TitleTrie
 from retrieval.errors import InputError, MissingExtraError
-from retrieval.limits import Limits
+from retrieval.loaded_model import Limits
 from retrieval.noise import shorten, typo
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import Rendering, TextTokenizer
-from retrieval.training.catalogue import LabelledQuery, TrainingEntity
-from retrieval.training.limits import check_markup, fit_prompt
+from retrieval.training.dataset import check_markup, fit_prompt
+from retrieval.training.training_data import LabelledQuery, TrainingEntity
 from retrieval.types import Mention
 from retrieval.vectors.embedder import TextEmbedder
 

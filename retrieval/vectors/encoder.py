@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from transformers import AutoModel
 
 from decoding.errors import DecodingError
-from decoding.model_loading import load_config, load_weights, resolve_device
-from retrieval.checkpoint_fingerprint import model_fingerprint
+from decoding.model.model_loading import load_config, load_weights, resolve_device
+from retrieval.checkpoints import model_fingerprint
 from retrieval.errors import ModelError
 from retrieval.text import TextTokenizer
 from retrieval.vectors.embedder import FloatMatrix, refuse_non_finite
@@ -59,7 +59,7 @@ class EncoderEmbedder:
             raise ModelError(str(error)) from error
         encoder: nn.Module = model.get_encoder() if config.is_encoder_decoder else model
         self._encoder = encoder.eval()
-        width = len(cast(Tensor, model.get_input_embeddings().weight))
+        width = len(cast("Tensor", model.get_input_embeddings().weight))
         if tokenizer.vocab_size > width:
             raise ModelError(
                 f"{place}: the tokenizer has ids up to {tokenizer.vocab_size - 1}, the model embeds {width}"
@@ -145,5 +145,5 @@ def _num_positions(encoder: nn.Module, config: object) -> int:
         return _DEFAULT_POSITIONS
     for name, module in encoder.named_modules():
         if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
-            return int(named) - cast(int, module.padding_idx) - 1
+            return int(named) - cast("int", module.padding_idx) - 1
     return int(named)

@@ -13,9 +13,9 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HFValidationError
 from sentence_transformers import SentenceTransformer
 
-from retrieval.checkpoint_fingerprint import folder_fingerprint
+from retrieval.checkpoints import folder_fingerprint
 from retrieval.errors import ModelError
-from retrieval.index.digests import digest_bytes
+from retrieval.index.small_files import digest_bytes
 from retrieval.vectors.embedder import FloatMatrix, refuse_non_finite
 
 _BATCH_TEXTS = 64

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from service.client.async_client import AsyncRetrievalClient
     from service.client.calls import LIVENESS, READINESS
-    from service.client.options import ClientOptions
+    from service.client.client_options import ClientOptions
     from service.client.reply import (
         AnswerReply,
         EvidenceInfo,
@@ -59,7 +59,7 @@ _EXPORTS = {
     "AnswerReply": "service.client.reply",
     "AsyncRetrievalClient": "service.client.async_client",
     "CallError": "service.errors",
-    "ClientOptions": "service.client.options",
+    "ClientOptions": "service.client.client_options",
     "EvidenceInfo": "service.client.reply",
     "IndexInfo": "service.client.reply",
     "IndexRef": "service.client.reply",

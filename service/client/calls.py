@@ -1,4 +1,7 @@
-"""The calls a client can make, whichever way it waits for them: what is sent, and how it is answered."""
+"""Defines the calls of a client, blocking or not: the message sent, the reply made of the answer, the error.
+
+Holds the queries of a stream that wait for their answers, too, and turns gRPC's errors into `CallError`.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,12 @@ from typing import Any, Generic, TypeVar
 
 from grpc_health.v1 import health_pb2
 
-from retrieval.answers.types import AnswerRequest
+from retrieval.answers.answer_types import AnswerRequest
 from retrieval.errors import InputError
-from retrieval.request_options import RequestOptions, with_options
-from retrieval.types import Mention, RetrieveRequest
+from retrieval.types import Mention, RequestOptions, RetrieveRequest, with_options
 from service.client.channel import Stubs
 from service.client.reply import AnswerReply, IndexInfo, ReloadReply, Reply, ScoreReply
-from service.errors import CallError
+from service.errors import MESSAGE_TOO_LARGE, CallError
 from service.wire.answers import answer_from_proto, answer_request_to_proto
 from service.wire.indexes import (
     get_index_to_proto,
@@ -25,9 +27,16 @@ from service.wire.indexes import (
     reload_from_proto,
     reload_index_to_proto,
 )
-from service.wire.linking import link_reply_from_proto, link_request_to_proto
 from service.wire.replies import batch_reply_from_proto, reply_from_proto
-from service.wire.requests import batch_request_to_proto, request_to_proto
+from service.wire.requests import (
+    batch_request_to_proto,
+    link_reply_from_proto,
+    link_request_to_proto,
+    request_to_proto,
+    stream_reply_from_proto,
+    stream_request_to_proto,
+)
+from service.wire.rpc_status import error_from_status, status_from_bytes
 from service.wire.scores import score_reply_from_proto, score_request_to_proto
 
 READINESS = "genret.v1.RetrievalService"
@@ -179,3 +188,100 @@ def never_ready(address: str, timeout_s: float, request_id: str) -> CallError:
     return CallError(
         "DEADLINE_EXCEEDED", f"{address} was not ready within {timeout_s:g} s", request_id=request_id
     )
+
+
+Answered = tuple[RetrieveRequest, Reply | CallError]
+
+
+class Outstanding:
+    """Names the queries of a stream and knows which are not answered. Belongs to one thread at a time.
+
+    Args:
+        index: Which index they ask.
+        request_id: Name of the stream in the server's log.
+    """
+
+    def __init__(self, index: str, request_id: str) -> None:
+        self._index = index
+        self._request_id = request_id
+        self._count = 0
+        self._requests: dict[str, RetrieveRequest] = {}
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def ask(self, request: RetrieveRequest) -> Any:
+        """Take a query in; returns its message.
+
+        Raises:
+            TypeError: it is no query.
+            ValueError: it cannot be sent.
+        """
+        if not isinstance(request, RetrieveRequest):
+            raise TypeError(f"a stream takes RetrieveRequest, got {type(request).__name__}")
+        name = str(self._count)
+        message = stream_request_to_proto(name, request, self._index)
+        self._count += 1
+        self._requests[name] = request
+        return message
+
+    def answer(self, message: Any) -> Answered:
+        """Take the query of an answer out; returns both.
+
+        Raises:
+            CallError: nobody asked for this answer.
+        """
+        request = self._requests.pop(message.id, None)
+        if request is None:
+            raise self._broken(f"the server answers a query it was not asked: {message.id!r}")
+        return request, stream_reply_from_proto(request.query, message, self._request_id)
+
+    def rest(self) -> list[RetrieveRequest]:
+        """Return all that is left."""
+        return list(self._requests.values())
+
+    def unanswered(self) -> CallError:
+        """Return the error of a server that ends a stream well and leaves queries without an answer."""
+        return self._broken("the server ended the stream without answering everything")
+
+    def _broken(self, what: str) -> CallError:
+        return CallError("INTERNAL", what, request_id=self._request_id)
+
+
+_DETAILS_KEY = "grpc-status-details-bin"
+# What gRPC's asyncio says of a stream that the server ended while a message was on its way; the server's own
+# status is lost then.
+_SEND_FAILED = "Internal error from Core"
+# How both sides of gRPC begin what they say about a message above a limit, on the way in and on the way out.
+_TOO_LARGE = ("message larger than max", "message exceeds")
+
+
+def failed_call(error: Any, address: str, timeout_s: float | None, request_id: str) -> CallError:
+    """Return the error of a call.
+
+    Args:
+        error: A `grpc.RpcError` of a call, or a `grpc.aio.AioRpcError`.
+        address: What was called.
+        timeout_s: The call's deadline, seconds; None: it had none.
+        request_id: Name of the call in the server's log.
+    """
+    for key, value in error.trailing_metadata() or ():
+        status = status_from_bytes(value) if key == _DETAILS_KEY else None
+        if status is not None:
+            return error_from_status(status, request_id)
+    code, details = error.code().name, str(error.details() or error.code().name)
+    reason = ""
+    if code == "INTERNAL" and details.startswith(_SEND_FAILED):
+        # Why is told to whoever tries again.
+        code, message = "UNAVAILABLE", f"{address} ended the stream while queries were being sent"
+    elif code == "UNAVAILABLE":
+        # grpc puts the reason last, behind the addresses it tried, in a list with brackets.
+        message = f"no server answers at {address}: {details.rsplit(': ', 1)[-1].rstrip(']')}"
+    elif code == "DEADLINE_EXCEEDED" and timeout_s is not None:
+        message = f"no answer from {address} within {timeout_s:g} s"
+    else:
+        message = f"{address}: {details}"
+        # Without ErrorInfo it is gRPC itself that is exhausted.
+        if code == "RESOURCE_EXHAUSTED" and any(words in details.lower() for words in _TOO_LARGE):
+            reason = MESSAGE_TOO_LARGE
+    return CallError(code, message, reason=reason, request_id=request_id)

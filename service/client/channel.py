@@ -10,8 +10,8 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc
 
 from retrieval.errors import InputError
-from service.client.options import ClientOptions
-from service.methods.call import REQUEST_ID_KEY, sane_request_id
+from service.call import REQUEST_ID_KEY, sane_request_id
+from service.client.client_options import ClientOptions
 from service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
 from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
 

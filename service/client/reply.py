@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from retrieval.answers.types import AnswerResult
+from retrieval.answers.answer_types import AnswerResult
 from retrieval.score_types import ScoreResult
 from retrieval.types import RetrievalResult
 

@@ -1,26 +1,27 @@
-"""The client for threads."""
+"""Calls a server from threads: single calls, and streams of queries.
+
+A stream takes an iterable of queries and yields answers as they are ready.
+"""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 import grpc
 
-from retrieval.answers.types import AnswerRequest
+from retrieval.answers.answer_types import AnswerRequest
 from retrieval.errors import InputError
-from retrieval.request_options import RequestOptions
-from retrieval.types import Mention, RetrieveRequest
+from retrieval.types import Mention, RequestOptions, RetrieveRequest
 from service.client import calls
+from service.client.calls import Answered, Outstanding, failed_call
 from service.client.channel import Stubs, metadata, open_channel, request_id_of
-from service.client.failures import failed_call
-from service.client.options import CallOptions, ClientOptions, OptionChanges
-from service.client.outstanding import Outstanding
+from service.client.client_options import CallOptions, ClientOptions, OptionChanges
 from service.client.reply import AnswerReply, IndexInfo, ReloadReply, Reply, ScoreReply
-from service.client.sync_stream import Sender, exchange
 from service.errors import CallError
 
 T = TypeVar("T")
@@ -230,3 +231,98 @@ class RetrievalClient:
         except grpc.RpcError as error:
             raise failed_call(error, self.address, timeout_s, request_id) from error
         return prepared.parse(message, request_id)
+
+
+_END: Any = object()
+
+
+class Sender:
+    """Hands queries to gRPC, which takes them in a thread of its own, while few enough are outstanding.
+
+    Args:
+        requests: The queries.
+        outstanding: Where they wait for their answers.
+        max_in_flight: Most of them that wait.
+    """
+
+    def __init__(
+        self, requests: Iterable[RetrieveRequest], outstanding: Outstanding, max_in_flight: int
+    ) -> None:
+        self._requests = requests
+        self._outstanding = outstanding
+        self._max_in_flight = max_in_flight
+        self._changed = threading.Condition()
+        self._stopped = False
+        self.error: BaseException | None = None
+
+    def messages(self) -> Iterator[Any]:
+        """Yield what is to be sent. An error of the iterable ends the sending and is kept."""
+        try:
+            queries = iter(self._requests)
+            while self._wait():
+                request = next(queries, _END)
+                if request is _END:
+                    return
+                with self._changed:
+                    if self._stopped:
+                        return
+                    message = self._outstanding.ask(request)
+                yield message
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # gRPC would log it and cancel the call without saying why
+            self.error = error
+
+    def answered(self, message: Any) -> Answered:
+        """Return an answer with its query, and let the next query go."""
+        with self._changed:
+            answered = self._outstanding.answer(message)
+            self._changed.notify_all()
+        return answered
+
+    def stop(self) -> list[RetrieveRequest]:
+        """Send nothing more; returns what is not going to be answered."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+            return self._outstanding.rest()
+
+    def _wait(self) -> bool:
+        """Wait until one more query may go; returns whether any may."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or len(self._outstanding) < self._max_in_flight)
+            return not self._stopped
+
+
+def exchange(
+    sender: Sender,
+    outstanding: Outstanding,
+    start: Callable[[Iterator[Any]], Any],
+    failed: Callable[[grpc.RpcError], CallError],
+) -> Iterator[Answered]:
+    """Yield answers as they come; see `RetrievalClient.retrieve_stream`.
+
+    Args:
+        sender: What is sent.
+        outstanding: Where queries wait.
+        start: Starts the call with an iterator of messages.
+        failed: Makes the client's error of gRPC's.
+    """
+    failure: CallError | None = None
+    call = start(sender.messages())
+    try:
+        for message in call:
+            yield sender.answered(message)
+    except grpc.RpcError as error:
+        failure = failed(error)
+    finally:
+        call.cancel()
+        left = sender.stop()
+    if left and failure is None:
+        failure = outstanding.unanswered()
+    if failure is not None:
+        for request in left:
+            yield request, failure
+        raise failure
+    if sender.error is not None:
+        raise sender.error

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
-from decoding.grammar.options import ExtraProperties, Formats, PropertyOrder, Whitespace
-from retrieval.answers.checks import ANSWER_METHODS
-from retrieval.answers.types import DEFAULT_MAX_TOKENS, AnswerRequest
+from decoding.grammar.compile_options import ExtraProperties, Formats, PropertyOrder, Whitespace
+from retrieval.answers.answer_types import ANSWER_METHODS, DEFAULT_MAX_TOKENS, AnswerRequest
+from retrieval.command_options import SHOWN, prompt_option
 from retrieval.errors import InputError
-from retrieval.options import SHOWN, prompt_option
+from service.commands import usage_error
 from service.commands.connection import Connection, call_error, connection_options
-from service.commands.query_input import batches
-from service.commands.usage import usage_error
-from service.configuration.schema_file import read_schema
+from service.commands.query_options import batches
+from service.configuration.server_config import read_schema
 
 if TYPE_CHECKING:
     from service.client import RetrievalClient
@@ -209,7 +208,7 @@ def answer_command(
 
 def _explain(request: AnswerRequest, file: Path | None) -> None:
     """Print what every keyword of a schema does; ends with status 1 where one is refused."""
-    from retrieval.answers.explanation import explain
+    from retrieval.answers.schema_explanation import explain
 
     if request.schema is None:
         raise click.UsageError(

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from retrieval.command_options import SHOWN
 from retrieval.errors import InputError
 from retrieval.interruption import surely_interrupted
-from retrieval.options import SHOWN
-from service.client.options import ClientOptions
-from service.commands.usage import usage_error
-from service.configuration.config import DEFAULT_HOST, DEFAULT_PORT, check_address, join_address
+from service.client.client_options import ClientOptions
+from service.commands import usage_error
+from service.configuration.server_config import DEFAULT_HOST, DEFAULT_PORT, check_address, join_address
 
 if TYPE_CHECKING:
     from service.client import RetrievalClient

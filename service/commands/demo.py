@@ -172,7 +172,7 @@ def _show(client: RetrievalClient, queries: tuple[str, ...], k: int) -> None:
 
 
 def _show_json(client: RetrievalClient, queries: tuple[str, ...]) -> None:
-    from retrieval.answers.types import AnswerRequest
+    from retrieval.answers.answer_types import AnswerRequest
 
     click.echo(
         "\nAs JSON, where x-genret-index makes a string a title of the catalogue, here the likeliest one:\n"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
+from retrieval.command_options import SHOWN
 from retrieval.errors import InputError
-from retrieval.options import SHOWN
-from service.commands.serve_options import given_flags, setting_options
-from service.commands.usage import usage_error
+from service.commands import usage_error
+from service.commands.serve import given_flags, setting_options
 from service.configuration.resolve import ConfigurationError, resolve
 from service.observability.logs import announce
 from service.observability.logs import configure as configure_logs
@@ -81,7 +81,7 @@ def deploy_ray_command(
         resolved = resolve(given_flags(context), path, os.environ, file)
         plan = ServePlan(resolved.config, name, num_replicas, num_cpus, num_gpus, http_proxy_port)
         if print_config:
-            from service.ray_serve.serve_file import serve_file
+            from service.ray_serve.deployment import serve_file
 
             click.echo(serve_file(plan, resolved.origins), nl=False)
             return
@@ -90,7 +90,7 @@ def deploy_ray_command(
     except InputError as error:
         raise usage_error(error) from error
     configure_logs(plan.config.log)
-    from service.ray_serve.running import run_deployment
+    from service.ray_serve.app import run_deployment
 
     try:
         run_deployment(plan, address, detach, None, partial(announce, plan.config.log))

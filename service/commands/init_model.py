@@ -8,12 +8,12 @@ from pathlib import Path
 import click
 
 from retrieval.checkpoints import SETTINGS_FILE, find_checkpoint, local_folder
+from retrieval.command_options import SHOWN, prompt_option
 from retrieval.compatibility import PROBE_TITLES
 from retrieval.errors import InputError
-from retrieval.options import SHOWN, prompt_option
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import Rendering, TextTokenizer
-from service.commands.usage import usage_error
+from service.commands import usage_error
 
 
 @click.command("init-model")

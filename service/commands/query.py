@@ -1,23 +1,34 @@
-"""`genret query`: candidates of a running server."""
+"""`genret query` and `genret ask`: candidates of a running server, or of an index opened here.
+
+Both print answers alike: a table on the terminal, lines in a pipe, JSON Lines with `--json`.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from retrieval.options import SHOWN
+from retrieval.command_options import SHOWN, encoder_option, model_options
+from retrieval.errors import InputError
+from retrieval.interruption import surely_interrupted
 from retrieval.types import RetrieveRequest
-from service.commands.answer_printer import AnswerPrinter
-from service.commands.connection import Connection, call_error, connection_options
-from service.commands.query_input import most_items
-from service.commands.question_options import Question, question_options
+from service.client.reply import IndexRef, Reply
+from service.commands import usage_error
+from service.commands.connection import Connection, call_error, connection_options, hint
+from service.commands.query_options import Question, most_items, question_options
+from service.errors import CallError
 
 if TYPE_CHECKING:
+    from decoding.errors import DecodingError
+    from retrieval.errors import GenretError
+    from retrieval.ranking.evidence_search import EvidenceSearch
+    from retrieval.retriever import Retriever
+    from retrieval.types import RetrievalResult
     from service.client import RetrievalClient
-    from service.client.reply import Reply
-    from service.errors import CallError
 
 
 @click.command("query")
@@ -80,3 +91,139 @@ def _stream(
             printer.show(request.query, reply)
     except CallError as error:
         raise call_error(error) from error
+
+
+@click.command("ask")
+@click.argument("index", type=click.Path())
+@click.argument("queries", nargs=-1)
+@question_options('genret ask INDEX "author of hamlet"')
+@click.option(
+    "--no-model", is_flag=True, help="Answer from the index's evidence alone, in milliseconds.", **SHOWN
+)
+@model_options
+@encoder_option
+def ask_command(
+    question: Question,
+    index: str,
+    no_model: bool,
+    model: str | None,
+    device: str,
+    dtype: str,
+    threads: int,
+    encoder: str | None,
+) -> None:
+    """Ask the index in the directory INDEX without a server: a first look at what it answers.
+
+    Options, tables, lines and JSON are those of `genret query`. With --no-model nothing is loaded but the
+    index: candidates, their probabilities and shares come from its evidence, and there is no log P.
+    """
+    printer, name = AnswerPrinter(question), Path(index).resolve().name
+    with surely_interrupted():
+        if no_model:
+            from retrieval.ranking.evidence_search import EvidenceSearch
+
+            try:
+                EvidenceSearch.check(question.request("probe"))
+            except InputError as error:
+                raise usage_error(
+                    InputError(error.field, f"{error.message}; --no-model was given")
+                ) from error
+            with EvidenceSearch.open(index, encoder) as search:
+                _show(search, name, question, printer, 1)
+        else:
+            from retrieval.loaded_model import DEFAULT_BATCH_SIZE
+            from retrieval.retriever import Retriever
+
+            with Retriever.open(
+                index,
+                model,
+                device=device,
+                dtype=dtype,
+                num_threads=threads,
+                prompt=question.options["prompt"],
+                encoder=encoder,
+            ) as retriever:
+                _hint(index, model or retriever.tokenizer.source, retriever, question)
+                _show(retriever, name, question, printer, DEFAULT_BATCH_SIZE)
+    if printer.num_failed:
+        raise click.exceptions.Exit(1)
+
+
+def _hint(index: str, model: str, retriever: Retriever, question: Question) -> None:
+    """Tell people what makes more of a model that nobody has weighed on this index."""
+    ranker = retriever.ranker
+    if question.options["method"] == "auto" and ranker.can_propose and not ranker.is_weighed:
+        command = f"genret tune {index} --model {model}"
+        click.echo(f"the model was never weighed on this index, and counts little: {command}", err=True)
+
+
+def _show(
+    opened: Retriever | EvidenceSearch, name: str, question: Question, printer: AnswerPrinter, most: int
+) -> None:
+    index = IndexRef(name, opened.index.version, opened.index.digest)
+    for batch in question.batches(most):
+        for request, answer in zip(batch, opened.retrieve_batch(batch), strict=True):
+            printer.show(request.query, _reply(answer, index))
+
+
+def _reply(answer: RetrievalResult | GenretError | DecodingError, index: IndexRef) -> Reply | CallError:
+    if isinstance(answer, Exception):
+        from service.status import failure_of
+
+        return CallError(failure_of(answer, "").code.name, str(answer))
+    return Reply(answer, 0.0, answer.timings.total_ms, index)
+
+
+class AnswerPrinter:
+    """Writes answers to stdout and what is to be said about them to stderr.
+
+    Args:
+        question: What is asked.
+
+    Attributes:
+        num_failed: Queries that got an error.
+    """
+
+    def __init__(self, question: Question) -> None:
+        self._as_json_lines = question.as_json_lines
+        self._min_mass: float | None = question.options["min_mass"]
+        self._on_terminal = sys.stdout.isatty()
+        self.num_failed = 0
+
+    def show(self, query: str, reply: Reply | CallError) -> None:
+        """Print what became of one query."""
+        from service.commands import render
+        from service.errors import CallError
+
+        if isinstance(reply, CallError):
+            self.num_failed += 1
+            click.echo(f"Error: {query!r}: {reply}{hint(reply)}", err=True)
+        if self._as_json_lines:
+            click.echo(render.as_json(query, reply))
+        elif isinstance(reply, CallError):
+            return
+        elif self._on_terminal:
+            from rich.console import Console
+
+            Console().print(render.as_table(query, reply, self._min_mass))
+            self._explain(reply, on_stderr=False)
+            return
+        elif reply.result.no_match:
+            why = render.abstention(reply, self._min_mass)
+            click.echo(f"no match: {query!r}{why and ': '}{why}", err=True)
+        else:
+            for line in render.as_lines(query, reply):
+                click.echo(line)
+        self._explain(reply, on_stderr=True)
+
+    def _explain(self, reply: Reply | CallError, on_stderr: bool) -> None:
+        """Show why, where it was asked for; lines and JSON stay as they are."""
+        from service.errors import CallError
+
+        if self._as_json_lines or isinstance(reply, CallError) or reply.result.explanation is None:
+            return
+        from rich.console import Console
+
+        from service.commands.render import as_tree
+
+        Console(stderr=on_stderr).print(as_tree(reply.result.explanation))

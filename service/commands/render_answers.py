@@ -11,7 +11,7 @@ from service.errors import CallError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from retrieval.answers.types import AnswerEntity
+    from retrieval.answers.answer_types import AnswerEntity
     from service.client.reply import AnswerReply
 
 

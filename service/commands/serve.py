@@ -1,4 +1,9 @@
-"""`genret serve`: options in, a running server out."""
+"""`genret serve`: options in, a running server out.
+
+The options are made of the table of settings. click shows them and splits the command line; their values
+are read by `service.configuration`, which does so for files and variables as well and names every mistake
+at once.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +14,91 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from retrieval.errors import InputError
-from service.commands.serve_options import given_flags, setting_options
-from service.commands.usage import usage_error
-from service.configuration.config import ServerConfig
-from service.configuration.config_text import config_text
+from service.commands import usage_error
+from service.configuration.kinds import Word
 from service.configuration.resolve import ConfigurationError, resolve
+from service.configuration.server_config import ServerConfig
+from service.configuration.settings import SETTINGS, Setting
+from service.configuration.sources import config_text
 from service.observability.logs import announce
 from service.observability.logs import configure as configure_logs
 
 if TYPE_CHECKING:
     from service.serving.server import Server
+
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class _UnreadChoice(click.Choice[str]):
+    """A word that is left as it is; for the help it has its alternatives."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value
+
+
+class SettingOption(click.Option):
+    """An option whose variable click shows and does not read."""
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        """Return nothing: variables are read with the file, below flags."""
+        return None
+
+
+def setting_options(command: _F) -> _F:
+    """Add an option for every setting to a command, which gets their values by `given_flags`."""
+    for setting in reversed(SETTINGS):  # decorators apply from the last to the first
+        command = _option(setting)(command)
+    return command
+
+
+def given_flags(context: click.Context) -> dict[str, object]:
+    """Return what the command line says of settings, without what it leaves to others."""
+    return {
+        setting.parameter: context.params[setting.parameter]
+        for setting in SETTINGS
+        if context.get_parameter_source(setting.parameter) is ParameterSource.COMMANDLINE
+    }
+
+
+def _option(setting: Setting) -> Callable[[_F], _F]:
+    shown: dict[str, Any] = {
+        "cls": SettingOption,
+        "help": setting.help,
+        "envvar": setting.variable,
+        "show_envvar": True,
+        "show_default": setting.unset if setting.default is None else True,
+    }
+    if setting.negation is not None:
+        names = (f"{setting.flag}/{setting.negation}", setting.parameter)
+        return click.option(*names, default=setting.default, **shown)
+    kind = setting.kind
+    if isinstance(kind, Word):
+        return click.option(
+            setting.flag,
+            setting.parameter,
+            type=_UnreadChoice(kind.rule.words),
+            default=setting.default,
+            **shown,
+        )
+    if setting.repeated:
+        shown |= {"multiple": True, "show_default": setting.unset}
+        return click.option(setting.flag, setting.parameter, type=str, metavar=setting.metavar, **shown)
+    return click.option(
+        setting.flag,
+        setting.parameter,
+        type=str,
+        metavar=setting.metavar,
+        default=setting.default,
+        **shown,
+    )
+
 
 _STOPPED = "stopped"
 _EXIT_OF_SIGNAL = 128  # plus its number: what a shell says of a process that a signal ended
@@ -77,9 +152,8 @@ def _serve(config: ServerConfig) -> None:
     say = partial(announce, config.log)
     with _signals_before_the_server(say) as early:
         from service.observability.tracing import start as start_tracing
-        from service.serving.life import serve_until_signalled
-        from service.serving.loading import IndexOpener
-        from service.serving.server import Server
+        from service.serving.models import IndexOpener
+        from service.serving.server import Server, serve_until_signalled
         from service.version import version
 
         async def run() -> signal.Signals | None:

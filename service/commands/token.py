@@ -6,10 +6,9 @@ from pathlib import Path
 
 import click
 
+from retrieval.command_options import SHOWN
 from retrieval.errors import InputError
-from retrieval.options import SHOWN
-from service.security.scopes import Scope
-from service.security.tokens import line_of, new_token, read_token_file
+from service.security.bearer_tokens import Scope, line_of, new_token, read_token_file
 
 
 @click.group("token")

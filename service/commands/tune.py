@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from index_builder.command_line import answered, keep_versions_option, shown_progress, talk_options
+from retrieval.command_options import encoder_option, model_options, prompt_option
 from retrieval.errors import IndexDirectoryError, InputError
-from retrieval.options import encoder_option, model_options, prompt_option
 
 if TYPE_CHECKING:
-    from index_builder.progress import BuildProgress
+    from index_builder.build_progress import BuildProgress
     from retrieval.index.priors import Prior
     from retrieval.index.reader import Index
     from retrieval.ranking.ranker import Ranker
-    from retrieval.ranking.tune import Figure, SetReport, Tuned
+    from retrieval.ranking.tuned_ranking import Figure, SetReport, Tuned
     from retrieval.retriever import Retriever
 
 _ENV = "GENRET_TUNE_"
@@ -258,7 +258,7 @@ def _opened(wish: _Wish) -> Iterator[_Opened]:
             ranker = Ranker.open(index, wish.encoder, "cpu" if device == "auto" else device)
             yield _checked(_Opened(index, ranker, NO_MODEL))
         return
-    from retrieval.checkpoint_fingerprint import folder_fingerprint
+    from retrieval.checkpoints import folder_fingerprint
     from retrieval.ranking.prior import begun_prior, null_prompts
     from retrieval.retriever import Retriever
 
@@ -285,9 +285,7 @@ def _checked(opened: _Opened) -> _Opened:
 def _fitted(wish: _Wish, opened: _Opened, progress: BuildProgress) -> tuple[Tuned, list[Path], int]:
     """Return the ranking fitted, the files it was fitted to, and the number of queries left out."""
     from retrieval.ranking.prior import complete_prior, null_prompts
-    from retrieval.ranking.query_sets import made_set, read_query_sets
-    from retrieval.ranking.tune import tune
-    from retrieval.ranking.weighing import decoder_of
+    from retrieval.ranking.tuned_ranking import decoder_of, made_set, read_query_sets, tune
 
     index, evidence = opened.index, opened.ranker.evidence
     progress.phase("reading queries")
@@ -322,7 +320,7 @@ def _keep(
     wish: _Wish, opened: _Opened, tuned: Tuned, files: list[Path], out: Path | None, keep_versions: int
 ) -> str:
     """Publish a ranking, or write it to a file; return the version that is live."""
-    from index_builder.durable import write_synced
+    from retrieval.durable import write_synced
     from retrieval.index.layout import RANKING_FILE
     from retrieval.ranking.ranker import RANKING
     from retrieval.ranking.rankings import Rankings
@@ -349,7 +347,7 @@ def _published(
     keep_versions: int,
 ) -> str:
     """Publish a version with other rankings, or none other, and with the prior; return its id."""
-    from index_builder.ranking import publish_rankings
+    from index_builder.update_evidence import publish_rankings
     from retrieval.index.layout import PRIOR_FILE
     from retrieval.index.priors import priors_to_bytes, read_priors
 

@@ -9,13 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from retrieval.errors import GenretError, SourceError
-from service.configuration.bounds import fields_of
-from service.configuration.config import IndexSpec, SchemaSpec, ServerConfig
-from service.configuration.config_file import read_config_file
-from service.configuration.rules import RuleError, RulesError
-from service.configuration.sections import ModelSpec
+from service.configuration.kinds import fields_of
+from service.configuration.server_config import (
+    IndexSpec,
+    ModelSpec,
+    RuleError,
+    RulesError,
+    SchemaSpec,
+    ServerConfig,
+)
 from service.configuration.settings import BY_PARAMETER, DEFAULT_MODEL, NAMED_TABLES, SETTINGS, Key
-from service.configuration.sources import Layer, Origin, environment, flags
+from service.configuration.sources import Layer, Origin, environment, flags, read_config_file
 
 _INHERITED = ("device", "dtype", "threads")  # what a model of --add-model has of the default model
 

@@ -1,19 +1,20 @@
-"""Every setting of a server, once: its key in a file, its flag, its variable, its default and its help.
+"""Lists every setting of a server once: its key in a file, its flag, its variable, its default and its help.
 
-The options of `genret serve`, the reading of files, `--print-config` and the manual's table are made of this
-table. Types, bounds and defaults are those of the dataclasses in `config` and `sections`.
+The options of `genret serve`, the reading of files, `--print-config` and the manual's table are made of
+this table; `python -m service.configuration.settings FILE` renews the manual's table in a page. Types,
+bounds and defaults are those of the dataclasses in `server_config`.
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
 from typing import Any
 
-from retrieval.options import PROMPT
-from service.configuration.bounds import fields_of
-from service.configuration.config import IndexSpec, SchemaSpec, ServerConfig
-from service.configuration.kinds import Checkpoint, Kind, Switch, kind_of
-from service.configuration.sections import ModelSpec
+from retrieval.command_options import PROMPT
+from service.configuration.kinds import Checkpoint, Kind, Switch, fields_of, kind_of
+from service.configuration.server_config import IndexSpec, ModelSpec, SchemaSpec, ServerConfig
 
 NAME = "NAME"  # stands for any name in a key
 DEFAULT_MODEL = "default"
@@ -314,3 +315,61 @@ def find(key: Key) -> Setting | None:
     if len(key) >= 2 and key[0] in NAMED_TABLES:
         return BY_KEY.get((key[0], NAME, *key[2:]))
     return None
+
+
+BEGIN = (
+    "<!-- Made by `python -m service.configuration.settings docs/configuration.md`; a test compares it. -->"
+)
+END = "<!-- End of what is made. -->"
+
+
+def settings_table() -> str:
+    """Return every setting as a Markdown table."""
+    lines = ["| Key | Value | Default | Flag and variable | What it is |", "|---|---|---|---|---|"]
+    return "\n".join([*lines, *map(_row, SETTINGS)]) + "\n"
+
+
+def renewed(page: str) -> str:
+    """Return a page with the table between its marks renewed.
+
+    Raises:
+        ValueError: the page does not have the two marks.
+    """
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page needs the lines {BEGIN!r} and {END!r}")
+    return f"{before}{BEGIN}\n\n{settings_table()}\n{END}{after}"
+
+
+def _row(setting: Setting) -> str:
+    flag = setting.flag
+    if setting.negation is not None:
+        flag += f"`, `{setting.negation}"
+    elif setting.repeated:
+        flag += f" {setting.metavar}"
+    cells = (
+        f"`{setting.dotted}`",
+        setting.kind.expected,
+        _default(setting),
+        f"`{flag}`<br>`{setting.variable}`",
+        setting.help,
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _default(setting: Setting) -> str:
+    if setting.default is None:
+        return setting.unset
+    if isinstance(setting.kind, Switch):
+        return f"`{str(setting.default).lower()}`"
+    return f"`{setting.default}`"
+
+
+def main(file: Path) -> None:
+    """Renew the table in a Markdown file."""
+    file.write_text(renewed(file.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,4 +1,9 @@
-"""An HTTP server inside the event loop of the server: uvicorn without its signals and its start-up."""
+"""Runs an HTTP server inside the server's event loop: uvicorn without its signals and its start-up.
+
+As the server goes, connections end with a reply and not between two of them. Headers that are too large are
+refused, also where they came all at once: the parser's own limit is about headers that are not complete
+yet, and one read of a socket may hold far more.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +15,15 @@ from typing import Any
 
 import uvicorn
 from h11 import LocalProtocolError
+from starlette.datastructures import MutableHeaders
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from service.configuration.config import join_address
-from service.configuration.sections import TlsConfig
+from service.configuration.server_config import TlsConfig, join_address
 from service.errors import BindError
-from service.gateway.header_limit import HeaderLimit
-from service.security.credentials import ssl_context
+from service.security.tls import ssl_context
+from service.serving.readiness import Readiness, State
 
 _MAX_HEADER_BYTES = 16 * 1024
 # How long a connection may take over the headers of a request, seconds.
@@ -234,3 +241,60 @@ class _Protocol(H11Protocol):
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
+
+
+class Parting:
+    """Tells clients of a server that drains to send their next request over another connection.
+
+    A connection that is closed while it is idle may be closed just as a request comes: its client does not
+    learn whether that was taken, and may not send it again.
+
+    Args:
+        app: What replies.
+        readiness: Whether the server drains.
+    """
+
+    def __init__(self, app: ASGIApp, readiness: Readiness) -> None:
+        self._app = app
+        self._readiness = readiness
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+
+        async def part(message: Message) -> None:
+            if message["type"] == "http.response.start" and self._readiness.state is State.DRAINING:
+                MutableHeaders(scope=message)["connection"] = "close"
+            await send(message)
+
+        await self._app(scope, receive, part)
+
+
+# What stands around a header: a colon, a blank and the end of the line.
+_AROUND = 4
+
+
+class HeaderLimit:
+    """Answers requests with too large headers by 431, and hangs up.
+
+    Args:
+        app: Answers the others.
+        max_bytes: Most bytes of the path and all headers of a request.
+    """
+
+    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+        self._app = app
+        self._max_bytes = max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] == "http" and _size(scope) > self._max_bytes:
+            text = f"the headers are larger than {self._max_bytes} bytes\n"
+            refusal = PlainTextResponse(text, status_code=431, headers={"connection": "close"})
+            await refusal(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+
+def _size(scope: Scope) -> int:
+    headers = sum(len(name) + len(value) + _AROUND for name, value in scope["headers"])
+    return headers + len(scope["raw_path"]) + len(scope["query_string"])

@@ -14,14 +14,13 @@ from starlette.types import Receive, Scope, Send
 
 from decoding.errors import DecodingCancelledError
 from retrieval.errors import InputError
+from service.call import Call
 from service.errors import MalformedMessageError
-from service.gateway.calls import check_type, off_the_loop, write_message
-from service.gateway.endpoints import NDJSON_TYPE, Endpoint
-from service.gateway.handlers import Gate, Handler, finished, refusal
-from service.methods.call import Call
-from service.observability.calls import ObservedCall
+from service.gateway.endpoints import NDJSON_TYPE, Endpoint, Gate, Handler, finished, refusal
+from service.gateway.http_calls import check_type, off_the_loop, write_message
+from service.observability.observations import ObservedCall
 from service.wire.json import message_from_json
-from service.wire.logged import queries_of
+from service.wire.requests import queries_of
 
 # Of a body that is sent faster than it is answered, bytes.
 _READ_AHEAD_BYTES = 256 * 1024

@@ -12,9 +12,8 @@ import sys
 from datetime import UTC, datetime
 from typing import TextIO
 
-from service.configuration.sections import LogConfig
-from service.observability.escaping import escaped
-from service.observability.scope import current_scope
+from service.call import current_scope
+from service.configuration.server_config import LogConfig
 
 # Of the lines that calls leave: they are wanted or not, whatever the level of all else.
 REQUEST_LOGGER = "genret.requests"
@@ -161,3 +160,20 @@ def _shown(value: object) -> str:
     if isinstance(value, str) and (not text or any(c in ' "=' or not c.isprintable() for c in text)):
         text = json.dumps(text, ensure_ascii=False)
     return escaped(text)
+
+
+_ELLIPSIS = "..."
+
+
+def escaped(text: str) -> str:
+    """Return text with everything that does not print (line ends among it) as Python's escapes."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def clipped(text: str, max_chars: int) -> str:
+    """Return text escaped, and cut where its first `max_chars` characters end."""
+    if len(text) <= max_chars:
+        return escaped(text)
+    return escaped(text[:max_chars]) + _ELLIPSIS

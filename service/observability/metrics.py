@@ -1,12 +1,13 @@
-"""The server's metrics: one registry of its own, every family made in one place.
+"""Defines the server's metrics, in one registry of its own, and serves them with liveness and readiness.
 
-What happens is counted here as it happens; what exists anyway (queues, indexes, caches, readiness) is read
-when metrics are scraped, see `service.observability.state`.
+What happens is counted as it happens; what exists anyway (queues, indexes, caches, readiness) is read when
+metrics are scraped, and never copied before. The monitoring port has /metrics, /livez and /readyz, asks for
+no token and tells no secrets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -19,10 +20,33 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 
-from service.observability.buckets import geometric
+from service.serving.batching import Lanes
 from service.serving.observer import REJECTIONS, STAGES
+from service.serving.readiness import Readiness, State
+from service.serving.served import CacheCounts, CachingRetriever, IndexTable, ServedIndex
+
+_DIGITS = 6
+
+
+def geometric(first: float, factor: float, count: int) -> tuple[float, ...]:
+    """Return `count` upper bounds, each `factor` times the one before.
+
+    Raises:
+        ValueError: they would not grow.
+    """
+    if first <= 0 or factor <= 1 or count < 1:
+        raise ValueError(f"first > 0, factor > 1 and count >= 1 are expected, got {first}, {factor}, {count}")
+    # Rounded, so that the text shows 0.0032 and no noise behind it.
+    return tuple(float(f"{first * factor**i:.{_DIGITS}g}") for i in range(count))
+
 
 UNKNOWN_METHOD = "unknown"
 RELOAD_OUTCOMES = ("reloaded", "unchanged", "failed")
@@ -145,7 +169,7 @@ class Metrics:
         self.reloads.labels(index, outcome).inc()
 
     def watch(self, state: Collector) -> None:
-        """Read what exists anyway at every scrape; see `service.observability.state.ServerState`."""
+        """Read what exists anyway at every scrape; see `service.observability.metrics.ServerState`."""
         self.registry.register(state)
 
     def render(self) -> tuple[bytes, str]:
@@ -157,3 +181,144 @@ class Metrics:
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
         return Histogram(name, text, labels, buckets=buckets, registry=self.registry)
+
+
+class ServerState(Collector):
+    """Reads a server's state for `Metrics.watch`. To be scraped on the server's event loop.
+
+    Args:
+        version: Of the software.
+        readiness: Whether requests are taken.
+        lanes: The devices' queues.
+        indexes: What is served.
+    """
+
+    def __init__(self, version: str, readiness: Readiness, lanes: Lanes, indexes: IndexTable) -> None:
+        self._version = version
+        self._readiness = readiness
+        self._lanes = lanes
+        self._indexes = indexes
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every family, also those without any sample."""
+        yield InfoMetricFamily("genret_build", "The running software.", {"version": self._version})
+        ready = GaugeMetricFamily("genret_ready", "1 while requests are taken, 0 while warming or draining.")
+        ready.add_metric([], float(self._readiness.state is State.READY))
+        yield ready
+        yield from self._queues()
+        served = [self._indexes.resolve(index.name) for index in self._indexes.describe()]
+        yield from _indexes(served)
+        yield from _filter_caches(served)
+        yield from _grammar_caches(served)
+
+    def _queues(self) -> Iterable[Metric]:
+        depth = GaugeMetricFamily("genret_queue_depth", "Requests that wait for a batch.", labels=["device"])
+        tokens = GaugeMetricFamily(
+            "genret_queue_tokens",
+            "Work accepted and not finished, running batches included, tokens.",
+            labels=["device"],
+        )
+        patient = GaugeMetricFamily(
+            "genret_queue_patient",
+            "Items of batches and streams that wait for room in the queue.",
+            labels=["device"],
+        )
+        for lane in self._lanes.all():
+            depth.add_metric([lane.device], lane.batcher.num_waiting)
+            patient.add_metric([lane.device], lane.patience.num_waiting)
+            tokens.add_metric([lane.device], lane.admission.num_tokens)
+        return depth, patient, tokens
+
+
+def _indexes(served: list[ServedIndex]) -> Iterable[Metric]:
+    info = InfoMetricFamily(
+        "genret_index",
+        "The index versions that are served.",
+        labels=["name", "version", "digest", "model", "device"],
+    )
+    rows = GaugeMetricFamily("genret_index_rows", "Titles of an index, as it stores them.", labels=["name"])
+    entities = GaugeMetricFamily("genret_index_entities", "Entities of an index.", labels=["name"])
+    loaded = GaugeMetricFamily(
+        "genret_index_loaded_timestamp_seconds",
+        "When the served version of an index was opened, seconds since 1970.",
+        labels=["name"],
+    )
+    for index in served:
+        d = index.description
+        info.add_metric([d.name, d.version, d.digest, d.model, d.device], {})
+        rows.add_metric([d.name], d.num_rows)
+        entities.add_metric([d.name], d.num_entities)
+        loaded.add_metric([d.name], d.loaded_at)
+    return info, rows, entities, loaded
+
+
+def _filter_caches(served: list[ServedIndex]) -> Iterable[Metric]:
+    counts = {name: retriever.filter_cache() for name, _, retriever in _caching(served)}
+    return _cache_families("genret_filter_cache", "filters kept of an index", "index", counts)
+
+
+def _grammar_caches(served: list[ServedIndex]) -> Iterable[Metric]:
+    # Indexes of one model share its grammars.
+    counts = {model: retriever.grammar_cache() for _, model, retriever in _caching(served)}
+    return _cache_families("genret_grammar_cache", "grammars kept of a model", "model", counts)
+
+
+def _caching(served: list[ServedIndex]) -> Iterator[tuple[str, str, CachingRetriever]]:
+    """Yield name, model and retriever of every index whose retriever tells of its caches."""
+    for index in served:
+        if isinstance(index.retriever, CachingRetriever):
+            yield index.description.name, index.description.model, index.retriever
+
+
+def _cache_families(name: str, what: str, label: str, counts: dict[str, CacheCounts]) -> Iterable[Metric]:
+    hits = CounterMetricFamily(f"{name}_hits", f"Requests answered by the {what}.", labels=[label])
+    misses = CounterMetricFamily(f"{name}_misses", f"Requests not answered by the {what}.", labels=[label])
+    evictions = CounterMetricFamily(f"{name}_evictions", f"Given up of the {what}.", labels=[label])
+    held = GaugeMetricFamily(f"{name}_held_bytes", f"Memory of the {what}, bytes.", labels=[label])
+    for key, count in counts.items():
+        hits.add_metric([key], count.hits)
+        misses.add_metric([key], count.misses)
+        evictions.add_metric([key], count.evictions)
+        held.add_metric([key], count.held_bytes)
+    return hits, misses, evictions, held
+
+
+_RETRY_AFTER_S = "1"
+_FRESH = {"cache-control": "no-store"}
+
+
+def monitoring_app(metrics: Metrics, readiness: Readiness) -> Starlette:
+    """Return the app.
+
+    Its handlers run on the event loop that serves requests, so that /livez says whether that turns, and what
+    is scraped is read between two steps of it.
+
+    Args:
+        metrics: What /metrics shows.
+        readiness: What /readyz says.
+    """
+
+    async def show_metrics(request: Request) -> Response:
+        text, content_type = metrics.render()
+        return Response(text, headers={"content-type": content_type, **_FRESH})
+
+    async def say_alive(request: Request) -> Response:
+        return PlainTextResponse("the event loop turns\n", headers=_FRESH)
+
+    async def say_ready(request: Request) -> Response:
+        state = readiness.state
+        if state is State.READY:
+            return PlainTextResponse(f"{state.value}\n", headers=_FRESH)
+        return PlainTextResponse(
+            f"{state.value}\n", status_code=503, headers={"retry-after": _RETRY_AFTER_S, **_FRESH}
+        )
+
+    app = Starlette(
+        routes=[
+            Route("/metrics", show_metrics, methods=["GET"]),
+            Route("/livez", say_alive, methods=["GET"]),
+            Route("/readyz", say_ready, methods=["GET"]),
+        ]
+    )
+    app.router.redirect_slashes = False  # a redirect would go wherever the Host header says
+    return app

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from retrieval.errors import MissingExtraError
-from service.configuration.sections import TracingConfig
-from service.observability.scope import Attribute, CallScope
+from service.call import Attribute, CallScope
+from service.configuration.server_config import TracingConfig
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
@@ -32,7 +32,7 @@ _SERVER_ERRORS = frozenset(
 
 
 class ServerSpan:
-    """The span of a call. Implements `service.observability.scope.CallSpan`.
+    """The span of a call. Implements `service.call.CallSpan`.
 
     Args:
         tracing: Where it belongs.

@@ -1,17 +1,26 @@
-"""What Ray Serve imports: `build` makes the application, as files of `serve deploy` name it."""
+"""Builds the Ray Serve application, deploys it on a cluster, and takes it off again.
+
+Ray's controller imports this module for `build`, which files of `serve deploy` name. Ray and the replica
+are imported in functions only.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import tempfile
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from retrieval.errors import InputError
-from service.configuration.config import ServerConfig
+from retrieval.errors import InputError, MissingExtraError
+from retrieval.linking.runners.ray_cluster import check_paths, connected, import_ray, is_local
 from service.configuration.resolve import resolve
-from service.ray_serve.deployment import DEPLOYMENT
+from service.configuration.server_config import ServerConfig
+from service.errors import ServiceError
+from service.ray_serve.deployment import DEPLOYMENT, REFUSAL, ServePlan, with_absolute_paths
 
 
 def build(args: Mapping[str, Any]) -> Any:
@@ -57,3 +66,129 @@ def configuration_of(args: Mapping[str, Any]) -> ServerConfig:
         file = Path(folder) / "settings.toml"
         file.write_text(args["settings"], encoding="utf-8")
         return resolve({}, None, {}, file).config
+
+
+_CPUS_OF_PROXY_AND_CONTROLLER = 1
+
+
+def run_deployment(
+    plan: ServePlan,
+    address: str | None,
+    detach: bool,
+    runtime_env: Mapping[str, Any] | None,
+    say: Callable[[str], None],
+) -> None:
+    """Deploy, and unless told to detach stay until SIGTERM or Ctrl-C, then take it off.
+
+    Args:
+        plan: What is deployed.
+        address: The cluster; None: the one in RAY_ADDRESS, else one is started on this machine.
+        detach: Leave it running.
+        runtime_env: What Ray brings to the nodes.
+        say: Tells the user of its state.
+
+    Raises:
+        InputError: there is no such cluster, or it would end with this process.
+        ServiceError: replicas do not start; says why.
+    """
+    ray = import_ray()
+    serve = _import_serve()
+    if detach and is_local(address):
+        raise InputError("detach", "needs a cluster that runs already: name it with --address")
+    num_cpus = plan.num_replicas * plan.num_cpus + _CPUS_OF_PROXY_AND_CONTROLLER
+    with connected(ray, address, num_cpus, runtime_env) as own:
+        check_paths(ray, plan.paths())
+        start_proxies(ray, serve, plan)
+        deploy(serve, plan, say)
+        replicas = "1 replica" if plan.num_replicas == 1 else f"{plan.num_replicas} replicas"
+        where = f"port {plan.config.port} of every node with a replica"
+        say(f"ready: application {plan.name!r}, {replicas}, on {where}")
+        if detach:
+            return
+        try:
+            _wait_for_signal()
+        finally:
+            say("taking the application off")
+            serve.delete(plan.name)
+            if own:
+                serve.shutdown()
+    say("stopped")
+
+
+def _import_serve() -> Any:
+    try:
+        from ray import serve
+    except ImportError as error:
+        raise MissingExtraError("ray[serve]", "ray") from error
+    return serve
+
+
+def start_proxies(ray: Any, serve: Any, plan: ServePlan) -> None:
+    """Start Serve on the cluster, where it does not run already.
+
+    Raises:
+        ServiceError: a proxy does not start, as of a port that is taken; says why.
+    """
+    from ray.serve.config import ProxyLocation, gRPCOptions
+
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
+    try:
+        serve.start(
+            proxy_location=ProxyLocation.EveryNode,
+            http_options=plan.http_options(),
+            grpc_options=gRPCOptions(**plan.grpc_options()),
+            logging_config={"log_level": "WARNING"},
+        )
+    except ray.exceptions.RayError as error:
+        serve.shutdown()  # it would keep the ports that it cannot have
+        raise ServiceError(f"Serve's proxy does not start: {str(error).strip().splitlines()[-1]}") from error
+
+
+def deploy(serve: Any, plan: ServePlan, say: Callable[[str], None]) -> None:
+    """Deploy. What does not get as far as to serve, or is interrupted, is taken off again.
+
+    An application that served under the name before is left with the replicas that Ray has not replaced.
+
+    Raises:
+        ServiceError: replicas do not start; says why.
+    """
+    is_new = plan.name not in serve.status().applications
+    made = application(with_absolute_paths(plan.config), plan.deployment_options())
+    try:
+        serve.run(made, name=plan.name, route_prefix=plan.route_prefix)
+    except BaseException as error:
+        why = _why(serve, plan.name, str(error), is_new) if isinstance(error, RuntimeError) else None
+        if is_new:
+            say("taking the application off")
+            serve.delete(plan.name)
+        if why is not None:
+            raise ServiceError(why) from error
+        raise
+
+
+def _why(serve: Any, name: str, said: str, is_new: bool) -> str:
+    """Return why an application does not start, from what Ray says of it and of its replicas."""
+    status = serve.status().applications.get(name)
+    told = [said, *(one.message for one in status.deployments.values())] if status else [said]
+    refusals = [text.partition(REFUSAL)[2].splitlines()[0] for text in told if REFUSAL in text]
+    why = refusals[0] if refusals else f"the application does not start: {said}"
+    if is_new:
+        return why
+    return (
+        f"{why}\nthe application {name!r} that was there before keeps the replicas that Ray had not replaced "
+        "yet; deploy again to put it right"
+    )
+
+
+def _wait_for_signal() -> None:
+    """Return at SIGTERM or SIGINT."""
+    came = threading.Event()
+    before = {
+        number: signal.signal(number, lambda *_: came.set()) for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        while not came.wait(1.0):  # without a limit a signal's handler would not run on every platform
+            pass
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,4 +1,7 @@
-"""What is deployed on Ray Serve: replicas, what each takes, and the proxy's port. Knows no Ray."""
+"""Plans a deployment on Ray Serve: its replicas, what each takes, and the proxy's port. Imports no Ray.
+
+`serve_file` writes a plan as the text of a file for `serve deploy`.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from retrieval.errors import InputError
-from service.configuration.config import ServerConfig
-from service.configuration.config_text import config_text
+from retrieval.errors import InputError, MissingExtraError
+from service.configuration.server_config import ServerConfig
 from service.configuration.settings import Key
-from service.configuration.sources import Origin
+from service.configuration.sources import Origin, config_text
 
 DEFAULT_APPLICATION = "genret"
 DEFAULT_HTTP_PORT = 8000
@@ -161,3 +163,37 @@ def _check_proxied(config: ServerConfig) -> None:
         raise InputError(
             "insecure", "Serve's proxies listen on all addresses of their nodes, unencrypted: this allows it"
         )
+
+
+_HEAD = """\
+# A deployment of genret on Ray Serve: serve deploy FILE.
+# The cluster's nodes need genret itself, and the paths below.
+"""
+
+
+def serve_file(plan: ServePlan, origins: Mapping[Key, Origin]) -> str:
+    """Return the file.
+
+    Args:
+        plan: What is deployed.
+        origins: Where settings came from, for the comments on them.
+
+    Raises:
+        MissingExtraError: PyYAML is not installed, which comes with Ray.
+    """
+    try:
+        import yaml  # type: ignore[import-untyped,unused-ignore]
+    except ImportError as error:
+        raise MissingExtraError("yaml", "ray") from error
+
+    class Dumper(yaml.SafeDumper):  # type: ignore[misc,unused-ignore]
+        """Writes texts of several lines as blocks."""
+
+    def block(dumper: Any, text: str) -> Any:
+        style = "|" if "\n" in text else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+    Dumper.add_representer(str, block)
+    content = plan.serve_config(origins)
+    text: str = yaml.dump(content, Dumper=Dumper, sort_keys=False, width=110, allow_unicode=True)
+    return _HEAD + text

@@ -1,28 +1,33 @@
-"""One replica: a server without listeners, whose methods Ray Serve calls. Imported where replicas run."""
+"""Runs one replica: a server without listeners, whose methods Ray Serve calls. Imported where replicas run.
+
+A call that came through Ray Serve's proxy goes from the name of its method through the same interceptors as
+on a gRPC server, and looks to them and to the servicers like any other.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import AsyncIterator
-from dataclasses import replace
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NoReturn
 
+import grpc
 from grpc_health.v1 import health_pb2
 
 from retrieval.errors import GenretError
-from service.configuration.config import ServerConfig
+from service.configuration.server_config import ServerConfig
 from service.observability.logs import configure as configure_logs
 from service.observability.tracing import start as start_tracing
 from service.pb.genret.v1 import index_service_pb2 as index_pb
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.ray_serve.deployment import REFUSAL
-from service.ray_serve.dispatch import RELOAD, Dispatcher
 from service.ray_serve.proxied_services import MethodRegistry
-from service.serving.heap import keep_freed_memory
-from service.serving.life import SWITCH_INTERVAL_S
-from service.serving.loading import IndexOpener
+from service.serving.executor import keep_freed_memory
+from service.serving.models import IndexOpener
 from service.serving.readiness import State
-from service.serving.server import Server
+from service.serving.server import SWITCH_INTERVAL_S, Server
 from service.version import version
 
 _RETRIEVAL = "/genret.v1.RetrievalService/"
@@ -109,4 +114,183 @@ class GenretReplica:
     async def Watch(self, request: Any, grpc_context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """Tell the state of this replica now, and whenever it changes."""
         async for message in self._calls.stream(f"{_HEALTH}Watch", request, grpc_context):
+            yield message
+
+
+RELOAD = "/genret.v1.IndexService/ReloadIndex"
+_WHY_NO_RELOAD = (
+    "behind a proxy a reload would reach one replica of several, and which one is not known; deploy again to "
+    "serve the live version: replicas are then replaced one after another"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Details:
+    """What interceptors learn of a call; stands in for `grpc.HandlerCallDetails`."""
+
+    method: str
+    invocation_metadata: Sequence[tuple[str, Any]]
+
+
+class Dispatcher:
+    """Answers calls by the method's name.
+
+    Args:
+        handlers: Methods by their full names, "/genret.v1.RetrievalService/Retrieve".
+        interceptors: What stands before them, the outermost first.
+        max_request_bytes: Largest message accepted, bytes; the proxy itself accepts any.
+    """
+
+    def __init__(
+        self,
+        handlers: Mapping[str, grpc.RpcMethodHandler],
+        interceptors: Sequence[Any],
+        max_request_bytes: int,
+    ) -> None:
+        refusing = handlers[RELOAD]._replace(unary_unary=_refuse_reload)
+        self._handlers = {**handlers, RELOAD: refusing}
+        self._interceptors = tuple(interceptors)
+        self._max_request_bytes = max_request_bytes
+
+    async def answer(self, method: str, request: Any, context: Any, empty: Callable[[], Any]) -> Any:
+        """Answer one message with one.
+
+        Args:
+            method: Its full name.
+            request: The message's bytes.
+            context: Ray's context of the call.
+            empty: Makes the message that goes with the status of a refused call.
+        """
+        call = ProxiedCall(context)
+        try:
+            handler = await self._handler(method, call)
+            behaviour = handler.unary_unary or handler.stream_stream
+            return await behaviour(await self._parsed(handler, request, call), call)
+        except grpc.aio.AbortError:
+            return empty()
+
+    async def stream(self, method: str, requests: Any, context: Any) -> AsyncIterator[Any]:
+        """Answer a stream of messages, or one message with several.
+
+        Raises:
+            grpc.aio.AbortError: the call was refused; Ray sends its status, without the trailers.
+        """
+        call = ProxiedCall(context)
+        running = asyncio.create_task(self._run_stream(method, requests, call))
+        try:
+            async for message in call.written():
+                yield message
+            await running
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    async def _run_stream(self, method: str, requests: Any, call: ProxiedCall) -> None:
+        try:
+            handler = await self._handler(method, call)
+            if handler.unary_stream is not None:
+                await handler.unary_stream(await self._parsed(handler, requests, call), call)
+            else:
+                await handler.stream_stream(self._each_parsed(handler, requests, call), call)
+        finally:
+            await call.end()
+
+    async def _handler(self, method: str, call: ProxiedCall) -> grpc.RpcMethodHandler:
+        """Return the method's handler as the interceptors leave it."""
+
+        async def innermost(details: Any) -> grpc.RpcMethodHandler | None:
+            return self._handlers.get(details.method)
+
+        following: Callable[[Any], Awaitable[grpc.RpcMethodHandler | None]] = innermost
+        for interceptor in reversed(self._interceptors):
+            following = partial(interceptor.intercept_service, following)
+        handler = await following(_Details(method, call.invocation_metadata()))
+        if handler is None:
+            await call.abort(grpc.StatusCode.UNIMPLEMENTED, f"there is no method {method} here")
+        return handler
+
+    async def _parsed(self, handler: grpc.RpcMethodHandler, raw: bytes, call: ProxiedCall) -> Any:
+        """Return a message; what is none stays for the interceptor that refuses it."""
+        if len(raw) > self._max_request_bytes:
+            # In gRPC's own words, by which clients know it.
+            await call.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"SERVER: Received message larger than max ({len(raw)} vs. {self._max_request_bytes})",
+            )
+        return raw if handler.request_deserializer is None else handler.request_deserializer(raw)
+
+    async def _each_parsed(
+        self, handler: grpc.RpcMethodHandler, requests: AsyncIterator[bytes], call: ProxiedCall
+    ) -> AsyncIterator[Any]:
+        async for raw in requests:
+            yield await self._parsed(handler, raw, call)
+
+
+async def _refuse_reload(request: Any, call: Any) -> Any:
+    await call.abort(grpc.StatusCode.UNIMPLEMENTED, _WHY_NO_RELOAD)
+
+
+_END = object()
+
+
+class ProxiedCall:
+    """Stands in for a `grpc.aio.ServicerContext`.
+
+    The proxy hands over the metadata of a call and takes back its status and trailers with an answer; an
+    exception would lose the trailers, and with them what an error says for programs. So a refused call is
+    answered with an empty message and its status, of which gRPC sends the status alone.
+
+    Args:
+        context: Ray's context of the call, a `RayServegRPCContext`.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        # One answer is on its way while the next is made, so that a slow reader holds back its own stream.
+        self._answers: asyncio.Queue[Any] = asyncio.Queue(maxsize=1)
+
+    def invocation_metadata(self) -> list[tuple[str, Any]]:
+        """Return what the client sent beside the message."""
+        return list(self._context.invocation_metadata())
+
+    def time_remaining(self) -> float | None:
+        """Return None: the proxy keeps the deadline, and cancels the call when it passes."""
+        return None
+
+    def peer(self) -> str:
+        """Return who called the proxy."""
+        return str(self._context.peer())
+
+    def code(self) -> Any:
+        """Return the status that was set, if any."""
+        return self._context.code()
+
+    def set_trailing_metadata(self, pairs: Iterable[tuple[str, str | bytes]]) -> None:
+        """Set what is sent behind the answer."""
+        self._context.set_trailing_metadata(list(pairs))
+
+    async def abort(
+        self, code: grpc.StatusCode, details: str = "", trailing_metadata: Iterable[tuple[str, Any]] = ()
+    ) -> NoReturn:
+        """End the call with a status.
+
+        Raises:
+            grpc.aio.AbortError: always.
+        """
+        self._context.set_code(code)
+        self._context.set_details(details)
+        self.set_trailing_metadata(trailing_metadata)
+        raise grpc.aio.AbortError
+
+    async def write(self, message: Any) -> None:
+        """Hand over one answer of a stream; returns when there is room for the next one."""
+        await self._answers.put(message)
+
+    async def end(self) -> None:
+        """Let `written` end."""
+        await self._answers.put(_END)
+
+    async def written(self) -> Any:
+        """Yield what is written, until the end."""
+        while (message := await self._answers.get()) is not _END:
             yield message

@@ -1,16 +1,22 @@
-"""Who may do what. Knows neither gRPC nor HTTP: an Authorization header in, a principal or a refusal out."""
+"""Decides who may do what: by the Authorization header, and by what a browser says of the page that asks.
+
+Knows neither gRPC nor HTTP: headers in, a principal or a refusal out. Pages of other sites must not act
+through the browser of somebody who may. Browsers send some requests anywhere a page says, unasked. A token
+is never sent by itself, so a server with tokens is safe; one on loopback without tokens trusts whoever is
+on this machine, browsers included.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
-from service.configuration.config import ServerConfig, is_loopback
-from service.configuration.sections import AuthConfig
+from service.configuration.server_config import AuthConfig, ServerConfig, is_loopback
 from service.errors import PermissionDeniedError, UnauthenticatedError
-from service.security.scopes import Scope
-from service.security.tokens import MAX_CHARACTERS, watch_token_file
+from service.security.bearer_tokens import MAX_CHARACTERS, Scope, watch_token_file
 
 _LOG = logging.getLogger(__name__)
 _SCHEME = "bearer"
@@ -138,3 +144,50 @@ def _bearer_token(authorization: str | None) -> str:
     if not well_formed:
         raise UnauthenticatedError("the authorization header is malformed: expected `Bearer TOKEN`")
     return token
+
+
+_HARMLESS = {"GET", "HEAD", "OPTIONS"}
+_OWN = {"same-origin", "none"}  # none: a person typed it or followed a bookmark
+
+
+def refuse_cross_site(method: str, headers: Mapping[str, str]) -> None:
+    """Refuse what a page of another origin made a browser send.
+
+    Replies to harmless methods change nothing, and other origins cannot read them.
+
+    Args:
+        method: Of HTTP.
+        headers: By name, in lower case.
+
+    Raises:
+        PermissionDeniedError: it comes from another origin.
+    """
+    if method in _HARMLESS:
+        return
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    if site is None and origin is None:
+        return  # no browser
+    host = headers.get("host", "")
+    # Browsers that say it know better than the names do, which proxies change.
+    own = site in _OWN if site is not None else origin in (f"http://{host}", f"https://{host}")
+    if not own:
+        raise PermissionDeniedError("pages of another origin may not send this")
+
+
+def refuse_foreign_host(headers: Mapping[str, str]) -> None:
+    """Refuse what was not addressed to this machine, though it came by loopback.
+
+    A proxy on this machine passes on what others send, and any name can be made to mean loopback.
+
+    Raises:
+        PermissionDeniedError: the Host header does not name loopback.
+    """
+    try:
+        name = urlsplit(f"//{headers.get('host', '')}").hostname or ""
+    except ValueError:
+        name = ""
+    if not is_loopback(name):
+        raise PermissionDeniedError(
+            "without tokens this is for callers on this machine, by the name of localhost; "
+            "start the server with auth.token_file to allow it to others"
+        )

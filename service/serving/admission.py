@@ -1,18 +1,31 @@
-"""Admission by work: what a request will cost, and when the server refuses more of it."""
+"""Admits work: estimates the cost of a request, and refuses or queues it when a device has too much to do.
+
+- `Admission` counts the work that was accepted and is not finished, and says when the server refuses more.
+- `Patience` queues the work of batches and streams until there is room, first come first served.
+- `Demand` tells whether a call would take a place in the next batch that a later call fills as well.
+- `Forecast` learns how much of their budgets requests really take. Clients set `exact_budget` and
+  `max_tokens` for the worst case, and the draws of DISC share most of their tokens. Counted in full, a few
+  such requests would fill a queue whose device is nearly idle.
+- `Pace` learns the cost of a batch, and of each token of work on top of it.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
+from decoding.errors import DeadlineExceededError
+from retrieval.answers.answer_types import AnswerRequest, AnswerResult
 from retrieval.score_types import ScoreRequest
-from retrieval.types import RetrieveRequest
-from service.configuration.config import BatchLimits, QueueLimits
+from retrieval.types import RetrievalResult, RetrieveRequest
+from service.configuration.server_config import BatchLimits, QueueLimits
 from service.errors import OverloadedError
-from service.serving.demand import Demand
-from service.serving.forecast import TITLE_TOKENS, Forecast, open_tokens, title_tokens, used_tokens
-from service.serving.pace import Pace
+from service.serving.observer import LaneObserver, SilentObserver
 from service.serving.served import Request, Result
 
 _QUEUE_PER_BUDGET = 4
@@ -184,3 +197,340 @@ class Admission:
         """Return when a refused request may be tried again: when half the work should be done, seconds."""
         wait = self.expected_wait_s() / 2 or 1.0
         return min(max(wait, _MIN_RETRY_S), _MAX_RETRY_S)
+
+
+class Patience:
+    """Lets patient work into a queue, first come first served. Lives on one event loop.
+
+    It takes half of what the queue may hold at most: whoever makes a single call finds room beside streams
+    that have no end. Room that comes free goes to patient work before any call that comes later.
+
+    Args:
+        admission: What the queue holds.
+        limits: How much it may hold.
+        observer: Is told of work that found no room; None: nobody is.
+    """
+
+    def __init__(
+        self, admission: Admission, limits: QueueLimits, observer: LaneObserver | None = None
+    ) -> None:
+        self._admission = admission
+        self._observer = observer or SilentObserver()
+        self._max_requests = max(1, limits.max_requests // 2)
+        self._max_tokens = limits.max_tokens // 2
+        self._max_waiting = limits.max_requests
+        self._requests = 0
+        self._tokens = 0
+        self._waiting: deque[asyncio.Event] = deque()
+        admission.on_release(self._wake)
+
+    @property
+    def num_waiting(self) -> int:
+        """Pieces of work that wait for room."""
+        return len(self._waiting)
+
+    @asynccontextmanager
+    async def room(self, tokens: int, deadline: float, bounded: bool = False) -> AsyncIterator[None]:
+        """Wait until there is room, and hold a share of what patient work may take.
+
+        Work that is submitted in the body before anything is awaited there is admitted for sure.
+
+        Args:
+            tokens: The work.
+            deadline: `time.monotonic()` after which it is worth nothing, seconds.
+            bounded: Whether to refuse it when as much waits as the queue may hold: nobody stops reading
+                a batch that is there, as is done with a stream.
+
+        Raises:
+            DeadlineExceededError: there was no room before the deadline.
+            OverloadedError: too much waits.
+        """
+        if bounded and len(self._waiting) >= self._max_waiting:
+            self._observer.rejected("queue_full")
+            held = f"{len(self._waiting)} requests of batches wait for room, at most {self._max_waiting}"
+            raise OverloadedError("QUEUE_FULL", f"the queue is full: {held}", self._admission.retry_after_s())
+        if self._waiting or not self._fits(tokens):
+            await self._wait(tokens, deadline)
+        self._requests += 1
+        self._tokens += tokens
+        try:
+            yield
+        finally:
+            self._requests -= 1
+            self._tokens -= tokens
+            self._wake()
+
+    async def _wait(self, tokens: int, deadline: float) -> None:
+        turn = asyncio.Event()
+        self._waiting.append(turn)
+        left = deadline - time.monotonic()
+        try:
+            async with asyncio.timeout(None if left == math.inf else left):
+                # Others may come between being woken and running: then the place is kept.
+                while turn is not self._waiting[0] or not self._fits(tokens):
+                    turn.clear()
+                    await turn.wait()
+        except asyncio.CancelledError:
+            self._observer.cancelled("queue")
+            raise
+        except TimeoutError:
+            self._observer.deadline_exceeded("arrival")
+            raise DeadlineExceededError("the deadline passed while the queue was full") from None
+        finally:
+            self._waiting.remove(turn)
+            self._wake()
+
+    def _fits(self, tokens: int) -> bool:
+        share = not self._requests or (
+            self._requests < self._max_requests and self._tokens + tokens <= self._max_tokens
+        )
+        modest = not self._requests or self._admission.leaves_half(tokens)
+        return share and modest and self._admission.fits(tokens)
+
+    def _wake(self) -> None:
+        """Let the first one look whether there is room for it; it wakes the next."""
+        if self._waiting:
+            self._waiting[0].set()
+
+
+# So many times what has room must be expected: a batch that is not full costs more than a wait.
+_MARGIN = 1.25
+# Part of a batch's time by which it may end sooner than expected.
+_EARLY = 0.15
+# Overload is over when nothing was refused for so many times a batch.
+_MEMORY = 2.0
+_LATEST_BATCHES = 4
+
+
+class Demand:
+    """Knows whether a call would wait in a place that a later one fills. Used on the event loop only.
+
+    When calls come four times as fast as they can be answered, the first to come while a batch runs would
+    take all places of the next, wait until the one is done and then for their own. Those who come at its end
+    fill the places as well, and wait little more than half as long.
+
+    Nobody is told to come later before a limit has made the server refuse a call: clients of which all find
+    room are many in one moment and none in the next, and no rate says when they come.
+
+    Args:
+        batch: When a batch is full.
+        max_wait_s: The wait that everybody may be asked for, seconds: where two batches take less it does not
+            matter who waits.
+        clock: What time it is, seconds.
+    """
+
+    def __init__(
+        self, batch: BatchLimits, max_wait_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._batch = batch
+        self._max_wait_s = max_wait_s
+        self._clock = clock
+        self._running = (0, 0)  # requests and tokens of the batch that runs
+        self._soonest_end = 0.0
+        self._latest_s = deque([0.0], maxlen=_LATEST_BATCHES)
+        self._come = (0.0, 0.0)  # requests and tokens of the last seconds, later ones counting more
+        self._counted = self._refused = -math.inf
+
+    def begin(self, requests: int, tokens: int, seconds: float) -> None:
+        """Note that a batch begins.
+
+        Args:
+            requests: In it.
+            tokens: Their work.
+            seconds: How long it is expected to take.
+        """
+        self._running = (requests, tokens)
+        self._soonest_end = self._clock() + (1 - _EARLY) * seconds
+        self._latest_s.append(seconds)
+
+    def end(self) -> None:
+        """Note that the batch is over."""
+        self._running, self._soonest_end = (0, 0), 0.0
+
+    def arrived(self, tokens: int) -> None:
+        """Note that a call came, whatever becomes of it."""
+        now, (requests, work) = self._clock(), self._come
+        memory_s = _MEMORY * self._batch_s
+        kept = math.exp((self._counted - now) / memory_s) if memory_s else 0.0
+        self._come = (kept * requests + 1, kept * work + tokens)
+        self._counted = now
+
+    def refused(self) -> None:
+        """Note that a call was refused."""
+        self._refused = self._clock()
+
+    def fills_next(self, requests: int, tokens: int) -> bool:
+        """Whether the next batch will be full, without the call that has just come, of those that come yet.
+
+        Args:
+            requests: All that are accepted and not finished.
+            tokens: Their work.
+        """
+        now, memory_s = self._clock(), _MEMORY * self._batch_s
+        if 2 * self._batch_s <= self._max_wait_s or now - self._refused > memory_s:
+            return False
+        left = max(0.0, self._soonest_end - now) / memory_s
+        come, work = self._come
+        room = self._batch.max_size - (requests - self._running[0])
+        token_room = self._batch.max_tokens - (tokens - self._running[1])
+        return left * come >= _MARGIN * room or left * work >= _MARGIN * token_room
+
+    @property
+    def _batch_s(self) -> float:
+        """The longest time of the latest batches, seconds: now and then there is a small one between."""
+        return max(self._latest_s)
+
+
+# A title has 8 tokens in the mean (6 M English titles, GPT-2 vocabulary: 7.9).
+TITLE_TOKENS = 8
+# A token of text has four bytes in the mean; every title has an end token.
+_BYTES_PER_TOKEN = 4
+_FORECAST_SMOOTHING = 0.1
+# How far above the mean is expected, in mean deviations: few requests take more.
+_DEVIATIONS = 4
+
+
+def title_tokens(request: ScoreRequest) -> int:
+    """Return about how many tokens the titles of a request have: nobody waits for a tokenizer here."""
+    return sum(1 + len(title.encode()) // _BYTES_PER_TOKEN for title in request.titles)
+
+
+def open_tokens(request: Request) -> int:
+    """Return the most that a request may take beyond what it takes for sure: what its client bounds."""
+    if isinstance(request, AnswerRequest):
+        return request.width * request.max_tokens
+    if isinstance(request, ScoreRequest):
+        return 0
+    return request.width * TITLE_TOKENS if request.decoding == "disc" else request.budget
+
+
+def used_tokens(request: Request, outcome: object) -> int:
+    """Return what a request has taken of `open_tokens`; all of it where the outcome does not say."""
+    most = open_tokens(request)
+    if isinstance(request, AnswerRequest) and isinstance(outcome, AnswerResult):
+        return min(most, request.width * outcome.num_tokens)
+    if isinstance(request, RetrieveRequest) and isinstance(outcome, RetrievalResult):
+        # Of auto, the nodes of the scored tree are among them: it is then expected to take somewhat more.
+        return min(most, outcome.num_nodes if request.decoding == "disc" else outcome.num_exact_nodes)
+    return most
+
+
+@dataclass(slots=True)
+class _Seen:
+    mean: float
+    deviation: float
+
+
+class Forecast:
+    """Expects of a request what those of its kind took lately, and some more. Used on the event loop only."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, _Seen] = {}
+
+    def expected(self, request: Request) -> int:
+        """Return what a request will take of its budget, tokens: all of it before any of its kind is done."""
+        most = open_tokens(request)
+        seen = self._seen.get(_kind(request))
+        if seen is None:
+            return most
+        return min(most, round(_branches(request) * (seen.mean + _DEVIATIONS * seen.deviation)))
+
+    def learn(self, request: Request, outcome: object) -> None:
+        """Learn from a request that was answered; one that failed says nothing of its kind."""
+        if not open_tokens(request) or not isinstance(outcome, AnswerResult | RetrievalResult):
+            return
+        used = used_tokens(request, outcome) / _branches(request)
+        seen = self._seen.get(_kind(request))
+        if seen is None:
+            self._seen[_kind(request)] = _Seen(used, used / 2)
+            return
+        seen.deviation += _FORECAST_SMOOTHING * (abs(used - seen.mean) - seen.deviation)
+        seen.mean += _FORECAST_SMOOTHING * (used - seen.mean)
+
+
+def _kind(request: Request) -> str:
+    if isinstance(request, AnswerRequest):
+        return f"answer {request.method}"
+    return "disc" if isinstance(request, RetrieveRequest) and request.decoding == "disc" else "proof"
+
+
+def _branches(request: Request) -> int:
+    if isinstance(request, ScoreRequest):
+        return 1
+    is_proof = isinstance(request, RetrieveRequest) and request.decoding != "disc"
+    return 1 if is_proof else max(1, request.width)
+
+
+_PACE_SMOOTHING = 0.2
+# Work in one batch takes at most so many times what it takes in smaller ones.
+_MAX_PER_TOKEN = 2.0
+
+
+class Pace:
+    """Learns from the batches that ran. Used on the event loop only.
+
+    A single request takes far more time per token than a full batch: a speed in tokens per second that was
+    seen with single requests would refuse a burst that full batches master. So batches are kept apart by
+    size, a mean for each power of two of tokens, and a straight line through the means tells what a batch
+    costs beside its tokens.
+    """
+
+    def __init__(self) -> None:
+        self._means: dict[int, tuple[float, float]] = {}  # by size: tokens, seconds
+        self._per_batch_s = 0.0
+        self._per_token_s = 0.0
+
+    def observe(self, tokens: int, seconds: float) -> None:
+        """Learn from a batch.
+
+        Args:
+            tokens: Its work.
+            seconds: How long it took.
+        """
+        size = max(1, tokens).bit_length()
+        new = (float(max(1, tokens)), max(seconds, 1e-6))
+        old = self._means.get(size, new)
+        self._means[size] = (
+            old[0] + _PACE_SMOOTHING * (new[0] - old[0]),
+            old[1] + _PACE_SMOOTHING * (new[1] - old[1]),
+        )
+        self._means = _plausible(self._means)
+        self._per_batch_s, self._per_token_s = _line(list(self._means.values()))
+
+    def seconds(self, tokens: int, batches: int) -> float:
+        """Return how long work takes, seconds; 0 before any batch has run.
+
+        Args:
+            tokens: The work.
+            batches: In how many batches it is done.
+        """
+        return batches * self._per_batch_s + tokens * self._per_token_s
+
+
+def _plausible(means: dict[int, tuple[float, float]]) -> dict[int, tuple[float, float]]:
+    """Return means none of which says that larger batches are far slower, token by token, than smaller ones.
+
+    One odd batch, as of a machine that paged, would be believed for ever: who expects large batches to be
+    slow refuses the requests that make the next one.
+    """
+    bounded: dict[int, tuple[float, float]] = {}
+    per_token_s = math.inf
+    for size, (tokens, seconds) in sorted(means.items()):
+        bounded[size] = (tokens, min(seconds, _MAX_PER_TOKEN * per_token_s * tokens))
+        per_token_s = min(per_token_s, seconds / tokens)
+    return bounded
+
+
+def _line(points: list[tuple[float, float]]) -> tuple[float, float]:
+    """Return intercept and slope of a least-squares line, neither of them negative."""
+    mean_x = sum(x for x, _ in points) / len(points)
+    mean_y = sum(y for _, y in points) / len(points)
+    spread = sum((x - mean_x) ** 2 for x, _ in points)
+    through_origin = sum(x * y for x, y in points) / sum(x * x for x, _ in points)
+    if not spread:
+        return 0.0, through_origin
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
+    intercept = mean_y - slope * mean_x
+    if slope <= 0:  # the small batches were the slow ones: nothing is known of what tokens cost
+        return 0.0, through_origin
+    return (intercept, slope) if intercept >= 0 else (0.0, through_origin)

@@ -1,10 +1,12 @@
-"""Dynamic batching: many requests, one device, one batch at a time.
+"""Batches requests dynamically: many requests, one device, one batch at a time.
 
 Requests wait in arrival order. The head's retriever decides what the next batch is of; every waiting
-request of that retriever joins until the batch is full, whatever its options are (the retriever groups
-what can decode together). While a batch runs the queue fills. An idle device waits for companions only where
-they are to be expected: the clients of the last batch, when it had several, send their next requests at about
-the same time. It waits until as many have come, `max_delay_ms` at most; a single client never waits.
+request of that retriever joins until the batch is full, whatever its options are (the retriever groups what
+can decode together). While a batch runs the queue fills. An idle device waits for companions only where
+they are to be expected: the clients of the last batch, when it had several, send their next requests at
+about the same time. It waits until as many have come, `max_delay_ms` at most; a single client never waits.
+
+A `Lane` is a device with its thread, its queue and its limits; `Lanes` makes them as devices turn up.
 """
 
 from __future__ import annotations
@@ -18,11 +20,11 @@ from dataclasses import dataclass
 
 from decoding.cancellation import CancelToken
 from decoding.errors import DeadlineExceededError
-from service.configuration.config import BatchLimits
+from service.configuration.server_config import BatchLimits, QueueLimits
 from service.errors import NotReadyError, OverloadedError
-from service.serving.admission import Admission, done_tokens
+from service.serving.admission import Admission, Patience, done_tokens
 from service.serving.executor import DeviceExecutor
-from service.serving.observer import LaneObserver, SilentObserver, Stage
+from service.serving.observer import LaneObserver, ObserverOf, SilentObserver, Stage, silent
 from service.serving.served import Outcome, Request, Result, ServedRetriever
 
 _LOG = logging.getLogger(__name__)
@@ -344,3 +346,64 @@ def _as_memory_error(error: Exception) -> Exception:
         full.__cause__ = error
         return full
     return error
+
+
+class Lane:
+    """One device: all models on it take turns in its batches.
+
+    Args:
+        device: Its name.
+        batch: When a batch is full.
+        queue: How much may wait.
+        observer: Is told what becomes of requests.
+
+    Attributes:
+        device: As given.
+        observer: As given.
+        executor: The only thread that runs its models.
+        admission: What was accepted and is not finished.
+        batcher: Its queue.
+        patience: Where the work of streams waits for room in it.
+    """
+
+    def __init__(self, device: str, batch: BatchLimits, queue: QueueLimits, observer: LaneObserver) -> None:
+        self.device = device
+        self.observer = observer
+        self.executor = DeviceExecutor(device)
+        self.admission = Admission(queue, batch)
+        self.batcher = Batcher(self.executor, batch, self.admission, observer)
+        self.patience = Patience(self.admission, queue, observer)
+
+
+class Lanes:
+    """The lanes of a server, made as devices turn up. Lives on one event loop.
+
+    Args:
+        batch: When a batch is full, on every device.
+        queue: How much may wait, on every device.
+        observer_of: Makes who is told what becomes of the requests of a device.
+    """
+
+    def __init__(self, batch: BatchLimits, queue: QueueLimits, observer_of: ObserverOf = silent) -> None:
+        self._batch = batch
+        self._queue = queue
+        self._observer_of = observer_of
+        self._lanes: dict[str, Lane] = {}
+
+    def of(self, device: str) -> Lane:
+        """Return the lane of a device."""
+        lane = self._lanes.get(device)
+        if lane is None:
+            lane = self._lanes[device] = Lane(device, self._batch, self._queue, self._observer_of(device))
+            lane.batcher.start()
+        return lane
+
+    def all(self) -> list[Lane]:
+        """Return the lanes there are."""
+        return list(self._lanes.values())
+
+    async def close(self) -> None:
+        """Fail what waits, stop what runs, end the threads. Idempotent."""
+        for lane in self.all():
+            await lane.batcher.close()
+            await asyncio.to_thread(lane.executor.close)

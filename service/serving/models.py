@@ -1,32 +1,54 @@
-"""One model with the versions of the indexes that it answers for."""
+"""Opens indexes with their models and answers through them. The only module of serving that starts torch.
+
+A `ServedModel` is one model with the versions of the indexes that it answers for; a `Responder` is a
+retriever as the service sees it: requests of every kind in, outcomes out.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retrieval.errors import InputError
-from retrieval.index.evidence_summary import evidence_facts
-from service.configuration.config import IndexSpec
-from service.configuration.sections import ModelSpec
+from decoding.cancellation import CancelToken
+from retrieval.answers.answer_types import AnswerRequest
+from retrieval.errors import GenretError, InputError, SourceError
+from retrieval.index.reader import read_manifest
+from retrieval.index.summary import evidence_facts
+from retrieval.index.versions import read_version, version_dir
+from retrieval.score_types import ScoreRequest
+from retrieval.types import Mention, RetrieveRequest
+from service.configuration.server_config import (
+    DEFAULT_FILTER_CACHE_MIB,
+    DEFAULT_GRAMMAR_CACHE_MIB,
+    IndexSpec,
+    ModelSpec,
+    SchemaSpec,
+    ServerConfig,
+    read_schema,
+)
 from service.errors import UnservableIndexError
-from service.serving.responder import Responder
+from service.serving.admission import estimate_tokens
 from service.serving.served import (
+    CacheCounts,
     EvidenceDescription,
     IndexDescription,
+    Outcome,
     RankingDescription,
+    Request,
     ServedIndex,
     VectorsDescription,
 )
 
 if TYPE_CHECKING:
-    from retrieval.answers.index_set import IndexSet, NamedIndex
+    from retrieval.answers.answerer import AnswerJob
+    from retrieval.answers.title_holes import IndexSet, NamedIndex
     from retrieval.retriever import Retriever
+
 
 _LOG = logging.getLogger(__name__)
 
@@ -219,3 +241,186 @@ def _close(closing: list[tuple[NamedIndex, Retriever]]) -> None:
         retriever.answerer.engine.forget(named)
         retriever.close()
     closing.clear()  # whoever keeps this call keeps no version
+
+
+_TRIAL_QUERY = "capital of france"
+
+
+class Responder:
+    """Implements `service.serving.served.ServedRetriever`.
+
+    Args:
+        retriever: Answers for one index.
+        indexes: Those that schemas of its requests may name; None: those that they may name when asked.
+
+    Attributes:
+        retriever: As given.
+    """
+
+    def __init__(self, retriever: Retriever, indexes: IndexSet | None = None) -> None:
+        self.retriever = retriever
+        self._indexes = indexes
+
+    def prompt_tokens(self, request: RetrieveRequest | ScoreRequest) -> int:
+        """Return the length of the request's prompt; see `Retriever.prompt_tokens`."""
+        if isinstance(request, ScoreRequest):
+            return self.retriever.prompt_tokens(RetrieveRequest(request.query, prompt=request.prompt))
+        return self.retriever.prompt_tokens(request)
+
+    def mention_request(self, mention: Mention, options: RetrieveRequest) -> RetrieveRequest:
+        """Return the request that links a mention; see `Retriever.mention_request`."""
+        return self.retriever.mention_request(mention, options)
+
+    def prepare_answer(self, request: AnswerRequest) -> int:
+        """Compile the request's schema, unless it is known, and return the length of its prompt."""
+        return len(self._job(request).prompt)
+
+    def respond(
+        self, requests: Sequence[Request], cancel: Sequence[CancelToken | None] | None = None
+    ) -> Sequence[Outcome]:
+        """Answer every request, in order; errors of single requests are values."""
+        tokens = list(cancel) if cancel is not None else [None] * len(requests)
+        outcomes: dict[int, Outcome] = {}
+        titles = {i: request for i, request in enumerate(requests) if isinstance(request, RetrieveRequest)}
+        if titles:
+            found = self.retriever.retrieve_batch(list(titles.values()), [tokens[i] for i in titles])
+            outcomes.update(zip(titles, found, strict=True))
+        given = {i: request for i, request in enumerate(requests) if isinstance(request, ScoreRequest)}
+        if given:
+            scored = self.retriever.score_batch(list(given.values()), [tokens[i] for i in given])
+            outcomes.update(zip(given, scored, strict=True))
+        answerer = self.retriever.answerer
+        jobs = {}
+        for i, request in enumerate(requests):
+            if isinstance(request, AnswerRequest):
+                try:
+                    jobs[i] = self._job(request, tokens[i])
+                except GenretError as error:
+                    outcomes[i] = error
+        if jobs:
+            outcomes.update(zip(jobs, answerer.run(list(jobs.values())), strict=True))
+        return [outcomes[i] for i in range(len(requests))]
+
+    def filter_cache(self) -> CacheCounts:
+        """Return the counts of the filters kept of the index."""
+        stats = self.retriever.filters.stats
+        return CacheCounts(stats.hits, stats.misses, stats.evictions, stats.num_bytes)
+
+    def grammar_cache(self) -> CacheCounts:
+        """Return the counts of the grammars kept of the model. To be asked of a warm retriever."""
+        stats = self.retriever.answerer.stats
+        # Who waits for a compilation that another request began has not found the grammar in the cache.
+        return CacheCounts(stats.hits, stats.compilations + stats.waits, stats.evictions, stats.held_bytes)
+
+    def warm_up_steps(self) -> Iterator[Callable[[], object]]:
+        """Return what makes a first request slower than the next, one query each."""
+        return self.retriever.warm_up_steps()
+
+    def trial(self, num_requests: int) -> tuple[int, float]:
+        """Answer so many plain requests, and return their work in tokens and how long they took, seconds."""
+        requests = [RetrieveRequest(_TRIAL_QUERY)] * num_requests
+        tokens = sum(estimate_tokens(request, self.prompt_tokens(request)) for request in requests)
+        begun = time.perf_counter()
+        self.respond(requests)
+        return tokens, time.perf_counter() - begun
+
+    def _job(self, request: AnswerRequest, cancel: CancelToken | None = None) -> AnswerJob:
+        name = self.retriever.name
+        return self.retriever.answerer.job(request, cancel, name, self._indexes)
+
+
+class IndexOpener:
+    """Opens indexes (`service.serving.served.Opener`). Each model is loaded once, with its first index.
+
+    A schema that requests may name is compiled for every model whose indexes it fits, at least one. To
+    requests for an index of another model its name is unknown.
+
+    Args:
+        *models: Which checkpoints, and where they run; indexes name them.
+        filter_cache_bytes: Bound on the memory of the filters kept of each index.
+        grammar_cache_bytes: Bound on the memory of the grammars kept of each model.
+        schemas: Schemas that requests may name.
+    """
+
+    def __init__(
+        self,
+        *models: ModelSpec,
+        filter_cache_bytes: int = DEFAULT_FILTER_CACHE_MIB * 2**20,
+        grammar_cache_bytes: int = DEFAULT_GRAMMAR_CACHE_MIB * 2**20,
+        schemas: Sequence[SchemaSpec] = (),
+    ) -> None:
+        self._models = {
+            spec.name: ServedModel(spec, filter_cache_bytes, grammar_cache_bytes) for spec in models
+        }
+        self._schemas = tuple(schemas)
+        self._model_of: dict[str, ServedModel] = {}
+
+    @classmethod
+    def of(cls, config: ServerConfig) -> IndexOpener:
+        """Return the opener of a server."""
+        return cls(
+            *config.models,
+            filter_cache_bytes=config.filter_cache_mib * 2**20,
+            grammar_cache_bytes=config.grammar_cache_mib * 2**20,
+            schemas=config.schemas,
+        )
+
+    def live_version(self, spec: IndexSpec) -> str:
+        """Return the version that the index's directory holds now; see `Opener`."""
+        return version_dir(spec.path).name
+
+    def open(self, spec: IndexSpec) -> ServedIndex:
+        """Open an index and check that it fits its model; see `Opener`.
+
+        Raises:
+            InputError: there is no such model.
+            UnservableIndexError: the index is empty, or a named schema cannot be used with it.
+            GenretError: the index or the model cannot be used, or they do not fit together.
+        """
+        model = self._models.get(spec.model)
+        if model is None:
+            known = ", ".join(map(repr, self._models)) or "none"
+            raise InputError("index", f"{spec.name!r} names the model {spec.model!r}; known: {known}")
+        counts = read_version(spec.path, lambda folder: read_manifest(folder)[0].counts)
+        if not counts.rows or not counts.entities:
+            raise UnservableIndexError(f"the index {spec.name!r} is empty: no title can be found in it")
+        served = model.open(spec)
+        self._model_of[spec.name] = model
+        return served
+
+    def publish(self, opened: ServedIndex) -> list[ServedIndex]:
+        """Let requests use an index, and schemas of the same model's indexes name it; see `Opener`."""
+        return self._model_of[opened.description.name].publish(opened)
+
+    def retire(self, served: ServedIndex) -> Callable[[], None] | None:
+        """Give up what nobody uses any more; see `Opener`."""
+        return self._model_of[served.description.name].retire(served)
+
+    def finish(self) -> None:
+        """Compile the schemas that requests may name. To be called when all indexes are published.
+
+        Raises:
+            GenretError: a schema cannot be read or cannot be used; names its file.
+        """
+        for spec in self._schemas:
+            self._name_schema(spec)
+        if self._schemas:
+            held = sum(model.held_grammar_bytes for model in self._models.values())
+            _LOG.info("%d schemas compiled, %d bytes of grammars", len(self._schemas), held)
+
+    def _name_schema(self, spec: SchemaSpec) -> None:
+        text = read_schema(spec.path)
+        refusals: list[tuple[str, InputError]] = []
+        used = set(self._model_of.values())
+        models = {name: model for name, model in self._models.items() if model in used}
+        for name, model in models.items():
+            try:
+                model.name_schema(spec.name, text)
+            except InputError as error:
+                refusals.append((name, error))
+        if len(refusals) == len(models) and refusals:
+            raise SourceError(f"{spec.path}: {refusals[0][1].message}") from refusals[0][1]
+        for name, refusal in refusals:
+            _LOG.warning(
+                "the schema %r cannot be used with the model %r: %s", spec.name, name, refusal.message
+            )

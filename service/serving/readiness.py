@@ -1,16 +1,21 @@
-"""Liveness and readiness: what `grpc.health.v1` says, and whether requests are taken."""
+"""Keeps a server's liveness and readiness: what `grpc.health.v1` says, and whether requests are taken.
+
+Watchers of health checks hear of every change and do not hold up a drain; a server that goes waits until
+calls that it refuses have stopped coming.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from enum import Enum
+from typing import Any
 
-from grpc_health.v1 import health_pb2
+import grpc
+from grpc_health.v1 import health, health_pb2
 
 from service.errors import NotReadyError
-from service.serving.health import HealthServicer
-from service.serving.quiet import Quiet
 
 _RETRY_AFTER_S = 1.0
 
@@ -74,3 +79,77 @@ class Readiness:
         """
         self._quiet = Quiet()
         await self._quiet.come(hurry)
+
+
+_Response = health_pb2.HealthCheckResponse
+
+
+class HealthServicer(health.aio.HealthServicer):  # type: ignore[misc]  # grpc is untyped
+    """`grpc.health.v1.Health`.
+
+    The library's own forgets all watchers of a service when one of them leaves, and its watches end only when
+    they are cancelled: a server that drains would wait for them until its time is over.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._changed = asyncio.Event()
+        self._ended = False
+
+    async def Watch(self, request: Any, context: Any) -> None:  # noqa: N802
+        """Tell the state of a service now, and whenever it changes."""
+        last = None
+        while True:
+            changed = self._changed
+            status = self._server_status.get(request.service, _Response.SERVICE_UNKNOWN)
+            if status != last:
+                await context.write(_Response(status=status))
+                last = status
+            if self._ended:  # behind the news that it drains
+                break
+            await changed.wait()
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is shutting down")
+
+    def end_watches(self) -> None:
+        """End all watches, now and from now on. Idempotent."""
+        self._ended = True
+        self._tell()
+
+    async def _set(self, service: str, status: Any) -> None:
+        self._server_status[service] = status
+        self._tell()
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+
+# Nobody asks any more: nothing came for so long; or they ask again and again, whom nothing but the end stops.
+_QUIET_S, _MAX_S = 0.05, 1.0
+
+
+class Quiet:
+    """Waits for the end of what comes and is refused. The wait begins as this is made."""
+
+    def __init__(self) -> None:
+        self._begun = self._last = time.monotonic()
+
+    def broken(self) -> None:
+        """Note that something came."""
+        self._last = time.monotonic()
+
+    async def come(self, sooner: asyncio.Event) -> None:
+        """Return when hardly anything comes any more, soon in any case.
+
+        Args:
+            sooner: When set, there is nothing to wait for.
+        """
+        while not sooner.is_set() and (left := self._left()) > 0:
+            try:
+                async with asyncio.timeout(left):
+                    await sooner.wait()
+            except TimeoutError:
+                continue  # something may have come meanwhile
+
+    def _left(self) -> float:
+        return min(self._last + _QUIET_S, self._begun + _MAX_S) - time.monotonic()

@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from retrieval.errors import GenretError
-from service.configuration.config import IndexSpec
+from service.configuration.server_config import IndexSpec
 from service.errors import NotReadyError
-from service.serving.executor import DeviceExecutor
-from service.serving.heap import give_back_memory
-from service.serving.lanes import Lanes
-from service.serving.opener import Opener
-from service.serving.served import IndexDescription, IndexTable, ServedIndex
+from service.serving.batching import Lanes
+from service.serving.executor import DeviceExecutor, give_back_memory
+from service.serving.served import IndexDescription, IndexTable, Opener, ServedIndex
 
 _LOG = logging.getLogger(__name__)
 _TRIALS = (1, 8)  # requests in a batch

@@ -1,4 +1,7 @@
-"""What the service needs of a retriever, and the table of the indexes it serves."""
+"""Defines what serving needs of a retriever and of its opener, and keeps the table of served indexes.
+
+A retriever may tell of its caches: what they did and what they hold.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from decoding.cancellation import CancelToken
 from decoding.errors import DecodingError
-from retrieval.answers.types import AnswerRequest, AnswerResult
+from retrieval.answers.answer_types import AnswerRequest, AnswerResult
 from retrieval.errors import GenretError
 from retrieval.score_types import ScoreRequest, ScoreResult
 from retrieval.types import Mention, RetrievalResult, RetrieveRequest
+from service.configuration.server_config import IndexSpec
 from service.errors import UnknownIndexError
 
 Request = RetrieveRequest | AnswerRequest | ScoreRequest
@@ -242,3 +246,73 @@ class IndexTable:
 
 def _keep(served: ServedIndex) -> None:
     """Let whoever holds an index do with it as they like."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheCounts:
+    """What a cache did and holds.
+
+    Attributes:
+        hits: Requests it answered.
+        misses: Requests it did not.
+        evictions: Entries given up for others.
+        held_bytes: Memory of what it holds, bytes.
+    """
+
+    hits: int
+    misses: int
+    evictions: int
+    held_bytes: int
+
+
+@runtime_checkable
+class CachingRetriever(Protocol):
+    """A retriever that tells of its caches. Both counts are cheap, and from any thread."""
+
+    def filter_cache(self) -> CacheCounts:
+        """Return the counts of the filters kept of its index."""
+
+    def grammar_cache(self) -> CacheCounts:
+        """Return the counts of the grammars kept of its model."""
+
+
+class Opener(Protocol):
+    """Opens versions of indexes. What blocks is called on a thread of its own, one call at a time."""
+
+    def live_version(self, spec: IndexSpec) -> str:
+        """Return the version that an index directory holds now. Blocks for a look at a small file.
+
+        Raises:
+            GenretError: there is no index.
+        """
+
+    def open(self, spec: IndexSpec) -> ServedIndex:
+        """Open the live version of an index and check that it can be served. Blocks for as long as it takes.
+
+        What is served already is not touched: requests find the new version when it was published.
+
+        Raises:
+            GenretError: it cannot be served.
+        """
+
+    def publish(self, opened: ServedIndex) -> Sequence[ServedIndex]:
+        """Let requests that come from now on use an index; quick, and called on the event loop.
+
+        Returns:
+            What the table is to hold: the index, and others that are to name it in their schemas.
+        """
+
+    def retire(self, served: ServedIndex) -> Callable[[], None] | None:
+        """Give up what nobody uses any more; quick, and called on the event loop.
+
+        Returns:
+            What releases the files and the memory that nobody else holds, to be called where no request of
+            it can be running; None where somebody still uses them.
+        """
+
+    def finish(self) -> None:
+        """Do what is left when every index is open and published. Blocks.
+
+        Raises:
+            GenretError: a part of the configuration cannot be used with these indexes.
+        """

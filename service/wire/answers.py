@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from retrieval.answers.types import AnswerEntity, AnswerRequest, AnswerResult
+from retrieval.answers.answer_types import AnswerEntity, AnswerRequest, AnswerResult
 from retrieval.errors import InputError
 from retrieval.types import Entity
 from service.client.reply import AnswerReply
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.serving.served import IndexDescription
-from service.wire.metadata import value_from_proto, value_to_proto
-from service.wire.reply_parts import (
+from service.wire.replies import (
     index_ref_from_proto,
     index_ref_to_proto,
     kv_from_proto,
@@ -19,6 +18,8 @@ from service.wire.reply_parts import (
     optional,
     timings_from_proto,
     timings_to_proto,
+    value_from_proto,
+    value_to_proto,
 )
 
 # Per field its enum and what each value is called in the library; 0 is the server's default.

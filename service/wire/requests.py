@@ -1,14 +1,22 @@
-"""Between the wire and the library: queries."""
+"""Converts queries between protobuf messages and the library's values: alone, as mentions, and in streams.
+
+`queries_of` and `index_of` tell logs and traces what a message is about.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from decoding.errors import PromptTooLongError
 from retrieval.errors import InputError
-from retrieval.types import RetrieveRequest
+from retrieval.types import Mention, RetrieveRequest
+from service.client.reply import Reply
+from service.errors import CallError
+from service.pb.genret.v1 import index_service_pb2 as index_pb
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.wire.methods import DECODER_NUMBERS, DECODERS, METHOD_NUMBERS, METHODS
+from service.wire.replies import DECODER_NUMBERS, DECODERS, METHOD_NUMBERS, METHODS, reply_from_proto
+from service.wire.rpc_status import error_from_status
 
 _AGGREGATES: dict[int, str | None] = {
     pb.AGGREGATION_UNSPECIFIED: None,
@@ -120,3 +128,136 @@ def _method_name(number: int) -> str:
 def batch_request_to_proto(requests: Sequence[RetrieveRequest], index: str = "") -> pb.BatchRetrieveRequest:
     """Return the wire's form of several requests to one index."""
     return pb.BatchRetrieveRequest(requests=[request_to_proto(request, index) for request in requests])
+
+
+_PLACEHOLDER = "-"
+_DEFAULT_K = 1
+# Options that every mention answers for itself, or the call does once.
+_OWN = ("index", "query", "prompt_template")
+_MENTION_FIELDS = ("mention", "left", "right")
+
+
+def link_options_from_proto(message: pb.LinkRequest) -> RetrieveRequest:
+    """Return what is asked of every mention, in the library's form; its query is a placeholder.
+
+    Raises:
+        InputError: an option is out of range, or may not be set here.
+    """
+    options = pb.RetrieveRequest()
+    options.CopyFrom(message.options)
+    for name in _OWN:
+        if getattr(options, name):
+            raise InputError(f"options.{name}", "must be empty in the options of mentions")
+    options.query = _PLACEHOLDER
+    if not options.HasField("k"):
+        options.k = _DEFAULT_K
+    try:
+        return request_from_proto(options)
+    except InputError as error:
+        raise InputError(f"options.{error.field}", error.message) from None
+
+
+def mention_from_proto(message: pb.Mention) -> Mention:
+    """Return the library's form of a mention."""
+    return Mention(message.mention, message.left, message.right)
+
+
+def mention_error(error: Exception) -> Exception:
+    """Return what is wrong with one mention under the names that the fields have here."""
+    if isinstance(error, PromptTooLongError):
+        return InputError("mention", str(error))
+    if not isinstance(error, InputError) or error.field in _MENTION_FIELDS:
+        return error
+    return InputError("mention" if error.field == "query" else f"options.{error.field}", error.message)
+
+
+def link_request_to_proto(
+    mentions: Sequence[Mention], options: RetrieveRequest, index: str = ""
+) -> pb.LinkRequest:
+    """Return the wire's form of mentions and what is asked of them; the query of `options` is not sent."""
+    asked = request_to_proto(options)
+    asked.query = ""
+    return pb.LinkRequest(
+        index=index,
+        mentions=[pb.Mention(mention=m.mention, left=m.left, right=m.right) for m in mentions],
+        options=asked,
+    )
+
+
+def link_reply_from_proto(
+    mentions: Sequence[Mention], message: pb.LinkResponse, request_id: str = ""
+) -> list[Reply | CallError]:
+    """Return the answers and errors of mentions, in their order; a result's query is the mention's text."""
+    return [
+        reply_from_proto(mention.mention, result.response)
+        if result.WhichOneof("outcome") == "response"
+        else error_from_status(result.error, request_id)
+        for mention, result in zip(mentions, message.results, strict=True)
+    ]
+
+
+MAX_ID_BYTES = 256
+
+
+def check_stream_id(name: str) -> None:
+    """Refuse an id that is too long.
+
+    Raises:
+        InputError: it is.
+    """
+    size = len(name.encode())
+    if size > MAX_ID_BYTES:
+        raise InputError("id", f"must be at most {MAX_ID_BYTES} bytes, got {size}")
+
+
+def stream_request_to_proto(name: str, request: RetrieveRequest, index: str = "") -> pb.RetrieveStreamRequest:
+    """Return the wire's form of a query of a stream."""
+    return pb.RetrieveStreamRequest(id=name, request=request_to_proto(request, index))
+
+
+def stream_reply_from_proto(
+    query: str, message: pb.RetrieveStreamResponse, request_id: str = ""
+) -> Reply | CallError:
+    """Return the library's form of an answer to `query`."""
+    if message.WhichOneof("outcome") == "response":
+        return reply_from_proto(query, message.response)
+    return error_from_status(message.error, request_id)
+
+
+_QUERIES: dict[type, Callable[[Any], Sequence[str]]] = {
+    pb.RetrieveRequest: lambda m: (m.query,),
+    pb.AnswerRequest: lambda m: (m.query,),
+    pb.ScoreRequest: lambda m: (m.mention.mention if m.HasField("mention") else m.query,),
+    pb.RetrieveStreamRequest: lambda m: (m.request.query,),
+    pb.BatchRetrieveRequest: lambda m: [item.query for item in m.requests],
+    pb.LinkRequest: lambda m: [item.mention for item in m.mentions],
+}
+_INDEXES: dict[type, Callable[[Any], Any]] = {
+    pb.RetrieveResponse: lambda m: m.index,
+    pb.AnswerResponse: lambda m: m.index,
+    pb.ScoreResponse: lambda m: m.index,
+    index_pb.GetIndexResponse: lambda m: m.index,
+    index_pb.ReloadIndexResponse: lambda m: m.index,
+    # All items of these name one index each; the first answer's stands for them when they agree.
+    pb.BatchRetrieveResponse: lambda m: _common([item.response.index for item in m.results]),
+    pb.LinkResponse: lambda m: _common([item.response.index for item in m.results]),
+}
+
+
+def queries_of(message: object) -> Sequence[str]:
+    """Return the texts that a request of the API is about; none for other messages."""
+    read = _QUERIES.get(type(message))
+    return () if read is None else read(message)
+
+
+def index_of(message: object) -> tuple[str, str]:
+    """Return name and version of the index that a response is from; empty when there is no single one."""
+    read = _INDEXES.get(type(message))
+    index = None if read is None else read(message)
+    return ("", "") if index is None else (index.name, index.version)
+
+
+def _common(indexes: Sequence[Any]) -> Any:
+    named = [index for index in indexes if index.name]
+    same = {(index.name, index.version) for index in named}
+    return named[0] if len(same) == 1 else None

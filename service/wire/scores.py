@@ -10,7 +10,7 @@ from retrieval.types import Mention, RetrieveRequest
 from service.client.reply import ScoreReply
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.serving.served import IndexDescription
-from service.wire.reply_parts import (
+from service.wire.replies import (
     index_ref_from_proto,
     index_ref_to_proto,
     kv_from_proto,

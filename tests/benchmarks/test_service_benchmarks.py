@@ -24,7 +24,7 @@ from benchmarks.harness.load_generator import (
 from benchmarks.harness.served_process import ServedProcess, ThreadTimes, sample_queries
 from retrieval.types import RetrieveRequest
 from service.client import AsyncRetrievalClient
-from service.configuration.config import QueueLimits
+from service.configuration.server_config import QueueLimits
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import running, until
 

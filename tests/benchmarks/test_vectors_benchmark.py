@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 
 from index_builder.build import build_index
-from index_builder.config import BuildOptions
-from index_builder.evidence_wish import VectorWish
+from index_builder.build_options import BuildOptions, VectorWish
 from retrieval.index.reader import Index
 from retrieval.vectors.embedder import VectorMethod
-from retrieval.vectors.making import VectorOptions
+from retrieval.vectors.vector_maker import VectorOptions
 from tests.checkpoints import make_checkpoint
 from tests.index_fixtures import character_tokenizer, write_titles
 

@@ -14,7 +14,7 @@ from decoding.beam_search import BeamResult, beam_search
 from decoding.cancellation import CancelToken
 from decoding.errors import DeadlineExceededError, DecodingCancelledError, InvalidLogitsError
 from decoding.params import BeamParams
-from decoding.title_trie import TitleTrie
+from decoding.trie.title_trie import TitleTrie
 from tests.fakes import TableModel, all_sequences, end_with
 from tests.hashed_model import HashedModel
 

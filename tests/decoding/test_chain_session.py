@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoding.chain_session import TreeChains
 from decoding.errors import PromptTooLongError
-from decoding.hf_model import HFLanguageModel
+from decoding.model.chains import TreeChains
+from decoding.model.hf_model import HFLanguageModel
 from tests.tree_oracles import Answer, PlainPasses
 from tests.verified_architectures import ARCHITECTURES, VOCAB, build, exactly
 

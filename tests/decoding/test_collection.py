@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoding.collection import CollectionPolicy, survivors
-from decoding.hf_model import HFLanguageModel
-from decoding.hf_session import TreeSession
-from decoding.tree_cache import INITIAL_DEPTH
+from decoding.model.hf_model import HFLanguageModel
+from decoding.model.hf_session import TreeSession
+from decoding.model.token_tree import CollectionPolicy, survivors
+from decoding.model.tree_cache import INITIAL_DEPTH
 from tests.no_sync import DeviceWaitError, no_sync
 from tests.verified_architectures import VOCAB, build, exactly, random_prompts
 
@@ -103,13 +103,13 @@ def test_answers_are_those_of_a_session_that_keeps_everything(name: str, policy:
 
 
 def test_the_comparison_notices_a_slot_that_is_moved_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
-    import decoding.token_tree
+    import decoding.model.token_tree
 
     def shuffled(paths: Tensor, wanted: Tensor, num_slots: int) -> object:
         kept = survivors(paths, wanted, num_slots)
         return None if kept is None else type(kept)(kept.old_slots.flip(1), kept.new_slots)
 
-    monkeypatch.setattr(decoding.token_tree, "survivors", shuffled)
+    monkeypatch.setattr(decoding.model.token_tree, "survivors", shuffled)
     pair = twins("llama-gqa", EVERY_STEP, 0)
     assert max(pair.grow(4) for _ in range(5)) > 1e-3
 

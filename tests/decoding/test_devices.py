@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from decoding.beam_search import BeamResult, beam_search, walks
+from decoding.beam_search import BeamResult, beam_search
+from decoding.beam_search import trie_beam_search as walks
 from decoding.cancellation import CancelToken
+from decoding.constraints import Constraint
 from decoding.counter_rng import uniforms
 from decoding.disc import DiscResult, disc
-from decoding.disc.static_proposer import StaticProposer
-from decoding.disc.static_step import Step, Walk, static_step
-from decoding.frontier import merge_branches
-from decoding.hf_model import HFLanguageModel
+from decoding.disc.draws import merge_branches
+from decoding.disc.static_proposer import StaticProposer, Step, Walk, static_step
+from decoding.model.hf_model import HFLanguageModel
 from decoding.params import BeamParams, DiscParams
-from decoding.row_filter import FilteredTrie, RowFilter
-from decoding.title_trie import TitleTrie
-from decoding.types import Constraint
+from decoding.trie.row_filter import FilteredTrie, RowFilter
+from decoding.trie.title_trie import TitleTrie
 from tests.fakes import roots
 from tests.no_sync import cuda_never_waits
 from tests.tiny_transformers import ARCHITECTURES, build, random_prompts, random_titles

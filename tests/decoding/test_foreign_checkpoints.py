@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from decoding.errors import ModelLoadError
-from decoding.hf_model import HFLanguageModel
+from decoding.model.hf_model import HFLanguageModel
 
 
 @pytest.fixture

@@ -30,10 +30,10 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from decoding.collection import CollectionPolicy
 from decoding.errors import ModelLoadError, PromptTooLongError, UnsupportedModelError
-from decoding.hf_model import HFLanguageModel
-from decoding.tree_cache import INITIAL_DEPTH
+from decoding.model.hf_model import HFLanguageModel
+from decoding.model.token_tree import CollectionPolicy
+from decoding.model.tree_cache import INITIAL_DEPTH
 
 VOCAB, LAYERS, HEADS, KV_HEADS, SIZE = 53, 2, 4, 2, 8
 TINY = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}

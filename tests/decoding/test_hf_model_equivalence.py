@@ -9,8 +9,8 @@ import torch
 import transformers
 from torch import Tensor
 
-from decoding.architectures import VERIFIED
-from decoding.hf_model import HFLanguageModel
+from decoding.model.architectures import VERIFIED
+from decoding.model.hf_model import HFLanguageModel
 from tests.no_sync import no_sync
 from tests.verified_architectures import (
     ARCHITECTURES,

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from decoding.collection import CollectionPolicy
 from decoding.errors import PromptTooLongError
-from decoding.hf_model import HFLanguageModel
-from decoding.hf_session import TreeSession
-from decoding.tree_cache import INITIAL_DEPTH
+from decoding.model.hf_model import HFLanguageModel
+from decoding.model.hf_session import TreeSession
+from decoding.model.token_tree import CollectionPolicy
+from decoding.model.tree_cache import INITIAL_DEPTH
 from tests.no_sync import no_sync
 from tests.verified_architectures import ARCHITECTURES, VOCAB, build, exactly, plain_logprobs, random_prompts
 

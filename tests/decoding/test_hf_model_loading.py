@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import BartConfig, BartForConditionalGeneration, LlamaConfig, LlamaForCausalLM
 
-from decoding import model_loading
 from decoding.errors import ModelLoadError, UnsupportedModelError
-from decoding.hf_model import HFLanguageModel
+from decoding.model import model_loading
+from decoding.model.hf_model import HFLanguageModel
 
 VOCAB = 40
 

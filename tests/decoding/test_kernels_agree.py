@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from decoding.row_filter import FilteredTrie, RowFilter
-from decoding.title_trie import TitleTrie
-from decoding.types import StaticConstraint
+from decoding.constraints import StaticConstraint
+from decoding.trie.row_filter import FilteredTrie, RowFilter
+from decoding.trie.title_trie import TitleTrie
 from tests.fakes import roots
 from tests.trie_oracles import BACKENDS, catalogues
 

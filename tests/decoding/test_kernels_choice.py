@@ -14,16 +14,16 @@ import torch
 
 import decoding
 from decoding.errors import KernelsError
-from decoding.kernels import choice
-from decoding.row_filter import FilteredTrie, RowFilter
-from decoding.title_trie import TitleTrie
+from decoding.trie import title_trie as choice
+from decoding.trie.row_filter import FilteredTrie, RowFilter
+from decoding.trie.title_trie import TitleTrie
 from tests.trie_oracles import needs_numba
 
 ROWS = [(1, 2, 0), (1, 0)]
 
 ASK = """
 import torch
-from decoding.title_trie import TitleTrie
+from decoding.trie.title_trie import TitleTrie
 trie = TitleTrie.from_rows([(1, 2, 0), (1, 0)], 5)
 children = trie.children(trie.start(torch.arange(2)))
 assert children.token.tolist() == [1, 1], children
@@ -70,7 +70,7 @@ def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 @needs_numba
 def test_nothing_imports_numba_before_there_is_a_trie():
-    code = "import sys, decoding.title_trie, decoding.row_filter; print('numba' in sys.modules)"
+    code = "import sys, decoding.trie.title_trie, decoding.trie.row_filter; print('numba' in sys.modules)"
     assert run(code).stdout.strip() == "False"
 
 

@@ -18,9 +18,9 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 
-from decoding.row_filter import FilteredTrie, RowFilter
-from decoding.title_trie import TitleTrie
-from decoding.types import StaticConstraint
+from decoding.constraints import StaticConstraint
+from decoding.trie.row_filter import FilteredTrie, RowFilter
+from decoding.trie.title_trie import TitleTrie
 from tests.fakes import roots
 from tests.trie_oracles import BACKENDS, needs_cuda
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from decoding.collection import CollectionPolicy
-from decoding.hf_model import HFLanguageModel
-from decoding.hf_session import TreeSession
-from decoding.kv_usage import KvUsage, PerBranchCost
-from decoding.tree_cache import INITIAL_DEPTH
+from decoding.language_model import KvUsage, PerBranchCost
+from decoding.model.hf_model import HFLanguageModel
+from decoding.model.hf_session import TreeSession
+from decoding.model.token_tree import CollectionPolicy
+from decoding.model.tree_cache import INITIAL_DEPTH
 from tests.verified_architectures import build
 
 # Three layers, keys and values of two heads of eight float32 numbers.

@@ -22,13 +22,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from decoding.beam_search import BeamResult, beam_search
+from decoding.constraints import Children
 from decoding.errors import InvalidLogitsError
-from decoding.hf_model import HFLanguageModel
-from decoding.logits_processor import TitleTrieLogitsProcessor
+from decoding.model.hf_model import HFLanguageModel
 from decoding.params import BeamParams
-from decoding.row_filter import FilteredTrie, RowFilter
-from decoding.title_trie import TitleTrie
-from decoding.types import Children
+from decoding.trie.logits_processor import TitleTrieLogitsProcessor
+from decoding.trie.row_filter import FilteredTrie, RowFilter
+from decoding.trie.title_trie import TitleTrie
 from tests.fakes import chi_square
 from tests.tiny_transformers import (
     ARCHITECTURES,

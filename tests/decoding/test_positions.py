@@ -9,9 +9,9 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from decoding.beam_search import beam_search
 from decoding.disc import disc
 from decoding.errors import PromptTooLongError
-from decoding.hf_model import HFLanguageModel
+from decoding.model.hf_model import HFLanguageModel
 from decoding.params import BeamParams, DiscParams
-from decoding.title_trie import TitleTrie
+from decoding.trie.title_trie import TitleTrie
 
 LIMIT, VOCAB, END = 24, 40, 0
 

@@ -11,9 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 from decoding.errors import PromptTooLongError
-from decoding.hf_model import HFLanguageModel
-from decoding.hf_session import TreeSession
-from decoding.prompt_prefix import TreePrefix
+from decoding.model.hf_model import HFLanguageModel
+from decoding.model.hf_session import TreeSession
+from decoding.model.prefill import TreePrefix
 from tests.fakes import TablePrefix
 from tests.no_sync import no_sync
 from tests.verified_architectures import (
@@ -95,7 +95,7 @@ def test_prompts_of_one_length(name: str, lengths: tuple[int, ...]) -> None:
 def test_prompts_whose_scores_are_materialised_in_pieces(
     name: str, rows_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("decoding.prompt_attention.ROWS_AT_ONCE", rows_at_once)
+    monkeypatch.setattr("decoding.model.prefill.ROWS_AT_ONCE", rows_at_once)
     with exactly(torch.float64):
         model = HFLanguageModel(build(name, torch.float64))
         (beginning,) = tokens(8)

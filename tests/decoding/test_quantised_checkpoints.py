@@ -13,10 +13,10 @@ import torch
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, LlamaConfig, LlamaForCausalLM
 
 from decoding.errors import ModelLoadError
-from decoding.hf_model import HFLanguageModel
-from decoding.model_loading import load_pretrained
+from decoding.model.hf_model import HFLanguageModel
+from decoding.model.model_loading import load_pretrained
 from retrieval.errors import ModelError
-from retrieval.training.run import load_model
+from retrieval.training.training_run import load_model
 from tests.tiny_gguf import logits
 from tests.tiny_transformers import build
 

@@ -17,12 +17,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import decoding.row_filter as row_filter_module
+import decoding.trie.row_filter as row_filter_module
 from decoding.beam_search import BeamResult, beam_search
 from decoding.disc import DiscResult, disc
 from decoding.params import BeamParams, DiscParams
-from decoding.row_filter import FilteredTrie, RowFilter
-from decoding.title_trie import TitleTrie
+from decoding.trie.row_filter import FilteredTrie, RowFilter
+from decoding.trie.title_trie import TitleTrie
 from tests.fakes import TableModel, all_sequences, chi_square, end_with, normalise, roots
 from tests.trie_oracles import BACKENDS, Row, brute_children, catalogues, edges_of, padded_edges_of
 

@@ -7,8 +7,8 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from decoding import segment_attention
-from decoding.segment_attention import Rule, Segment, attend
+from decoding.model import segment_attention
+from decoding.model.segment_attention import Rule, Segment, attend
 
 RULE = Rule(scaling=1.0, window=None, softcap=None, bias_owner=None)
 

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import decoding.trie_arrays as trie_arrays_module
-from decoding.kernels.contract import TrieTables
-from decoding.title_trie import TitleTrie
-from decoding.trie_arrays import TrieArrays, TrieDeriver, derive_trie
+import decoding.trie.trie_arrays as trie_arrays_module
+from decoding.trie.title_trie import TitleTrie
+from decoding.trie.trie_arrays import TrieArrays, TrieDeriver, derive_trie
+from decoding.trie.trie_kernels import TrieTables
 from tests.fakes import roots
 from tests.trie_oracles import (
     BACKENDS,
@@ -296,7 +296,7 @@ def test_a_trie_with_more_positions_than_a_state_can_name_is_refused(monkeypatch
     monkeypatch.setattr(trie_arrays_module, "MAX_POSITIONS", 6)
     with pytest.raises(ValueError, match="3 nodes and 4 tokens in tails; together at most 6"):
         derive_trie(*flatten(rows))
-    monkeypatch.setattr("decoding.title_trie.MAX_POSITIONS", 6)
+    monkeypatch.setattr("decoding.trie.title_trie.MAX_POSITIONS", 6)
     with pytest.raises(ValueError, match="7 nodes and tail tokens; at most 6"):
         TitleTrie(arrays, 5)
 

@@ -9,9 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoding.prompt_layout import PromptLayout
-from decoding.token_tree import TokenTree
-from decoding.tree_step import Sight
+from decoding.model.token_tree import PromptLayout, Sight, TokenTree
 
 CPU = torch.device("cpu")
 

@@ -14,8 +14,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from service.configuration.config import ServerConfig
 from service.configuration.resolve import resolve
+from service.configuration.server_config import ServerConfig
 from service.main import cli
 
 ROOT = Path(__file__).parents[2]

@@ -11,12 +11,11 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 
 from retrieval.errors import InputError
-from service.configuration.config import ServerConfig
-from service.configuration.sections import HttpConfig, TlsConfig
+from service.call import Call
+from service.configuration.server_config import HttpConfig, ServerConfig, TlsConfig
 from service.errors import OverloadedError
-from service.gateway.app import make_app
+from service.gateway.http_app import make_app
 from service.gateway.http_server import HttpServer
-from service.methods.call import Call
 from service.observability.metrics import Metrics
 from service.pb.genret.v1 import index_service_pb2 as index_pb
 from service.pb.genret.v1 import retrieval_service_pb2 as pb

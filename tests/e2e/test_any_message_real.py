@@ -9,9 +9,8 @@ from google.protobuf.message import Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.configuration.config import IndexSpec
-from service.configuration.sections import ModelSpec
-from service.serving.loading import IndexOpener
+from service.configuration.server_config import IndexSpec, ModelSpec
+from service.serving.models import IndexOpener
 from tests.service.any_message import any_bytes, messages
 from tests.service.fuzzed_server import LEGAL, METHODS, RETRIEVAL, Code, Fuzzed, fuzzed, many, some
 from tests.service.running_server import open_all, retriever_of

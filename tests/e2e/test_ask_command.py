@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from index_builder.build import build_index
-from index_builder.config import BuildOptions
+from index_builder.build_options import BuildOptions
 from retrieval.errors import EvidenceMissingError
-from retrieval.ranking.search import EvidenceSearch
+from retrieval.ranking.evidence_search import EvidenceSearch
 from retrieval.text import TextTokenizer
 from retrieval.types import RetrieveRequest
 from service.main import cli

@@ -16,17 +16,15 @@ import grpc
 import pytest
 
 from decoding.errors import DeadlineExceededError, DecodingCancelledError, DecodingError
-from retrieval.answers.types import AnswerRequest
+from retrieval.answers.answer_types import AnswerRequest
 from retrieval.errors import GenretError, IndexChecksumError, InputError, ModelError
 from retrieval.types import Mention, RetrieveRequest
 from service.client import LIVENESS, AsyncRetrievalClient, CallError, Reply, RetrievalClient
-from service.configuration.config import QueueLimits
-from service.configuration.sections import AuthConfig
+from service.configuration.server_config import AuthConfig, QueueLimits
 from service.errors import MESSAGE_TOO_LARGE, NotReadyError, OverloadedError, UnknownIndexError
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
-from service.security.scopes import Scope
-from service.security.tokens import line_of, new_token
+from service.security.bearer_tokens import Scope, line_of, new_token
 from service.serving.readiness import State
 from tests.service.asynchronous import asynchronous
 from tests.service.certificates import Authority

@@ -18,10 +18,9 @@ from click.testing import CliRunner, Result
 
 from retrieval.errors import IndexChecksumError
 from service.client import RetrievalClient
-from service.configuration.sections import AuthConfig
+from service.configuration.server_config import AuthConfig
 from service.main import cli
-from service.security.scopes import Scope
-from service.security.tokens import line_of, new_token
+from service.security.bearer_tokens import Scope, line_of, new_token
 from service.serving.served import EvidenceDescription, RankingDescription, VectorsDescription
 from tests.service.certificates import Authority
 from tests.service.fake_retriever import FakeRetriever, served, wait_until
@@ -115,7 +114,7 @@ def test_indexes_are_objects_for_programs(api: Threaded) -> None:
 
 
 def test_indexes_are_tables_for_people(api: Threaded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.commands.indexes.sys", Terminal())
+    monkeypatch.setattr("service.commands.running_server.sys", Terminal())
     every = genret("indexes", "--address", api.server.address, COLUMNS="160")
     assert "films (default)" in every.stdout
     assert "2023-11-14T22:13:20Z" in every.stdout
@@ -406,7 +405,7 @@ def test_a_stream_of_input_that_waits_is_answered_as_it_comes(
             return b""
 
     printed: list[str] = []
-    monkeypatch.setattr("service.commands.query_input.sys.stdin", io.TextIOWrapper(Pipe()))
+    monkeypatch.setattr("service.commands.query_options.sys.stdin", io.TextIOWrapper(Pipe()))
     monkeypatch.setattr("service.commands.query.click.echo", lambda line, **_: printed.append(str(line)))
     arguments = ["query", "-", "--stream", "--address", api.server.address]
     asking = threading.Thread(target=lambda: cli.main(arguments, standalone_mode=False))

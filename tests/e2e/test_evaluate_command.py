@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from retrieval.evaluation.methods.lexical import LexicalMethod
-from retrieval.evaluation.types import LabelledQuery, Ranking
+from retrieval.evaluation.labelled_sets import LabelledQuery, Ranking
+from retrieval.evaluation.methods.model_free_methods import LexicalMethod
 from service.main import cli
 from tests.checkpoints import make_checkpoint, make_index
 from tests.evaluation_fixtures import write_mentions, write_queries

@@ -12,15 +12,13 @@ from pathlib import Path
 import pytest
 
 from index_builder.build import build_index
-from index_builder.config import BuildOptions
-from retrieval.evaluation.answer_rates import RATES
-from retrieval.evaluation.datasets.spec import SET_FORMATS
-from retrieval.evaluation.linking_metrics import MICRO_METRICS
-from retrieval.evaluation.methods.spec import METHOD_FORMS
-from retrieval.evaluation.metrics import DEFAULT_METRICS, PRIMARY_METRICS, check_metrics
+from index_builder.build_options import BuildOptions
+from retrieval.evaluation.datasets.labels import SET_FORMATS
+from retrieval.evaluation.methods.evaluated_method import METHOD_FORMS
+from retrieval.evaluation.metrics import DEFAULT_METRICS, MICRO_METRICS, PRIMARY_METRICS, RATES, check_metrics
 from retrieval.prompts import CheckpointConfig
-from retrieval.request_checks import DEFAULT_SHORTLIST_SIZE
 from retrieval.text import TextTokenizer
+from retrieval.types import DEFAULT_SHORTLIST_SIZE
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")

@@ -14,10 +14,9 @@ import grpc
 import jsonschema
 import pytest
 
-from service.configuration.config import IndexSpec, SchemaSpec
-from service.configuration.sections import ModelSpec
+from service.configuration.server_config import IndexSpec, ModelSpec, SchemaSpec
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.serving.loading import IndexOpener
+from service.serving.models import IndexOpener
 from service.serving.served import ServedIndex
 from tests.checkpoints import make_index as make_other_index
 from tests.service.running_server import Running, failure, open_all, overtaken, retriever_of, running, until

@@ -14,10 +14,9 @@ from click.testing import CliRunner, Result
 
 from retrieval.types import RetrievalResult, RetrieveRequest
 from service.commands.query import query_command
-from service.configuration.config import IndexSpec
-from service.configuration.sections import ModelSpec
+from service.configuration.server_config import IndexSpec, ModelSpec
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.serving.loading import IndexOpener
+from service.serving.models import IndexOpener
 from service.serving.served import ServedIndex
 from service.wire.replies import reply_from_proto
 from service.wire.requests import request_to_proto

@@ -10,10 +10,9 @@ from typing import Any
 import grpc
 import pytest
 
-from service.configuration.config import IndexSpec
-from service.configuration.sections import ModelSpec
+from service.configuration.server_config import IndexSpec, ModelSpec
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.serving.loading import IndexOpener
+from service.serving.models import IndexOpener
 from service.serving.served import ServedIndex
 from tests.service.running_server import failure, retriever_of, running, unpack
 from tests.service.tiny_assets import make_checkpoint, make_index

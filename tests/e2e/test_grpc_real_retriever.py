@@ -15,10 +15,9 @@ import pytest
 from retrieval.errors import IndexMismatchError, IndexNotFoundError
 from retrieval.retriever import Retriever
 from retrieval.types import RetrievalResult, RetrieveRequest
-from service.configuration.config import IndexSpec, QueueLimits
-from service.configuration.sections import ModelSpec
+from service.configuration.server_config import IndexSpec, ModelSpec, QueueLimits
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.serving.loading import IndexOpener
+from service.serving.models import IndexOpener
 from service.serving.served import ServedIndex
 from service.wire.replies import reply_from_proto
 from service.wire.requests import request_to_proto
@@ -42,7 +41,7 @@ def test_the_log_says_what_answers_for_an_index(
 ) -> None:
     checkpoint = make_checkpoint(tmp_path / "checkpoint")
     index = make_index(tmp_path / "index", checkpoint)
-    monkeypatch.setattr("decoding.kernels.choice._numba_is_installed", lambda: False)
+    monkeypatch.setattr("decoding.trie.title_trie._numba_is_installed", lambda: False)
     with caplog.at_level("INFO", logger="service"):
         served = IndexOpener(ModelSpec(checkpoint=str(checkpoint), device="cpu")).open(
             IndexSpec("tiny", index)

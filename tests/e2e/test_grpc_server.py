@@ -13,7 +13,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from decoding.errors import DeadlineExceededError, DecodingCancelledError
 from retrieval.errors import IndexMismatchError
-from service.configuration.config import BatchLimits, QueueLimits
+from service.configuration.server_config import BatchLimits, QueueLimits
 from service.errors import BindError
 from service.pb.genret.v1 import index_service_pb2 as index_pb
 from service.pb.genret.v1 import index_service_pb2_grpc as index_grpc

@@ -11,12 +11,12 @@ import grpc
 import pytest
 
 from retrieval.errors import InputError
-from service.configuration.config import BatchLimits, QueueLimits
-from service.methods import streams
-from service.methods.streams import MAX_HELD_BYTES, MAX_IN_FLIGHT
+from service import methods as streams
+from service.configuration.server_config import BatchLimits, QueueLimits
+from service.methods import MAX_HELD_BYTES, MAX_IN_FLIGHT
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
-from service.serving import quiet
+from service.serving import readiness as quiet
 from tests.service.asynchronous import asynchronous
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import Running, failure, overtaken, running, unpack, until

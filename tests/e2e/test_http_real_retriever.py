@@ -12,11 +12,10 @@ import pytest
 import schemathesis
 from hypothesis import settings
 
-from service.configuration.config import IndexSpec
-from service.configuration.sections import HttpConfig, ModelSpec
-from service.gateway.app import OPENAPI_FILE
+from service.configuration.server_config import HttpConfig, IndexSpec, ModelSpec
+from service.gateway.http_app import OPENAPI_FILE
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.serving.loading import IndexOpener
+from service.serving.models import IndexOpener
 from service.serving.served import ServedIndex
 from service.wire.json import message_from_json, message_to_dict
 from tests.service.asynchronous import asynchronous

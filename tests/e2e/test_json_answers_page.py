@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from decoding.grammar.options import CompileLimits, GrammarOptions
+from decoding.grammar.compile_options import CompileLimits, GrammarOptions
 from decoding.grammar.regular.formats import FORMATS, Enforcement
 from decoding.grammar.schema import keywords
-from retrieval.answers.checks import ANSWER_METHODS
-from retrieval.answers.explanation import explain
+from retrieval.answers.answer_types import ANSWER_METHODS
+from retrieval.answers.schema_explanation import explain
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "json-answers.md").read_text(encoding="utf-8")
@@ -91,7 +91,7 @@ def test_the_grammar_by_hand_prints_what_the_page_says() -> None:
 @pytest.mark.slow
 def test_the_first_answer_is_written(tmp_path: Path) -> None:
     from index_builder.build import build_index
-    from index_builder.config import BuildOptions
+    from index_builder.build_options import BuildOptions
     from retrieval.prompts import CheckpointConfig
     from retrieval.text import TextTokenizer
 

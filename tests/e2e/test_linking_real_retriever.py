@@ -9,9 +9,8 @@ import pytest
 
 from retrieval.types import Mention, RetrieveRequest
 from service.client import AsyncRetrievalClient, CallError
-from service.configuration.config import IndexSpec
-from service.configuration.sections import ModelSpec
-from service.serving.loading import IndexOpener
+from service.configuration.server_config import IndexSpec, ModelSpec
+from service.serving.models import IndexOpener
 from service.serving.served import ServedIndex
 from tests.service.asynchronous import asynchronous
 from tests.service.running_server import retriever_of, running

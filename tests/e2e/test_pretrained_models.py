@@ -20,10 +20,10 @@ from click.testing import CliRunner, Result
 from jsonschema import Draft202012Validator
 
 from retrieval import Mention, Retriever
-from retrieval.answers.types import AnswerRequest
+from retrieval import doctor_command as doctor_cli
+from retrieval.answers.answer_types import AnswerRequest
 from retrieval.checkpoints import find_checkpoint
 from retrieval.defaults import sample_catalogue
-from retrieval.doctor import cli as doctor_cli
 from retrieval.prompts import QUERY_SHOTS, SCHEMA_FILE, CheckpointConfig
 from retrieval.text import TextTokenizer
 from service.main import cli

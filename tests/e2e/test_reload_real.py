@@ -14,19 +14,18 @@ from typing import Any
 import grpc
 import pytest
 
-from retrieval.answers.types import AnswerRequest, AnswerResult
+from retrieval.answers.answer_types import AnswerRequest, AnswerResult
 from retrieval.errors import GenretError
-from retrieval.index.digests import digest_bytes
 from retrieval.index.reader import read_manifest
+from retrieval.index.small_files import digest_bytes
 from retrieval.retriever import Retriever
-from service.configuration.config import IndexSpec, SchemaSpec, ServerConfig
-from service.configuration.sections import ModelSpec
+from service.configuration.server_config import IndexSpec, ModelSpec, SchemaSpec, ServerConfig
 from service.errors import UnservableIndexError
 from service.pb.genret.v1 import index_service_pb2 as index_pb
 from service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
-from service.serving.loading import IndexOpener
+from service.serving.models import IndexOpener
 from service.serving.server import Server
 from tests.service.asynchronous import asynchronous
 from tests.service.changing_index import ChangingIndex

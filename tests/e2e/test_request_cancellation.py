@@ -24,19 +24,18 @@ import pytest
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from decoding.hf_session import TreeSession
-from index_builder.evidence_wish import VectorWish
+from decoding.model.hf_session import TreeSession
+from index_builder.build_options import VectorWish
 from retrieval.ranking.ranker import Ranker
 from retrieval.vectors.embedder import VectorMethod
-from service.configuration.config import IndexSpec
-from service.configuration.sections import HttpConfig, ModelSpec
-from service.gateway import handlers
+from service import methods as queries_module
+from service import methods as retrieval_module
+from service import rpc as observation
+from service.configuration.server_config import HttpConfig, IndexSpec, ModelSpec
+from service.gateway import endpoints as handlers
 from service.gateway.endpoints import ENDPOINTS, NDJSON_TYPE
-from service.methods import queries as queries_module
-from service.methods import retrieval as retrieval_module
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.rpc import observation
-from service.serving.loading import IndexOpener
+from service.serving.models import IndexOpener
 from service.serving.served import ServedIndex
 from tests.service.asynchronous import asynchronous
 from tests.service.fuzzed_server import held_for_requests

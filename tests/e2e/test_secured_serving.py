@@ -19,14 +19,13 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from retrieval.errors import InputError
 from retrieval.types import RetrieveRequest
 from service.client.async_client import AsyncRetrievalClient
-from service.configuration.sections import AuthConfig, HttpConfig, LogConfig, MetricsConfig, TlsConfig
+from service.configuration.server_config import AuthConfig, HttpConfig, LogConfig, MetricsConfig, TlsConfig
 from service.errors import CallError
 from service.pb.genret.v1 import index_service_pb2 as index_pb
 from service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
-from service.security.scopes import Scope
-from service.security.tokens import digest_of, line_of, new_token
+from service.security.bearer_tokens import Scope, digest_of, line_of, new_token
 from tests.service.certificates import Authority
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import Running, failure, running

@@ -16,7 +16,7 @@ import grpc
 import httpx
 import pytest
 
-from service.methods.call import REQUEST_ID_KEY
+from service.call import REQUEST_ID_KEY
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
 from tests.service.tiny_assets import make_checkpoint, make_index

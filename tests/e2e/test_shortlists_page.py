@@ -10,16 +10,15 @@ from pathlib import Path
 import pytest
 
 from index_builder.build import build_index
-from index_builder.config import BuildOptions
-from index_builder.evidence_wish import VectorWish
-from retrieval.entity_scorer import MAX_SCORED_FORMS
+from index_builder.build_options import BuildOptions, VectorWish
+from retrieval.methods.scoring import MAX_SCORED_FORMS
 from retrieval.prompts import CheckpointConfig
-from retrieval.request_checks import DEFAULT_SHORTLIST_SIZE, MAX_SHORTLIST_SIZE
 from retrieval.score_types import MAX_SCORED_TITLES
 from retrieval.text import TextTokenizer
+from retrieval.types import DEFAULT_SHORTLIST_SIZE, MAX_SHORTLIST_SIZE
 from retrieval.vectors.embedder import VectorMethod
 from retrieval.vectors.faiss_index import FLAT_BELOW, MAX_CELLS
-from retrieval.vectors.making import TARGET_RECALL, VectorOptions
+from retrieval.vectors.vector_maker import TARGET_RECALL, VectorOptions
 from tests.service.server_process import ServerProcess
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -40,8 +40,7 @@ from retrieval.errors import (
     SourceError,
 )
 from retrieval.index.reader import Index
-from service.configuration.config import IndexSpec, QueueLimits
-from service.configuration.sections import AuthConfig, HttpConfig
+from service.configuration.server_config import AuthConfig, HttpConfig, IndexSpec, QueueLimits
 from service.errors import (
     MalformedMessageError,
     NotReadyError,
@@ -53,7 +52,7 @@ from service.errors import (
 )
 from service.pb.genret.v1 import index_service_pb2 as index_pb
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.security.tokens import new_token
+from service.security.bearer_tokens import new_token
 from service.serving.served import ServedIndex
 from service.status import TABLE
 from tests.service.asynchronous import asynchronous

@@ -16,9 +16,9 @@ import pytest
 from cryptography import x509
 from grpc import StatusCode
 
-from service.configuration.sections import AuthConfig, TlsConfig
+from service.configuration.server_config import AuthConfig, TlsConfig
 from service.security.authority import Authority
-from service.security.credentials import ssl_context
+from service.security.tls import ssl_context
 from tests.service.certificates import Authority as CertificateAuthority
 from tests.service.certificates import CertificateFiles
 from tests.service.secured_server import Secured, secured

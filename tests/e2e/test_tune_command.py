@@ -13,23 +13,22 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from index_builder import ranking as publishing
+from index_builder import update_evidence as publishing
 from index_builder.publish import work_root
-from retrieval.checkpoint_fingerprint import folder_fingerprint
+from retrieval.checkpoints import folder_fingerprint
 from retrieval.defaults import sample_catalogue, small_model_dir
-from retrieval.entity_scorer import EntityScorer
-from retrieval.evidence.opening import open_evidence
+from retrieval.evidence.evidence import open_evidence
 from retrieval.index.layout import PRIOR_FILE, QUERIES_FILE, RANKING_FILE
 from retrieval.index.priors import Prior, read_priors
 from retrieval.index.reader import Index
 from retrieval.index.versions import live_version
+from retrieval.methods.scoring import EntityScorer
 from retrieval.ranking import prior as prior_module
-from retrieval.ranking import weighing
+from retrieval.ranking import tuned_ranking as weighing
+from retrieval.ranking.evidence_search import EvidenceSearch
 from retrieval.ranking.made_queries import make_queries
-from retrieval.ranking.model import MODEL_LOGPROB, MODEL_PRIOR
 from retrieval.ranking.prior import NULL_QUERIES
-from retrieval.ranking.rankings import NO_MODEL, UNWEIGHED_MODEL, Rankings
-from retrieval.ranking.search import EvidenceSearch
+from retrieval.ranking.rankings import MODEL_LOGPROB, MODEL_PRIOR, NO_MODEL, UNWEIGHED_MODEL, Rankings
 from retrieval.retriever import Retriever
 from retrieval.types import RetrievalResult, RetrieveRequest
 from service.commands import tune as tune_module

@@ -27,9 +27,9 @@ _CONTEXT.set_forkserver_preload(
     [
         "service.main",
         "index_builder.cli",
-        "retrieval.index.cli",
-        "retrieval.evidence.making",
-        "retrieval.ranking.catalogue_fit",
+        "retrieval.index.inspect_command",
+        "retrieval.evidence.field_maker",
+        "retrieval.ranking.fitting",
         "retrieval.vectors.encoder",
         "faiss",
         "tests.index_fixtures",

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from decoding.trie_arrays import TrieDeriver
-from index_builder.array_spill import ArraySpill
+from decoding.trie.trie_arrays import TrieDeriver
+from index_builder.version_files import ArraySpill
 
 ROWS = [(1, 2, 0), (1, 3, 0), (2, 0), (2, 1, 1, 0), (2, 1, 2, 0), (7, 0)]
 

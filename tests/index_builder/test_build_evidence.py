@@ -15,20 +15,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from index_builder.build import BuildSummary, build_index
+from index_builder.build_options import BuildOptions, EvidenceChange, EvidenceWish, VectorChange, VectorWish
 from index_builder.cli import build_command
-from index_builder.config import BuildOptions
-from index_builder.evidence_wish import EvidenceChange, EvidenceWish, VectorChange, VectorWish
 from index_builder.past_queries import QueryFile
 from index_builder.rollback import roll_back
 from index_builder.update import UpdateRequest, UpdateSummary, update_index
 from index_builder.update_cli import update_command
 from retrieval.errors import IndexChecksumError, InputError
 from retrieval.evidence import field
-from retrieval.evidence.evidence import NAMES, TEXTS
-from retrieval.evidence.opening import open_evidence, open_field
-from retrieval.evidence.terms import Characters, fold_all
-from retrieval.index.cli import inspect_command, verify_command
-from retrieval.index.digests import digest_bytes
+from retrieval.evidence.evidence import NAMES, TEXTS, open_evidence, open_field
+from retrieval.evidence.postings import Characters, fold_all
+from retrieval.index.inspect_command import inspect_command, verify_command
 from retrieval.index.layout import (
     EVIDENCE_FILES,
     NAMES_FILE,
@@ -38,6 +35,7 @@ from retrieval.index.layout import (
     VECTORS_FILE,
 )
 from retrieval.index.reader import Index
+from retrieval.index.small_files import digest_bytes
 from retrieval.index.verification import verify
 from retrieval.ranking.rankings import NO_MODEL, Rankings
 from retrieval.vectors.embedder import VectorMethod

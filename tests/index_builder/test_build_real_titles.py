@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from index_builder.build import BuildSummary, build_index
-from index_builder.config import BuildOptions
+from index_builder.build_options import BuildOptions
 from index_builder.update import UpdateRequest, update_index
 from retrieval.index.layout import MANIFEST_FILE
 from retrieval.index.reader import Index

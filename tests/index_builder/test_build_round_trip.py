@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from index_builder import shard_maker
 from index_builder.build import build_index
-from index_builder.config import BuildOptions
+from index_builder.build_options import BuildOptions
 from retrieval.errors import InputError, SourceError
 from retrieval.index.layout import token_type
 from retrieval.index.reader import Index
@@ -269,12 +269,7 @@ def test_options_are_checked(tmp_path: Path, options: dict[str, int]) -> None:
 
 
 def test_more_entities_than_a_record_batch_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (
-        "retrieval.index.entities",
-        "retrieval.index.title_order",
-        "index_builder.entity_writer",
-        "index_builder.entity_survey",
-    ):
+    for module in ("retrieval.index.entities", "index_builder.entity_writer"):
         monkeypatch.setattr(f"{module}.ENTITY_BATCH_ROWS", 4)
     titles = sorted({f"{x}{y}{z}" for x in "abc" for y in "abc" for z in "ab"})
     summary = build(tmp_path, ["title\taliases", *(f"{t}\t{t}A" for t in titles)], ABC)

@@ -15,11 +15,10 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from index_builder import evidence as evidence_module
+from index_builder import evidence_maker as evidence_module
 from index_builder.build import BuildSummary, build_index
-from index_builder.config import BuildOptions
-from index_builder.evidence_wish import VectorChange, VectorWish
-from index_builder.plan import plan_build
+from index_builder.build_options import BuildOptions, VectorChange, VectorWish
+from index_builder.build_plan import plan_build
 from index_builder.rollback import roll_back
 from index_builder.update import UpdateRequest, UpdateSummary, update_index
 from index_builder.update_cli import update_command
@@ -31,7 +30,7 @@ from retrieval.errors import (
 from retrieval.index.layout import EMBEDDER_FILE, VECTORS_FILE
 from retrieval.index.reader import Index
 from retrieval.vectors.embedder import VectorMethod
-from retrieval.vectors.making import VectorOptions
+from retrieval.vectors.vector_maker import VectorOptions
 from tests.index_fixtures import build, character_tokenizer, version_files, write_titles
 from tests.vector_fixtures import FakeVectors, listed, rename
 

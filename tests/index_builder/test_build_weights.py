@@ -12,15 +12,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from index_builder.build import BuildSummary, build_index
+from index_builder.build_options import BuildOptions, VectorChange, VectorWish
+from index_builder.build_plan import plan_build
 from index_builder.cli import build_command
-from index_builder.config import BuildOptions
-from index_builder.evidence_wish import VectorChange, VectorWish
-from index_builder.plan import plan_build
 from index_builder.rollback import roll_back
 from index_builder.update import UpdateRequest, UpdateSummary, update_index
 from index_builder.update_cli import update_command
 from retrieval.errors import GenretError, InputError, SourceError
-from retrieval.index.cli import inspect_command
+from retrieval.index.inspect_command import inspect_command
 from retrieval.index.reader import Index
 from retrieval.index.verification import verify
 from retrieval.index.versions import live_version

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from index_builder.canonical import canonical
+from index_builder.entity_writer import canonical
 
 VALUES = {
     pa.string(): st.none() | st.text("aé𐀐", max_size=3),

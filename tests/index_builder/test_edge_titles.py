@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from index_builder.build import BuildSummary, build_index
-from index_builder.config import BuildOptions
+from index_builder.build_options import BuildOptions
 from retrieval.index.reader import Index
 from retrieval.index.verification import verify
-from retrieval.rejects import Reason
+from retrieval.sources.rejects import Reason
 from retrieval.text import Rendering, TextTokenizer
 from tests.shared_titles import END_TOKENS, load_tokenizer, odd_titles, shared_file
 

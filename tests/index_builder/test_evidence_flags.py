@@ -11,13 +11,13 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from index_builder.build_options import EvidenceChange, EvidenceWish, VectorChange, VectorWish
 from index_builder.cli import build_command
 from index_builder.evidence_flags import build_evidence_flags, update_evidence_flags
-from index_builder.evidence_wish import EvidenceChange, EvidenceWish, VectorChange, VectorWish
 from index_builder.past_queries import QueryFile
 from index_builder.update_cli import update_command
 from retrieval.vectors.embedder import VectorMethod
-from retrieval.vectors.making import VectorOptions
+from retrieval.vectors.vector_maker import VectorOptions
 from tests.index_fixtures import write_titles
 
 Wish = VectorWish | None

@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 
 from index_builder import identities
 from index_builder.identities import resolve_identities
-from index_builder.shard import ShardRun
-from index_builder.shard_writer import ShardWriter
+from index_builder.shards import ShardRun, ShardWriter
 from retrieval.index.layout import ENTITY_ID
 from retrieval.index.manifest import MetadataColumn
-from retrieval.rejects import Reason, Rejects
 from retrieval.sources import Record, numbered_id
+from retrieval.sources.rejects import Reason, Rejects
 
 TITLES = st.sampled_from(["a", "b", "a#", "a#2", "a#2#", "a##2", "a#3", "b#2", "ab"])
 COLUMNS = ("kind",)

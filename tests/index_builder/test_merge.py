@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index_builder import entity_survey
+from index_builder import entity_writer as entity_survey
 from index_builder import runs as runs_module
-from index_builder.memory import MemoryBudget
+from index_builder.build_progress import Silent
+from index_builder.changes import VersionRun
+from index_builder.memory_budget import MemoryBudget, cut
 from index_builder.merge import VersionSpec, write_version
-from index_builder.progress import Silent
-from index_builder.splitters import cut
-from index_builder.version_run import VersionRun
 from retrieval.errors import SourceError
 from retrieval.index.manifest import MetadataColumn
 from retrieval.index.reader import Index

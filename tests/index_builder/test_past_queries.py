@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from index_builder import past_queries
 from index_builder.build import BuildSummary, build_index
-from index_builder.config import BuildOptions
-from index_builder.evidence_wish import EvidenceWish
+from index_builder.build_options import BuildOptions, EvidenceWish
 from index_builder.past_queries import PastQueries, QueryFile
 from retrieval.errors import SourceError
 from tests.index_fixtures import character_tokenizer, past_queries_of, write_titles

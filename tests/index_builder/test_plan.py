@@ -12,13 +12,12 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index_builder import plan as plan_module
+from index_builder import build_plan as plan_module
 from index_builder.build import build_index
-from index_builder.cli import build_command
-from index_builder.config import BuildOptions
-from index_builder.describe import describe_plan
+from index_builder.build_options import BuildOptions
+from index_builder.build_plan import plan_build
+from index_builder.cli import build_command, describe_plan
 from index_builder.faults import ENVIRONMENT_VARIABLE
-from index_builder.plan import plan_build
 from retrieval.errors import IndexDirectoryError, SourceError
 from retrieval.index.layout import EVIDENCE_FILES, RANKING_FILE, ROWS_DIR
 from tests.index_fixtures import character_tokenizer, write_titles

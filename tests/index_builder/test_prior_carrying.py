@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index_builder.prior_carrying import carried_over
+from index_builder.evidence_maker import carried_over
 from retrieval.index.priors import Prior
 from retrieval.index.reader import Index
 from tests.entity_oracle import EntityOracle, with_weights

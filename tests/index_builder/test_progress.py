@@ -4,8 +4,8 @@ import io
 
 import pytest
 
-from index_builder import progress as progress_module
-from index_builder.progress import Bar, LogLines, PhaseClock, Silent
+from index_builder import build_progress as progress_module
+from index_builder.build_progress import Bar, LogLines, PhaseClock, Silent
 
 
 def test_log_lines_come_every_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from index_builder import faults
 from index_builder.build import BuildSummary, build_index
-from index_builder.config import BuildOptions
-from index_builder.memory import MIB
-from index_builder.progress import Silent
+from index_builder.build_options import BuildOptions
+from index_builder.build_progress import Silent
+from index_builder.memory_budget import MIB
 from retrieval.errors import IndexDirectoryError, SourceError
 from retrieval.index.verification import verify
 from retrieval.sources import ColumnMapping, ColumnType

@@ -10,12 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index_builder import shard as shard_module
-from index_builder import shard_writer
+from index_builder import shards as shard_module
 from index_builder.runs import Run
-from index_builder.shard import ShardRun
-from index_builder.shard_layout import ShardShape
-from index_builder.shard_writer import ShardWriter
+from index_builder.shards import ShardRun, ShardShape, ShardWriter
 from retrieval.index.manifest import MetadataColumn
 from retrieval.sources import Record
 
@@ -49,8 +46,7 @@ def write(folder: Path, given: list[tuple[Record, list[list[int]]]]) -> ShardSha
 @given(records(), st.data())
 def test_a_shard_is_a_run(given: list[tuple[Record, list[list[int]]]], data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        for module in (shard_module, shard_writer):  # several batches of texts
-            patch.setattr(module, "TEXTS_BATCH", 3)
+        patch.setattr(shard_module, "TEXTS_BATCH", 3)  # several batches of texts
         path = Path(folder) / "shard"
         shape = write(path, given)
         assert shape == ShardShape.from_json(shape.to_json())

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from index_builder.sort import gather_rows, sort_rows
+from index_builder.runs import gather_rows, sort_rows
 
 
 def _flatten(rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:

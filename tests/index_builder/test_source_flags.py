@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from index_builder import build as build_module
 from index_builder.cli import build_command
-from index_builder.memory import MIB
+from index_builder.memory_budget import MIB
 from index_builder.source_flags import SourceFlags, byte_size, source_flags, typed_column
 from retrieval.index.reader import Index
 from retrieval.sources import ColumnMapping, ColumnType

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.grammar.holes.text_batches import TextBatches
-from index_builder.title_order import title_order
-from retrieval.index.title_order import first_disorder
+from decoding.sorted_texts import TextBatches
+from index_builder.title_sorting import title_order
+from retrieval.index.entities import first_disorder
 
 # Prefixes of one another, NUL bytes, texts that agree over several words.
 PIECES = st.sampled_from([b"", b"\0", b"a", b"ab", b"\x01", b"\xff", b"abcdefgh", "é€😀".encode()])

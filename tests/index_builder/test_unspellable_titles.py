@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from index_builder.tokenize import RowEncoder
+from index_builder.shard_maker import RowEncoder
 from retrieval.errors import SourceError
 from retrieval.index.reader import Index
-from retrieval.rejects import Rejects
 from retrieval.sources import Record
+from retrieval.sources.rejects import Rejects
 from retrieval.text import Rendering, TextTokenizer
 from tests.index_fixtures import END, build
 

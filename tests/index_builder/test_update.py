@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from index_builder import changes, faults
 from index_builder.build import build_index
-from index_builder.config import BuildOptions
+from index_builder.build_options import BuildOptions
 from index_builder.publish import staging
 from index_builder.update import UpdateRequest, UpdateSummary, update_index
 from retrieval.errors import (
@@ -23,10 +23,10 @@ from retrieval.errors import (
     InputError,
     SourceError,
 )
-from retrieval.index.digests import digest_bytes
 from retrieval.index.manifest import MAX_HISTORY, FileEntry, HistoryEntry, extend_history
 from retrieval.index.manifest_entries import MAX_HISTORY_BYTES
 from retrieval.index.reader import Index
+from retrieval.index.small_files import digest_bytes
 from retrieval.index.verification import verify
 from retrieval.index.versions import live_version
 from retrieval.sources import ColumnMapping, ColumnType

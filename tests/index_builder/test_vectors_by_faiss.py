@@ -11,20 +11,19 @@ import pytest
 from click.testing import CliRunner
 
 from index_builder.build import BuildSummary, build_index
-from index_builder.config import BuildOptions
-from index_builder.evidence_plan import plan_vectors
-from index_builder.evidence_wish import VectorChange, VectorWish
+from index_builder.build_options import BuildOptions, VectorChange, VectorWish
+from index_builder.build_plan import plan_vectors
+from index_builder.changes import VersionRun
 from index_builder.runs import Run
 from index_builder.update import UpdateRequest, update_index
-from index_builder.version_run import VersionRun
-from retrieval.index.cli import inspect_command, verify_command
-from retrieval.index.digests import digest_bytes
+from retrieval.index.inspect_command import inspect_command, verify_command
 from retrieval.index.layout import VECTORS_FILE
 from retrieval.index.reader import Index
+from retrieval.index.small_files import digest_bytes
 from retrieval.index.verification import verify
 from retrieval.vectors.embedder import VectorMethod
-from retrieval.vectors.making import VectorOptions
-from retrieval.vectors.shortlister import Shortlister
+from retrieval.vectors.vector_maker import VectorOptions
+from retrieval.vectors.vector_search import Shortlister
 from tests.index_fixtures import character_tokenizer, version_files, write_titles
 from tests.trigram_encoder import DIMENSIONS, TRIGRAMS
 from tests.vector_fixtures import rename

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from index_builder.build import build_index
-from index_builder.config import BuildOptions
+from index_builder.build_options import BuildOptions
 from retrieval import Retriever
 from retrieval.defaults import sample_catalogue, small_model_dir
 from retrieval.errors import ModelError

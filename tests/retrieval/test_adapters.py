@@ -17,13 +17,12 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
 from decoding.errors import ModelLoadError
-from decoding.model_loading import load_pretrained
+from decoding.model.model_loading import load_pretrained
+from index_builder.build_options import check_model
 from index_builder.cli import build_command
-from index_builder.evidence_wish import check_model
 from retrieval import Retriever, checkpoints
-from retrieval.checkpoint_fingerprint import model_fingerprint
-from retrieval.checkpoints import find_checkpoint
-from retrieval.doctor.cli import doctor_command
+from retrieval.checkpoints import find_checkpoint, model_fingerprint
+from retrieval.doctor_command import doctor_command
 from retrieval.errors import InputError, MissingExtraError, ModelError
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import Rendering, TextTokenizer

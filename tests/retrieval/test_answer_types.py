@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from retrieval.answers.types import AnswerRequest, AnswerResult
+from retrieval.answers.answer_types import AnswerRequest, AnswerResult
 from retrieval.errors import InputError
 
 

@@ -17,15 +17,14 @@ import pytest
 
 from decoding.cancellation import CancelToken
 from decoding.errors import DecodingCancelledError
-from decoding.grammar import budget as compile_budget
-from decoding.grammar.options import CompileLimits, GrammarOptions
+from decoding.grammar import compile_options as compile_budget
+from decoding.grammar.compile_options import CompileLimits, GrammarOptions
 from retrieval import Retriever
+from retrieval.answers.answer_types import AnswerRequest, AnswerResult
 from retrieval.answers.answerer import Answerer, AnswerJob
-from retrieval.answers.engine import AnswerEngine
-from retrieval.answers.errors import SchemaRejectedError
-from retrieval.answers.index_set import IndexSet
-from retrieval.answers.shortlist import Finder
-from retrieval.answers.types import AnswerRequest, AnswerResult
+from retrieval.answers.schema_explanation import SchemaRejectedError
+from retrieval.answers.schemas import AnswerEngine
+from retrieval.answers.title_holes import Finder, IndexSet
 from retrieval.answers.validation import AnswerValidator, InvalidAnswerError
 from retrieval.errors import InputError
 from retrieval.index.reader import Index

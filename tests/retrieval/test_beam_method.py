@@ -19,15 +19,14 @@ from decoding.beam_search import BeamResult, beam_search
 from decoding.cancellation import CancelToken
 from decoding.errors import DecodingCancelledError
 from decoding.params import BeamParams
-from decoding.title_trie import TitleTrie
-from retrieval import beam_method
-from retrieval.beam_method import run_beam
-from retrieval.entity_scores import EntityScore, is_proven
+from decoding.trie.title_trie import TitleTrie
 from retrieval.filters.entity_filter import EntityFilter, FilterMaker
 from retrieval.filters.restriction import Restriction
 from retrieval.index.owners import Owners
 from retrieval.index.reader import Index
-from retrieval.tallies import Tally, credit
+from retrieval.methods import decoded_methods as beam_method
+from retrieval.methods.decoded_methods import run_beam
+from retrieval.methods.scoring import EntityScore, Tally, credit, is_proven
 from retrieval.types import RetrievalResult, RetrieveRequest
 from tests.entity_oracle import EntityOracle, owners, shares
 from tests.fakes import TableModel, likely_titles

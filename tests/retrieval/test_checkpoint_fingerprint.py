@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.checkpoint_fingerprint import folder_fingerprint, model_fingerprint
+from retrieval.checkpoints import folder_fingerprint, model_fingerprint
 from retrieval.errors import ModelError
 
 
@@ -43,6 +43,6 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest
     def refuse(file: Path) -> str:
         raise PermissionError(13, "Permission denied", str(file))
 
-    monkeypatch.setattr("retrieval.checkpoint_fingerprint.digest_file", refuse)
+    monkeypatch.setattr("retrieval.checkpoints.digest_file", refuse)
     with pytest.raises(ModelError, match="the checkpoint cannot be read: Permission denied"):
         folder_fingerprint(folder)

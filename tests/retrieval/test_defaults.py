@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from retrieval import checkpoints, defaults
-from retrieval.checkpoint_fingerprint import folder_fingerprint
+from retrieval.checkpoints import folder_fingerprint
 from retrieval.compatibility import default_model_of
 from retrieval.errors import IndexMismatchError, ModelError
 from retrieval.index.reader import Index

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from decoding.params import DiscParams
-from retrieval import Mention, RetrievalResult, Retriever, RetrieveRequest, methods
+from retrieval import Mention, RetrievalResult, Retriever, RetrieveRequest
 from retrieval.errors import InputError
 from retrieval.index.reader import Index
+from retrieval.methods import decoded_methods as methods
 from retrieval.text import TextTokenizer
 from tests.checkpoints import END, checkpoint_config, make_index, train_tokenizer
 from tests.fakes import TableModel, likely_titles

@@ -20,21 +20,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from decoding.constraints import Hypothesis
 from decoding.disc import disc
-from decoding.disc.results import DiscResult
+from decoding.disc.draws import DiscResult
 from decoding.params import DiscParams
-from decoding.title_trie import TitleTrie
-from decoding.types import Hypothesis
+from decoding.trie.title_trie import TitleTrie
 from retrieval import RetrievalResult, Retriever, RetrieveRequest
-from retrieval.beam_method import run_beam
-from retrieval.entity_scores import EntityScore, is_proven
 from retrieval.filters.entity_filter import EntityFilter, FilterMaker, constraint_of, mask_of
 from retrieval.filters.restriction import Restriction
 from retrieval.index.owners import FormOwners
 from retrieval.index.reader import Index
-from retrieval.methods import run_disc
+from retrieval.methods.decoded_methods import run_beam, run_disc
+from retrieval.methods.scoring import EntityScore, Tally, best_first, credit, is_proven, possible
 from retrieval.prompts import CheckpointConfig, PromptTemplate
-from retrieval.tallies import Tally, best_first, credit, possible
 from tests.entity_oracle import EntityOracle, with_weights
 from tests.fakes import TableModel, chi_square, likely_titles
 from tests.index_fixtures import build, character_tokenizer

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrieval.entity_rows import EntityRows
+from retrieval.index.owners import EntityRows
 from retrieval.index.reader import Index
 from retrieval.text import TextTokenizer
 from tests.checkpoints import END, make_index, train_tokenizer

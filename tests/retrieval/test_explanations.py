@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from decoding.language_model import PromptPrefix
-from retrieval import Mention, RetrievalResult, Retriever, RetrieveRequest, explaining
+from retrieval import Mention, RetrievalResult, Retriever, RetrieveRequest
 from retrieval.errors import InputError, ModelError
 from retrieval.explanation import Explanation
 from retrieval.index.reader import Index
+from retrieval.methods import explainer as explaining
+from retrieval.methods.explainer import TokenTexts
 from retrieval.text import TextTokenizer
-from retrieval.token_texts import TokenTexts
 from retrieval.types import KvShare, Timings
 from tests.checkpoints import END, checkpoint_config, make_index, train_tokenizer
 from tests.fakes import TableModel, TableSession, likely_titles

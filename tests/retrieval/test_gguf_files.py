@@ -15,12 +15,11 @@ import torch
 import transformers
 from click.testing import CliRunner
 
-from decoding.model_loading import load_pretrained
+from decoding.model.model_loading import load_pretrained
 from index_builder.cli import build_command
 from retrieval import Retriever, gguf_files
-from retrieval.checkpoint_fingerprint import model_fingerprint
-from retrieval.checkpoints import find_checkpoint
-from retrieval.doctor.cli import doctor_command
+from retrieval.checkpoints import find_checkpoint, model_fingerprint
+from retrieval.doctor_command import doctor_command
 from retrieval.errors import MissingExtraError, ModelError
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import Rendering, TextTokenizer

@@ -21,7 +21,7 @@ HEAVY = ("torch", "transformers", "grpc")
         "from retrieval import Candidate, Entity, Mention, RetrievalResult, RetrieveRequest",
         "from retrieval import Index, title_trie",
         "import retrieval.text, retrieval.prompts, retrieval.index.reader",
-        "import retrieval.linking.cli, retrieval.linking.run",
+        "import retrieval.linking.link_command, retrieval.linking.run",
         "import index_builder.cli",
         "import service.main",
     ],

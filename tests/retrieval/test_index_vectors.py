@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index_builder.evidence_wish import VectorWish
+from index_builder.build_options import VectorWish
 from retrieval import Retriever
 from retrieval.errors import EvidenceMissingError, IndexChecksumError
 from retrieval.index.reader import Index

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from decoding.kv_usage import KvUsage
+from decoding.language_model import KvUsage
 from decoding.row_trees import NodeSpan, RowLayout, RowTrees
-from retrieval.kv_meter import KvMeter
+from retrieval.kv_memory import KvMeter
 from retrieval.types import KvShare
 
 

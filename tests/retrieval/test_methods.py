@@ -16,10 +16,9 @@ from decoding.cancellation import CancelToken
 from decoding.disc import disc
 from decoding.errors import DecodingCancelledError
 from decoding.params import DiscParams
-from decoding.title_trie import TitleTrie
-from retrieval.beam_method import run_beam
+from decoding.trie.title_trie import TitleTrie
 from retrieval.index.reader import Index
-from retrieval.methods import run_disc
+from retrieval.methods.decoded_methods import run_beam, run_disc
 from retrieval.text import TextTokenizer
 from retrieval.types import Candidate, RetrievalResult, RetrieveRequest
 from tests.checkpoints import END, make_index, train_tokenizer

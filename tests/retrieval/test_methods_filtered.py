@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 from torch import Tensor
 
-from decoding.title_trie import TitleTrie
-from retrieval.beam_method import run_beam
+from decoding.trie.title_trie import TitleTrie
 from retrieval.filters.entity_filter import EntityFilter, FilterMaker
-from retrieval.filters.parser import parse
+from retrieval.filters.predicate import parse
 from retrieval.filters.restriction import Restriction
 from retrieval.index.reader import Index
-from retrieval.methods import Outcome, run_disc
+from retrieval.methods.decoded_methods import Outcome, run_beam, run_disc
 from retrieval.text import TextTokenizer
 from retrieval.types import RetrievalResult, RetrieveRequest
 from tests.checkpoints import END, make_index, train_tokenizer

@@ -11,7 +11,7 @@ import torch
 
 from decoding.language_model import PromptPrefix
 from retrieval.errors import InputError
-from retrieval.prefix_store import MIN_PREFIX_TOKENS, PrefixStore
+from retrieval.kv_memory import MIN_PREFIX_TOKENS, PrefixStore
 from tests.fakes import TableModel, TablePrefix
 
 BYTES_PER_TOKEN = 10

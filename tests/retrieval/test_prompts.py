@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from retrieval.defaults import sample_catalogue, sample_queries
 from retrieval.errors import InputError, ModelError
-from retrieval.prompt_encoder import PromptEncoder
+from retrieval.loaded_model import PromptEncoder
 from retrieval.prompts import (
     ANNOTATE,
     BUILT_IN,
@@ -30,7 +30,7 @@ from retrieval.prompts import (
     PromptTemplate,
 )
 from retrieval.text import Rendering, TextTokenizer
-from retrieval.training.catalogue import read_catalogue, read_queries
+from retrieval.training.training_data import read_catalogue, read_queries
 from retrieval.types import Mention
 from tests.checkpoints import END, QUERY, TITLE, checkpoint_config, train_tokenizer
 

@@ -18,18 +18,18 @@ from hypothesis import strategies as st
 
 from decoding.cancellation import CancelToken
 from decoding.errors import DecodingCancelledError
-from index_builder.evidence_wish import EvidenceWish, VectorWish
+from index_builder.build_options import EvidenceWish, VectorWish
 from index_builder.past_queries import QueryFile
 from retrieval import RetrievalResult, Retriever, RetrieveRequest
-from retrieval.decoded import Decoded
 from retrieval.errors import IndexChecksumError, ModelError
 from retrieval.evidence.evidence import FEATURE_NUMBER, KINDS, Asked
 from retrieval.filters.entity_filter import EntityFilter
 from retrieval.index.manifest import Manifest
 from retrieval.index.reader import Index
-from retrieval.ranking.model import MODEL_LOGPROB, Ranked
+from retrieval.methods import batches
+from retrieval.methods.decoded_methods import Decoded
 from retrieval.ranking.ranker import Ranker
-from retrieval.ranking.rankings import NO_MODEL, Rankings
+from retrieval.ranking.rankings import MODEL_LOGPROB, NO_MODEL, Ranked, Rankings
 from retrieval.sources.columns import ColumnMapping
 from retrieval.text import TextTokenizer
 from retrieval.types import KvShare, Timings
@@ -215,10 +215,8 @@ def decoded() -> Iterator[list[Decoded]]:
 
     with pytest.MonkeyPatch.context() as patch:
         for name in ("decode_by_beam", "decode_by_disc"):
-            place = f"retrieval.batch_answerer.{name}"
-            patch.setattr(
-                place, recording(getattr(__import__("retrieval.batch_answerer").batch_answerer, name))
-            )
+            place = f"retrieval.methods.batches.{name}"
+            patch.setattr(place, recording(getattr(batches, name)))
         yield found
 
 

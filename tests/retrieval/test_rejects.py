@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from retrieval.errors import SourceError
-from retrieval.rejects import Reason, Reject, Rejects
+from retrieval.sources.rejects import Reason, Reject, Rejects
 
 
 def test_one_file_is_not_named_again_and_several_are() -> None:

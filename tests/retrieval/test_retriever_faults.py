@@ -138,7 +138,9 @@ def test_a_wide_request_does_not_widen_the_others(index: Index) -> None:
 def test_requests_too_wide_for_one_forward_are_split(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     retriever = counting(index, [], sizes)
-    monkeypatch.setattr("retrieval.batch_runner._MAX_LOGITS_BYTES", 3 * 16 * retriever.model.vocab_size * 4)
+    monkeypatch.setattr(
+        "retrieval.methods.batches._MAX_LOGITS_BYTES", 3 * 16 * retriever.model.vocab_size * 4
+    )
     results = retriever.retrieve_batch([RetrieveRequest(f"q{n}", k=10, method="beam") for n in range(8)])
     assert sizes == [3, 3, 2]
     assert [r.query for r in results if isinstance(r, RetrievalResult)] == [f"q{n}" for n in range(8)]

@@ -16,7 +16,7 @@ from decoding.errors import DeadlineExceededError, DecodingCancelledError
 from decoding.language_model import PromptPrefix
 from retrieval import Mention, RetrievalResult, Retriever, RetrieveRequest
 from retrieval.errors import InputError
-from retrieval.filters import store
+from retrieval.filters import entity_filter as store
 from retrieval.index.reader import Index
 from retrieval.text import TextTokenizer
 from tests.checkpoints import END, checkpoint_config, make_index, train_tokenizer

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from index_builder.evidence_wish import check_model
+from index_builder.build_options import check_model
 from retrieval import Retriever
 from retrieval.defaults import DEFAULT_MODEL_VARIABLE
 from retrieval.errors import (
@@ -297,7 +297,7 @@ def test_hub_checkpoint_brings_its_prompts_and_rendering(
         loaded.append(place)
         return HFLanguageModel.load(checkpoint)
 
-    from decoding.hf_model import HFLanguageModel
+    from decoding.model.hf_model import HFLanguageModel
 
     monkeypatch.setattr("retrieval.retriever.load_model", load)
     with Retriever.open(index, "someone/tiny") as retriever:

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from decoding.grammar.leaves.factory import Leaves
-from decoding.grammar.vocabulary.vocabulary import Vocabulary
-from retrieval.answers.index_set import IndexSet, NamedIndex
+from decoding.grammar.leaves.leaf_factory import Leaves
+from decoding.grammar.vocabulary import Vocabulary
+from retrieval.answers.answer_types import AnswerRequest
 from retrieval.answers.schemas import CompiledSchema, SchemaStore
-from retrieval.answers.types import AnswerRequest
+from retrieval.answers.title_holes import IndexSet, NamedIndex, TitleHoles
 from retrieval.errors import InputError
-from retrieval.filters.store import FilterStore
-from retrieval.holes import TitleHoles
+from retrieval.filters.entity_filter import FilterStore
 from retrieval.index.reader import Index
 from tests.index_fixtures import build, character_tokenizer
 

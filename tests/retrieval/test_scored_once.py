@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
+from decoding.constraints import Hypothesis
 from decoding.row_scores import score_rows
-from decoding.types import Hypothesis
-from index_builder.evidence_wish import EvidenceWish
+from index_builder.build_options import EvidenceWish
 from retrieval import RetrievalResult, Retriever, RetrieveRequest
-from retrieval.beam_method import decode_by_beam
-from retrieval.decoded import Decoded
-from retrieval.entity_scorer import EntityScorer
+from retrieval.methods.decoded_methods import Decoded, decode_by_beam
+from retrieval.methods.scoring import EntityScorer
 from retrieval.prompts import FEW_SHOT
 from tests.checkpoints import checkpoint_config, make_checkpoint, make_index, train_tokenizer
 
@@ -70,7 +69,7 @@ def once(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def anew(once: Retriever) -> Retriever:
     parts = (once.index, once.model, once.tokenizer, once.config)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("retrieval.batch_answerer.EntityScorer", Anew)
+        patch.setattr("retrieval.methods.batches.EntityScorer", Anew)
         return Retriever(*parts, ranker=once.ranker, is_named=False)
 
 
@@ -155,8 +154,8 @@ def test_the_model_is_asked_for_what_no_beam_found_and_nothing_else(
         found.append({row.token_ids for row in outcome.rows.values()})
         return [outcome]
 
-    monkeypatch.setattr("retrieval.entity_scorer.score_rows", recorded_rows)
-    monkeypatch.setattr("retrieval.batch_answerer.decode_by_beam", recorded_beams)
+    monkeypatch.setattr("retrieval.methods.scoring.score_rows", recorded_rows)
+    monkeypatch.setattr("retrieval.methods.batches.decode_by_beam", recorded_beams)
     request = RetrieveRequest("nile river", k=60, beam_size=40)
     mine, theirs = (retriever.retrieve_batch([request])[0] for retriever in (once, anew))
     assert isinstance(mine, RetrievalResult)

@@ -13,7 +13,7 @@ from tokenizers import normalizers
 from decoding.language_model import PromptPrefix
 from retrieval import Mention, RetrievalResult, Retriever, RetrieveRequest
 from retrieval.index.reader import Index
-from retrieval.prefix_store import PrefixStore
+from retrieval.kv_memory import PrefixStore
 from retrieval.prompts import FEW_SHOT, JSON_ANSWER, CheckpointConfig, PromptTemplate
 from retrieval.text import TextTokenizer
 from tests.checkpoints import END, checkpoint_config, make_checkpoint, make_index, train_tokenizer

@@ -20,7 +20,7 @@ CALLS = {
     "yaml.full_load_all", "yaml.unsafe_load", "yaml.unsafe_load_all",
 }  # fmt: skip
 # Who may import what all the same, and for what; the calls above are refused there too.
-ALLOWED = {"service/ray_serve/serve_file.py": {"yaml"}}  # writes a file for `serve deploy`
+ALLOWED = {"service/ray_serve/deployment.py": {"yaml"}}  # writes a file for `serve deploy`
 # Keyword arguments that make a harmless call one that runs what it reads.
 ARGUMENTS = {"allow_pickle": True, "shell": True, "weights_only": False, "use_safetensors": False}
 

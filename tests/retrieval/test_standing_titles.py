@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from decoding.grammar.grammar import HoleValue
-from decoding.grammar.leaves.hole import HoleName
-from retrieval.answers.standing import standing
+from decoding.grammar.json_grammar import HoleValue
+from decoding.grammar.leaves.leaf import HoleName
+from retrieval.answers.validation import standing
 
 TITLES, PEOPLE = HoleName("titles"), HoleName("people")
 

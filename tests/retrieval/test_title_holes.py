@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from decoding.grammar.holes.text_batches import TextBatches
 from decoding.grammar.holes.text_leaf import TextLeaf
-from decoding.grammar.leaves.factory import Leaves
-from decoding.grammar.leaves.hole import HoleError, HoleLeaf, HoleName
-from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from decoding.grammar.leaves.leaf import HoleError, HoleLeaf, HoleName
+from decoding.grammar.leaves.leaf_factory import Leaves
+from decoding.grammar.vocabulary import Vocabulary
+from decoding.sorted_texts import TextBatches
 from index_builder.build import build_index
-from index_builder.config import BuildOptions
+from index_builder.build_options import BuildOptions
 from index_builder.update import UpdateRequest, update_index
-from retrieval.filters.store import FilterStore
-from retrieval.holes import TitleHoles
-from retrieval.index.digests import digest_bytes
+from retrieval.answers.title_holes import TitleHoles
+from retrieval.filters.entity_filter import FilterStore
 from retrieval.index.reader import Index
+from retrieval.index.small_files import digest_bytes
 from retrieval.index.verification import verify
 from tests.index_fixtures import build, character_tokenizer, version_files
 from tests.shared_titles import odd_titles

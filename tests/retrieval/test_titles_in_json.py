@@ -12,14 +12,13 @@ import jsonschema
 import numpy as np
 import pytest
 
-from decoding.grammar.compiler import compile_schema
+from decoding.grammar.compile_options import GrammarOptions
 from decoding.grammar.errors import InvalidSchemaError, UnsatisfiableSchemaError
-from decoding.grammar.grammar import Grammar
-from decoding.grammar.leaves.factory import Leaves
-from decoding.grammar.options import GrammarOptions
-from decoding.grammar.vocabulary.vocabulary import Vocabulary
-from retrieval.filters.store import FilterStore
-from retrieval.holes import TitleHoles
+from decoding.grammar.json_grammar import Grammar, compile_schema
+from decoding.grammar.leaves.leaf_factory import Leaves
+from decoding.grammar.vocabulary import Vocabulary
+from retrieval.answers.title_holes import TitleHoles
+from retrieval.filters.entity_filter import FilterStore
 from retrieval.index.reader import Index
 from tests.index_fixtures import build, character_tokenizer
 

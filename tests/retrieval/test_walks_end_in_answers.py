@@ -13,12 +13,11 @@ import pytest
 import torch
 
 from benchmarks.harness.answer_schemas import SCHEMAS, AnswerSchema
-from decoding.grammar.compiler import compile_schema
+from decoding.grammar.compile_options import GrammarOptions
 from decoding.grammar.constraint import GrammarConstraint
 from decoding.grammar.errors import VocabularyError
-from decoding.grammar.grammar import Grammar
-from decoding.grammar.leaves.factory import Leaves
-from decoding.grammar.options import GrammarOptions
+from decoding.grammar.json_grammar import Grammar, compile_schema
+from decoding.grammar.leaves.leaf_factory import Leaves
 from retrieval.answers.validation import AnswerValidator, InvalidAnswerError
 from tests.json_tokenizers import KINDS
 

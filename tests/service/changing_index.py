@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from index_builder.build import build_index
-from index_builder.config import BuildOptions
-from index_builder.evidence_wish import EvidenceWish, VectorWish
+from index_builder.build_options import BuildOptions, EvidenceWish, VectorWish
 from index_builder.update import UpdateRequest, update_index
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import TextTokenizer

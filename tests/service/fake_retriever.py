@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from decoding.cancellation import CancelToken
 from decoding.errors import DecodingError
-from retrieval.answers.types import AnswerEntity, AnswerRequest, AnswerResult
+from retrieval.answers.answer_types import AnswerEntity, AnswerRequest, AnswerResult
 from retrieval.errors import GenretError, InputError
 from retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
 from retrieval.types import (

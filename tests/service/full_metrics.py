@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.configuration.config import BatchLimits, QueueLimits
-from service.observability.metrics import Metrics
-from service.observability.state import ServerState
-from service.serving.caches import CacheCounts
-from service.serving.lanes import Lanes
+from service.configuration.server_config import BatchLimits, QueueLimits
+from service.observability.metrics import Metrics, ServerState
+from service.serving.batching import Lanes
 from service.serving.readiness import Readiness
-from service.serving.served import IndexTable
+from service.serving.served import CacheCounts, IndexTable
 from tests.service.fake_retriever import FakeRetriever, served
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from decoding.hf_session import TreeSession
+from decoding.model.hf_session import TreeSession
 from service.serving.served import ServedIndex
 from tests.service.running_server import retriever_of
 

@@ -14,15 +14,13 @@ from typing import Any, cast
 import httpx
 from starlette.applications import Starlette
 
-from service.configuration.sections import TlsConfig
-from service.gateway.app import make_app
+from service.configuration.server_config import TlsConfig
+from service.gateway.http_app import make_app
 from service.gateway.http_server import HttpServer
-from service.methods.indexes import IndexMethods
-from service.methods.retrieval import RetrievalMethods
+from service.methods import IndexMethods, RetrievalMethods
 from service.observability.metrics import Metrics
-from service.serving.batching import Batcher
+from service.serving.batching import Batcher, Lanes
 from service.serving.executor import DeviceExecutor
-from service.serving.lanes import Lanes
 from service.serving.readiness import Readiness, State
 from service.serving.reload import Reloaded, Reloader
 from service.serving.served import IndexTable, ServedIndex
@@ -78,7 +76,7 @@ async def gateway(
     await readiness.announce(state)
     retrieval = RetrievalMethods(table, lanes, readiness, config, compiler)
     reloader = FakeReloader(table)
-    describing = IndexMethods(table, readiness, cast(Reloader, reloader))
+    describing = IndexMethods(table, readiness, cast("Reloader", reloader))
     app = make_app(retrieval, describing, readiness, authority, metrics or Metrics(), config)
     try:
         yield Gateway(app, lanes, readiness, retrieval, describing, reloader)

@@ -16,7 +16,7 @@ from google.rpc import status_pb2
 from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 
-from service.serving.listeners import SERVICES as API
+from service.serving.server import SERVICES as API
 
 SERVICES = (*API, health.SERVICE_NAME, reflection.SERVICE_NAME)
 CLIENT_DEADLINE_S = 90.0

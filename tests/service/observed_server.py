@@ -9,12 +9,11 @@ from typing import Any
 
 import grpc
 
-from service.configuration.sections import LogConfig
+from service.configuration.server_config import LogConfig
 from service.observability.metrics import Metrics
 from service.observability.tracing import Tracing
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.rpc.malformed import MalformedMessageInterceptor
-from service.rpc.observation import ObservationInterceptor
+from service.rpc import MalformedMessageInterceptor, ObservationInterceptor
 
 SERVICE = "genret.v1.RetrievalService"
 _HANDLERS: dict[str, Callable[..., Any]] = {

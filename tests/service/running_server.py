@@ -16,11 +16,10 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from retrieval.retriever import Retriever
-from service.configuration.config import IndexSpec, ServerConfig
+from service.configuration.server_config import IndexSpec, ServerConfig
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
-from service.serving.loading import IndexOpener
-from service.serving.responder import Responder
+from service.serving.models import IndexOpener, Responder
 from service.serving.served import ServedIndex
 from service.serving.server import Server
 from tests.service.fake_retriever import FakeRetriever, served

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from service.configuration.config import ServerConfig
 from service.configuration.kinds import Checkpoint, FilePath, Number, Switch, Whole, Word
 from service.configuration.resolve import Resolved, resolve
+from service.configuration.server_config import ServerConfig
 from service.configuration.settings import NAME, Key, Setting
 
 # What has to be said beside a setting so that the rules between settings hold.

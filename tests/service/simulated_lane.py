@@ -6,7 +6,7 @@ import heapq
 import random
 from dataclasses import dataclass, field
 
-from service.configuration.config import BatchLimits, QueueLimits
+from service.configuration.server_config import BatchLimits, QueueLimits
 from service.errors import OverloadedError
 from service.serving.admission import Admission
 

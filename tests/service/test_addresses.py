@@ -8,8 +8,8 @@ from click.testing import CliRunner
 from retrieval.errors import InputError
 from retrieval.types import RetrieveRequest
 from service.client import RetrievalClient
-from service.client.failures import failed_call
-from service.configuration.config import check_address
+from service.client.calls import failed_call
+from service.configuration.server_config import check_address
 from service.errors import MESSAGE_TOO_LARGE, CallError
 from service.main import cli
 

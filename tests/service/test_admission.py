@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.answers.types import AnswerRequest, AnswerResult
+from retrieval.answers.answer_types import AnswerRequest, AnswerResult
 from retrieval.errors import GenretError
 from retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
 from retrieval.types import RetrievalResult, RetrieveRequest
-from service.configuration.config import BatchLimits, QueueLimits
+from service.configuration.server_config import BatchLimits, QueueLimits
 from service.errors import OverloadedError
 from service.serving.admission import TITLE_TOKENS, Admission, done_tokens, estimate_tokens
 from service.serving.served import EvidenceDescription, IndexDescription

@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from service.configuration.config import IndexSpec, ServerConfig
-from service.configuration.sections import AuthConfig, HttpConfig, TlsConfig
+from service.configuration.server_config import AuthConfig, HttpConfig, IndexSpec, ServerConfig, TlsConfig
 from service.errors import PermissionDeniedError, UnauthenticatedError
 from service.pb.genret.v1 import index_service_pb2, retrieval_service_pb2
 from service.security.authority import Authority
-from service.security.scopes import METHOD_SCOPES, Scope
-from service.security.tokens import digest_of
+from service.security.bearer_tokens import METHOD_SCOPES, Scope, digest_of
 
 READ, ADMIN = "r" * 22 + "ead-Token_1", "a" * 22 + "dmin-Token_2"
 CONFIG = ServerConfig(indexes=(IndexSpec("any", Path("any")),))

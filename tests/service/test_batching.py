@@ -16,7 +16,7 @@ from decoding.cancellation import CancelToken
 from decoding.errors import DeadlineExceededError, DecodingCancelledError
 from retrieval.errors import InputError
 from retrieval.types import RetrievalResult, RetrieveRequest
-from service.configuration.config import BatchLimits, QueueLimits
+from service.configuration.server_config import BatchLimits, QueueLimits
 from service.errors import NotReadyError, OverloadedError
 from service.serving.admission import Admission
 from service.serving.batching import Answer, Batcher

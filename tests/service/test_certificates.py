@@ -11,10 +11,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from retrieval.errors import InputError
-from service.configuration.sections import AuthConfig, TlsConfig
+from service.configuration.server_config import AuthConfig, TlsConfig
 from service.security import authority
-from service.security.certificates import load_certificates, warn_of_doubts
-from service.security.credentials import server_credentials, ssl_context
+from service.security.tls import load_certificates, server_credentials, ssl_context, warn_of_doubts
 from tests.service.certificates import Authority, CertificateFiles, PrivateKey, write_key
 from tests.service.secured_server import secured
 

@@ -11,9 +11,9 @@ import pytest
 import service.client
 from retrieval.errors import InputError
 from service.client import AsyncRetrievalClient, ClientOptions, RetrievalClient
-from service.client.options import OptionChanges
+from service.client.client_options import OptionChanges
 from service.status import failure_of
-from service.wire.status import error_from_status, failure_to_proto
+from service.wire.rpc_status import error_from_status, failure_to_proto
 
 
 def test_every_option_can_be_a_keyword() -> None:

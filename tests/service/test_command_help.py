@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from index_builder.cli import build_command
-from service.commands.serve_options import SettingOption
+from service.commands.serve import SettingOption
 from service.main import COMMANDS, cli
 
 # Their options are settled with their own rooms; what is said of them here does not hold for them yet.

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from service.configuration.config import IndexSpec, SchemaSpec
 from service.configuration.resolve import ConfigurationError
-from service.configuration.sections import ModelSpec
+from service.configuration.server_config import IndexSpec, ModelSpec, SchemaSpec
 from service.main import cli
 from tests.service.setting_samples import resolved
 

@@ -14,7 +14,7 @@ from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.serving.served import IndexDescription
 from service.wire.replies import batch_reply_from_proto, reply_from_proto, reply_to_proto
 from service.wire.requests import request_from_proto, request_to_proto
-from service.wire.status import status_from_bytes
+from service.wire.rpc_status import status_from_bytes
 
 INDEX = IndexDescription("i", "v", "d", 3, 2, "m", "cpu")
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.answers.types import AnswerEntity, AnswerRequest, AnswerResult
+from retrieval.answers.answer_types import AnswerEntity, AnswerRequest, AnswerResult
 from retrieval.errors import InputError
 from retrieval.types import Entity, KvShare, Timings
 from service.pb.genret.v1 import retrieval_service_pb2 as pb

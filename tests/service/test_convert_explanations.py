@@ -14,8 +14,12 @@ from retrieval.explanation import STATES, Explanation, ExplanationDraw, Explanat
 from retrieval.types import RetrievalResult, RetrieveRequest
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.serving.served import IndexDescription
-from service.wire.explanation import explanation_from_proto, explanation_to_proto
-from service.wire.replies import reply_from_proto, reply_to_proto
+from service.wire.replies import (
+    explanation_from_proto,
+    explanation_to_proto,
+    reply_from_proto,
+    reply_to_proto,
+)
 from service.wire.requests import request_from_proto, request_to_proto
 
 _COUNTS = st.integers(0, 2**32 - 1)

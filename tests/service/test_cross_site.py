@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from service.errors import PermissionDeniedError
-from service.security.cross_site import refuse_cross_site, refuse_foreign_host
+from service.security.authority import refuse_cross_site, refuse_foreign_host
 
 OWN = {"host": "search.example:8080"}
 

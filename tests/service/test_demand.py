@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.configuration.config import BatchLimits, QueueLimits
+from service.configuration.server_config import BatchLimits, QueueLimits
 from service.errors import OverloadedError
-from service.serving.admission import Admission
-from service.serving.demand import Demand
+from service.serving.admission import Admission, Demand
 from tests.service.simulated_lane import Device, Lane
 
 CPU = Device(per_batch_s=0.055, per_request_s=0.0235)

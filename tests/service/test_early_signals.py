@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from service.commands.serve import _signals_before_the_server
-from service.configuration.sections import LogConfig
+from service.configuration.server_config import LogConfig
 from service.observability.logs import announce
 
 

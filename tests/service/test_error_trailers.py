@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from service.status import Failure, FieldViolation
-from service.wire.status import failure_to_proto
+from service.wire.rpc_status import failure_to_proto
 from tests.service.asynchronous import asynchronous
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import failure, running

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.gateway.static_files import STATIC_DIRECTORY
+from service.gateway.http_app import STATIC_DIRECTORY
 
 # Text and the ground it stands on.
 PAIRS = (

@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.answers.types import AnswerRequest, AnswerResult
+from retrieval.answers.answer_types import AnswerRequest, AnswerResult
 from retrieval.errors import ModelError
 from retrieval.types import RetrievalResult, RetrieveRequest
-from service.configuration.config import QueueLimits
+from service.configuration.server_config import QueueLimits
 from service.errors import OverloadedError
-from service.serving.admission import Admission, estimate_tokens
-from service.serving.forecast import Forecast, open_tokens, used_tokens
+from service.serving.admission import Admission, Forecast, estimate_tokens, open_tokens, used_tokens
 
 PROOF = RetrieveRequest("q", k=2, exact=True, exact_budget=1_000)
 ANSWER = AnswerRequest("q", True, max_tokens=400)

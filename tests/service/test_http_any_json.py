@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from service.gateway.endpoints import ENDPOINTS, NDJSON_TYPE, Endpoint
-from service.gateway.errors import HTTP_STATUS
+from service.gateway.http_calls import HTTP_STATUS
 from tests.service.any_message import STRINGS, scalar
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.fuzzed_server import LEGAL, SERVER_LIMIT_S, Code

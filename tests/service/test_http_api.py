@@ -11,9 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from service.configuration.config import QueueLimits
-from service.configuration.sections import AuthConfig, HttpConfig
-from service.gateway.errors import HTTP_STATUS
+from service.configuration.server_config import AuthConfig, HttpConfig, QueueLimits
+from service.gateway.http_calls import HTTP_STATUS
 from service.observability.metrics import Metrics
 from service.security.authority import Authority
 from service.serving.readiness import State

@@ -8,8 +8,8 @@ from collections import Counter
 import httpx
 import pytest
 
-from service.configuration.sections import HttpConfig
-from service.serving import quiet
+from service.configuration.server_config import HttpConfig
+from service.serving import readiness as quiet
 from tests.service.asynchronous import asynchronous
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import Running, running, until

@@ -5,8 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from service.observability.metrics import Metrics
-from service.observability.monitoring_app import monitoring_app
+from service.observability.metrics import Metrics, monitoring_app
 from service.serving.readiness import Readiness
 from tests.service.asynchronous import asynchronous
 from tests.service.http_gateway import http_client

@@ -14,9 +14,10 @@ import httpx
 import pytest
 
 from retrieval.errors import InputError
-from service.configuration.sections import TlsConfig
+from service.configuration.server_config import TlsConfig
 from service.errors import BindError
-from service.gateway import calls, http_server
+from service.gateway import http_calls as calls
+from service.gateway import http_server
 from service.gateway.http_server import HttpServer
 from tests.service.asynchronous import asynchronous
 from tests.service.certificates import Authority

@@ -11,7 +11,7 @@ import grpc
 import httpx
 import pytest
 
-from service.configuration.sections import HttpConfig, MetricsConfig
+from service.configuration.server_config import HttpConfig, MetricsConfig
 from service.errors import BindError
 from service.serving.server import Server
 from tests.service.asynchronous import asynchronous

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.configuration.sections import LogConfig
+from service.call import CallScope, entered
+from service.configuration.server_config import LogConfig
 from service.observability.logs import JsonFormatter, TextFormatter, configure
-from service.observability.scope import CallScope, entered
 
 _NAMES = ("", "genret.requests", "uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi", "tests.logs")
 LOG = logging.getLogger("tests.logs")

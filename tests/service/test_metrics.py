@@ -15,17 +15,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from decoding.cancellation import CancelToken
 from decoding.errors import DeadlineExceededError
-from retrieval.answers.types import AnswerRequest
+from retrieval.answers.answer_types import AnswerRequest
 from retrieval.score_types import ScoreRequest
 from retrieval.types import RetrieveRequest
-from service.configuration.config import BatchLimits, QueueLimits
+from service.configuration.server_config import BatchLimits, QueueLimits
 from service.errors import NotReadyError, OverloadedError
-from service.observability.buckets import geometric
-from service.observability.lanes import LaneObservations
-from service.observability.metrics import Metrics
-from service.observability.state import ServerState
+from service.observability.metrics import Metrics, ServerState, geometric
+from service.observability.observations import LaneObservations
+from service.serving.batching import Lanes
 from service.serving.executor import DeviceExecutor
-from service.serving.lanes import Lanes
 from service.serving.readiness import Readiness, State
 from service.serving.served import IndexTable
 from tests.service.fake_retriever import FakeRetriever, served

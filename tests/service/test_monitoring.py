@@ -13,9 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
 from retrieval.errors import IndexDirectoryError
-from service.configuration.sections import HttpConfig, LogConfig, MetricsConfig
-from service.observability.metrics import Metrics
-from service.observability.monitoring_app import monitoring_app
+from service.configuration.server_config import HttpConfig, LogConfig, MetricsConfig
+from service.observability.metrics import Metrics, monitoring_app
 from service.serving.readiness import Readiness, State
 from tests.service.fake_retriever import FakeRetriever, served
 from tests.service.running_server import failure, running, until

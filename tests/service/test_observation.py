@@ -10,14 +10,12 @@ from typing import Any
 import grpc
 import pytest
 
-from service.configuration.sections import LogConfig
-from service.methods.call import REQUEST_ID_KEY
-from service.observability.scope import current_scope
+from service.call import REQUEST_ID_KEY, current_scope
+from service.configuration.server_config import LogConfig
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.rpc.call import call_of
-from service.rpc.observation import host_of
+from service.rpc import call_of, host_of
 from service.security.authority import PRINCIPAL, Principal
-from service.security.scopes import Scope
+from service.security.bearer_tokens import Scope
 from tests.service.observed_server import SERVICE, Observed, observed
 from tests.service.running_server import overtaken, until
 

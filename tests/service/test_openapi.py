@@ -10,9 +10,9 @@ import jsonschema
 import pytest
 
 from retrieval.errors import InputError
-from service.gateway.app import OPENAPI_FILE
 from service.gateway.endpoints import ENDPOINTS
-from service.gateway.openapi.constraints import CONSTRAINTS, REQUIRED
+from service.gateway.http_app import OPENAPI_FILE
+from service.gateway.openapi import CONSTRAINTS, REQUIRED
 from service.pb.genret.v1 import index_service_pb2 as index_pb
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.wire.answers import answer_request_from_proto
@@ -33,7 +33,7 @@ BLANKS = [key for key, rules in CONSTRAINTS.items() if "pattern" in rules and no
 
 def test_the_document_is_that_of_the_proto() -> None:
     pytest.importorskip("grpc_tools")
-    from service.gateway.openapi.__main__ import rendered
+    from service.gateway.openapi import rendered
     from tests.service.test_proto_stubs import PROTO
 
     assert OPENAPI_FILE.read_text(encoding="utf-8") == rendered(PROTO), (

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.serving.pace import Pace
+from service.serving.admission import Pace
 
 
 def test_before_any_batch_nothing_is_known() -> None:

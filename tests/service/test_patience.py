@@ -9,10 +9,9 @@ import time
 import pytest
 
 from decoding.errors import DeadlineExceededError
-from service.configuration.config import BatchLimits, QueueLimits
+from service.configuration.server_config import BatchLimits, QueueLimits
 from service.errors import OverloadedError
-from service.serving.admission import Admission
-from service.serving.patience import Patience
+from service.serving.admission import Admission, Patience
 from tests.service.asynchronous import asynchronous
 from tests.service.running_server import until
 

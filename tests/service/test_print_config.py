@@ -13,12 +13,11 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.configuration.config import IndexSpec, SchemaSpec, ServerConfig
-from service.configuration.config_text import config_text
 from service.configuration.kinds import Checkpoint, FilePath, Kind, Number, Switch, Whole, Word
 from service.configuration.resolve import resolve
-from service.configuration.sections import ModelSpec
+from service.configuration.server_config import IndexSpec, ModelSpec, SchemaSpec, ServerConfig
 from service.configuration.settings import SETTINGS, Setting
+from service.configuration.sources import config_text
 from service.main import cli
 from tests.service.setting_samples import resolved
 

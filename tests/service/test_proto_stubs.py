@@ -104,7 +104,7 @@ def test_everything_in_the_sources_is_commented(source: Path) -> None:
 
 
 def test_no_rpc_is_declared_that_is_not_implemented() -> None:
-    from service.rpc import servicers as servicer
+    from service import rpc as servicer
 
     for source in SOURCES:
         for service in descriptor(source).service:

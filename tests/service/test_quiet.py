@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from service.serving.quiet import Quiet
+from service.serving.readiness import Quiet
 from tests.service.asynchronous import asynchronous
 from tests.service.turned_clock import TurnedClock
 

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from decoding.errors import DeadlineExceededError
-from service.rpc.refusal import refuse
+from service.rpc import refuse
 from tests.service.asynchronous import asynchronous
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import running

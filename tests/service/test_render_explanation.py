@@ -13,8 +13,7 @@ from rich.console import Console
 from retrieval.explanation import Explanation, ExplanationDraw, ExplanationNode
 from retrieval.types import RetrievalResult
 from service.client.reply import IndexRef, Reply
-from service.commands.render import as_json
-from service.commands.render_explanation import as_tree
+from service.commands.render import as_json, as_tree
 
 
 def node(

@@ -5,9 +5,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from service.gateway import calls, http_server
-from service.security.scopes import METHOD_SCOPES, Scope
-from service.security.tokens import MAX_CHARACTERS, MAX_LIVE, MIN_CHARACTERS, line_of
+from service.gateway import http_calls as calls
+from service.gateway import http_server
+from service.security.bearer_tokens import (
+    MAX_CHARACTERS,
+    MAX_LIVE,
+    METHOD_SCOPES,
+    MIN_CHARACTERS,
+    Scope,
+    line_of,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 TEXT = " ".join(PAGE.read_text("utf-8").split())

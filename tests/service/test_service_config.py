@@ -8,23 +8,21 @@ from typing import Any
 import pytest
 
 from retrieval.errors import InputError
-from service.configuration.config import (
+from service.configuration.server_config import (
     BatchLimits,
-    IndexSpec,
-    QueueLimits,
-    SchemaSpec,
-    ServerConfig,
-    is_loopback,
-    join_address,
-)
-from service.configuration.rules import RulesError
-from service.configuration.sections import (
     HttpConfig,
+    IndexSpec,
     LogConfig,
     MetricsConfig,
     ModelSpec,
+    QueueLimits,
+    RulesError,
+    SchemaSpec,
+    ServerConfig,
     TlsConfig,
     TracingConfig,
+    is_loopback,
+    join_address,
 )
 
 ONE = (IndexSpec("a", Path("a")),)

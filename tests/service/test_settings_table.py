@@ -11,10 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from service.commands.serve import serve_command
-from service.configuration.config import IndexSpec, SchemaSpec, ServerConfig
-from service.configuration.reference import renewed
-from service.configuration.sections import ModelSpec
-from service.configuration.settings import SETTINGS, Setting
+from service.configuration.server_config import IndexSpec, ModelSpec, SchemaSpec, ServerConfig
+from service.configuration.settings import SETTINGS, Setting, renewed
 from service.main import cli
 from tests.service.setting_samples import resolved, sample
 
@@ -116,6 +114,6 @@ def test_switches_are_switched_both_ways(setting: Setting) -> None:
 
 def test_the_manual_has_the_table_as_it_is() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert renewed(page) == page, "run: python -m service.configuration.reference docs/configuration.md"
+    assert renewed(page) == page, "run: python -m service.configuration.settings docs/configuration.md"
     for setting in SETTINGS:
         assert f"| `{setting.dotted}` |" in page

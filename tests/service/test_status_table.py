@@ -43,7 +43,7 @@ from service.errors import (
     UnservableIndexError,
 )
 from service.status import TABLE, failure_of
-from service.wire.status import error_from_status, failure_to_proto
+from service.wire.rpc_status import error_from_status, failure_to_proto
 from tests.service.running_server import unpack
 
 # error, code, types of the details

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from service.methods.stream_room import StreamRoom
+from service.methods import StreamRoom
 from tests.service.asynchronous import asynchronous
 
 

@@ -8,8 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from service.main import cli
-from service.security.scopes import Scope
-from service.security.tokens import read_token_file
+from service.security.bearer_tokens import Scope, read_token_file
 
 
 @pytest.mark.parametrize(("options", "scope"), [([], Scope.READ), (["--scope", "admin"], Scope.ADMIN)])

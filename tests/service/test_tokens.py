@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval.errors import InputError
-from service.security import tokens as tokens_module
-from service.security.scopes import Scope
-from service.security.tokens import TokenSet, line_of, new_token, parse_tokens, read_token_file
+from service.security import bearer_tokens as tokens_module
+from service.security.bearer_tokens import Scope, TokenSet, line_of, new_token, parse_tokens, read_token_file
 from service.security.watched_files import WatchedFiles
 
 A, B, C = "a-token-of-16-ch", "b-token-of-16-ch", "c-token-of-16-ch"

@@ -22,11 +22,11 @@ from opentelemetry.trace import SpanKind, StatusCode
 from retrieval.errors import MissingExtraError
 from retrieval.score_types import ScoreRequest
 from retrieval.types import RetrieveRequest
-from service.configuration.sections import TracingConfig
-from service.methods.call import REQUEST_ID_KEY
+from service.call import REQUEST_ID_KEY
+from service.configuration.server_config import TracingConfig
 from service.observability import tracing
-from service.observability.lanes import LaneObservations
 from service.observability.metrics import Metrics
+from service.observability.observations import LaneObservations
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from tests.service.fake_retriever import fake_result, fake_scores
 from tests.service.observed_server import observed
@@ -247,8 +247,8 @@ class _Absent:
 
 def test_nothing_of_opentelemetry_is_imported_before_it_is_asked_for() -> None:
     lines = (
-        "import sys, service.rpc.observation",
-        "from service.configuration.sections import TracingConfig",
+        "import sys, service.rpc",
+        "from service.configuration.server_config import TracingConfig",
         "from service.observability.tracing import start",
         "start(TracingConfig(), '1.2.3')",
         "print([name for name in sys.modules if name.startswith('opentelemetry')])",

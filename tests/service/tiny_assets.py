@@ -13,8 +13,7 @@ from tokenizers.trainers import BpeTrainer
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from index_builder.build import build_index
-from index_builder.config import BuildOptions
-from index_builder.evidence_wish import VectorWish
+from index_builder.build_options import BuildOptions, VectorWish
 from retrieval.prompts import BUILT_IN, CheckpointConfig, PromptTemplate
 from retrieval.text import TextTokenizer
 

@@ -1,4 +1,4 @@
-"""Configurations: stacks of levels, each made once.
+"""Builds configurations, the parse stacks of levels, each made once, and finds the bytes that they force.
 
 A configuration is a level on top of another configuration, so that stacks share what they have in common and
 equal stacks are one object. Those that a token leads to are states and get a number.
@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from decoding.grammar.automaton.cursor import DIES, GOES_ON, Cursor, Enclosing
-from decoding.grammar.automaton.levels import Level, Levels, Pop, Push
-from decoding.grammar.automaton.memory import Memory
+from decoding.grammar.automaton.levels import Level, Levels, Memory, Pop, Push
 from decoding.grammar.automaton.nodes import LeafFrame
-from decoding.grammar.leaves.sparse_leaf import SparseLeaf
+from decoding.grammar.leaves.leaf import SparseLeaf
 
 # Measured with their share of the tables.
 _CONFIGURATION_BYTES = 220
@@ -239,3 +238,35 @@ class Configurations:
                 return self._levels.level(((frame.node(after), parents),)), place
             state = after
             place += 1
+
+
+def forced(configurations: Configurations, start: Configuration, limit: int) -> bytes:
+    """Follow the only byte that is allowed, as long as there is only one and the text cannot end.
+
+    Args:
+        configurations: Of the grammar.
+        start: Where to begin.
+        limit: Most bytes.
+    """
+    written = bytearray()
+    configuration = start
+    while len(written) < limit and not configuration.is_complete:
+        allowed = _allowed(configuration)
+        if allowed is None or len(allowed) != 1:
+            break
+        following = configurations.after(configuration, bytes(allowed))
+        assert following is not None  # a level lists nothing that is not allowed
+        configuration = following
+        written += bytes(allowed)
+    return bytes(written)
+
+
+def _allowed(configuration: Configuration) -> tuple[int, ...] | None:
+    """The bytes that may come next; None where they are too many to list."""
+    level, below = configuration.level, configuration.below
+    out = level.out
+    if out is None or not level.ended:
+        return out
+    assert below is not None  # values are in something
+    behind = below.level.complete(level.ended).out
+    return None if behind is None else out + behind

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from itertools import count
 
-from decoding.grammar.automaton.nodes import LeafFrame, Node, Pushes
-from decoding.grammar.automaton.whitespace import BLANK, LINE_BREAK, START, Whitespace
+from decoding.grammar.automaton.nodes import BLANK, LINE_BREAK, START, LeafFrame, Node, Pushes, Whitespace
+from decoding.grammar.compile_options import GrammarOptions
 from decoding.grammar.leaves.leaf import Leaf
-from decoding.grammar.options import GrammarOptions
 from decoding.grammar.shapes import ArrayShape, ObjectShape, Option, ValueNode
 
 QUOTE, COMMA, COLON = 0x22, 0x2C, 0x3A

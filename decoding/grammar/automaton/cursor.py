@@ -29,9 +29,8 @@ from decoding.grammar.automaton.containers import (
     ObjectFrame,
 )
 from decoding.grammar.automaton.levels import Entry
-from decoding.grammar.automaton.nodes import LeafFrame, Node
-from decoding.grammar.automaton.whitespace import BLANK, LINE_BREAK, START
-from decoding.grammar.leaves.sparse_leaf import SparseLeaf
+from decoding.grammar.automaton.nodes import BLANK, LINE_BREAK, START, LeafFrame, Node
+from decoding.grammar.leaves.leaf import SparseLeaf
 from decoding.grammar.shapes import Option
 
 _ONLY = (0,)

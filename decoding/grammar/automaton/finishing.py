@@ -1,14 +1,18 @@
-"""The shortest way to end a text: of those of fewest bytes the first in byte order.
+"""Bounds the tokens that it takes to end a text from any state, by the shortest ways to end it.
 
-Whitespace costs nothing here and is written only where it must be, so that what shapes say of compact JSON is
-exact. A shortest text has the property that behind each of its bytes its rest is the shortest text again,
-which is what lets a budget be kept to the token.
+Of the ways of fewest bytes the first in byte order is taken. Whitespace costs nothing here and is written
+only where it must be, so that what shapes say of compact JSON is exact. A shortest text has the property that
+behind each of its bytes its rest is the shortest text again, which is what lets a budget be kept to the
+token. Bounds are kept by state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
 
 from decoding.grammar.automaton.configurations import Configuration, Configurations
 from decoding.grammar.automaton.containers import (
@@ -22,13 +26,106 @@ from decoding.grammar.automaton.containers import (
     Frames,
     ObjectFrame,
 )
-from decoding.grammar.automaton.levels import Level
-from decoding.grammar.automaton.memory import Memory
+from decoding.grammar.automaton.levels import Level, Levels, Memory
 from decoding.grammar.automaton.nodes import LeafFrame, Node
-from decoding.grammar.automaton.walker import Walk
-from decoding.grammar.budget import check_time
+from decoding.grammar.automaton.token_masks import Walk
+from decoding.grammar.compile_options import check_time
 from decoding.grammar.leaves.leaf import Leaf
 from decoding.grammar.shapes import Option
+from decoding.grammar.token_trie import fewest_tokens
+from decoding.grammar.vocabulary import Vocabulary
+
+_BOUND_BYTES = 200
+# Completions of more bytes are not written out to be counted in tokens: a schema may ask for 10^9 items.
+_LONGEST_WRITTEN = 1 << 16
+
+
+class Budgets:
+    """Bounds on the tokens that end texts.
+
+    Args:
+        vocabulary: Whose tokens.
+        levels: Of the grammar.
+        frames: Of the grammar.
+        configurations: Of the grammar.
+        memory: Counts what is kept.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        levels: Levels,
+        frames: Frames,
+        configurations: Configurations,
+        memory: Memory,
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._levels = levels
+        self._configurations = configurations
+        self._memory = memory
+        self._finishing = Finishing(frames, configurations, memory)
+        self._enough: dict[Configuration, int] = {}
+        self._most: dict[Configuration, int | None] = {}
+
+    def clear(self) -> None:
+        """Forget what has been found."""
+        self._finishing.clear()
+        self._enough = {}
+        self._most = {}
+
+    def enough(self, configuration: Configuration) -> int:
+        """Tokens of the shortest completion, end token included; `cheap_bound` where that is very long.
+
+        Raises:
+            VocabularyError: no tokens write it.
+        """
+        found = self._enough.get(configuration)
+        if found is None:
+            if self._finishing.distance(configuration) > _LONGEST_WRITTEN:
+                return self.cheap_bound(configuration)
+            text = self._finishing.text(configuration)
+            found = self._enough[configuration] = fewest_tokens(text, self._vocabulary.root) + 1
+            self._memory.num_bytes += _BOUND_BYTES
+        return found
+
+    def cheap_bound(self, configuration: Configuration) -> int:
+        """No less than `enough`, and found without writing the completion.
+
+        Every token writes a byte, and there is a blank for a comma or a colon at most.
+        """
+        return 2 * self._finishing.distance(configuration) + 1
+
+    def most_behind(self, configuration: Configuration) -> int | None:
+        """No allowed token leads to where `enough` is more; None where no bound is known."""
+        if configuration in self._most:
+            return self._most[configuration]
+        walk = Walk(
+            self._levels, self._configurations, configuration, self._vocabulary.root, is_recorded=True
+        )
+        farthest = self._finishing.farthest(walk)
+        most = self._most[configuration] = None if farthest is None else 2 * farthest + 1
+        self._memory.num_bytes += _BOUND_BYTES
+        return most
+
+    def fitting(
+        self, configuration: Configuration, tokens: NDArray[np.int64], left: int
+    ) -> NDArray[np.bool_]:
+        """Behind which of some allowed tokens `enough` is less than `left`. Shape: (n,), bool."""
+        end, bytes_of = self._vocabulary.end_token_id, self._vocabulary.bytes_of
+        known: dict[Configuration, bool] = {}
+        fits = []
+        for token in tokens.tolist():
+            if token == end:
+                fits.append(left > 0)
+                continue
+            after = self._configurations.after(configuration, bytes_of(token) or b"")
+            assert after is not None  # the token is allowed
+            found = known.get(after)
+            if found is None:
+                found = known[after] = self.cheap_bound(after) < left or self.enough(after) < left
+            fits.append(found)
+        return np.array(fits, dtype=np.bool_)
+
 
 _BLANK, _COMMA, _COLON, _QUOTE = b" ", b",", b":", b'"'
 # What follows a key takes at least this: a colon, a value, a closing bracket.

@@ -1,4 +1,4 @@
-"""Levels: all threads' nodes at one depth of nesting, each with the nodes of the level below that it is in.
+"""Builds levels of the parse stack: all threads' nodes at one depth of nesting, with their parents below.
 
 The bytes of a JSON text decide how deep it is nested, so all threads that read the same text stand at one
 depth, and a stack of levels determinises the automaton: alternatives run side by side without multiplying.
@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import Any, final
 
 from decoding.grammar.automaton.containers import DONE, DocumentFrame, Frames
-from decoding.grammar.automaton.memory import Memory
 from decoding.grammar.automaton.nodes import LeafFrame, Node
 from decoding.grammar.shapes import ValueNode
 
@@ -260,3 +259,16 @@ def _number(node: Node) -> int:
 
 def _entry_order(entry: Entry) -> tuple[int, tuple[int, ...]]:
     return entry[0].id, entry[1]
+
+
+class Memory:
+    """A running count, shared by the tables of one grammar.
+
+    Attributes:
+        num_bytes: Of everything that is held.
+    """
+
+    __slots__ = ("num_bytes",)
+
+    def __init__(self) -> None:
+        self.num_bytes = 0

@@ -1,14 +1,15 @@
-"""Which tokens a single thread lets through: its places are walked without making nodes and levels of them.
+"""Finds the tokens that a single thread lets through without making nodes and levels: a fast path of `Walk`.
 
 Almost every place that tokens pass on their way, behind a comma or in front of a key, is passed by one
 thread only. What it does there is what its frame says; only where it splits in two do levels have to be made,
-so that alternatives run in lockstep.
+so that alternatives run in lockstep. What tokens write of the whitespace at one place, and where they may go
+on behind it, is found once for all grammars and kept with the place in the trie.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from decoding.grammar.automaton.configurations import Configuration, Configurations
 from decoding.grammar.automaton.containers import (
@@ -35,14 +36,11 @@ from decoding.grammar.automaton.containers import (
     ObjectFrame,
 )
 from decoding.grammar.automaton.cursor import Enclosing, made
-from decoding.grammar.automaton.gaps import gap_at
 from decoding.grammar.automaton.levels import Entry, Level, Levels
-from decoding.grammar.automaton.nodes import LeafFrame
-from decoding.grammar.automaton.whitespace import START
-from decoding.grammar.leaves.leaf import Leaf, LeafTokens
-from decoding.grammar.leaves.sparse_leaf import SparseLeaf
+from decoding.grammar.automaton.nodes import START, LeafFrame, Whitespace
+from decoding.grammar.leaves.leaf import Leaf, LeafTokens, SparseLeaf
 from decoding.grammar.shapes import Option
-from decoding.grammar.vocabulary.token_node import TokenNode
+from decoding.grammar.token_trie import TokenNode
 
 _ONLY = (0,)
 _Container = ArrayFrame | ObjectFrame | DocumentFrame
@@ -433,3 +431,54 @@ class Threads:
         out = level.out
         assert out is not None  # containers list their bytes
         self._walk.follow(node, level, out, self._walk.configurations.made(below), height)
+
+
+class Gap(NamedTuple):
+    """The whitespace that tokens write at one place.
+
+    Attributes:
+        tokens: Those that write nothing else before they end.
+        rest: What others write behind it, none of it included, as one place of the trie: punctuation is read
+            once for all the ways to write the whitespace.
+    """
+
+    tokens: tuple[int, ...]
+    rest: TokenNode
+
+
+def gap_at(node: TokenNode, whitespace: Whitespace, blanks: int, is_behind_separator: bool) -> Gap:
+    """The whitespace behind a node of the trie; kept with the node, for all grammars.
+
+    Args:
+        node: Where the whitespace begins, or goes on.
+        whitespace: The rules.
+        blanks: What has been read of it.
+        is_behind_separator: Whether it is behind a comma or a colon.
+    """
+    # One number: a tuple would be made and hashed at every place of every walk.
+    key = whitespace.rules << 32 | blanks + 1 << 1 | is_behind_separator
+    gap: Gap | None = node.gaps.get(key)
+    if gap is None:
+        gap = node.gaps[key] = _find(node, whitespace, blanks, is_behind_separator)
+    return gap
+
+
+def _find(node: TokenNode, whitespace: Whitespace, blanks: int, is_behind_separator: bool) -> Gap:
+    tokens: list[int] = []
+    places: list[TokenNode] = []
+    waiting = [(node, blanks)]
+    while waiting:
+        place, state = waiting.pop()
+        if not whitespace.must_come(state, is_behind_separator):
+            places.append(place)
+        for byte in whitespace.bytes_at(state, is_behind_separator):
+            child = place.children.get(byte)
+            after = whitespace.after(state, byte, is_behind_separator)
+            if child is not None and after is not None:
+                tokens += child.tokens
+                waiting.append((child, after))
+    going_on = [place for place in places if place.children]
+    if len(going_on) == 1:
+        return Gap(tuple(tokens), going_on[0])
+    positions = sorted({position for place in going_on for position in place.positions})
+    return Gap(tuple(tokens), TokenNode(node.trie, tuple(positions), has_tokens=False))

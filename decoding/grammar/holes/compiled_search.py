@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.grammar.holes.place import Place
-from decoding.grammar.holes.search import Walked
 from decoding.grammar.holes.search_loops import narrow, walk
-from decoding.grammar.holes.sorted_texts import SortedTexts
+from decoding.grammar.holes.text_places import Place, Walked
 from decoding.grammar.leaves.leaf import FEW_TOKENS
-from decoding.kernels.compiling import keep_nothing
+from decoding.numba_compiling import keep_nothing
+from decoding.sorted_texts import SortedTexts
 
 if TYPE_CHECKING:
-    from decoding.grammar.vocabulary.flat_trie import FlatTrie
-    from decoding.grammar.vocabulary.vocabulary import Vocabulary
+    from decoding.grammar.token_trie import FlatTrie
+    from decoding.grammar.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
 

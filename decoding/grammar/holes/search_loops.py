@@ -9,14 +9,14 @@ Texts lie in pieces of the file that is mapped, so they come as addresses. Argum
 Among each other the loops hand on the addresses of both arrays: an array as an argument is seven words that
 are copied in every call.
 
-Modes of places are numbered as in `decoding.grammar.holes.place`.
+Modes of places are numbered as in `decoding.grammar.holes.text_places`.
 """
 
 import numba
 import numpy as np
 import numpy.typing as npt
 
-from decoding.kernels.compiling import compiled, pointer
+from decoding.numba_compiling import compiled, pointer
 
 Longs = npt.NDArray[np.int64]
 Ints = npt.NDArray[np.int32]

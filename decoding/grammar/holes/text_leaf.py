@@ -1,24 +1,45 @@
-"""JSON strings that must be one of millions of sorted texts, such as the titles of an index.
+"""Lets JSON strings be one of millions of sorted texts, such as the titles of an index.
 
 The texts are not made into an automaton: a state is a run of the sorted order and how far it is written
-(`decoding.grammar.holes.place`), packed into an int. States need no table, so nothing grows with what is
-asked for, and every state stays valid for ever.
+(`decoding.grammar.holes.text_places`), packed into an int. States need no table, so nothing grows with what
+is asked for, and every state stays valid for ever.
+
+`TextSearcher` finds the tokens of a vocabulary that go on with one of the texts: in Python or, once `warm_up`
+has been called where numba is there, in compiled loops. Compiling takes seconds, so no request ever does it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+import heapq
+import logging
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from decoding.grammar.holes.place import FINAL, PLAIN, START, WRITTEN, Place, pack, spelled, unpack
-from decoding.grammar.holes.search import Search
-from decoding.grammar.holes.shortest import ShortestTexts
-from decoding.grammar.holes.sorted_texts import SortedTexts
-from decoding.grammar.holes.text_searcher import TextSearcher
-from decoding.grammar.holes.widest import widest_places
-from decoding.grammar.leaves.hole import HoleName
-from decoding.grammar.leaves.leaf import LeafTokens
-from decoding.grammar.leaves.token_cache import TokenCache
-from decoding.grammar.vocabulary.token_node import TokenNode
+import numpy as np
+import numpy.typing as npt
+
+from decoding.grammar.errors import VocabularyError
+from decoding.grammar.holes.text_places import (
+    ESCAPED_BYTES,
+    FINAL,
+    PLAIN,
+    START,
+    WRITTEN,
+    Place,
+    Search,
+    pack,
+    spelled,
+    unpack,
+)
+from decoding.grammar.leaves.leaf import FEW_TOKENS, Exit, HoleName, LeafTokens, TokenCache
+from decoding.grammar.token_trie import TokenNode
+from decoding.sorted_texts import SortedTexts, TextBatches
+
+if TYPE_CHECKING:
+    from decoding.grammar.holes.compiled_search import CompiledSearch
+    from decoding.grammar.vocabulary import Vocabulary
+
 
 # Runs of more texts have their bytes listed only where there is but one.
 _MAX_LISTED_TEXTS = 8
@@ -32,7 +53,7 @@ _LEAF_BYTES = 2048
 
 
 class TextLeaf:
-    """Sorted texts as a leaf (`decoding.grammar.leaves.hole.HoleLeaf`).
+    """Sorted texts as a leaf (`decoding.grammar.leaves.leaf.HoleLeaf`).
 
     Args:
         name: What schemas call the set.
@@ -163,3 +184,215 @@ class TextLeaf:
 
     def _place(self, state: int) -> Place:
         return unpack(state, len(self._texts))
+
+
+logger = logging.getLogger(__name__)
+
+
+class TextSearcher:
+    """Walks one vocabulary's trie beside sorted texts.
+
+    Args:
+        vocabulary: Whose trie.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        self._compiled: CompiledSearch | None = None
+
+    def require(self, texts: TextBatches, spelled: Callable[[bytes], bytes]) -> None:
+        """Check that the vocabulary can write every text, by one pass over their bytes.
+
+        A vocabulary that has all bytes of UTF-8 is not compared with the texts.
+
+        Args:
+            texts: Any texts.
+            spelled: How a byte, or a character, of a text is written.
+
+        Raises:
+            VocabularyError: names the first text that it cannot write, and what is missing.
+        """
+        writable = self.vocabulary.writable
+        if writable.has_all_bytes:
+            return
+        for unit in texts.units(writable.is_of_bytes):
+            missing = writable.missing(spelled(unit))
+            if missing:
+                title = texts.first_with(unit).decode("utf-8", "backslashreplace")
+                character = missing.decode("utf-8", "backslashreplace")
+                lacked = f"byte {missing.hex()}" if writable.is_of_bytes else f"character {character!r}"
+                raise VocabularyError(
+                    f"the model's tokenizer cannot write the title {title!r}: "
+                    f"it has no token for the {lacked}"
+                )
+
+    def warm_up(self) -> None:
+        """Compile the loops where numba is there and works."""
+        if self._compiled is not None:
+            return
+        try:
+            from decoding.grammar.holes.compiled_search import CompiledSearch
+        except ImportError:
+            return
+        try:
+            self._compiled = CompiledSearch(self.vocabulary)
+        except Exception as error:  # an installation that does not fit together fails in ways of its own
+            logger.warning("numba is installed but does not work: %r; titles are searched in Python", error)
+
+    def narrow(self, texts: SortedTexts, place: Place, byte: int) -> Place | None:
+        """The place behind one byte of JSON, None where no text goes on with it."""
+        if self._compiled is not None:
+            return self._compiled.narrow(texts, place, byte)
+        return Search(texts).narrow(place, byte)
+
+    def tokens(self, texts: SortedTexts, place: Place, node: TokenNode) -> LeafTokens:
+        """The tokens below a node that go on with some text (`Leaf.tokens`)."""
+        if self._compiled is not None:
+            tokens, mask, exits = self._compiled.walk(texts, place, node.positions)
+        else:
+            tokens, mask, exits = Search(texts).walk(place, self.vocabulary.trie, node.positions)
+        rests = (Exit(0, self.vocabulary.rest(exits)),) if exits else ()
+        if tokens is None:
+            return LeafTokens((), mask, rests)
+        if len(tokens) <= FEW_TOKENS:
+            return LeafTokens(tuple(sorted(tokens)), None, rests)
+        many = self.vocabulary.packed(tokens)
+        many.flags.writeable = False
+        return LeafTokens((), many, rests)
+
+
+def widest_places(texts: SortedTexts, searcher: TextSearcher, least: int) -> Iterator[Place]:
+    """Yield places behind the opening quote and whole tokens, the one with the most texts first.
+
+    Args:
+        texts: At least one.
+        searcher: Of the vocabulary.
+        least: Places with fewer texts are left out.
+    """
+    start = Place(0, len(texts), 0, PLAIN)
+    seen = {start}
+    waiting = [(-len(texts), start)]
+    while waiting:
+        _, place = heapq.heappop(waiting)
+        yield place
+        for after in _behind_tokens(texts, searcher, place, least):
+            if after not in seen:
+                seen.add(after)
+                heapq.heappush(waiting, (after.begin - after.end, after))
+
+
+def _behind_tokens(texts: SortedTexts, searcher: TextSearcher, place: Place, least: int) -> Iterator[Place]:
+    trie = searcher.vocabulary.trie
+    byte, end, begin = trie.byte_view, trie.end_view, trie.token_begin_view
+    # (where a subtree ends, the place at its root) from the outermost to the one we are in
+    open_places = [(end[0], place)]
+    position = 1
+    while position < end[0]:
+        while position >= open_places[-1][0]:
+            open_places.pop()
+        after = searcher.narrow(texts, open_places[-1][1], byte[position])
+        if after is None or after.mode != PLAIN or after.end - after.begin < least:
+            position = end[position]
+            continue
+        if begin[position] < begin[position + 1]:
+            yield after
+        open_places.append((end[position], after))
+        position += 1
+
+
+# Texts of a block; the shortest length of each block is kept, 2 bytes.
+_BLOCK = 64
+_LONGEST = (1 << 16) - 1
+_AT_ONCE = 1 << 18
+_ESCAPED = frozenset(ESCAPED_BYTES)
+
+Longs = npt.NDArray[np.int64]
+
+
+class ShortestTexts:
+    """Finds shortest texts; a wide run is looked at by blocks.
+
+    Args:
+        texts: At least one.
+    """
+
+    def __init__(self, texts: SortedTexts) -> None:
+        self._texts = texts
+
+    @cached_property
+    def _blocks(self) -> npt.NDArray[np.uint16]:
+        """Bytes of the shortest text of each block, no more than 65,535. Shape: (ceil(n / 64),)."""
+        order = self._texts.order
+        shortest = np.empty(-(-len(order) // _BLOCK), dtype=np.uint16)
+        for begin in range(0, len(order), _AT_ONCE):
+            lengths = self._texts.batches.lengths(order[begin : begin + _AT_ONCE])
+            least = np.minimum.reduceat(lengths, np.arange(0, len(lengths), _BLOCK))
+            first = begin // _BLOCK
+            shortest[first : first + len(least)] = np.minimum(least, _LONGEST)
+        return shortest
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the blocks."""
+        return 2 * -(-len(self._texts) // _BLOCK)
+
+    def spelling(self, begin: int, end: int, depth: int) -> bytes:
+        """The shortest spelling from a depth on of all texts of a run, of equally short ones the first."""
+        best: bytes | None = None
+        length = self._least(begin, end, -1)
+        while length is not None and (best is None or length - depth <= len(best)):
+            for position in self._positions(begin, end, length):
+                text = self._texts.text(position)[depth:]
+                plain = not _ESCAPED.intersection(text)
+                spelling = text if plain else spelled(text)
+                if best is None or (len(spelling), spelling) < (len(best), best):
+                    best = spelling
+                if plain:
+                    break  # those behind it are no shorter, and none of them is spelled before it
+            if best is not None and len(best) == length - depth:
+                break
+            length = self._least(begin, end, length)
+        if best is None:
+            raise ValueError(f"expected a run of texts, got [{begin}, {end})")
+        return best
+
+    def _least(self, begin: int, end: int, above: int) -> int | None:
+        """The least length above some length."""
+        length = self._texts.length
+        head, whole, tail = _parts(begin, end)
+        found = [size for part in (head, tail) for position in part if (size := length(position)) > above]
+        blocks = self._blocks[whole.start : whole.stop]
+        longer = blocks[blocks > above]
+        least = int(longer.min()) if len(longer) else _LONGEST
+        # The shortest text of a block may be too short, and others of it not. That comes to many blocks only
+        # where all texts of some length have escapes.
+        some = blocks <= above
+        if least < _LONGEST:
+            found.append(least)
+        else:
+            some |= blocks == _LONGEST
+        for block in (np.flatnonzero(some) + whole.start).tolist():
+            found += [size for position in _positions_of(block) if (size := length(position)) > above]
+        return min(found, default=None)
+
+    def _positions(self, begin: int, end: int, length: int) -> Iterator[int]:
+        """The positions of the texts of a run that have some length, ascending."""
+        head, whole, tail = _parts(begin, end)
+        some = self._blocks[whole.start : whole.stop] <= min(length, _LONGEST)
+        blocks = (np.flatnonzero(some) + whole.start).tolist()
+        for part in (head, *map(_positions_of, blocks), tail):
+            for position in part:
+                if self._texts.length(position) == length:
+                    yield position
+
+
+def _parts(begin: int, end: int) -> tuple[range, range, range]:
+    """The positions of a run before its whole blocks, these blocks, and the positions behind them."""
+    first = -(-begin // _BLOCK)
+    behind = max(end // _BLOCK, first)
+    head = range(begin, min(first * _BLOCK, end))
+    return head, range(first, behind), range(max(behind * _BLOCK, head.stop), end)
+
+
+def _positions_of(block: int) -> range:
+    return range(block * _BLOCK, (block + 1) * _BLOCK)

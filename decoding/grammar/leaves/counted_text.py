@@ -1,18 +1,30 @@
-"""Strings of any content, of a bounded number of characters, with every legal escape."""
+"""Makes leaves of strings of any content and a bounded number of characters, with every legal escape.
+
+Length bounds need to know how many characters each token begins: tokens are grouped by that number once for
+a vocabulary.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from decoding.grammar.leaves.dfa_leaf import DfaLeaf
-from decoding.grammar.leaves.leaf import LeafTokens
-from decoding.grammar.leaves.string_table import QUOTE, all_strings
-from decoding.grammar.leaves.string_tokens import StringTokens
-from decoding.grammar.leaves.table_walk import TableWalker
-from decoding.grammar.leaves.token_cache import TokenCache
-from decoding.grammar.vocabulary.token_node import TokenNode
-from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from decoding.grammar.leaves.leaf import FEW_TOKENS, Exit, LeafTokens, TokenCache
+from decoding.grammar.leaves.table_walk import Table, TableWalker, ranges
+from decoding.grammar.regular.byte_dfa import ByteDfa
+from decoding.grammar.regular.dfa import Dfa
+from decoding.grammar.regular.json_spelling import spell_any_text, spell_texts
+from decoding.grammar.token_trie import TokenNode
+from decoding.grammar.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from decoding.grammar.token_trie import FlatTrie
+
 
 # Places in the trie at which strings may stand; grammars with many patterns lay many of them over each other.
 _MAX_PROFILES = 4096
@@ -208,3 +220,119 @@ class CountedTextLeaf:
             return None
         remaining = self._any.longest_token if self._most is None else self._most - count
         return self._any.tokens(inner, node, self._least - count, remaining)
+
+
+Ints = NDArray[np.int32]
+
+
+class StringTokens:
+    """The tokens below some places of the trie that go on with a string of any content.
+
+    A token's *begun* characters are those whose first byte it writes in the string; the quote is none.
+
+    Args:
+        vocabulary: Whose tokens.
+        walker: Of the vocabulary.
+        strings: All strings that can be written,
+        table: and their automaton as walks read it.
+        state: Of the table, at the places.
+        positions: The places.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        walker: TableWalker,
+        strings: Strings,
+        table: Table,
+        state: int,
+        positions: tuple[int, ...],
+    ) -> None:
+        self._vocabulary = vocabulary
+        trie = vocabulary.trie
+        places, states, begun = walker.trace(table, state, positions, (strings.body, QUOTE))
+        closing = states == strings.done
+        exits = np.flatnonzero(closing & (trie.end[places] > places + 1))
+        self._exits = list(zip(places[exits].tolist(), begun[exits].tolist(), strict=True))
+        tokens, numbers = _tokens_at(trie, places[closing], begun[closing])
+        self._closing = list(zip(tokens.tolist(), numbers.tolist(), strict=True))
+        tokens, numbers = _tokens_at(trie, places[~closing], begun[~closing])
+        self._staying = tokens[np.argsort(numbers, kind="stable")]
+        # How many of them begin at most so many characters.
+        self._bounds: list[int] = np.cumsum(np.bincount(numbers, minlength=1)).tolist()
+        ends = [number for _, number in self._exits + self._closing]
+        self.most_needed = max(ends, default=-1) + 1
+        self.most_begun = max(len(self._bounds) - 1, self.most_needed)
+        self._staying_masks: dict[int, NDArray[np.uint32]] = {}
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the tokens and of the masks made so far."""
+        masks = len(self._staying_masks) * self._vocabulary.num_words * 4
+        return self._staying.nbytes + masks + 100 * (len(self._exits) + len(self._closing))
+
+    def within(self, least: int, most: int) -> LeafTokens:
+        """Those that begin at most `most` characters, and close the string only behind at least `least`."""
+        ended: list[int] = [token for token, number in self._closing if least <= number <= most]
+        exits = [place for place, number in self._exits if least <= number <= most]
+        rests = (Exit(0, self._vocabulary.rest(exits)),) if exits else ()
+        num_staying = self._bounds[min(most, len(self._bounds) - 1)]
+        if num_staying + len(ended) <= FEW_TOKENS:
+            few = ended + self._staying[:num_staying].tolist()
+            return LeafTokens(tuple(sorted(few)), None, rests)
+        mask = self._staying_mask(num_staying).copy()
+        for token in ended:
+            mask[token >> 5] |= np.uint32(1 << (token & 31))
+        mask.flags.writeable = False
+        return LeafTokens((), mask, rests)
+
+    def warm_up(self) -> None:
+        """Make the masks of all bounds."""
+        for num_staying in self._bounds:
+            self._staying_mask(num_staying)
+
+    def _staying_mask(self, num_staying: int) -> NDArray[np.uint32]:
+        mask = self._staying_masks.get(num_staying)
+        if mask is None:
+            mask = self._vocabulary.packed(self._staying[:num_staying])
+            self._staying_masks[num_staying] = mask
+        return mask
+
+
+def _tokens_at(trie: FlatTrie, places: Ints, numbers: Ints) -> tuple[Ints, Ints]:
+    """List the tokens that end at some places, each with its place's number."""
+    runs, owner = ranges(trie.token_begin[places], trie.token_begin[places + 1])
+    return trie.tokens[runs], numbers[owner]
+
+
+QUOTE = ord('"')
+
+
+class Strings(NamedTuple):
+    """All strings, of those that can be written.
+
+    A string's characters begin where a byte other than the quote leads out of `body`.
+
+    Attributes:
+        automaton: Starts in state 0, before the opening quote.
+        body: The state between two characters.
+        done: The state behind the closing quote.
+    """
+
+    automaton: ByteDfa
+    body: int
+    done: int
+
+
+def all_strings(writable: ByteDfa | None = None, canonical: bool = False) -> Strings:
+    """The automaton of all JSON strings.
+
+    Args:
+        writable: The texts that can be written at all, the quote among them; None: all.
+        canonical: Whether every text has one spelling, or every escape of JSON is allowed.
+    """
+    automaton = spell_texts(Dfa.everything()) if canonical else spell_any_text()
+    if writable is not None:
+        automaton = automaton & writable
+    body = automaton.step(0, QUOTE)
+    return Strings(automaton, body, automaton.step(body, QUOTE))

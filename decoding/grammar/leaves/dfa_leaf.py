@@ -1,17 +1,27 @@
-"""A leaf over an automaton: patterns, formats, numbers, enums, sets of keys, strings of any kind."""
+"""Makes a leaf of an automaton: patterns, formats, numbers, enums, sets of keys, strings of any kind.
+
+The tokens of most states are nearly those of another state, their *model*, which treats nearly all texts
+alike and whose tokens are known already. Behind the opening quote of a key nearly every text is a key that
+the schema does not speak of. So nearly all tokens are those of any string, which every grammar shares, and
+only what leads along the keys given by name has to be looked at.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Hashable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
 
-from decoding.grammar.leaves.leaf import Exit, LeafTokens
-from decoding.grammar.leaves.models import StateModels, is_like
+import numpy as np
+from numpy.typing import NDArray
+
+from decoding.grammar.leaves.leaf import Exit, LeafTokens, TokenCache
 from decoding.grammar.leaves.table_walk import FEW_PLACES, Table, TableWalker
-from decoding.grammar.leaves.token_cache import TokenCache
-from decoding.grammar.regular.byte_dfa import ByteDfa
-from decoding.grammar.vocabulary.token_node import TokenNode
+from decoding.grammar.regular.byte_dfa import ByteDfa, Overlay
+from decoding.grammar.regular.minimise import Row
+from decoding.grammar.regular.product import together
+from decoding.grammar.token_trie import TokenNode
+from decoding.grammar.vocabulary import Vocabulary
 
 # States with more bytes than these are walked under the table.
 MAX_LISTED_EDGES = 8
@@ -182,3 +192,210 @@ class DfaLeaf:
 def _is_alive(state: int) -> bool:
     """Every state of an automaton can reach the end of a text."""
     return True
+
+
+# A pair of states that differ in more bytes is not compared, nor are more bytes of pairs looked at together.
+_MOST_BYTES = 128
+_MOST_LOOKED_AT = 1500
+_CLEARED_ONE_BY_ONE = 500
+
+# A byte, and where it leads from the state and from its model; -1: nowhere.
+_Difference = tuple[int, int, int]
+
+
+class StateModels:
+    """Models of the states of one automaton.
+
+    Args:
+        rows: Of the automaton, which is minimal.
+        label: Label of a text that ends in a state, -1 where none does.
+        is_alive: Whether a state can reach the end of a text.
+        vocabulary: Whose tokens.
+        others: Of the same rows, whatever labels and states they have left; what they know of the rows is
+            known here, too.
+        overlay: Of the automaton, where it is known.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        label: Callable[[int], int],
+        is_alive: Callable[[int], bool],
+        vocabulary: Vocabulary,
+        others: StateModels | None = None,
+        overlay: Overlay | None = None,
+    ) -> None:
+        self._rows = rows
+        self._label = label
+        self._is_alive = is_alive
+        self._vocabulary = vocabulary
+        self._overlay: Overlay | None = overlay if others is None else others._overlay
+        self._models: dict[int, int] = {} if others is None else others._models
+        self._differences: dict[tuple[int, int], list[_Difference] | None] = (
+            {} if others is None else others._differences
+        )
+
+    def of(self, state: int) -> int:
+        """The model of a state, -1 if it has none: the state most bytes lead to, if they lead back to it."""
+        model = self._models.get(state)
+        if model is None:
+            model = self._most_common(state)
+            if model >= 0 and model != state and self._most_common(model) != model:
+                model = -1
+            self._models[state] = model
+        return model
+
+    def tokens(self, state: int, model: int, node: TokenNode, known: LeafTokens) -> LeafTokens | None:
+        """The tokens below a node from a state on, by those of its model; None: they differ too much."""
+        if is_nested(node):
+            return None
+        cleared: list[int] = []
+        ended: dict[int, int] = {}
+        waiting = [(node, state, model)]
+        num_bytes = 0
+        while waiting:
+            place, left, right = waiting.pop()
+            differences = self._differing(left, right)
+            if differences is None:
+                return None
+            num_bytes += len(differences)
+            if num_bytes > _MOST_LOOKED_AT:
+                return None
+            children = place.children
+            for byte, after, expected in differences:
+                child = children.get(byte)
+                if child is None or expected < 0 or not self._is_alive(expected):
+                    if child is not None and after >= 0 and self._is_alive(after):
+                        return None
+                    continue
+                if after < 0 or not self._is_alive(after):
+                    cleared += child.positions
+                    continue
+                if self._label(after) != self._label(expected):
+                    ended.update(dict.fromkeys(child.positions, self._label(after)))
+                waiting.append((child, after, expected))
+        return self._changed(known, cleared, ended) if cleared or ended else known
+
+    def _most_common(self, state: int) -> int:
+        """The state most bytes lead to, of those with a loop the first."""
+        counts: dict[int, int] = {}
+        for first, last, target in self._rows[state]:
+            counts[target] = counts.get(target, 0) + last - first + 1
+        looped = [target for target in counts if any(edge[2] == target for edge in self._rows[target])]
+        return max(looped, key=lambda target: (counts[target], -target), default=-1)
+
+    def _differing(self, left: int, right: int) -> list[_Difference] | None:
+        """The bytes that lead to different states; None: they are too many."""
+        key = (left, right)
+        if key in self._differences:
+            return self._differences[key]
+        overlay = self._overlay
+        if overlay is not None and overlay.below.get(left, -1) == right:
+            children, below = overlay.children[left], overlay.below
+            return [(byte, child, below[child]) for byte, child in children.items()]
+        found: list[_Difference] = []
+        is_alike = True
+        for first, last, (after, expected) in together(self._rows[left], self._rows[right], True, True):
+            if after == expected:
+                continue
+            if len(found) + last - first >= _MOST_BYTES:
+                is_alike = False
+                break
+            found += [(byte, after, expected) for byte in range(first, last + 1)]
+        self._differences[key] = found if is_alike else None
+        return self._differences[key]
+
+    def _changed(self, known: LeafTokens, cleared: list[int], ended: dict[int, int]) -> LeafTokens:
+        """Tokens without those below some places, and with other labels of texts that end at others."""
+        few, many = without(known, cleared, self._vocabulary) if cleared else (known.few, known.many)
+        end = self._vocabulary.trie.end_view
+        by_label: dict[int, list[int]] = {}
+        for exit in known.exits:
+            positions = [p for p in exit.rest.positions if p not in ended]
+            for place in cleared:
+                del positions[bisect_left(positions, place) : bisect_left(positions, end[place])]
+            by_label[exit.label] = positions
+        for place, label in ended.items():
+            if label >= 0 and end[place] > place + 1:
+                by_label.setdefault(label, []).append(place)
+        rest = self._vocabulary.rest
+        exits = tuple(Exit(label, rest(by_label[label])) for label in sorted(by_label) if by_label[label])
+        return LeafTokens(few, many, exits)
+
+
+def is_like(rows: Sequence[Row], ends: Sequence[int], state: int, other: StateView) -> int:
+    """The one label of the texts from a state on, if they are those from a state of another automaton.
+
+    Args:
+        rows: Of the automaton.
+        ends: Its labels.
+        state: The state.
+        other: Rows, labels and state of the other one.
+
+    Returns:
+        The label; -1 if the texts are others, or have several labels.
+    """
+    other_rows, other_ends, other_state = other
+    found: dict[int, int] = {state: other_state}
+    order = [state]
+    labels: set[int] = set()
+    for place in order:
+        row, other_row = rows[place], other_rows[found[place]]
+        label = ends[place]
+        if len(row) != len(other_row) or (label >= 0) != (other_ends[found[place]] >= 0):
+            return -1
+        if label >= 0:
+            labels.add(label)
+        for (first, last, target), (other_first, other_last, other_target) in zip(
+            row, other_row, strict=True
+        ):
+            if (first, last) != (other_first, other_last):
+                return -1
+            if target not in found:
+                found[target] = other_target
+                order.append(target)
+            elif found[target] != other_target:
+                return -1
+    return labels.pop() if len(labels) == 1 else -1
+
+
+StateView = tuple[Sequence[Row], Sequence[int], int]
+
+
+def without(
+    known: LeafTokens, places: Sequence[int], vocabulary: Vocabulary
+) -> tuple[tuple[int, ...], NDArray[np.uint32] | None]:
+    """Leave out all tokens at some places of the trie and below them.
+
+    Args:
+        known: Tokens.
+        places: Positions.
+        vocabulary: Whose tokens.
+
+    Returns:
+        `few` and `many` of what is left.
+    """
+    few, many = known.few, known.many
+    trie = vocabulary.trie
+    begin, end, tokens = trie.token_begin_view, trie.end_view, trie.tokens_view
+    if many is None:
+        left_out = {token for p in places for token in tokens[begin[p] : begin[end[p]]]}
+        return tuple([token for token in few if token not in left_out]), None
+    if sum(begin[end[p]] - begin[p] for p in places) > _CLEARED_ONE_BY_ONE:
+        left_out_ids = np.concatenate([trie.tokens[begin[p] : begin[end[p]]] for p in places])
+        many = many & ~vocabulary.packed(left_out_ids)
+    else:
+        many = many.copy()
+        octets = many.view(np.uint8).data
+        for p in places:
+            for token in tokens[begin[p] : begin[end[p]]]:
+                octets[token >> 3] &= ~(1 << (token & 7))
+    many.flags.writeable = False
+    return few, many
+
+
+def is_nested(node: TokenNode) -> bool:
+    """Whether a place of a node is below another one."""
+    end = node.trie.end_view
+    places = node.positions
+    return any(end[places[n]] > places[n + 1] for n in range(len(places) - 1))

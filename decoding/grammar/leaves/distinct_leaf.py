@@ -1,20 +1,20 @@
-"""Leaves that know which text was written, and may leave some texts out: items of arrays that must differ."""
+"""Makes leaves that know which text was written, and can leave texts out: items of arrays that must differ.
+
+Texts that have been written as values are numbered by `Texts`. Texts that have ended within tokens are
+grouped by whether it matters which text it was (`AlikeExits`). A token that ends an item of an array and
+begins the next one says at most where the next one begins, unless it writes more of it. Only then can it
+write a text twice.
+"""
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Hashable, Mapping
-from typing import TYPE_CHECKING
 
-from decoding.grammar.leaves.alike_exits import SOME_TEXT, AlikeExits
-from decoding.grammar.leaves.hole import HoleLeaf, HoleName
-from decoding.grammar.leaves.leaf import Exit, Leaf, LeafTokens
-from decoding.grammar.leaves.texts import Texts
-from decoding.grammar.leaves.token_cache import TokenCache
-from decoding.grammar.vocabulary.token_node import TokenNode
-
-if TYPE_CHECKING:
-    from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from decoding.grammar.leaves.leaf import Exit, HoleLeaf, HoleName, Leaf, LeafTokens, TokenCache
+from decoding.grammar.token_trie import TokenNode
+from decoding.grammar.vocabulary import Vocabulary
 
 _STATE_BYTES = 250
 _LEAF_BYTES = 1000
@@ -309,7 +309,7 @@ class DistinctLeaf:
 
 
 class DistinctHoleLeaf(DistinctLeaf):
-    """Members of a set that have not been written yet (`decoding.grammar.leaves.hole.HoleLeaf`)."""
+    """Members of a set that have not been written yet (`decoding.grammar.leaves.leaf.HoleLeaf`)."""
 
     @property
     def _hole(self) -> HoleLeaf:
@@ -332,3 +332,130 @@ class DistinctHoleLeaf(DistinctLeaf):
         """Numbers of the members that a final state stands for, ascending."""
         inner, _ = self.writings.pair(state)
         return self._hole.members(inner)
+
+
+SOME_TEXT = -2
+"""Label of some text that has not been written before, whichever it is."""
+
+# Nodes whose places are kept parted.
+_MAX_NODES = 1024
+_BLANKS = rb"[ \n]*"
+# Behind an item a comma and at most the quote that opens the next one, or the end of the array. Whatever
+# comes behind that end has nothing to do with the items.
+_TELLS_NOTHING = re.compile(_BLANKS + rb"(?:," + _BLANKS + rb'"?\Z|\].*\Z|\Z)', re.DOTALL)
+# What may follow an item at all.
+_FOLLOWS = re.compile(_BLANKS + rb"(?:[,\]]|\Z)")
+
+
+class AlikeExits:
+    """Parts places behind ended texts; each place is looked at once.
+
+    Args:
+        vocabulary: Whose tokens.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        # By place: whether something may follow, and whether some token tells texts apart.
+        self._kinds: dict[int, tuple[bool, bool]] = {}
+        self._parted: dict[tuple[int, ...], tuple[tuple[int, ...], tuple[int, ...]]] = {}
+
+    def parted(self, rest: TokenNode) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The places of a node where it does not matter which text has ended, and those where it does.
+
+        Places behind which nothing may follow an item are left out.
+        """
+        found = self._parted.get(rest.positions)
+        if found is None:
+            kinds = [(place, *self._kind(place)) for place in rest.positions]
+            alike = tuple(place for place, goes_on, tells in kinds if goes_on and not tells)
+            told = tuple(place for place, goes_on, tells in kinds if goes_on and tells)
+            if len(self._parted) >= _MAX_NODES:
+                self._parted = {}
+            found = self._parted[rest.positions] = (alike, told)
+        return found
+
+    def _kind(self, place: int) -> tuple[bool, bool]:
+        found = self._kinds.get(place)
+        if found is None:
+            trie = self._vocabulary.trie
+            depth = trie.depth_view[place]
+            first, behind = trie.token_begin_view[place + 1], trie.token_begin_view[trie.end_view[place]]
+            rests = [self._vocabulary.written(token)[depth:] for token in trie.tokens_view[first:behind]]
+            possible = [rest for rest in rests if _FOLLOWS.match(rest)]
+            tells = any(not _TELLS_NOTHING.match(rest) for rest in possible)
+            found = self._kinds[place] = (bool(possible), tells)
+        return found
+
+
+# A node's dict, its entry with the parent and its places in the lists, measured with tracemalloc.
+_NODE_BYTES = 190
+
+
+class Texts:
+    """Numbers byte strings, and places within them, in the order they are met. Equal texts, equal numbers.
+
+    A place is a prefix: 0 is the empty one. Safe to use from several threads.
+    """
+
+    __slots__ = ("_children", "_last_bytes", "_lock", "_numbers", "_parents", "_places")
+
+    def __init__(self) -> None:
+        self._children: list[dict[int, int]] = [{}]
+        self._parents = [-1]
+        self._last_bytes = bytearray(1)
+        self._numbers = [-1]
+        self._places: list[int] = []
+        self._lock = threading.Lock()
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all texts and prefixes, about."""
+        return _NODE_BYTES * len(self._parents)
+
+    def after(self, place: int, byte: int) -> int:
+        """The place one byte further."""
+        following = self._children[place].get(byte)
+        if following is None:
+            with self._lock:
+                following = self._children[place].get(byte)
+                if following is None:
+                    following = len(self._parents)
+                    self._children.append({})
+                    self._parents.append(place)
+                    self._last_bytes.append(byte)
+                    self._numbers.append(-1)
+                    # Last, so that who finds the place finds all that belongs to it.
+                    self._children[place][byte] = following
+        return following
+
+    def known(self, place: int, byte: int) -> int:
+        """The place one byte further if it has been met, else -1."""
+        return -1 if place < 0 else self._children[place].get(byte, -1)
+
+    def place_of(self, text: bytes, place: int = 0) -> int:
+        """The place behind a text, or behind some more bytes."""
+        for byte in text:
+            place = self.after(place, byte)
+        return place
+
+    def number(self, place: int) -> int:
+        """The number of the text that ends at a place."""
+        number = self._numbers[place]
+        if number < 0:
+            with self._lock:
+                number = self._numbers[place]
+                if number < 0:
+                    self._places.append(place)
+                    number = self._numbers[place] = len(self._places) - 1
+        return number
+
+    def bytes_of(self, number: int) -> bytes:
+        """The text with a number."""
+        place = self._places[number]
+        written = bytearray()
+        while place:
+            written.append(self._last_bytes[place])
+            place = self._parents[place]
+        written.reverse()
+        return bytes(written)

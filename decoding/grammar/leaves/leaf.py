@@ -1,14 +1,22 @@
-"""What a scalar value or a key may be: a deterministic automaton over bytes, quotes included."""
+"""Defines leaves, the deterministic automata over bytes of scalar values and keys, quotes included.
+
+`Leaf` is the contract. `SparseLeaf` is the leaf of a few given texts; a `HoleLeaf` takes its strings from a
+set outside the schema, such as the titles of an index, which a `HoleOpener` finds by name. `TokenCache` keeps
+the tokens that leaves have found.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Hashable, Mapping
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.grammar.vocabulary.token_node import TokenNode
+from decoding.grammar.token_trie import TokenNode
 
 
 class Exit(NamedTuple):
@@ -97,3 +105,204 @@ class Leaf(Protocol):
         Returns:
             None where `edges` lists all bytes, and the tokens are to be found by following them.
         """
+
+
+# A dict with an entry or two, measured with tracemalloc.
+_STATE_BYTES = 280
+_NUMBER_STARTS = frozenset(b"-0123456789")
+
+
+class SparseLeaf:
+    """A labelled trie of byte strings (`decoding.grammar.leaves.leaf.Leaf`); its tokens are found by `edges`.
+
+    Args:
+        key: Equal for equal languages with equal labels.
+        texts: Byte strings with their labels; at least one, none of them empty or given twice.
+        is_shared: Whether it belongs to no single grammar.
+
+    Attributes:
+        rows: By state, the bytes that may follow and the states they lead to; not to be changed.
+        labels: By state, that of the text that ends there, -1 where none does; not to be changed.
+        has_numbers: Whether some text may be a number, by its first byte.
+        only: The text, where there is one; its states are then the numbers of bytes that lead to them.
+
+    Raises:
+        ValueError: there is no text, an empty one, or one twice with different labels.
+    """
+
+    def __init__(self, key: Hashable, texts: Mapping[bytes, int], is_shared: bool = False) -> None:
+        self.key = key
+        self.is_shared = is_shared
+        edges: list[dict[int, int]] = [{}]
+        labels = [-1]
+        for text, label in texts.items():
+            state = 0
+            for byte in text:
+                row = edges[state]
+                after = row.get(byte, -1)
+                if after < 0:
+                    after = row[byte] = len(edges)
+                    edges.append({})
+                    labels.append(-1)
+                state = after
+            labels[state] = label
+        if not texts or labels[0] >= 0:
+            raise ValueError("texts: expected at least one, and none that is empty")
+        self.rows = edges
+        self.labels = labels
+        self.has_numbers = not _NUMBER_STARTS.isdisjoint(edges[0])
+        self.only = next(iter(texts)) if len(texts) == 1 else None
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the trie."""
+        return _STATE_BYTES * len(self.rows)
+
+    def step(self, state: int, byte: int) -> int:
+        """The state after one byte, -1 if it is not allowed."""
+        return self.rows[state].get(byte, -1)
+
+    def within(self, state: int, text: bytes) -> int:
+        """The state after bytes that end within the only text; -1 where they do not, or there are more."""
+        only = self.only
+        if only is None or not only.startswith(text, state):
+            return -1
+        after = state + len(text)
+        return after if after < len(only) else -1
+
+    def edges(self, state: int) -> Mapping[int, int]:
+        """All allowed bytes and the states they lead to."""
+        return self.rows[state]
+
+    def label(self, state: int) -> int:
+        """What the text written so far is, -1 where it is not a whole text."""
+        return self.labels[state]
+
+    def goes_on(self, state: int) -> bool:
+        """Whether any byte is allowed in the state."""
+        return bool(self.rows[state])
+
+    def tokens(self, state: int, node: TokenNode) -> LeafTokens | None:
+        """None: `edges` lists all bytes of every state."""
+        return None
+
+    def shortest(self, state: int) -> bytes:
+        """A shortest text that leads from the state to a final one, of those the first in byte order."""
+        written = bytearray()
+        distance = self._distance
+        while distance[state]:
+            byte, state = min(
+                (byte, after)
+                for byte, after in self.rows[state].items()
+                if distance[after] == distance[state] - 1
+            )
+            written.append(byte)
+        return bytes(written)
+
+    @cached_property
+    def _distance(self) -> list[int]:
+        """Fewest bytes from each state to a final one; a state's successors have higher numbers."""
+        distance = [0] * len(self.rows)
+        for state in range(len(self.rows) - 1, -1, -1):
+            if self.labels[state] < 0:
+                distance[state] = 1 + min(distance[after] for after in self.rows[state].values())
+        return distance
+
+
+@dataclass(frozen=True, slots=True)
+class HoleName:
+    """Which set a schema asks for.
+
+    Attributes:
+        index: `x-genret-index`: name of the index.
+        predicate: `x-genret-filter`: which of its entities, as the filter was written; None: all.
+    """
+
+    index: str
+    predicate: str | None = None
+
+
+@runtime_checkable
+class HoleLeaf(Leaf, Protocol):
+    """A leaf whose texts are the members of a set."""
+
+    @property
+    def name(self) -> HoleName:
+        """What the schema asked for."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the set has no member; then nothing else may be asked of the leaf."""
+
+    def members(self, state: int) -> tuple[int, ...]:
+        """Numbers of the members that a final state stands for, ascending; of an index: its entities."""
+
+
+class HoleOpener(Protocol):
+    """Knows the sets that schemas may name."""
+
+    def __call__(self, name: HoleName) -> HoleLeaf:
+        """Return the leaf of a set; the same object for the same name.
+
+        Raises:
+            HoleError: there is no such set, or the filter cannot be read; the message says which and why.
+        """
+
+
+class HoleError(Exception):
+    """A schema names a set that is not there, or a filter that cannot be read.
+
+    Args:
+        message: Which, and why.
+        keyword: What is wrong: `x-genret-index` or `x-genret-filter`.
+    """
+
+    def __init__(self, message: str, keyword: str = "x-genret-index") -> None:
+        super().__init__(message)
+        self.keyword = keyword
+
+
+# A dict's entry, its key, and a named tuple with a few numbers, measured with tracemalloc.
+_ENTRY_BYTES = 450
+_TOKEN_BYTES = 36
+_EXIT_BYTES = 120
+
+
+class TokenCache:
+    """What `Leaf.tokens` has found, by state and place in the trie. The oldest entries leave first.
+
+    Reading takes no lock.
+
+    Args:
+        max_bytes: Most memory of all entries, about.
+    """
+
+    __slots__ = ("_entries", "_lock", "_max_bytes", "num_bytes")
+
+    def __init__(self, max_bytes: int = 64 << 20) -> None:
+        self._entries: dict[Hashable, LeafTokens] = {}
+        self._lock = threading.Lock()
+        self._max_bytes = max_bytes
+        self.num_bytes = 0
+
+    def get(self, place: Hashable) -> LeafTokens | None:
+        """What was put there."""
+        return self._entries.get(place)
+
+    def put(self, place: Hashable, tokens: LeafTokens) -> LeafTokens:
+        """Keep it, unless another thread was first; returns what is kept."""
+        with self._lock:
+            kept = self._entries.setdefault(place, tokens)
+            if kept is tokens:
+                self.num_bytes += _size(tokens)
+                while self.num_bytes > self._max_bytes and len(self._entries) > 1:
+                    oldest = next(iter(self._entries))
+                    self.num_bytes -= _size(self._entries.pop(oldest))
+            return kept
+
+
+def _size(tokens: LeafTokens) -> int:
+    """Memory of one entry, the nodes behind ended texts included."""
+    size = _ENTRY_BYTES + _TOKEN_BYTES * len(tokens.few)
+    size += sum(_EXIT_BYTES + 40 * len(exit.rest.positions) for exit in tokens.exits)
+    return size + (tokens.many.nbytes if tokens.many is not None else 0)

@@ -9,13 +9,12 @@ import numpy as np
 
 from decoding.grammar.leaves.leaf import FEW_TOKENS
 from decoding.grammar.leaves.numba_walk_loop import classify, trace, walk
-from decoding.grammar.leaves.numpy_walk import Ints
-from decoding.grammar.leaves.table_walk import Table, Walked
+from decoding.grammar.leaves.table_walk import Ints, Table, Walked
 from decoding.grammar.regular.byte_dfa import ByteDfa
-from decoding.kernels.compiling import keep_nothing
+from decoding.numba_compiling import keep_nothing
 
 if TYPE_CHECKING:
-    from decoding.grammar.vocabulary.vocabulary import Vocabulary
+    from decoding.grammar.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
 

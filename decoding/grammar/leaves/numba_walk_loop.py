@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decoding.grammar.leaves.leaf import FEW_TOKENS
-from decoding.kernels.compiling import compiled
+from decoding.numba_compiling import compiled
 
 Ints = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.uint8]

@@ -8,12 +8,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.grammar.leaves.dfa_leaf import MAX_LISTED_EDGES, DfaLeaf
-from decoding.grammar.leaves.leaf import LeafTokens
-from decoding.grammar.leaves.models import StateModels, is_nested, without
+from decoding.grammar.leaves.dfa_leaf import MAX_LISTED_EDGES, DfaLeaf, StateModels, is_nested, without
+from decoding.grammar.leaves.leaf import LeafTokens, TokenCache
 from decoding.grammar.leaves.table_walk import FEW_PLACES, Table, TableWalker
-from decoding.grammar.leaves.token_cache import TokenCache
-from decoding.grammar.vocabulary.token_node import TokenNode
+from decoding.grammar.token_trie import TokenNode
 
 # The object itself, without what it finds out.
 _LEAF_BYTES = 600

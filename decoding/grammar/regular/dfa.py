@@ -5,14 +5,19 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from decoding.grammar.budget import current_budget
-from decoding.grammar.regular.finite_texts import automaton_of
-from decoding.grammar.regular.measures import count_texts, longest_length, rows_bytes, shortest_text
+from decoding.grammar.compile_options import current_budget
+from decoding.grammar.regular.dfa_texts import (
+    automaton_of,
+    count_texts,
+    longest_length,
+    rows_bytes,
+    shortest_text,
+    texts_by_length,
+)
 from decoding.grammar.regular.minimise import Edge, Row, canonical, renumbered, turned
 from decoding.grammar.regular.nfa import Nfa
 from decoding.grammar.regular.product import product
 from decoding.grammar.regular.ranges import SCALAR_VALUES, scalar
-from decoding.grammar.regular.text_listing import texts_by_length
 
 _Label = Callable[[int, int], int]
 _NOT_ACCEPTED = -1

@@ -8,20 +8,27 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.regular.format_addresses import ipv4, ipv6
-from decoding.grammar.regular.format_hosts import email, hostname, idn_email, idn_hostname
-from decoding.grammar.regular.format_regex import regex
-from decoding.grammar.regular.format_resources import (
+from decoding.grammar.regular.format_automata import (
+    date,
+    date_time,
+    duration,
+    email,
+    hostname,
+    idn_email,
+    idn_hostname,
+    ipv4,
+    ipv6,
     iri,
     iri_reference,
     json_pointer,
+    regex,
     relative_json_pointer,
+    time,
     uri,
     uri_reference,
     uri_template,
     uuid,
 )
-from decoding.grammar.regular.format_times import date, date_time, duration, time
 
 
 class Enforcement(Enum):

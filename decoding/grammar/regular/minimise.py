@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from decoding.grammar.budget import current_budget
+from decoding.grammar.compile_options import current_budget
 from decoding.grammar.regular.ranges import Ranges, atoms
 
 Edge = tuple[int, int, int]

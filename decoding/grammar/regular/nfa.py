@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
-from decoding.grammar.budget import current_budget
+from decoding.grammar.compile_options import current_budget
 from decoding.grammar.regular.minimise import SIZE_PER_STATE, Edge, Row, canonical
+from decoding.grammar.regular.product import over_symbols
 from decoding.grammar.regular.ranges import Ranges, atoms, contains
-from decoding.grammar.regular.symbol_classes import over_symbols
 
 
 class Condition(IntEnum):

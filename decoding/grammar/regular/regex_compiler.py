@@ -1,34 +1,45 @@
-r"""Regular expressions of JSON Schema's `pattern` as automata.
+"""Compiles regular expressions of JSON Schema's `pattern` to automata.
 
 The meaning is that of ECMA-262 with the flag `u`: a pattern is searched for, `^` and `$` are the ends of the
-text, `\d` and `\w` are ASCII, `\s` is ECMA's white space, `.` is all but LF, CR, U+2028 and U+2029. Real
-schemas are met halfway: an unescaped `]`, `{`, `}` or `-` stands for itself where it can mean nothing else,
-any punctuation may be escaped, and `(?i)` and `(?s)` at the beginning, `(?i:...)`, `(?P<name>...)`, comments,
-`\A`, `\Z` and `\z` mean what they mean in Python, where `\Z` is the very end. Lazy quantifiers have the
-language of greedy ones. What is ahead or behind may be looked for anywhere, with a few limits on the latter.
+text, the escapes for digits and word characters are ASCII, that for white space is ECMA's, and `.` is all but
+LF, CR, U+2028 and U+2029. Real schemas are met halfway: an unescaped `]`, `{`, `}` or `-` stands for itself
+where it can mean nothing else, any punctuation may be escaped, and `(?i)` and `(?s)` at the beginning,
+`(?i:...)`, `(?P<name>...)`, comments and the escapes A, Z and z mean what they mean in Python, where Z is the
+very end. Lazy quantifiers have the language of greedy ones. Look-ahead and look-behind may stand anywhere,
+with a few limits on the latter.
 
 Refused: back-references; possessive quantifiers, atomic groups and conditionals; flags in the middle; octal
-escapes; properties other than those of `regex_unicode`; and what is read one way here and another there, such
-as `[]a]`, `{,3}` and `\a`.
+escapes; Unicode properties other than those that `property_ranges` knows; and what is read one way here and
+another there, such as `[]a]`, `{,3}` and the escape a.
 
 Python's `re`, with which many validators work, differs: its `$` also matches in front of a last line feed;
-its `\d`, `\w` and `\b` know all of Unicode; its `\s` also has U+001C to U+001F and U+0085 and lacks U+FEFF;
-its `.` has all but LF; its `\B` does not match in an empty text (before Python 3.14); `(?i)` differs for a
-few letters; two escapes of surrogates are two characters; and `\p{...}`, `\cX` and `\u{...}` are errors. With
-`portable=True` all texts match under both readings, as far as Python can read the pattern. That costs the
-texts in which the readings differ, and, where a pattern minds word boundaries, all with letters or digits
-beyond ASCII and the empty text.
+its escapes d, w and b know all of Unicode; its escape s also has U+001C to U+001F and U+0085 and lacks
+U+FEFF; its `.` has all but LF; its escape B does not match in an empty text (before Python 3.14); `(?i)`
+differs for a few letters; two escapes of surrogates are two characters; and the escapes `p{...}`, `cX` and
+`u{...}` are errors. With `portable=True` all texts match under both readings, as far as Python can read the
+pattern. That costs the texts in which the readings differ, and, where a pattern minds word boundaries, all
+with letters or digits beyond ASCII and the empty text.
 """
 
 from __future__ import annotations
 
+from decoding.grammar.compile_options import current_budget
 from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.regular.nfa import Condition
-from decoding.grammar.regular.ranges import complement, intersection
-from decoding.grammar.regular.regex_classes import WORD, python_word
-from decoding.grammar.regular.regex_language import language
-from decoding.grammar.regular.regex_parser import parse_pattern
-from decoding.grammar.regular.regex_syntax import Assertion, Node, any_part
+from decoding.grammar.regular.nfa import Condition, Nfa, Side
+from decoding.grammar.regular.ranges import SCALAR_VALUES, complement, intersection
+from decoding.grammar.regular.regex_classes import WORD, exactly, python_word
+from decoding.grammar.regular.regex_lookaround import FIRST_LOOK, LookTable, determinise_with_looks
+from decoding.grammar.regular.regex_parser import (
+    Alternation,
+    Assertion,
+    Chars,
+    Concatenation,
+    Look,
+    Node,
+    Repetition,
+    any_part,
+    parse_pattern,
+)
 
 
 def compile_pattern(pattern: str, *, portable: bool = False) -> Dfa:
@@ -57,3 +68,172 @@ def _minds_words(node: Node) -> bool:
         Condition.AT_WORD_BOUNDARY,
         Condition.INSIDE_OR_OUTSIDE_WORD,
     )
+
+
+_LINE_FEED = Chars(exactly(((0x0A, 0x0A),)))
+
+
+def language(
+    node: Node,
+    *,
+    before: Side = Side.EDGE,
+    found_later: bool = True,
+    goes_on: bool = True,
+    sure: bool = True,
+) -> Dfa:
+    """The texts in which a pattern is found.
+
+    Args:
+        node: The pattern.
+        before: What stands in front of the text.
+        found_later: Whether it may begin behind the first place of the text.
+        goes_on: Whether the text may go on behind it.
+        sure: Whether classes are what they are under every reading, or what they are under any.
+
+    Raises:
+        AutomatonLimitError: it has too many states.
+    """
+    current_budget().check_states(_size(node))
+    if found_later and before == Side.EDGE:
+        stripped = _without_anchor(node, Condition.AT_BEGIN)
+        if stripped is not None:
+            node, found_later = stripped, False
+    if goes_on and (sure or not any_part(node, _is_loose_end)):
+        stripped = _without_anchor(node, Condition.AT_END)
+        if stripped is not None:
+            node, goes_on = stripped, False
+    builder = _Builder(sure)
+    nfa = builder.nfa
+    start = nfa.state()
+    if found_later:
+        nfa.edge(start, SCALAR_VALUES, start)
+        begin = nfa.state()
+        nfa.step(start, begin)
+    else:
+        begin = start
+    end = builder.add(node, begin)
+    accepting = nfa.state(0)
+    nfa.step(end, accepting)
+    if goes_on:
+        nfa.edge(accepting, SCALAR_VALUES, accepting)
+    absorbing = accepting if goes_on else -1
+    if not builder.looks:
+        return Dfa.from_canonical(*nfa.determinise([start], WORD, before, Side.EDGE, absorbing))
+    table = LookTable(builder.looks, lambda look, side: _look_language(look, side, sure))
+    return Dfa.from_canonical(*determinise_with_looks(nfa, start, table, before, absorbing))
+
+
+def _look_language(look: Look, before: Side, sure: bool) -> Dfa:
+    """What must be the rest of the text where a pattern looks ahead, or all of the text so far behind.
+
+    `before` is what stands in front of the place that looks ahead.
+    """
+    wants_sure = sure != look.negative
+    if look.ahead:
+        found = language(look.part, before=before, found_later=False, sure=wants_sure)
+    else:
+        found = language(look.part, goes_on=False, sure=wants_sure)
+    return ~found if look.negative else found
+
+
+class _Builder:
+    """Turns a tree into states, edges and steps."""
+
+    def __init__(self, sure: bool) -> None:
+        self.nfa = Nfa()
+        self.looks: list[Look] = []
+        self._sure = sure
+
+    def add(self, node: Node, start: int) -> int:
+        """Add what leads from a state over the node's texts. Returns the state behind them.
+
+        Nothing leads back to `start`, and what is behind the state returned is not led to from elsewhere but
+        from the node's own texts.
+        """
+        nfa = self.nfa
+        if isinstance(node, Chars):
+            end = nfa.state()
+            nfa.edge(start, node.chars.sure if self._sure else node.chars.possible, end)
+            return end
+        if isinstance(node, Concatenation):
+            for item in node.items:
+                start = self.add(item, start)
+            return start
+        if isinstance(node, Alternation):
+            end = nfa.state()
+            for option in node.options:
+                # Of its own, so that a repetition that begins an option leads back to that option alone.
+                nfa.step(self.add(option, start), end)
+            return end
+        if isinstance(node, Repetition):
+            return self._repetition(node, start)
+        end = nfa.state()
+        if isinstance(node, Assertion):
+            nfa.step(start, end, node.condition)
+            if node.loose and not self._sure:
+                ahead = Concatenation((_LINE_FEED, Assertion(Condition.AT_END)))
+                nfa.step(start, end, self._look(Look(ahead, ahead=True, negative=False, position=0)))
+            return end
+        nfa.step(start, end, self._look(node))
+        return end
+
+    def _look(self, look: Look) -> int:
+        """The condition that something is ahead or behind."""
+        self.looks.append(look)
+        return FIRST_LOOK + len(self.looks) - 1
+
+    def _repetition(self, node: Repetition, start: int) -> int:
+        """As often as the node says."""
+        nfa = self.nfa
+        for _ in range(node.least):
+            start = self.add(node.item, start)
+        if node.most is None:
+            loop = nfa.state()
+            nfa.step(start, loop)
+            nfa.step(self.add(node.item, loop), loop)
+            end = nfa.state()
+            nfa.step(loop, end)
+            return end
+        if node.most == node.least:
+            return start
+        end = nfa.state()
+        for _ in range(node.most - node.least):
+            nfa.step(start, end)
+            start = self.add(node.item, start)
+        nfa.step(start, end)
+        return end
+
+
+def _size(node: Node) -> int:
+    """States a tree takes, at least."""
+    if isinstance(node, Concatenation):
+        return sum(map(_size, node.items))
+    if isinstance(node, Alternation):
+        return sum(map(_size, node.options)) + 1
+    if isinstance(node, Repetition):
+        times = node.least + 1 if node.most is None else node.most
+        return times * _size(node.item)
+    if isinstance(node, Look):
+        return _size(node.part)
+    return 1
+
+
+def _without_anchor(node: Node, anchor: Condition) -> Node | None:
+    """The pattern without the anchor that all its options begin or end with; None where one does not."""
+    if isinstance(node, Assertion):
+        return Concatenation() if node.condition == anchor else None
+    if isinstance(node, Alternation):
+        options = [_without_anchor(option, anchor) for option in node.options]
+        kept = tuple(option for option in options if option is not None)
+        return Alternation(kept) if len(kept) == len(options) else None
+    if isinstance(node, Concatenation) and node.items:
+        at = 0 if anchor == Condition.AT_BEGIN else len(node.items) - 1
+        stripped = _without_anchor(node.items[at], anchor)
+        if stripped is not None:
+            return Concatenation((*node.items[:at], stripped, *node.items[at + 1 :]))
+    return None
+
+
+def _is_loose_end(node: Node) -> bool:
+    """Whether a part is an end anchor that is read in two ways."""
+    return isinstance(node, Assertion) and node.loose

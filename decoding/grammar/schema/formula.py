@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntFlag
 
-from decoding.grammar.leaves.hole import HoleName
+from decoding.grammar.leaves.leaf import HoleName
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.number_set import NumberSet
 from decoding.grammar.regular.text_set import TextSet

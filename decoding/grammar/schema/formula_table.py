@@ -1,19 +1,38 @@
-"""A schema as formulas: the root's, and those that references lead to."""
+"""Holds a schema as formulas: the root's, and those that references lead to."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
-from decoding.grammar.budget import current_budget
+from decoding.grammar.compile_options import GrammarOptions, current_budget
 from decoding.grammar.errors import SchemaLimitError, UnsupportedSchemaError
-from decoding.grammar.options import GrammarOptions
-from decoding.grammar.schema.dialects import UNDECLARED
-from decoding.grammar.schema.document import Json, parse_document
+from decoding.grammar.schema.applicators import (
+    all_of,
+    any_of,
+    conditional,
+    contains,
+    dependencies,
+    dependent_required,
+    dependent_schemas,
+    item_count,
+    items,
+    negation,
+    one_of,
+    properties,
+    property_count,
+    property_names,
+    reference,
+    required,
+    unique_items,
+)
 from decoding.grammar.schema.formula import And, ExactlyOne, Formula, Not, Or, Reference
-from decoding.grammar.schema.handlers import handlers_of
-from decoding.grammar.schema.resources import SchemaIndex
-from decoding.grammar.schema.translation import Translation
+from decoding.grammar.schema.resources import UNDECLARED, Dialect, SchemaIndex
+from decoding.grammar.schema.scalar_keywords import NUMERIC, constant, enumerated, hole, numbers, texts, types
+from decoding.grammar.schema.schema_document import Json, parse_document
+from decoding.grammar.schema.translation import LATE, Handler, Handlers, Translation
+from decoding.grammar.schema.unevaluated import unevaluated_items, unevaluated_properties
 
 
 class FormulaTable:
@@ -112,3 +131,48 @@ class FormulaTable:
 
 def _too_deep() -> SchemaLimitError:
     return SchemaLimitError("", "#", "schemas are nested too deeply in one another")
+
+
+_GROUPS: tuple[tuple[Handler, tuple[str, ...]], ...] = (
+    (reference, ("$ref",)),
+    (reference, ("$dynamicRef",)),
+    (reference, ("$recursiveRef",)),
+    (types, ("type",)),
+    (numbers, tuple(NUMERIC)),
+    (texts, ("minLength", "maxLength", "pattern", "format")),
+    (hole, ("x-genret-index", "x-genret-filter")),
+    (enumerated, ("enum",)),
+    (constant, ("const",)),
+    (properties, ("properties", "patternProperties", "additionalProperties")),
+    (required, ("required",)),
+    (property_count, ("minProperties", "maxProperties")),
+    (property_names, ("propertyNames",)),
+    (dependent_required, ("dependentRequired",)),
+    (dependent_schemas, ("dependentSchemas",)),
+    (dependencies, ("dependencies",)),
+    (items, ("items", "prefixItems")),
+    (item_count, ("minItems", "maxItems")),
+    (contains, ("contains",)),
+    (unique_items, ("uniqueItems",)),
+    (all_of, ("allOf",)),
+    (any_of, ("anyOf",)),
+    (one_of, ("oneOf",)),
+    (negation, ("not",)),
+    (conditional, ("if",)),
+)
+_LATE: tuple[tuple[Handler, tuple[str, ...]], ...] = (
+    (unevaluated_properties, ("unevaluatedProperties",)),
+    (unevaluated_items, ("unevaluatedItems",)),
+)
+
+
+@lru_cache(maxsize=16)
+def handlers_of(dialect: Dialect) -> Handlers:
+    """The handlers of a dialect's keywords."""
+    return {
+        name: (first << n, handler)
+        for first, groups in ((1, _GROUPS), (LATE, _LATE))
+        for n, (handler, names) in enumerate(groups)
+        for name in names
+        if name in dialect.keywords
+    }

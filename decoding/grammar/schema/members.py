@@ -1,10 +1,25 @@
-"""What the members of one kind of object are: its keys, their values, and what writing them costs."""
+"""Describes the members of one kind of object: their keys, their values, and what writing them costs.
+
+The leaves of keys allow only those keys that may still come, with labels that say which member each belongs
+to. Keys are automata over bytes: some are given by name, others by sets.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from json.encoder import encode_basestring  # what json.dumps(ensure_ascii=False) calls
+from weakref import WeakValueDictionary
 
+from decoding.grammar.bounded_cache import Remembered
+from decoding.grammar.compile_options import check_time, current_budget
+from decoding.grammar.leaves.distinct_leaf import Texts
 from decoding.grammar.leaves.leaf import Leaf
+from decoding.grammar.leaves.leaf_factory import Leaves
+from decoding.grammar.regular.byte_dfa import ByteDfa, Overlay
+from decoding.grammar.regular.dfa import Dfa
+from decoding.grammar.regular.json_spelling import spell_labelled
+from decoding.grammar.regular.minimise import Edge
 from decoding.grammar.shapes import ValueNode
 
 ENDLESS = 1 << 40
@@ -104,3 +119,257 @@ class Members:
     def with_label(self, label: int) -> Member:
         """The member whose keys have a label."""
         return self._by_label[label]
+
+
+class _SpelledKeys:
+    """The automaton of an object's keys, as long as some object has them."""
+
+    __slots__ = ("__weakref__", "automaton")
+
+    def __init__(self, names: Sequence[str], classes: tuple[Dfa, ...]) -> None:
+        texts = [encode_basestring(name).encode() for name in names]
+        self.automaton: ByteDfa = spelled_keys(texts, spelled_classes(classes))
+
+
+# Alternatives of one schema often have the same keys.
+_SPELLED: WeakValueDictionary[tuple[tuple[str, ...], tuple[Dfa, ...]], _SpelledKeys] = WeakValueDictionary()
+
+
+class NamedKeyLeaves(KeyLeaves):
+    """Keys that are all given by name.
+
+    Args:
+        leaves: Of the vocabulary.
+        names: The keys; a key's label is its place.
+    """
+
+    def __init__(self, leaves: Leaves, names: Sequence[str]) -> None:
+        super().__init__()
+        self._factory = leaves
+        self._names = names
+
+    def _made(self, labels: tuple[int, ...]) -> Leaf:
+        names = self._names
+        return self._factory.literal_keys(tuple((names[label], label) for label in labels))
+
+
+class FreeKeyLeaves(KeyLeaves):
+    """Keys some of which are given by sets.
+
+    Args:
+        leaves: Of the vocabulary.
+        names: Keys given by name; a key's label is its place.
+        classes: Disjoint sets of other keys, labelled behind the names; names may be in them.
+    """
+
+    def __init__(self, leaves: Leaves, names: Sequence[str], classes: tuple[Dfa, ...]) -> None:
+        super().__init__()
+        self._factory = leaves
+        self._names = names
+        self._classes = classes
+        self._spelled: _SpelledKeys | None = None
+
+    def prepare(self) -> None:
+        """Make what may turn out too large."""
+        spelled_classes(self._classes)
+
+    def _made(self, labels: tuple[int, ...]) -> Leaf:
+        names = self._names
+        if labels[-1] < len(names):
+            return self._factory.literal_keys(tuple((names[label], label) for label in labels))
+        return self._factory.keys(self._automaton(), frozenset(labels))
+
+    def label_of(self, key: bytes) -> int:
+        """The label of a key, which is spelled as in an answer; -1: no key of the object."""
+        return self._automaton().label_of(key)
+
+    def _automaton(self) -> ByteDfa:
+        if self._spelled is None:
+            key = (tuple(self._names), self._classes)
+            spelled = _SPELLED.get(key)
+            if spelled is None:
+                spelled = _SPELLED[key] = _SpelledKeys(*key)
+            self._spelled = spelled
+        return self._spelled.automaton
+
+
+class KeyMemory:
+    """Keys that have been written are not written again: labels are numbers of texts.
+
+    Args:
+        leaves: Of the vocabulary.
+        key_leaves: Of the object.
+    """
+
+    def __init__(self, leaves: Leaves, key_leaves: FreeKeyLeaves) -> None:
+        self._factory = leaves
+        self._key_leaves = key_leaves
+        self._texts = Texts()
+        self._sizes: dict[tuple[int, frozenset[int], int], list[int]] = {}
+
+    def leaf(self, labels: tuple[int, ...], used: frozenset[int]) -> Leaf | None:
+        """Keys with certain labels but for those in use; None: there is none."""
+        keys = self._factory.remembering(self._key_leaves.of(labels), self._texts)
+        return self._factory.excluding(keys, used) if used else keys
+
+    def label_of(self, number: int) -> int:
+        """The label, in the object, of a key that has been written."""
+        return self._key_leaves.label_of(self._texts.bytes_of(number))
+
+    def first(self, label: int, used: frozenset[int]) -> int | None:
+        """The number of a shortest key of a class that is left; None: there is none."""
+        leaf = self.leaf((label,), used)
+        return None if leaf is None else self._texts.number(self._texts.place_of(leaf.shortest(0)))
+
+    def sizes(self, label: int, used: frozenset[int], number: int) -> list[int]:
+        """Bytes of the shortest keys of a class that are left, colons included, at most so many."""
+        known = self._sizes.get((label, used, number))
+        if known is None:
+            known = []
+            taken = used
+            while len(known) < number:
+                check_time()
+                leaf = self.leaf((label,), taken)
+                if leaf is None:
+                    break
+                text = leaf.shortest(0)
+                known.append(len(text) + 1)
+                taken = taken | {self._texts.number(self._texts.place_of(text))}
+            self._sizes[label, used, number] = known
+        return known
+
+
+Row = list[tuple[int, int, int]]
+_BEHIND_ALL_BYTES = 256
+# One place of 256 looks at the clock.
+_CHECKED_BITS = 255
+
+
+def spelled_classes(classes: tuple[Dfa, ...]) -> ByteDfa:
+    """Keys of some disjoint sets in their spelling, labelled by the number of their set."""
+    return _spelled(classes)
+
+
+def _spell(classes: tuple[Dfa, ...]) -> ByteDfa:
+    return spell_labelled([(keys, label) for label, keys in enumerate(classes)])
+
+
+def _size(spelled: ByteDfa, classes: tuple[Dfa, ...]) -> int:
+    return spelled.num_bytes + sum(keys.num_bytes for keys in classes)
+
+
+_spelled = Remembered(_spell, _size)
+
+
+def spelled_keys(names: Sequence[bytes], classes: ByteDfa) -> ByteDfa:
+    """Keys given by name, labelled by their number, and others, labelled above those.
+
+    Names are laid over the classes' automaton as a trie, so that nothing has to be minimised: every place in
+    the trie leads to a label of its own.
+
+    Args:
+        names: Spelled keys, all different.
+        classes: Of `spelled_classes`; names that are in it keep the label of the name.
+    """
+    children: list[dict[int, int]] = [{}]
+    below = [0]
+    labels = [-1]
+    for label, name in enumerate(names):
+        place = 0
+        for byte in name:
+            after = children[place].get(byte)
+            if after is None:
+                after = children[place][byte] = len(children)
+                children.append({})
+                labels.append(-1)
+                below.append(classes.step(below[place], byte) if below[place] >= 0 else -1)
+            place = after
+        labels[place] = label
+    return _numbered(children, below, labels, classes)
+
+
+def _numbered(
+    children: list[dict[int, int]], below: list[int], labels: list[int], classes: ByteDfa
+) -> ByteDfa:
+    """Number the states of a trie over classes as automata are numbered, but for those that are not reached.
+
+    Nearly all places lie over few states of the classes. The edges of these are numbered once, and only what
+    is laid over them is looked at.
+
+    Args:
+        children: Of every place of the trie.
+        below: The state of the classes below it, -1 where there is none.
+        labels: Of the names that end there, -1 where none does.
+        classes: As of `spelled_keys`.
+    """
+    base, num_names = len(children), 1 + max(labels)
+    check_time = current_budget().check_time
+    # Of places, and behind them of the classes' states.
+    numbers = [0] + [-1] * (base + len(classes.rows) - 1)
+    order = [0]
+    settled: dict[int, Row] = {-1: []}
+    rows: list[tuple[Edge, ...]] = []
+    for place in order:
+        if not len(rows) & _CHECKED_BITS:
+            check_time()
+        state = below[place] if place < base else place - base
+        row = settled.get(state)
+        if row is None:
+            row = [(first, last, target + base) for first, last, target in classes.rows[state]]
+            if place < base:
+                row = _laid_over(children[place], row)
+            for _, _, target in row:
+                if numbers[target] < 0:
+                    numbers[target] = len(order)
+                    order.append(target)
+            row = [(first, last, numbers[target]) for first, last, target in row]
+            targets = [numbers[target + base] for _, _, target in classes.rows[state]]
+            if -1 not in targets:
+                edges = zip(classes.rows[state], targets, strict=True)
+                settled[state] = [(first, last, number) for (first, last, _), number in edges]
+        elif place < base:
+            over: dict[int, int] = {}
+            for byte in sorted(children[place]):
+                over[byte] = numbers[children[place][byte]] = len(order)
+                order.append(children[place][byte])
+            row = _laid_over(over, row)
+        rows.append(tuple(row))
+    ends = [
+        labels[place] if place < base else _above(classes.ends[place - base], num_names) for place in order
+    ]
+    # Every place leads to a name, and every state of the classes to a text of theirs.
+    return ByteDfa.from_canonical_rows(rows, ends, _overlay(children, below, numbers))
+
+
+def _above(label: int, num_names: int) -> int:
+    """The label of a class's text above those of the names."""
+    return label if label < 0 else label + num_names
+
+
+def _overlay(children: list[dict[int, int]], below: list[int], numbers: list[int]) -> Overlay:
+    """What was laid over what, by the final numbers."""
+    base = len(children)
+    return Overlay(
+        {numbers[place]: -1 if state < 0 else numbers[base + state] for place, state in enumerate(below)},
+        {
+            numbers[place]: {byte: numbers[child] for byte, child in following.items()}
+            for place, following in enumerate(children)
+        },
+    )
+
+
+def _laid_over(children: dict[int, int], row: Row) -> Row:
+    """The edges of a place in the trie: its own, and those of the automaton below for all other bytes."""
+    for byte in sorted(children):
+        place = bisect_right(row, (byte, _BEHIND_ALL_BYTES, 0))
+        edges: Row = [(byte, byte, children[byte])]
+        begin = place
+        if place and row[place - 1][1] >= byte:
+            begin = place - 1
+            first, last, target = row[begin]
+            if first < byte:
+                edges.insert(0, (first, byte - 1, target))
+            if byte < last:
+                edges.append((byte + 1, last, target))
+        row = row[:begin] + edges + row[place:]
+    return row

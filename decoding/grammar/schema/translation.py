@@ -1,8 +1,8 @@
-"""Schemas become formulas: what a keyword's function is given, and how they are found.
+"""Translates schemas to formulas with handlers, each of which translates a group of keywords.
 
 A *handler* translates one keyword together with those that belong to it, such as all bounds on numbers. The
-functions are in `scalars`, `literals`, `objects`, `arrays`, `combinations` and `unevaluated`; `handlers` says
-which is for what.
+handlers are in `scalar_keywords`, `applicators` and `unevaluated`; `formula_table` says which is for what.
+Patterns are compiled once and kept.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from decoding.grammar.budget import CompileBudget
-from decoding.grammar.errors import SchemaError
-from decoding.grammar.options import GrammarOptions
+from decoding.grammar.bounded_cache import Remembered
+from decoding.grammar.compile_options import AutomatonLimitError, CompileBudget, GrammarOptions
+from decoding.grammar.errors import InvalidSchemaError, SchemaError, SchemaLimitError, UnsupportedSchemaError
+from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.formats import FORMATS, Enforcement
-from decoding.grammar.schema.dialects import Dialect
-from decoding.grammar.schema.document import Json
+from decoding.grammar.regular.regex_compiler import compile_pattern
+from decoding.grammar.regular.regex_parser import PatternError, UnsupportedPatternError
 from decoding.grammar.schema.formula import ANYTHING, NOTHING, And, Formula, Reference
-from decoding.grammar.schema.patterns import is_read_differently
-from decoding.grammar.schema.resources import RECURSIVE, Resource, SchemaIndex, Spot
+from decoding.grammar.schema.resources import RECURSIVE, Dialect, Resource, SchemaIndex, Spot
+from decoding.grammar.schema.schema_document import Json
 
 Schema = dict[str, Json]
 
@@ -231,3 +232,39 @@ class Translation:
                 return spot
         outermost = scope.dynamic.get(name) if name is not None else None
         return self.index.spots[outermost] if outermost is not None else spot
+
+
+def _compile(pattern: str, portable: bool) -> Dfa:
+    return compile_pattern(pattern, portable=portable)
+
+
+_compiled = Remembered(_compile, lambda dfa, pattern, portable: dfa.num_bytes + 4 * len(pattern))
+
+
+def pattern_dfa(pattern: str, keyword: str, pointer: str, portable: bool = False) -> Dfa:
+    """The texts that a regular expression finds something in; see `compile_pattern`.
+
+    Raises:
+        InvalidSchemaError: it is no regular expression.
+        UnsupportedSchemaError: it uses what automata cannot do.
+        SchemaLimitError: its automaton has too many states.
+    """
+    try:
+        return _compiled(pattern, portable)
+    except UnsupportedPatternError as error:
+        raise UnsupportedSchemaError(keyword, pointer, str(error)) from None
+    except PatternError as error:
+        raise InvalidSchemaError(keyword, pointer, str(error)) from None
+    except AutomatonLimitError as error:
+        raise SchemaLimitError(keyword, pointer, str(error)) from None
+
+
+def is_read_differently(pattern: str) -> bool:
+    """Whether some texts match a pattern in one reading and not in another.
+
+    A pattern that cannot be compiled is none of these: where it is used, it is refused.
+    """
+    try:
+        return _compiled(pattern, False) != _compiled(pattern, True)
+    except (PatternError, AutomatonLimitError):
+        return False

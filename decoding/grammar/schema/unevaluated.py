@@ -13,9 +13,7 @@ from dataclasses import dataclass
 
 from decoding.grammar.errors import UnsupportedSchemaError
 from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.schema.arrays import contains_bounds, item_keywords
-from decoding.grammar.schema.combinations import both, negated
-from decoding.grammar.schema.document import Json, pointer_step
+from decoding.grammar.schema.applicators import both, contains_bounds, item_keywords, negated
 from decoding.grammar.schema.formula import (
     ANYTHING,
     NOTHING,
@@ -26,9 +24,9 @@ from decoding.grammar.schema.formula import (
     Properties,
     Required,
 )
-from decoding.grammar.schema.patterns import pattern_dfa
 from decoding.grammar.schema.resources import Spot
-from decoding.grammar.schema.translation import Schema, Scope, Translation
+from decoding.grammar.schema.schema_document import Json, pointer_step
+from decoding.grammar.schema.translation import Schema, Scope, Translation, pattern_dfa
 
 MAX_CASES = 16
 

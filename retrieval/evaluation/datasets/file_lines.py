@@ -11,8 +11,7 @@ from typing import Any, NoReturn
 from retrieval.arguments import check_text
 from retrieval.errors import InputError, SourceError
 from retrieval.normalize import normalize
-from retrieval.sources.opening import ByteStream
-from retrieval.sources.text_lines import line_blocks
+from retrieval.sources.source_files import ByteStream, line_blocks
 
 _SHOWN = 80
 

@@ -1,24 +1,315 @@
-"""`read_set`: one labelled set from a specification on the command line."""
+"""Reads a labelled set of any format; those that are one file are read here, the others in `qrels_sets`.
+
+- queries with their answers: JSON Lines with id, query and gold, or TSV with one answer a line;
+- mentions in context with their labels: JSON Lines as `genret link` reads them;
+- KILT: JSON Lines with input and output; the pages behind one output are one evidence set.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from retrieval.errors import SourceError
-from retrieval.evaluation.datasets.beir import read_beir
-from retrieval.evaluation.datasets.kilt import read_kilt
-from retrieval.evaluation.datasets.labels import FileQuery, TitleResolver, find_answers
-from retrieval.evaluation.datasets.mention_file import read_mention_file
-from retrieval.evaluation.datasets.query_file import read_query_file
-from retrieval.evaluation.datasets.spec import SET_FORMATS, SetSpec
-from retrieval.evaluation.datasets.trec import read_trec
+from retrieval.errors import InputError, SourceError
+from retrieval.evaluation.datasets.file_lines import (
+    grade_field,
+    id_field,
+    json_objects,
+    text_field,
+    text_lines,
+    wrong,
+)
+from retrieval.evaluation.datasets.labels import (
+    Answer,
+    FileQuery,
+    SetSpec,
+    TitleResolver,
+    find_answers,
+)
+from retrieval.evaluation.datasets.qrels_sets import read_beir, read_trec
+from retrieval.evaluation.labelled_sets import LabelledSet
 from retrieval.evaluation.metrics import PRIMARY_METRICS
-from retrieval.evaluation.types import LabelledSet
-from retrieval.index.digests import digest_bytes
-from retrieval.sources.digests import digest_file
+from retrieval.index.small_files import digest_bytes
+from retrieval.normalize import normalize
+from retrieval.sources.source_files import digest_file
+from retrieval.types import Mention
 
-__all__ = ["SET_FORMATS", "SetSpec", "TitleResolver", "read_set"]
+_COLUMNS = ("id", "query", "entity_id", "title", "grade", "split")
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """Part of a query, or all of it: what one line says."""
+
+    line: int
+    query_id: str | None
+    text: str
+    answers: tuple[Answer, ...]
+    split: str | None
+    is_nil: bool
+
+
+def read_query_file(spec: SetSpec, has_nil: bool = False) -> tuple[list[FileQuery], list[Path]]:
+    """Read queries; those without answers have none, as those that are answered with a number.
+
+    JSON Lines: `id` (the number of the line where there is none), `query`, and `gold`: a list of objects with
+    title or entity_id, and grade (1 where there is none). TSV: a header with query, with entity_id or title,
+    and possibly id, grade and split; lines with the same id, or without ids the same query, are one query.
+
+    Args:
+        spec: Where the file is.
+        has_nil: Whether lines of TSV with neither entity_id nor title, and an empty list of gold, say that
+            nothing answers the query. Otherwise the first are malformed, and the second say nothing.
+
+    Returns:
+        The queries of the split, and the file.
+
+    Raises:
+        SourceError: the file is missing or malformed, or has no such split.
+    """
+    file = Path(spec.path)
+    _, first = next(text_lines(file))
+    is_json = first.lstrip().startswith("{")
+    queries: dict[str, FileQuery] = {}
+    splits: set[str] = set()
+    for row in _json_rows(file) if is_json else _table_rows(file, has_nil):
+        if row.split is not None:
+            splits.add(row.split)
+        if spec.split is not None and row.split != spec.split:
+            continue
+        key = row.query_id if row.query_id is not None else str(row.line) if is_json else row.text
+        known = queries.get(key)
+        if known is None:
+            queries[key] = FileQuery(
+                row.query_id or str(row.line),
+                row.text,
+                row.answers,
+                is_nil=has_nil and row.is_nil,
+                line=row.line,
+            )
+            continue
+        if is_json or known.text != row.text:
+            wrong(file, row.line, "id", "an id of its own", row.query_id)
+        if known.is_nil or row.is_nil:
+            wrong(file, row.line, "entity_id", f"one label: line {known.line} has the same query", row.text)
+        queries[key] = replace(known, answers=known.answers + row.answers)
+    if spec.split is not None and not queries:
+        there = ", ".join(sorted(splits)) or "none"
+        raise SourceError(f"{file}: no line of the split {spec.split!r}; splits there: {there}")
+    return list(queries.values()), [file]
+
+
+def _json_rows(file: Path) -> Iterator[_Row]:
+    for line, value in json_objects(file):
+        gold = value.get("gold")
+        if gold is None:
+            gold = []
+        if not isinstance(gold, list):
+            wrong(file, line, "gold", "a list", gold)
+        split = value.get("split")
+        yield _Row(
+            line,
+            None if value.get("id") is None else id_field(file, line, value["id"], "id", clean=False),
+            text_field(file, line, value.get("query"), "query"),
+            tuple(_json_answer(file, line, answer, f"gold[{i}]") for i, answer in enumerate(gold)),
+            None if split is None else text_field(file, line, split, "split"),
+            value.get("gold") == [],
+        )
+
+
+def _json_answer(file: Path, line: int, value: Any, name: str) -> Answer:
+    if not isinstance(value, dict):
+        wrong(file, line, name, "an object with title or entity_id", value)
+    title, entity_id, grade = value.get("title"), value.get("entity_id"), value.get("grade")
+    if title is None and entity_id is None:
+        wrong(file, line, name, "title or entity_id", value)
+    return Answer(
+        None if entity_id is None else id_field(file, line, entity_id, f"{name}.entity_id"),
+        None if title is None else text_field(file, line, title, f"{name}.title"),
+        1 if grade is None else grade_field(file, line, grade, f"{name}.grade"),
+    )
+
+
+def _table_rows(file: Path, has_nil: bool) -> Iterator[_Row]:
+    header: list[str] | None = None
+    for line, text in text_lines(file):
+        fields = text.split("\t")
+        if header is None:
+            header = _header(file, line, fields)
+            continue
+        if len(fields) != len(header):
+            wrong(file, line, None, f"{len(header)} fields separated by tabs", f"{len(fields)}")
+        row = dict(zip(header, fields, strict=True))
+        given = {name: row[name] for name in _COLUMNS if row.get(name, "").strip()}
+        is_nil = not {"entity_id", "title"} & set(given)
+        yield _Row(
+            line,
+            text_field(file, line, row["id"], "id", clean=False) if "id" in row else None,
+            text_field(file, line, row["query"], "query"),
+            () if is_nil and has_nil else (_table_answer(file, line, given),),
+            text_field(file, line, given["split"], "split") if "split" in given else None,
+            is_nil,
+        )
+
+
+def _header(file: Path, line: int, fields: list[str]) -> list[str]:
+    names = [name.strip() for name in fields]
+    if "query" not in names or not {"entity_id", "title"} & set(names):
+        wrong(
+            file, line, None, "JSON objects, or a header with query and entity_id or title", "\t".join(names)
+        )
+    if len(set(names)) != len(names):
+        wrong(file, line, None, "names of columns that differ", "\t".join(names))
+    return names
+
+
+def _table_answer(file: Path, line: int, given: dict[str, str]) -> Answer:
+    if "entity_id" not in given and "title" not in given:
+        wrong(file, line, "entity_id", "entity_id or title", "")
+    return Answer(
+        text_field(file, line, given["entity_id"], "entity_id") if "entity_id" in given else None,
+        text_field(file, line, given["title"], "title") if "title" in given else None,
+        grade_field(file, line, given.get("grade", "1"), "grade"),
+    )
+
+
+def read_mention_file(spec: SetSpec) -> tuple[list[FileQuery], list[Path]]:
+    """Read mention, left, right, and title or entity_id, which are null where no entity is meant (NIL).
+
+    `id` is the number of the line where there is none; `doc` is the document for bootstrap by document.
+
+    Returns:
+        The mentions, and the file.
+
+    Raises:
+        SourceError: the file is missing or malformed, or no mention has an entity.
+    """
+    file = Path(spec.path)
+    queries: list[FileQuery] = []
+    seen: set[str] = set()
+    for line, value in json_objects(file):
+        query = _query(file, line, value)
+        if query.query_id in seen:
+            wrong(file, line, "id", "an id of its own", query.query_id)
+        seen.add(query.query_id)
+        queries.append(query)
+    if all(query.is_nil for query in queries):
+        raise SourceError(f"{file}: no mention has a title or an entity_id")
+    return queries, [file]
+
+
+def _query(file: Path, line: int, value: dict[str, Any]) -> FileQuery:
+    if not {"title", "entity_id"} & value.keys() and not value.get("nil"):
+        wrong(file, line, "title", "title or entity_id, null where no entity is meant", "neither")
+    mention_text = text_field(file, line, value.get("mention"), "mention", clean=False)
+    given = {side: value[side] for side in ("left", "right") if value.get(side) is not None}
+    try:
+        mention = Mention(mention_text, **given)
+    except InputError as error:
+        raise SourceError(f"{file}, line {line}, field {error.field!r}: {error.message}") from error
+    title, entity_id = value.get("title"), value.get("entity_id")
+    answer = Answer(
+        None if entity_id is None else id_field(file, line, entity_id, "entity_id"),
+        None if title is None else text_field(file, line, title, "title"),
+    )
+    is_nil = title is None and entity_id is None
+    document = value.get("doc")
+    return FileQuery(
+        str(line) if value.get("id") is None else id_field(file, line, value["id"], "id", clean=False),
+        mention.mention,
+        () if is_nil else (answer,),
+        mention=mention,
+        is_nil=is_nil,
+        document=None if document is None else id_field(file, line, document, "doc"),
+    )
+
+
+START, END = "[START_ENT]", "[END_ENT]"
+
+
+def read_kilt(spec: SetSpec) -> tuple[list[FileQuery], list[Path]]:
+    """Read a file in the format of KILT; a query without provenance has no answers.
+
+    An input with [START_ENT] … [END_ENT] is a mention in its context. Several pages of one output are needed
+    together; outputs are alternatives.
+
+    Returns:
+        The queries, and the file.
+
+    Raises:
+        SourceError: the file is missing or malformed.
+    """
+    file = Path(spec.path)
+    queries: list[FileQuery] = []
+    seen: set[str] = set()
+    for line, value in json_objects(file):
+        query_id = id_field(file, line, value.get("id"), "id", clean=False)
+        if query_id in seen:
+            wrong(file, line, "id", "an id of its own", query_id)
+        seen.add(query_id)
+        text = text_field(file, line, value.get("input"), "input", clean=False)
+        mention = _mention(file, line, text)
+        answers, evidence = _outputs(file, line, value.get("output"))
+        queries.append(
+            FileQuery(
+                query_id,
+                mention.mention if mention else normalize(text),
+                answers,
+                mention=mention,
+                evidence=evidence,
+            )
+        )
+    return queries, [file]
+
+
+def _outputs(
+    file: Path, line: int, outputs: object
+) -> tuple[tuple[Answer, ...], tuple[tuple[int, ...], ...]]:
+    answers: dict[Answer, int] = {}
+    evidence = []
+    for number, output in enumerate(_list(file, line, outputs, "output")):
+        name = f"output[{number}]"
+        if not isinstance(output, dict):
+            wrong(file, line, name, "an object", output)
+        pages = _list(file, line, output.get("provenance"), f"{name}.provenance")
+        found = (_page(file, line, page, f"{name}.provenance[{i}]") for i, page in enumerate(pages))
+        if pages:
+            evidence.append(tuple(answers.setdefault(answer, len(answers)) for answer in found))
+    return tuple(answers), tuple(evidence)
+
+
+def _page(file: Path, line: int, page: Any, name: str) -> Answer:
+    if not isinstance(page, dict):
+        wrong(file, line, name, "an object", page)
+    title, page_id = page.get("title"), page.get("wikipedia_id")
+    if title is None and page_id is None:
+        wrong(file, line, name, "title or wikipedia_id", page)
+    return Answer(
+        None if page_id is None else id_field(file, line, page_id, f"{name}.wikipedia_id"),
+        None if title is None else text_field(file, line, title, f"{name}.title"),
+    )
+
+
+def _mention(file: Path, line: int, text: str) -> Mention | None:
+    starts, ends = text.count(START), text.count(END)
+    if not starts and not ends:
+        return None
+    left, _, rest = text.partition(START)
+    marked, _, right = rest.partition(END)
+    if (starts, ends) != (1, 1) or not marked.strip() or END in left:
+        wrong(file, line, "input", f"one {START} text {END}, or none", text)
+    return Mention(normalize(marked), left, right)
+
+
+def _list(file: Path, line: int, value: object, name: str) -> list[Any]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        wrong(file, line, name, "a list", value)
+    return value
+
 
 _READERS: Mapping[str, Callable[[SetSpec], tuple[list[FileQuery], list[Path]]]] = {
     "beir": read_beir,

@@ -11,18 +11,18 @@ import torch
 import xxhash
 from transformers import GenerationConfig
 
-from decoding.hf_model import HFLanguageModel
-from decoding.logits_processor import TitleTrieLogitsProcessor
+from decoding.model.hf_model import HFLanguageModel
+from decoding.trie.logits_processor import TitleTrieLogitsProcessor
 from retrieval.errors import InputError
-from retrieval.evaluation.catalogue import IndexTitles
-from retrieval.evaluation.methods.prompts import Answer, Asked, QueryPrompts, answer_in_batches
-from retrieval.evaluation.methods.spec import MethodSpec
-from retrieval.evaluation.types import INVALID, LabelledQuery, RankedEntity, Ranking
+from retrieval.evaluation.datasets.index_entities import IndexTitles
+from retrieval.evaluation.labelled_sets import INVALID, LabelledQuery, RankedEntity, Ranking
+from retrieval.evaluation.methods.evaluated_method import MethodSpec
+from retrieval.evaluation.methods.retriever_methods import Answer, Asked, QueryPrompts, answer_in_batches
 from retrieval.index.owners import FormOwners, Owners
-from retrieval.limits import Limits
+from retrieval.loaded_model import Limits
+from retrieval.methods.scoring import owners_best_first
 from retrieval.normalize import normalize
 from retrieval.retriever import Retriever
-from retrieval.tallies import owners_best_first
 from retrieval.types import RetrieveRequest
 
 

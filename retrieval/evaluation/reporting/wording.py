@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from retrieval.evaluation.linking_metrics import MICRO_METRICS
-from retrieval.evaluation.methods.spec import MethodSpec
+from retrieval.evaluation.methods.evaluated_method import MethodSpec
+from retrieval.evaluation.metrics import MICRO_METRICS
 
 _METRICS = {
     "F1(InKB)": "Micro-averaged F1 over the mentions whose right answer is in the index: the harmonic "

@@ -1,14 +1,16 @@
-"""A corpus: the input files of a run and how documents are read from them."""
+"""Describes a corpus: the input files, how documents are read from them, and the shards it is cut into.
+
+A shard is the part of a corpus that is linked, written and recorded as one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from retrieval.errors import InputError
-from retrieval.linking.documents.document import BadDocument, Document
-from retrieval.linking.documents.parts import MIN_PART_CHARS
-from retrieval.linking.documents.shard import Shard
+from retrieval.linking.documents.text_document import MIN_PART_CHARS, BadDocument, Document
 
 SPAN_UNITS = ("codepoint", "byte", "utf16")
 INPUT_FORMATS = ("auto", "jsonl", "parquet", "text", "lines")
@@ -89,7 +91,7 @@ def plan_corpus(options: CorpusOptions, report: Callable[[int], None] | None = N
         SourceError: a file is missing, unreadable, of no known format, or the corpus holds no document.
         InputError: an option is out of range; it is named.
     """
-    from retrieval.linking.documents.planning import plan_files  # loads pyarrow
+    from retrieval.linking.documents.corpus_reading import plan_files  # loads pyarrow
 
     return plan_files(options, report)
 
@@ -100,7 +102,91 @@ def read_shard(options: CorpusOptions, shard: Shard) -> Iterator[Document | BadD
     Raises:
         SourceError: a file cannot be read any more, or is not what it was when the shards were planned.
     """
-    from retrieval.linking.documents.reading import CorpusReader  # loads pyarrow
+    from retrieval.linking.documents.corpus_reading import CorpusReader  # loads pyarrow
 
     with CorpusReader(options) as reader:
         yield from reader.read(shard)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFile:
+    """A stretch of one input file.
+
+    Attributes:
+        path: Where the file is.
+        source: How it is called in the output and in messages.
+        first_row: Number of the first line or row read, from 1.
+        num_rows: How many are read.
+        byte_offset: Where the first of them begins in the content behind the decompression; of a part of a
+            text file, where the part begins; 0 for Parquet.
+        part: Of a document too long for one shard, the code points [begin, end) whose mentions are linked;
+            None: all.
+        num_bytes: Size of the file as it lies on disk, which must be the same on reading; -1: not known.
+        digest: xxh3_64 of the bytes of the stretch, which must be the same on reading: of the lines
+            with their ends, of a text file's content or the part of it, of a Parquet file's footer; "": not
+            known.
+    """
+
+    path: str
+    source: str
+    first_row: int = 1
+    num_rows: int = 1
+    byte_offset: int = 0
+    part: tuple[int, int] | None = None
+    num_bytes: int = -1
+    digest: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return {**asdict(self), "part": self.part and list(self.part)}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> ShardFile:
+        """Read what `to_json` gave, to the same value.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        try:
+            part = value["part"]
+            return cls(**{**value, "part": None if part is None else tuple(part)})
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a stretch of a file: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What one worker links at a time.
+
+    Attributes:
+        number: From 0, in the order of the corpus.
+        files: Stretches of input files, in order.
+        num_documents: Documents in it; a part of one counts as one.
+        digest: Fingerprint of what it reads: digests of the input files and the stretches of them.
+    """
+
+    number: int
+    files: tuple[ShardFile, ...]
+    num_documents: int
+    digest: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return {
+            "number": self.number,
+            "files": [file.to_json() for file in self.files],
+            "num_documents": self.num_documents,
+            "digest": self.digest,
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Shard:
+        """Read what `to_json` gave, to the same value.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        try:
+            return cls(**{**value, "files": tuple(ShardFile.from_json(file) for file in value["files"])})
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a shard: {error}") from error

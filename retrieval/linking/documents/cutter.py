@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 
 import xxhash
 
-from retrieval.linking.documents.corpus import CorpusOptions
-from retrieval.linking.documents.files import InputFile
-from retrieval.linking.documents.shard import Shard, ShardFile
+from retrieval.linking.documents.corpus import CorpusOptions, Shard, ShardFile
+from retrieval.linking.documents.input_files import InputFile
 
 # Part of every shard's digest: raised when the same input is read differently.
 _READING_VERSION = 1

@@ -9,13 +9,21 @@ from pathlib import Path
 from typing import Protocol
 
 from retrieval.index.reader import Index
-from retrieval.linking.documents.document import Span
-from retrieval.linking.finding.characters import IGNORED, KINDS, WORD, is_boundary, start_pattern
-from retrieval.linking.finding.folded_window import FoldedWindow, unit_begin
-from retrieval.linking.finding.folding import PARAGRAPH_BREAK, fold_name
+from retrieval.linking.documents.text_document import Span
+from retrieval.linking.finding.find_options import FindOptions, load_stop_words
+from retrieval.linking.finding.folding import (
+    IGNORED,
+    KINDS,
+    PARAGRAPH_BREAK,
+    WORD,
+    FoldedWindow,
+    fold_name,
+    is_boundary,
+    start_pattern,
+    unit_begin,
+)
 from retrieval.linking.finding.mention_odds import Match, MentionOdds, NamePolicy
 from retrieval.linking.finding.name_table import NameTable, build_table
-from retrieval.linking.finding.options import FindOptions, load_stop_words
 from retrieval.linking.finding.table_cache import open_table
 
 _BLANK = re.compile(r"\s")

@@ -1,8 +1,8 @@
-"""`MentionOdds`: how much likelier it is that a stretch of a text means a name than that it does not.
+"""Weighs how much likelier it is that a stretch of a text means a name than that it does not (`MentionOdds`).
 
-Three things are compared: the words of the name with those of all names (`word_counts`), the letter case of
-the stretch with that of the name, and the words beside it. Nothing but a few hundred characters around the
-stretch, in its paragraph, is looked at. Weights are chosen like those of `word_counts`.
+Three things are compared: the words of the name with those of all names (`name_table.WordCounts`), the letter
+case of the stretch with that of the name, and the words beside it. Nothing but a few hundred characters
+around the stretch, in its paragraph, is looked at. Weights are chosen like those of `WordCounts`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,15 @@ import math
 import re
 from typing import NamedTuple
 
-from retrieval.linking.finding.characters import A_WORD
-from retrieval.linking.finding.folding import PARAGRAPH_BREAK, fold_name
-from retrieval.linking.finding.name_table import CAPITAL_BY_CUSTOM, WITHOUT_CAPITALS, NameTable
-from retrieval.linking.finding.options import FindOptions
-from retrieval.linking.finding.word_counts import CAPITAL, MAX_SMALL_WORDS
+from retrieval.linking.finding.find_options import FindOptions
+from retrieval.linking.finding.folding import A_WORD, PARAGRAPH_BREAK, fold_name
+from retrieval.linking.finding.name_table import (
+    CAPITAL,
+    CAPITAL_BY_CUSTOM,
+    MAX_SMALL_WORDS,
+    WITHOUT_CAPITALS,
+    NameTable,
+)
 
 # A small letter where the name has a capital: at its beginning, and in a later word.
 _SMALL_FIRST, _SMALL_LATER = -9.0, -6.0

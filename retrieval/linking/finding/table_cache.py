@@ -29,8 +29,8 @@ import numpy as np
 from filelock import FileLock
 
 from retrieval.errors import SourceError
-from retrieval.index.digests import digest_file
 from retrieval.index.reader import Index
+from retrieval.index.small_files import digest_file
 from retrieval.linking.finding.name_table import NameTable, build_table
 
 _LOG = logging.getLogger(__name__)

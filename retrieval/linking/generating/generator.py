@@ -10,17 +10,14 @@ from typing import TYPE_CHECKING
 
 from decoding.answering.speller import Speller
 from decoding.grammar.errors import VocabularyError
-from decoding.markup.boundaries import MentionRules
-from decoding.markup.grammar import AnnotationGrammar
-from decoding.markup.spelling import spelled_text
+from decoding.markup.annotation_grammar import AnnotationGrammar
+from decoding.markup.link_syntax import MentionRules, spelled_text
 from retrieval.errors import GenretError, InputError, ModelError
-from retrieval.limits import Limits
-from retrieval.linking.documents.document import BadDocument, Document
-from retrieval.linking.generating.mention import GeneratedMention
-from retrieval.linking.generating.options import GenerateOptions
-from retrieval.linking.generating.window_reader import WindowReader
-from retrieval.linking.generating.windows import cut_windows, halves
-from retrieval.linking.generating.writing import WindowJob, WrittenWindow, write_windows
+from retrieval.linking.documents.text_document import BadDocument, Document
+from retrieval.linking.generating.windows import WindowJob, WrittenWindow, cut_windows, halves, write_windows
+from retrieval.linking.generating.written_links import GeneratedMention, WindowReader
+from retrieval.linking.link_options import GenerateOptions
+from retrieval.loaded_model import Limits
 
 if TYPE_CHECKING:
     from retrieval.retriever import Retriever
@@ -86,7 +83,7 @@ class MentionGenerator:
     """
 
     def __init__(self, retriever: Retriever, options: GenerateOptions | None = None) -> None:
-        from retrieval.linking.generating.titles import open_titles
+        from retrieval.linking.generating.written_links import open_titles
 
         self.options = options or GenerateOptions()
         self._model = retriever.model

@@ -1,29 +1,33 @@
-"""The output folder of a run: who may write it, what is done in it, and what is left over."""
+"""Manages the output folder of a run: who may write it, which shards are recorded, and what is left over.
+
+    OUT/part-000012.parquet      the rows of shard 12 (or .jsonl)
+    OUT/_shards/000012.json      its record, written after the part
+    OUT/_run.json                what the run is about: written first
+    OUT/_summary.json            totals: there when the run is complete
+    OUT/.lock                    held by the run that writes; the system releases it when that process ends
+    OUT/.NAME.HOST.PID.tmp       a file that is being written
+
+A record is one small file per shard, so that many machines can write them. Readers of folders of Parquet
+(Arrow, DuckDB, Spark) leave out names that begin with "." or "_". Where the output is to be one file, the
+folder stands beside it until the parts are merged (`OutputTarget`).
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Set
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 
 from retrieval.durable import replace_file, writing
-from retrieval.linking.documents.shard import Shard
-from retrieval.linking.output.layout import (
-    LOCK_FILE,
-    PARTS_SUFFIX,
-    RECORDS_DIR,
-    RUN_FILE,
-    SUMMARY_FILE,
-    is_ours,
-    is_record,
-    part_name,
-    record_file,
-)
-from retrieval.linking.output.record import ShardRecord, read_record
-from retrieval.linking.run_error import LinkingRunError
+from retrieval.errors import GenretError, InputError, SourceError
+from retrieval.linking.documents.corpus import Shard
+from retrieval.linking.run_progress import LinkCounts
+from retrieval.normalize import find_surrogate
 
 
 class OutputFolder:
@@ -209,3 +213,198 @@ class OutputFolder:
 def _remove(path: Path) -> None:
     with writing(path):
         path.unlink(missing_ok=True)
+
+
+_T = TypeVar("_T")
+
+# A record holds a few counts and complaints; what is longer is no record.
+_MAX_RECORD_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRecord:
+    """What is recorded of a finished shard; its presence says that the part file is whole.
+
+    Attributes:
+        shard: The shard's number.
+        key: `LinkJob.key` of the run.
+        digest: `Shard.digest`.
+        part: Name of the part file in the output folder.
+        num_bytes: Its size.
+        counts: What was linked.
+        complaints: The first bad lines and failed mentions, as text.
+        seconds: Wall time.
+        part_digest: XXH3-128 of the part file.
+        first_bad: The first line that is no document, and what is wrong with it.
+    """
+
+    shard: int
+    key: str
+    digest: str
+    part: str
+    num_bytes: int
+    counts: LinkCounts
+    complaints: tuple[str, ...] = ()
+    seconds: float = 0.0
+    part_digest: str = ""
+    first_bad: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return {**asdict(self), "complaints": list(self.complaints)}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> ShardRecord:
+        """Read what `to_json` gave.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        try:
+            return cls(
+                shard=_typed(value["shard"], int),
+                key=_typed(value["key"], str),
+                digest=_typed(value["digest"], str),
+                part=_typed(value["part"], str),
+                num_bytes=_typed(value["num_bytes"], int),
+                counts=LinkCounts(**{name: _typed(n, int) for name, n in value["counts"].items()}),
+                complaints=tuple(_typed(text, str) for text in value["complaints"]),
+                seconds=float(value["seconds"]),
+                part_digest=_typed(value["part_digest"], str),
+                first_bad=_typed(value["first_bad"], str),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not the record of a shard: {error}") from error
+
+
+def write_record(file: Path, record: ShardRecord) -> None:
+    """Write a record, in one step.
+
+    Raises:
+        SourceError: it cannot be written.
+    """
+    text = json.dumps(record.to_json(), ensure_ascii=False, sort_keys=True)
+    replace_file(file, text.encode("utf-8", "backslashreplace") + b"\n")
+
+
+def read_record(file: Path) -> ShardRecord | None:
+    """Read a record; None where the file is gone or is no whole record, so that the shard is done again.
+
+    Raises:
+        LinkingRunError: the file cannot be read.
+    """
+    try:
+        if file.stat().st_size > _MAX_RECORD_BYTES:
+            return None
+        return ShardRecord.from_json(json.loads(file.read_bytes()))
+    except (FileNotFoundError, ValueError, RecursionError):
+        return None
+    except OSError as error:
+        raise LinkingRunError(f"{file}: cannot be read: {error.strerror}") from error
+
+
+def _typed(value: object, kind: type[_T]) -> _T:
+    if not isinstance(value, kind):
+        raise TypeError(f"expected {kind.__name__}, got {value!r}")
+    return value
+
+
+_FILE_SUFFIXES = {".parquet": "parquet", ".jsonl": "jsonl"}
+# Names that no folder has: whoever writes them wants a file.
+_OTHER_SUFFIXES = frozenset(
+    {".json", ".csv", ".tsv", ".txt", ".gz", ".zst", ".arrow", ".pq", ".ndjson", ".xml"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTarget:
+    """What `--out` names.
+
+    Attributes:
+        folder: Folder of the run.
+        output_format: "parquet" or "jsonl".
+        file: The single file to make in the end; None: the folder is the output.
+    """
+
+    folder: Path
+    output_format: str
+    file: Path | None = None
+
+    @property
+    def name(self) -> Path:
+        """What the user asked for."""
+        return self.folder if self.file is None else self.file
+
+    @classmethod
+    def of(cls, out: str | Path, output_format: str | None = None) -> OutputTarget:
+        """Say what is meant, and refuse what cannot be written, before any work is done.
+
+        Args:
+            out: A name that ends in .parquet or .jsonl is a file, any other one a folder.
+            output_format: Of the parts of a folder; None: Parquet. Of a file the name says it.
+
+        Raises:
+            InputError: the name is empty or not UTF-8, that of another kind of file or of a link that leads
+                nowhere, or contradicts the format.
+            SourceError: the folder that it is to be in is missing.
+        """
+        if not str(out):
+            raise InputError("out", "must not be empty")
+        if find_surrogate(str(out)) is not None:  # Arrow cannot open such a file
+            raise InputError("out", f"the name is not valid UTF-8, got {str(out)!r}")
+        path = Path(out)
+        named = _FILE_SUFFIXES.get(path.suffix)
+        if named is None and path.suffix in _OTHER_SUFFIXES and not path.is_dir():
+            raise InputError("out", f"must be a folder, or end in .parquet or .jsonl, got {path.name!r}")
+        if named is not None and output_format not in (None, named):
+            raise InputError("format", f"must be {named} for {path.name!r}, got {output_format}")
+        if named is not None and path.is_dir():
+            raise InputError(
+                "out", f"{path} is a directory; a name ending in {path.suffix} is that of a file"
+            )
+        if named is None and path.exists() and not path.is_dir():
+            raise InputError("out", f"{path} is a file; expected a folder, or a name in .parquet or .jsonl")
+        if path.is_symlink() and not path.exists():
+            raise InputError("out", f"{path} is a link to {path.readlink()}, which is not there")
+        if not path.absolute().parent.is_dir():
+            raise SourceError(f"{path}: cannot be written: there is no folder {path.parent}")
+        if named is None:
+            return cls(path, output_format or "parquet")
+        return cls(path.with_name(path.name + PARTS_SUFFIX), named, path)
+
+
+RUN_FILE = "_run.json"
+SUMMARY_FILE = "_summary.json"
+RECORDS_DIR = "_shards"
+LOCK_FILE = ".lock"
+PARTS_SUFFIX = ".parts"
+
+_OURS = re.compile(
+    r"part-\d{6,}\.(parquet|jsonl)|_run\.json|_summary\.json|_shards|\.lock"
+    r"|\.(part-\d{6,}\.(parquet|jsonl)|_run\.json|_summary\.json)\..+\.\d+\.tmp"
+)
+_RECORDS = re.compile(r"\d{6,}\.json|\.\d{6,}\.json\..+\.\d+\.tmp")
+
+
+def part_name(shard: int, output_format: str) -> str:
+    """Return the name of a shard's part file."""
+    return f"part-{shard:06d}.{output_format}"
+
+
+def record_file(folder: Path, shard: int) -> Path:
+    """Return where a shard's record is."""
+    return folder / RECORDS_DIR / f"{shard:06d}.json"
+
+
+def is_ours(name: str) -> bool:
+    """Say whether a run writes files of this name into its folder."""
+    return _OURS.fullmatch(name) is not None
+
+
+def is_record(name: str) -> bool:
+    """Say whether a run writes files of this name into the folder of its records."""
+    return _RECORDS.fullmatch(name) is not None
+
+
+class LinkingRunError(GenretError):
+    """A run's folder cannot be used, or a worker is gone; the text says what is kept and how to go on."""

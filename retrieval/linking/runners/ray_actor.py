@@ -11,14 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from retrieval.linking.counts import LinkCounts
-from retrieval.linking.documents.shard import Shard
-from retrieval.linking.options import LinkJob
-from retrieval.linking.output.folder import OutputFolder
-from retrieval.linking.output.record import ShardRecord
-from retrieval.linking.run_error import LinkingRunError
-from retrieval.linking.runners.messages import Failure, Increments
-from retrieval.linking.runners.runner import OpenWorker, Worker
+from retrieval.linking.documents.corpus import Shard
+from retrieval.linking.link_options import LinkJob
+from retrieval.linking.output.folder import LinkingRunError, OutputFolder, ShardRecord
+from retrieval.linking.run_progress import LinkCounts
+from retrieval.linking.runners.runner import Failure, Increments, OpenWorker, Worker
 
 SHARD_COLUMN = "shard"
 OUTCOME_COLUMN = "outcome"

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from retrieval.errors import InputError, MissingExtraError, SourceError
-from retrieval.linking.output.layout import RUN_FILE
-from retrieval.linking.run_error import LinkingRunError
+from retrieval.linking.output.folder import RUN_FILE, LinkingRunError
 
 NAMESPACE = "genret-link"
 _ADDRESS_VARIABLE = "RAY_ADDRESS"

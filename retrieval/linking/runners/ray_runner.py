@@ -19,11 +19,10 @@ from typing import Any
 
 from retrieval.errors import InputError
 from retrieval.interruption import uninterrupted
-from retrieval.linking.counts import LinkCounts
-from retrieval.linking.documents.shard import Shard
-from retrieval.linking.options import LinkJob
-from retrieval.linking.run_error import LinkingRunError
-from retrieval.linking.runners.messages import Failure
+from retrieval.linking.documents.corpus import Shard
+from retrieval.linking.link_options import LinkJob
+from retrieval.linking.output.folder import LinkingRunError
+from retrieval.linking.run_progress import LinkCounts
 from retrieval.linking.runners.ray_actor import (
     OUTCOME_COLUMN,
     SHARD_COLUMN,
@@ -40,7 +39,7 @@ from retrieval.linking.runners.ray_cluster import (
     connected,
     import_ray,
 )
-from retrieval.linking.runners.runner import OpenWorker
+from retrieval.linking.runners.runner import Failure, OpenWorker
 from retrieval.linking.shard_worker import ShardRecord, ShardWorker
 
 _PROGRESS_EVERY_S = 0.5

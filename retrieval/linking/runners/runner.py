@@ -1,14 +1,26 @@
-"""What a runner is, and what it runs."""
+"""Defines runners, their workers and the messages between them, and runs a worker in a process of its own.
+
+Messages are increments of counts, records of shards, and errors in words. This module is light, for it is
+what a worker process imports first.
+"""
 
 from __future__ import annotations
 
+import os
+import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from contextlib import suppress
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection, wait
+from typing import Any, NamedTuple, Protocol
 
-from retrieval.linking.counts import LinkCounts
-from retrieval.linking.documents.shard import Shard
-from retrieval.linking.options import LinkJob
-from retrieval.linking.output.record import ShardRecord
+from retrieval import errors
+from retrieval.errors import GenretError, InputError
+from retrieval.linking.documents.corpus import Shard
+from retrieval.linking.link_options import LinkJob
+from retrieval.linking.output.folder import LinkingRunError, ShardRecord
+from retrieval.linking.run_progress import LinkCounts
 
 
 class Worker(Protocol):
@@ -36,3 +48,113 @@ class Runner(Protocol):
         Raises:
             GenretError: a worker refused or failed; what is recorded stays.
         """
+
+
+class Failure(NamedTuple):
+    """An error of a worker in words: exceptions of several arguments do not survive being sent.
+
+    Attributes:
+        kind: Name of the class, for errors that are meant for a user; None: a defect.
+        text: What went wrong; of a defect with the traceback.
+        field: Of an `InputError`.
+    """
+
+    kind: str | None
+    text: str
+    field: str = ""
+
+    @classmethod
+    def of(cls, error: Exception) -> Failure:
+        """Put an error into words."""
+        if isinstance(error, InputError):
+            return cls("InputError", error.message, error.field)
+        if isinstance(error, GenretError):
+            return cls(type(error).__name__, str(error))
+        return cls(None, "".join(traceback.format_exception(error)))
+
+    def error(self) -> Exception:
+        """Return the error to raise where the run was started."""
+        if self.kind is None:
+            return RuntimeError(f"a worker failed:\n{self.text}")
+        if self.kind == "InputError":
+            return InputError(self.field, self.text)
+        named = {LinkingRunError.__name__: LinkingRunError, **vars(errors)}
+        kind: type[GenretError] = named.get(self.kind, GenretError)
+        # The text is whole already: the class's own constructor would put it together once more.
+        return kind.__new__(kind, self.text)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return self._asdict()
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Failure:
+        """Read what `to_json` gave.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        try:
+            return cls(**value)
+        except TypeError as error:
+            raise ValueError(f"not the failure of a worker: {error}") from error
+
+
+class Increments:
+    """Sends what counts have grown by since they were last sent.
+
+    Args:
+        send: Where to.
+    """
+
+    def __init__(self, send: Callable[[LinkCounts], None]) -> None:
+        self._send = send
+        self._sent: dict[str, int] = {}
+
+    def report(self, counts: LinkCounts) -> None:
+        """Take note of the counts of the shard so far."""
+        now = counts.to_json()
+        grown = {name: n - self._sent.get(name, 0) for name, n in now.items()}
+        self._sent = now
+        if any(grown.values()):
+            self._send(LinkCounts(**grown))
+
+
+_ORPHANED = 4  # exit code of a worker whose coordinator is gone; nobody is left to read it
+
+
+def work(connection: Connection, job: LinkJob, open_worker: OpenWorker) -> None:
+    """Link the shards that come through a pipe until it is closed. Runs in a process of its own.
+
+    Sends empty `LinkCounts` when everything is open, then increments, the `ShardRecord` of every shard, or a
+    `Failure` and nothing more.
+    """
+    threading.Thread(target=_end_with_the_coordinator, daemon=True).start()
+    threads = str(job.worker.num_threads or "")
+    for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS"):
+        if threads:  # read when torch and the tokenizers are imported: several workers share the cores
+            os.environ.setdefault(name, threads)
+    try:
+        worker = open_worker(job)
+        try:
+            connection.send(LinkCounts())
+            while (shard := connection.recv()) is not None:
+                increments = Increments(connection.send)
+                record = worker.run(shard, increments.report)
+                increments.report(record.counts)
+                connection.send(record)
+        finally:
+            worker.close()
+    except (EOFError, BrokenPipeError):  # the coordinator is gone
+        return
+    except Exception as error:
+        with suppress(ConnectionError):  # it is gone, which a pipe says in several ways: nobody is to be told
+            connection.send(Failure.of(error))
+
+
+def _end_with_the_coordinator() -> None:
+    """End this process at once when the one that started it ends, however that came about."""
+    coordinator = parent_process()
+    if coordinator is not None:
+        wait([coordinator.sentinel])
+        os._exit(_ORPHANED)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from decoding.answering import AnswerParams, AnswerText, answer, write_answers
-from decoding.answering.affordable import AffordableMasks
+from decoding.answering.answer import AffordableMasks
 from tests.fakes import TableModel
 from tests.text_grammar import Pieces, TextGrammar, binary_texts
 

@@ -14,12 +14,11 @@ from transformers import PreTrainedModel
 
 from benchmarks.harness.schema_classes import CLASSES, SchemaClass
 from decoding.answering import AnswerParams, AnswerText, Speller, write_answers
-from decoding.grammar.compiler import compile_schema
-from decoding.grammar.grammar import Grammar
-from decoding.grammar.leaves.factory import Leaves
-from decoding.grammar.options import GrammarOptions
-from decoding.grammar.vocabulary.vocabulary import Vocabulary
-from decoding.hf_model import HFLanguageModel
+from decoding.grammar.compile_options import GrammarOptions
+from decoding.grammar.json_grammar import Grammar, compile_schema
+from decoding.grammar.leaves.leaf_factory import Leaves
+from decoding.grammar.vocabulary import Vocabulary
+from decoding.model.hf_model import HFLanguageModel
 from retrieval.text import TextTokenizer
 from tests.shared_titles import load_tokenizer
 from tests.verified_architectures import build

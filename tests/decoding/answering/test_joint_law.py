@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoding.answering import AnswerParams, AnswerText, Speller, choosing, pace, speculation, write_answers
-from decoding.answering.answer import Answer
-from decoding.answering.choice_points import PointGroup
-from decoding.answering.pace import Pace
+from decoding.answering import AnswerParams, AnswerText, Speller, speculation, write_answers
+from decoding.answering import answer as pace
+from decoding.answering import token_choice as choosing
+from decoding.answering.answer import Answer, Pace
 from decoding.answering.speculation import Stretch
-from decoding.answering.suggesting import Suggestion
-from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from decoding.answering.token_choice import PointGroup, Suggestion
+from decoding.grammar.vocabulary import Vocabulary
 from tests.answer_oracles import Row, count_rows, row_law
 from tests.fakes import TableModel, chi_square
 from tests.text_grammar import END, TextGrammar

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoding.answering.pace import MOST_COST, ROW_COST, USUAL_COST, Pace, relative_cost
+from decoding.answering.answer import MOST_COST, ROW_COST, USUAL_COST, Pace, relative_cost
 
 
 class Weighted:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from decoding.answering import AnswerParams, AnswerText, Speller, write_answers
 from decoding.errors import InvalidLogitsError
-from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from decoding.grammar.vocabulary import Vocabulary
 from tests.answer_oracles import count_rows, greedy_row, row_law
 from tests.fakes import TableModel, chi_square
 from tests.text_grammar import END, Pieces, TextGrammar, binary_texts

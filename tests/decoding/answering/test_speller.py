@@ -14,7 +14,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 
 from decoding.answering import Speller
 from decoding.answering.speller import CONTEXT_TOKENS
-from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from decoding.grammar.vocabulary import Vocabulary
 from tests.text_grammar import TextGrammar
 
 END = "<end>"

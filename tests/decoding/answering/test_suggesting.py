@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from decoding.answering.choice_points import MAX_LISTED, ChoicePoint
-from decoding.answering.choosing import decide
-from decoding.answering.suggesting import suggest
+from decoding.answering.token_choice import MAX_LISTED, ChoicePoint, decide, suggest
 from tests.fakes import chi_square
 
 V = 2 * MAX_LISTED + 11  # not a multiple of the words of a mask

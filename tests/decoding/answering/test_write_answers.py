@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import decoding.answering.choice_points as choice_points
+import decoding.answering.token_choice as choice_points
 from decoding.answering import AnswerParams, AnswerText, write_answers
 from decoding.cancellation import CancelToken
 from decoding.errors import DecodingCancelledError, InvalidLogitsError, PromptTooLongError

@@ -16,10 +16,10 @@ import pytest
 from torch import Tensor
 
 from decoding.beam_search import BeamResult, beam_search
-from decoding.collection import CollectionPolicy
-from decoding.hf_model import HFLanguageModel
+from decoding.model.hf_model import HFLanguageModel
+from decoding.model.token_tree import CollectionPolicy
 from decoding.params import BeamParams
-from decoding.title_trie import TitleTrie
+from decoding.trie.title_trie import TitleTrie
 from tests.generate_peer import (
     CATALOGUES,
     FILLER,

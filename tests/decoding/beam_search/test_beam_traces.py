@@ -12,8 +12,8 @@ from decoding import trace as trace_module
 from decoding.beam_search import BeamResult, beam_search
 from decoding.cancellation import CancelToken
 from decoding.params import BeamParams
-from decoding.title_trie import TitleTrie
 from decoding.trace import Trace
+from decoding.trie.title_trie import TitleTrie
 from tests.beam_batches import Batch
 from tests.beam_oracles import Row, at_most, close, score, scores_of
 from tests.tables_model import VOCAB, Meter, TablesModel

@@ -54,7 +54,7 @@ class Way:
 )
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
     chosen: Way = request.param
-    monkeypatch.setattr("decoding.beam_search.algorithm.suits_static", lambda _: chosen.static)
+    monkeypatch.setattr("decoding.beam_search.trie_beam_search.suits_static", lambda _: chosen.static)
     return chosen
 
 

@@ -9,11 +9,11 @@ from collections.abc import Callable
 import pytest
 
 from decoding.beam_search import BeamResult, beam_search
-from decoding.beam_search.open_nodes import OpenNodes
+from decoding.beam_search.certificate import OpenNodes
 from decoding.cancellation import CancelToken
 from decoding.errors import DeadlineExceededError, DecodingCancelledError
 from decoding.params import MAX_EXACT_BUDGET, BeamParams
-from decoding.title_trie import TitleTrie
+from decoding.trie.title_trie import TitleTrie
 from tests.beam_batches import END, Batch
 from tests.beam_oracles import (
     at_most,
@@ -129,7 +129,7 @@ def test_to_keep_no_more_open_prefixes_than_the_budget_loses_nothing(
     batch = unbounded(seed).only(range(50), exact=True, exact_budget=budget)
     bounded = batch.search().results
     monkeypatch.setattr(
-        "decoding.beam_search.search.OpenNodes", lambda max_depth, most: OpenNodes(max_depth, 10**9)
+        "decoding.beam_search.search_state.OpenNodes", lambda max_depth, most: OpenNodes(max_depth, 10**9)
     )
     assert bounded == batch.search().results
 

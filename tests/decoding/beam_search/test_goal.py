@@ -12,7 +12,7 @@ from decoding.beam_search import BeamResult, FinishedRows, Goal, beam_search
 from decoding.cancellation import CancelToken
 from decoding.errors import DecodingCancelledError
 from decoding.params import BeamParams
-from decoding.title_trie import TitleTrie
+from decoding.trie.title_trie import TitleTrie
 from tests.beam_batches import END, Batch
 from tests.beam_oracles import at_most, check_certificate, inner_prefixes, is_true_top_k
 from tests.tables_model import VOCAB, Meter, TablesModel

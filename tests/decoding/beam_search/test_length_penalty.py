@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from decoding.beam_search import BeamResult, beam_search
+from decoding.constraints import Hypothesis
 from decoding.params import MAX_LENGTH_PENALTY, BeamParams
-from decoding.title_trie import TitleTrie
-from decoding.types import Hypothesis
+from decoding.trie.title_trie import TitleTrie
 from tests.beam_batches import LENGTH_PENALTIES, Batch
 from tests.beam_oracles import Row, check_list, is_true_top_k, score, scores_of
 from tests.fakes import TableModel

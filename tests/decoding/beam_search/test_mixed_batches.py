@@ -11,7 +11,7 @@ from decoding.beam_search import BeamResult, beam_search
 from decoding.cancellation import CancelToken
 from decoding.errors import DecodingCancelledError
 from decoding.params import BeamParams
-from decoding.title_trie import TitleTrie
+from decoding.trie.title_trie import TitleTrie
 from tests.beam_batches import Batch, random_catalogue
 from tests.tables_model import VOCAB, TablesModel
 

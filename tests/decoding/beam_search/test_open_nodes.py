@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.beam_search.open_nodes import Nodes, OpenNodes
+from decoding.beam_search.certificate import Nodes, OpenNodes
 
 
 def nodes(scores: list[float], depth: int = 1) -> Nodes:

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.beam_search.ranking import Scoring, best_columns
-from decoding.beam_search.top_tokens import top_tokens
+from decoding.beam_search.candidates import top_tokens
+from decoding.beam_search.scoring import Scoring, best_columns
 from decoding.params import BeamParams
 from tests.no_sync import no_sync
 

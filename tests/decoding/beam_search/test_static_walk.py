@@ -15,16 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoding.beam_search import BeamResult, beam_search
-from decoding.beam_search import walks as walks_module
-from decoding.beam_search.search import Search
-from decoding.beam_search.walks import static_walk, suits_static
+from decoding.beam_search import trie_beam_search as walks_module
+from decoding.beam_search.search_state import Search
+from decoding.beam_search.trie_beam_search import static_walk, suits_static
 from decoding.cancellation import CancelToken
+from decoding.constraints import Constraint
 from decoding.errors import DecodingCancelledError, InvalidLogitsError
 from decoding.late_flag import LateFlag
 from decoding.params import BeamParams
-from decoding.row_filter import FilteredTrie, RowFilter
-from decoding.title_trie import TitleTrie
-from decoding.types import Constraint
+from decoding.trie.row_filter import FilteredTrie, RowFilter
+from decoding.trie.title_trie import TitleTrie
 from tests.hashed_model import HashedModel
 from tests.no_sync import DeviceWaitError, no_sync
 
@@ -52,8 +52,8 @@ def late(size: int, device: torch.device, lag: int) -> LateFlag:
 @contextmanager
 def walked_by(walk: Walk) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("decoding.beam_search.algorithm.suits_static", lambda _: True)
-        patch.setattr("decoding.beam_search.algorithm.static_walk", walk)
+        patch.setattr("decoding.beam_search.trie_beam_search.suits_static", lambda _: True)
+        patch.setattr("decoding.beam_search.trie_beam_search.static_walk", walk)
         yield
 
 
@@ -132,7 +132,7 @@ def watched(steps: Callable[..., None]) -> Callable[..., None]:
     def run(*arguments: object) -> None:
         with pytest.MonkeyPatch.context() as patch, no_sync():
             # On the CPU the trie compares widths with values, as it would not on a device.
-            patch.setattr("decoding.kernels.torch_walk._can_look_at", lambda _: False)
+            patch.setattr("decoding.trie.torch_kernels._can_look_at", lambda _: False)
             steps(*arguments)
 
     return run
@@ -157,7 +157,9 @@ def test_the_steps_never_wait_for_the_device(monkeypatch):
 
 
 def test_the_watch_sees_the_waits_of_the_trimmed_walk(monkeypatch):
-    monkeypatch.setattr("decoding.beam_search.algorithm.trimmed_walk", watched(walks_module.trimmed_walk))
+    monkeypatch.setattr(
+        "decoding.beam_search.trie_beam_search.trimmed_walk", watched(walks_module.trimmed_walk)
+    )
     trie = catalogue()
     with pytest.raises(DeviceWaitError):
         beam_search(HashedModel.random(trie.vocab_size, 1).prefill([0]), trie, PARAMS[:1])

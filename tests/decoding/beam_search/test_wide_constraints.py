@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from decoding.beam_search import BeamResult, beam_search
-from decoding.hf_model import HFLanguageModel
+from decoding.constraints import WideConstraint
+from decoding.model.hf_model import HFLanguageModel
 from decoding.params import BeamParams
-from decoding.types import WideConstraint
 from tests.beam_batches import END, LENGTH_PENALTIES
 from tests.beam_oracles import (
     Row,

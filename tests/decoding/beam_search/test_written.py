@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.beam_search.written import Written
+from decoding.beam_search.beams import Written
 
 
 @settings(max_examples=100, deadline=None)

@@ -16,10 +16,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AttentionInterface, AutoModelForCausalLM
 
-import decoding.hf_model
-from decoding import segment_attention
-from decoding.conformance.plan import ExamineOptions, PlanError
-from decoding.conformance.report import Report
+import decoding.model.hf_model
+from decoding.conformance.examination import ExamineOptions, PlanError, Report, examine
 from decoding.conformance.scenarios import (
     COLLECTIONS,
     KEPT_LEVELS,
@@ -31,14 +29,14 @@ from decoding.conformance.scenarios import (
     WHOLE_TREES,
     Scenario,
 )
-from decoding.conformance.suite import examine
 from decoding.errors import UnsupportedModelError
-from decoding.hf_model import HFLanguageModel
-from decoding.hf_session import TreeSession
-from decoding.model_loading import load_config, load_weights
-from decoding.prompt_attention import PromptPass
-from decoding.segment_attention import Rule, Segment
-from decoding.tree_step import TreeStep
+from decoding.model import segment_attention
+from decoding.model.hf_model import HFLanguageModel
+from decoding.model.hf_session import TreeSession
+from decoding.model.model_loading import load_config, load_weights
+from decoding.model.prefill import PromptPass
+from decoding.model.segment_attention import Rule, Segment
+from decoding.model.token_tree import TreeStep
 from tests.verified_architectures import ARCHITECTURES, COMMON, build, exactly
 
 SMALL = ExamineOptions(trees=2, depth=4, beams=3, prompt_tokens=16)
@@ -94,7 +92,7 @@ def test_windows_that_trees_ignore_are_found(monkeypatch: pytest.MonkeyPatch) ->
     assert (first.number, first.kind) == (0, "sliding attention, window 6")
 
 
-@pytest.mark.parametrize("module", ["decoding.branch_attention", "decoding.prompt_attention"])
+@pytest.mark.parametrize("module", ["decoding.model.tree_attention", "decoding.model.prefill"])
 def test_sinks_that_trees_ignore_are_found(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = segment_attention.attend
 
@@ -162,7 +160,7 @@ def test_a_later_layer_is_named_when_the_difference_begins_there(monkeypatch: py
 
 
 def test_slot_numbers_for_positions_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding.hf_model, "use_true_positions", lambda embedding: None)
+    monkeypatch.setattr(decoding.model.hf_model, "use_true_positions", lambda embedding: None)
     # As many positions as there are slots, so that the wrong ones exist.
     report = examine(build("bart", torch.float64, changes={"max_position_embeddings": 128}), SMALL)
     assert report.verdict == "differs"
@@ -219,7 +217,7 @@ def test_a_broken_collection_spoils_its_scenario_alone(monkeypatch: pytest.Monke
 
 def _prefix_without_its_first_token(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        "decoding.prompt_attention._seen_prefix",
+        "decoding.model.prefill._seen_prefix",
         lambda segment, window: tuple(part[:, :, 1:] for part in segment),
     )
 
@@ -243,7 +241,7 @@ def _kept_levels_below_their_neighbours(patch: pytest.MonkeyPatch) -> None:
 def _whole_trees_scaled(patch: pytest.MonkeyPatch) -> None:
     plain = segment_attention.attend
     patch.setattr(
-        "decoding.whole_tree_attention.attend",
+        "decoding.model.whole_trees.attend",
         lambda query, segments, rule: plain(query * 1.01, segments, rule),
     )
 

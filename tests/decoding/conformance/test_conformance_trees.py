@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoding.conformance.difference import Difference, Tolerance
-from decoding.conformance.plan import ExamineOptions, make_plan, prompt_lengths
-from decoding.conformance.random_trees import RandomTree, random_tree
+from decoding.conformance.examination import ExamineOptions, make_plan, prompt_lengths
+from decoding.conformance.plain_passes import RandomTree, random_tree
 
 SHAPES = {"depth": st.integers(1, 6), "branches": st.integers(1, 6), "seed": st.integers(0, 2**32)}
 

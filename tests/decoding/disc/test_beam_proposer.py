@@ -16,16 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import decoding.disc.beam_proposer as beam_proposer_module
-import decoding.disc.gumbel as gumbel_module
+import decoding.disc.beam_proposer as gumbel_module
 from decoding.counter_rng import uniforms
 from decoding.disc import DiscResult, disc
-from decoding.disc.beam_pool import BeamPool
-from decoding.disc.beam_proposer import BeamProposer
-from decoding.disc.draws import Draws
-from decoding.disc.proposer import ACCEPT, FIRST, DrawBatch
+from decoding.disc.beam_proposer import BeamPool, BeamProposer
+from decoding.disc.draws import ACCEPT, FIRST, DrawBatch, Draws
 from decoding.params import DiscParams
 from decoding.stopping import StopPoll
-from decoding.title_trie import TitleTrie
+from decoding.trie.title_trie import TitleTrie
 from tests.disc_oracles import END, PROMPT, VOCAB, Row, catalogue
 from tests.fakes import TableModel, chi_square, normalise
 

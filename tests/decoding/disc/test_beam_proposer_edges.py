@@ -12,10 +12,10 @@ import torch
 from decoding.cancellation import CancelToken
 from decoding.disc import DiscResult, disc
 from decoding.errors import DecodingCancelledError, InvalidLogitsError
-from decoding.kv_usage import KvUsage
+from decoding.language_model import KvUsage
 from decoding.params import DiscParams
-from decoding.row_filter import FilteredTrie, RowFilter
-from decoding.title_trie import TitleTrie
+from decoding.trie.row_filter import FilteredTrie, RowFilter
+from decoding.trie.title_trie import TitleTrie
 from tests.fakes import TableModel, all_sequences, end_with
 
 END = 0

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from decoding.disc import DiscResult, disc
-from decoding.hf_model import HFLanguageModel
+from decoding.model.hf_model import HFLanguageModel
 from decoding.params import DiscParams
-from decoding.title_trie import TitleTrie
+from decoding.trie.title_trie import TitleTrie
 from tests.disc_models import NAMES, PROMPTS, ROWS, SEEDS, TOLERANCE, VOCAB, ours, truth
 from tests.tiny_transformers import build, random_prompts
 

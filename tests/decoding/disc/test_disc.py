@@ -20,7 +20,7 @@ from decoding.counter_rng import uniforms
 from decoding.disc import DiscResult, disc
 from decoding.errors import DecodingCancelledError, InvalidLogitsError
 from decoding.params import DiscParams
-from decoding.title_trie import TitleTrie
+from decoding.trie.title_trie import TitleTrie
 from tests.disc_oracles import END, PROMPT, VOCAB, catalogue, target, true_mass
 from tests.fakes import TableModel, chi_square
 

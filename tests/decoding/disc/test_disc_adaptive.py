@@ -19,7 +19,7 @@ from scipy import stats
 import decoding.disc.tree_proposer
 from decoding.disc import DiscResult, disc
 from decoding.params import DiscParams
-from decoding.title_trie import TitleTrie
+from decoding.trie.title_trie import TitleTrie
 from tests.disc_oracles import PROMPT, VOCAB, CountingModel, catalogue, target, true_mass, unlikely
 from tests.fakes import TableModel, chi_square
 

@@ -13,8 +13,8 @@ from decoding.cancellation import CancelToken
 from decoding.disc import DiscResult, disc
 from decoding.errors import DecodingCancelledError, InvalidLogitsError
 from decoding.params import DiscParams
-from decoding.row_filter import FilteredTrie, RowFilter
-from decoding.title_trie import TitleTrie
+from decoding.trie.row_filter import FilteredTrie, RowFilter
+from decoding.trie.title_trie import TitleTrie
 from tests.disc_oracles import END, PROMPT, VOCAB, catalogue, target, true_mass, unlikely
 from tests.fakes import TableModel, chi_square, end_with
 

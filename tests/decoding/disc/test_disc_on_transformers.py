@@ -18,10 +18,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from decoding.disc import DiscResult, disc
-from decoding.hf_model import HFLanguageModel
-from decoding.hf_session import TreeSession
+from decoding.model.hf_model import HFLanguageModel
+from decoding.model.hf_session import TreeSession
 from decoding.params import DiscParams
-from decoding.title_trie import TitleTrie
+from decoding.trie.title_trie import TitleTrie
 from tests.disc_models import NAMES, PROMPTS, ROWS, SEEDS, TOLERANCE, VOCAB, ours, plain, truth
 from tests.tiny_transformers import (
     END,

@@ -9,8 +9,8 @@ import pytest
 
 from decoding.disc import DiscResult, disc
 from decoding.params import DiscParams
-from decoding.title_trie import TitleTrie
 from decoding.trace import Trace
+from decoding.trie.title_trie import TitleTrie
 from tests.disc_oracles import PROMPT, VOCAB, ByHand, CountingModel, Row, catalogue
 from tests.fakes import TableModel
 

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from decoding.disc import DiscResult, disc
-from decoding.disc.proposer import FIRST, SECOND, DrawBatch
+from decoding.disc.draws import FIRST, SECOND, DrawBatch
 from decoding.disc.tree_proposer import TreeProposer
-from decoding.kv_usage import KvUsage
+from decoding.language_model import KvUsage
 from decoding.params import DiscParams
+from decoding.row_scores import SteppedTrees
 from decoding.row_trees import RowTrees
-from decoding.stepped_trees import SteppedTrees
 from decoding.stopping import StopPoll
-from decoding.title_trie import TitleTrie
+from decoding.trie.title_trie import TitleTrie
 from tests.disc_oracles import END, PROMPT, VOCAB, ByHand, CountingModel, Lockstep, catalogue, true_mass
 from tests.fakes import TableModel
 

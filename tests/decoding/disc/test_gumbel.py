@@ -10,10 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-import decoding.disc.gumbel as gumbel_module
+import decoding.disc.beam_proposer as gumbel_module
+from decoding.constraints import Edges
 from decoding.counter_rng import extend_key, hash_key, uniforms, uniforms_of
-from decoding.disc.gumbel import Branches, best_edges, condition_on_maximum, gumbels, log1m_exp, log_inclusion
-from decoding.expansion import Edges
+from decoding.disc.beam_proposer import (
+    Branches,
+    best_edges,
+    condition_on_maximum,
+    gumbels,
+    log1m_exp,
+    log_inclusion,
+)
 
 ALPHA = 1e-4
 INF = math.inf

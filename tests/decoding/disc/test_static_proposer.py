@@ -17,18 +17,18 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from decoding.cancellation import CancelToken
+from decoding.constraints import Constraint
 from decoding.disc import DiscResult, disc
-from decoding.disc.proposer import FIRST, DrawBatch, Proposer
+from decoding.disc.draws import FIRST, DrawBatch, Proposer
 from decoding.disc.static_proposer import StaticProposer
 from decoding.disc.tree_proposer import TreeProposer
 from decoding.errors import DecodingCancelledError, InvalidLogitsError
-from decoding.hf_model import HFLanguageModel
 from decoding.late_flag import LateFlag
+from decoding.model.hf_model import HFLanguageModel
 from decoding.params import DiscParams
-from decoding.row_filter import FilteredTrie, RowFilter
 from decoding.stopping import StopPoll
-from decoding.title_trie import TitleTrie
-from decoding.types import Constraint
+from decoding.trie.row_filter import FilteredTrie, RowFilter
+from decoding.trie.title_trie import TitleTrie
 from tests.fakes import TableModel, all_sequences, chi_square, end_with, normalise
 from tests.hashed_model import HashedModel, HashedSession
 from tests.no_sync import DeviceWaitError, no_sync
@@ -222,7 +222,7 @@ class Watched(StaticProposer):
     def _walk(self, walking, flag) -> None:
         with pytest.MonkeyPatch.context() as patch, no_sync():
             # On the CPU the trie compares widths with values, as it would not on a device.
-            patch.setattr("decoding.kernels.torch_walk._can_look_at", lambda _: False)
+            patch.setattr("decoding.trie.torch_kernels._can_look_at", lambda _: False)
             super()._walk(walking, flag)
 
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
 
-from decoding.disc.static_step import Step, Walk, static_step
-from decoding.row_filter import FilteredTrie, RowFilter
-from decoding.title_trie import TitleTrie
+from decoding.disc.static_proposer import Step, Walk, static_step
+from decoding.trie.row_filter import FilteredTrie, RowFilter
+from decoding.trie.title_trie import TitleTrie
 from tests.fakes import end_with
 
 END = 0

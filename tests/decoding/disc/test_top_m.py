@@ -15,7 +15,7 @@ import torch
 
 from decoding.disc import disc
 from decoding.params import DiscParams
-from decoding.title_trie import TitleTrie
+from decoding.trie.title_trie import TitleTrie
 from retrieval.types import RetrieveRequest
 from tests.disc_oracles import PROMPT, VOCAB, catalogue, target, true_mass
 from tests.fakes import TableModel, chi_square

@@ -10,12 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.disc.proposer import FIRST, SECOND, DrawBatch
+from decoding.disc.algorithm import Candidate, candidates, choose_by_weight
+from decoding.disc.draws import FIRST, SECOND, DrawBatch
 from decoding.disc.tree_proposer import TreeProposer
-from decoding.disc.weighted_choice import Candidate, candidates, choose_by_weight
 from decoding.params import DiscParams
 from decoding.stopping import StopPoll
-from decoding.title_trie import TitleTrie
+from decoding.trie.title_trie import TitleTrie
 from tests.disc_oracles import PROMPT, VOCAB, ByHand, catalogue
 from tests.fakes import TableModel, chi_square
 

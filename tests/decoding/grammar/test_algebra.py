@@ -9,18 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from decoding.grammar.compile_options import GrammarOptions
 from decoding.grammar.errors import (
     InvalidSchemaError,
     SchemaError,
     UnsatisfiableSchemaError,
     UnsupportedSchemaError,
 )
-from decoding.grammar.leaves.hole import HoleError, HoleName
-from decoding.grammar.leaves.sparse_leaf import SparseLeaf
-from decoding.grammar.options import GrammarOptions
-from decoding.grammar.schema.algebra import compile_value
-from decoding.grammar.schema.assignment import cheapest_assignment
+from decoding.grammar.leaves.leaf import HoleError, HoleName, SparseLeaf
+from decoding.grammar.schema.array_shapes import cheapest_assignment
 from decoding.grammar.schema.formula_table import FormulaTable
+from decoding.grammar.schema.value_nodes import compile_value
 from decoding.grammar.shapes import ValueNode
 from tests.shape_walker import ShapeWalker, byte_leaves
 

@@ -12,14 +12,14 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from decoding.grammar.compile_options import GrammarOptions
 from decoding.grammar.errors import (
     SchemaLimitError,
     UnsatisfiableSchemaError,
     UnsupportedSchemaError,
 )
-from decoding.grammar.options import GrammarOptions
-from decoding.grammar.schema.algebra import compile_value
 from decoding.grammar.schema.formula_table import FormulaTable
+from decoding.grammar.schema.value_nodes import compile_value
 from decoding.grammar.shapes import ValueNode
 from retrieval.answers.validation import AnswerValidator, InvalidAnswerError
 from tests.formula_oracle import evaluates

@@ -14,16 +14,15 @@ import pytest
 from jsonschema.validators import validator_for
 from referencing.exceptions import Unresolvable
 
-from decoding.grammar.budget import compile_budget
+from decoding.grammar.compile_options import GrammarOptions, compile_budget
 from decoding.grammar.errors import (
     CompileTimeoutError,
     SchemaError,
     UnsatisfiableSchemaError,
 )
-from decoding.grammar.leaves.factory import Leaves
-from decoding.grammar.options import GrammarOptions
-from decoding.grammar.schema.algebra import compile_value
+from decoding.grammar.leaves.leaf_factory import Leaves
 from decoding.grammar.schema.formula_table import FormulaTable
+from decoding.grammar.schema.value_nodes import compile_value
 from decoding.grammar.shapes import ValueNode
 from tests.shape_walker import ShapeWalker, byte_leaves, random_value
 from tests.shared_titles import shared_file

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from decoding.grammar.leaves.dfa_leaf import DfaLeaf
-from decoding.grammar.leaves.factory import Leaves
+from decoding.grammar.leaves.leaf_factory import Leaves
 from decoding.grammar.leaves.restricted_keys import LabelledKeys, RestrictedKeys
 from decoding.grammar.leaves.table_walk import TableWalker, Walked
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.regex_compiler import compile_pattern
 from decoding.grammar.regular.text_set import TextSet
-from decoding.grammar.schema.key_spelling import spelled_classes, spelled_keys
-from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from decoding.grammar.schema.members import spelled_classes, spelled_keys
+from decoding.grammar.vocabulary import Vocabulary
 
 # Of one to four bytes, from both ends of what UTF-8 can say, and what JSON spells in its own way.
 CHARACTERS = (

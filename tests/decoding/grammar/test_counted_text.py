@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from decoding.grammar.leaves.counted_text import AnyText, CountedTextLeaf
 from decoding.grammar.leaves.table_walk import TableWalker
-from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from decoding.grammar.vocabulary import Vocabulary
 from tests.leaf_oracle import node_at, oracle_tokens, real_vocabulary, walked_tokens
 
 PIECES = [

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.grammar.budget import AutomatonLimitError, compile_budget
+from decoding.grammar.compile_options import AutomatonLimitError, CompileLimits, compile_budget
 from decoding.grammar.errors import CompileTimeoutError
-from decoding.grammar.options import CompileLimits
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.regex_compiler import compile_pattern
 from tests.regex_texts import all_texts, random_pattern

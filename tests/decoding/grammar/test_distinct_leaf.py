@@ -7,15 +7,13 @@ import threading
 import numpy as np
 import pytest
 
-from decoding.grammar.leaves.distinct_leaf import DistinctHoleLeaf, DistinctLeaf
-from decoding.grammar.leaves.factory import Leaves
-from decoding.grammar.leaves.hole import HoleLeaf, HoleName
-from decoding.grammar.leaves.leaf import Leaf
-from decoding.grammar.leaves.texts import Texts
+from decoding.grammar.leaves.distinct_leaf import DistinctHoleLeaf, DistinctLeaf, Texts
+from decoding.grammar.leaves.leaf import HoleLeaf, HoleName, Leaf
+from decoding.grammar.leaves.leaf_factory import Leaves
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.number_set import NumberSet
 from decoding.grammar.regular.text_set import TextSet
-from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from decoding.grammar.vocabulary import Vocabulary
 from tests.leaf_oracle import oracle_tokens, walked_tokens
 
 PIECES = [

@@ -11,11 +11,10 @@ import jsonschema
 import numpy as np
 import pytest
 
-from decoding.grammar.compiler import compile_schema
+from decoding.grammar.compile_options import GrammarOptions
 from decoding.grammar.errors import UnsatisfiableSchemaError
-from decoding.grammar.grammar import Grammar
-from decoding.grammar.leaves.factory import Leaves
-from decoding.grammar.options import GrammarOptions
+from decoding.grammar.json_grammar import Grammar, compile_schema
+from decoding.grammar.leaves.leaf_factory import Leaves
 from tests.grammar_shapes import JSON_PIECES, brute_force, byte_vocabulary, unpacked
 
 OPTIONS = {"writing": GrammarOptions.for_writing(), "reading": GrammarOptions()}

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from decoding.grammar.grammar import Grammar
-from decoding.grammar.options import GrammarOptions
+from decoding.grammar.compile_options import GrammarOptions
+from decoding.grammar.json_grammar import Grammar
 from tests.grammar_shapes import (
     COMPACT,
     FLEXIBLE,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.grammar.cache import GrammarCache
+from decoding.grammar.bounded_cache import GrammarCache
 from decoding.grammar.errors import CompileTimeoutError, SchemaError, UnsupportedSchemaError
 
 

@@ -13,13 +13,13 @@ import pytest
 import torch
 
 from decoding.beam_search import beam_search
+from decoding.constraints import Constraint, WideConstraint
 from decoding.disc import disc
 from decoding.grammar.constraint import GrammarConstraint
 from decoding.grammar.errors import AnswerBudgetError
-from decoding.grammar.grammar import Grammar
-from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from decoding.grammar.json_grammar import Grammar
+from decoding.grammar.vocabulary import Vocabulary
 from decoding.params import BeamParams, DiscParams
-from decoding.types import Constraint, WideConstraint
 from tests.fakes import TableModel, chi_square, normalise
 from tests.grammar_shapes import (
     COMPACT,

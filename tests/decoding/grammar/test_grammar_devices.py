@@ -8,18 +8,16 @@ import random
 import pytest
 import torch
 
-from decoding.answering.params import AnswerParams
-from decoding.answering.results import AnswerText
+from decoding.answering.answer import AnswerText
 from decoding.answering.writer import write_answers
 from decoding.beam_search import BeamResult, beam_search
-from decoding.grammar.compiler import compile_schema
+from decoding.grammar.compile_options import GrammarOptions
 from decoding.grammar.constraint import GrammarConstraint
-from decoding.grammar.grammar import Grammar
-from decoding.grammar.leaves.factory import Leaves
-from decoding.grammar.options import GrammarOptions
-from decoding.grammar.vocabulary.vocabulary import Vocabulary
-from decoding.hf_model import HFLanguageModel
-from decoding.params import BeamParams
+from decoding.grammar.json_grammar import Grammar, compile_schema
+from decoding.grammar.leaves.leaf_factory import Leaves
+from decoding.grammar.vocabulary import Vocabulary
+from decoding.model.hf_model import HFLanguageModel
+from decoding.params import AnswerParams, BeamParams
 from tests.tiny_transformers import ARCHITECTURES, build
 
 DEVICES = [

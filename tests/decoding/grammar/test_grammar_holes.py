@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from decoding.grammar.grammar import Grammar
-from decoding.grammar.leaves.hole import HoleLeaf, HoleName
-from decoding.grammar.leaves.sparse_leaf import SparseLeaf
+from decoding.grammar.json_grammar import Grammar
+from decoding.grammar.leaves.leaf import HoleLeaf, HoleName, SparseLeaf
 from decoding.grammar.shapes import ValueNode
 from tests.grammar_shapes import FLEXIBLE, Items, Maker, Members, byte_vocabulary, fill, value_of
 

@@ -7,10 +7,10 @@ import random
 
 import pytest
 
+from decoding.grammar.compile_options import GrammarOptions
 from decoding.grammar.errors import VocabularyError
-from decoding.grammar.grammar import Grammar
-from decoding.grammar.options import GrammarOptions
-from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from decoding.grammar.json_grammar import Grammar
+from decoding.grammar.vocabulary import Vocabulary
 from tests.grammar_shapes import (
     COMPACT,
     FLEXIBLE,

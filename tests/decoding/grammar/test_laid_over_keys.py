@@ -7,15 +7,14 @@ import json
 import numpy as np
 import pytest
 
-from decoding.grammar.leaves.dfa_leaf import DfaLeaf
-from decoding.grammar.leaves.models import StateModels
+from decoding.grammar.leaves.dfa_leaf import DfaLeaf, StateModels
 from decoding.grammar.leaves.restricted_keys import LabelledKeys
 from decoding.grammar.leaves.table_walk import TableWalker
 from decoding.grammar.regular.byte_dfa import ByteDfa
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.regex_compiler import compile_pattern
-from decoding.grammar.schema.key_spelling import spelled_classes, spelled_keys
-from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from decoding.grammar.schema.members import spelled_classes, spelled_keys
+from decoding.grammar.vocabulary import Vocabulary
 
 PATTERNS = [None, "", "^x-", "^a.*b$", "^[0-9]{2,4}$", "^a?$"]
 

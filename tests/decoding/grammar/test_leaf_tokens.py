@@ -9,16 +9,14 @@ import numpy as np
 import pytest
 
 from decoding.grammar.leaves.dfa_leaf import DfaLeaf
-from decoding.grammar.leaves.leaf import FEW_TOKENS, LeafTokens
+from decoding.grammar.leaves.leaf import FEW_TOKENS, LeafTokens, SparseLeaf, TokenCache
 from decoding.grammar.leaves.restricted_keys import LabelledKeys, RestrictedKeys
-from decoding.grammar.leaves.sparse_leaf import SparseLeaf
 from decoding.grammar.leaves.table_walk import TableWalker, Walked
-from decoding.grammar.leaves.token_cache import TokenCache
 from decoding.grammar.regular.byte_dfa import ByteDfa
 from decoding.grammar.regular.dfa import Dfa
+from decoding.grammar.regular.json_spelling import spell_any_text, spell_texts
 from decoding.grammar.regular.number_set import NumberSet
-from decoding.grammar.regular.spelling import spell_any_text, spell_texts
-from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from decoding.grammar.vocabulary import Vocabulary
 from tests.leaf_oracle import (
     node_at,
     oracle_tokens,

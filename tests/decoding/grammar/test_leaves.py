@@ -9,17 +9,17 @@ from decimal import Decimal
 
 import pytest
 
+from decoding.grammar.compile_options import GrammarOptions
 from decoding.grammar.errors import VocabularyError
-from decoding.grammar.grammar import Grammar
-from decoding.grammar.leaves.factory import Leaves
+from decoding.grammar.json_grammar import Grammar
 from decoding.grammar.leaves.leaf import Leaf
-from decoding.grammar.options import GrammarOptions
+from decoding.grammar.leaves.leaf_factory import Leaves
 from decoding.grammar.regular.dfa import Dfa
+from decoding.grammar.regular.json_spelling import spell_labelled
 from decoding.grammar.regular.number_set import NumberSet
-from decoding.grammar.regular.spelling import spell_labelled
 from decoding.grammar.regular.text_set import TextSet
 from decoding.grammar.shapes import ValueNode
-from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from decoding.grammar.vocabulary import Vocabulary
 from tests.leaf_oracle import oracle_tokens, real_vocabulary, walked_tokens
 
 BYTES: list[bytes | None] = [bytes([byte]) for byte in range(256)]

@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.grammar import budget
-from decoding.grammar.budget import compile_budget
-from decoding.grammar.options import CompileLimits
-from decoding.grammar.regular.measures import bottom_up
+from decoding.grammar import compile_options as budget
+from decoding.grammar.compile_options import CompileLimits, compile_budget
+from decoding.grammar.regular.dfa_texts import bottom_up
 from decoding.grammar.regular.minimise import Edge, canonical
 
 SYMBOLS = 6
@@ -146,7 +145,7 @@ def test_a_long_chain_that_ends_in_a_loop_is_quick(monkeypatch: pytest.MonkeyPat
 _PROGRAM = """
 import hashlib
 from decoding.grammar.regular.regex_compiler import compile_pattern
-from decoding.grammar.regular.spelling import spell_any_text, spell_texts
+from decoding.grammar.regular.json_spelling import spell_any_text, spell_texts
 digest = hashlib.sha256()
 for pattern in ("(a|b)*abb", "^((?!foo).)*$", r"\\bfoo\\b|bar", "^[^x]{2,9}$", r"(?i)straße|\\d+"):
     dfa = compile_pattern(pattern)

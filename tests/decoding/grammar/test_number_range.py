@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoding.grammar.regular.number_range import WRITTEN_INTEGERS, WRITTEN_NUMBERS, written
-from decoding.grammar.regular.number_set import NumberSet
+from decoding.grammar.regular.number_set import WRITTEN_INTEGERS, WRITTEN_NUMBERS, NumberSet, written
 
 TEXTS = st.from_regex(r"\A-?(0|[1-9][0-9]{0,17})(\.[0-9]{0,7}[1-9])?\Z")
 

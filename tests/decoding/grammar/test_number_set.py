@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.grammar.budget import AutomatonLimitError, compile_budget
-from decoding.grammar.options import CompileLimits
+from decoding.grammar.compile_options import AutomatonLimitError, CompileLimits, compile_budget
 from decoding.grammar.regular.number_set import NumberSet
 
 JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")

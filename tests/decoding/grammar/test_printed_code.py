@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from decoding.grammar.cache import GrammarCache
-from decoding.grammar.compiler import compile_schema
+from decoding.grammar.bounded_cache import GrammarCache
+from decoding.grammar.compile_options import CompileLimits, GrammarOptions
 from decoding.grammar.constraint import GrammarConstraint
 from decoding.grammar.errors import (
     AnswerBudgetError,
@@ -27,11 +27,9 @@ from decoding.grammar.errors import (
     UnsupportedSchemaError,
     VocabularyError,
 )
-from decoding.grammar.grammar import Grammar
-from decoding.grammar.leaves.factory import Leaves
-from decoding.grammar.options import CompileLimits, GrammarOptions
-from decoding.grammar.vocabulary.token_bytes import read_token_bytes
-from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from decoding.grammar.json_grammar import Grammar, compile_schema
+from decoding.grammar.leaves.leaf_factory import Leaves
+from decoding.grammar.vocabulary import Vocabulary, read_token_bytes
 from tests.grammar_shapes import JSON_PIECES, brute_force, byte_vocabulary, unpacked
 
 COMPACT = GrammarOptions(whitespace="compact", property_order="schema", extra_properties="declared")

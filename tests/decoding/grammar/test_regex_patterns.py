@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.grammar.budget import AutomatonLimitError, compile_budget
-from decoding.grammar.options import CompileLimits
+from decoding.grammar.compile_options import AutomatonLimitError, CompileLimits, compile_budget
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.regex_compiler import compile_pattern
-from decoding.grammar.regular.regex_errors import PatternError, UnsupportedPatternError
+from decoding.grammar.regular.regex_parser import PatternError, UnsupportedPatternError
 from tests.regex_texts import all_texts, mutated, random_member, random_pattern
 
 TEXTS = all_texts("ab-", 6)

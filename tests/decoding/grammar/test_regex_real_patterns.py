@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from decoding.grammar.regular.json_spelling import spell_texts
 from decoding.grammar.regular.regex_classes import python_word
 from decoding.grammar.regular.regex_compiler import compile_pattern
-from decoding.grammar.regular.spelling import spell_texts
 from tests.regex_texts import mutated, random_member
 from tests.shared_titles import shared_file
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from decoding.grammar.options import GrammarOptions
+from decoding.grammar.compile_options import GrammarOptions
 from decoding.grammar.regular.formats import FORMATS, Enforcement
 from decoding.grammar.schema.formula import ExactlyOne, Reference
 from decoding.grammar.schema.formula_table import FormulaTable

@@ -10,7 +10,8 @@ from jsonschema import FormatChecker, SchemaError
 from jsonschema.validators import validator_for
 
 from decoding.grammar.errors import GrammarError, InvalidSchemaError, UnsupportedSchemaError
-from decoding.grammar.schema.dialects import (
+from decoding.grammar.schema.formula_table import FormulaTable
+from decoding.grammar.schema.resources import (
     DRAFT_4,
     DRAFT_6,
     DRAFT_7,
@@ -19,7 +20,6 @@ from decoding.grammar.schema.dialects import (
     UNDECLARED,
     dialect_of,
 )
-from decoding.grammar.schema.formula_table import FormulaTable
 
 URIS = {
     "https://json-schema.org/draft/2020-12/schema": DRAFT_2020_12,

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from decoding.grammar.budget import compile_budget
+from decoding.grammar.compile_options import CompileLimits, GrammarOptions, compile_budget
 from decoding.grammar.errors import InvalidSchemaError, SchemaLimitError, UnsupportedSchemaError
-from decoding.grammar.leaves.hole import HoleName
-from decoding.grammar.options import CompileLimits, GrammarOptions
+from decoding.grammar.leaves.leaf import HoleName
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.number_set import NumberSet
 from decoding.grammar.regular.text_set import TextSet

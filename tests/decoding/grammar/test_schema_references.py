@@ -9,16 +9,15 @@ from typing import Any
 import pytest
 from jsonschema.validators import validator_for
 
-from decoding.grammar.budget import compile_budget
+from decoding.grammar.compile_options import CompileLimits, GrammarOptions, compile_budget
 from decoding.grammar.errors import (
     CompileTimeoutError,
     InvalidSchemaError,
     SchemaLimitError,
     UnsupportedSchemaError,
 )
-from decoding.grammar.options import CompileLimits, GrammarOptions
-from decoding.grammar.schema.explanation import explain_schema
 from decoding.grammar.schema.formula_table import FormulaTable
+from decoding.grammar.schema.schema_report import explain_schema
 from tests.formula_oracle import evaluates
 
 DRAFT_2019_09 = "https://json-schema.org/draft/2019-09/schema"

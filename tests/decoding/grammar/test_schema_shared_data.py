@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from decoding.grammar.budget import compile_budget
+from decoding.grammar.compile_options import GrammarOptions, compile_budget
 from decoding.grammar.errors import CompileTimeoutError, SchemaError, UnsupportedSchemaError
-from decoding.grammar.options import GrammarOptions
 from decoding.grammar.regular.formats import FORMATS, Enforcement
-from decoding.grammar.schema.explanation import explain_schema
 from decoding.grammar.schema.formula_table import FormulaTable
+from decoding.grammar.schema.schema_report import explain_schema
 from tests.formula_oracle import evaluates
 from tests.shared_titles import shared_file
 

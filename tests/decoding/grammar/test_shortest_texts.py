@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from decoding.grammar.holes import shortest
-from decoding.grammar.holes.place import spelled
-from decoding.grammar.holes.shortest import ShortestTexts
-from decoding.grammar.holes.sorted_texts import SortedTexts
+from decoding.grammar.holes import text_leaf as shortest
+from decoding.grammar.holes.text_leaf import ShortestTexts
+from decoding.grammar.holes.text_places import spelled
+from decoding.sorted_texts import SortedTexts
 
 
 def brute(texts: list[bytes], begin: int, end: int, depth: int) -> bytes:

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 
 from decoding.grammar.automaton.configurations import Configuration
-from decoding.grammar.automaton.gaps import gap_at
-from decoding.grammar.automaton.walker import Walk
-from decoding.grammar.automaton.whitespace import BLANK, LINE_BREAK, START, Whitespace
-from decoding.grammar.compiler import compile_schema
-from decoding.grammar.grammar import Grammar
-from decoding.grammar.leaves.factory import Leaves
-from decoding.grammar.options import GrammarOptions
+from decoding.grammar.automaton.nodes import BLANK, LINE_BREAK, START, Whitespace
+from decoding.grammar.automaton.threads import gap_at
+from decoding.grammar.automaton.token_masks import Walk
+from decoding.grammar.compile_options import GrammarOptions
+from decoding.grammar.json_grammar import Grammar, compile_schema
+from decoding.grammar.leaves.leaf_factory import Leaves
 from tests.grammar_shapes import JSON_PIECES, byte_vocabulary
 
 _PERSON = {

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from decoding.grammar.leaves.sparse_memory import sparse_zeros
+from decoding.grammar.leaves.table_walk import sparse_zeros
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (3,), (7, 5, 2), (4097, 256)])

@@ -11,14 +11,9 @@ from hypothesis import strategies as st
 
 from decoding.grammar.regular.byte_dfa import ByteDfa
 from decoding.grammar.regular.dfa import Dfa
+from decoding.grammar.regular.json_spelling import spell_any_text, spell_labelled, spell_literals, spell_texts
 from decoding.grammar.regular.ranges import SCALAR_VALUES
 from decoding.grammar.regular.regex_compiler import compile_pattern
-from decoding.grammar.regular.spelling import (
-    spell_any_text,
-    spell_labelled,
-    spell_literals,
-    spell_texts,
-)
 from tests.regex_texts import random_member
 
 SCALARS = st.characters(exclude_categories=["Cs"])

@@ -7,16 +7,15 @@ import json
 import numpy as np
 import pytest
 
-from decoding.grammar.leaves.dfa_leaf import DfaLeaf
-from decoding.grammar.leaves.factory import Leaves
+from decoding.grammar.leaves.dfa_leaf import DfaLeaf, StateModels
 from decoding.grammar.leaves.leaf import Leaf
-from decoding.grammar.leaves.models import StateModels
+from decoding.grammar.leaves.leaf_factory import Leaves
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.regex_compiler import compile_pattern
 from decoding.grammar.regular.text_set import TextSet
-from decoding.grammar.schema.key_spelling import spelled_classes, spelled_keys
-from decoding.grammar.vocabulary.token_node import TokenNode
-from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from decoding.grammar.schema.members import spelled_classes, spelled_keys
+from decoding.grammar.token_trie import TokenNode
+from decoding.grammar.vocabulary import Vocabulary
 from tests.leaf_oracle import oracle_tokens, walked_tokens
 
 LETTERS = 'ab"\\u:, é\U0001f600'

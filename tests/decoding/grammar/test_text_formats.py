@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoding.grammar.regular import format_hosts, format_times
+from decoding.grammar.regular import format_automata as format_hosts
+from decoding.grammar.regular import format_automata as format_times
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.formats import FORMATS, Enforcement, format_texts
 from tests.shared_titles import shared_file

@@ -11,16 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.grammar.holes.place import pack, spelled, unpack
-from decoding.grammar.holes.sorted_texts import SortedTexts
-from decoding.grammar.holes.text_batches import TextBatches
-from decoding.grammar.holes.text_leaf import TextLeaf
-from decoding.grammar.holes.text_searcher import TextSearcher
-from decoding.grammar.holes.widest import widest_places
-from decoding.grammar.leaves.hole import HoleLeaf, HoleName
-from decoding.grammar.leaves.leaf import LeafTokens
-from decoding.grammar.vocabulary.vocabulary import Vocabulary
-from index_builder.title_order import title_order
+from decoding.grammar.holes.text_leaf import TextLeaf, TextSearcher, widest_places
+from decoding.grammar.holes.text_places import pack, spelled, unpack
+from decoding.grammar.leaves.leaf import HoleLeaf, HoleName, LeafTokens
+from decoding.grammar.vocabulary import Vocabulary
+from decoding.sorted_texts import SortedTexts, TextBatches
+from index_builder.title_sorting import title_order
 
 # Every byte, pieces of escapes, tokens over the closing quote, and pieces of characters.
 PIECES = [

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.grammar.budget import AutomatonLimitError
+from decoding.grammar.compile_options import AutomatonLimitError
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.regex_compiler import compile_pattern
 from decoding.grammar.regular.text_set import TextSet

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.grammar.holes.place import START, Place, spelled
-from decoding.grammar.holes.search import Search
-from decoding.grammar.holes.sorted_texts import SortedTexts
-from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from decoding.grammar.holes.text_places import START, Place, Search, spelled
+from decoding.grammar.vocabulary import Vocabulary
+from decoding.sorted_texts import SortedTexts
 
 TEXT = st.text(st.sampled_from('abc"\\\n\x01\x1fé😀'), max_size=8)
 PIECE = st.one_of(

@@ -15,16 +15,14 @@ import pytest
 import torch
 from jsonschema import Draft202012Validator, validators
 
-from decoding.grammar.compiler import compile_schema
+from decoding.grammar.compile_options import GrammarOptions
 from decoding.grammar.constraint import GrammarConstraint
 from decoding.grammar.errors import UnsatisfiableSchemaError, UnsupportedSchemaError
-from decoding.grammar.grammar import Grammar
-from decoding.grammar.holes.sorted_texts import SortedTexts
-from decoding.grammar.holes.text_leaf import TextLeaf
-from decoding.grammar.holes.text_searcher import TextSearcher
-from decoding.grammar.leaves.factory import Leaves
-from decoding.grammar.leaves.hole import HoleName
-from decoding.grammar.options import GrammarOptions
+from decoding.grammar.holes.text_leaf import TextLeaf, TextSearcher
+from decoding.grammar.json_grammar import Grammar, compile_schema
+from decoding.grammar.leaves.leaf import HoleName
+from decoding.grammar.leaves.leaf_factory import Leaves
+from decoding.sorted_texts import SortedTexts
 from tests.grammar_shapes import brute_force, unpacked
 from tests.json_tokenizers import KINDS
 

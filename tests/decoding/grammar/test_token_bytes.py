@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from decoding.grammar.errors import VocabularyError
-from decoding.grammar.vocabulary.token_bytes import read_token_bytes
+from decoding.grammar.vocabulary import read_token_bytes
 from tests.shared_titles import shared_file
 
 SAMPLE_MODEL = Path(__file__).parents[3] / "data" / "small-model" / "tokenizer.json"

@@ -8,10 +8,10 @@ import random
 import numpy as np
 import pytest
 
-from decoding.grammar.compiler import compile_schema
-from decoding.grammar.leaves.factory import Leaves
-from decoding.grammar.options import GrammarOptions
-from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from decoding.grammar.compile_options import GrammarOptions
+from decoding.grammar.json_grammar import compile_schema
+from decoding.grammar.leaves.leaf_factory import Leaves
+from decoding.grammar.vocabulary import Vocabulary
 
 STRING: dict[str, object] = {"type": "string"}
 ITEMS: list[dict[str, object]] = [

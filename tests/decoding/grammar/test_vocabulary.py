@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoding.grammar.errors import VocabularyError
-from decoding.grammar.vocabulary.flat_trie import FlatTrie
-from decoding.grammar.vocabulary.vocabulary import Vocabulary
-from decoding.grammar.vocabulary.writable import find_writable
+from decoding.grammar.token_trie import FlatTrie
+from decoding.grammar.vocabulary import Vocabulary, find_writable
 from tests.leaf_oracle import node_at, real_vocabulary, tokens_below
 
 ASCII: list[bytes | None] = [bytes([byte]) for byte in range(128)]

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from decoding.grammar.leaves.dfa_leaf import DfaLeaf
 from decoding.grammar.leaves.restricted_keys import LabelledKeys, RestrictedKeys
 from decoding.grammar.leaves.table_walk import TableWalker, Walked
-from decoding.grammar.regular.byte_dfa import ByteDfa
+from decoding.grammar.regular.byte_dfa import ByteDfa, byte_edges
 from decoding.grammar.regular.minimise import Row
-from decoding.grammar.regular.utf8 import byte_edges
-from decoding.grammar.vocabulary.vocabulary import Vocabulary
+from decoding.grammar.vocabulary import Vocabulary
 
 # Of one to four bytes, several of them with the same first bytes.
 CHARACTERS = 'ab-"\\\n\x7f\x80\xbf\xe9\u07ff\u0800\u0fff\u4e00\u4e01\ud7ff\ue000\uffff\U00010000\U0010ffff'

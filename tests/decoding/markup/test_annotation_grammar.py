@@ -9,13 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoding.grammar.errors import VocabularyError
-from decoding.grammar.holes.sorted_texts import SortedTexts
-from decoding.grammar.holes.text_searcher import TextSearcher
-from decoding.grammar.vocabulary.vocabulary import Vocabulary
-from decoding.markup.boundaries import MentionRules
-from decoding.markup.grammar import AnnotationGrammar
-from decoding.markup.reading import read_annotated
-from decoding.markup.titles import LinkTitles
+from decoding.grammar.holes.text_leaf import TextSearcher
+from decoding.grammar.vocabulary import Vocabulary
+from decoding.markup.annotation_grammar import AnnotationGrammar
+from decoding.markup.link_syntax import MentionRules, read_annotated
+from decoding.markup.link_titles import LinkTitles
+from decoding.sorted_texts import SortedTexts
 from tests.annotation_oracle import PrefixOracle, annotations, is_mention
 from tests.json_tokenizers import KINDS, byte_fallback, byte_level
 

@@ -6,13 +6,12 @@ import random
 
 import pytest
 
-from decoding.grammar.holes.sorted_texts import SortedTexts
-from decoding.grammar.holes.text_searcher import TextSearcher
-from decoding.grammar.vocabulary.vocabulary import Vocabulary
-from decoding.markup.boundaries import MentionRules
-from decoding.markup.grammar import AnnotationGrammar
-from decoding.markup.reading import read_annotated
-from decoding.markup.titles import LinkTitles
+from decoding.grammar.holes.text_leaf import TextSearcher
+from decoding.grammar.vocabulary import Vocabulary
+from decoding.markup.annotation_grammar import AnnotationGrammar
+from decoding.markup.link_syntax import MentionRules, read_annotated
+from decoding.markup.link_titles import LinkTitles
+from decoding.sorted_texts import SortedTexts
 from tests.shared_titles import load_tokenizer, odd_titles
 
 pytestmark = pytest.mark.shared_data

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from decoding.collection import CollectionPolicy
-from decoding.hf_model import HFLanguageModel
-from decoding.kv_usage import KvUsage
+from decoding.language_model import KvUsage
+from decoding.model.hf_model import HFLanguageModel
+from decoding.model.token_tree import CollectionPolicy
 from tests.tree_oracles import Answer, PlainPasses
 from tests.tree_scripts import Branch, BranchTruth, Grow, Row
 from tests.verified_architectures import ARCHITECTURES, VOCAB, build, exactly, long_and_shallow

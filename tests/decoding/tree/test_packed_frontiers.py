@@ -12,15 +12,15 @@ import torch
 
 from decoding.beam_search import BeamResult, beam_search
 from decoding.cancellation import CancelToken
-from decoding.collection import CollectionPolicy
+from decoding.constraints import log_normalisers
 from decoding.disc import DiscResult, disc
 from decoding.errors import DecodingCancelledError
-from decoding.expansion import log_normalisers
-from decoding.hf_model import HFLanguageModel
-from decoding.kv_usage import KvUsage
-from decoding.packed_frontier import PackedFrontier
+from decoding.language_model import KvUsage
+from decoding.model.hf_model import HFLanguageModel
+from decoding.model.token_tree import CollectionPolicy
+from decoding.model.tree_cache import PackedFrontier
 from decoding.params import BeamParams, DiscParams
-from decoding.title_trie import TitleTrie
+from decoding.trie.title_trie import TitleTrie
 from tests.verified_architectures import VOCAB, build
 
 CAUSAL = ["llama-gqa", "gpt2", "gpt_neox", "gemma2", "phi3", "qwen2-mixed-windows", "cohere2"]
@@ -218,7 +218,7 @@ def test_rows_go_to_their_places_and_back() -> None:
 @pytest.mark.parametrize("piece", [1 << 19, 40])
 @pytest.mark.parametrize("states", [[3, -1, 0, -1, 7], [-1] * 5, [1] * 5])
 def test_normalisers_of_live_branches(states: list[int], piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("decoding.expansion._PIECE", piece)
+    monkeypatch.setattr("decoding.constraints._PIECE", piece)
     logits = torch.randn(5, 30, generator=torch.Generator().manual_seed(0))
     there = torch.tensor(states)
     logits[there < 0] = torch.nan  # not looked at

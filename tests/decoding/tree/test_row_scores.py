@@ -19,12 +19,11 @@ from decoding.beam_search import beam_search
 from decoding.cancellation import CancelToken
 from decoding.disc import disc
 from decoding.errors import DecodingCancelledError, InvalidLogitsError, PromptTooLongError
-from decoding.hf_model import HFLanguageModel
+from decoding.model.hf_model import HFLanguageModel
 from decoding.params import BeamParams, DiscParams
-from decoding.row_scores import RowScores, score_rows
+from decoding.row_scores import RowScores, SteppedTrees, score_rows
 from decoding.row_trees import NodeSpan, RowLayout, RowTrees
-from decoding.stepped_trees import SteppedTrees
-from decoding.title_trie import TitleTrie
+from decoding.trie.title_trie import TitleTrie
 from tests.fakes import TableModel
 from tests.verified_architectures import ARCHITECTURES, VOCAB, build, exactly
 

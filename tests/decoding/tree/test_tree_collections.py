@@ -14,9 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from decoding.prompt_layout import PromptLayout
-from decoding.token_tree import TokenTree
-from decoding.tree_step import TreeStep
+from decoding.model.token_tree import PromptLayout, TokenTree, TreeStep
 from tests.tree_scripts import Branch, BranchTruth, Collect, Grow, Select, random_script
 
 CPU = torch.device("cpu")

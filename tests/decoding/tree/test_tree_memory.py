@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from decoding.collection import CollectionPolicy
-from decoding.hf_model import HFLanguageModel
-from decoding.kv_usage import KvUsage
+from decoding.language_model import KvUsage
+from decoding.model.hf_model import HFLanguageModel
+from decoding.model.token_tree import CollectionPolicy
 from tests.tree_oracles import Play
 from tests.tree_scripts import BranchTruth, Collect, Grow, Operation, Script, Select, random_script
 from tests.verified_architectures import VOCAB, build

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from decoding import token_tree
-from decoding.collection import CollectionPolicy, Survivors, survivors
+from decoding.model import token_tree
+from decoding.model.token_tree import CollectionPolicy, Survivors, survivors
 from tests.tree_oracles import PlainPasses, Play, play
 from tests.tree_scripts import BranchTruth, Collect, Grow, Row, Script, Select, random_script
 from tests.trie_oracles import needs_cuda

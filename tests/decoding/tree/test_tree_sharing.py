@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from decoding.collection import CollectionPolicy
-from decoding.hf_model import HFLanguageModel
-from decoding.hf_session import TreeSession
+from decoding.model.hf_model import HFLanguageModel
+from decoding.model.hf_session import TreeSession
+from decoding.model.token_tree import CollectionPolicy
 from tests.no_sync import DeviceWaitError, no_sync
 from tests.tree_oracles import Answer, PlainPasses, play
 from tests.tree_scripts import random_script

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.evaluation.catalogue import IndexTitles
-from retrieval.evaluation.run_store import Identity, RunStore
-from retrieval.evaluation.runner import InvalidAnswerError, Progress, plan_tasks, run_tasks
-from retrieval.evaluation.types import LabelledQuery, RankedEntity, Ranking
+from retrieval.evaluation.datasets.index_entities import IndexTitles
+from retrieval.evaluation.labelled_sets import LabelledQuery, RankedEntity, Ranking
+from retrieval.evaluation.method_runner import InvalidAnswerError, Progress, plan_tasks, run_tasks
+from retrieval.evaluation.run_files import Identity, RunStore
 from retrieval.index.reader import Index
 from retrieval.text import TextTokenizer
 from tests.checkpoints import make_index, train_tokenizer

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from retrieval.errors import SourceError
-from retrieval.evaluation.run_store import Identity, RunStore
-from retrieval.evaluation.types import MethodRun, RankedEntity, Ranking
+from retrieval.evaluation.labelled_sets import MethodRun, RankedEntity, Ranking
+from retrieval.evaluation.run_files import Identity, RunStore
 from tests.evaluation_fixtures import query_set
 
 IDENTITY = Identity("i1", "m1", "float32", 10, 64, None, {"asked": "d1"})

@@ -14,7 +14,7 @@ import pytest
 from retrieval.evidence import evidence as evidence_module
 from retrieval.evidence.evidence import FEATURE_NUMBER, FEATURES, Evidence
 from retrieval.evidence.field import Counted
-from retrieval.evidence.terms import fold_all
+from retrieval.evidence.postings import fold_all
 from retrieval.index.reader import Index
 from tests.evidence_fixtures import PlainBm25, build_catalogue, evidence_of, made_up_texts, terms_of
 

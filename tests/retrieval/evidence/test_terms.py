@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from retrieval.evidence.terms import MAX_TEXT, Characters, Terms, fold, fold_all
+from retrieval.evidence.postings import MAX_TEXT, Characters, Terms, fold, fold_all
 
 # Characters for which something special happens, beside any others.
 _SPECIAL = (

@@ -8,10 +8,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from decoding.row_filter import RowFilter
+from decoding.trie.row_filter import RowFilter
 from retrieval.errors import InputError
-from retrieval.filters.cache import FilterCache, FilterCacheStats, kept_bytes
-from retrieval.filters.entity_filter import EntityFilter
+from retrieval.filters.entity_filter import EntityFilter, FilterCache, FilterCacheStats, kept_bytes
 from retrieval.filters.restriction import FilterKey
 from tests.own_process import TracedMemory, alone
 

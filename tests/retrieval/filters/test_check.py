@@ -7,7 +7,7 @@ import pytest
 
 from retrieval.errors import InputError
 from retrieval.filters.check import check
-from retrieval.filters.parser import parse
+from retrieval.filters.predicate import parse
 
 COLUMNS = {
     "kind": pa.dictionary(pa.uint8(), pa.string()),

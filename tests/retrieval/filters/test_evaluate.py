@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from retrieval.filters.check import check
 from retrieval.filters.evaluate import evaluate
-from retrieval.filters.expression import (
+from retrieval.filters.predicate import (
     COMPARISONS,
     And,
     Column,
@@ -27,8 +27,8 @@ from retrieval.filters.expression import (
     Predicate,
     Truth,
     canonical,
+    parse,
 )
-from retrieval.filters.parser import parse
 
 TEXT = st.text(st.sampled_from("aAb%_\\'é漢\n.*\x00 "), max_size=4)
 EDGES = [0, 1, -1, 2**53, 2**53 + 1, 2**63 - 1, -(2**63)]

@@ -7,7 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval.errors import InputError
-from retrieval.filters.expression import (
+from retrieval.filters.predicate import (
+    MAX_DEPTH,
+    MAX_FILTER_CHARS,
+    MAX_TESTS,
     And,
     Column,
     Comparison,
@@ -21,8 +24,8 @@ from retrieval.filters.expression import (
     Predicate,
     Truth,
     canonical,
+    parse,
 )
-from retrieval.filters.parser import MAX_DEPTH, MAX_FILTER_CHARS, MAX_TESTS, parse
 
 
 def compare(name: str, operator: str, value: str | float | bool | None) -> Comparison:

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from retrieval.errors import InputError, SourceError
-from retrieval.filters.id_file import read_ids
-from retrieval.filters.parser import parse
-from retrieval.filters.restriction import MAX_IDS, Restriction, checked_ids
+from retrieval.filters.predicate import parse
+from retrieval.filters.restriction import MAX_IDS, Restriction, checked_ids, read_ids
 
 
 def test_what_says_the_same_has_one_key() -> None:

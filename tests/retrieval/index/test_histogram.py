@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.index.histogram import MAX_LINES, length_lines
+from retrieval.index.summary import MAX_LINES, length_lines
 
 
 @given(st.dictionaries(st.integers(1, 3000), st.integers(1, 10**9), min_size=1, max_size=300))

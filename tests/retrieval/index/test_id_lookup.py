@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retrieval.index import entities as entities_module
-from retrieval.index import id_lookup
-from retrieval.index.entities import EntityTable
-from retrieval.index.id_lookup import IdLookup, hash_strings
+from retrieval.index import entities as id_lookup
+from retrieval.index.entities import EntityTable, IdLookup, hash_strings
 from retrieval.index.layout import ENTITY_ID, TITLE
 
 # Lengths on both sides of eight bytes, characters of one to four bytes, and ends of zero bytes.

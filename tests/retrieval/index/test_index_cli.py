@@ -5,7 +5,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from retrieval.index.cli import inspect_command, verify_command
+from retrieval.index.inspect_command import inspect_command, verify_command
 from tests.index_fixtures import build, character_tokenizer
 
 TOKENIZER = character_tokenizer("abcdefgh ")

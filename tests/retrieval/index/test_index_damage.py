@@ -22,9 +22,9 @@ from retrieval.errors import (
     IndexNotFoundError,
     IndexVersionError,
 )
-from retrieval.index.digests import digest_bytes
 from retrieval.index.manifest import Manifest
 from retrieval.index.reader import Index
+from retrieval.index.small_files import digest_bytes
 from retrieval.index.verification import verify
 from tests.index_fixtures import build, character_tokenizer
 

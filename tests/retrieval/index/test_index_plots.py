@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoding.trie_arrays import derive_trie
+from decoding.trie.trie_arrays import derive_trie
 from retrieval.errors import InputError
-from retrieval.index.cli import inspect_command
+from retrieval.index.inspect_command import inspect_command
 from retrieval.index.manifest import Bucket
 from retrieval.index.plots import IndexShape, Level, draw, human, paddings, plot_files, trie_levels
 from retrieval.index.reader import Index

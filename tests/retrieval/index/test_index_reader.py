@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 import torch
 
-from decoding.kernels.contract import TrieTables
-from decoding.title_trie import TitleTrie
+from decoding.trie.title_trie import TitleTrie
+from decoding.trie.trie_kernels import TrieTables
 from index_builder.build import BuildSummary
 from retrieval.errors import IndexDirectoryError
 from retrieval.index.reader import Index

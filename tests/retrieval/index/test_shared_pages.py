@@ -18,7 +18,7 @@ LETTERS = "abcdefghij"
 READER = """
 import ctypes, re, sys
 import torch
-from decoding.kernels.contract import TrieTables
+from decoding.trie.trie_kernels import TrieTables
 from retrieval.index.reader import Index
 
 index = Index.open(sys.argv[1], verify_digests=False)

@@ -22,11 +22,11 @@ from retrieval.errors import (
     IndexDirectoryError,
     IndexFormatError,
 )
-from retrieval.index.cli import inspect_command, verify_command
-from retrieval.index.evidence_summary import vector_facts, vector_lines
+from retrieval.index.inspect_command import inspect_command, verify_command
 from retrieval.index.layout import EMBEDDER_FILE, VECTORS_FILE
 from retrieval.index.manifest import Manifest
 from retrieval.index.reader import Index
+from retrieval.index.summary import vector_facts, vector_lines
 from retrieval.index.verification import verify
 from tests.index_fixtures import build, character_tokenizer
 from tests.vector_fixtures import ENTRY, FILES, rename, with_vectors

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from retrieval.errors import SourceError
-from retrieval.linking.mentions import BadRow, MentionRow, check_source, read_mentions
+from retrieval.linking.documents.document_records import BadRow, MentionRow, check_source, read_mentions
 from retrieval.types import Mention
 
 LINES = [

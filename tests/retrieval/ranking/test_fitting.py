@@ -13,9 +13,8 @@ from scipy.optimize import check_grad
 from retrieval.errors import InputError
 from retrieval.evidence.evidence import FEATURE_NUMBER, FEATURES
 from retrieval.ranking import fitting
-from retrieval.ranking.fitting import MIN_QUERIES, Example, fit
-from retrieval.ranking.model import MODEL_LOGPROB, Provenance
-from retrieval.ranking.tuning import quality_of
+from retrieval.ranking.fitting import MIN_QUERIES, Example, fit, quality_of
+from retrieval.ranking.rankings import MODEL_LOGPROB, Provenance
 from tests.ranking_fixtures import TRUE_WEIGHTS, drawn_examples, true_weights
 
 _PROVENANCE = Provenance("made up", 1, ("names",))

@@ -15,27 +15,23 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from decoding.hf_model import HFLanguageModel
-from index_builder.evidence_wish import EvidenceWish
-from retrieval.decoded import Decoded
-from retrieval.entity_scorer import EntityScorer
+from decoding.model.hf_model import HFLanguageModel
+from index_builder.build_options import EvidenceWish
 from retrieval.errors import IndexFormatError, ModelError
-from retrieval.evidence.evidence import FEATURE_NUMBER, Evidence
-from retrieval.evidence.opening import open_evidence
+from retrieval.evidence.evidence import FEATURE_NUMBER, Evidence, open_evidence
 from retrieval.index.layout import PRIOR_FILE
 from retrieval.index.priors import Prior, priors_to_bytes, read_priors
 from retrieval.index.reader import Index
+from retrieval.methods.decoded_methods import Decoded
+from retrieval.methods.scored_methods import FeatureTable, Proposed, entities_to_score
+from retrieval.methods.scoring import EntityScorer
 from retrieval.ranking import prior as prior_module
-from retrieval.ranking.model import MODEL_LOGPROB, MODEL_PRIOR
+from retrieval.ranking.fitting import Labelled
 from retrieval.ranking.prior import NULL_QUERIES, begun_prior, complete_prior, null_prompts, prompts_digest
-from retrieval.ranking.query_sets import QuerySet
 from retrieval.ranking.ranker import Proposals, Ranker
-from retrieval.ranking.rankings import NO_MODEL, Rankings
-from retrieval.ranking.tune import Tuned, tune
-from retrieval.ranking.tuning import Labelled
-from retrieval.ranking.weighing import decoder_of
+from retrieval.ranking.rankings import MODEL_LOGPROB, MODEL_PRIOR, NO_MODEL, Rankings
+from retrieval.ranking.tuned_ranking import QuerySet, Tuned, decoder_of, tune
 from retrieval.retriever import Retriever
-from retrieval.scored_methods import FeatureTable, Proposed, entities_to_score
 from retrieval.text import TextTokenizer
 from retrieval.types import RetrievalResult, RetrieveRequest
 from tests.checkpoints import END, checkpoint_config, make_checkpoint, make_index, train_tokenizer

@@ -9,9 +9,8 @@ import pytest
 
 from retrieval.evidence.evidence import FEATURE_NUMBER, FEATURES
 from retrieval.index.reader import Index
-from retrieval.ranking.fitting import Example
-from retrieval.ranking.model import NOTHING_FEATURES, Ranking
-from retrieval.ranking.tuning import Labelled, calibration_error, example_of, quality_of
+from retrieval.ranking.fitting import Example, Labelled, calibration_error, example_of, quality_of
+from retrieval.ranking.rankings import NOTHING_FEATURES, Ranking
 from tests.evidence_fixtures import build_catalogue, evidence_of
 
 _SCORE = FEATURE_NUMBER["names.words"]

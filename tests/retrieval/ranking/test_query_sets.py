@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from retrieval.errors import InputError, SourceError
-from retrieval.evaluation.datasets.query_file import read_query_file
-from retrieval.evaluation.datasets.spec import SetSpec
+from retrieval.evaluation.datasets.labels import SetSpec
+from retrieval.evaluation.datasets.readers import read_query_file
 from retrieval.index.reader import Index
-from retrieval.ranking.query_sets import QuerySet, read_query_sets
-from retrieval.sources.digests import digest_file
+from retrieval.ranking.tuned_ranking import QuerySet, read_query_sets
+from retrieval.sources.source_files import digest_file
 from tests.evidence_fixtures import build_catalogue
 
 

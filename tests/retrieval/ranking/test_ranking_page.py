@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 
 from retrieval.evidence.evidence import FEATURES, QUERIES, TEXTS
-from retrieval.ranking.catalogue_fit import MIN_ENTITIES
+from retrieval.ranking.fitting import MIN_ENTITIES
 from retrieval.ranking.made_queries import NAME_RECIPES, NUM_QUERIES, SOURCES, num_queries
 from retrieval.ranking.ranker import PROPOSALS
 from retrieval.ranking.rankings import UNWEIGHED_MODEL
-from retrieval.ranking.tune import METRICS
-from retrieval.request_checks import DEFAULT_AUTO_SIZE, DEFAULT_NUM_RANKED
+from retrieval.ranking.tuned_ranking import METRICS
+from retrieval.types import DEFAULT_AUTO_SIZE, DEFAULT_NUM_RANKED
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "ranking.md").read_text(encoding="utf-8")
 TEXT = " ".join(PAGE.split())

@@ -11,8 +11,16 @@ import pytest
 
 from retrieval.errors import IndexFormatError
 from retrieval.evidence.evidence import FEATURE_NUMBER, FEATURES, KINDS
-from retrieval.ranking.model import MODEL_LOGPROB, NOTHING_FEATURES, Provenance, Ranking
-from retrieval.ranking.rankings import DEFAULT_RANKING, NO_MODEL, UNWEIGHED_MODEL, Rankings
+from retrieval.ranking.rankings import (
+    DEFAULT_RANKING,
+    MODEL_LOGPROB,
+    NO_MODEL,
+    NOTHING_FEATURES,
+    UNWEIGHED_MODEL,
+    Provenance,
+    Ranking,
+    Rankings,
+)
 
 _RNG = np.random.default_rng(1)
 RANKING = Ranking(

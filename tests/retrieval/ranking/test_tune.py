@@ -11,14 +11,10 @@ import pytest
 from retrieval.errors import InputError
 from retrieval.evidence.evidence import Evidence
 from retrieval.index.reader import Index
-from retrieval.ranking import tune as tune_module
-from retrieval.ranking.catalogue_fit import MADE_QUERIES
-from retrieval.ranking.fitting import Example
-from retrieval.ranking.model import Provenance
-from retrieval.ranking.query_sets import QuerySet
-from retrieval.ranking.rankings import DEFAULT_RANKING
-from retrieval.ranking.tune import ALL, METRICS, Tuned, tune
-from retrieval.ranking.tuning import Labelled, outcome_of
+from retrieval.ranking import tuned_ranking as tune_module
+from retrieval.ranking.fitting import MADE_QUERIES, Example, Labelled, outcome_of
+from retrieval.ranking.rankings import DEFAULT_RANKING, Provenance
+from retrieval.ranking.tuned_ranking import ALL, METRICS, QuerySet, Tuned, tune
 from tests.evidence_fixtures import NoProgress, build_catalogue, evidence_of
 from tests.ranking_fixtures import drawn_examples
 

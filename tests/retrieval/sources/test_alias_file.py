@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from retrieval.errors import SourceError
-from retrieval.rejects import Rejects
 from retrieval.sources import AliasFile, alias_file, key_hash, open_source
+from retrieval.sources.rejects import Rejects
 from tests.catalogue_files import read_all
 
 names = st.sampled_from(["a", "b", "c", "d", "é", "x y"])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval.sources import ColumnType, Kinds, cast, classify, fit, resolve
-from retrieval.sources.column_types import kind_of_text
+from retrieval.sources.columns import kind_of_text
 
 texts = st.one_of(
     st.integers(-(1 << 70), 1 << 70).map(str),

@@ -9,7 +9,7 @@ import pytest
 import xxhash
 
 from retrieval.errors import SourceError
-from retrieval.sources.opening import ByteStream
+from retrieval.sources.source_files import ByteStream
 from tests.catalogue_files import COMPRESSIONS, compressed
 
 DATA = bytes(range(1, 256)) * 4000  # four blocks

@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from retrieval.normalize import normalize
-from retrieval.rejects import Rejects
-from retrieval.sources import ColumnMapping, Position, Record, opening
+from retrieval.sources import ColumnMapping, Position, Record
+from retrieval.sources import source_files as opening
+from retrieval.sources.rejects import Rejects
 from retrieval.sources.title_source import open_source
 from tests.catalogue_files import (
     COMPRESSIONS,

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from retrieval.errors import SourceError
-from retrieval.sources import ColumnMapping, ColumnType, Kinds, Record, json_lines, open_source, resolve
+from retrieval.sources import ColumnMapping, ColumnType, Kinds, Record, open_source, resolve
+from retrieval.sources import row_readers as json_lines
 from tests.catalogue_files import all_kinds, read_all, read_batches
 
 GOOD = '{"title": "first", "entity_id": 1, "kind": "x", "aliases": null}'

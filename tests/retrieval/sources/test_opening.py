@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from retrieval.errors import InputError, SourceError
 from retrieval.sources import digest_files, open_source
-from retrieval.sources.opening import ByteStream
+from retrieval.sources.source_files import ByteStream
 from tests.catalogue_files import COMPRESSIONS, Entity, compressed, read_all, write_catalogue
 
 ENTITIES: list[Entity] = [(f"q{i}", f"title {i * 7919 % 997} of {i}", (), (str(i),)) for i in range(3000)]

@@ -10,8 +10,10 @@ import xxhash
 from retrieval.errors import SourceError
 from retrieval.index.manifest import FileEntry
 from retrieval.normalize import find_control, normalize
-from retrieval.rejects import Rejects
-from retrieval.sources import Record, TitleSource, open_source, opening, text_lines
+from retrieval.sources import Record, TitleSource, open_source
+from retrieval.sources import source_files as opening
+from retrieval.sources import source_files as text_lines
+from retrieval.sources.rejects import Rejects
 
 
 def read(

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from retrieval.errors import InputError, SourceError
-from retrieval.rejects import Rejects
 from retrieval.sources import ColumnMapping, ColumnType, open_source
+from retrieval.sources.rejects import Rejects
 
 WEIGHTS = ColumnMapping(weight="population")
 NUMBER = "population: expected a finite number, at least 0, got "

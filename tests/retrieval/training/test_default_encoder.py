@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from retrieval.defaults import sample_catalogue
-from retrieval.training.catalogue import read_catalogue, read_queries
 from retrieval.training.quality import count_hits, nearest_rankings
+from retrieval.training.training_data import read_catalogue, read_queries
 from retrieval.vectors.embedder import VectorMethod, open_model
 
 FOLDER = Path(__file__).parents[3] / "data" / "default-encoder"

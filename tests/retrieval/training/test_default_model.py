@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from decoding.hf_model import HFLanguageModel
+from decoding.model.hf_model import HFLanguageModel
 from retrieval.defaults import sample_catalogue, small_model_dir
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import Rendering, TextTokenizer
-from retrieval.training.catalogue import read_catalogue, read_queries
 from retrieval.training.quality import TitleRows, measure_hits
-from retrieval.training.run import load_model
+from retrieval.training.training_data import read_catalogue, read_queries
+from retrieval.training.training_run import load_model
 
 FOLDER = small_model_dir()
 CATALOGUE = sample_catalogue()

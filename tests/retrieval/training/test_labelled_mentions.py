@@ -14,10 +14,9 @@ from click.testing import CliRunner
 from index_builder.cli import build_command
 from retrieval import Retriever
 from retrieval.errors import SourceError
-from retrieval.training.catalogue import TrainingEntity
-from retrieval.training.cli import train_command
 from retrieval.training.examples import LATER, LATER_WITH_MENTIONS, ExampleGenerator, ExampleOptions, Mixture
-from retrieval.training.mentions import LabelledMention, read_labelled_mentions
+from retrieval.training.train_command import train_command
+from retrieval.training.training_data import LabelledMention, TrainingEntity, read_labelled_mentions
 from retrieval.types import Mention
 
 ENTITIES = [

@@ -8,18 +8,25 @@ from random import Random
 
 import pytest
 
-from decoding.markup.reading import read_annotated
+from decoding.markup.link_syntax import read_annotated
 from retrieval.errors import InputError
-from retrieval.limits import Limits
+from retrieval.loaded_model import Limits
 from retrieval.prompts import ANNOTATE, CheckpointConfig
 from retrieval.text import TextTokenizer
-from retrieval.training.annotations import LinkedText, TextLink, linked_texts, with_annotations
-from retrieval.training.catalogue import TrainingEntity
 from retrieval.training.dataset import ExampleEncoder
-from retrieval.training.examples import Example, ExampleGenerator, ExampleOptions, Mixture
-from retrieval.training.mentions import LabelledMention
+from retrieval.training.examples import (
+    Example,
+    ExampleGenerator,
+    ExampleOptions,
+    LinkedText,
+    Mixture,
+    TextLink,
+    linked_texts,
+    with_annotations,
+)
 from retrieval.training.presets import save_tokenizer, scratch_config, train_tokenizer
-from retrieval.training.run import RunPlan
+from retrieval.training.training_data import LabelledMention, TrainingEntity
+from retrieval.training.training_run import RunPlan
 from retrieval.types import Mention
 
 NILE = LabelledMention(Mention("Nile", "The ", " and the Rhine [1]."), "Nile")

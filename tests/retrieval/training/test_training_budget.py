@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.training.budget import Budget
+from retrieval.training.trainer import Budget
 
 
 class Clock:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from index_builder.build import build_index
-from index_builder.config import BuildOptions
+from index_builder.build_options import BuildOptions
 from retrieval.errors import SourceError
 from retrieval.index.reader import Index
-from retrieval.training.catalogue import TrainingEntity, read_catalogue, read_queries
+from retrieval.training.training_data import TrainingEntity, read_catalogue, read_queries
 from tests.index_fixtures import character_tokenizer
 
 ENTITIES = [TrainingEntity("Q1", "Nile"), TrainingEntity("Q2", "Rhine")]

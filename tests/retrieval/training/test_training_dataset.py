@@ -10,8 +10,6 @@ import torch
 
 from retrieval.prompts import JSON_ANSWER
 from retrieval.text import Rendering, TextTokenizer
-from retrieval.training.answers import with_answers
-from retrieval.training.catalogue import TrainingEntity
 from retrieval.training.dataset import (
     IGNORED_LABEL,
     CausalCollator,
@@ -20,8 +18,9 @@ from retrieval.training.dataset import (
     ExampleEncoder,
     Seq2SeqCollator,
 )
-from retrieval.training.examples import Example, ExampleGenerator
+from retrieval.training.examples import Example, ExampleGenerator, with_answers
 from retrieval.training.presets import END, QUERY, TITLE, save_tokenizer, scratch_config, train_tokenizer
+from retrieval.training.training_data import TrainingEntity
 from retrieval.types import Mention
 
 ENTITIES = [

@@ -15,10 +15,7 @@ from safetensors.torch import load_file
 from transformers import TrainingArguments
 
 from retrieval.text import TextTokenizer
-from retrieval.training.budget import Budget
-from retrieval.training.catalogue import LabelledQuery, TrainingEntity, read_catalogue
-from retrieval.training.cli import train_command
-from retrieval.training.encoder import (
+from retrieval.training.encoder_training import (
     ContrastiveTrainer,
     EncodedPair,
     PairCollator,
@@ -28,7 +25,9 @@ from retrieval.training.encoder import (
 from retrieval.training.examples import BESIDE_TEXTS, Example, ExampleGenerator, ExampleOptions
 from retrieval.training.presets import train_tokenizer
 from retrieval.training.quality import nearest_rankings
-from retrieval.training.trainer import TrainerOptions
+from retrieval.training.train_command import train_command
+from retrieval.training.trainer import Budget, TrainerOptions
+from retrieval.training.training_data import LabelledQuery, TrainingEntity, read_catalogue
 from retrieval.vectors.embedder import VectorMethod, open_model
 from retrieval.vectors.encoder import mean_states
 

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from retrieval.training.catalogue import LabelledQuery, TrainingEntity
 from retrieval.training.examples import RECIPES, ExampleGenerator, ExampleOptions, Mixture, damage_name
+from retrieval.training.training_data import LabelledQuery, TrainingEntity
 
 ENTITIES = [
     TrainingEntity(

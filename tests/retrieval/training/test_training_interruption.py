@@ -14,9 +14,9 @@ from click.testing import CliRunner, Result
 from safetensors.torch import load_file
 
 from retrieval.interruption import sigterm_as_interrupt
-from retrieval.training.cli import train_command
 from retrieval.training.dataset import CausalCollator, EncodedExample
-from retrieval.training.interruption import InterruptCallback, last_checkpoint
+from retrieval.training.train_command import train_command
+from retrieval.training.trainer import InterruptCallback, last_checkpoint
 
 _STEPS = 8
 _TITLES = ["Nile", "Rhine", "Mount Everest", "K2", "Lake Victoria", "Danube"]
@@ -115,7 +115,7 @@ def test_an_interrupt_before_the_first_step_leaves_nothing_to_trip_over(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("retrieval.training.run.build_model", interrupted)
+        patch.setattr("retrieval.training.training_run.build_model", interrupted)
         stopped = train(tmp_path, "out")
     assert stopped.exit_code == 130, stopped.output
     assert "no checkpoint was written yet: start again" in stopped.stderr

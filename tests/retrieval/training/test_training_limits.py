@@ -12,19 +12,18 @@ import torch
 from click.testing import CliRunner, Result
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from decoding.hf_model import HFLanguageModel
+from decoding.model.hf_model import HFLanguageModel
 from retrieval.errors import InputError, ModelError
-from retrieval.limits import Limits
+from retrieval.loaded_model import Limits
 from retrieval.prompts import PLAIN, CheckpointConfig, PromptTemplate
 from retrieval.text import TextTokenizer
-from retrieval.training.catalogue import LabelledQuery, TrainingEntity
-from retrieval.training.cli import train_command
-from retrieval.training.dataset import ExampleEncoder
+from retrieval.training.dataset import ExampleEncoder, fit_prompt, limits_of_checkpoint
 from retrieval.training.examples import Example
-from retrieval.training.limits import fit_prompt, limits_of_checkpoint
 from retrieval.training.presets import Preset, build_model, save_tokenizer, scratch_config, train_tokenizer
 from retrieval.training.quality import TitleRows, rank_entities
-from retrieval.training.run import load_model
+from retrieval.training.train_command import train_command
+from retrieval.training.training_data import LabelledQuery, TrainingEntity
+from retrieval.training.training_run import load_model
 from retrieval.types import Mention
 from tests.tiny_transformers import build
 

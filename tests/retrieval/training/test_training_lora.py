@@ -11,14 +11,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from retrieval.checkpoint_fingerprint import folder_fingerprint
-from retrieval.checkpoints import find_checkpoint
+from retrieval.checkpoints import find_checkpoint, folder_fingerprint
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import TextTokenizer
 from retrieval.training import lora
-from retrieval.training.catalogue import read_catalogue, read_queries
 from retrieval.training.quality import TitleRows, measure_hits
-from retrieval.training.run import load_model
+from retrieval.training.training_data import read_catalogue, read_queries
+from retrieval.training.training_run import load_model
 from tests.retrieval.training.test_training_run import CATALOGUE, QUERIES, train
 from tests.tiny_gguf import write_gguf
 

@@ -10,12 +10,11 @@ import pytest
 import torch
 from transformers import PreTrainedModel, TrainingArguments
 
-from decoding.architectures import decoder_prompt
-from decoding.hf_model import HFLanguageModel
-from retrieval.training.budget import Budget
+from decoding.model.architectures import decoder_prompt
+from decoding.model.hf_model import HFLanguageModel
 from retrieval.training.dataset import CausalCollator, EncodedExample, Seq2SeqCollator
-from retrieval.training.run import _copy
-from retrieval.training.trainer import TitleTrainer, TrainerOptions
+from retrieval.training.trainer import Budget, TitleTrainer, TrainerOptions
+from retrieval.training.training_run import _copy
 from tests.tiny_transformers import BOS, END, PAD, build
 
 VOCABULARY = 20

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from retrieval.training.optimizer import MuonAdamW, build_optimizer
+from retrieval.training.trainer import MuonAdamW, build_optimizer
 
 
 class Net(nn.Module):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from retrieval.errors import InputError
-from retrieval.training.catalogue import LabelledQuery, TrainingEntity
 from retrieval.training.presets import scratch_config
 from retrieval.training.quality import bm25_rankings, count_hits, mention_probes, noise_probes
+from retrieval.training.training_data import LabelledQuery, TrainingEntity
 
 ENTITIES = [
     TrainingEntity("1", "Nile", ("an-Nil",), "Longest river of Africa, through Egypt and Sudan"),

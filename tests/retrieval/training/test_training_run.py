@@ -13,15 +13,15 @@ import torch
 from click.testing import CliRunner, Result
 from safetensors.torch import load_file
 
-from decoding.hf_model import HFLanguageModel
+from decoding.model.hf_model import HFLanguageModel
 from retrieval.errors import InputError
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import Rendering, TextTokenizer
-from retrieval.training.catalogue import read_catalogue, read_queries
-from retrieval.training.cli import train_command
 from retrieval.training.quality import TitleRows, measure_hits
-from retrieval.training.run import RunPlan, load_model
+from retrieval.training.train_command import train_command
 from retrieval.training.trainer import TrainerOptions
+from retrieval.training.training_data import read_catalogue, read_queries
+from retrieval.training.training_run import RunPlan, load_model
 
 CATALOGUE = (
     "entity_id\ttitle\taliases\tkind\tdescription\n"

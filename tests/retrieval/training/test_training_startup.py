@@ -8,12 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from decoding.title_trie import TitleTrie
+from decoding.trie.title_trie import TitleTrie
 from retrieval.text import Rendering, TextTokenizer
 from retrieval.training import quality
-from retrieval.training.budget import Budget, BudgetCallback
-from retrieval.training.run import MAX_STEPS, RunPlan, planned, run_budget, run_training
-from retrieval.training.trainer import TrainerOptions, _Reporter
+from retrieval.training.trainer import Budget, BudgetCallback, TrainerOptions, _Reporter
+from retrieval.training.training_run import MAX_STEPS, RunPlan, planned, run_budget, run_training
 
 NUM_ENTITIES = 50_000
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrieval.vectors import searching
+from retrieval.vectors import vector_search as searching
 from retrieval.vectors.faiss_index import load_faiss, new_index, train
-from retrieval.vectors.searching import VECTORS_PER_THREAD, VectorSearcher, num_parts, search_cells
+from retrieval.vectors.vector_search import VECTORS_PER_THREAD, VectorSearcher, num_parts, search_cells
 
 D, N = 8, 2000
 

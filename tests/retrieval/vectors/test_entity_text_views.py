@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from retrieval.errors import InputError
+from retrieval.index import entity_texts as views
+from retrieval.index.entity_texts import EntityTexts
 from retrieval.index.reader import Index
 from retrieval.sources.columns import ColumnMapping, ColumnType
-from retrieval.vectors import views
-from retrieval.vectors.views import EntityTexts
 from tests.index_fixtures import build, character_tokenizer
 
 HEADER = "entity_id\ttitle\taliases\tkind\tdescription\trank"

@@ -13,19 +13,19 @@ pytest.importorskip("faiss")
 
 import faiss
 
-from index_builder.evidence_wish import VectorWish
+from index_builder.build_options import VectorWish
 from retrieval.index.reader import Index
 from retrieval.text import TextTokenizer
 from retrieval.vectors.embedder import VectorMethod
 from retrieval.vectors.faiss_index import faiss_threads
-from retrieval.vectors.shortlister import Shortlister
+from retrieval.vectors.vector_search import Shortlister
 from tests.checkpoints import END, make_checkpoint, make_index, train_tokenizer
 
 _ASKED_BESIDE_A_MODEL = """
 import sys
 import torch
 from retrieval.index.reader import Index
-from retrieval.vectors.shortlister import Shortlister
+from retrieval.vectors.vector_search import Shortlister
 
 torch.set_num_threads(3)
 with Index.open(sys.argv[1]) as index:

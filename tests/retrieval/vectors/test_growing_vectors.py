@@ -11,10 +11,9 @@ pytest.importorskip("faiss")
 
 from retrieval.index.manifest_entries import VectorsEntry
 from retrieval.index.reader import Index
-from retrieval.vectors.carrying import carry_over_vectors
 from retrieval.vectors.faiss_index import num_cells
-from retrieval.vectors.making import VectorOptions
-from retrieval.vectors.shortlister import Shortlister
+from retrieval.vectors.vector_maker import VectorOptions, carry_over_vectors
+from retrieval.vectors.vector_search import Shortlister
 from tests.retrieval.vectors.test_making_vectors import MEMORY, ROWS, ancestry, made, published
 
 pytestmark = pytest.mark.usefixtures("trigrams")

@@ -20,11 +20,10 @@ from retrieval.errors import EvidenceMissingError, IndexChecksumError, IndexForm
 from retrieval.index.layout import VECTORS_FILE
 from retrieval.index.manifest_entries import VectorsEntry
 from retrieval.index.reader import Index
-from retrieval.vectors.carrying import carry_over_vectors
 from retrieval.vectors.embedder import open_embedder
 from retrieval.vectors.faiss_index import open_vectors
-from retrieval.vectors.making import VectorOptions, make_vectors
-from retrieval.vectors.shortlister import Shortlister
+from retrieval.vectors.vector_maker import VectorOptions, carry_over_vectors, make_vectors
+from retrieval.vectors.vector_search import Shortlister
 from tests.index_fixtures import build, character_tokenizer
 from tests.trigram_encoder import TRIGRAMS, TrigramEncoder
 from tests.vector_fixtures import with_vectors

@@ -7,11 +7,11 @@ import pytest
 
 pytest.importorskip("faiss")
 
-from index_builder.evidence_wish import VectorWish
+from index_builder.build_options import VectorWish
 from retrieval.index.reader import Index
 from retrieval.text import TextTokenizer
 from retrieval.vectors.embedder import VectorMethod
-from retrieval.vectors.shortlister import Shortlister
+from retrieval.vectors.vector_search import Shortlister
 from tests.checkpoints import END, make_index, train_tokenizer
 
 

@@ -12,15 +12,13 @@ import pytest
 pytest.importorskip("faiss")
 
 from retrieval.errors import IndexFormatError
+from retrieval.index.entity_texts import TextBatch
 from retrieval.index.manifest_entries import VectorsEntry
 from retrieval.index.reader import Index
-from retrieval.vectors import carrying
-from retrieval.vectors.carrying import carry_over_vectors
+from retrieval.vectors import vector_maker as carrying
 from retrieval.vectors.faiss_index import efforts, new_index, open_vectors, train
-from retrieval.vectors.making import TARGET_RECALL, VectorOptions, choose_effort
-from retrieval.vectors.searching import VectorSearcher
-from retrieval.vectors.shortlister import Shortlister
-from retrieval.vectors.views import TextBatch
+from retrieval.vectors.vector_maker import TARGET_RECALL, VectorOptions, carry_over_vectors, choose_effort
+from retrieval.vectors.vector_search import Shortlister, VectorSearcher
 from tests.index_fixtures import build
 from tests.retrieval.vectors.test_making_vectors import HEAD, MEMORY, ROWS, TOKENIZER, ancestry, made
 from tests.vector_fixtures import with_vectors

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 pytest.importorskip("faiss")
 
 from retrieval.vectors.faiss_index import kind_of, new_index, train
-from retrieval.vectors.searching import VectorSearcher
+from retrieval.vectors.vector_search import VectorSearcher
 
 D = 16
 WISHES = ("flat", "hnsw", "ivfpq", "IVF4,Flat", "PCA8,IVF2,Flat", "SQ8")

@@ -11,8 +11,7 @@ pytest.importorskip("faiss")
 
 from retrieval.errors import GenretError, InputError
 from retrieval.vectors.faiss_index import new_index, train
-from retrieval.vectors.searching import VectorSearcher
-from retrieval.vectors.shortlister import Shortlister
+from retrieval.vectors.vector_search import Shortlister, VectorSearcher
 from tests.retrieval.vectors.test_making_vectors import ROWS, made
 
 pytestmark = pytest.mark.usefixtures("trigrams")
@@ -93,7 +92,7 @@ def test_a_build_refuses_what_could_not_be_asked(tmp_path: Any, wish: str, reaso
 
 
 def test_vectors_that_cannot_be_asked_are_not_opened(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retrieval.vectors.making._check_searchable", lambda *_: None)
+    monkeypatch.setattr("retrieval.vectors.vector_maker._check_searchable", lambda *_: None)
     index = made(tmp_path / "index", ROWS[:40], "PQ8")
     with pytest.raises(GenretError, match=r"^vectors\.faiss: PQ8 cannot be searched: "):
         Shortlister.open(index)

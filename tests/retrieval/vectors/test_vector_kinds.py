@@ -11,7 +11,6 @@ pytest.importorskip("faiss")
 
 from retrieval.errors import InputError
 from retrieval.index.manifest_entries import VectorsEntry
-from retrieval.vectors.carrying import _taken_over
 from retrieval.vectors.faiss_index import (
     FLAT_BELOW,
     MAX_CELLS,
@@ -24,8 +23,8 @@ from retrieval.vectors.faiss_index import (
     stored_kind,
     train,
 )
-from retrieval.vectors.making import VectorOptions
-from retrieval.vectors.searching import VectorSearcher
+from retrieval.vectors.vector_maker import VectorOptions, _taken_over
+from retrieval.vectors.vector_search import VectorSearcher
 
 
 @pytest.mark.parametrize(

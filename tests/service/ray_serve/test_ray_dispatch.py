@@ -12,14 +12,13 @@ from google.rpc import status_pb2
 
 from decoding.errors import DeadlineExceededError, DecodingError
 from retrieval.errors import GenretError, IndexChecksumError, InputError
-from service.configuration.sections import AuthConfig
+from service.configuration.server_config import AuthConfig
 from service.errors import OverloadedError
 from service.pb.genret.v1 import index_service_pb2 as index_pb
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.ray_serve.dispatch import RELOAD, Dispatcher
 from service.ray_serve.proxied_services import MethodRegistry, add_services_to_server
-from service.security.scopes import Scope
-from service.security.tokens import line_of, new_token
+from service.ray_serve.replica import RELOAD, Dispatcher
+from service.security.bearer_tokens import Scope, line_of, new_token
 from tests.service.asynchronous import asynchronous
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import Running, running

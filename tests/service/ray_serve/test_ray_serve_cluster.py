@@ -21,7 +21,7 @@ from typing import Any
 import grpc
 import pytest
 
-from retrieval.answers.types import AnswerRequest
+from retrieval.answers.answer_types import AnswerRequest
 from retrieval.types import Mention, RetrieveRequest
 from service.client import ClientOptions, RetrievalClient
 from service.errors import CallError

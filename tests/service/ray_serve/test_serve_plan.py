@@ -10,9 +10,18 @@ import pytest
 from click.testing import CliRunner
 
 from retrieval.errors import InputError
-from service.configuration.config import IndexSpec, QueueLimits, SchemaSpec, ServerConfig
 from service.configuration.resolve import ConfigurationError
-from service.configuration.sections import AuthConfig, HttpConfig, MetricsConfig, ModelSpec, TlsConfig
+from service.configuration.server_config import (
+    AuthConfig,
+    HttpConfig,
+    IndexSpec,
+    MetricsConfig,
+    ModelSpec,
+    QueueLimits,
+    SchemaSpec,
+    ServerConfig,
+    TlsConfig,
+)
 from service.main import cli
 from service.ray_serve.app import configuration_of
 from service.ray_serve.deployment import SERVICER_FUNCTION, ServePlan, with_absolute_paths

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from retrieval.errors import SourceError
+from retrieval.evaluation.datasets.index_entities import IndexResolver, read_redirects
 from retrieval.evaluation.datasets.labels import Answer, FileQuery, find_answers
-from retrieval.evaluation.datasets.resolver import IndexResolver, read_redirects
 from retrieval.index.reader import Index
 from tests.evaluation_sets import DictResolver, write_lines
 from tests.index_fixtures import build, character_tokenizer

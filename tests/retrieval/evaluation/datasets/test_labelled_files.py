@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from retrieval.errors import SourceError
-from retrieval.evaluation.datasets.readers import SetSpec, read_set
-from retrieval.evaluation.types import LabelledQuery, LabelledSet
-from retrieval.linking.mentions import BadRow, read_mentions
+from retrieval.evaluation.datasets.labels import SetSpec
+from retrieval.evaluation.datasets.readers import read_set
+from retrieval.evaluation.labelled_sets import LabelledQuery, LabelledSet
+from retrieval.linking.documents.document_records import BadRow, read_mentions
 from retrieval.types import Mention
 from tests.evaluation_sets import DictResolver, write_lines
 

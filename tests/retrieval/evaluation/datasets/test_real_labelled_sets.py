@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.evaluation.datasets.readers import SetSpec, read_set
+from retrieval.evaluation.datasets.labels import SetSpec, encode_token
+from retrieval.evaluation.datasets.readers import read_set
 from retrieval.evaluation.metrics import measure
 from retrieval.evaluation.run_files import read_run, write_qrels, write_run
-from retrieval.evaluation.tokens import encode_token
 from tests.evaluation_sets import run_of, write_lines
 from tests.shared_titles import shared_file, wikipedia_titles
 

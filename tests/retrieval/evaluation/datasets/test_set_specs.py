@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from retrieval.errors import InputError
-from retrieval.evaluation.datasets.readers import SetSpec
+from retrieval.evaluation.datasets.labels import SetSpec
 
 
 @pytest.mark.parametrize(

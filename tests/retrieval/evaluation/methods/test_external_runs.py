@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from retrieval.errors import SourceError
-from retrieval.evaluation.catalogue import IndexTitles
-from retrieval.evaluation.methods.external import RunFileMethod
+from retrieval.evaluation.datasets.index_entities import IndexTitles
+from retrieval.evaluation.methods.model_free_methods import RunFileMethod
 from retrieval.index.reader import Index
 from retrieval.text import TextTokenizer
 from tests.checkpoints import make_index, train_tokenizer

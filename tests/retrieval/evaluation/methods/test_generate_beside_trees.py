@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationConfig
 
-from decoding.hf_model import HFLanguageModel
+from decoding.model.hf_model import HFLanguageModel
+from retrieval.evaluation.labelled_sets import LabelledQuery
+from retrieval.evaluation.methods.evaluated_method import make_method
 from retrieval.evaluation.methods.generated import Generator
-from retrieval.evaluation.methods.method import make_method
-from retrieval.evaluation.types import LabelledQuery
 from retrieval.retriever import Retriever
 from tests.checkpoints import CATALOGUE, make_checkpoint, make_index
 

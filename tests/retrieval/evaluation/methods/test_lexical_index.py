@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrieval.evaluation.methods.lexical import LexicalIndex
+from retrieval.evaluation.methods.model_free_methods import LexicalIndex
 from retrieval.index.reader import Index
 from retrieval.text import TextTokenizer
 from tests.checkpoints import make_index, train_tokenizer

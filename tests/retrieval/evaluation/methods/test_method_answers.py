@@ -9,8 +9,8 @@ from functools import cache
 import pytest
 
 from retrieval.errors import InputError
-from retrieval.evaluation.methods.method import MethodMaker, make_method
-from retrieval.evaluation.types import LabelledQuery, Ranking
+from retrieval.evaluation.labelled_sets import LabelledQuery, Ranking
+from retrieval.evaluation.methods.evaluated_method import MethodMaker, make_method
 from retrieval.prompts import PromptTemplate
 from retrieval.retriever import Retriever
 from retrieval.types import Mention
@@ -166,8 +166,8 @@ def test_long_queries_lose_their_end_and_empty_ones_are_errors(retriever: Retrie
 
 
 def test_a_cut_query_is_the_longest_beginning_that_fits(retriever: Retriever) -> None:
-    from retrieval.evaluation.methods.prompts import QueryPrompts
-    from retrieval.limits import Limits
+    from retrieval.evaluation.methods.retriever_methods import QueryPrompts
+    from retrieval.loaded_model import Limits
     from retrieval.types import RetrieveRequest
 
     limit = Limits.of(retriever.model).prompt_tokens(retriever.trie.max_depth)

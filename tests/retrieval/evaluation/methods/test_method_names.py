@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval.errors import InputError
-from retrieval.evaluation.methods.spec import (
+from retrieval.evaluation.methods.evaluated_method import (
     DEFAULT_EVIDENCE_METHODS,
     DEFAULT_METHODS,
     DEFAULT_VECTOR_METHODS,

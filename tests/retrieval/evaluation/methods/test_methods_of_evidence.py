@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from index_builder.evidence_wish import EvidenceWish, VectorWish
+from index_builder.build_options import EvidenceWish, VectorWish
 from retrieval.errors import IndexChecksumError, InputError, ModelError
-from retrieval.evaluation.cli import _default_methods
-from retrieval.evaluation.methods.method import make_method
-from retrieval.evaluation.methods.spec import DEFAULT_METHODS
-from retrieval.evaluation.types import LabelledQuery, Ranking
+from retrieval.evaluation.evaluate_command import _default_methods
+from retrieval.evaluation.labelled_sets import LabelledQuery, Ranking
+from retrieval.evaluation.methods.evaluated_method import DEFAULT_METHODS, make_method
 from retrieval.index.reader import Index
 from retrieval.ranking.ranker import Ranker
 from retrieval.retriever import Retriever

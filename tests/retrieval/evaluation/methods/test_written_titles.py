@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 
-from retrieval.evaluation.catalogue import IndexTitles
+from retrieval.evaluation.datasets.index_entities import IndexTitles
+from retrieval.evaluation.labelled_sets import LabelledQuery, RankedEntity
+from retrieval.evaluation.methods.evaluated_method import make_method
 from retrieval.evaluation.methods.generated import Generator, Written
-from retrieval.evaluation.methods.method import make_method
-from retrieval.evaluation.types import LabelledQuery, RankedEntity
 from retrieval.index.owners import FormOwners
 from retrieval.index.reader import Index
 from retrieval.retriever import Retriever

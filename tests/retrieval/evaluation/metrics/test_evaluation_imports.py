@@ -8,13 +8,13 @@ import sys
 import pytest
 
 from retrieval.errors import MissingExtraError
+from retrieval.evaluation.labelled_sets import LabelledQuery
 from retrieval.evaluation.metrics import measure
-from retrieval.evaluation.types import LabelledQuery
 from tests.evaluation_sets import labelled_set, run_of
 
 _MODULES = (
     "retrieval.evaluation.datasets.readers",
-    "retrieval.evaluation.datasets.resolver",
+    "retrieval.evaluation.datasets.index_entities",
     "retrieval.evaluation.intervals",
     "retrieval.evaluation.run_files",
 )

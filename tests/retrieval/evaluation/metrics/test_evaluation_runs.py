@@ -14,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval.errors import SourceError
+from retrieval.evaluation.datasets.labels import decode_token, encode_token
+from retrieval.evaluation.labelled_sets import LabelledQuery, MethodRun, RankedEntity, Ranking
 from retrieval.evaluation.metrics import measure
 from retrieval.evaluation.run_files import (
     falling_scores,
@@ -23,8 +25,6 @@ from retrieval.evaluation.run_files import (
     write_rankings,
     write_run,
 )
-from retrieval.evaluation.tokens import decode_token, encode_token
-from retrieval.evaluation.types import LabelledQuery, MethodRun, RankedEntity, Ranking
 from tests.evaluation_sets import labelled_set, random_case, ranked, run_of, write_lines
 
 NAMES = ("nDCG@10", "RR", "RR@10", "Success@1", "R@10", "Rprec", "AP")

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from retrieval.evaluation.evidence_metrics import evidence_ranks
-from retrieval.evaluation.metrics import measure
-from retrieval.evaluation.types import LabelledQuery
+from retrieval.evaluation.labelled_sets import LabelledQuery
+from retrieval.evaluation.metrics import evidence_ranks, measure
 from tests.evaluation_sets import labelled_set, run_of
 
 # Two ways to the answer, one of two pages and one of one; guesses in the order in which they were made.

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from retrieval.evaluation.labelled_sets import LabelledQuery, MethodRun, Ranking
 from retrieval.evaluation.metrics import MICRO_METRICS, measure
-from retrieval.evaluation.types import LabelledQuery, MethodRun, Ranking
 from tests.evaluation_sets import labelled_set, ranked, run_of
 
 NAMES = (*MICRO_METRICS, "accuracy")

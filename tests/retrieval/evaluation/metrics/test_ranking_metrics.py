@@ -10,8 +10,8 @@ import pytest
 import pytrec_eval
 
 from retrieval.errors import InputError
+from retrieval.evaluation.labelled_sets import LabelledQuery, LabelledSet, MethodRun, RankedEntity, Ranking
 from retrieval.evaluation.metrics import measure
-from retrieval.evaluation.types import LabelledQuery, LabelledSet, MethodRun, RankedEntity, Ranking
 from tests.evaluation_sets import labelled_set, random_case, ranked, run_of
 
 NAMES = (

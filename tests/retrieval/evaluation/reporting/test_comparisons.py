@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from retrieval.evaluation.intervals import bootstrap, holm, paired_bootstrap
+from retrieval.evaluation.labelled_sets import LabelledSet, MethodRun, RankedEntity, Ranking
 from retrieval.evaluation.metrics import measure
-from retrieval.evaluation.reporting.comparison import Settings, compare, pool
-from retrieval.evaluation.reporting.overview import make_overview
-from retrieval.evaluation.types import LabelledSet, MethodRun, RankedEntity, Ranking
+from retrieval.evaluation.reporting.comparison import Settings, compare, make_overview, pool
 from tests.evaluation_fixtures import mention_set, query_set
 
 SETTINGS = Settings("trie", num_resamples=300)

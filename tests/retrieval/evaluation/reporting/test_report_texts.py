@@ -13,7 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval.evaluation.intervals import Interval
-from retrieval.evaluation.reporting.blocks import (
+from retrieval.evaluation.labelled_sets import LabelledSet, MethodRun, RankedEntity, Ranking
+from retrieval.evaluation.reporting.comparison import Settings, compare, make_overview
+from retrieval.evaluation.reporting.evaluation_report import Facts, make_document, to_json
+from retrieval.evaluation.reporting.quality_plots import Point, draw
+from retrieval.evaluation.reporting.report_pages import (
     Cell,
     Code,
     Drawing,
@@ -22,16 +26,10 @@ from retrieval.evaluation.reporting.blocks import (
     Points,
     Table,
     Terms,
+    to_html,
+    to_markdown,
 )
-from retrieval.evaluation.reporting.comparison import Settings, compare
-from retrieval.evaluation.reporting.document import Facts, make_document
-from retrieval.evaluation.reporting.html import to_html
-from retrieval.evaluation.reporting.markdown import to_markdown
-from retrieval.evaluation.reporting.overview import make_overview
-from retrieval.evaluation.reporting.plots import Point, draw
-from retrieval.evaluation.reporting.results import to_json
 from retrieval.evaluation.reporting.wording import describe_methods, describe_metric
-from retrieval.evaluation.types import LabelledSet, MethodRun, RankedEntity, Ranking
 from tests.evaluation_fixtures import mention_set, query_set
 
 METHODS = (

@@ -10,12 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from retrieval.errors import IndexMismatchError, SourceError
-from retrieval.linking.counts import LinkCounts
-from retrieval.linking.documents.corpus import CorpusOptions
-from retrieval.linking.documents.shard import Shard, ShardFile
-from retrieval.linking.options import LinkJob, LinkOptions, WorkerOptions
-from retrieval.linking.output.layout import part_name, record_file
-from retrieval.linking.output.record import ShardRecord, write_record
+from retrieval.linking.documents.corpus import CorpusOptions, Shard, ShardFile
+from retrieval.linking.link_options import LinkJob, LinkOptions, WorkerOptions
+from retrieval.linking.output.folder import ShardRecord, part_name, record_file, write_record
+from retrieval.linking.run_progress import LinkCounts
 
 
 def a_job(folder: Path, **settings: object) -> LinkJob:

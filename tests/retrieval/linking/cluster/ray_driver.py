@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from retrieval.linking.counts import LinkCounts
+from retrieval.linking.run_progress import LinkCounts
 from retrieval.linking.runners.ray_actor import recorded
 from retrieval.linking.runners.ray_runner import RayRunner
 from tests.retrieval.linking.cluster.fake_shard_worker import FakeShardWorker, job_of, some_shards

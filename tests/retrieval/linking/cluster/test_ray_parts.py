@@ -12,10 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from retrieval.errors import InputError, MissingExtraError
-from retrieval.linking.counts import LinkCounts
-from retrieval.linking.finding.options import FindOptions
-from retrieval.linking.output.layout import part_name
-from retrieval.linking.output.record import ShardRecord, write_record
+from retrieval.linking.finding.find_options import FindOptions
+from retrieval.linking.output.folder import ShardRecord, part_name, write_record
+from retrieval.linking.run_progress import LinkCounts
 from retrieval.linking.runners.ray_actor import Progress, recorded
 from retrieval.linking.runners.ray_cluster import (
     RayResources,

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrieval.linking.counts import LinkCounts
-from retrieval.linking.documents.shard import Shard, ShardFile
-from retrieval.linking.output.record import ShardRecord
-from retrieval.linking.runners.messages import Failure
+from retrieval.linking.documents.corpus import Shard, ShardFile
+from retrieval.linking.output.folder import ShardRecord
+from retrieval.linking.run_progress import LinkCounts
 from retrieval.linking.runners.ray_actor import (
     Outcome,
     outcome_of,
@@ -23,6 +22,7 @@ from retrieval.linking.runners.ray_actor import (
     text_of_outcome,
     text_of_shard,
 )
+from retrieval.linking.runners.runner import Failure
 from tests.retrieval.linking.cluster.fake_shard_worker import FakeShardWorker, a_job, job_of
 
 TEXTS = st.text() | st.binary().map(lambda name: name.decode("utf-8", "surrogateescape"))

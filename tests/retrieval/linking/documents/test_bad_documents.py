@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from retrieval.errors import InputError, SourceError
 from retrieval.linking.documents.corpus import CorpusOptions, plan_corpus, read_shard
-from retrieval.linking.documents.document import BadDocument, Document
+from retrieval.linking.documents.text_document import BadDocument, Document
 
 TEXT = "a\U0001f600b Zürich"  # code points, bytes and UTF-16 units all differ
 

@@ -12,7 +12,7 @@ import pytest
 
 from retrieval.errors import InputError, SourceError
 from retrieval.linking.documents.corpus import CorpusOptions, plan_corpus, read_shard
-from retrieval.linking.documents.document import Document
+from retrieval.linking.documents.text_document import Document
 
 
 def texts(

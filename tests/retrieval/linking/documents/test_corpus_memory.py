@@ -10,9 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from retrieval.linking.documents.corpus import CorpusOptions, plan_corpus
-from retrieval.linking.documents.reading import CorpusReader
-from retrieval.linking.documents.shard import Shard
+from retrieval.linking.documents.corpus import CorpusOptions, Shard, plan_corpus
+from retrieval.linking.documents.corpus_reading import CorpusReader
 from tests.own_process import TracedMemory, alone
 
 MIB = 1 << 20

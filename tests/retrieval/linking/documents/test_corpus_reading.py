@@ -15,8 +15,8 @@ import pytest
 
 from retrieval.errors import SourceError
 from retrieval.linking.documents.corpus import CorpusOptions, CorpusPlan, plan_corpus, read_shard
-from retrieval.linking.documents.document import BadDocument, Document, Span
-from retrieval.linking.documents.reading import CorpusReader
+from retrieval.linking.documents.corpus_reading import CorpusReader
+from retrieval.linking.documents.text_document import BadDocument, Document, Span
 
 ODD = "Cafe\u0301 \U0001f469\u200d\U0001f680\r\nÄ\tß中\u2028x\u0000 \u0085y"
 RECORDS: list[dict[str, Any]] = [

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.linking.documents.document import Document, Place, Span
-from retrieval.linking.documents.offsets import OffsetIndex
+from retrieval.linking.documents.text_document import Document, OffsetIndex, Place, Span
 
 ENCODINGS: dict[str, tuple[str, int]] = {
     "codepoint": ("utf-32-le", 4),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.linking.documents.parts import cut_stream, cut_text
+from retrieval.linking.documents.text_document import cut_stream, cut_text
 
 PIECES = [
     "a",

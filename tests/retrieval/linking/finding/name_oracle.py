@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from retrieval.index.entities import EntityTable
 from retrieval.index.layout import ENTITY_BATCH_ROWS
-from retrieval.linking.finding.options import load_stop_words
+from retrieval.linking.finding.find_options import load_stop_words
 
 IGNORED = "\u00ad\u200b\u200e"
 ALIKE = {"–": "-", "\u2011": "-", "’": "'", "ʼ": "'", "“": '"'}

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from retrieval.linking.documents.document import Span
+from retrieval.linking.documents.text_document import Span
 from retrieval.linking.finding import finder as finder_module
+from retrieval.linking.finding.find_options import CASES, FindOptions
 from retrieval.linking.finding.finder import MentionFinder, likeliest
 from retrieval.linking.finding.folding import PARAGRAPH_BREAK, fold_name
 from retrieval.linking.finding.mention_odds import Match, MentionOdds
 from retrieval.linking.finding.name_table import build_table
-from retrieval.linking.finding.options import CASES, FindOptions
 from retrieval.normalize import normalize
 from tests.retrieval.linking.finding.name_oracle import (
     NameIndex,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from retrieval.linking.finding.find_options import FindOptions
 from retrieval.linking.finding.finder import LONGEST_NAME_CHARS, LOOK_BACK_CHARS
-from retrieval.linking.finding.options import FindOptions
 from tests.index_fixtures import build, character_tokenizer
 
 PAGE = (Path(__file__).resolve().parents[4] / "docs" / "finding-mentions.md").read_text(encoding="utf-8")

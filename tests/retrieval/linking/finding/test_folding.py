@@ -7,9 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrieval.linking.finding.characters import is_boundary, is_continuation, start_pattern
-from retrieval.linking.finding.folded_window import FoldedWindow, unit_begin
-from retrieval.linking.finding.folding import PARAGRAPH_BREAK, fold_name, fold_piece
+from retrieval.linking.finding.folding import (
+    PARAGRAPH_BREAK,
+    FoldedWindow,
+    fold_name,
+    fold_piece,
+    is_boundary,
+    is_continuation,
+    start_pattern,
+    unit_begin,
+)
 
 ODD = [
     *"aB -’–\t\r\n\u00a0\u00ad\u2028\u2029\u0301\u0327\u0345ßİǰŉ東กกั\u1161ᄀÅﬁ\x00",

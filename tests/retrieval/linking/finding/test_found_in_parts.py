@@ -6,13 +6,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from retrieval.linking.documents import part_documents
-from retrieval.linking.documents.document import Document
-from retrieval.linking.documents.part_documents import part_document
-from retrieval.linking.documents.parts import cut_text
+from retrieval.linking.documents import text_document as part_documents
+from retrieval.linking.documents.text_document import Document, cut_text, part_document
+from retrieval.linking.finding.find_options import FindOptions
 from retrieval.linking.finding.finder import MentionFinder
 from retrieval.linking.finding.name_table import build_table
-from retrieval.linking.finding.options import FindOptions
 from tests.retrieval.linking.finding.name_oracle import NameIndex
 
 INDEX = NameIndex([["a b"], ["b a"], ["b"], ["a b a b"], ["ä"], ["東a"]])

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from retrieval.linking.finding.find_options import FindOptions
 from retrieval.linking.finding.finder import LONGEST_NAME_CHARS, LOOK_BACK_CHARS, MentionFinder
 from retrieval.linking.finding.name_table import build_table
-from retrieval.linking.finding.options import FindOptions
 from tests.retrieval.linking.finding.name_oracle import NameIndex
 
 CITIES = [

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from retrieval.errors import SourceError
+from retrieval.linking.finding.find_options import load_stop_words
 from retrieval.linking.finding.folding import fold_name
-from retrieval.linking.finding.options import load_stop_words
 
 
 def test_the_english_list_is_folded_words() -> None:

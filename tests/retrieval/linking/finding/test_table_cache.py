@@ -15,9 +15,9 @@ from filelock import FileLock
 
 from retrieval.errors import SourceError
 from retrieval.linking.finding import table_cache
+from retrieval.linking.finding.find_options import FindOptions
 from retrieval.linking.finding.finder import open_finder
 from retrieval.linking.finding.name_table import NameTable, build_table
-from retrieval.linking.finding.options import FindOptions
 from retrieval.linking.finding.table_cache import open_table
 from tests.retrieval.linking.finding.name_oracle import NameIndex
 

@@ -8,7 +8,7 @@ import pytest
 
 from retrieval import Retriever
 from retrieval.linking.generating.generator import MentionGenerator
-from retrieval.linking.generating.writing import write_windows
+from retrieval.linking.generating.windows import write_windows
 from tests.checkpoints import make_checkpoint, make_index
 
 TEXTS = (

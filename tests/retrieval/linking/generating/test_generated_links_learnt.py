@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from index_builder.cli import build_command
 from retrieval import Retriever
 from retrieval.linking.generating.generator import MentionGenerator
-from retrieval.training.cli import train_command
+from retrieval.training.train_command import train_command
 
 # Surface form and title: some names have to be told apart from others that begin alike.
 NAMES = {

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from retrieval.errors import EvidenceMissingError, IndexChecksumError, InputError
-from retrieval.linking.counts import LinkCounts
-from retrieval.linking.documents.document import BadDocument, Document, Span
+from retrieval.linking.documents.text_document import BadDocument, Document, Span
+from retrieval.linking.link_options import LinkOptions, WorkerOptions
 from retrieval.linking.linker import DocumentLinker
-from retrieval.linking.options import LinkOptions, WorkerOptions
-from retrieval.linking.rows import NIL_REASONS, SCHEMA
+from retrieval.linking.output.part_files import NIL_REASONS, SCHEMA
+from retrieval.linking.run_progress import LinkCounts
 from retrieval.types import Entity
 from tests.scripted_linking import DIGEST, LinkRun, Names, ScriptedRetriever, document
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from retrieval.errors import InputError, ModelError
-from retrieval.linking.counts import LinkCounts
-from retrieval.linking.documents.document import BadDocument, Document
+from retrieval.linking.documents.text_document import BadDocument, Document
 from retrieval.linking.generating import generator
-from retrieval.linking.generating.mention import GeneratedMention
-from retrieval.linking.generating.options import GenerateOptions
-from retrieval.linking.rows import SCHEMA
+from retrieval.linking.generating.written_links import GeneratedMention
+from retrieval.linking.link_options import GenerateOptions
+from retrieval.linking.output.part_files import SCHEMA
+from retrieval.linking.run_progress import LinkCounts
 from retrieval.types import Entity
 from tests.scripted_linking import LinkRun
 

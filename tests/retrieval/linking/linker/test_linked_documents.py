@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from retrieval import Mention, Retriever
 from retrieval.errors import InputError
 from retrieval.linking import link_documents
-from retrieval.linking.contexts import MentionContexts
-from retrieval.linking.counts import LinkCounts
-from retrieval.linking.documents.document import Document, Span
+from retrieval.linking.documents.text_document import Document, Span
 from retrieval.linking.generating.generator import MentionGenerator
-from retrieval.linking.generating.options import GenerateOptions
+from retrieval.linking.link_options import GenerateOptions, LinkOptions, WorkerOptions
 from retrieval.linking.linker import DocumentLinker
-from retrieval.linking.options import LinkOptions, WorkerOptions
+from retrieval.linking.mention_stream import MentionContexts
+from retrieval.linking.run_progress import LinkCounts
 from tests.checkpoints import make_checkpoint, make_index
 from tests.scripted_linking import Names
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from retrieval.linking.documents.document import Document, Span
+from retrieval.linking.documents.text_document import Document, Span
 from retrieval.prompts import NameEvidence
 from retrieval.types import Entity
 from tests.scripted_linking import LinkRun, Names, ScriptedRetriever, document

@@ -17,10 +17,8 @@ from hypothesis import strategies as st
 
 from retrieval.durable import appearing, replace_file
 from retrieval.errors import SourceError
-from retrieval.linking.output import part_file
-from retrieval.linking.output.merging import merge_parts
-from retrieval.linking.output.part_file import write_part
-from retrieval.linking.rows import SCHEMA
+from retrieval.linking.output import part_files as part_file
+from retrieval.linking.output.part_files import SCHEMA, merge_parts, write_part
 
 METADATA = {"index_digest": "abc", "options": '{"k": 5}'}
 LINKED = {

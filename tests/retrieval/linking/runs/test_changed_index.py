@@ -11,10 +11,9 @@ import pytest
 
 from retrieval.errors import IndexMismatchError
 from retrieval.linking.documents.corpus import CorpusOptions
-from retrieval.linking.options import WorkerOptions
-from retrieval.linking.output.folder import OutputFolder
+from retrieval.linking.link_options import WorkerOptions
+from retrieval.linking.output.folder import LinkingRunError, OutputFolder
 from retrieval.linking.run import OutputOptions, link_corpus, plan_corpus_run
-from retrieval.linking.run_error import LinkingRunError
 from retrieval.linking.run_plan import RunPlan
 from retrieval.linking.shard_worker import ShardWorker
 from tests.checkpoints import make_checkpoint, make_index

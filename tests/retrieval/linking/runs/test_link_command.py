@@ -21,8 +21,8 @@ from click.testing import CliRunner, Result
 from retrieval import Mention, Retriever
 from retrieval.errors import ModelError
 from retrieval.linking import run
-from retrieval.linking.cli import link_command
-from retrieval.linking.linking_flags import default_cache_dir
+from retrieval.linking.link_command import link_command
+from retrieval.linking.link_flags import default_cache_dir
 from tests.checkpoints import make_checkpoint, make_index
 
 ROOT = Path(__file__).resolve().parents[4]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from retrieval.linking.run_error import LinkingRunError
+from retrieval.linking.output.folder import LinkingRunError
 from tests.index_fixtures import build, character_tokenizer
 from tests.linking_fakes import DELAY_VARIABLE, ROOT, STAY_VARIABLE, begun, run_command, run_words
 

@@ -12,11 +12,9 @@ import pytest
 
 from retrieval.errors import InputError, SourceError
 from retrieval.linking.documents.corpus import CorpusOptions
-from retrieval.linking.options import WorkerOptions
-from retrieval.linking.output.folder import OutputFolder
-from retrieval.linking.run import OutputOptions, link_corpus, plan_corpus_run
-from retrieval.linking.run_error import LinkingRunError
-from retrieval.linking.runners.choice import RunnerOptions
+from retrieval.linking.link_options import WorkerOptions
+from retrieval.linking.output.folder import LinkingRunError, OutputFolder
+from retrieval.linking.run import OutputOptions, RunnerOptions, link_corpus, plan_corpus_run
 from tests.index_fixtures import build, character_tokenizer
 from tests.linking_fakes import LoggingWorker, begun, run_words
 

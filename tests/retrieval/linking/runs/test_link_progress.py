@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval.errors import GenretError, IndexChecksumError, InputError, MissingExtraError, SourceError
-from retrieval.linking.counts import LinkCounts
-from retrieval.linking.progress import Lines, Progress, Warnings, describe, duration, sentence
-from retrieval.linking.run_error import LinkingRunError
-from retrieval.linking.runners.choice import RunnerOptions, choose_runner
-from retrieval.linking.runners.local import InProcessRunner, LocalRunner
-from retrieval.linking.runners.messages import Failure, Increments
+from retrieval.linking.output.folder import LinkingRunError
+from retrieval.linking.run import RunnerOptions, choose_runner
+from retrieval.linking.run_progress import Lines, LinkCounts, Progress, Warnings, describe, duration, sentence
+from retrieval.linking.runners.local_runner import InProcessRunner, LocalRunner
+from retrieval.linking.runners.runner import Failure, Increments
 
 
 def counts(documents: int, mentions: int = 0) -> LinkCounts:

@@ -16,15 +16,15 @@ import pytest
 from click.testing import CliRunner
 
 from index_builder.build import build_index
-from index_builder.config import BuildOptions
+from index_builder.build_options import BuildOptions
 from retrieval.defaults import small_model_dir
 from retrieval.errors import ModelError
-from retrieval.linking.cli import link_command
 from retrieval.linking.documents.corpus import INPUT_FORMATS, SPAN_UNITS, CorpusOptions
-from retrieval.linking.documents.files import ENDINGS
-from retrieval.linking.options import MENTION_SOURCES, LinkJob, LinkOptions, WorkerOptions
-from retrieval.linking.output.layout import is_ours
-from retrieval.linking.rows import CANDIDATE, NIL_REASONS, SCHEMA
+from retrieval.linking.documents.input_files import ENDINGS
+from retrieval.linking.link_command import link_command
+from retrieval.linking.link_options import MENTION_SOURCES, LinkJob, LinkOptions, WorkerOptions
+from retrieval.linking.output.folder import is_ours
+from retrieval.linking.output.part_files import CANDIDATE, NIL_REASONS, SCHEMA
 from retrieval.linking.shard_worker import part_metadata
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import TextTokenizer

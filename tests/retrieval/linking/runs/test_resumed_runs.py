@@ -14,14 +14,11 @@ import pytest
 
 from retrieval import durable
 from retrieval.errors import GenretError, InputError, SourceError
-from retrieval.linking.counts import LinkCounts
 from retrieval.linking.documents.corpus import CorpusOptions
-from retrieval.linking.options import LinkOptions, WorkerOptions
-from retrieval.linking.output.folder import OutputFolder
-from retrieval.linking.output.record import ShardRecord, read_record
-from retrieval.linking.run import OutputOptions, link_corpus, plan_corpus_run
-from retrieval.linking.run_error import LinkingRunError
-from retrieval.linking.runners.choice import RunnerOptions
+from retrieval.linking.link_options import LinkOptions, WorkerOptions
+from retrieval.linking.output.folder import LinkingRunError, OutputFolder, ShardRecord, read_record
+from retrieval.linking.run import OutputOptions, RunnerOptions, link_corpus, plan_corpus_run
+from retrieval.linking.run_progress import LinkCounts
 from tests.index_fixtures import build, character_tokenizer
 from tests.linking_fakes import LoggingWorker, begun, run_words
 

@@ -9,9 +9,8 @@ import pytest
 
 from retrieval.errors import MissingExtraError
 from retrieval.linking.documents.corpus import CorpusOptions
-from retrieval.linking.options import WorkerOptions
-from retrieval.linking.run import OutputOptions, link_corpus
-from retrieval.linking.runners.choice import RunnerOptions
+from retrieval.linking.link_options import WorkerOptions
+from retrieval.linking.run import OutputOptions, RunnerOptions, link_corpus
 
 
 def test_without_ray_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

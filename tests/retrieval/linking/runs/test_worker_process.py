@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 
 from retrieval.linking.documents.corpus import CorpusOptions
-from retrieval.linking.options import LinkJob, LinkOptions, WorkerOptions
-from retrieval.linking.runners.local_process import work
+from retrieval.linking.link_options import LinkJob, LinkOptions, WorkerOptions
+from retrieval.linking.runners.runner import work
 
 JOB = LinkJob(CorpusOptions(("docs",)), LinkOptions(), WorkerOptions("index", num_threads=None), "out")
 
@@ -44,6 +44,6 @@ class BrokenPipe:
 @pytest.mark.parametrize("error", [EOFError, BrokenPipeError, ConnectionResetError], ids=lambda e: e.__name__)
 def test_a_worker_without_a_coordinator_ends(error: type[Exception]) -> None:
     pipe, closed = BrokenPipe(error()), IdleWorker.closed
-    work(cast(Any, pipe), JOB, cast(Any, IdleWorker))
+    work(cast("Any", pipe), JOB, cast("Any", IdleWorker))
     assert len(pipe.sent) == 1  # that everything is open
     assert IdleWorker.closed == closed + 1

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from retrieval.linking.documents import reading
-from retrieval.linking.documents.content import Content
+from retrieval.linking.documents import corpus_reading as reading
+from retrieval.linking.documents.input_files import Content
 from retrieval.linking.documents.parquet_files import ParquetRows
 from tests.index_fixtures import build, character_tokenizer
 from tests.linking_fakes import run_words

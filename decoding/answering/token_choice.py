@@ -1,0 +1,389 @@
+"""Chooses tokens under masks on the device: greedy, sampled, and verified against what a draft proposed.
+
+Everything one pass has to say goes to the host in one transfer. What happens at a place does not depend on
+what was decided before it: the host drops what lies behind the first refused proposal.
+
+A proposal x, drawn from q, is accepted with probability min(1, p(x) / q(x)); where it is refused, the token
+is drawn from the normalised positive part of p - q. Both together are one exact draw from p (Leviathan,
+Kalman and Matias, 2023, appendix A.1); p and q are the distributions under the mask.
+
+`suggest` chooses what a draft model proposes: as `decide`, without what only the model itself must say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from decoding.counter_rng import uniforms
+
+# Further tokens per place, in case the host refuses the first for a reason of its own, such as the budget.
+SPARE = 7
+# Numbers of a place: one to accept, one to draw the token, the rest for spares.
+_ACCEPT, _FIRST, _SPARES = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was decided at one place.
+
+    Attributes:
+        accepted: Whether the proposal stands; False without one.
+        token: The token otherwise. Greedy: the likeliest allowed one.
+        logprob: Its log-probability under the model alone.
+        spare_tokens: What to take, in order, where `token` will not do: independent draws from p, or the
+            likeliest tokens in order, `token` among them.
+        spare_logprobs: Theirs.
+        log_mass: Log of the probability of all allowed tokens together under the model alone; -inf where
+            they have none, NaN where the logits cannot be used.
+    """
+
+    accepted: bool
+    token: int
+    logprob: float
+    spare_tokens: tuple[int, ...]
+    spare_logprobs: tuple[float, ...]
+    log_mass: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decisions:
+    """What one pass says.
+
+    Attributes:
+        choices: In the order of the points asked for.
+        known: Log-probabilities of the tokens that were known, by query and row; NaN where the logits cannot
+            be used.
+    """
+
+    choices: list[Choice]
+    known: list[list[float]]
+
+
+def decide(logits: Tensor, following: Sequence[Sequence[int]], points: Sequence[ChoicePoint]) -> Decisions:
+    """Choose at some places, and say how likely tokens are that are known. Waits for the device, once.
+
+    Args:
+        logits: Shape: (Q, R, V).
+        following: For the first rows of every query, the tokens that follow them. Length Q.
+        points: Where to choose.
+    """
+    device = logits.device
+    groups = grouped(points, logits.shape[-1], device)
+    normalisers = torch.logsumexp(logits, dim=-1)  # (Q, R)
+    # +inf would make every other token's probability a plausible 0.
+    normalisers = normalisers.masked_fill(~normalisers.isfinite(), torch.nan)
+    parts = []
+    longest = max(map(len, following), default=0)
+    if longest:
+        padded = [[*tokens, *[0] * (longest - len(tokens))] for tokens in following]
+        known = logits[:, :longest].gather(2, torch.tensor(padded, device=device)[..., None])[..., 0]
+        parts.append((known - normalisers[:, :longest]).flatten().double())
+    parts += [_decide_group(logits, normalisers, group).flatten() for group in groups]
+    numbers: list[float] = torch.cat(parts).tolist() if parts else []
+    split = len(following) * longest
+    by_query = [numbers[row * longest : row * longest + len(tokens)] for row, tokens in enumerate(following)]
+    width = 4 + 2 * SPARE
+    found = {
+        id(point): _choice(point, numbers[first : first + width])
+        for first, point in zip(
+            range(split, len(numbers), width), (p for group in groups for p in group.points), strict=True
+        )
+    }
+    return Decisions(choices=[found[id(point)] for point in points], known=by_query)
+
+
+def _decide_group(logits: Tensor, normalisers: Tensor, group: PointGroup) -> Tensor:
+    """Numbers of `_choice` for every point, (n, 4 + 2 * SPARE), float64."""
+    scores = group.scores(logits)
+    places, accepted = _greedy(scores, group)
+    if any(point.temperature > 0 for point in group.points):
+        drawn, passed = _sampled(torch.softmax(scores / group.temperature.to(scores.dtype), dim=-1), group)
+        sampled = torch.tensor([[point.temperature > 0] for point in group.points], device=logits.device)
+        places, accepted = torch.where(sampled, drawn, places), torch.where(sampled, passed, accepted)
+    normaliser = normalisers[group.query, group.row][:, None]
+    logprobs = scores.gather(1, places) - normaliser
+    tokens = places if group.tokens is None else group.tokens.gather(1, places)
+    mass = torch.logsumexp(scores, dim=-1, keepdim=True) - normaliser
+    return torch.cat([accepted.double(), mass.double(), tokens.double(), logprobs.double()], dim=1)
+
+
+def draw(probabilities: Tensor, group: PointGroup) -> Tensor:
+    """Draw one token at every point; its place. Shapes: (n, M) to (n, 1)."""
+    numbers = torch.arange(_FIRST, _FIRST + 1, device=probabilities.device)
+    drawn = uniforms(group.seed, group.step, group.stream, numbers)
+    return _inverse(probabilities.cumsum(dim=1, dtype=torch.float64), drawn)
+
+
+def _greedy(scores: Tensor, group: PointGroup) -> tuple[Tensor, Tensor]:
+    """Places of the likeliest token and of the likeliest in order, (n, 1 + SPARE); agreement, (n, 1)."""
+    best = scores.argmax(dim=1, keepdim=True)
+    spare = scores.topk(min(SPARE, scores.shape[1]), dim=1).indices
+    missing = spare[:, -1:].expand(-1, SPARE - spare.shape[1])
+    return torch.cat([best, spare, missing], dim=1), best == group.proposed
+
+
+def _sampled(probabilities: Tensor, group: PointGroup) -> tuple[Tensor, Tensor]:
+    """Places of a drawn token and of spares, (n, 1 + SPARE), and which proposals stand, (n, 1)."""
+    numbers = torch.arange(_SPARES + SPARE, device=probabilities.device)
+    drawn = uniforms(group.seed, group.step, group.stream, numbers)
+    whole = probabilities.cumsum(dim=1, dtype=torch.float64)
+    proposals = [point.proposal for point in group.points]
+    if not any(proposals):
+        return _inverse(whole, drawn[:, _FIRST:]), torch.zeros_like(group.proposed, dtype=torch.bool)
+    # One that was not drawn was certain.
+    certain = [[proposal is not None and proposal.probabilities is None] for proposal in proposals]
+    other = torch.zeros_like(probabilities)
+    other.scatter_(1, group.proposed, torch.tensor(certain, device=other.device).to(other.dtype))
+    for line, proposal in zip(other, proposals, strict=True):
+        if proposal is not None and proposal.probabilities is not None:
+            line[: len(proposal.probabilities)] = proposal.probabilities[: len(line)]
+    mine, theirs = (part.gather(1, group.proposed).double() for part in (probabilities, other))
+    accepted = drawn[:, _ACCEPT, None] * theirs < mine
+    accepted &= theirs > 0  # there was a proposal
+    rest = (probabilities - other).clamp(min=0)
+    # Nothing is left where the draft said the same; only rounding can refuse a proposal there.
+    rest = torch.where((rest > 0).any(dim=1, keepdim=True), rest, probabilities)
+    first = _inverse(rest.cumsum(dim=1, dtype=torch.float64), drawn[:, _FIRST, None])
+    return torch.cat([first, _inverse(whole, drawn[:, _SPARES:])], dim=1), accepted
+
+
+def _inverse(cumulated: Tensor, drawn: Tensor) -> Tensor:
+    """Places that uniforms fall on, of positive weight all. Shapes: (n, M) and (n, m) to (n, m)."""
+    total = cumulated[:, -1:].contiguous()
+    last = torch.searchsorted(cumulated, total)
+    places = torch.searchsorted(cumulated, (drawn * total).contiguous(), right=True)
+    return torch.minimum(places, last).clamp(max=cumulated.shape[1] - 1)
+
+
+def _choice(point: ChoicePoint, numbers: Sequence[float]) -> Choice:
+    tokens, logprobs = numbers[2 : 3 + SPARE], numbers[3 + SPARE :]
+    return Choice(
+        accepted=point.proposal is not None and bool(numbers[0]),
+        token=int(tokens[0]),
+        logprob=logprobs[0],
+        spare_tokens=tuple(map(int, tokens[1:])),
+        spare_logprobs=tuple(logprobs[1:]),
+        log_mass=numbers[1],
+    )
+
+
+# Masks that allow at most so many tokens are lists of them: their logits are gathered, and nothing of the
+# size of the vocabulary is touched.
+MAX_LISTED = 512
+_WORD_BITS = 32
+
+PackedMask = NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Proposal:
+    """What was proposed at one place.
+
+    Attributes:
+        token: The token.
+        probabilities: What it was drawn from, over the tokens as the choice point orders them; None where no
+            other token would have been proposed. Shape: (M,).
+    """
+
+    token: int
+    probabilities: Tensor | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChoicePoint:
+    """One place of one query.
+
+    Attributes:
+        query: Row of the query in the pass.
+        row: Which of the query's logits.
+        mask: The allowed tokens, packed: bit t % 32 of word t // 32. Shape: (ceil(V / 32),), uint32.
+        temperature: Divides the logits; 0: the likeliest token is taken.
+        seed: Of the query.
+        step: Number of the token in the answer.
+        stream: Keeps numbers that are drawn for different ends at one step apart.
+        proposal: What is to be verified; None: nothing.
+        listed: The allowed tokens, ascending; None where there are too many to list. Shape: (M,), int64.
+    """
+
+    query: int
+    row: int
+    mask: PackedMask
+    temperature: float
+    seed: int
+    step: int
+    stream: int
+    proposal: Proposal | None = None
+    listed: NDArray[np.int64] | None = None
+
+    @staticmethod
+    def listing(mask: PackedMask) -> NDArray[np.int64] | None:
+        """The allowed tokens of a mask, ascending, if there are few."""
+        if int(np.bitwise_count(mask).sum()) > MAX_LISTED:
+            return None
+        words = np.flatnonzero(mask)
+        bits = np.unpackbits(mask[words].astype("<u4").view(np.uint8), bitorder="little")
+        places: NDArray[np.int64] = np.flatnonzero(bits)
+        return words[places // _WORD_BITS] * _WORD_BITS + places % _WORD_BITS
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PointGroup:
+    """Choice points whose allowed tokens are held the same way, on the device. n points, M tokens each.
+
+    Attributes:
+        points: The points.
+        query: Shape: (n,), int64.
+        row: Shape: (n,), int64.
+        tokens: The tokens that are looked at, where they are listed. Shape: (n, M), int64; None: all of V.
+        hidden: True where a token is not allowed. Shape: (n, M), bool.
+        temperature: 1 where the likeliest token is taken. Shape: (n, 1), float64.
+        seed: Shape: (n, 1), int64.
+        step: Shape: (n, 1), int64.
+        stream: Shape: (n, 1), int64.
+        proposed: Place of the proposed token among the tokens; 0 without one. Shape: (n, 1), int64.
+    """
+
+    points: tuple[ChoicePoint, ...]
+    query: Tensor
+    row: Tensor
+    tokens: Tensor | None
+    hidden: Tensor
+    temperature: Tensor
+    seed: Tensor
+    step: Tensor
+    stream: Tensor
+    proposed: Tensor
+
+    @staticmethod
+    def of(points: Sequence[ChoicePoint], vocab_size: int, device: torch.device) -> PointGroup:
+        """Send points to the device, all of which list their tokens or none of which does."""
+        listed = [point.listed for point in points if point.listed is not None]
+        width = max(map(len, listed)) if listed else (len(points[0].mask) + 1) // 2
+        facts = np.zeros((len(points), 6 + width), dtype=np.int64)
+        for line, point in zip(facts, points, strict=True):
+            line[:6] = (
+                point.query,
+                point.row,
+                point.seed,
+                point.step,
+                point.stream,
+                0 if point.proposal is None else _place(point, point.proposal.token),
+            )
+            if point.listed is None:
+                line[6:].view("<u4")[: len(point.mask)] = point.mask
+            else:
+                line[6 : 6 + len(point.listed)] = point.listed
+                line[6 + len(point.listed) :] = -1
+        sent = torch.from_numpy(facts).to(device)
+        temperature = [[point.temperature or 1.0] for point in points]
+        query, row, seed, step, stream, proposed = (sent[:, place, None] for place in range(6))
+        tokens: Tensor | None = sent[:, 6:]
+        if listed:
+            hidden = sent[:, 6:] < 0
+            tokens = sent[:, 6:].clamp(min=0)
+        else:
+            packed = sent[:, 6:].contiguous().view(torch.uint8)
+            bits = torch.arange(8, dtype=torch.uint8, device=device)
+            hidden = ((packed[..., None] >> bits) & 1 == 0).flatten(1)[:, :vocab_size]
+            tokens = None
+        return PointGroup(
+            points=tuple(points),
+            query=query[:, 0],
+            row=row[:, 0],
+            tokens=tokens,
+            hidden=hidden,
+            temperature=torch.tensor(temperature, dtype=torch.float64, device=device),
+            seed=seed,
+            step=step,
+            stream=stream,
+            proposed=proposed,
+        )
+
+    def scores(self, logits: Tensor) -> Tensor:
+        """Logits of the tokens that are looked at, -inf where not allowed. Shapes: (Q, R, V) to (n, M)."""
+        at = self.query, self.row
+        scores = logits[at] if self.tokens is None else logits[(*(i[:, None] for i in at), self.tokens)]
+        return scores.masked_fill(self.hidden, -torch.inf)
+
+
+def grouped(points: Sequence[ChoicePoint], vocab_size: int, device: torch.device) -> list[PointGroup]:
+    """Points by how their tokens are held; the points of the groups in order are all points."""
+    kinds = ([point for point in points if (point.listed is None) is dense] for dense in (False, True))
+    return [PointGroup.of(kind, vocab_size, device) for kind in kinds if kind]
+
+
+def _place(point: ChoicePoint, token: int) -> int:
+    return token if point.listed is None else int(np.searchsorted(point.listed, token))
+
+
+# Tokens to choose from where the likeliest is taken and the budget rules it out.
+_OFFERED = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Suggestion:
+    """What the draft model says at one place.
+
+    Attributes:
+        tokens: What to propose; the likeliest tokens in order where the likeliest is taken. All are allowed
+            and have positive probability; none where the draft model gives no allowed token any.
+        probabilities: What the token was drawn from, over the tokens as the point orders them; None where the
+            likeliest is taken. Shape: (M,).
+        broken: Whether its logits cannot be used.
+    """
+
+    tokens: tuple[int, ...]
+    probabilities: Tensor | None
+    broken: bool
+
+
+def suggest(logits: Tensor, points: Sequence[ChoicePoint]) -> list[Suggestion]:
+    """Choose at some places. Waits for the device, once.
+
+    Args:
+        logits: Shape: (Q, R, V).
+        points: Where to choose, all greedily or each with a temperature.
+    """
+    groups = [
+        group
+        for sampled in (False, True)
+        for group in grouped(
+            [point for point in points if (point.temperature > 0) is sampled], logits.shape[-1], logits.device
+        )
+    ]
+    said: list[Tensor] = []
+    rows: list[Tensor | None] = []
+    for group in groups:
+        scores = group.scores(logits)
+        if group.points[0].temperature > 0:
+            probabilities = torch.softmax(scores / group.temperature.to(scores.dtype), dim=-1)
+            places = draw(probabilities.nan_to_num(), group)
+            values = scores.amax(dim=1, keepdim=True)  # NaN if any is
+            rows += probabilities
+        else:
+            values, places = scores.topk(min(_OFFERED, scores.shape[1]), dim=1)
+            rows += [None] * len(scores)
+        tokens = places if group.tokens is None else group.tokens.gather(1, places)
+        pair = torch.stack([tokens.double(), values.double()])
+        said.append(torch.nn.functional.pad(pair, (0, _OFFERED - pair.shape[2]), value=-torch.inf))
+    numbers = torch.cat(said, dim=1).tolist()
+    found = {
+        id(point): _suggestion(tokens, values, row)
+        for point, tokens, values, row in zip(
+            (point for group in groups for point in group.points), *numbers, rows, strict=True
+        )
+    }
+    return [found[id(point)] for point in points]
+
+
+def _suggestion(tokens: list[float], values: list[float], probabilities: Tensor | None) -> Suggestion:
+    offered = tuple(
+        int(token) for token, value in zip(tokens, values, strict=True) if -torch.inf < value < torch.inf
+    )
+    return Suggestion(offered, probabilities, broken=not values[0] < torch.inf)

@@ -1,0 +1,100 @@
+"""Scores rows under a length penalty, bounds what a prefix may still become, and picks the best columns.
+
+Nothing here waits for the device, and all shapes are known beforehand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from decoding.params import BeamParams
+
+# Columns that are sorted whole; of more, the best are picked first.
+_SORTED_WHOLE = 512
+
+
+class Best(NamedTuple):
+    """The best columns of every row, best first.
+
+    Attributes:
+        values: -inf where a row has no more. Shape: (Q, n), float64.
+        columns: Where they stand; in range, but meaningless, where the value is -inf. Shape: (Q, n), int64.
+    """
+
+    values: Tensor
+    columns: Tensor
+
+
+def best_columns(values: Tensor, count: int) -> Best:
+    """Pick the `count` largest values of every row; of equal ones those further left, and them first.
+
+    `torch.topk` does not say which of several equal values it takes, and takes others on another device.
+
+    Args:
+        values: No NaN. Shape: (Q, C), C at least 1.
+        count: n, at least 1; may exceed C.
+    """
+    columns = values.shape[1]
+    if columns <= max(count, _SORTED_WHOLE):
+        ordered = values.sort(dim=1, descending=True, stable=True)
+        missing = (0, max(0, count - columns))
+        best = torch.nn.functional.pad(ordered.values[:, :count], missing, value=-math.inf)
+        return Best(best, torch.nn.functional.pad(ordered.indices[:, :count], missing))
+    last = values.topk(count, dim=1).values[:, -1:]
+    above, equal = values > last, values == last
+    left = count - above.sum(dim=1, keepdim=True)
+    taken = above | (equal & (equal.cumsum(dim=1) <= left))
+    # Exactly `count` are taken; the largest of these numbers are the taken columns from left to right.
+    from_right = torch.arange(columns, 0, -1, device=values.device)
+    chosen = columns - torch.where(taken, from_right, 0).topk(count, dim=1).values
+    ordered = values.gather(1, chosen).sort(dim=1, descending=True, stable=True)
+    return Best(ordered.values, chosen.gather(1, ordered.indices))
+
+
+class Scoring:
+    """Scores of the rows of Q queries: log-probability over length ** length_penalty.
+
+    Args:
+        params: One per query.
+        max_depth: Length in tokens of the longest row.
+        device: Where log-probabilities are.
+    """
+
+    def __init__(self, params: Sequence[BeamParams], max_depth: int, device: torch.device) -> None:
+        self._max_depth = max_depth
+        self._penalty: Tensor | None = None
+        if any(p.length_penalty for p in params):
+            penalties = [[p.length_penalty] for p in params]
+            self._penalty = torch.tensor(penalties, dtype=torch.float64, device=device)  # (Q, 1)
+
+    def scores(self, logprob: Tensor, length: int) -> Tensor:
+        """Return the scores of rows of one length. Shapes: (Q, n), float64."""
+        if self._penalty is None:
+            return logprob
+        return logprob / torch.pow(float(length), self._penalty)
+
+    def optimistic(self, logprob: Tensor, depth: int) -> Tensor:
+        """Return a bound on the score of every row below prefixes.
+
+        Log-probabilities only fall. So the best a prefix can become is a row that costs nothing more, as
+        long as rows get where length is rewarded, and otherwise a single token longer than the prefix.
+
+        Args:
+            logprob: Of the prefixes. Shape: (Q, n), float64.
+            depth: Their length in tokens.
+
+        Returns:
+            Shape: (Q, n), float64.
+        """
+        if self._penalty is None:
+            return logprob
+        shortest = float(depth + 1)
+        longest = float(max(self._max_depth, depth + 1))
+        rewarded = self._penalty > 0
+        divisor = torch.where(rewarded, torch.pow(longest, self._penalty), torch.pow(shortest, self._penalty))
+        return logprob / divisor

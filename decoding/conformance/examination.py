@@ -1,0 +1,495 @@
+"""Examines a model: every way of writing random trees, against plain passes, down to the layers.
+
+A `Plan` has prompts long enough to reach behind windows and names what stays uncovered; a `Report` holds
+what was found, for people and for programs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from decoding.conformance.difference import Difference, Tolerance, exactly
+from decoding.conformance.plain_passes import (
+    LayerReader,
+    PlainAnswers,
+    RandomTree,
+    plain_answers,
+    random_tree,
+)
+from decoding.conformance.scenarios import SCENARIOS, Driver, Outcome, Scenario, replay
+from decoding.errors import UnsupportedModelError
+from decoding.model import architectures
+from decoding.model.architectures import LayerKind, describe_positions, layer_kinds, writable_tokens
+from decoding.model.hf_model import HFLanguageModel
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Findings:
+    """Outcomes by scenario, as they come in."""
+
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+
+    def add(self, scenario: Scenario, outcome: Outcome) -> None:
+        before = self.outcomes.get(scenario.name, Outcome(Difference(), ()))
+        self.outcomes[scenario.name] = before + outcome
+
+
+def standing(config: PreTrainedConfig) -> tuple[Standing, str | None]:
+    """How an architecture is treated when it is loaded, and why if it is refused."""
+    try:
+        verified = architectures.check_supported(config)
+    except UnsupportedModelError as error:
+        return "refused", str(error)
+    return ("verified" if verified else "checked when loaded"), None
+
+
+def examine(
+    model: PreTrainedModel,
+    options: ExamineOptions,
+    progress: Progress = lambda stage, done, total: None,
+) -> Report:
+    """Compare token-tree decoding of a model with plain forward passes; refused architectures too.
+
+    The model's attention is replaced on the way, as `HFLanguageModel` does it.
+
+    Args:
+        model: Weights in place, with its own attention.
+        options: What to draw.
+        progress: Called with a stage, and how much of it is done.
+
+    Raises:
+        UnsupportedModelError: a plain forward pass fails, or the model lacks a head or a start token.
+        PlanError: the options ask for more positions than the model has.
+    """
+    model.eval()  # type: ignore[no-untyped-call]
+    facts, kinds = _facts(model)
+    decoder_prompt = architectures.decoder_prompt(model) if model.config.is_encoder_decoder else ()
+    plan = _plan(model, options, kinds, len(decoder_prompt))
+    generator = torch.Generator().manual_seed(options.seed)
+    trees = _draw(model, options, plan, generator)
+    reader = LayerReader(model) if kinds else None
+    with exactly(model.dtype):
+        answers = _run_plain(model, decoder_prompt, trees, reader, progress)
+        findings, failure = _run_trees(model, trees, answers, reader, generator, progress)
+    rounding = sum((one.among_themselves for one in answers), Difference())
+    tolerance = Tolerance.strict(model.dtype)
+    return Report(
+        facts,
+        Examination(
+            options=options,
+            plan=plan,
+            tolerance=tolerance,
+            rounding=rounding,
+            scenarios=tuple(ScenarioResult(name, one.logits) for name, one in findings.outcomes.items()),
+            layers=_by_layer(findings, kinds, tolerance),
+            failure=failure,
+        ),
+    )
+
+
+def _facts(model: PreTrainedModel) -> tuple[ModelFacts, tuple[LayerKind, ...]]:
+    kinds = layer_kinds(model)
+    how, refusal = standing(model.config)
+    facts = ModelFacts(
+        model_type=model.config.model_type,
+        standing=how,
+        refusal=refusal,
+        parameters=model.num_parameters(),
+        dtype=str(model.dtype).removeprefix("torch."),
+        device=str(model.device),
+        own_attention=architectures.text_config(model.config)._attn_implementation,
+        positions=describe_positions(model),
+        layers=tuple(kind.name for kind in kinds),
+    )
+    return facts, kinds
+
+
+def _plan(
+    model: PreTrainedModel, options: ExamineOptions, kinds: tuple[LayerKind, ...], start_tokens: int
+) -> Plan:
+    limit = architectures.position_limit(model)
+    if not model.config.is_encoder_decoder:
+        return make_plan(options, (kind.window for kind in kinds), limit, limit, shared_positions=True)
+    title_limit = None if limit is None else limit - start_tokens
+    prompt_limit = architectures.encoder_position_limit(model)
+    return make_plan(options, (), prompt_limit, title_limit, shared_positions=False)
+
+
+def _draw(
+    model: PreTrainedModel, options: ExamineOptions, plan: Plan, generator: torch.Generator
+) -> list[RandomTree]:
+    allowed = writable_tokens(model)
+    trees = []
+    for number in range(options.trees):
+        lengths, prefix = prompt_lengths(plan, number, generator)
+        trees.append(random_tree(lengths, prefix, plan.depth, options.beams, allowed, generator))
+    return trees
+
+
+def _run_plain(
+    model: PreTrainedModel,
+    decoder_prompt: tuple[int, ...],
+    trees: list[RandomTree],
+    reader: LayerReader | None,
+    progress: Progress,
+) -> list[PlainAnswers]:
+    total, done = sum(len(list(tree.leaves())) for tree in trees), 0
+
+    def tick() -> None:
+        nonlocal done
+        done += 1
+        progress("plain passes", done, total)
+
+    progress("plain passes", 0, total)
+    try:
+        return [plain_answers(model, decoder_prompt, tree, reader, tick) for tree in trees]
+    except Exception as error:
+        raise UnsupportedModelError(
+            f"model type {model.config.model_type!r} cannot be examined: a plain forward pass failed: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def _run_trees(
+    model: PreTrainedModel,
+    trees: list[RandomTree],
+    answers: list[PlainAnswers],
+    reader: LayerReader | None,
+    generator: torch.Generator,
+    progress: Progress,
+) -> tuple[_Findings, str | None]:
+    """Write all trees in all ways, until something is raised."""
+    findings = _Findings()
+    at = "preparing the model"
+    total, done = len(trees) * len(SCENARIOS), 0
+    try:
+        wrapped = HFLanguageModel(model, checked=False)
+        for scenario in SCENARIOS:
+            at = scenario.name
+            for tree, expected in zip(trees, answers, strict=True):
+                progress("token trees", done, total)
+                driver = Driver(wrapped, tree, reader, generator)
+                findings.add(scenario, replay(driver, scenario, expected))
+                done += 1
+        progress("token trees", done, total)
+    except Exception as error:
+        # Whatever an unknown architecture raises is the finding.
+        return findings, f"{at}: {type(error).__name__}: {error}"
+    return findings, None
+
+
+def _by_layer(
+    findings: _Findings, kinds: tuple[LayerKind, ...], tolerance: Tolerance
+) -> tuple[LayerResult, ...]:
+    read = {name: outcome.layers for name, outcome in findings.outcomes.items() if outcome.layers}
+    if not read:
+        return ()
+    results = []
+    for number, kind in enumerate(kinds):
+        by_scenario = {name: layers[number] for name, layers in read.items()}
+        worst = max(by_scenario, key=lambda name: tolerance.measure(by_scenario[name]))
+        together = sum(by_scenario.values(), Difference())
+        results.append(LayerResult(number, kind.name, together, worst))
+    return tuple(results)
+
+
+Standing = Literal["verified", "checked when loaded", "refused"]
+Verdict = Literal["exact", "differs", "failed", "refused"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What a checkpoint is. Of a refused one that was not loaded only the first three are known.
+
+    Attributes:
+        model_type: The architecture by transformers' name.
+        standing: Whether the tests of this library compare it, a check at loading does, or it is refused.
+        refusal: Why it is refused, or None.
+        parameters: Number of weights.
+        dtype: What it computes in.
+        device: Where.
+        own_attention: The attention of the plain passes, by transformers' name.
+        positions: How the decoder knows where a token stands.
+        layers: The kind of every decoder layer.
+    """
+
+    model_type: str
+    standing: Standing
+    refusal: str | None
+    parameters: int | None = None
+    dtype: str | None = None
+    device: str | None = None
+    own_attention: str | None = None
+    positions: str | None = None
+    layers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioResult:
+    """One way of writing the trees.
+
+    Attributes:
+        name: What it is called.
+        difference: From the plain passes; of no branches where the model cannot do it.
+    """
+
+    name: str
+    difference: Difference
+
+
+@dataclass(frozen=True, slots=True)
+class LayerResult:
+    """One decoder layer.
+
+    Attributes:
+        number: From 0.
+        kind: How it attends.
+        difference: Of its output read through the head, over all scenarios.
+        scenario: The one in which it was largest.
+    """
+
+    number: int
+    kind: str
+    difference: Difference
+    scenario: str
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """The comparisons.
+
+    Attributes:
+        options: What was asked for.
+        plan: What was run.
+        tolerance: What rounding explains.
+        rounding: How far plain passes of different lengths differ among themselves.
+        scenarios: One entry for every way of writing the trees.
+        layers: One entry for every decoder layer; empty where the layers could not be found.
+        failure: What token-tree decoding raised, or None.
+    """
+
+    options: ExamineOptions
+    plan: Plan
+    tolerance: Tolerance
+    rounding: Difference
+    scenarios: tuple[ScenarioResult, ...]
+    layers: tuple[LayerResult, ...]
+    failure: str | None = None
+
+    @property
+    def overall(self) -> Difference:
+        """All scenarios together."""
+        return sum((result.difference for result in self.scenarios), Difference())
+
+    @property
+    def first_different(self) -> LayerResult | None:
+        """The first layer whose output differs by more than rounding."""
+        return next((layer for layer in self.layers if not self.tolerance.holds(layer.difference)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What is known of a checkpoint.
+
+    Attributes:
+        facts: What it is.
+        examination: The comparisons; None where it was refused before.
+    """
+
+    facts: ModelFacts
+    examination: Examination | None
+
+    @property
+    def verdict(self) -> Verdict:
+        """What to make of it."""
+        if self.examination is None:
+            return "refused"
+        if self.examination.failure is not None:
+            return "failed"
+        if not self.examination.tolerance.holds(self.examination.overall):
+            return "differs"
+        return "refused" if self.facts.refusal is not None else "exact"
+
+    def to_json(self) -> dict[str, Any]:
+        """A document of plain types; NaN and infinity are None."""
+        facts = self.facts
+        document: dict[str, Any] = {
+            "verdict": self.verdict,
+            "model_type": facts.model_type,
+            "standing": facts.standing,
+            "refusal": facts.refusal,
+            "parameters": facts.parameters,
+            "dtype": facts.dtype,
+            "device": facts.device,
+            "own_attention": facts.own_attention,
+            "positions": facts.positions,
+            "layers": list(facts.layers),
+        }
+        if self.examination is not None:
+            document["examination"] = _examination_json(self.examination)
+        return document
+
+
+def _examination_json(found: Examination) -> dict[str, Any]:
+    first = found.first_different
+    return {
+        "seed": found.options.seed,
+        "trees": found.options.trees,
+        "depth": found.plan.depth,
+        "beams": found.options.beams,
+        "prompt_tokens": found.plan.prompt_tokens,
+        "uncovered": list(found.plan.uncovered),
+        "tolerance": {"allowed": found.tolerance.allowed, "relative": found.tolerance.is_relative},
+        "failure": found.failure,
+        "overall": _difference_json(found.overall),
+        "plain_passes_among_themselves": _difference_json(found.rounding),
+        "scenarios": [
+            {"name": result.name, **_difference_json(result.difference)} for result in found.scenarios
+        ],
+        "by_layer": [
+            {
+                "layer": layer.number,
+                "kind": layer.kind,
+                "scenario": layer.scenario,
+                **_difference_json(layer.difference),
+            }
+            for layer in found.layers
+        ],
+        "first_different_layer": None if first is None else first.number,
+    }
+
+
+def _difference_json(difference: Difference) -> dict[str, Any]:
+    return {
+        "branches": difference.branches,
+        "max_abs_logprob_difference": _finite(difference.largest),
+        "relative_difference": _finite(difference.relative),
+        "same_likeliest_token": difference.agreeing,
+    }
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
+
+
+# Windows up to here are covered without being asked: plain passes over longer prompts take minutes on a CPU.
+COVERED_WINDOW = 512
+USUAL_PROMPT_TOKENS = 48
+LEAST_PROMPT_TOKENS = 8
+_BEHIND_WINDOW = 16
+_QUERIES = 4
+
+
+class PlanError(ValueError):
+    """What was asked for does not fit the model's positions, or is no examination at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExamineOptions:
+    """What is drawn at random, and how much of it.
+
+    Attributes:
+        seed: The same seed examines the same trees.
+        trees: Random trees of four queries each.
+        depth: Tokens written below every prompt.
+        beams: Branches per query and level, about a fifth of them padding.
+        prompt_tokens: Length of the longest prompt; None is 48, or enough to reach behind the windows of the
+            model where they are short.
+    """
+
+    seed: int = 0
+    trees: int = 2
+    depth: int = 6
+    beams: int = 4
+    prompt_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("trees", 1), ("depth", 1), ("beams", 1)):
+            if getattr(self, name) < least:
+                raise PlanError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if self.prompt_tokens is not None and self.prompt_tokens < LEAST_PROMPT_TOKENS:
+            raise PlanError(f"prompt_tokens must be at least {LEAST_PROMPT_TOKENS}, got {self.prompt_tokens}")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is run.
+
+    Attributes:
+        prompt_tokens: Length of the longest prompt.
+        depth: Tokens written below every prompt.
+        uncovered: What no comparison reaches, for a reader.
+    """
+
+    prompt_tokens: int
+    depth: int
+    uncovered: tuple[str, ...]
+
+
+def make_plan(
+    options: ExamineOptions,
+    windows: Iterable[int | None],
+    prompt_limit: int | None,
+    title_limit: int | None,
+    shared_positions: bool,
+) -> Plan:
+    """Choose prompts long enough for the windows of the decoder, within its positions.
+
+    Args:
+        options: What was asked for.
+        windows: Of every decoder layer. Empty for encoder-decoders, whose prompts the decoder does not read.
+        prompt_limit: Positions for a prompt, None without bound.
+        title_limit: Positions for what is written, None without bound.
+        shared_positions: Whether prompt and what is written below it share their positions.
+
+    Raises:
+        PlanError: the model has fewer positions than was asked for.
+    """
+    if title_limit is not None and options.depth >= title_limit:
+        raise PlanError(f"depth must be below {title_limit}, the positions of the model, got {options.depth}")
+    room = prompt_limit
+    if shared_positions and prompt_limit is not None:
+        room = prompt_limit - options.depth
+    distinct = sorted({window for window in windows if window is not None})
+    wanted = options.prompt_tokens
+    if wanted is None:
+        coverable = [window for window in distinct if window <= COVERED_WINDOW]
+        wanted = max([USUAL_PROMPT_TOKENS, *(window + _BEHIND_WINDOW for window in coverable)])
+        wanted = wanted if room is None else min(wanted, room)
+    if (room is not None and wanted > room) or wanted < LEAST_PROMPT_TOKENS:
+        raise PlanError(
+            f"prompt_tokens must be in [{LEAST_PROMPT_TOKENS}, {room}] for this model, got {wanted}"
+        )
+    uncovered = [
+        f"the window of {window} tokens: prompts end at {wanted}"
+        + (
+            f", --prompt-tokens {window + _BEHIND_WINDOW} goes behind it"
+            if room is None or window + _BEHIND_WINDOW <= room
+            else f", and the model has {prompt_limit} positions"
+        )
+        for window in distinct
+        if window >= wanted
+    ]
+    return Plan(wanted, options.depth, tuple(uncovered))
+
+
+def prompt_lengths(plan: Plan, number: int, generator: torch.Generator) -> tuple[list[int], int]:
+    """Lengths of the prompts of a tree, and of what they share.
+
+    Even trees share little and their lengths are mixed, one of them the longest; odd trees share nearly all.
+
+    Returns:
+        Lengths of four prompts, and the shared length, below all of them.
+    """
+    longest = plan.prompt_tokens
+    prefix = longest // 4 if number % 2 == 0 else longest - 4
+    drawn = torch.randint(prefix + 1, longest + 1, (_QUERIES - 2,), generator=generator).tolist()
+    return [longest, *drawn, prefix + 1], prefix

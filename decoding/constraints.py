@@ -1,0 +1,287 @@
+"""Defines the constraint protocol; lists, weighs and samples the edges allowed in one decode step.
+
+A constraint is a batched state machine over token ids. Decoders know only this protocol, so a trie of
+titles, a filtered trie and a JSON grammar all decode the same way. Beam search and DISC share the step: only
+the logits of allowed tokens are gathered; the softmax over the vocabulary is one log-sum-exp.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from decoding.errors import InvalidLogitsError
+
+
+class Children(NamedTuple):
+    """All continuations of a batch of states, ragged, grouped by owner in ascending order.
+
+    Attributes:
+        owner: Index into the batch of states. Shape: (E,), int64, non-decreasing.
+        token: Token id of the edge. Shape: (E,), int64, ascending within one owner.
+        next_state: State after the edge. Shape: (E,), int64.
+    """
+
+    owner: Tensor
+    token: Tensor
+    next_state: Tensor
+
+
+class PaddedChildren(NamedTuple):
+    """All continuations of a batch of states in a fixed number of columns.
+
+    Attributes:
+        token: Token id of the edge, -1 where there is none. Ascending within a row but for the gaps that
+            edges which are not allowed leave. Shape: (n, width), int64.
+        next_state: State after the edge, -1 where there is none. Shape: (n, width), int64.
+    """
+
+    token: Tensor
+    next_state: Tensor
+
+
+class Constraint(Protocol):
+    """A batched state machine over token ids. States are non-negative int64; -1 is "no such state".
+
+    A state is final when a whole sequence has been written, its end token included; final states of a
+    title trie have no children.
+    """
+
+    @property
+    def max_depth(self) -> int:
+        """Length in tokens of the longest sequence, end token included."""
+
+    def start(self, queries: Tensor) -> Tensor:
+        """Return a start state for each entry; what may be written can differ from query to query.
+
+        Args:
+            queries: Number, in the batch, of the query each state is for. Shape: (n,), int64.
+
+        Returns:
+            Shape: (n,), int64.
+        """
+
+    def children(self, states: Tensor) -> Children:
+        """Return every allowed continuation of every state. `states` shape: (n,), int64."""
+
+    def verify(self, states: Tensor, token_ids: Tensor) -> Tensor:
+        """Check M candidate tokens per state (parallel prefix verification).
+
+        Args:
+            states: Shape: (n,), int64.
+            token_ids: Shape: (n, M), int64.
+
+        Returns:
+            Next state, or -1 where the token does not continue the prefix. Shape: (n, M), int64.
+        """
+
+    def advance(self, states: Tensor, token_ids: Tensor) -> Tensor:
+        """Follow one token per state: `verify` with M = 1, flattened. Shape: (n,), int64."""
+
+    def is_final(self, states: Tensor) -> Tensor:
+        """Whether a whole sequence has been written. Shape: (n,), bool."""
+
+    def row(self, states: Tensor) -> Tensor:
+        """Return the rank of the row a final state stands for, -1 without ranks. Shape: (n,), int64."""
+
+
+@runtime_checkable
+class StaticConstraint(Constraint, Protocol):
+    """A constraint whose every step can have static shapes and ask the device nothing.
+
+    `verify`, `advance`, `is_final` and `padded_children` can be traced by `torch.compile` and captured in a
+    CUDA graph; `children`, whose answer's size depends on the states, cannot.
+    """
+
+    def padded_children(self, states: Tensor, width: int) -> PaddedChildren:
+        """Return every allowed continuation of every state in `width` columns.
+
+        Args:
+            states: Shape: (n,), int64.
+            width: At least `width_at` of each state's depth; children behind it would be left out.
+
+        Raises:
+            ValueError: a state has more children and looking costs no waiting.
+        """
+
+    def width_at(self, depth: int) -> int:
+        """Return the most columns any state needs that is `depth` tokens deep; the host knows it."""
+
+
+@runtime_checkable
+class WideConstraint(Constraint, Protocol):
+    """A constraint that lets through most tokens of most states: free text, the strings of a grammar.
+
+    Listing children would cost more than the model's own softmax; beam search checks the likeliest tokens
+    instead, and lists only where too few of them are allowed.
+    """
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether that is so; False: children are listed as with any other constraint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """One finished sequence.
+
+    Attributes:
+        token_ids: The written row, end token included.
+        row: Rank of the row in the constraint, -1 where the constraint has no ranks.
+        logprob: log P_L(row | prompt), natural logarithm, temperature 1 unless a temperature was asked.
+    """
+
+    token_ids: tuple[int, ...]
+    row: int
+    logprob: float
+
+    def score(self, length_penalty: float = 0.0) -> float:
+        """Return logprob / length ** length_penalty, what beam search ranks by."""
+        return self.logprob / math.pow(len(self.token_ids), length_penalty)
+
+
+# Logits whose normalisers a CPU computes at once: their exponentials stay in its cache, and no second array
+# of the size of all logits is made.
+_PIECE = 1 << 19
+
+
+class Edges(NamedTuple):
+    """Allowed continuations of n branches, ragged, grouped by branch.
+
+    Attributes:
+        owner: Branch of each edge. Shape: (E,), int64, non-decreasing.
+        token: Shape: (E,), int64.
+        next_state: Shape: (E,), int64.
+        logprob: log P_L(token | branch), normalised over the whole vocabulary. Shape: (E,), float64.
+    """
+
+    owner: Tensor
+    token: Tensor
+    next_state: Tensor
+    logprob: Tensor
+
+
+def expand(
+    constraint: Constraint,
+    states: Tensor,
+    logits: Tensor,
+    temperature: Tensor | None = None,
+    top_m: int | None = None,
+) -> Edges:
+    """List the allowed edges out of every branch.
+
+    Args:
+        constraint: What may be written.
+        states: State of each branch, -1 for none. Shape: (n,), int64.
+        logits: Next-token logits of each branch. Shape: (n, V), float32.
+        temperature: Per-branch divisor of the logits; None: 1. Shape: (n,), float32.
+        top_m: Verify only the M likeliest tokens of each branch (PPV); a branch with none valid among
+            them falls back to its exact children. None: exact children.
+
+    Raises:
+        InvalidLogitsError: logits of a live branch hold NaN or +inf, or are -inf everywhere.
+    """
+    if temperature is not None:
+        logits = logits / temperature.unsqueeze(1)
+    normaliser = log_normalisers(logits, states)
+    check_normalisers(normaliser, states)
+    if top_m is None:
+        children = constraint.children(states)
+    else:
+        children = _verified_children(constraint, states, logits, min(top_m, logits.shape[-1]))
+    logprob = logits[children.owner, children.token].double() - normaliser[children.owner].double()
+    return Edges(children.owner, children.token, children.next_state, logprob)
+
+
+def check_normalisers(normaliser: Tensor, states: Tensor) -> None:
+    """Refuse what a model must not return. Asks the device.
+
+    Args:
+        normaliser: log sum exp of the logits of each branch. Shape: (n,).
+        states: State of each branch, -1 for none. Shape: (n,), int64.
+
+    Raises:
+        InvalidLogitsError: logits of a live branch hold NaN or +inf, or are -inf everywhere.
+    """
+    broken = ~torch.isfinite(normaliser) & (states >= 0)
+    if bool(broken.any()):
+        raise InvalidLogitsError(
+            f"the model returned NaN or infinite logits on {int(broken.sum())} of {len(states)} branches"
+        )
+
+
+def log_normalisers(logits: Tensor, states: Tensor | None = None) -> Tensor:
+    """Return log sum exp of every row.
+
+    Args:
+        logits: Shape: (n, V).
+        states: State of each branch, -1 for none: on a CPU such rows are not looked at, and have zero. None
+            is for callers that may not ask how many these are. Shape: (n,), int64.
+
+    Returns:
+        Shape: (n,).
+    """
+    if not logits.is_cpu:
+        return torch.logsumexp(logits, dim=-1)
+    size = max(1, _PIECE // max(1, logits.shape[1]))
+    live = None if states is None else torch.nonzero(states >= 0).flatten()
+    if live is None or len(live) == len(logits):
+        starts = range(0, max(1, len(logits)), size)
+        return torch.cat([torch.logsumexp(logits[start : start + size], dim=-1) for start in starts])
+    normaliser = logits.new_zeros(len(logits))
+    for rows in torch.split(live, size):
+        normaliser[rows] = torch.logsumexp(logits.index_select(0, rows), dim=-1)
+    return normaliser
+
+
+def _verified_children(constraint: Constraint, states: Tensor, logits: Tensor, top_m: int) -> Children:
+    top = logits.topk(top_m, dim=-1).indices  # (n, M)
+    following = constraint.verify(states, top)
+    # A branch whose valid tokens are all below the top M would have mass zero and no way on (0/0).
+    stuck = (following < 0).all(dim=1) & (states >= 0)
+    exact = constraint.children(torch.where(stuck, states, -1))
+    owner, column = torch.nonzero(following >= 0, as_tuple=True)
+    owners = torch.cat([owner, exact.owner])
+    order = torch.argsort(owners, stable=True)
+    tokens = torch.cat([top[owner, column], exact.token])
+    states_after = torch.cat([following[owner, column], exact.next_state])
+    return Children(owners[order], tokens[order], states_after[order])
+
+
+class EdgeChooser:
+    """Sampling among ragged edges by inverse transform, many draws per node."""
+
+    def __init__(self, edges: Edges, num_nodes: int) -> None:
+        device = edges.logprob.device
+        counts = torch.bincount(edges.owner, minlength=num_nodes)
+        self._end = counts.cumsum(0)  # (n,) one past a node's last edge
+        self._begin = self._end - counts
+        largest = torch.full((num_nodes,), -math.inf, dtype=torch.float64, device=device)
+        largest = largest.scatter_reduce(0, edges.owner, edges.logprob, "amax")
+        base = torch.where(torch.isfinite(largest), largest, 0.0)
+        weight = torch.exp(edges.logprob - base[edges.owner])
+        self._cumulative = torch.cat([weight.new_zeros(1), weight.cumsum(0)])  # (E + 1,)
+        total = torch.zeros_like(base).scatter_add(0, edges.owner, weight)
+        self.log_mass = torch.log(total) + base  # (n,) log of the valid mass; -inf when nothing is valid
+        # Rounding must never carry the log of a probability above zero.
+        self.log_mass = self.log_mass.clamp(max=0.0)
+
+    def choose(self, node: Tensor, u: Tensor) -> Tensor:
+        """Return one edge per draw; meaningless (but in range) for nodes without valid mass.
+
+        Args:
+            node: Shape: (D,), int64.
+            u: Uniforms in (0, 1). Shape: (D,), float64.
+        """
+        low = self._cumulative[self._begin[node]]
+        high = self._cumulative[self._end[node]]
+        # Strictly below the end of the run, so that the search cannot step into the next node's edges or
+        # onto an edge of probability zero at the end.
+        target = torch.minimum(low + u * (high - low), torch.nextafter(high, low))
+        edge = torch.searchsorted(self._cumulative[1:], target, right=True)
+        last = (len(self._cumulative) - 2) if len(self._cumulative) > 1 else 0
+        return torch.minimum(edge.clamp(max=last), (self._end[node] - 1).clamp(min=0))

@@ -1,0 +1,236 @@
+"""Which leaves wrote the strings of a finished text.
+
+The text is read once more, this time keeping how every node was reached. Then the ways that led to the end
+are followed back: only what lies on them counts, so that an alternative which wrote a string and died later
+does not claim it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from decoding.grammar.automaton.containers import INSIDE_KEY, ArrayFrame, DocumentFrame, Frames
+from decoding.grammar.automaton.nodes import LeafFrame, Node
+from decoding.grammar.leaves.leaf import HoleLeaf
+from decoding.grammar.schema.schema_document import escaped_step
+from decoding.grammar.shapes import ValueNode
+
+
+class TracedString(NamedTuple):
+    """A string that a hole wrote.
+
+    Attributes:
+        pointer: JSON pointer of the string in the text.
+        hole: The leaf.
+        state: Its final state.
+        begin: Place of the opening quote.
+        end: Place behind the closing quote.
+    """
+
+    pointer: str
+    hole: HoleLeaf
+    state: int
+    begin: int
+    end: int
+
+
+class _Vertex:
+    """A node at one moment, and how it was reached.
+
+    Attributes:
+        node: The node; in a leaf, the one behind its first byte.
+        state: Of the leaf, which is followed without making nodes.
+        parents: Vertices of the level below that it is in.
+        before: The vertices it was reached from: the one before in the same value, or the one that a value
+            was begun in together with the value's last.
+        string: What it wrote, if it is the end of a hole's string.
+    """
+
+    __slots__ = ("before", "node", "parents", "state", "string")
+
+    def __init__(self, node: Node, parents: list[_Vertex]) -> None:
+        self.node = node
+        self.state: int = node.progress if type(node.frame) is LeafFrame else 0  # type: ignore[assignment]
+        self.parents = parents
+        self.before: list[tuple[_Vertex, _Vertex | None]] = []
+        self.string: TracedString | None = None
+
+
+class _Level:
+    """The vertices at one depth.
+
+    Attributes:
+        vertices: What is alive.
+        step: The step to the value inside: an index, or a key as JSON pointers spell it; -1 before the first.
+        begin: Where the value begins.
+    """
+
+    __slots__ = ("begin", "step", "vertices")
+
+    def __init__(self, vertices: list[_Vertex], begin: int) -> None:
+        self.vertices = vertices
+        self.step: int | str = -1
+        self.begin = begin
+
+
+class Tracer:
+    """Reads one text.
+
+    Args:
+        value: What the text may be.
+        frames: Of the grammar.
+        text: The text.
+    """
+
+    def __init__(self, value: ValueNode, frames: Frames, text: bytes) -> None:
+        document = DocumentFrame(value, frames)
+        self._text = text
+        self._stack = [_Level([_Vertex(document.node(0, None), [])], 0)]
+        self._place = 0
+
+    def strings(self) -> list[TracedString] | None:
+        """The strings that holes wrote, in order; None if the text is no whole document."""
+        for place, byte in enumerate(self._text):
+            self._place = place
+            if not self._read(byte):
+                return None
+        self._place = len(self._text)
+        if len(self._stack) == 2 and self._is_leaf():
+            self._end_number()
+        (done, *above) = self._stack
+        if above or not done.vertices or done.vertices[0].node.read(0x30) is not None:
+            return None
+        if not all(vertex.before for vertex in done.vertices):
+            return None
+        found = {vertex.string for vertex in self._alive(done.vertices) if vertex.string is not None}
+        return sorted(found, key=lambda string: (string.begin, repr(string.hole.name)))
+
+    def _is_leaf(self) -> bool:
+        vertices = self._stack[-1].vertices
+        return bool(vertices) and type(vertices[0].node.frame) is LeafFrame
+
+    def _read(self, byte: int) -> bool:
+        """Read one byte; False if nothing is alive behind it."""
+        if self._is_leaf():
+            if self._read_in_leaf(byte):
+                return True
+            if not self._end_number():
+                return False
+        return self._read_in_container(byte)
+
+    def _read_in_leaf(self, byte: int) -> bool:
+        moved: list[_Vertex] = []
+        ended: list[tuple[_Vertex, int]] = []
+        for vertex in self._stack[-1].vertices:
+            frame = vertex.node.frame
+            assert type(frame) is LeafFrame  # a level is in leaves, or it is not
+            state = frame.leaf.step(vertex.state, byte)
+            if state < 0:
+                continue
+            if frame.is_number or frame.leaf.goes_on(state):
+                moved.append(vertex)
+            else:
+                ended.append((vertex, frame.leaf.label(state)))
+            vertex.state = state
+        if moved:
+            self._stack[-1].vertices = moved
+        elif ended:
+            self._pop(ended, self._place + 1)
+        return bool(moved or ended)
+
+    def _end_number(self) -> bool:
+        ended = []
+        for vertex in self._stack[-1].vertices:
+            frame = vertex.node.frame
+            assert type(frame) is LeafFrame  # asked for of leaves only
+            label = frame.leaf.label(vertex.state)
+            if label >= 0:
+                ended.append((vertex, label))
+        if ended:
+            self._pop(ended, self._place)
+        return bool(ended)
+
+    def _read_in_container(self, byte: int) -> bool:
+        moved: dict[Node, _Vertex] = {}
+        closed: list[tuple[_Vertex, int]] = []
+        below: dict[tuple[Node, tuple[int, ...]], _Vertex] = {}
+        inside: dict[Node, _Vertex] = {}
+        for vertex in self._stack[-1].vertices:
+            reading = vertex.node.read(byte)
+            if reading is None:
+                continue
+            if type(reading) is Node:
+                self._reach(moved, reading, vertex.parents, (vertex, None))
+            elif type(reading) is int:
+                closed.append((vertex, reading))
+            else:
+                for node, children in reading:  # type: ignore[union-attr]
+                    # Equal nodes in different parents stay apart as long as a value is open inside.
+                    key = (node, tuple(map(id, vertex.parents)))
+                    parent = below.setdefault(key, _Vertex(node, vertex.parents))
+                    parent.before.append((vertex, None))
+                    for child in children:
+                        self._reach(inside, child, [parent], None)
+        if moved:
+            self._stack[-1].vertices = list(moved.values())
+        elif below:
+            self._push(list(below.values()), list(inside.values()))
+        elif closed:
+            self._pop(closed, self._place + 1)
+        return bool(moved or below or closed)
+
+    def _reach(
+        self,
+        reached: dict[Node, _Vertex],
+        node: Node,
+        parents: list[_Vertex],
+        before: tuple[_Vertex, _Vertex | None] | None,
+    ) -> None:
+        vertex = reached.get(node)
+        if vertex is None:
+            vertex = reached[node] = _Vertex(node, list(parents))
+        else:
+            vertex.parents += [parent for parent in parents if parent not in vertex.parents]
+        if before is not None:
+            vertex.before.append(before)
+
+    def _push(self, below: list[_Vertex], inside: list[_Vertex]) -> None:
+        level = self._stack[-1]
+        level.vertices = below
+        if type(below[0].node.frame) is ArrayFrame:
+            level.step = int(level.step) + 1
+        self._stack.append(_Level(inside, self._place))
+
+    def _pointer(self) -> str:
+        """Where the value inside the last level is. The document's own level is no step."""
+        return "".join([f"/{level.step}" for level in self._stack[1:]])
+
+    def _pop(self, ended: list[tuple[_Vertex, int]], end: int) -> None:
+        level = self._stack.pop()
+        below = self._stack[-1]
+        behind: dict[Node, _Vertex] = {}
+        for vertex, label in ended:
+            frame = vertex.node.frame
+            if type(frame) is LeafFrame and isinstance(frame.leaf, HoleLeaf):
+                vertex.string = TracedString(self._pointer(), frame.leaf, vertex.state, level.begin, end)
+            for parent in vertex.parents:
+                self._reach(behind, parent.node.after(label), parent.parents, (parent, vertex))
+        if below.vertices[0].node.phase == INSIDE_KEY:
+            below.step = escaped_step(str(json.loads(self._text[level.begin : end])))
+        below.vertices = list(behind.values())
+
+    def _alive(self, ends: list[_Vertex]) -> Iterator[_Vertex]:
+        """The vertices on ways to the end: each in that of its parents with which it led there."""
+        waiting: list[tuple[_Vertex, _Vertex | None]] = [(vertex, None) for vertex in ends]
+        seen = set(waiting)
+        while waiting:
+            vertex, parent = waiting.pop()
+            yield vertex
+            for before, inside in vertex.before:
+                if parent is not None and parent not in before.parents:
+                    continue
+                found = [(before, parent)] if inside is None else [(before, parent), (inside, before)]
+                waiting += [pair for pair in found if pair not in seen]
+                seen.update(found)

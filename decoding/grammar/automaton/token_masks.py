@@ -1,0 +1,345 @@
+"""Finds the token mask of a configuration: the vocabulary's trie and the automaton are walked together.
+
+A mask is found once for all stacks that agree on the levels that the walk looked at.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from decoding.grammar.automaton.configurations import Configuration, Configurations
+from decoding.grammar.automaton.levels import Entry, Level, Levels, Memory, Pop, Push
+from decoding.grammar.automaton.nodes import LeafFrame
+from decoding.grammar.automaton.threads import Threads
+from decoding.grammar.leaves.leaf import Leaf, LeafTokens
+from decoding.grammar.token_trie import TokenNode
+from decoding.grammar.vocabulary import WORD_BITS, Vocabulary
+
+# An array's header, an entry of the tables and what they keep of a mask.
+_MASK_BYTES = 400
+_SETTING_ONE_BY_ONE = 500
+_WORD = np.dtype("<u4")
+# The constructor of a named tuple takes three times as long.
+_made = tuple.__new__
+
+
+class Mask(NamedTuple):
+    """The tokens that may come next.
+
+    Attributes:
+        packed: Bit t % 32 of word t // 32 is token t; read-only. Shape: (ceil(V / 32),), uint32.
+        few: The same tokens, ascending, where they are few; None where they are not.
+    """
+
+    packed: NDArray[np.uint32]
+    few: tuple[int, ...] | None
+
+    def tokens(self) -> NDArray[np.int64]:
+        """All of them, ascending. Shape: (n,), int64."""
+        if self.few is not None:
+            return np.array(self.few, dtype=np.int64)
+        return np.flatnonzero(np.unpackbits(self.packed.view(np.uint8), bitorder="little"))
+
+
+_ByLevels = dict["Level | None", "Mask | _ByLevels"]
+
+
+class Masks:
+    """The masks of one grammar.
+
+    Args:
+        vocabulary: Whose tokens.
+        levels: Of the grammar.
+        configurations: Of the grammar.
+        memory: Counts what masks take.
+    """
+
+    def __init__(
+        self, vocabulary: Vocabulary, levels: Levels, configurations: Configurations, memory: Memory
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._levels = levels
+        self._configurations = configurations
+        self._memory = memory
+        self._by_levels: _ByLevels = {}
+        self._shared: dict[tuple[int, ...], Mask] = {}
+        self._num_octets = vocabulary.num_words * (WORD_BITS // 8)
+
+    def mask(self, configuration: Configuration) -> Mask:
+        """The mask of a configuration, found now or before."""
+        found = self._by_levels.get(configuration.level)
+        place = configuration.below
+        while found is not None:
+            if type(found) is Mask:
+                return found
+            assert place is not None  # the walk has been there
+            assert type(found) is dict
+            found = found.get(place.level)
+            place = place.below
+        return self._find(configuration)
+
+    def clear(self) -> None:
+        """Forget all masks; they are still counted."""
+        self._by_levels = {}
+        self._shared = {}
+
+    def _find(self, configuration: Configuration) -> Mask:
+        walk = Walk(self._levels, self._configurations, configuration, self._vocabulary.root)
+        mask = self._pack(walk, configuration)
+        if walk.depth == 1:
+            self._by_levels[configuration.level] = mask
+            return mask
+        levels = _top_levels(configuration, walk.depth)
+        table = self._by_levels
+        for level in levels[:-1]:
+            table = table.setdefault(level, {})  # type: ignore[assignment]
+        table[levels[-1]] = mask
+        return mask
+
+    def _pack(self, walk: Walk, configuration: Configuration) -> Mask:
+        found, level = walk.tokens, configuration.level
+        if level.is_done or (level.ended and configuration.is_complete):
+            found.append(self._vocabulary.end_token_id)
+        if walk.inside:
+            large: list[NDArray[np.uint32]] = []
+            for tokens in walk.inside:
+                found += tokens.few
+                if tokens.many is not None:
+                    large.append(tokens.many)
+            if large:
+                return self._many(self._union(large, found))
+        few = tuple(sorted(set(found)))
+        mask = self._shared.get(few)
+        if mask is None:
+            packed = self._bits(few)
+            self._memory.num_bytes += _MASK_BYTES + self._num_octets + 36 * len(few)
+            mask = self._shared[few] = _made(Mask, (packed, few))
+        return mask
+
+    def _many(self, packed: NDArray[np.uint32]) -> Mask:
+        num_bytes = _MASK_BYTES
+        if packed.flags.writeable:
+            packed.setflags(write=False)
+            num_bytes += packed.nbytes
+        self._memory.num_bytes += num_bytes
+        return Mask(packed, None)
+
+    def _union(self, large: list[NDArray[np.uint32]], few: list[int]) -> NDArray[np.uint32]:
+        """The tokens of several masks and some more. A leaf's own mask is handed on as it is."""
+        union = large[0]
+        if len(large) > 1:
+            union = np.bitwise_or.reduce(large)
+        octets = union.data.cast("B")
+        for token in few:
+            if not octets[token >> 3] >> (token & 7) & 1:
+                break
+        else:
+            return union
+        if not union.flags.writeable:
+            union = union.copy()
+            octets = union.data.cast("B")
+        for token in few:
+            octets[token >> 3] |= 1 << (token & 7)
+        return union
+
+    def _bits(self, tokens: tuple[int, ...]) -> NDArray[np.uint32]:
+        """A read-only mask of tokens."""
+        if len(tokens) > _SETTING_ONE_BY_ONE:
+            packed = self._vocabulary.packed(tokens)
+            packed.setflags(write=False)
+            return packed
+        octets = bytearray(self._num_octets)
+        for token in tokens:
+            octets[token >> 3] |= 1 << (token & 7)
+        return np.frombuffer(bytes(octets), _WORD)
+
+
+def _top_levels(configuration: Configuration, depth: int) -> list[Level]:
+    levels = []
+    place: Configuration | None = configuration
+    for _ in range(depth):
+        assert place is not None  # the walk has been there
+        levels.append(place.level)
+        place = place.below
+    return levels
+
+
+class Walk:
+    """One walk, from one configuration.
+
+    Where a level lists its bytes, they are followed into the trie. Where it does not, its leaves know their
+    tokens already, and only what tokens write behind a leaf's end is walked.
+
+    Args:
+        levels: Of the grammar.
+        configurations: Of the grammar.
+        start: Where tokens begin.
+        root: Of the vocabulary's trie.
+        is_recorded: Whether to keep where tokens lead.
+
+    Attributes:
+        tokens: Tokens found one by one; some may be found twice.
+        inside: Tokens that leaves know.
+        depth: Levels that were looked at: the tokens are those of every stack whose top so many levels are
+            the same.
+        places: Levels and stacks that tokens found one by one lead to, or pass; only if recorded.
+        leaves: Entries whose leaves know tokens, and the stacks they are on; only if recorded.
+    """
+
+    __slots__ = ("_levels", "_open", "configurations", "depth", "inside", "leaves", "places", "tokens")
+
+    def __init__(
+        self,
+        levels: Levels,
+        configurations: Configurations,
+        start: Configuration,
+        root: TokenNode,
+        is_recorded: bool = False,
+    ) -> None:
+        self._levels = levels
+        self.configurations = configurations
+        self.tokens: list[int] = []
+        self.inside: list[LeafTokens] = []
+        self.depth = 1
+        self.places: list[tuple[Level, Configuration | None]] | None = None
+        self.leaves: list[tuple[Entry, Configuration]] = []
+        # Places in the trie with the level and the stack there, and how much higher than the start's it is.
+        waiting: list[tuple[TokenNode, Level, Configuration | None, int]] = []
+        self._open = waiting
+        threads: Threads | None = None
+        node, level, below, height = root, start.level, start.below, 0
+        if is_recorded:
+            self.places = []
+        else:
+            threads = Threads(self, levels)
+            if len(level.entries) == 1:
+                threads.follow(root, level.entries[0], below, 0)
+                if not waiting:
+                    return
+                node, level, below, height = waiting.pop()
+        while True:
+            if threads is not None and len(level.entries) == 1:
+                threads.follow(node, level.entries[0], below, height)
+            else:
+                if level.ended:
+                    self._leave(node, level, below, height)
+                out = level.out
+                if out is None:
+                    self._ask_leaves(node, level, below, height)
+                else:
+                    self.follow(node, level, out, below, height)
+            if not waiting:
+                return
+            node, level, below, height = waiting.pop()
+
+    def follow(
+        self, node: TokenNode, level: Level, out: tuple[int, ...], below: Configuration | None, height: int
+    ) -> None:
+        """Follow every byte that a level lists; as long as there is one only, without coming back."""
+        tokens, waiting, places = self.tokens, self._open, self.places
+        while True:
+            children = node.children
+            num_open = len(waiting)
+            for byte in out if len(out) <= len(children) else children:
+                child = children.get(byte)
+                if child is None:
+                    continue
+                step = level.step(byte)
+                if type(step) is Level:
+                    tokens += child.tokens
+                    if places is not None:
+                        places.append((step, below))
+                    if child.children:
+                        waiting.append((child, step, below, height))
+                elif step is not None:
+                    self._restack(child, byte, step, below, height)
+            if len(waiting) != num_open + 1:
+                return
+            following = waiting[-1][1]
+            if following.leaf is not None or following.ended or following.out is None:
+                return
+            node, level, below, height = waiting.pop()
+            out = following.out
+
+    def _restack(
+        self, child: TokenNode, byte: int, step: Push | Pop, below: Configuration | None, height: int
+    ) -> None:
+        """Follow one byte that begins or ends values."""
+        level: Level | Push | Pop | None = step
+        while type(level) is Pop:
+            height -= 1
+            self.depth = max(self.depth, 1 - height)
+            assert below is not None  # the document's level never pops
+            above = below.level.complete(level.survivors)
+            below = below.below
+            level = above if level.is_consumed else above.step(byte)
+        if level is None:
+            return
+        if type(level) is Push:
+            below = self.configurations.of(level.below, below)
+            height += 1
+            level = level.top
+        self.tokens += child.tokens
+        if self.places is not None:
+            self.places.append((level, below))
+        if child.children:
+            self._open.append((child, level, below, height))
+
+    def look_at(self, height: int) -> None:
+        """Count the levels down to one that is so much higher than the start's."""
+        if height < 1 - self.depth:
+            self.depth = 1 - height
+
+    def go_on_behind(
+        self, node: TokenNode, parents: tuple[int, ...], label: int, below: Configuration, height: int
+    ) -> None:
+        """Go on at a place of the trie behind a value that has ended."""
+        self.look_at(height - 1)
+        level = below.level.complete(tuple([(parent, label) for parent in parents]))
+        self._open.append((node, level, below.below, height - 1))
+
+    def _take(
+        self,
+        leaf: Leaf,
+        state: int,
+        node: TokenNode,
+        parents: tuple[int, ...],
+        below: Configuration,
+        height: int,
+    ) -> bool:
+        """Take the tokens that a leaf knows; False if it does not."""
+        found = leaf.tokens(state, node)
+        if found is None:
+            return False
+        self.inside.append(found)
+        for label, rest in found.exits:
+            self.go_on_behind(rest, parents, label, below, height)
+        return True
+
+    def _leave(self, node: TokenNode, level: Level, below: Configuration | None, height: int) -> None:
+        """Go on as if the value, a number, had ended before the node's next bytes."""
+        assert below is not None  # values are in something
+        self.depth = max(self.depth, 2 - height)
+        self._open.append((node, below.level.complete(level.ended), below.below, height - 1))
+
+    def _ask_leaves(self, node: TokenNode, level: Level, below: Configuration | None, height: int) -> None:
+        """Take the tokens that leaves know, and go on behind their ends."""
+        assert below is not None  # leaves are in something
+        listed: list[Entry] = []
+        for entry in level.entries:
+            place, parents = entry
+            frame = place.frame
+            assert type(frame) is LeafFrame  # containers list their bytes
+            state: int = place.progress  # type: ignore[assignment]
+            if not self._take(frame.leaf, state, node, parents, below, height):
+                listed.append(entry)
+            elif self.places is not None:
+                self.leaves.append((entry, below))
+        if listed:
+            part = self._levels.level(tuple(listed))
+            out = part.out
+            assert out is not None  # a leaf that knows no tokens lists its bytes
+            self.follow(node, part, out, below, height)

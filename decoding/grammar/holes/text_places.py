@@ -1,0 +1,251 @@
+"""Defines places in a JSON string that must be one of some sorted texts, and follows the texts in Python.
+
+All texts that begin with the bytes written so far are one run of the sorted order. The bytes of JSON differ
+from those of the text where a character is escaped, so a place also says how much of an escape is written.
+One text is spelled in one way: quotes and backslashes stand behind a backslash, control characters have the
+short escape that JSON knows for them or else `u00` and two lower-case digits behind a backslash, everything
+else stands as it is.
+
+`Search` follows texts byte by byte, and below the vocabulary's trie;
+`decoding.grammar.holes.compiled_search` does the same in compiled loops.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from decoding.grammar.token_trie import FlatTrie
+from decoding.sorted_texts import SortedTexts
+
+QUOTE = 0x22
+BACKSLASH = 0x5C
+# Bytes below this are control characters, and always escaped.
+FIRST_PLAIN = 0x20
+
+# What stands behind a backslash for what, where it is one byte.
+SHORT_ESCAPES = {QUOTE: QUOTE, BACKSLASH: BACKSLASH, 0x62: 8, 0x66: 12, 0x6E: 10, 0x72: 13, 0x74: 9}
+
+# How much of an escape is written; before the opening quote; behind the closing one.
+PLAIN, ESCAPE, UNICODE, ZERO, ZEROS, LOW, HIGH, FINAL, START = range(9)
+# The bytes of JSON that belong to the escape so far.
+WRITTEN = (b"", b"\\", b"\\u", b"\\u0", b"\\u00", b"\\u000", b"\\u001")
+
+_MODE_BITS, _MODE_MASK = 4, 15
+_BITS = 31
+_MASK = (1 << _BITS) - 1
+
+
+class Place(NamedTuple):
+    """A run of texts and how far they are written.
+
+    Attributes:
+        begin: First text of the run, by its position in the sorted order.
+        end: The first one behind it.
+        depth: Bytes of the texts that are written.
+        mode: `PLAIN`, how much of an escape is written behind them, `FINAL` or `START`.
+    """
+
+    begin: int
+    end: int
+    depth: int
+    mode: int
+
+
+def pack(place: Place) -> int:
+    """Return the place as an int, which needs no table that would have to be kept. The start is 0."""
+    begin, end, depth, mode = place
+    if mode == START:
+        return 0
+    return (((begin << _BITS | end) << _BITS) | depth) << _MODE_BITS | mode
+
+
+def unpack(state: int, num_texts: int) -> Place:
+    """Return the place of an int."""
+    if state == 0:
+        return Place(0, num_texts, 0, START)
+    rest = state >> _MODE_BITS
+    return Place(rest >> 2 * _BITS, (rest >> _BITS) & _MASK, rest & _MASK, state & _MODE_MASK)
+
+
+def escaped(byte: int) -> bytes:
+    """Return how a byte of a text is spelled in JSON; bytes of characters beyond ASCII stay as they are."""
+    if byte >= FIRST_PLAIN and byte not in (QUOTE, BACKSLASH):
+        return bytes([byte])
+    return _SPELLED.get(byte) or b"\\u%04x" % byte
+
+
+_SPELLED = {byte: bytes([BACKSLASH, short]) for short, byte in SHORT_ESCAPES.items()}
+SPELLINGS = tuple(escaped(byte) for byte in range(256))
+# The bytes of texts that are spelled by an escape, ascending.
+ESCAPED_BYTES = tuple(byte for byte in range(256) if len(SPELLINGS[byte]) > 1)
+
+
+def spelled(text: bytes) -> bytes:
+    """Return how the bytes of a text are spelled in JSON, without quotes."""
+    return b"".join(map(SPELLINGS.__getitem__, text))
+
+
+# A node of the trie with at most so many children looks each of them up among the texts; of one with more,
+# the texts' next bytes are looked up among the children.
+_FEW_CHILDREN = 4
+
+_MODES = {written: mode for mode, written in enumerate(WRITTEN)}
+
+
+class Walked(NamedTuple):
+    """Tokens and positions of a trie that a walk has met.
+
+    Attributes:
+        tokens: Ids of the tokens that pass, in any order; None where `mask` holds them.
+        mask: The same as a packed mask. Shape: (ceil(V / 32),), uint32, read-only.
+        exits: Positions with longer tokens, where a text has ended.
+    """
+
+    tokens: list[int] | None
+    mask: NDArray[np.uint32] | None
+    exits: list[int]
+
+
+class Search:
+    """Follows texts in Python.
+
+    Args:
+        texts: At least one.
+    """
+
+    def __init__(self, texts: SortedTexts) -> None:
+        self._texts = texts
+        self._byte = texts.byte
+
+    def narrow(self, place: Place, byte: int) -> Place | None:
+        """The place behind one byte of JSON, None where no text goes on with it."""
+        begin, end, depth, mode = place
+        if mode == PLAIN:
+            if byte == QUOTE:
+                run = self._run(begin, end, depth, -1)
+                return Place(*run, depth, FINAL) if run else None
+            if byte == BACKSLASH:
+                return Place(begin, end, depth, ESCAPE) if self._spelled_by(place, b"\\") else None
+            return self._plain(place, byte) if byte >= FIRST_PLAIN else None
+        if mode == START:
+            return Place(begin, end, 0, PLAIN) if byte == QUOTE else None
+        if mode == FINAL:
+            return None
+        return self._within_escape(place, WRITTEN[mode] + bytes([byte]))
+
+    def edges(self, place: Place) -> dict[int, Place]:
+        """All bytes of JSON that go on with some text, ascending, and the places behind them."""
+        begin, end, depth, mode = place
+        if mode == START:
+            return {QUOTE: Place(begin, end, 0, PLAIN)}
+        if mode == FINAL:
+            return {}
+        if mode != PLAIN:
+            behind = len(WRITTEN[mode])
+            bytes_ = sorted({SPELLINGS[byte][behind] for byte in self._spelled_by(place, WRITTEN[mode])})
+            found = [(byte, self._within_escape(place, WRITTEN[mode] + bytes([byte]))) for byte in bytes_]
+            return {byte: after for byte, after in found if after}
+        edges: dict[int, Place] = {}
+        at = begin
+        while at < end:
+            byte = self._byte(at, depth)
+            behind = self._lower(at, end, depth, byte + 1)
+            if byte < 0:
+                edges[QUOTE] = Place(at, behind, depth, FINAL)
+            elif len(SPELLINGS[byte]) > 1:
+                edges[BACKSLASH] = Place(begin, end, depth, ESCAPE)
+            else:
+                edges[byte] = Place(at, behind, depth + 1, PLAIN)
+            at = behind
+        return dict(sorted(edges.items()))
+
+    def is_forced(self, place: Place) -> bool:
+        """Whether all texts of the run go on with the same byte of their own."""
+        begin, end, depth, _ = place
+        return self._byte(begin, depth) == self._byte(end - 1, depth)
+
+    def walk(self, place: Place, trie: FlatTrie, positions: tuple[int, ...]) -> Walked:
+        """Find the tokens of the trie below some positions that go on with some text."""
+        tokens: list[int] = []
+        exits: list[int] = []
+        for position in positions:
+            self._walk(place, trie, position, tokens, exits)
+        return Walked(tokens, None, exits)
+
+    def _walk(self, place: Place, trie: FlatTrie, root: int, tokens: list[int], exits: list[int]) -> None:
+        begin, ids = trie.token_begin_view, trie.tokens_view
+        byte, end = trie.byte_view, trie.end_view
+        open_places = [(root, place)]
+        while open_places:
+            position, place = open_places.pop()
+            children = {}
+            child = position + 1
+            while child < end[position]:
+                children[byte[child]] = child
+                child = end[child]
+            if len(children) <= _FEW_CHILDREN:
+                found = {next_byte: self.narrow(place, next_byte) for next_byte in children}
+                edges = {next_byte: after for next_byte, after in found.items() if after}
+            else:
+                edges = self.edges(place)
+            for next_byte, after in edges.items():
+                if next_byte not in children:
+                    continue
+                child = children[next_byte]
+                tokens += ids[begin[child] : begin[child + 1]]
+                if end[child] == child + 1:
+                    continue
+                if after.mode == FINAL:
+                    exits.append(child)
+                else:
+                    open_places.append((child, after))
+
+    def _plain(self, place: Place, byte: int) -> Place | None:
+        """The place behind a whole byte of the texts."""
+        run = self._run(place.begin, place.end, place.depth, byte)
+        return Place(*run, place.depth + 1, PLAIN) if run else None
+
+    def _within_escape(self, place: Place, written: bytes) -> Place | None:
+        """The place where so much of an escape is written."""
+        if written in _MODES:
+            there = self._spelled_by(place, written)
+            return place._replace(mode=_MODES[written]) if there else None
+        for byte in ESCAPED_BYTES:
+            if SPELLINGS[byte] == written:
+                return self._plain(place, byte)
+        return None
+
+    def _spelled_by(self, place: Place, written: bytes) -> list[int]:
+        """The next bytes of texts whose escape begins so."""
+        begin, end, depth, _ = place
+        return [
+            byte
+            for byte in ESCAPED_BYTES
+            if SPELLINGS[byte].startswith(written) and self._run(begin, end, depth, byte)
+        ]
+
+    def _run(self, begin: int, end: int, depth: int, byte: int) -> tuple[int, int] | None:
+        """The texts of a run that go on with a byte, -1 for those that end."""
+        first = self._lower(begin, end, depth, byte)
+        if first == end or self._byte(first, depth) != byte:
+            return None
+        return first, self._lower(first, end, depth, byte + 1)
+
+    def _lower(self, begin: int, end: int, depth: int, byte: int) -> int:
+        """The first text of a run that goes on with this byte or a greater one."""
+        at, step = begin, 1
+        while at < end and self._byte(at, depth) < byte:
+            begin = at + 1
+            at += step
+            step *= 2
+        end = min(at, end)
+        while begin < end:
+            middle = (begin + end) // 2
+            if self._byte(middle, depth) < byte:
+                begin = middle + 1
+            else:
+                end = middle
+        return begin

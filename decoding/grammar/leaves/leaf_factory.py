@@ -1,0 +1,282 @@
+"""The leaves of one vocabulary: equal languages are one object, so that their token masks are shared."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
+from json.encoder import encode_basestring  # what json.dumps(ensure_ascii=False) calls
+from weakref import WeakValueDictionary
+
+from decoding.grammar.compile_options import AutomatonLimitError
+from decoding.grammar.errors import VocabularyError
+from decoding.grammar.leaves.counted_text import AnyText, CountedTextLeaf
+from decoding.grammar.leaves.dfa_leaf import DfaLeaf
+from decoding.grammar.leaves.distinct_leaf import AlikeExits, DistinctHoleLeaf, DistinctLeaf, Texts, Writings
+from decoding.grammar.leaves.leaf import Leaf, SparseLeaf
+from decoding.grammar.leaves.restricted_keys import LabelledKeys, RestrictedKeys
+from decoding.grammar.leaves.table_walk import TableWalker
+from decoding.grammar.regular.byte_dfa import ByteDfa
+from decoding.grammar.regular.json_spelling import spell_texts
+from decoding.grammar.regular.number_set import WRITTEN_INTEGERS, WRITTEN_NUMBERS, NumberSet
+from decoding.grammar.regular.text_set import TextSet
+from decoding.grammar.vocabulary import Vocabulary
+
+_LITERALS = ((1, b"null"), (2, b"false"), (4, b"true"))
+# What no JSON container can do without.
+_STRUCTURE = b'{}[]":,'
+# The last leaves that were made outlive their grammars, as long as they are small together.
+_NUM_RECENT = 64
+_RECENT_BYTES = 64 << 20
+_CHECKED_EVERY = 16
+_MANY_CHARACTERS = 32
+MAX_SHORTEST = 1 << 20
+"""Characters that a string may have to have; nobody could write more, and shortest texts are looked at."""
+_NUMBERS = NumberSet.of()
+_INTEGERS = NumberSet.of(integers=True)
+_SHARED_NUMBERS = frozenset((_NUMBERS, _INTEGERS, WRITTEN_NUMBERS, WRITTEN_INTEGERS))
+
+
+class Leaves:
+    """Makes leaves, and finds those again that some grammar still holds.
+
+    Safe to use from several threads: two that ask for the same new leaf get the same one.
+
+    Args:
+        vocabulary: Whose tokens the leaves let through.
+
+    Raises:
+        VocabularyError: the tokenizer cannot write the brackets, quotes, colons and commas of JSON.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        vocabulary.require(_STRUCTURE)
+        self.vocabulary = vocabulary
+        self.walker = TableWalker(vocabulary)
+        self._any_text = {
+            canonical: AnyText(vocabulary, self.walker, canonical) for canonical in (False, True)
+        }
+        self._kept: WeakValueDictionary[Hashable, Leaf] = WeakValueDictionary()
+        self._labelled: WeakValueDictionary[Hashable, LabelledKeys] = WeakValueDictionary()
+        self._recent: deque[Leaf] = deque(maxlen=_NUM_RECENT)
+        self._shared: dict[Hashable, Leaf] = {}
+        self._literals: dict[int, Leaf] = {}
+        self._num_made = 0
+        self._alike_exits = AlikeExits(vocabulary)
+        self._writings: WeakValueDictionary[tuple[Leaf, Texts, bool], Writings] = WeakValueDictionary()
+        self._distinct_leaves: WeakValueDictionary[tuple[Writings, frozenset[int]], DistinctLeaf] = (
+            WeakValueDictionary()
+        )
+        self._lock = threading.Lock()
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of what belongs to no grammar: the vocabulary, leaves that all share, the last ones made."""
+        walker = self.walker.num_bytes
+        strings = sum(any_text.num_bytes for any_text in self._any_text.values())
+        leaves = sum(leaf.num_bytes for leaf in [*self._shared.values(), *self._recent])
+        return self.vocabulary.num_bytes + walker + strings + leaves
+
+    def literals(self, bits: int) -> Leaf:
+        """`null`, `false` and `true`, by the bits of `JsonType`; all of them have label 0.
+
+        Raises:
+            ValueError: none of them is asked for.
+            VocabularyError: the tokenizer cannot write one.
+        """
+        leaf = self._literals.get(bits)
+        if leaf is None:
+            texts = {text: 0 for bit, text in _LITERALS if bits & bit}
+            made = self._of(("literals", tuple(texts)), lambda: self._sparse(texts, is_shared=True))
+            leaf = self._literals.setdefault(bits, made)
+        return leaf
+
+    def texts(self, texts: TextSet, canonical: bool = False) -> Leaf:
+        """Strings, quotes included, with label 0.
+
+        Args:
+            texts: Not none.
+            canonical: Whether every text has one spelling. Where more is said than bounds on the length, it
+                always has.
+
+        Raises:
+            AutomatonLimitError: it would be too many states.
+            VocabularyError: the tokenizer cannot write any of them.
+        """
+        return self._of(("texts", texts, canonical), lambda: self._new_texts(texts, canonical))
+
+    def numbers(self, numbers: NumberSet, canonical: bool = False) -> Leaf:
+        """Numbers, with label 0.
+
+        Args:
+            numbers: Not none.
+            canonical: Whether every number has one spelling.
+
+        Raises:
+            AutomatonLimitError: it would be too many states.
+            VocabularyError: the tokenizer cannot write any of them.
+        """
+        is_shared = numbers in _SHARED_NUMBERS
+        return self._of(
+            ("numbers", numbers, canonical), lambda: self._automaton(numbers.spelled(canonical), is_shared)
+        )
+
+    def literal_keys(self, names: Iterable[tuple[str, int]]) -> Leaf:
+        """Strings that are given one by one, quotes included, with their labels; different ones.
+
+        Raises:
+            VocabularyError: the tokenizer cannot write one.
+        """
+        pairs = tuple(names)
+        return self._of(
+            ("texts one by one", pairs),
+            lambda: self._sparse({encode_basestring(name).encode(): label for name, label in pairs}),
+        )
+
+    def keys(self, automaton: ByteDfa, allowed: frozenset[int]) -> Leaf:
+        """Those texts of an automaton that have certain labels.
+
+        Args:
+            automaton: Over all keys of an object, quotes included.
+            allowed: At least one label that some key has.
+
+        Raises:
+            ValueError: no key has such a label.
+            VocabularyError: the tokenizer cannot write any of them.
+        """
+        bits = sum(1 << label for label in allowed)
+        return self._of(("keys", automaton.digest, bits), lambda: self._new_keys(automaton, bits))
+
+    def remembering(self, leaf: Leaf, texts: Texts, are_alike: bool = False) -> DistinctLeaf:
+        """A leaf of the same values whose labels say which text was written: its number in `texts`.
+
+        Strings have one spelling in it, also where the leaf itself allows all of JSON's escapes.
+
+        Args:
+            leaf: Numbers must have one spelling, if equal values are to have equal labels.
+            texts: One object for all leaves whose labels are compared.
+            are_alike: Whether texts are items of an array, all places of which have the same leaves: within
+                tokens, texts may then have the label `SOME_TEXT` if there are more than can be written.
+        """
+        leaf = self._spelled_one_way(leaf)
+        are_alike = are_alike and _is_endless(leaf)
+        key = (leaf, texts, are_alike)
+        with self._lock:
+            writings = self._writings.get(key)
+            if writings is None:
+                alike = self._alike_exits if are_alike else None
+                writings = self._writings[key] = Writings(leaf, texts, self.vocabulary, alike)
+        return self._distinct(writings, frozenset())
+
+    def excluding(self, leaf: DistinctLeaf, numbers: frozenset[int]) -> DistinctLeaf | None:
+        """A leaf of `remembering` without some texts more; None when none is left.
+
+        Args:
+            leaf: Of `remembering`, or of this.
+            numbers: Of the texts; also of texts that are not in the leaf.
+        """
+        found = self._distinct(leaf.writings, leaf.excluded | numbers)
+        return None if found.is_empty else found
+
+    def _spelled_one_way(self, leaf: Leaf) -> Leaf:
+        if leaf is self._any_text[False].unbounded:
+            return self._any_text[True].unbounded
+        if isinstance(leaf, CountedTextLeaf) and not leaf.is_canonical:
+            return self.texts(TextSet.of(*leaf.bounds), canonical=True)
+        return leaf
+
+    def _distinct(self, writings: Writings, excluded: frozenset[int]) -> DistinctLeaf:
+        key = (writings, excluded)
+        found = self._distinct_leaves.get(key)
+        if found is None:
+            kind = DistinctHoleLeaf if writings.is_hole else DistinctLeaf
+            made = kind(writings, excluded)
+            with self._lock:
+                found = self._distinct_leaves.setdefault(key, made)
+        return found
+
+    def warm_up(self) -> None:
+        """Compile what is compiled, and find the tokens of strings and numbers."""
+        self.walker.warm_up()
+        for any_text in self._any_text.values():
+            any_text.warm_up()
+        for numbers in _SHARED_NUMBERS:
+            for canonical in (False, True):
+                self.numbers(numbers, canonical).tokens(0, self.vocabulary.root)
+
+    def _new_texts(self, texts: TextSet, canonical: bool) -> Leaf:
+        lengths = texts.lengths
+        if lengths is None:
+            return self._automaton(spell_texts(texts.automaton()))
+        if lengths[0] > MAX_SHORTEST:
+            raise AutomatonLimitError(f"its shortest text has more than {MAX_SHORTEST:,} characters")
+        any_text = self._any_text[canonical]
+        return any_text.unbounded if lengths == (0, None) else CountedTextLeaf(*lengths, any_text)
+
+    def _new_keys(self, automaton: ByteDfa, bits: int) -> Leaf:
+        key = ("all keys", automaton.digest)
+        labelled = self._labelled.get(key)
+        if labelled is None:
+            whole = self._of(("automaton", automaton.digest), lambda: self._automaton(automaton))
+            if not isinstance(whole, DfaLeaf):
+                raise TypeError(f"expected the leaf of an automaton, got {type(whole).__name__}")
+            labelled = LabelledKeys(whole)
+            self._labelled[key] = labelled
+        if not labelled.reachable[0] & bits:
+            raise ValueError("no key has a label that is allowed")
+        if not labelled.reachable[0] & ~bits:
+            return labelled.leaf
+        return RestrictedKeys(labelled, bits, self.walker)
+
+    def _automaton(self, automaton: ByteDfa, is_shared: bool = False) -> DfaLeaf:
+        """The leaf of an automaton, as far as it can be written."""
+        if automaton.is_empty:
+            raise ValueError("there is no such text")
+        writable = self.vocabulary.writable_texts
+        if writable is not None:
+            automaton = automaton & writable
+            if automaton.is_empty:
+                raise VocabularyError("the tokenizer cannot write any of the texts that are allowed")
+        strings = self._any_text[True]
+        return DfaLeaf(automaton, self.walker, is_shared, (strings.unbounded, strings.strings.body))
+
+    def _sparse(self, texts: dict[bytes, int], is_shared: bool = False) -> SparseLeaf:
+        for text in texts:
+            self.vocabulary.require(text)
+        return SparseLeaf(("texts", tuple(texts.items())), texts, is_shared)
+
+    def _of(self, key: Hashable, make: Callable[[], Leaf]) -> Leaf:
+        """The leaf with this key, found or made; a leaf that is the same by another description is used."""
+        leaf = self._kept.get(key)
+        if leaf is not None:
+            return leaf
+        made = make()
+        with self._lock:
+            leaf = self._kept.get(key) or self._kept.get(made.key) or made
+            self._kept[key] = self._kept[leaf.key] = leaf
+            if leaf.is_shared and not isinstance(leaf, CountedTextLeaf):
+                self._shared[leaf.key] = leaf
+            else:
+                self._recent.append(leaf)
+                self._num_made += 1
+                if self._num_made % _CHECKED_EVERY == 0:
+                    self._forget_large()
+        return leaf
+
+    def _forget_large(self) -> None:
+        """Let the oldest of the last leaves go that are too large together."""
+        held = 0
+        for number, leaf in enumerate(reversed(self._recent)):
+            held += leaf.num_bytes
+            if held > _RECENT_BYTES and number:
+                for _ in range(len(self._recent) - number):
+                    self._recent.popleft()
+                return
+
+
+def _is_endless(leaf: Leaf) -> bool:
+    """Whether a leaf has more texts than anyone can write."""
+    if isinstance(leaf, CountedTextLeaf):
+        # The characters of JSON's own punctuation can be written always.
+        return leaf.bounds[1] is None or leaf.bounds[1] >= _MANY_CHARACTERS
+    return isinstance(leaf, DfaLeaf) and not leaf.automaton.is_finite

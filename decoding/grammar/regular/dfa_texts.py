@@ -1,0 +1,229 @@
+"""Builds the smallest automaton of a list of texts; counts, measures and lists the texts of an automaton."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from decoding.grammar.compile_options import current_budget
+from decoding.grammar.regular.minimise import Edge, Row, joined
+
+
+def automaton_of(texts: Sequence[Sequence[int]], labels: Sequence[int]) -> tuple[list[Row], list[int]]:
+    """Rows and labels of a finite set of sequences of symbols; its start is the last state.
+
+    States that have the same future are made once, so nothing is left to merge; they are numbered by their
+    making, ends first.
+
+    Args:
+        texts: Sorted, without repeats, at least one.
+        labels: Label of each text, 0 or more.
+    """
+    known: dict[tuple[int, Row], int] = {}
+    out_rows: list[Row] = []
+    out_labels: list[int] = []
+    # Its size is linear in that of the texts, which are part of the schema: time alone can run out.
+    check_time = current_budget().check_time
+    # The states of the last text, outermost first: edges that are settled, and the label.
+    edges: list[list[Edge]] = [[]]
+    ends: list[int] = [-1]
+    path: Sequence[int] = ()
+
+    def settle(depth: int) -> None:
+        """Make the states of the last text below a depth."""
+        while len(edges) > depth + 1:
+            row = edges.pop()
+            key = (ends.pop(), joined(row) if len(row) > 1 else tuple(row))
+            state = known.get(key)
+            if state is None:
+                state = known[key] = len(out_rows)
+                out_rows.append(key[1])
+                out_labels.append(key[0])
+            if not len(edges) & 4095:
+                check_time()
+            symbol = path[len(edges) - 1]
+            edges[-1].append((symbol, symbol, state))
+
+    for number, (text, label) in enumerate(zip(texts, labels, strict=True)):
+        if not number & 63:
+            check_time()
+        common = 0
+        limit = min(len(path), len(text))
+        while common < limit and path[common] == text[common]:
+            common += 1
+        settle(common)
+        path = text
+        for _ in range(len(text) - common):
+            edges.append([])
+            ends.append(-1)
+        ends[-1] = label
+    settle(0)
+    out_rows.append(joined(edges[0]))
+    out_labels.append(ends[0])
+    return out_rows, out_labels
+
+
+# One state of 256 looks at the clock: a state may have hundreds of edges.
+_CHECKED_BITS = 255
+# A row and its place, and an edge with the numbers in it, measured with tracemalloc.
+_STATE_BYTES = 90
+_EDGE_BYTES = 140
+
+
+def rows_bytes(rows: Sequence[Row]) -> int:
+    """Memory of an automaton, about."""
+    return _STATE_BYTES * len(rows) + _EDGE_BYTES * sum(map(len, rows))
+
+
+def bottom_up(rows: Sequence[Row]) -> list[int] | None:
+    """All states, each behind those it leads to; None if there is a cycle."""
+    missing, sources = _sources(rows)
+    order = [state for state, number in enumerate(missing) if not number]
+    check_time = current_budget().check_time
+    for state in order:
+        if not state & _CHECKED_BITS:
+            check_time()
+        for source in sources[state]:
+            missing[source] -= 1
+            if not missing[source]:
+                order.append(source)
+    return order if len(order) == len(rows) else None
+
+
+def _sources(rows: Sequence[Row]) -> tuple[list[int], list[list[int]]]:
+    """By state, how many states it leads to, and which states lead to it, each once."""
+    numbers: list[int] = []
+    sources: list[list[int]] = [[] for _ in rows]
+    check_time = current_budget().check_time
+    for state, row in enumerate(rows):
+        if not state & _CHECKED_BITS:
+            check_time()
+        targets = {target for _, _, target in row}
+        numbers.append(len(targets))
+        for target in targets:
+            sources[target].append(state)
+    return numbers, sources
+
+
+def count_texts(rows: Sequence[Row], is_end: Sequence[bool], most: int | None = None) -> int | None:
+    """How many texts there are; None: infinitely many.
+
+    Args:
+        rows: Edges of every state; every state can be reached and can reach an end.
+        is_end: Whether a text may end in a state.
+        most: Where to stop counting, for numbers have as many digits as the longest text has symbols.
+    """
+    order = bottom_up(rows)
+    if order is None:
+        return None
+    counts = [0] * len(rows)
+    for state in order:
+        total = sum([(last - first + 1) * counts[target] for first, last, target in rows[state]])
+        total += is_end[state]
+        counts[state] = total if most is None or total < most else most
+    return counts[0]
+
+
+def distances(rows: Sequence[Row], is_end: Sequence[bool]) -> list[int]:
+    """By state, the fewest symbols that end a text; -1 where none do."""
+    _, sources = _sources(rows)
+    found = [0 if end else -1 for end in is_end]
+    order = [state for state, end in enumerate(is_end) if end]
+    check_time = current_budget().check_time
+    for number, state in enumerate(order):
+        if not number & _CHECKED_BITS:
+            check_time()
+        for source in sources[state]:
+            if found[source] < 0:
+                found[source] = found[state] + 1
+                order.append(source)
+    return found
+
+
+def shortest_text(rows: Sequence[Row], is_end: Sequence[bool], start: int) -> list[int]:
+    """The first in the order of symbols of the shortest texts that end from a state, which some text does.
+
+    States are met in the order of the first of their shortest texts, so that the first end is the one that
+    is looked for; what lies behind it is never visited.
+    """
+    reached_by: dict[int, tuple[int, int]] = {start: (-1, -1)}
+    order = [start]
+    check_time = current_budget().check_time
+    for number, state in enumerate(order):
+        if not number & _CHECKED_BITS:
+            check_time()
+        if is_end[state]:
+            break
+        for first, _, target in rows[state]:
+            if target not in reached_by:
+                reached_by[target] = (state, first)
+                order.append(target)
+    else:
+        raise ValueError("no text ends from the state")
+    out: list[int] = []
+    while state != start:
+        state, symbol = reached_by[state]
+        out.append(symbol)
+    out.reverse()
+    return out
+
+
+def longest_length(rows: Sequence[Row]) -> int | None:
+    """Symbols of a longest text; None if there is none. Every state can reach an end."""
+    order = bottom_up(rows)
+    if order is None:
+        return None
+    heights = [0] * len(rows)
+    for state in order:
+        heights[state] = max([heights[target] + 1 for _, _, target in rows[state]], default=0)
+    return heights[0]
+
+
+def texts_by_length(rows: Sequence[Row], finals: Sequence[bool]) -> Iterator[str]:
+    """All texts, the short ones first and those of a length by code points; endless where there are.
+
+    Args:
+        rows: Edges over code points of every state; every state but a lonely one can reach a final one.
+        finals: Whether a text may end in a state.
+    """
+    if not any(finals):
+        return
+    longest = longest_length(rows)
+    # Element k: whether exactly k more code points can end a text, by state.
+    ends_in: list[list[bool]] = [list(finals)]
+    length = 0
+    while longest is None or length <= longest:
+        if ends_in[length][0]:
+            yield from _texts_of(rows, length, ends_in)
+        last = ends_in[-1]
+        ends_in.append([any(last[target] for _, _, target in row) for row in rows])
+        length += 1
+
+
+def _texts_of(rows: Sequence[Row], length: int, ends_in: list[list[bool]]) -> Iterator[str]:
+    """All texts of one length, in code point order."""
+    if not length:
+        yield ""
+        return
+    path: list[str] = []
+    choices = [_choices(rows[0], ends_in[length - 1])]
+    while choices:
+        following = next(choices[-1], None)
+        if following is None:
+            choices.pop()
+            if path:
+                path.pop()
+            continue
+        char, target = following
+        if len(path) + 1 == length:
+            yield "".join(path) + char
+            continue
+        path.append(char)
+        choices.append(_choices(rows[target], ends_in[length - len(path) - 1]))
+
+
+def _choices(row: Row, allowed: list[bool]) -> Iterator[tuple[str, int]]:
+    """Next characters, and the states they lead to, of those that are allowed."""
+    for first, last, target in row:
+        if allowed[target]:
+            for code_point in range(first, last + 1):
+                yield chr(code_point), target

@@ -1,0 +1,292 @@
+"""How sets of texts are spelled in JSON: as `json.dumps(text, ensure_ascii=False)` does, quotes included.
+
+Constrained texts have this one spelling. Only `spell_any_text` admits every escape that JSON allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache, lru_cache
+
+from decoding.grammar.compile_options import current_budget
+from decoding.grammar.regular.byte_dfa import ByteDfa, MakeState, byte_edges
+from decoding.grammar.regular.dfa import Dfa
+from decoding.grammar.regular.minimise import SIZE_PER_STATE, Edge, Row
+from decoding.grammar.regular.nfa import Nfa
+
+_QUOTE = 0x22
+_BACKSLASH = 0x5C
+_SHORT_ESCAPES = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", _QUOTE: '"', _BACKSLASH: "\\"}
+_HEX = b"0123456789abcdef"
+_ALL_BYTES = bytes(range(256))
+# Edges of a shape up to which its template is kept for other sets.
+_SMALL_SHAPE = 32
+_HEX_DIGITS = ((0x30, 0x39), (0x41, 0x46), (0x61, 0x66))
+
+
+# Rows of inner states, and a row, over bytes. Numbers of states: first those of the targets, then inner ones.
+_Template = tuple[tuple[Row, ...], Row]
+
+
+@lru_cache(maxsize=512)
+def _kept_template(shape: Row, end: int) -> _Template:
+    """As `_template`; for small shapes, which many sets share."""
+    return _template(shape, end)
+
+
+def _template(shape: Row, end: int) -> _Template:
+    """Edges over bytes for edges over code points, whatever states they lead to.
+
+    Args:
+        shape: Edges over code points, sorted and disjoint, to targets that are numbered from 0.
+        end: The number of the state behind the closing quote, -1 where the text does not end.
+
+    Returns:
+        The states inside characters, each behind those it leads to, and the edges.
+    """
+    num_targets = max(end, max((target for _, _, target in shape), default=-1)) + 1
+    inner: dict[Row, int] = {}
+
+    def inside(row: Row) -> int:
+        return inner.setdefault(row, num_targets + len(inner))
+
+    plain: list[Edge] = []
+    escapes: list[Edge] = []
+    controls: list[Edge] = []
+    for edge in shape:
+        first, last, target = edge
+        if first > _BACKSLASH:
+            plain.append(edge)
+            continue
+        _escaped(edge, escapes, controls)
+        plain.extend(
+            (max(first, low), min(last, high), target)
+            for low, high in ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x10FFFF))
+            if first <= high and last >= low
+        )
+    out = byte_edges(plain, inside)
+    if controls:
+        escapes.append((0x75, 0x75, _behind_u(controls, inside)))
+    if escapes:
+        out.append((_BACKSLASH, _BACKSLASH, inside(tuple(sorted(escapes)))))
+    if end >= 0:
+        out.append((_QUOTE, _QUOTE, end))
+    return tuple(inner), tuple(sorted(out))
+
+
+def _behind_u(controls: Sequence[Edge], inside: MakeState) -> int:
+    """The state behind a backslash and `u`: two zeros and two digits of a control character."""
+    tens: list[Edge] = []
+    for ten in (0, 1):
+        digits = [
+            (_HEX[code & 15], _HEX[code & 15], target) for code, _, target in controls if code >> 4 == ten
+        ]
+        if digits:
+            tens.append((0x30 + ten, 0x30 + ten, inside(tuple(sorted(digits)))))
+    zero = inside(tuple(tens))
+    for _ in range(2):
+        zero = inside(((0x30, 0x30, zero),))
+    return zero
+
+
+class _Speller:
+    """Rows over bytes for rows over code points; states inside a character are interned."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.labels: list[int] = []
+        self.inner: dict[Row, int] = {}
+        self._templates: dict[tuple[Row, int], _Template] = {}
+        # The inner rows of the templates in use, by their `id`.
+        self._inner_rows: dict[int, tuple[Row, ...]] = {}
+
+    def inner_bytes(self) -> set[bytes]:
+        """What states inside an escape go on with."""
+        return {_bytes_of(row) for rows in self._inner_rows.values() for row in rows if row[0][0] < 0x80}
+
+    def state(self, row: Row = (), label: int = -1) -> int:
+        """A state of its own."""
+        self.rows.append(row)
+        self.labels.append(label)
+        return len(self.rows) - 1
+
+    def inside(self, row: Row) -> int:
+        """The state with these edges inside a character."""
+        known = self.inner.get(row)
+        if known is None:
+            known = self.inner[row] = self.state(row)
+        return known
+
+    def _template(self, shape: Row, end: int) -> _Template:
+        """Edges over bytes, whatever states they lead to."""
+        if len(shape) <= _SMALL_SHAPE:
+            return _kept_template(shape, end)
+        known = self._templates.get((shape, end))
+        if known is None:
+            known = self._templates[shape, end] = _template(shape, end)
+        return known
+
+    def spelled(self, row: Sequence[Edge], base: int, end: int) -> Row:
+        """Edges over bytes for edges over code points.
+
+        Args:
+            row: Edges over code points, sorted and disjoint.
+            base: What to add to the states they lead to.
+            end: The state behind the closing quote, -1 where the text does not end.
+        """
+        numbers: dict[int, int] = {}
+        shape = [(first, last, numbers.setdefault(target, len(numbers))) for first, last, target in row]
+        targets = [base + target for target in numbers]
+        if end >= 0:
+            targets.append(end)
+        inner, top = self._template(tuple(shape), len(numbers) if end >= 0 else -1)
+        self._inner_rows[id(inner)] = inner
+        for inner_row in inner:
+            targets.append(self.inside(tuple([(f, t, targets[n]) for f, t, n in inner_row])))
+        return tuple([(first, last, targets[number]) for first, last, number in top])
+
+
+def _escaped(edge: Edge, escapes: list[Edge], controls: list[Edge]) -> None:
+    """Add the characters of an edge that are escaped: those with a letter, and other control characters."""
+    first, last, target = edge
+    for code, letter in _SHORT_ESCAPES.items():
+        if first <= code <= last:
+            escapes.append((ord(letter), ord(letter), target))
+    for code in range(first, min(last, 0x1F) + 1):
+        if code not in _SHORT_ESCAPES:
+            controls.append((code, code, target))
+
+
+def spell_texts(dfa: Dfa) -> ByteDfa:
+    """Every text of a set in its one spelling, quotes included, with label 0."""
+    if dfa.is_empty:
+        return ByteDfa.from_rows([[]], [-1])
+    return _spelled([(dfa, 0)])
+
+
+def spell_labelled(parts: Sequence[tuple[Dfa, int]]) -> ByteDfa:
+    """Texts of several sets, each with the label of its set.
+
+    Args:
+        parts: Sets, and their labels of 0 or more. A text in several of them has the smallest label.
+    """
+    named = [(dfa, label) for dfa, label in parts if not dfa.is_empty]
+    if len(named) == 1:
+        return _spelled(named)
+    if not named:
+        return ByteDfa.from_rows([[]], [-1])
+    nfa = Nfa()
+    start = nfa.state()
+    for dfa, label in named:
+        offset, ends = nfa.embed(dfa.rows, [0 if final else -1 for final in dfa.finals])
+        nfa.step(start, offset)
+        for end in ends:
+            nfa.set_label(end, label)
+    return _spelled_rows(*nfa.determinise([start]))
+
+
+def _spelled(parts: Sequence[tuple[Dfa, int]]) -> ByteDfa:
+    """One set in its spelling."""
+    dfa, label = parts[0]
+    return _spelled_rows(dfa.rows, [label if final else -1 for final in dfa.finals])
+
+
+def _spelled_rows(rows: Sequence[Row], labels: Sequence[int]) -> ByteDfa:
+    """A minimal automaton over code points in its spelling."""
+    speller = _Speller()
+    speller.state()
+    ends: dict[int, int] = {}
+    for label in labels:
+        if label >= 0 and label not in ends:
+            ends[label] = speller.state((), label)
+    base = len(speller.rows)
+    for _ in rows:
+        speller.state()
+    speller.rows[0] = ((_QUOTE, _QUOTE, base),)
+    budget = current_budget()
+    for state, row in enumerate(rows):
+        speller.rows[base + state] = speller.spelled(row, base, ends.get(labels[state], -1))
+        if not state & 63 or len(row) > _SMALL_SHAPE:
+            # It is larger than the set, whose size has been within bounds, by a factor only.
+            budget.check_states(len(speller.rows) // SIZE_PER_STATE)
+    if _may_merge(speller, base, len(rows)):
+        return ByteDfa.from_rows(speller.rows, speller.labels)
+    return ByteDfa.from_minimal_rows(speller.rows, speller.labels, trimmed=True)
+
+
+def _may_merge(speller: _Speller, base: int, num_rows: int) -> bool:
+    """Whether two states of a spelled automaton may have the same future.
+
+    States between characters do not, as those of the set do not and every text has one spelling. States
+    before continuation bytes are interned, and no other state goes on with such bytes. What is left is a
+    state inside an escape that may be like the start or like a state between characters where no text
+    ends; it would go on with the same bytes.
+    """
+    inside = speller.inner_bytes()
+    if not inside:
+        return False
+    longest = max(map(len, inside))
+    check_time = current_budget().check_time
+    for number, row in enumerate((speller.rows[0], *speller.rows[base : base + num_rows])):
+        if not number & 4095:
+            check_time()
+        # No escape goes on with a byte behind `u`.
+        if row and row[-1][1] <= 0x75 and len(row) <= longest and _bytes_of(row) in inside:
+            return True
+    return False
+
+
+def _bytes_of(row: Row) -> bytes:
+    """The bytes a state goes on with."""
+    return b"".join([_ALL_BYTES[first : last + 1] for first, last, _ in row])
+
+
+def spell_literals(texts: Sequence[bytes]) -> ByteDfa:
+    """A finite set of JSON texts as they stand, with label 0."""
+    return ByteDfa.literals((text, 0) for text in texts)
+
+
+@cache
+def spell_any_text() -> ByteDfa:
+    """Every JSON string, with every escape that JSON allows; surrogates only as pairs."""
+    speller = _Speller()
+    start, inside, end = speller.state(), speller.state(), speller.state((), 0)
+    any_hex = tuple((first, last, inside) for first, last in _HEX_DIGITS)
+    last_one = speller.inside(any_hex)
+    last_two = speller.inside(tuple((first, last, last_one) for first, last in _HEX_DIGITS))
+    last_three = speller.inside(tuple((first, last, last_two) for first, last in _HEX_DIGITS))
+    # The second half of a pair: \uDC00 to \uDFFF.
+    low_three = speller.inside(((0x43, 0x46, last_two), (0x63, 0x66, last_two)))
+    low_four = speller.inside(((0x44, 0x44, low_three), (0x64, 0x64, low_three)))
+    low_u = speller.inside(((0x75, 0x75, low_four),))
+    low_backslash = speller.inside(((_BACKSLASH, _BACKSLASH, low_u),))
+    high_one = speller.inside(tuple((first, last, low_backslash) for first, last in _HEX_DIGITS))
+    high_two = speller.inside(tuple((first, last, high_one) for first, last in _HEX_DIGITS))
+    # Behind the D of \uD: 0 to 7 is a character, 8 to B the first half of a pair.
+    behind_d = speller.inside(
+        (
+            (0x30, 0x37, last_two),
+            (0x38, 0x39, high_two),
+            (0x41, 0x42, high_two),
+            (0x61, 0x62, high_two),
+        )
+    )
+    four = speller.inside(
+        (
+            (0x30, 0x39, last_three),
+            (0x41, 0x43, last_three),
+            (0x44, 0x44, behind_d),
+            (0x45, 0x46, last_three),
+            (0x61, 0x63, last_three),
+            (0x64, 0x64, behind_d),
+            (0x65, 0x66, last_three),
+        )
+    )
+    letters: list[Edge] = [(ord(letter), ord(letter), inside) for letter in '"/\\bfnrt']
+    escape = speller.inside(tuple(sorted([*letters, (0x75, 0x75, four)])))
+    chars: list[Edge] = [(0x20, 0x21, inside), (0x23, 0x5B, inside), (0x5D, 0xD7FF, inside)]
+    row = byte_edges([*chars, (0xE000, 0x10FFFF, inside)], speller.inside)
+    row += [(_QUOTE, _QUOTE, end), (_BACKSLASH, _BACKSLASH, escape)]
+    speller.rows[start] = ((_QUOTE, _QUOTE, inside),)
+    speller.rows[inside] = tuple(sorted(row))
+    return ByteDfa.from_rows(speller.rows, speller.labels)

@@ -1,0 +1,236 @@
+"""The subset construction for patterns that look ahead or behind.
+
+A *run* of the pattern is a state together with *duties*: what the rest of the text must be, as states of the
+automata of what is looked for ahead. What is behind is followed from the beginning of the text, for all runs
+alike. Dropped are duties that nothing can break any more, runs with one that cannot be kept, and runs that
+have all duties of another one in the same state, and more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from decoding.grammar.compile_options import current_budget
+from decoding.grammar.regular.dfa import Dfa
+from decoding.grammar.regular.minimise import SIZE_PER_STATE, Edge, Row, canonical
+from decoding.grammar.regular.nfa import Condition, Nfa, Side, holds
+from decoding.grammar.regular.product import over_symbols
+from decoding.grammar.regular.ranges import SCALAR_VALUES, Ranges, atoms, contains
+from decoding.grammar.regular.regex_classes import WORD
+from decoding.grammar.regular.regex_parser import Assertion, Look, Node, any_part
+
+# Conditions of steps from here on are places in the table of looks.
+FIRST_LOOK = 16
+
+# (number of an automaton, its state).
+_Duty = tuple[int, int]
+_Run = tuple[int, frozenset[_Duty]]
+_NO_DUTIES: frozenset[_Duty] = frozenset()
+# Runs, what is in front of the place, and the state of what is followed behind it.
+_Key = tuple[frozenset[_Run], int, tuple[int, ...]]
+
+
+class LookTable:
+    """The automata of what a pattern looks for.
+
+    Args:
+        looks: In the order of their conditions.
+        make: The automaton of what must be ahead (the rest of the text) or behind (the text so far), by what
+            stands in front of the place that looks ahead.
+    """
+
+    def __init__(self, looks: Sequence[Look], make: Callable[[Look, Side], Dfa]) -> None:
+        self.automata: list[Dfa] = []
+        self._ahead: dict[tuple[int, int], int] = {}
+        self.behind: dict[int, int] = {}
+        self._numbers: dict[Dfa, int] = {}
+        for index, look in enumerate(looks):
+            if look.ahead:
+                if any_part(look.part, _minds_what_is_before):
+                    for side in Side:
+                        self._ahead[index, side] = self._number(make(look, side))
+                else:
+                    number = self._number(make(look, Side.OTHER))
+                    self._ahead.update({(index, side): number for side in Side})
+            else:
+                self.behind[index] = self._number(make(look, Side.EDGE))
+
+    def _number(self, dfa: Dfa) -> int:
+        """The number of an automaton; equal ones are one."""
+        number = self._numbers.setdefault(dfa, len(self.automata))
+        if number == len(self.automata):
+            self.automata.append(dfa)
+        return number
+
+    def ahead(self, index: int, before: int) -> int:
+        """The automaton of what a look wants ahead."""
+        return self._ahead[index, before]
+
+
+def determinise_with_looks(
+    nfa: Nfa, start: int, table: LookTable, before: int, absorbing: int
+) -> tuple[list[Row], list[int]]:
+    """Rows and labels, minimal, of a pattern with looks."""
+    runs = _Runs(nfa, table, absorbing)
+    rows, finals = runs.build(start, before)
+    small, labels = canonical(rows, [0 if final else -1 for final in finals])
+    return over_symbols(small, runs.parts), labels
+
+
+class _Runs:
+    """One run of the construction."""
+
+    def __init__(self, nfa: Nfa, table: LookTable, absorbing: int) -> None:
+        self._nfa = nfa
+        self._table = table
+        self._absorbing = absorbing
+        self._followed = sorted(set(table.behind.values()))
+        self._place = {number: place for place, number in enumerate(self._followed)}
+        charsets: dict[Ranges, int] = {charset: number for number, charset in enumerate(nfa.charsets)}
+        for charset in (SCALAR_VALUES, WORD):
+            charsets.setdefault(charset, len(charsets))
+        for dfa in table.automata:
+            for row in dfa.rows:
+                for ranges in _by_target(row).values():
+                    charsets.setdefault(ranges, len(charsets))
+        self.parts, self._members = atoms(list(charsets))
+        self._samples = [ranges[0][0] for ranges in self.parts]
+        self._is_word = [contains(WORD, sample) for sample in self._samples]
+        self._moves: dict[tuple[int, int, int], int] = {}
+
+    def build(self, start: int, before: int) -> tuple[list[list[Edge]], list[bool]]:
+        """Rows over classes of symbols, and whether a text may end."""
+        first: _Key = (frozenset([(start, _NO_DUTIES)]), before, (0,) * len(self._followed))
+        numbers = {first: 0}
+        order = [first]
+        rows: list[list[Edge]] = []
+        finals: list[bool] = []
+        check = current_budget().check_states
+        size = 0
+        for runs, side, behind in order:
+            size += len(runs)
+            check(max(len(order), size // SIZE_PER_STATE))
+            finals.append(self._may_end(self._closure(runs, side, Side.EDGE, behind)))
+            row: list[Edge] = []
+            for part, following in self._successors(runs, side, behind).items():
+                ahead = Side.WORD if self._is_word[part] else Side.OTHER
+                now = tuple(
+                    [self._move(number, at, part) for number, at in zip(self._followed, behind, strict=True)]
+                )
+                successor: _Key = (following, ahead, now)
+                if (self._absorbing, _NO_DUTIES) in following:
+                    successor = (frozenset([(self._absorbing, _NO_DUTIES)]), Side.OTHER, first[2])
+                number = numbers.setdefault(successor, len(order))
+                if number == len(order):
+                    order.append(successor)
+                row.append((part, part, number))
+            row.sort()
+            size += len(row)
+            rows.append(row)
+        return rows, finals
+
+    def _move(self, number: int, state: int, part: int) -> int:
+        """The state of an automaton behind a symbol of a part, -1 where there is none."""
+        if state < 0:
+            return -1
+        key = (number, state, part)
+        known = self._moves.get(key)
+        if known is None:
+            known = self._moves[key] = self._table.automata[number].step(state, self._samples[part])
+        return known
+
+    def _closure(self, runs: Iterable[_Run], before: int, ahead: int, behind: tuple[int, ...]) -> set[_Run]:
+        """All runs that steps without a symbol lead to."""
+        seen = set(runs)
+        stack = list(seen)
+        check_time = current_budget().check_time
+        while stack:
+            state, duties = stack.pop()
+            for target, condition in self._nfa.steps[state]:
+                now: frozenset[_Duty] | None = duties
+                if condition >= FIRST_LOOK:
+                    now = self._with_look(condition - FIRST_LOOK, duties, before, behind)
+                elif condition and not holds(condition, before, ahead):
+                    now = None
+                if now is not None and (target, now) not in seen:
+                    seen.add((target, now))
+                    stack.append((target, now))
+            if not len(seen) & 1023:
+                check_time()
+        return seen
+
+    def _with_look(
+        self, index: int, duties: frozenset[_Duty], before: int, behind: tuple[int, ...]
+    ) -> frozenset[_Duty] | None:
+        """The duties behind a step that looks; None where it fails."""
+        followed = self._table.behind.get(index)
+        if followed is not None:
+            state = behind[self._place[followed]]
+            return duties if state >= 0 and self._table.automata[followed].finals[state] else None
+        number = self._table.ahead(index, before)
+        dfa = self._table.automata[number]
+        if dfa.is_everything:
+            return duties
+        return None if dfa.is_empty else duties | {(number, 0)}
+
+    def _may_end(self, runs: Iterable[_Run]) -> bool:
+        """Whether the text may end here."""
+        return any(
+            self._nfa.labels[state] >= 0
+            and all(self._table.automata[number].finals[at] for number, at in duties)
+            for state, duties in runs
+        )
+
+    def _successors(
+        self, runs: frozenset[_Run], before: int, behind: tuple[int, ...]
+    ) -> dict[int, frozenset[_Run]]:
+        """The runs behind one more symbol, by part of the symbols; parts without any are left out."""
+        found: dict[int, dict[int, set[frozenset[_Duty]]]] = {}
+        for side in (Side.WORD, Side.OTHER):
+            wants_word = side == Side.WORD
+            for state, duties in self._closure(runs, before, side, behind):
+                for charset, target in self._nfa.edges[state]:
+                    for part in self._members[charset]:
+                        if self._is_word[part] == wants_word:
+                            found.setdefault(part, {}).setdefault(target, set()).add(duties)
+        out: dict[int, frozenset[_Run]] = {}
+        for part, by_target in found.items():
+            kept = [
+                (target, duties)
+                for target, choices in by_target.items()
+                for duties in self._least(choices, part)
+            ]
+            if kept:
+                out[part] = frozenset(kept)
+        return out
+
+    def _least(self, choices: set[frozenset[_Duty]], part: int) -> list[frozenset[_Duty]]:
+        """Choices of duties behind a symbol, without those that are another choice and more."""
+        moved = {now for duties in choices if (now := self._kept(duties, part)) is not None}
+        if _NO_DUTIES in moved:
+            return [_NO_DUTIES]
+        return [now for now in moved if not any(other < now for other in moved)]
+
+    def _kept(self, duties: frozenset[_Duty], part: int) -> frozenset[_Duty] | None:
+        """The duties behind one more symbol; None where one cannot be kept."""
+        out: set[_Duty] = set()
+        for number, state in duties:
+            target = self._move(number, state, part)
+            if target < 0:
+                return None
+            if not self._table.automata[number].is_universal(target):
+                out.add((number, target))
+        return frozenset(out)
+
+
+def _by_target(row: Row) -> dict[int, Ranges]:
+    """Edges of a state as sets of symbols, by the state they lead to."""
+    out: dict[int, Ranges] = {}
+    for first, last, target in row:
+        out[target] = (*out.get(target, ()), (first, last))
+    return out
+
+
+def _minds_what_is_before(node: Node) -> bool:
+    """Whether a part may depend on what is in front of a place."""
+    return isinstance(node, Assertion) and node.condition != Condition.AT_END

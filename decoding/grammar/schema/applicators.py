@@ -1,0 +1,368 @@
+"""Translates keywords that apply schemas to members, to items or, like `anyOf` and `$ref`, to the value.
+
+The bounds on how many members and items there are stand with them. `texts_of` tells what a formula says of
+strings alone: keys, about which `propertyNames` speaks, are strings.
+"""
+
+from __future__ import annotations
+
+from decoding.grammar.compile_options import AutomatonLimitError
+from decoding.grammar.errors import SchemaLimitError, UnsupportedSchemaError
+from decoding.grammar.regular.text_set import TextSet
+from decoding.grammar.schema.formula import (
+    ANYTHING,
+    NOTHING,
+    And,
+    Contains,
+    ExactlyOne,
+    Formula,
+    ItemCount,
+    Items,
+    JsonType,
+    Not,
+    Or,
+    Place,
+    Properties,
+    PropertyCount,
+    PropertyNames,
+    Reference,
+    Required,
+    TextFromHole,
+    TextIn,
+    TypeIs,
+    UniqueItems,
+)
+from decoding.grammar.schema.scalar_keywords import ANY, OBJECT, TYPES, count
+from decoding.grammar.schema.schema_document import Json, pointer_step
+from decoding.grammar.schema.translation import Schema, Scope, Translation, pattern_dfa
+
+_NO_OBJECT = TYPES[ANY & ~OBJECT]
+
+
+def properties(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+    """`properties`, `patternProperties` and `additionalProperties`."""
+    named: list[tuple[str, Formula]] = []
+    if "properties" in schema:
+        base = f"{pointer}/properties/"
+        for number, (name, inner) in enumerate(schema["properties"].items()):
+            if number & 255 == 255:
+                t.budget.check_time()
+            named.append((name, t.formula(inner, base + pointer_step(name), scope)))
+    patterns = []
+    if "patternProperties" in schema:
+        base = f"{pointer}/patternProperties/"
+        for pattern, inner in schema["patternProperties"].items():
+            t.budget.check_time()
+            place = base + pointer_step(pattern)
+            keys = pattern_dfa(pattern, "patternProperties", place)
+            patterns.append((keys, t.formula(inner, place, scope)))
+    says_additional = "additionalProperties" in schema
+    additional: Formula = ANYTHING
+    if says_additional:
+        additional = t.formula(schema["additionalProperties"], f"{pointer}/additionalProperties", scope)
+    if not named and not patterns and additional == ANYTHING and not says_additional:
+        return ANYTHING
+    place_of = Place(keyword, f"{pointer}/{keyword}")
+    return Properties(tuple(named), tuple(patterns), additional, says_additional, place_of)
+
+
+def required(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+    """`required`."""
+    names = schema["required"]
+    return Required(tuple(names), Place("required", f"{pointer}/required")) if names else ANYTHING
+
+
+def property_count(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+    """`minProperties` and `maxProperties`."""
+    least = count(schema, "minProperties", pointer) or 0
+    most = count(schema, "maxProperties", pointer)
+    if not least and most is None:
+        return ANYTHING
+    return PropertyCount(least, most, Place(keyword, f"{pointer}/{keyword}"))
+
+
+def property_names(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+    """`propertyNames`."""
+    if t.only_texts:
+        return ANYTHING
+    place = Place("propertyNames", f"{pointer}/propertyNames")
+    names = t.formula(schema["propertyNames"], place.pointer, scope)
+    try:
+        allowed = texts_of(names, t, place)
+    except AutomatonLimitError as error:
+        raise SchemaLimitError(place.keyword, place.pointer, str(error)) from None
+    return ANYTHING if allowed.is_everything else PropertyNames(allowed, place)
+
+
+def dependent_required(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+    """`dependentRequired`."""
+    return And(
+        tuple(
+            _requires(name, needed, Place(keyword, f"{pointer}/{keyword}/{pointer_step(name)}"))
+            for name, needed in schema[keyword].items()
+            if needed
+        )
+    )
+
+
+def _requires(name: str, needed: list[str], place: Place) -> Formula:
+    absent = Not(Required((name,), place), place)
+    return Or((absent, Required(tuple(needed), place)), place)
+
+
+def dependent_schemas(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+    """`dependentSchemas`."""
+    parts = []
+    for name, inner in schema[keyword].items():
+        part = _implies(t, schema, name, inner, f"{pointer}/{keyword}/{pointer_step(name)}", keyword, scope)
+        if part != ANYTHING:
+            parts.append(part)
+    return And(tuple(parts))
+
+
+def dependencies(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+    """`dependencies` of older drafts: of names or of schemas."""
+    parts = []
+    for name, inner in schema[keyword].items():
+        place = f"{pointer}/{keyword}/{pointer_step(name)}"
+        if not isinstance(inner, list):
+            part = _implies(t, schema, name, inner, place, keyword, scope)
+        elif inner:
+            part = _requires(name, inner, Place(keyword, place))
+        else:
+            continue
+        if part != ANYTHING:
+            parts.append(part)
+    return And(tuple(parts))
+
+
+def _implies(
+    t: Translation, schema: Schema, name: str, inner: Json, pointer: str, keyword: str, scope: Scope
+) -> Formula:
+    """An object that has the property is as `inner` says."""
+    then = t.formula(inner, pointer, scope)
+    if then == ANYTHING:
+        return ANYTHING
+    place = Place(keyword, pointer)
+    absent = Not(Required((name,), place), place)
+    parts: list[Formula] = [] if schema.get("type") == "object" else [_NO_OBJECT]
+    parts.append(absent)
+    if then != NOTHING:
+        parts.append(then)
+    return Or(tuple(parts), place)
+
+
+def items(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+    """`prefixItems` and `items`, or `items` and `additionalItems` of older drafts."""
+    first_of, rest_of = item_keywords(schema, scope)
+    prefix: tuple[Formula, ...] = ()
+    if first_of is not None:
+        prefix = tuple(
+            t.formula(inner, f"{pointer}/{first_of}/{n}", scope) for n, inner in enumerate(schema[first_of])
+        )
+    rest: Formula = ANYTHING
+    if rest_of is not None:
+        rest = t.formula(schema[rest_of], f"{pointer}/{rest_of}", scope)
+    while prefix and prefix[-1] == rest:
+        prefix = prefix[:-1]
+    if not prefix and rest == ANYTHING:
+        return ANYTHING
+    return Items(prefix, rest, Place(keyword, f"{pointer}/{keyword}"))
+
+
+def item_keywords(schema: Schema, scope: Scope) -> tuple[str | None, str | None]:
+    """The keywords that speak of the first items and of all others, where they are there and mean it."""
+    if isinstance(schema.get("items"), list):
+        return "items", "additionalItems" if "additionalItems" in schema else None
+    known = scope.resource.dialect.keywords
+    first = "prefixItems" if "prefixItems" in schema and "prefixItems" in known else None
+    return first, "items" if "items" in schema else None
+
+
+def item_count(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+    """`minItems` and `maxItems`."""
+    least = count(schema, "minItems", pointer) or 0
+    most = count(schema, "maxItems", pointer)
+    if not least and most is None:
+        return ANYTHING
+    return ItemCount(least, most, Place(keyword, f"{pointer}/{keyword}"))
+
+
+def contains(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+    """`contains` with `minContains` and `maxContains`."""
+    least, most = contains_bounds(schema, pointer, scope)
+    if not least and most is None:
+        return ANYTHING
+    place = Place("contains", f"{pointer}/contains")
+    item = t.formula(schema["contains"], place.pointer, scope)
+    if most is None or not t.is_inexact:
+        return Contains(item, least, most, place)
+    possible = t.formula(schema["contains"], place.pointer, t.flipped(scope))
+    return And((Contains(item, least, None, place), Contains(possible, 0, most, place)))
+
+
+def contains_bounds(schema: Schema, pointer: str, scope: Scope) -> tuple[int, int | None]:
+    """How many items must and may be as `contains` says."""
+    if "minContains" not in scope.resource.dialect.keywords:
+        return 1, None
+    least = count(schema, "minContains", pointer)
+    return 1 if least is None else least, count(schema, "maxContains", pointer)
+
+
+def unique_items(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+    """`uniqueItems`."""
+    wanted: Json = schema["uniqueItems"]
+    return UniqueItems(Place("uniqueItems", f"{pointer}/uniqueItems")) if wanted else ANYTHING
+
+
+def reference(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+    """`$ref`, `$dynamicRef` and `$recursiveRef`."""
+    return t.reference(t.referred(schema, keyword, pointer, scope), scope)
+
+
+def all_of(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+    """`allOf`."""
+    parts: list[Formula] = []
+    for part in branches(t, schema, keyword, pointer, scope):
+        parts += part.parts if isinstance(part, And) else (part,)
+    return parts[0] if len(parts) == 1 else And(tuple(parts))
+
+
+def any_of(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+    """`anyOf`."""
+    parts = [part for part in branches(t, schema, keyword, pointer, scope) if part != NOTHING]
+    if ANYTHING in parts:
+        return ANYTHING
+    if len(parts) < 2:
+        return parts[0] if parts else NOTHING
+    return Or(tuple(parts), Place("anyOf", f"{pointer}/anyOf"))
+
+
+def one_of(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+    """`oneOf`."""
+    parts = [part for part in branches(t, schema, keyword, pointer, scope) if part != NOTHING]
+    if len(parts) < 2:
+        return parts[0] if parts else NOTHING
+    place = Place("oneOf", f"{pointer}/oneOf")
+    if not t.is_inexact:
+        return ExactlyOne(tuple(parts), place)
+    if scope.outer:
+        return Or(tuple(parts), place)
+    # A part that does not hold for a text of its format that is not known must not make another part the only
+    # one: one holds for sure, and of those that possibly hold there is only one.
+    possible = [part for part in branches(t, schema, keyword, pointer, t.flipped(scope)) if part != NOTHING]
+    if parts == possible:
+        return ExactlyOne(tuple(parts), place)
+    return And((Or(tuple(parts), place), ExactlyOne(tuple(possible), place)))
+
+
+def branches(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> list[Formula]:
+    """The formulas of an array of schemas."""
+    t.budget.check_time()
+    base = f"{pointer}/{keyword}/"
+    return [t.formula(inner, f"{base}{n}", scope) for n, inner in enumerate(schema[keyword])]
+
+
+def negation(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+    """`not`."""
+    place = Place("not", f"{pointer}/not")
+    return negated(t.formula(schema["not"], place.pointer, t.flipped(scope)), place)
+
+
+def negated(formula: Formula, place: Place) -> Formula:
+    """Not this one."""
+    if formula == ANYTHING:
+        return NOTHING
+    if formula == NOTHING:
+        return ANYTHING
+    return formula.part if isinstance(formula, Not) else Not(formula, place)
+
+
+def conditional(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+    """`if`, `then` and `else`, as two cases that exclude each other."""
+    if "then" not in schema and "else" not in schema:
+        return ANYTHING
+    place = Place("if", f"{pointer}/if")
+    asked = t.formula(schema["if"], place.pointer, scope)
+    then, otherwise = (
+        t.formula(schema[name], f"{pointer}/{name}", scope) if name in schema else ANYTHING
+        for name in ("then", "else")
+    )
+    if then == otherwise:
+        return then
+    if t.is_inexact:
+        refused = negated(t.formula(schema["if"], place.pointer, t.flipped(scope)), place)
+    else:
+        refused = negated(asked, place)
+    cases = [both(asked, then), both(refused, otherwise)]
+    cases = [case for case in cases if case != NOTHING]
+    return cases[0] if len(cases) == 1 else Or(tuple(cases), place)
+
+
+def both(one: Formula, other: Formula) -> Formula:
+    """Both of two formulas."""
+    if one == NOTHING or other == NOTHING:
+        return NOTHING
+    parts = (
+        *(one.parts if isinstance(one, And) else (one,)),
+        *(other.parts if isinstance(other, And) else (other,)),
+    )
+    return parts[0] if len(parts) == 1 else And(parts)
+
+
+def texts_of(formula: Formula, t: Translation, place: Place, open_targets: tuple[str, ...] = ()) -> TextSet:
+    """The texts that a formula lets through.
+
+    Args:
+        formula: Of a schema for keys.
+        t: Resolves references.
+        place: Where the schema is asked for, for errors.
+        open_targets: References that are being followed.
+
+    Raises:
+        UnsupportedSchemaError: keys would come out of an index, or a reference leads back to itself.
+        AutomatonLimitError: the set needs too many states.
+    """
+    t.budget.check_time()
+    if isinstance(formula, TextIn):
+        return formula.texts
+    if isinstance(formula, TypeIs):
+        return TextSet.everything() if formula.types & JsonType.STRING else TextSet.nothing()
+    if isinstance(formula, And | Or | ExactlyOne):
+        return _joined(formula, [texts_of(part, t, place, open_targets) for part in formula.parts])
+    if isinstance(formula, Not):
+        return ~texts_of(formula.part, t, place, open_targets)
+    if isinstance(formula, Reference):
+        return _followed(formula.target, t, place, open_targets)
+    if isinstance(formula, TextFromHole):
+        raise UnsupportedSchemaError(
+            place.keyword, formula.place.pointer, "keys cannot be taken from an index"
+        )
+    return TextSet.everything()
+
+
+def _joined(formula: And | Or | ExactlyOne, parts: list[TextSet]) -> TextSet:
+    if isinstance(formula, And):
+        joined = TextSet.everything()
+        for part in parts:
+            joined = joined & part
+        return joined
+    once, twice = TextSet.nothing(), TextSet.nothing()
+    for part in parts:
+        twice = twice | (once & part)
+        once = once | part
+    return once if isinstance(formula, Or) else once - twice
+
+
+def _followed(target: str, t: Translation, place: Place, open_targets: tuple[str, ...]) -> TextSet:
+    if target in open_targets:
+        raise UnsupportedSchemaError(
+            place.keyword, place.pointer, "a reference leads back to itself without looking into the value"
+        )
+    spot, scope = t.targets[target]
+    was_only_texts, t.only_texts = t.only_texts, True
+    try:
+        formula = t.formula(spot.schema, spot.pointer, scope)
+    finally:
+        t.only_texts = was_only_texts
+    return texts_of(formula, t, place, (*open_targets, target))

@@ -1,0 +1,451 @@
+"""Defines the shapes of arrays: items by place, items that are counted, and scalars that must differ.
+
+Items are counted for `contains` with its bounds, and for what negations ask. Where items must differ, the
+cheapest assignment of different values to places tells how short an array can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import product
+from typing import TYPE_CHECKING, NamedTuple
+
+from decoding.grammar.leaves.distinct_leaf import SOME_TEXT, DistinctLeaf, Texts
+from decoding.grammar.leaves.leaf import Leaf
+from decoding.grammar.schema.members import ENDLESS
+from decoding.grammar.shapes import Option, ValueNode
+
+if TYPE_CHECKING:
+    from decoding.grammar.leaves.leaf_factory import Leaves
+
+
+class ListShape:
+    """Items by place (`decoding.grammar.shapes.ArrayShape`).
+
+    Progress is the number of items written; without an upper bound, counted no further than it matters.
+
+    Args:
+        prefix: Values of the first items.
+        rest: Value of all others; None where `most` leaves no room for them.
+        least: Fewest items.
+        most: Most items; None is no bound.
+    """
+
+    __slots__ = ("_after_prefix", "_last", "_least", "_most", "_options", "_prefix", "_rest", "_sizes")
+
+    def __init__(
+        self, prefix: tuple[ValueNode, ...], rest: ValueNode | None, least: int, most: int | None
+    ) -> None:
+        self._prefix = prefix
+        self._rest = rest
+        self._least = least
+        self._most = most
+        self._last = 0
+        self._sizes: list[int] = []
+        self._after_prefix = 0
+        self._options: dict[int, tuple[Option, ...]] = {}
+
+    def cost(self) -> int:
+        """Fewest bytes of such an array, as far as its items' values are known."""
+        size = sum(self._value(place).shortest + 1 for place in range(min(self._least, len(self._prefix))))
+        more = self._least - len(self._prefix)
+        if more > 0:
+            size += more * (self._value(len(self._prefix)).shortest + 1)
+        return size + 1 + (size == 0) if size < ENDLESS else ENDLESS
+
+    def seal(self) -> None:
+        """Settle, once all values are known, how long the arrays can be."""
+        prefix = len(self._prefix)
+        for place in range(prefix + 1):
+            if self._most is not None and self._most <= place:
+                break
+            if self._value(place).shortest >= ENDLESS:
+                self._most = place
+                break
+        self._last = max(prefix, self._least) if self._most is None else self._most
+        tail = max(self._least - prefix, 0)
+        size = tail * (self._value(prefix).shortest + 1) + 1 if tail else 1
+        sizes = [size]
+        for place in range(prefix - 1, -1, -1):
+            if place < self._least:
+                size += self._value(place).shortest + 1
+            sizes.append(size)
+        sizes.reverse()
+        self._sizes = sizes
+
+    def _value(self, place: int) -> ValueNode:
+        if place < len(self._prefix):
+            return self._prefix[place]
+        return _NOTHING if self._rest is None else self._rest
+
+    def start(self) -> Hashable:
+        """Progress behind `[`."""
+        return 0
+
+    def can_close(self, progress: Hashable) -> bool:
+        """Whether `]` may follow."""
+        return progress >= self._least  # type: ignore[operator]
+
+    def items(self, progress: Hashable) -> tuple[Option, ...]:
+        """What the next item may be."""
+        place: int = progress  # type: ignore[assignment]
+        options = self._options.get(place)
+        if options is None:
+            if place == self._most:
+                options = ()
+            else:
+                options = (Option(self._value(place), min(place + 1, self._last)),)
+            self._options[place] = options
+        return options
+
+    def after_value(self, progress: Hashable, label: int) -> Hashable:
+        """Progress once the value is written."""
+        return progress
+
+    def shortest(self, progress: Hashable) -> int:
+        """Fewest bytes that close the array from between two items."""
+        place: int = progress  # type: ignore[assignment]
+        prefix = len(self._prefix)
+        if place <= prefix:
+            size = self._sizes[place]
+        else:
+            size = max(self._least - place, 0) * (self._value(prefix).shortest + 1) + 1
+        return size - 1 if place == 0 and self._least else size
+
+
+_NOTHING = ValueNode(shortest=ENDLESS)
+
+
+class ItemCounter(NamedTuple):
+    """Bounds on how many items are of a kind; None is no bound."""
+
+    least: int
+    most: int | None
+
+    @property
+    def top(self) -> int:
+        """As far as it is counted."""
+        return self.least if self.most is None else self.most
+
+
+class ArrayProgress(NamedTuple):
+    """How far an array is.
+
+    Attributes:
+        place: Items so far, counted no further than it matters.
+        counts: Items of every counted kind, likewise.
+    """
+
+    place: int
+    counts: tuple[int, ...]
+
+
+class QuotaArrayShape:
+    """Items by place, some of them counted (`decoding.grammar.shapes.ArrayShape`).
+
+    Args:
+        places: For every place ways to fill it, each with what it adds to the counters; the last place stands
+            for all that follow. Of a counter with an upper bound every way says truly whether it counts; of
+            others an item may count for less than it could.
+        counters: What is counted.
+        least: Fewest items.
+        most: Most items; None is no bound.
+    """
+
+    __slots__ = ("_counters", "_last", "_least", "_most", "_options", "_places", "_sizes", "_tops")
+
+    def __init__(
+        self,
+        places: Sequence[Sequence[tuple[tuple[int, ...], ValueNode]]],
+        counters: Sequence[ItemCounter],
+        least: int,
+        most: int | None,
+    ) -> None:
+        self._places = [list(ways) for ways in places]
+        self._counters = list(counters)
+        self._least = least
+        self._most = most
+        self._last = max(len(places) - 1, least, 1) if most is None else most
+        self._tops = [counter.top for counter in counters]
+        self._sizes: dict[ArrayProgress, int] = {}
+        self._options: dict[ArrayProgress, tuple[Option, ...]] = {}
+
+    def num_states(self) -> int:
+        """How many progresses there are."""
+        states = self._last + 1
+        for top in self._tops:
+            states *= top + 1
+        return states
+
+    def cost(self) -> int:
+        """Fewest bytes of such an array, as far as its items' values are known."""
+        self._sizes = self._completions()
+        size = self._sizes[self.start()]
+        return size + 1 if size < ENDLESS else ENDLESS
+
+    def seal(self) -> None:
+        """Settle, once all values are known, what closes the array from where."""
+        self._sizes = self._completions()
+
+    def start(self) -> ArrayProgress:
+        """Progress behind `[`."""
+        return ArrayProgress(0, (0,) * len(self._counters))
+
+    def can_close(self, progress: Hashable) -> bool:
+        """Whether `]` may follow."""
+        now: ArrayProgress = progress  # type: ignore[assignment]
+        if now.place < self._least:
+            return False
+        return all(count >= counter.least for count, counter in zip(now.counts, self._counters, strict=True))
+
+    def items(self, progress: Hashable) -> tuple[Option, ...]:
+        """What the next item may be."""
+        now: ArrayProgress = progress  # type: ignore[assignment]
+        options = self._options.get(now)
+        if options is None:
+            options = tuple(
+                Option(value, after)
+                for value, after in self._ways(now)
+                if value.shortest < ENDLESS and self._sizes[after] < ENDLESS
+            )
+            self._options[now] = options
+        return options
+
+    def after_value(self, progress: Hashable, label: int) -> Hashable:
+        """Progress once the value is written."""
+        return progress
+
+    def shortest(self, progress: Hashable) -> int:
+        """Fewest bytes that close the array from between two items."""
+        return self._sizes[progress]  # type: ignore[index]
+
+    def _ways(self, now: ArrayProgress) -> list[tuple[ValueNode, ArrayProgress]]:
+        """Ways to write one more item, possible or not."""
+        if now.place == self._most:
+            return []
+        place = min(now.place + 1, self._last)
+        ways = []
+        for counted, value in self._places[min(now.place, len(self._places) - 1)]:
+            counts = [count + more for count, more in zip(now.counts, counted, strict=True)]
+            # Where enough has been counted, the way that does not count allows all that this one does.
+            if all(count <= top for count, top in zip(counts, self._tops, strict=True)):
+                ways.append((value, ArrayProgress(place, tuple(counts))))
+        return ways
+
+    def _completions(self) -> dict[ArrayProgress, int]:
+        """Fewest bytes to the closing bracket from everywhere.
+
+        Every item moves on, or stays where moving on no longer matters; from the end, one pass suffices.
+        """
+        sizes: dict[ArrayProgress, int] = {}
+        ranges = [range(top, -1, -1) for top in self._tops]
+        for place in range(self._last, -1, -1):
+            for counts in product(*ranges):
+                now = ArrayProgress(place, counts)
+                best = 1 if self.can_close(now) else ENDLESS
+                for value, after in self._ways(now):
+                    if after != now:
+                        best = min(best, (place > 0) + value.shortest + sizes[after])
+                sizes[now] = min(best, ENDLESS)
+        return sizes
+
+
+MAX_LEAST = 64
+"""Most items that may be required to differ: all of them are looked for before the first is written."""
+
+
+class UniqueProgress(NamedTuple):
+    """How far an array is: items so far, and the labels of their texts."""
+
+    place: int
+    used: frozenset[int]
+
+
+class UniqueArrayShape:
+    """Scalars by place, each written once at most (`decoding.grammar.shapes.ArrayShape`).
+
+    What has been written is remembered by the labels of texts, so that values must have one spelling each.
+
+    Args:
+        leaves: Of the vocabulary.
+        places: Leaves for every place, none where it can have no value; the last place is that of all others.
+        least: Fewest items.
+        most: Most items; None is no bound.
+    """
+
+    __slots__ = ("_cheap", "_factory", "_least", "_most", "_options", "_places", "_remaining", "_sizes")
+
+    def __init__(
+        self, leaves: Leaves, places: Sequence[tuple[Leaf, ...]], least: int, most: int | None
+    ) -> None:
+        texts = Texts()
+        self._factory = leaves
+        # Where all places have the same leaves and texts never run out, which ones are written decides
+        # nothing but that they are not written again.
+        are_alike = len(places) == 1
+        self._places = [
+            tuple(leaves.remembering(leaf, texts, are_alike) for leaf in place) for place in places
+        ]
+        self._least = least
+        self._most = most
+        self._cheap: dict[tuple[int, frozenset[int]], list[tuple[int, int]]] = {}
+        self._remaining: dict[tuple[int, frozenset[int]], tuple[DistinctLeaf, ...]] = {}
+        self._sizes: dict[UniqueProgress, int] = {}
+        self._options: dict[UniqueProgress, tuple[Option, ...]] = {}
+
+    def cost(self) -> int:
+        """Fewest bytes of such an array."""
+        size = self.shortest(self.start())
+        return size + 1 if size < ENDLESS else ENDLESS
+
+    def seal(self) -> None:
+        """Nothing is left to settle: scalars are known from the start."""
+
+    def start(self) -> UniqueProgress:
+        """Progress behind `[`."""
+        return UniqueProgress(0, frozenset())
+
+    def can_close(self, progress: Hashable) -> bool:
+        """Whether `]` may follow."""
+        return progress.place >= self._least  # type: ignore[attr-defined,no-any-return]
+
+    def items(self, progress: Hashable) -> tuple[Option, ...]:
+        """What the next item may be: a value that is not there yet and leaves enough for those behind it."""
+        now: UniqueProgress = progress  # type: ignore[assignment]
+        options = self._options.get(now)
+        if options is None:
+            leaves: tuple[DistinctLeaf, ...] = ()
+            if now.place != self._most:
+                kind = self._kind(now.place)
+                leaves = self._leaves(kind, now.used | self._kept_for_others(now))
+            options = ()
+            if leaves:
+                value = ValueNode(leaves, (), (), min(len(leaf.shortest(0)) for leaf in leaves))
+                options = (Option(value, UniqueProgress(now.place + 1, now.used)),)
+            self._options[now] = options
+        return options
+
+    def after_value(self, progress: Hashable, label: int) -> Hashable:
+        """Progress once the value is written: its text is used up."""
+        now: UniqueProgress = progress  # type: ignore[assignment]
+        return now if label == SOME_TEXT else UniqueProgress(now.place, now.used | {label})
+
+    def shortest(self, progress: Hashable) -> int:
+        """Fewest bytes that close the array from between two items."""
+        now: UniqueProgress = progress  # type: ignore[assignment]
+        size = self._sizes.get(now)
+        if size is None:
+            size = self._sizes[now] = self._completion(now)
+        return size
+
+    def _kind(self, place: int) -> int:
+        return min(place, len(self._places) - 1)
+
+    def _completion(self, now: UniqueProgress) -> int:
+        more = self._least - now.place
+        if more <= 0:
+            return 1
+        if self._most is not None and self._least > self._most:
+            return ENDLESS
+        kinds = [self._kind(place) for place in range(now.place, self._least)]
+        if kinds[0] == kinds[-1]:
+            cheap = self._cheapest(kinds[0], now.used, more)
+            size = sum(size for size, _ in cheap) if len(cheap) == more else ENDLESS
+        else:
+            choices = [
+                {label: size for size, label in self._cheapest(kind, now.used, more)} for kind in kinds
+            ]
+            assigned = cheapest_assignment(choices)
+            size = ENDLESS if assigned is None else assigned
+        return size + more + (now.place > 0) if size < ENDLESS else ENDLESS
+
+    def _kept_for_others(self, now: UniqueProgress) -> frozenset[int]:
+        """Values that must be left to the places behind the next one."""
+        behind = range(now.place + 1, self._least)
+        if not behind or self._kind(now.place) == self._kind(behind[-1]):
+            return frozenset()
+        candidates = {
+            label for place in behind for _, label in self._cheapest(self._kind(place), now.used, len(behind))
+        }
+        return frozenset(
+            label
+            for label in candidates
+            if self.shortest(UniqueProgress(now.place + 1, now.used | {label})) >= ENDLESS
+        )
+
+    def _leaves(self, kind: int, used: frozenset[int]) -> tuple[DistinctLeaf, ...]:
+        """The leaves of a place without what has been written."""
+        found = self._remaining.get((kind, used))
+        if found is None:
+            without = [self._factory.excluding(leaf, used) for leaf in self._places[kind]]
+            found = tuple(leaf for leaf in without if leaf is not None)
+            self._remaining[kind, used] = found
+        return found
+
+    def _cheapest(self, kind: int, used: frozenset[int], number: int) -> list[tuple[int, int]]:
+        """The shortest values of a place that are left, at most so many, with their labels."""
+        known = self._cheap.setdefault((kind, used), [])
+        taken = used.union(label for _, label in known)
+        while len(known) < number:
+            best: tuple[int, int] | None = None
+            for leaf in self._leaves(kind, taken):
+                text = leaf.shortest(0)
+                if best is None or len(text) < best[0]:
+                    best = len(text), _label(leaf, text)
+            if best is None:
+                break
+            known.append(best)
+            taken |= {best[1]}
+        return known[:number]
+
+
+def _label(leaf: Leaf, text: bytes) -> int:
+    state = 0
+    for byte in text:
+        state = leaf.step(state, byte)
+    return leaf.label(state)
+
+
+def cheapest_assignment(choices: Sequence[Mapping[int, int]]) -> int | None:
+    """Give every place a value of its own, as cheaply as possible.
+
+    Places are added one by one; each may push others on to other values along the cheapest path.
+
+    Args:
+        choices: For every place its values with their costs.
+
+    Returns:
+        The total cost; None if there are not enough values.
+    """
+    owner: dict[int, int] = {}
+    for place in range(len(choices)):
+        if not _add(choices, owner, place):
+            return None
+    return sum(choices[place][value] for value, place in owner.items())
+
+
+def _add(choices: Sequence[Mapping[int, int]], owner: dict[int, int], place: int) -> bool:
+    """Give one more place a value."""
+    cost: dict[int, int] = {}
+    source: dict[int, int] = {}
+    queue = [(place, 0)]
+    for taker, spent in queue:  # grows while it is read: costs only fall
+        for value, price in choices[taker].items():
+            total = spent + price
+            if owner.get(value) != taker and total < cost.get(value, total + 1):
+                cost[value] = total
+                source[value] = taker
+                if value in owner:
+                    loser = owner[value]
+                    queue.append((loser, total - choices[loser][value]))
+    free = [value for value in cost if value not in owner]
+    if not free:
+        return False
+    value = min(free, key=lambda candidate: cost[candidate])
+    held = {taken: of for of, taken in owner.items()}
+    while True:
+        taker = source[value]
+        owner[value] = taker
+        if taker == place:
+            return True
+        value = held[taker]

@@ -1,0 +1,525 @@
+"""Expands formulas to alternatives per type: what holds at one place is worked out, members stay as they are.
+
+Cases that contradict themselves at sight are left out, so that products and `oneOf` stay small. What is found
+so is surely empty; what is not found may be empty all the same, and the fixpoint over the finished graph
+tells. Discriminators are what it is for: a required member with different constants, a required key that is
+forbidden, different types.
+"""
+
+from __future__ import annotations
+
+from weakref import proxy
+
+from decoding.grammar.compile_options import current_budget
+from decoding.grammar.errors import SchemaLimitError, UnsupportedSchemaError
+from decoding.grammar.regular.number_set import NumberSet
+from decoding.grammar.schema.atoms import Atoms, Formulas, Negation, negated_atom
+from decoding.grammar.schema.cases import (
+    ALL_CASES,
+    ALL_NUMBERS,
+    ALL_TEXTS,
+    ANY_ARRAY,
+    ANY_OBJECT,
+    ARRAY,
+    LITERALS,
+    NO_CASES,
+    NUMBER,
+    OBJECT,
+    STRING,
+    ArrayCase,
+    Cases,
+    Conjunction,
+    ItemQuota,
+    ItemRule,
+    MemberQuota,
+    MemberRule,
+    ObjectCase,
+    both_arrays,
+    both_objects,
+    intersection,
+    joined,
+    least_of,
+    only_types,
+    types_of,
+    union,
+)
+from decoding.grammar.schema.formula import (
+    Contains,
+    ExactlyOne,
+    Formula,
+    ItemCount,
+    Items,
+    JsonType,
+    NumberIn,
+    Or,
+    Place,
+    Properties,
+    PropertyCount,
+    PropertyNames,
+    Required,
+    TextFromHole,
+    TextIn,
+    TypeIs,
+    UniqueItems,
+)
+
+ANY_TYPE = int(JsonType.ANY)
+
+
+class _Gathered:
+    """Conditions that hold at once, none of them a choice: at most one case of each container."""
+
+    __slots__ = (
+        "atoms",
+        "holes",
+        "item_rules",
+        "items",
+        "members",
+        "names",
+        "numbers",
+        "quotas",
+        "required",
+        "rules",
+        "texts",
+        "types",
+        "unique",
+    )
+
+    def __init__(self, atoms: Atoms) -> None:
+        self.atoms = atoms
+        self.types = int(JsonType.ANY)
+        self.numbers: list[NumberIn] = []
+        self.texts: list[TextIn] = []
+        self.holes: list[TextFromHole] = []
+        self.rules: list[MemberRule] = []
+        self.required: dict[str, None] = {}
+        self.members: tuple[int, int | None] = (0, None)
+        self.names: list[PropertyNames] = []
+        self.item_rules: list[ItemRule] = []
+        self.items: tuple[int, int | None] = (0, None)
+        self.quotas: list[ItemQuota] = []
+        self.unique: Place | None = None
+
+    def add(self, number: int, atom: Formula | Negation) -> None:
+        """Add one condition."""
+        if isinstance(atom, TypeIs):
+            self.types &= int(atom.types)
+        elif isinstance(atom, Properties):
+            self.rules.append(self.atoms.member_rule(number))
+        elif isinstance(atom, Required):
+            self.required.update(dict.fromkeys(atom.names))
+        elif isinstance(atom, TextIn):
+            self.texts.append(atom)
+        elif isinstance(atom, NumberIn):
+            self.numbers.append(atom)
+        elif isinstance(atom, Items):
+            self.item_rules.append(self.atoms.item_rule(number))
+        elif isinstance(atom, ItemCount):
+            self.items = _narrower(self.items, atom)
+        elif isinstance(atom, PropertyCount):
+            self.members = _narrower(self.members, atom)
+        elif isinstance(atom, PropertyNames):
+            self.names.append(atom)
+        elif isinstance(atom, UniqueItems):
+            self.unique = self.unique or atom.place
+        elif isinstance(atom, Contains):
+            item = self.atoms.conjunction(atom.item)
+            self.quotas.append(ItemQuota(0, item, atom.least, atom.most, atom.place))
+        elif isinstance(atom, TextFromHole):
+            self.holes.append(atom)
+        else:
+            raise TypeError(f"not a condition: {type(atom).__name__}")
+
+    def cases(self) -> Cases:
+        """Everything that was added, at once."""
+        types = self.types
+        numbers = texts = None
+        holes: tuple[TextFromHole, ...] = ()
+        if types & NUMBER:
+            numbers = ALL_NUMBERS
+            for condition in self.numbers:
+                numbers = condition.numbers if numbers is ALL_NUMBERS else numbers & condition.numbers
+            if self.numbers and numbers.is_empty:
+                numbers = None
+        if types & STRING:
+            texts = ALL_TEXTS
+            for part in self.texts:
+                texts = part.texts if texts is ALL_TEXTS else texts & part.texts
+            if self.texts and texts.is_empty:
+                texts = None
+            if self.holes:
+                holes, texts = self._only_hole(texts is ALL_TEXTS), None
+        return Cases(
+            types & LITERALS,
+            numbers,
+            texts,
+            holes,
+            (self._array(),) if types & ARRAY and _possible(self.items) else (),
+            (self._object(),) if types & OBJECT and _possible(self.members, len(self.required)) else (),
+        )
+
+    def _only_hole(self, alone: bool) -> tuple[TextFromHole, ...]:
+        """The hole that strings come from, if nothing else is said of them."""
+        first = self.holes[0]
+        if not alone or any(hole.name != first.name for hole in self.holes):
+            raise UnsupportedSchemaError(
+                first.place.keyword,
+                first.place.pointer,
+                "it cannot be combined with other conditions on strings",
+            )
+        return (first,)
+
+    def _array(self) -> ArrayCase:
+        rules, quotas, (least, most) = self.item_rules, self.quotas, self.items
+        if not rules and not quotas and not least and most is None and self.unique is None:
+            return ANY_ARRAY
+        return ArrayCase(tuple(rules), least, most, tuple(quotas), self.unique)
+
+    def _object(self) -> ObjectCase:
+        least, most = self.members
+        if not self.rules and not self.required and not self.names and not least and most is None:
+            return ANY_OBJECT
+        names = None
+        for part in self.names:
+            names = part.names if names is None else names & part.names
+        return ObjectCase(tuple(self.rules), tuple(self.required), least, most, names)
+
+
+class Expansion:
+    """Turns the formulas of one schema into cases, each once.
+
+    Args:
+        formulas: The schema.
+    """
+
+    __slots__ = ("__weakref__", "_known", "_open", "atoms", "conflicts")
+
+    def __init__(self, formulas: Formulas) -> None:
+        self.atoms = Atoms(formulas)
+        self.conflicts = Conflicts(self)
+        self._known: dict[Conjunction, Cases] = {(): ALL_CASES}
+        self._open: set[Conjunction] = set()
+
+    def cases(self, conjunction: Conjunction) -> Cases:
+        """What a conjunction of atoms allows.
+
+        Raises:
+            UnsupportedSchemaError: something in it cannot be represented.
+            SchemaLimitError: it has too many alternatives.
+            CompileTimeoutError: time is up.
+        """
+        known = self._known.get(conjunction)
+        if known is not None:
+            return known
+        if conjunction in self._open:
+            raise self._endless(conjunction)
+        self._open.add(conjunction)
+        try:
+            known = self._known[conjunction] = self._expanded(conjunction)
+        finally:
+            self._open.discard(conjunction)
+        return known
+
+    def _expanded(self, conjunction: Conjunction) -> Cases:
+        atoms, result = self.atoms, ALL_CASES
+        gathered: _Gathered | None = None
+        context: Cases | None = None
+        for number in conjunction:
+            atom = atoms.list[number]
+            if not isinstance(atom, Or | ExactlyOne | Negation):
+                if gathered is None:
+                    gathered = _Gathered(atoms)
+                gathered.add(number, atom)
+                continue
+            if context is None:
+                context = self._context(conjunction)
+            if gathered is not None:
+                result, gathered = self.both(result, gathered.cases(), atom.place), None
+            result = self.both(result, self._composite((number,), atom, context), atom.place)
+        return result if gathered is None else self.both(result, gathered.cases(), None)
+
+    def _context(self, conjunction: Conjunction) -> Cases:
+        """What a conjunction says besides its choices: it may tell them apart."""
+        gathered = _Gathered(self.atoms)
+        for number in conjunction:
+            atom = self.atoms.list[number]
+            if not isinstance(atom, Or | ExactlyOne | Negation):
+                gathered.add(number, atom)
+        cases = gathered.cases()
+        return ALL_CASES if cases == ALL_CASES else cases
+
+    def _composite(self, alone: Conjunction, atom: Or | ExactlyOne | Negation, context: Cases) -> Cases:
+        """The cases of a disjunction or negation; at least those in which the context holds too."""
+        known = self._known.get(alone)
+        if known is not None:
+            return known
+        if isinstance(atom, Or):
+            known = self._any_of(atom)
+        elif isinstance(atom, ExactlyOne):
+            known = self._one_of(atom, context)
+        else:
+            known = self.negated(atom.of, atom.place, types_of(context))
+        if context is ALL_CASES or isinstance(atom, Or):
+            self._known[alone] = known
+        return known
+
+    def both(self, first: Cases, second: Cases, place: Place | None) -> Cases:
+        """Values of both; alternatives that contradict themselves at sight are left out of products."""
+        result = intersection(first, second, place)
+        if (
+            len(first.objects) > 1
+            or len(second.objects) > 1
+            or len(first.arrays) > 1
+            or len(second.arrays) > 1
+        ):
+            current_budget().check_time()
+            return self.conflicts.pruned(result)
+        return result
+
+    def _any_of(self, atom: Or) -> Cases:
+        result = NO_CASES
+        check_time = current_budget().check_time
+        for part in atom.parts:
+            check_time()
+            result = union(result, self.cases(self.atoms.conjunction(part)), atom.place)
+        return result
+
+    def _one_of(self, atom: ExactlyOne, context: Cases) -> Cases:
+        """Or over all parts of: this one, and none of those that overlap it where the context holds."""
+        parts = [self.atoms.conjunction(part) for part in atom.parts]
+        cases = [self.cases(part) for part in parts]
+        result = NO_CASES
+        for i, alone in enumerate(cases):
+            for j, other in enumerate(cases):
+                if i == j:
+                    continue
+                apart, shared = self.conflicts.split(alone, other, context)
+                if shared is not NO_CASES:
+                    others = self.negated(parts[j], atom.place, types_of(shared))
+                    alone = union(apart, self.both(shared, others, atom.place), atom.place)
+            result = union(result, alone, atom.place)
+            current_budget().check_time()
+        return result
+
+    def negated(self, conjunction: Conjunction, place: Place, types: int) -> Cases:
+        """What a conjunction does not allow.
+
+        Args:
+            conjunction: What is not to hold.
+            place: The `not` or the like, for messages.
+            types: Of which values; nothing is made for others.
+        """
+        result = NO_CASES
+        for number in conjunction:
+            atom = self.atoms.list[number]
+            if isinstance(atom, Or):
+                part = self._none_of(atom, place, types)
+            elif isinstance(atom, ExactlyOne):
+                part = self._not_one_of(atom, place, types)
+            elif isinstance(atom, Negation):
+                part = only_types(self.cases(atom.of), types)
+            else:
+                part = only_types(negated_atom(self.atoms, number, place), types)
+            result = union(result, part, place)
+        return result
+
+    def _none_of(self, atom: Or | ExactlyOne, place: Place, types: int) -> Cases:
+        result = only_types(ALL_CASES, types)
+        for part in atom.parts:
+            result = self.both(result, self.negated(self.atoms.conjunction(part), place, types), place)
+        return result
+
+    def _not_one_of(self, atom: ExactlyOne, place: Place, types: int) -> Cases:
+        """None of the parts, or at least two."""
+        result = self._none_of(atom, place, types)
+        cases = [only_types(self.cases(self.atoms.conjunction(part)), types) for part in atom.parts]
+        for i, first in enumerate(cases):
+            for second in cases[:i]:
+                result = union(result, self.both(first, second, place), place)
+        return result
+
+    def _endless(self, conjunction: Conjunction) -> UnsupportedSchemaError:
+        place = self.atoms.place_of(conjunction)
+        return UnsupportedSchemaError(
+            "$ref",
+            place.pointer if place else "#",
+            "it refers to itself with no array or object in between",
+        )
+
+
+def _narrower(bounds: tuple[int, int | None], more: ItemCount | PropertyCount) -> tuple[int, int | None]:
+    """Both pairs of bounds at once."""
+    return max(bounds[0], more.least), least_of(bounds[1], more.most)
+
+
+def _possible(bounds: tuple[int, int | None], required: int = 0) -> bool:
+    """Whether any count is within the bounds."""
+    return bounds[1] is None or max(bounds[0], required) <= bounds[1]
+
+
+_DEPTH = 3
+"""Containers to look into."""
+
+
+def member_value(case: ObjectCase, name: str) -> Conjunction:
+    """What the member of an object with this key must be, all rules taken together."""
+    value: Conjunction = ()
+    for rule in case.rules:
+        own = rule.named.get(name)
+        matched = own is not None
+        if own is not None:
+            value = joined(value, own)
+        for keys, part in rule.patterns:
+            if keys.accepts(name):
+                value, matched = joined(value, part), True
+        if not matched:
+            value = joined(value, rule.additional)
+    return value
+
+
+def item_value(case: ArrayCase, index: int) -> Conjunction:
+    """What an item of an array must be, all rules taken together."""
+    value: Conjunction = ()
+    for rule in case.rules:
+        value = joined(value, rule.prefix[index] if index < len(rule.prefix) else rule.rest)
+    return value
+
+
+class Conflicts:
+    """Looks for contradictions in the cases of one schema.
+
+    Args:
+        expansion: Says what member formulas allow.
+    """
+
+    __slots__ = ("_empty", "_expansion")
+
+    def __init__(self, expansion: Expansion) -> None:
+        # Not held, so that all that was made of a schema goes as soon as it is compiled.
+        self._expansion: Expansion = proxy(expansion)
+        self._empty: dict[tuple[Conjunction, int], bool] = {}
+
+    def split(self, cases: Cases, other: Cases, context: Cases) -> tuple[Cases, Cases]:
+        """Split a set into what is surely apart from another one, and what may have values in common with it.
+
+        Args:
+            cases: The set to split.
+            other: The other one.
+            context: What is known besides of all values.
+        """
+        numbers, texts = cases.numbers, cases.texts
+        common = _common_numbers(numbers, context.numbers)
+        shares_numbers = _common_numbers(common, other.numbers) is not None
+        shares_strings = _share_strings(cases, other)
+        arrays = [case for case in cases.arrays if self._shares_array(case, other, context)]
+        objects = [case for case in cases.objects if self._shares_object(case, other, context)]
+        literals = cases.literals & other.literals & context.literals
+        if not (literals or shares_numbers or shares_strings or arrays or objects):
+            return cases, NO_CASES
+        shared = Cases(
+            literals,
+            numbers if shares_numbers else None,
+            texts if shares_strings else None,
+            cases.holes if shares_strings else (),
+            tuple(arrays),
+            tuple(objects),
+        )
+        apart = Cases(
+            cases.literals & ~literals,
+            None if shares_numbers else numbers,
+            None if shares_strings else texts,
+            () if shares_strings else cases.holes,
+            tuple(case for case in cases.arrays if case not in arrays),
+            tuple(case for case in cases.objects if case not in objects),
+        )
+        return apart, shared
+
+    def _shares_array(self, case: ArrayCase, other: Cases, context: Cases) -> bool:
+        for known in context.arrays:
+            within = both_arrays(known, case)
+            for candidate in other.arrays if within is not None else ():
+                array = both_arrays(within, candidate)  # type: ignore[arg-type]
+                if array is not None and not self._empty_array(array, _DEPTH):
+                    return True
+        return False
+
+    def _shares_object(self, case: ObjectCase, other: Cases, context: Cases) -> bool:
+        for known in context.objects:
+            within = both_objects(known, case)
+            for candidate in other.objects if within is not None else ():
+                both = both_objects(within, candidate)  # type: ignore[arg-type]
+                if both is not None and not self._empty_object(both, _DEPTH):
+                    return True
+        return False
+
+    def pruned(self, cases: Cases) -> Cases:
+        """The same set without the alternatives that contradict themselves."""
+        return cases._replace(
+            arrays=tuple(case for case in cases.arrays if not self._empty_array(case, _DEPTH)),
+            objects=tuple(case for case in cases.objects if not self._empty_object(case, _DEPTH)),
+        )
+
+    def _empty_object(self, case: ObjectCase, depth: int) -> bool:
+        for name in case.required:
+            if case.names is not None and not case.names.accepts(name):
+                return True
+            if self._empty_value(member_value(case, name), depth):
+                return True
+        return any(self._empty_quota(case, quota, depth) for quota in case.quotas)
+
+    def _empty_quota(self, case: ObjectCase, quota: MemberQuota, depth: int) -> bool:
+        """Whether no key that is left can satisfy a quota."""
+        nothing = self._expansion.atoms.nothing
+        if not any(rule.additional == nothing and not rule.patterns for rule in case.rules):
+            return False
+        names = dict.fromkeys(name for rule in case.rules for name in rule.named)
+        return all(
+            (quota.keys is not None and not quota.keys.accepts(name))
+            or self._empty_value(joined(member_value(case, name), quota.value), depth)
+            for name in names
+        )
+
+    def _empty_array(self, case: ArrayCase, depth: int) -> bool:
+        prefix = max((len(rule.prefix) for rule in case.rules), default=0)
+        return any(self._empty_value(item_value(case, i), depth) for i in range(min(case.least, prefix + 1)))
+
+    def _empty_value(self, value: Conjunction, depth: int) -> bool:
+        """Whether a conjunction allows nothing, as far as this can be told without following recursion."""
+        if not value:
+            return False
+        if self._expansion.atoms.nothing[0] in value:
+            return True
+        known = self._empty.get((value, depth))
+        if known is None:
+            try:
+                known = self._no_case(self._expansion.cases(value), depth - 1)
+            except (UnsupportedSchemaError, SchemaLimitError):
+                return False  # not a proof; where the value itself is built, it is refused
+            self._empty[value, depth] = known
+        return known
+
+    def _no_case(self, cases: Cases, depth: int) -> bool:
+        if cases.literals or cases.numbers is not None or cases.texts is not None or cases.holes:
+            return False
+        if depth == 0:
+            return not cases.arrays and not cases.objects
+        return all(self._empty_array(case, depth) for case in cases.arrays) and all(
+            self._empty_object(case, depth) for case in cases.objects
+        )
+
+
+def _common_numbers(first: NumberSet | None, second: NumberSet | None) -> NumberSet | None:
+    """Numbers of both sets; None: there are none."""
+    if first is None or second is None:
+        return None
+    common = first & second
+    return None if common.is_empty else common
+
+
+def _share_strings(first: Cases, second: Cases) -> bool:
+    """Whether two sets may have strings in common."""
+    if types_of(first) & types_of(second) & STRING == 0:
+        return False
+    if first.texts is None or second.texts is None or first.holes or second.holes:
+        return True
+    return not (first.texts & second.texts).is_empty

@@ -1,0 +1,308 @@
+"""Translates the keywords about types, numbers and strings, and `enum` and `const`."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from functools import lru_cache
+
+from decoding.grammar.bounded_cache import Remembered
+from decoding.grammar.compile_options import AutomatonLimitError, current_budget
+from decoding.grammar.errors import InvalidSchemaError, SchemaLimitError, UnsupportedSchemaError
+from decoding.grammar.leaves.leaf import HoleName
+from decoding.grammar.regular.dfa import Dfa
+from decoding.grammar.regular.formats import FORMATS, Enforcement, format_texts
+from decoding.grammar.regular.number_set import NumberSet
+from decoding.grammar.regular.text_set import TextSet
+from decoding.grammar.schema.formula import (
+    ANYTHING,
+    NOTHING,
+    And,
+    Formula,
+    ItemCount,
+    Items,
+    JsonType,
+    NumberIn,
+    Or,
+    Place,
+    Properties,
+    Required,
+    TextFromHole,
+    TextIn,
+    TypeIs,
+)
+from decoding.grammar.schema.schema_document import Json
+from decoding.grammar.schema.translation import Schema, Scope, Translation, pattern_dfa
+
+TYPES = tuple(TypeIs(JsonType(mask)) for mask in range(128))
+"""`TypeIs` for every set of types, so that none has to be made."""
+NUMBER, STRING, ARRAY, OBJECT, ANY = 8, 16, 32, 64, 127
+_MASKS = {
+    "null": 1,
+    "boolean": 6,
+    "integer": NUMBER,
+    "number": NUMBER,
+    "string": STRING,
+    "array": ARRAY,
+    "object": OBJECT,
+}
+_BY_NAME = {name: TYPES[mask] for name, mask in _MASKS.items()}
+NUMERIC = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
+_INTEGERS = NumberSet.of(integers=True)
+
+
+def allows_type(schema: Schema, name: str) -> bool:
+    """Whether a schema's `type` names this one."""
+    types = schema.get("type")
+    return types == name or (isinstance(types, list) and name in types)
+
+
+def is_only_integers(schema: Schema) -> bool:
+    """Whether a schema's `type` lets integers through and no other numbers."""
+    types = schema.get("type")
+    return types == "integer" or (isinstance(types, list) and "integer" in types and "number" not in types)
+
+
+def types(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+    """`type`; integers are a set of numbers, unless a bound on numbers says so anyway."""
+    named = schema["type"]
+    if isinstance(named, str):
+        condition = _BY_NAME[named]
+    else:
+        mask = 0
+        for name in named:
+            mask |= _MASKS[name]
+        condition = TYPES[mask]
+    if not is_only_integers(schema) or not NUMERIC.isdisjoint(schema):
+        return condition
+    return And((condition, NumberIn(_INTEGERS, Place("type", f"{pointer}/type"))))
+
+
+def numbers(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+    """All bounds on numbers, `integer` included, as one set."""
+    least, above = schema.get("minimum"), schema.get("exclusiveMinimum")
+    most, below = schema.get("maximum"), schema.get("exclusiveMaximum")
+    if isinstance(above, bool):
+        least, above = (None, least) if above else (least, None)
+    if isinstance(below, bool):
+        most, below = (None, most) if below else (most, None)
+    step = schema.get("multipleOf")
+    if least is None and above is None and most is None and below is None and step is None:
+        # Draft 4's word on a bound that is not there.
+        return NumberIn(_INTEGERS, Place("type", f"{pointer}/type")) if is_only_integers(schema) else ANYTHING
+    place = Place(keyword, f"{pointer}/{keyword}")
+    try:
+        texts = _number_set(is_only_integers(schema), least, above, most, below, step)
+    except AutomatonLimitError as error:
+        raise SchemaLimitError(keyword, place.pointer, str(error)) from None
+    return NumberIn(texts, place)
+
+
+@lru_cache(maxsize=1024)
+def _number_set(
+    integers: bool,
+    least: Decimal | None,
+    above: Decimal | None,
+    most: Decimal | None,
+    below: Decimal | None,
+    step: Decimal | None,
+) -> NumberSet:
+    bounds = [None if bound is None else Decimal(bound) for bound in (least, above, most, below, step)]
+    return NumberSet.of(
+        integers=integers,
+        least=bounds[0],
+        above=bounds[1],
+        most=bounds[2],
+        below=bounds[3],
+        multiple_of=bounds[4],
+    )
+
+
+MAX_COUNT_DIGITS = 18
+
+
+def count(schema: Schema, keyword: str, pointer: str) -> int | None:
+    """The value of a keyword that counts something; None where it is absent."""
+    value = schema.get(keyword)
+    if value is None or type(value) is int:
+        return value
+    if value.adjusted() > MAX_COUNT_DIGITS:
+        raise SchemaLimitError(
+            keyword, f"{pointer}/{keyword}", f"a count of more than {MAX_COUNT_DIGITS} digits"
+        )
+    return int(value)
+
+
+def texts(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+    """Lengths, `pattern` and `format` as one set."""
+    least, most = count(schema, "minLength", pointer), count(schema, "maxLength", pointer)
+    pattern = schema.get("pattern")
+    format_name = schema.get("format") if t.options.formats == "assert" else None
+    allowed: TextSet | None = None
+    # Metaschemas have formats as annotations.
+    if format_name is not None and pointer.startswith("#"):
+        allowed = _format_set(t, format_name, f"{pointer}/format", scope.outer)
+    if least is not None or most is not None or pattern is not None:
+        # What all readers find the pattern in, unless none of the texts may be left out.
+        portable = t.options.inexact == "narrow" and not scope.outer
+        said = _text_set(least, most, pattern, portable, pointer)
+        allowed = said if allowed is None else _both(allowed, said, keyword, pointer)
+    if allowed is None or allowed.is_everything:
+        return ANYTHING
+    return TextIn(allowed, Place(keyword, f"{pointer}/{keyword}"))
+
+
+def _both(one: TextSet, other: TextSet, keyword: str, pointer: str) -> TextSet:
+    try:
+        return one & other
+    except AutomatonLimitError as error:
+        raise SchemaLimitError(keyword, f"{pointer}/{keyword}", str(error)) from None
+
+
+def _text_set(
+    least: int | None, most: int | None, pattern: str | None, portable: bool, pointer: str
+) -> TextSet:
+    automaton = None
+    if pattern is not None:
+        automaton = pattern_dfa(pattern, "pattern", f"{pointer}/pattern", portable=portable)
+    if most is not None and most < (least or 0):
+        return TextSet.nothing()
+    keyword = "minLength" if most is None else "maxLength"
+    try:
+        return _limited(least or 0, most, automaton)
+    except AutomatonLimitError as error:
+        raise SchemaLimitError(keyword, f"{pointer}/{keyword}", str(error)) from None
+
+
+def _size(made: TextSet, least: int, most: int | None, automaton: Dfa | None) -> int:
+    return made.num_bytes + (0 if automaton is None else automaton.num_bytes)
+
+
+_limited = Remembered(TextSet.of, _size)
+
+
+# Of these, texts that are met in practice are left out; of the others known in part, curiosities.
+_LOOSELY_KNOWN = frozenset(("idn-email", "idn-hostname", "regex"))
+
+
+def _format_set(t: Translation, name: str, pointer: str, outer: bool) -> TextSet | None:
+    """The texts of a format; None where nothing is known of it.
+
+    Where only some texts of a format are known, a formula that must not leave out any takes all strings.
+
+    Raises:
+        UnsupportedSchemaError: only a part of it is known, and that is not enough.
+    """
+    if t.options.inexact == "refuse" and name in _LOOSELY_KNOWN:
+        raise UnsupportedSchemaError(
+            "format", pointer, f"{name!r} is known in part, and can be written but not read"
+        )
+    if outer and FORMATS.get(name) is Enforcement.SUBSET:
+        return None
+    try:
+        automaton = format_texts(name)
+    except AutomatonLimitError as error:
+        raise SchemaLimitError("format", pointer, str(error)) from None
+    return None if automaton is None else _limited(0, None, automaton)
+
+
+def hole(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+    """`x-genret-index` and `x-genret-filter`."""
+    if "x-genret-index" not in schema:
+        raise InvalidSchemaError(
+            "x-genret-filter", f"{pointer}/x-genret-filter", "expected x-genret-index beside it"
+        )
+    place = Place("x-genret-index", f"{pointer}/x-genret-index")
+    if not allows_type(schema, "string"):
+        raise InvalidSchemaError("x-genret-index", place.pointer, 'expected "type": "string" beside it')
+    return TextFromHole(HoleName(schema["x-genret-index"], schema.get("x-genret-filter")), place)
+
+
+def enumerated(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+    """`enum`."""
+    return one_of(schema["enum"], Place("enum", f"{pointer}/enum"))
+
+
+def constant(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+    """`const`."""
+    return one_of((schema["const"],), Place("const", f"{pointer}/const"))
+
+
+def one_of(values: list[Json] | tuple[Json, ...], place: Place) -> Formula:
+    """The value is equal to one of these; all scalars among them are one condition."""
+    mask = 0
+    texts: list[str] = []
+    numbers: list[int | Decimal] = []
+    containers: list[Formula] = []
+    check_time = current_budget().check_time
+    for number, value in enumerate(values):
+        if not number & 255:
+            check_time()
+        if isinstance(value, str):
+            texts.append(value)
+        elif value is None:
+            mask |= 1
+        elif isinstance(value, bool):
+            mask |= 4 if value else 2
+        elif isinstance(value, list):
+            containers.append(_array(value, place))
+        elif isinstance(value, dict):
+            containers.append(_object(value, place))
+        else:
+            numbers.append(value)
+    scalars = _scalars(mask, texts, numbers, place)
+    if not containers:
+        return scalars
+    # Equal containers must not be alternatives of their own, or one text would be spelled in two ways.
+    distinct: dict[Formula, None] = {}
+    for number, container in enumerate(containers):
+        if not number & 63:
+            check_time()
+        distinct[container] = None
+    parts = ([] if scalars is NOTHING else [scalars]) + list(distinct)
+    return parts[0] if len(parts) == 1 else Or(tuple(parts), place)
+
+
+def _scalars(mask: int, texts: list[str], numbers: list[int | Decimal], place: Place) -> Formula:
+    conditions: list[Formula] = []
+    try:
+        if texts:
+            mask |= STRING
+            conditions.append(TextIn(_listed_texts(tuple(texts)), place))
+        if numbers:
+            mask |= NUMBER
+            conditions.append(NumberIn(_listed_numbers(tuple(numbers)), place))
+    except AutomatonLimitError as error:
+        raise SchemaLimitError(place.keyword, place.pointer, str(error)) from None
+    if not mask:
+        return NOTHING
+    return And((TYPES[mask], *conditions)) if conditions else TYPES[mask]
+
+
+def _texts_one_by_one(texts: tuple[str, ...]) -> TextSet:
+    return TextSet.of(automaton=Dfa.of_texts(texts))
+
+
+def _size_of_texts(made: TextSet, texts: tuple[str, ...]) -> int:
+    return made.num_bytes + sum([80 + 4 * len(text) for text in texts])
+
+
+_listed_texts = Remembered(_texts_one_by_one, _size_of_texts)
+_listed_numbers = Remembered(
+    NumberSet.of_values, lambda made, numbers: 2 * made.num_bytes + 100 * len(numbers)
+)
+
+
+def _array(value: list[Json], place: Place) -> Formula:
+    count = ItemCount(len(value), len(value), place)
+    if not value:
+        return And((TYPES[ARRAY], count))
+    items = tuple(one_of((item,), place) for item in value)
+    return And((TYPES[ARRAY], Items(items, NOTHING, place), count))
+
+
+def _object(value: dict[str, Json], place: Place) -> Formula:
+    named = tuple((name, one_of((inner,), place)) for name, inner in value.items())
+    parts: list[Formula] = [TYPES[OBJECT], Properties(named, (), NOTHING, True, place)]
+    if value:
+        parts.append(Required(tuple(value), place))
+    return And(tuple(parts))

@@ -1,0 +1,639 @@
+"""Compiles formulas to value nodes: the graph of everything that a schema allows.
+
+Every case of an object or an array becomes a shape. A least fixpoint over the graph then tells which values
+can be written at all, and in how few bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+from json.encoder import encode_basestring
+from typing import Protocol
+
+from decoding.grammar.compile_options import AutomatonLimitError, GrammarOptions, check_time, current_budget
+from decoding.grammar.errors import (
+    InvalidSchemaError,
+    SchemaLimitError,
+    UnsatisfiableSchemaError,
+    UnsupportedSchemaError,
+    VocabularyError,
+)
+from decoding.grammar.leaves.leaf import HoleError, HoleLeaf, HoleOpener, Leaf
+from decoding.grammar.leaves.leaf_factory import Leaves
+from decoding.grammar.regular.byte_dfa import ByteDfa
+from decoding.grammar.regular.dfa import Dfa
+from decoding.grammar.regular.number_set import NumberSet, written
+from decoding.grammar.schema.array_shapes import (
+    MAX_LEAST,
+    ItemCounter,
+    ListShape,
+    QuotaArrayShape,
+    UniqueArrayShape,
+)
+from decoding.grammar.schema.atoms import Formulas
+from decoding.grammar.schema.case_expansion import Expansion, item_value, member_value
+from decoding.grammar.schema.cases import (
+    ArrayCase,
+    Cases,
+    Conjunction,
+    ItemQuota,
+    ObjectCase,
+    joined,
+    least_of,
+)
+from decoding.grammar.schema.formula import Place, TextFromHole
+from decoding.grammar.schema.members import (
+    ENDLESS,
+    FreeKeyLeaves,
+    KeyMemory,
+    Member,
+    Members,
+    NamedKeyLeaves,
+    spelled_classes,
+)
+from decoding.grammar.schema.object_shapes import CountedObjectShape, OrderedRecordShape, RecordShape
+from decoding.grammar.shapes import ArrayShape, ObjectShape, ValueNode
+
+_INTEGERS = NumberSet.of(integers=True)
+
+
+def compile_value(
+    formulas: Formulas, options: GrammarOptions, leaves: Leaves, holes: HoleOpener | None = None
+) -> ValueNode:
+    """Turn a schema's formulas into the graph of what may be written.
+
+    Args:
+        formulas: The schema.
+        options: Order of properties, undeclared properties, limits.
+        leaves: Of the vocabulary.
+        holes: Opens the sets outside the schema; None: there are none.
+
+    Returns:
+        The node of the whole value. All nodes and shapes that it leads to can be completed.
+
+    Raises:
+        UnsatisfiableSchemaError: nothing is valid.
+        UnsupportedSchemaError: something cannot be represented.
+        InvalidSchemaError: a hole cannot be opened.
+        SchemaLimitError: it expands to too many alternatives, nodes or states.
+        VocabularyError: what is valid cannot be written by the vocabulary.
+        CompileTimeoutError: time is up.
+    """
+    builder = NodeBuilder(formulas, options, leaves, holes)
+    try:
+        return builder.compiled()
+    except RecursionError:
+        raise SchemaLimitError("", "#", "its conditions are nested too deeply") from None
+
+
+class NodeBuilder:
+    """Makes the nodes of one schema, each conjunction's once.
+
+    Args:
+        formulas: The schema.
+        options: How it is read.
+        leaves: Of the vocabulary.
+        holes: Opens sets outside the schema.
+    """
+
+    def __init__(
+        self, formulas: Formulas, options: GrammarOptions, leaves: Leaves, holes: HoleOpener | None
+    ) -> None:
+        self.expansion = Expansion(formulas)
+        self.options = options
+        self.leaves = leaves
+        self._root = formulas
+        self._holes = holes
+        self._nodes: dict[Conjunction, ValueNode] = {}
+        self._drafts: list[Draft] = []
+        self._size = 0
+        self._unwritable: VocabularyError | None = None
+        self.nothing = ValueNode(shortest=ENDLESS)
+        self._nodes[self.expansion.atoms.nothing] = self.nothing
+
+    def compiled(self) -> ValueNode:
+        """The node of the whole schema, everything it leads to settled."""
+        whole = self.expansion.atoms.conjunction(self._root.root)
+        root = self.node(whole)
+        waiting = self._drafts
+        for draft in waiting:  # grows while it is read
+            cases = draft.cases
+            draft.arrays = [array_shape(self, case) for case in cases.arrays]
+            for case in cases.objects:
+                try:
+                    draft.objects.append(object_shape(self, case))
+                except AutomatonLimitError as error:
+                    raise _too_large(_place_of(case), error) from None
+            self.count(len(cases.arrays) + len(cases.objects))
+        settle(waiting)
+        if root.shortest >= ENDLESS:
+            if self._unwritable is not None:
+                raise self._unwritable
+            place = self._culprit(whole, frozenset())
+            keyword, pointer = (place.keyword, place.pointer) if place else ("", "#")
+            raise UnsatisfiableSchemaError(keyword, pointer, "no value is valid under it")
+        return root
+
+    def _culprit(self, conjunction: Conjunction, seen: frozenset[Conjunction]) -> Place | None:
+        """A condition that likely keeps a conjunction empty, that of a required member if there is one."""
+        atoms = self.expansion.atoms
+        for case in self.expansion.cases(conjunction).objects:
+            for name in case.required:
+                value = member_value(case, name)
+                node = self._nodes.get(value)
+                if value not in seen and (node is None or node.shortest >= ENDLESS):
+                    place = self._culprit(value, seen | {value})
+                    return place or next((rule.place for rule in case.rules), None)
+        return atoms.place_of(conjunction)
+
+    def count(self, more: int) -> None:
+        """Count nodes and shapes.
+
+        Raises:
+            SchemaLimitError: they are more than the limit.
+        """
+        self._size += more
+        limit = self.options.limits.nodes
+        if self._size > limit:
+            raise SchemaLimitError("", "#", f"it expands to more than {limit:,} values and containers")
+        if not self._size & 63:
+            current_budget().check_time()
+
+    def node(self, conjunction: Conjunction) -> ValueNode:
+        """The node of a conjunction; its containers are filled in later."""
+        node = self._nodes.get(conjunction)
+        if node is None:
+            try:
+                node = self._new(self.expansion.cases(conjunction))
+            except AutomatonLimitError as error:
+                raise _too_large(self.expansion.atoms.place_of(conjunction), error) from None
+            self._nodes[conjunction] = node
+        return node
+
+    def _new(self, cases: Cases) -> ValueNode:
+        self.count(1)
+        scalars = self.scalars(cases)
+        shortest = min((len(leaf.shortest(0)) for leaf in scalars), default=ENDLESS)
+        node = ValueNode(tuple(scalars), (), (), shortest)
+        if cases.arrays or cases.objects:
+            self._drafts.append(Draft(node, cases))
+        return node
+
+    def scalars(self, cases: Cases, canonical: bool = False) -> list[Leaf]:
+        """The leaves of scalar alternatives; what the vocabulary cannot write is left out.
+
+        Args:
+            cases: The alternatives.
+            canonical: Whether every value is to have one spelling only.
+        """
+        found: list[Leaf] = []
+        leaves = self.leaves
+        numbers, texts = cases.numbers, cases.texts
+        if self.options.inexact == "narrow":
+            canonical = True
+            numbers = None if numbers is None else written(numbers)
+        if cases.literals:
+            try:
+                found.append(leaves.literals(cases.literals))
+            except VocabularyError:
+                for bit in (1, 2, 4):
+                    if cases.literals & bit:
+                        self._add_writable(found, partial(leaves.literals, bit))
+        if numbers is not None:
+            plain = canonical or (self._root.plain_integers and (numbers - _INTEGERS).is_empty)
+            self._add_writable(found, lambda: leaves.numbers(numbers, plain))
+        if texts is not None:
+            self._add_writable(found, lambda: leaves.texts(texts, canonical))
+        found.extend(leaf for leaf in map(self.hole, cases.holes) if not leaf.is_empty)
+        return found
+
+    def can_write(self, key: str) -> bool:
+        """Whether the vocabulary can write a key."""
+        vocabulary = self.leaves.vocabulary
+        if vocabulary.writable.is_everything:
+            return True
+        try:
+            vocabulary.require(encode_basestring(key).encode())
+        except VocabularyError as error:
+            self.leave_out(error)
+            return False
+        return True
+
+    def leave_out(self, error: VocabularyError) -> None:
+        """Remember why something valid cannot be written, to be said where nothing else is left."""
+        self._unwritable = self._unwritable or error
+
+    def _add_writable(self, found: list[Leaf], make: Callable[[], Leaf]) -> None:
+        """Add a leaf unless the vocabulary cannot write any of its texts."""
+        try:
+            found.append(make())
+        except VocabularyError as error:
+            self.leave_out(error)
+
+    def hole(self, hole: TextFromHole) -> HoleLeaf:
+        """The leaf of a set outside the schema.
+
+        Raises:
+            InvalidSchemaError: there is no such set.
+        """
+        place = hole.place
+        if self._holes is None:
+            raise InvalidSchemaError(place.keyword, place.pointer, "no indexes are open to take strings from")
+        try:
+            return self._holes(hole.name)
+        except HoleError as error:
+            pointer = f"{place.pointer.removesuffix(place.keyword)}{error.keyword}"
+            raise InvalidSchemaError(error.keyword, pointer, str(error)) from None
+
+    def is_scalar(self, cases: Cases) -> bool:
+        """Whether no array and no object is allowed, as far as this can be told at sight."""
+        return not cases.arrays and not cases.objects
+
+
+def _place_of(case: ObjectCase) -> Place | None:
+    """A place that had to do with the keys of a case."""
+    for rule in case.rules:
+        if rule.patterns:
+            return rule.place
+    return case.quotas[0].place if case.quotas else None
+
+
+def _too_large(place: Place | None, error: AutomatonLimitError) -> SchemaLimitError:
+    keyword, pointer = (place.keyword, place.pointer) if place else ("", "#")
+    return SchemaLimitError(keyword, pointer, str(error))
+
+
+MAX_QUOTAS = 6
+
+
+def object_shape(builder: NodeBuilder, case: ObjectCase) -> DraftObject:
+    """The shape of an object case.
+
+    Raises:
+        UnsupportedSchemaError: it cannot be represented.
+        SchemaLimitError: it asks for too many kinds of members at once.
+    """
+    if len(case.quotas) > MAX_QUOTAS:
+        place = case.quotas[-1].place
+        reason = f"more than {MAX_QUOTAS} kinds of members must be among the others"
+        raise SchemaLimitError(place.keyword, place.pointer, reason)
+    names = _names(case)
+    required = set(case.required)
+    named = []
+    for label, name in enumerate(names):
+        if label & 255 == 255:
+            check_time()
+        values = _named_values(builder, case, name) if builder.can_write(name) else {}
+        if values:
+            size = len(encode_basestring(name).encode()) + 1
+            named.append(Member(label, name, name in required, 1, size, values))
+        elif name in required:
+            named.append(Member(label, name, True, 1, 0, {0: builder.nothing}))
+    free, classes = _free_members(builder, case, names)
+    key_leaves = (
+        FreeKeyLeaves(builder.leaves, names, classes) if classes else NamedKeyLeaves(builder.leaves, names)
+    )
+    key_leaves.prepare()
+    members = Members(named, free, key_leaves)
+    ordered = builder.options.property_order == "schema"
+    if case.quotas or case.most is not None or case.least > len(required):
+        memory = None
+        if isinstance(key_leaves, FreeKeyLeaves) and (case.least > len(required) + 1 or _may_count(free)):
+            memory = KeyMemory(builder.leaves, key_leaves)
+        return CountedObjectShape(members, case.least, case.most, len(case.quotas), ordered, memory)
+    return OrderedRecordShape(members) if ordered else RecordShape(members)
+
+
+def _may_count(free: list[Member]) -> bool:
+    """Whether a member with a free key may satisfy a quota, which writing the key again could undo."""
+    return any(len(member.values) > 1 for member in free)
+
+
+def _names(case: ObjectCase) -> list[str]:
+    """All keys that are spoken of: declared ones in their order, then others."""
+    if len(case.rules) == 1:
+        names = dict.fromkeys(case.rules[0].named)
+    else:
+        names = {}
+        for declares in (True, False):
+            for rule in case.rules:
+                if rule.declares is declares:
+                    names.update(dict.fromkeys(rule.named))
+    if case.required:
+        names.update(dict.fromkeys(case.required))
+    return list(names)
+
+
+def _named_values(builder: NodeBuilder, case: ObjectCase, name: str) -> dict[int, ValueNode]:
+    """Values of one key, by the quotas they satisfy; empty where the key is forbidden."""
+    if case.names is not None and not case.names.accepts(name):
+        return {}
+    value = member_value(case, name)
+    if not case.quotas:
+        node = builder.node(value)
+        return {} if node is builder.nothing else {0: node}
+    quotas = [
+        (1 << n, quota.value)
+        for n, quota in enumerate(case.quotas)
+        if quota.keys is None or quota.keys.accepts(name)
+    ]
+    return _by_quotas(builder, value, quotas)
+
+
+def _by_quotas(
+    builder: NodeBuilder, value: Conjunction, quotas: list[tuple[int, Conjunction]]
+) -> dict[int, ValueNode]:
+    """The nodes of a value that satisfies any selection of some quotas."""
+    conjunctions = {0: value}
+    for bit, more in quotas:
+        conjunctions |= {
+            known | bit: joined(conjunction, more) for known, conjunction in conjunctions.items()
+        }
+    return {satisfied: builder.node(conjunction) for satisfied, conjunction in conjunctions.items()}
+
+
+def _free_members(
+    builder: NodeBuilder, case: ObjectCase, names: list[str]
+) -> tuple[list[Member], tuple[Dfa, ...]]:
+    """Classes of keys that are not spoken of by name, and their automata."""
+    parts = _key_classes(builder, case, names)
+    members: list[Member] = []
+    classes: list[Dfa] = []
+    for label, (keys, value, quotas) in enumerate(parts, len(names)):
+        values = _by_quotas(builder, value, quotas)
+        classes.append(keys)
+        supply, shortest = _supply(builder, keys, names)
+        if supply == 0:
+            continue
+        size = len(shortest) + 1
+        members.append(Member(label, None, False, supply, size, values))
+    return members, tuple(classes)
+
+
+def _supply(builder: NodeBuilder, keys: Dfa, names: list[str]) -> tuple[int | None, bytes]:
+    """How many keys of a set there are, None without bound, and the shortest, quoted; some names left out."""
+    writable = builder.leaves.vocabulary.writable_texts
+    if writable is None:
+        supply = keys.count()
+        if supply is not None:
+            supply -= sum(keys.accepts(name) for name in names)
+            if supply == 0:
+                return 0, b""
+        shortest = next(text for text in keys.texts() if text not in names)
+        return supply, encode_basestring(shortest).encode()
+    spelled = spelled_classes((keys,))
+    if names:
+        spelled -= ByteDfa.literals((encode_basestring(name).encode(), 0) for name in names)
+    if spelled.is_empty:
+        return 0, b""
+    spelled &= writable
+    if spelled.is_empty:
+        builder.leave_out(VocabularyError("the tokenizer cannot write any of the keys that are allowed"))
+        return 0, b""
+    return spelled.count(), spelled.shortest()
+
+
+def _key_classes(
+    builder: NodeBuilder, case: ObjectCase, names: list[str]
+) -> list[tuple[Dfa, Conjunction, list[tuple[int, Conjunction]]]]:
+    """Sets of keys that have the same values and count for the same quotas; names may be among them."""
+    nothing = builder.expansion.atoms.nothing
+    everything = Dfa.everything() if case.names is None else case.names.automaton()
+    start: list[Conjunction | None] = [None] * len(case.rules)
+    parts: list[tuple[Dfa, list[Conjunction | None], int]] = [(everything, start, 0)]
+    for n, rule in enumerate(case.rules):
+        for pattern, value in rule.patterns:
+            parts = [
+                (piece, _with(found, n, value) if inside else found, quotas)
+                for keys, found, quotas in parts
+                for piece, inside in ((keys & pattern, True), (keys - pattern, False))
+                if not piece.is_empty
+            ]
+    for n, quota in enumerate(case.quotas):
+        if quota.keys is None:
+            parts = [(keys, found, quotas | 1 << n) for keys, found, quotas in parts]
+            continue
+        special = quota.keys.automaton()
+        parts = [
+            (piece, found, quotas | inside << n)
+            for keys, found, quotas in parts
+            for piece, inside in ((keys & special, 1), (keys - special, 0))
+            if not piece.is_empty
+        ]
+    classes = []
+    closed = _closed(builder, case, names)
+    for keys, found, quotas in parts:
+        if closed and not any(
+            value is not None and rule.declares for rule, value in zip(case.rules, found, strict=True)
+        ):
+            continue
+        both: Conjunction = ()
+        for rule, own in zip(case.rules, found, strict=True):
+            both = joined(both, rule.additional if own is None else own)
+        if nothing[0] in both:
+            continue
+        counted = [(1 << n, quota.value) for n, quota in enumerate(case.quotas) if quotas >> n & 1]
+        classes.append((keys, both, counted))
+    return classes
+
+
+def _with(found: list[Conjunction | None], n: int, value: Conjunction) -> list[Conjunction | None]:
+    """What rules say, with one more pattern of rule `n` that matches."""
+    own = found[n]
+    return [*found[:n], value if own is None else joined(own, value), *found[n + 1 :]]
+
+
+def _closed(builder: NodeBuilder, case: ObjectCase, names: list[str]) -> bool:
+    """Whether keys that the schema does not speak of are left out although it allows them."""
+    if builder.options.extra_properties == "allowed" or case.quotas or case.least > len(names):
+        return False
+    declaring = [rule for rule in case.rules if rule.declares]
+    if any(rule.says_additional for rule in declaring):
+        return False
+    return any(rule.named or rule.patterns for rule in declaring)
+
+
+MAX_ITEM_QUOTAS = 5
+MAX_STATES = 20_000
+
+
+def array_shape(builder: NodeBuilder, case: ArrayCase) -> DraftArray:
+    """The shape of an array case.
+
+    Raises:
+        UnsupportedSchemaError: it cannot be represented.
+        SchemaLimitError: too much would have to be counted.
+    """
+    most = case.most
+    if case.unique is not None and (most is None or most > 1):
+        return _unique(builder, case, case.unique)
+    if case.quotas:
+        return _counted(builder, case)
+    places = max([len(rule.prefix) for rule in case.rules], default=0)
+    if most is not None and most <= places:
+        places = most
+    prefix = tuple(builder.node(item_value(case, place)) for place in range(places))
+    rest = None if most == places else builder.node(item_value(case, places))
+    return ListShape(prefix, rest, case.least, most)
+
+
+def _unique(builder: NodeBuilder, case: ArrayCase, place: Place) -> UniqueArrayShape:
+    """The shape of an array case with different items.
+
+    Raises:
+        UnsupportedSchemaError: items may be arrays or objects, or are counted besides.
+        SchemaLimitError: more items must differ than are looked for.
+    """
+    if case.quotas:
+        raise UnsupportedSchemaError(place.keyword, place.pointer, "it cannot be combined with counted items")
+    if case.least > MAX_LEAST:
+        reason = f"more than {MAX_LEAST} items must be there and differ"
+        raise SchemaLimitError(place.keyword, place.pointer, reason)
+    places: list[tuple[Leaf, ...]] = []
+    most = case.most
+    for n in range(max([len(rule.prefix) for rule in case.rules], default=0) + 1):
+        if n == most:
+            break
+        cases = builder.expansion.cases(item_value(case, n))
+        if not builder.is_scalar(cases):
+            raise UnsupportedSchemaError(
+                place.keyword, place.pointer, "items that may be arrays or objects cannot be compared"
+            )
+        scalars = builder.scalars(cases, canonical=True)
+        if not scalars:
+            most = least_of(most, n)
+            break
+        places.append(tuple(scalars))
+    return UniqueArrayShape(builder.leaves, places or [()], case.least, most)
+
+
+def _counted(builder: NodeBuilder, case: ArrayCase) -> QuotaArrayShape:
+    """An array some of whose items are counted."""
+    if len(case.quotas) > MAX_ITEM_QUOTAS:
+        raise _too_much(case.quotas[-1])
+    starts = [len(rule.prefix) for rule in case.rules] + [quota.start for quota in case.quotas]
+    places = [_ways(builder, case, place) for place in range(max(starts) + 1)]
+    counters = [ItemCounter(quota.least, quota.most) for quota in case.quotas]
+    shape = QuotaArrayShape(places, counters, case.least, case.most)
+    if shape.num_states() > MAX_STATES:
+        raise _too_much(case.quotas[-1])
+    return shape
+
+
+def _too_much(quota: ItemQuota) -> SchemaLimitError:
+    return SchemaLimitError(
+        quota.place.keyword, quota.place.pointer, "too many items would have to be counted"
+    )
+
+
+def _ways(builder: NodeBuilder, case: ArrayCase, place: int) -> list[tuple[tuple[int, ...], ValueNode]]:
+    """Values of one place, each with what it adds to the quotas' counts."""
+    value = item_value(case, place)
+    kinds = [_kinds(builder, quota, place) for quota in case.quotas]
+    ways = []
+    for choice in product(*kinds):
+        conjunction = value
+        for _, more in choice:
+            conjunction = joined(conjunction, more)
+        node = builder.node(conjunction)
+        if node is not builder.nothing:
+            ways.append((tuple(counted for counted, _ in choice), node))
+    return ways
+
+
+def _kinds(builder: NodeBuilder, quota: ItemQuota, place: int) -> list[tuple[int, Conjunction]]:
+    """What an item can be for a quota: counted or not, and what it must then be."""
+    if place < quota.start:
+        return [(0, ())]
+    if quota.most is None:
+        return [(0, ()), (1, quota.item)]
+    others = (0, builder.expansion.atoms.negation(quota.item, quota.place))
+    return [others] if quota.most == 0 else [others, (1, quota.item)]
+
+
+# Where so many kinds of objects may begin, the keys of all are made here: else one mask had to make them.
+_MANY_ALTERNATIVES = 8
+
+
+class _Measured(Protocol):
+    def cost(self) -> int:
+        """Fewest bytes of such a container, as far as the values in it are known; `ENDLESS`: none."""
+
+    def seal(self) -> None:
+        """Settle, once all values are known, what may come where."""
+
+
+class DraftArray(_Measured, ArrayShape, Protocol):
+    """An array shape in the making."""
+
+
+class DraftObject(_Measured, ObjectShape, Protocol):
+    """An object shape in the making."""
+
+
+class Draft:
+    """A node with containers, in the making.
+
+    Attributes:
+        node: The node; its `shortest` falls until it is settled.
+        cases: What it allows.
+        arrays: One shape for each of its array cases.
+        objects: One shape for each of its object cases.
+    """
+
+    __slots__ = ("arrays", "cases", "node", "objects")
+
+    def __init__(self, node: ValueNode, cases: Cases) -> None:
+        self.node = node
+        self.cases = cases
+        self.arrays: list[DraftArray] = []
+        self.objects: list[DraftObject] = []
+
+    def lower(self) -> bool:
+        """Measure the node again; whether that was news."""
+        node = self.node
+        shortest = node.shortest
+        for array in self.arrays:
+            shortest = min(shortest, array.cost())
+        for shape in self.objects:
+            shortest = min(shortest, shape.cost())
+        news = shortest < node.shortest
+        node.shortest = shortest
+        return news
+
+
+def settle(drafts: list[Draft]) -> None:
+    """Measure all nodes and leave out the containers that nothing can complete.
+
+    A container costs at least a byte more than what is in it, so that costs only fall until every node has
+    that of its shortest value; what is never reached is empty.
+
+    Args:
+        drafts: Nodes, those that lead to others mostly before them.
+    """
+    order = drafts[::-1]
+    budget = current_budget()
+    news = True
+    while news:
+        news = False
+        for number, draft in enumerate(order):
+            if not number & 255:
+                budget.check_time()
+            if draft.lower():
+                news = True
+    for draft in order:
+        node = draft.node
+        arrays = [shape for shape in draft.arrays if shape.cost() < ENDLESS]
+        objects = [shape for shape in draft.objects if shape.cost() < ENDLESS]
+        for array in arrays:
+            array.seal()
+        for shape in objects:
+            shape.seal()
+        node.arrays, node.objects = tuple(arrays), tuple(objects)
+    for draft in order:
+        if len(draft.node.objects) >= _MANY_ALTERNATIVES:
+            for kind in draft.node.objects:
+                budget.check_time()
+                kind.keys(kind.start())

@@ -1,1 +1,0 @@
-"""Which bytes every token of a tokenizer writes, as a trie to walk."""

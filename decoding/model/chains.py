@@ -1,0 +1,209 @@
+"""Runs chains over stock transformers models: one branch per query, several tokens a pass, and taking back.
+
+Prompts, cache and attention are the token tree's; a chain differs in what a pass may look at alone
+(`decoding.model.token_tree.ChainStep`) and in the slots that it holds. Whatever architecture the tree is
+exact for, chains are exact for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from decoding.errors import PromptTooLongError
+from decoding.language_model import KvUsage
+from decoding.model.hf_session import TreeSession, at_least_float32
+from decoding.model.token_tree import ChainStep, PromptLayout
+
+
+class TreeChains:
+    """The chains of one batch of prompts (`decoding.language_model.ChainSession`).
+
+    Args:
+        session: The prompts, just run; its branches are the chains' from now on.
+    """
+
+    def __init__(self, session: TreeSession) -> None:
+        self._session = session
+        self._slots = ChainSlots(session.prompts)
+
+    @property
+    def root_logits(self) -> Tensor:
+        """Next-token logits after each prompt. Shape: (Q, V), float32."""
+        return self._session.root_logits
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Tokens that every query has written and not taken back."""
+        return tuple(self._slots.lengths.tolist())
+
+    @property
+    def usage(self) -> KvUsage:
+        """Key/value memory; see `ChainSession.usage`."""
+        return self._session.usage
+
+    @torch.no_grad()
+    def extend(self, token_ids: Sequence[Sequence[int]]) -> Tensor:
+        """Write tokens behind each query's chain, in one pass; see `ChainSession.extend`.
+
+        Never waits for the device.
+
+        Raises:
+            PromptTooLongError: a query has used up the model's positions.
+            ValueError: not one list per query, or no token at all.
+        """
+        self._check(token_ids)
+        width = max(len(tokens) for tokens in token_ids)
+        self._make_room(width)
+        tokens, step = self._slots.extend(token_ids)
+        return at_least_float32(self._session.run_chains(tokens, step))
+
+    def rewind(self, lengths: Sequence[int]) -> None:
+        """Forget everything behind some written tokens; see `ChainSession.rewind`.
+
+        Raises:
+            ValueError: a query has written fewer.
+        """
+        self._slots.rewind(lengths)
+
+    @torch.no_grad()
+    def select(self, queries: Sequence[int]) -> TreeChains:
+        """Return the chains of some queries; see `ChainSession.select`.
+
+        Raises:
+            ValueError: no queries.
+            IndexError: a query the session does not have.
+        """
+        other = TreeChains.__new__(TreeChains)
+        other._session = self._session.select(queries, branches=True)
+        other._slots = self._slots.select(queries)
+        return other
+
+    def _check(self, token_ids: Sequence[Sequence[int]]) -> None:
+        prompts, limit = self._slots.prompts.lengths, self._session.position_limit
+        if len(token_ids) != len(prompts):
+            raise ValueError(f"token_ids must have one list per query, {len(prompts)}, got {len(token_ids)}")
+        if not any(token_ids):
+            raise ValueError("a pass needs at least one token, got none for any query")
+        if limit is None:
+            return
+        for prompt, written, tokens in zip(prompts, self.lengths, token_ids, strict=True):
+            if prompt + written + len(tokens) > limit:
+                raise PromptTooLongError(
+                    f"the next tokens need position {prompt + written + len(tokens)} of {limit}: the prompt "
+                    f"has {prompt} tokens and {written} were written after it"
+                )
+
+    def _make_room(self, width: int) -> None:
+        """Let the cache take one more pass, collecting dead slots before it would have to grow."""
+        slots = self._slots
+        if slots.num_slots + width > self._session.capacity and slots.most_living < slots.num_slots:
+            self._session.compact(slots.collect(), width)
+        self._session.make_room(width)
+
+
+_Ints = NDArray[np.int64]
+
+
+class ChainSlots:
+    """The tail slots of Q queries: one column per token of the longest chunk of every pass.
+
+    A slot is dead when its query had no token for it, or has taken the token back; dead slots are never seen
+    and wait for a collection. The host knows everything here, so nothing ever waits for the device.
+
+    Args:
+        prompts: The prompts.
+
+    Attributes:
+        prompts: As given.
+        lengths: Tokens that every query has written and not taken back. Shape: (Q,), int64.
+    """
+
+    def __init__(self, prompts: PromptLayout) -> None:
+        self.prompts = prompts
+        self.lengths: _Ints = np.zeros(len(prompts.lengths), dtype=np.int64)
+        # Depth of the token in every slot, 0 where it is dead, here and on the device; tokens that were taken
+        # back die there with the next pass only. Shapes: (Q, n).
+        self._depths: _Ints = np.zeros((len(prompts.lengths), 0), dtype=np.int64)
+        self._on_device = torch.zeros(
+            self._depths.shape, dtype=torch.int64, device=prompts.lengths_on_device.device
+        )
+
+    @property
+    def num_slots(self) -> int:
+        """Slots per query, dead ones included."""
+        return int(self._depths.shape[1])
+
+    @property
+    def most_living(self) -> int:
+        """Slots that the longest chain needs."""
+        return int(self.lengths.max())
+
+    def rewind(self, lengths: Sequence[int]) -> None:
+        """Forget what every query has written behind a number of tokens.
+
+        Raises:
+            ValueError: a query has written fewer.
+        """
+        wanted = np.array(lengths, dtype=np.int64)
+        if wanted.shape != self.lengths.shape or (wanted < 0).any() or (wanted > self.lengths).any():
+            raise ValueError(f"lengths must be in [0, {self.lengths.tolist()}], got {list(lengths)}")
+        self.lengths = wanted
+        self._depths[self._depths > wanted[:, None]] = 0
+
+    def extend(self, token_ids: Sequence[Sequence[int]]) -> tuple[Tensor, ChainStep]:
+        """Take slots for new tokens.
+
+        Args:
+            token_ids: Of every query, some of them none. Length Q.
+
+        Returns:
+            The tokens, padded on the right, of shape (Q, L), int64, and what they may look at.
+        """
+        counts = np.array([len(tokens) for tokens in token_ids], dtype=np.int64)
+        longest = int(counts.max())
+        columns = np.arange(longest)
+        given = columns < counts[:, None]
+        tokens = np.zeros(given.shape, dtype=np.int64)
+        tokens[given] = np.fromiter((token for row in token_ids for token in row), dtype=np.int64)
+        kept, self.lengths = self.lengths, self.lengths + counts
+        depths = np.minimum(kept[:, None] + columns + 1, self.lengths[:, None])
+        written = np.where(given, depths, 0)
+        self._depths = np.concatenate([self._depths, written], axis=1)
+        # One transfer for all of it.
+        packed = torch.from_numpy(np.concatenate([tokens, depths, written, kept[:, None]], axis=1))
+        packed = packed.to(self._on_device.device)
+        device_tokens, device_depths, device_written = torch.split(packed[:, :-1], longest, dim=1)
+        living = self._on_device.masked_fill(self._on_device > packed[:, -1:], 0)
+        self._on_device = torch.cat([living, device_written], dim=1)
+        last = self.lengths + np.array(self.prompts.lengths) - 1
+        step = ChainStep(
+            self.prompts, device_depths, self._on_device, int(depths.min()), largest_position=int(last.max())
+        )
+        return device_tokens, step
+
+    def collect(self) -> Tensor:
+        """Drop dead slots, as many as every query has.
+
+        Returns:
+            For every slot that is left, which it was before. Shape: (Q, m), int64.
+        """
+        # Living slots first, in order; queries with fewer keep dead ones besides.
+        order = np.argsort(self._depths == 0, axis=1, kind="stable")[:, : self.most_living]
+        self._depths = np.take_along_axis(self._depths, order, axis=1)
+        device = self._on_device.device
+        self._on_device = torch.from_numpy(self._depths.copy()).to(device)
+        return torch.from_numpy(order).to(device)
+
+    def select(self, queries: Sequence[int]) -> ChainSlots:
+        """The slots of some queries, in that order."""
+        other = ChainSlots(self.prompts.select(queries))
+        chosen = list(queries)
+        other.lengths = self.lengths[chosen]
+        other._depths = self._depths[chosen]
+        other._on_device = torch.from_numpy(other._depths.copy()).to(self._on_device.device)
+        return other

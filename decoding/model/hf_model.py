@@ -1,0 +1,261 @@
+"""Stock transformers models as `LanguageModel`: causal and encoder-decoder checkpoints, one token tree.
+
+Every prompt is run once. Its keys and values (for an encoder-decoder, those of the cross-attention) are kept
+once per query, and all branches of all queries advance in one forward pass. Nothing that belongs to a request
+is stored on the module: one model may serve several sessions in several threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel
+
+from decoding.conformance.self_check import probe, refuse_if_different
+from decoding.errors import PromptTooLongError, UnsupportedModelError
+from decoding.language_model import PromptPrefix
+from decoding.model import architectures
+from decoding.model.chains import TreeChains
+from decoding.model.hf_session import (
+    CausalSession,
+    EncoderDecoderSession,
+    TreeModel,
+    TreeSession,
+    use_true_positions,
+)
+from decoding.model.model_loading import load_pretrained, refuse_float16_on_cpu
+from decoding.model.prefill import check_continuations, checked_prefix
+from decoding.model.token_tree import DEFAULT_COLLECTION, CollectionPolicy
+from decoding.model.tree_attention import TREE_ATTENTION, register_tree_attention
+
+
+class HFLanguageModel:
+    """A `LanguageModel` over a transformers model. Switches it to evaluation and to the tree's attention.
+
+    Outside a session the model goes on to work as before (its attention becomes scaled dot product
+    attention), so a model in training may be wrapped for an evaluation.
+
+    Args:
+        model: A causal or encoder-decoder model with a language modelling head, weights in place.
+        decoder_prompt: Tokens that stand before every title of an encoder-decoder; None takes the
+            checkpoint's own (`architectures.decoder_prompt`). Not for causal models.
+        collection: When sessions collect dead branches.
+        pack_frontiers: Whether sessions of a causal model leave padding branches out of its layers, for which
+            they ask the device in every step how many there are. None: on a CPU, where asking is free.
+        checked: Whether to refuse architectures that are not exact. An examination that is about to find
+            that out itself (`decoding.conformance`) goes without.
+
+    Raises:
+        UnsupportedModelError: the architecture cannot be decoded exactly.
+        ModelLoadError: the model would compute in float16 on a CPU.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        decoder_prompt: Sequence[int] | None = None,
+        collection: CollectionPolicy = DEFAULT_COLLECTION,
+        pack_frontiers: bool | None = None,
+        checked: bool = True,
+    ) -> None:
+        trusted = architectures.check_supported(model.config) if checked else True
+        self._is_encoder_decoder = bool(model.config.is_encoder_decoder)
+        if decoder_prompt is not None and not (self._is_encoder_decoder and decoder_prompt):
+            raise ValueError("decoder_prompt must not be empty and is for encoder-decoders only")
+        refuse_float16_on_cpu(model.dtype, model.device)
+        model.eval()  # type: ignore[no-untyped-call]
+        self._model = model
+        self._decoder_prompt: tuple[int, ...] = ()
+        if self._is_encoder_decoder:
+            self._decoder_prompt = tuple(decoder_prompt or architectures.decoder_prompt(model))
+        self._tree = TreeModel(
+            inner=model,
+            position_limit=architectures.position_limit(model),
+            shared_bias=architectures.shared_relative_bias(model),
+            collection=collection,
+            pack_frontiers=pack_frontiers,
+        )
+        self._vocab_size = architectures.vocab_size(model)
+        known = architectures.input_vocab_size(model)
+        if any(not 0 <= token < known for token in self._decoder_prompt):
+            raise ValueError(f"decoder_prompt must be in [0, {known}), got {list(self._decoder_prompt)}")
+        expected = None if trusted else probe(model, self._decoder_prompt)
+        self._replace_attention()
+        if expected is not None:
+            refuse_if_different(self, expected)
+
+    @classmethod
+    def load(
+        cls,
+        path_or_hub_id: str | Path,
+        device: str | torch.device = "auto",
+        dtype: str = "auto",
+        trust_remote_code: bool = False,
+        num_threads: int | None = None,
+        collection: CollectionPolicy = DEFAULT_COLLECTION,
+        adapter: Path | None = None,
+    ) -> HFLanguageModel:
+        """Load a checkpoint with safetensors weights.
+
+        Args:
+            path_or_hub_id: Directory, or name on the Hugging Face hub.
+            device: "auto" (CUDA where there is one, else CPU) or a torch device.
+            dtype: "auto", "float32", "bfloat16", "float16" or "float64"; see `decoding.model.model_loading`.
+            trust_remote_code: Whether code that lies beside the weights may run.
+            num_threads: Torch threads of this process; None leaves them as they are.
+            collection: When sessions collect dead branches.
+            adapter: Folder of a PEFT adapter that is merged into the weights; None: none.
+
+        Raises:
+            ModelLoadError: nothing usable there, or dtype and device do not go together.
+            UnsupportedModelError: the architecture cannot be decoded exactly.
+        """
+        loaded = load_pretrained(path_or_hub_id, device, dtype, trust_remote_code, num_threads, adapter)
+        return cls(loaded, collection=collection)
+
+    @property
+    def pretrained(self) -> PreTrainedModel:
+        """The transformers model itself, whose own `generate` and forward passes work as before."""
+        return self._model
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of logits, V."""
+        return self._vocab_size
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights lie."""
+        device: torch.device = self._model.device
+        return device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the weights are computed in."""
+        dtype: torch.dtype = self._model.dtype
+        return dtype
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        """Whether prompts go into an encoder, so that titles have the decoder's positions alone."""
+        return self._is_encoder_decoder
+
+    @property
+    def decoder_prompt(self) -> tuple[int, ...]:
+        """Tokens before every title of an encoder-decoder; empty for causal models."""
+        return self._decoder_prompt
+
+    @property
+    def max_positions(self) -> int | None:
+        """Most positions of prompt and title together, of the title alone for encoder-decoders."""
+        limit = self._tree.position_limit
+        return None if limit is None else limit - len(self._decoder_prompt)
+
+    @property
+    def max_prompt_tokens(self) -> int | None:
+        """Most prompt tokens accepted when no title follows."""
+        if self._is_encoder_decoder:
+            return architectures.encoder_position_limit(self._model)
+        return self._tree.position_limit
+
+    def prefill(self, prompts: Sequence[Sequence[int]], prefix: PromptPrefix | None = None) -> TreeSession:
+        """Run every prompt once and return the session its branches grow from.
+
+        Args:
+            prompts: One non-empty token id list per query, lengths may differ. Length Q >= 1.
+            prefix: What every prompt begins with, from this model's `share_prefix`; it is not run again. At
+                least one token must follow it in every prompt.
+
+        Raises:
+            PromptTooLongError: a prompt is longer than `max_prompt_tokens`.
+            ValueError: no prompts, an empty prompt, a token id outside the vocabulary, a prompt that does
+                not go on behind the prefix, or a prefix that this model has not made.
+            RuntimeError: the model was put back into training mode.
+        """
+        self._check_prompts(prompts)
+        if self._is_encoder_decoder:
+            if prefix is not None:
+                raise ValueError(
+                    f"model type {self._model.config.model_type!r} is an encoder-decoder, which shares no "
+                    "prefix: its encoder reads prompts in both directions"
+                )
+            return EncoderDecoderSession(self._tree, prompts, self._decoder_prompt)
+        if prefix is None:
+            return CausalSession(self._tree, prompts)
+        made_here = checked_prefix(prefix, self._model)
+        check_continuations(made_here, prompts)
+        return CausalSession(self._tree, prompts, made_here)
+
+    def prefill_chains(
+        self, prompts: Sequence[Sequence[int]], prefix: PromptPrefix | None = None
+    ) -> TreeChains:
+        """Run every prompt once and return the session in which one text per query is written behind it.
+
+        Args and errors are those of `prefill`.
+        """
+        return TreeChains(self.prefill(prompts, prefix))
+
+    def share_prefix(self, token_ids: Sequence[int]) -> PromptPrefix | None:
+        """Run tokens that many prompts begin with, for `prefill`.
+
+        Args:
+            token_ids: Not empty.
+
+        Returns:
+            None for encoder-decoders: an encoder reads prompts in both directions.
+
+        Raises:
+            PromptTooLongError: they leave no room for another token.
+            ValueError: no tokens, or a token id outside the vocabulary.
+            RuntimeError: the model was put back into training mode.
+        """
+        if self._is_encoder_decoder:
+            return None
+        longest = self.max_prompt_tokens
+        if longest is not None and len(token_ids) >= longest:
+            raise PromptTooLongError(
+                f"a prefix of {len(token_ids)} tokens leaves no room for another token, the model takes at "
+                f"most {longest}"
+            )
+        self._check_tokens("the prefix", token_ids)
+        self._check_evaluating()
+        return CausalSession(self._tree, [token_ids]).as_prefix(token_ids)
+
+    def _replace_attention(self) -> None:
+        register_tree_attention()
+        self._model.set_attn_implementation(TREE_ATTENTION)
+        if architectures.text_config(self._model.config)._attn_implementation != TREE_ATTENTION:
+            raise UnsupportedModelError(
+                f"model type {self._model.config.model_type!r} does not let its attention be replaced"
+            )
+        embedding = architectures.slot_numbered_positions(self._model)
+        if embedding is not None:
+            use_true_positions(embedding)
+
+    def _check_prompts(self, prompts: Sequence[Sequence[int]]) -> None:
+        if not prompts:
+            raise ValueError("prefill needs at least one prompt, got none")
+        longest = self.max_prompt_tokens
+        for index, prompt in enumerate(prompts):
+            self._check_tokens(f"prompt {index}", prompt)
+            if longest is not None and len(prompt) > longest:
+                raise PromptTooLongError(
+                    f"prompt {index} has {len(prompt)} tokens, the model takes at most {longest}"
+                )
+        self._check_evaluating()
+
+    def _check_tokens(self, name: str, token_ids: Sequence[int]) -> None:
+        known = architectures.input_vocab_size(self._model)
+        if not token_ids:
+            raise ValueError(f"{name} is empty")
+        if min(token_ids) < 0 or max(token_ids) >= known:
+            raise ValueError(
+                f"token ids must be in [0, {known}), {name} has {min(token_ids)} to {max(token_ids)}"
+            )
+
+    def _check_evaluating(self) -> None:
+        if self._model.training:
+            raise RuntimeError("the model is in training mode again; call its eval() before decoding")

@@ -1,0 +1,499 @@
+"""Runs decode sessions over stock transformers models: the token tree of one batch of prompts.
+
+`TreeSession` is what all of them have in common: it grows the tree, collects its dead branches, and knows
+what is held. `CausalSession` writes the prompts into the tree's cache. `EncoderDecoderSession` runs the
+encoder once and keeps the cross-attention's keys and values once per query; the decoder's start tokens are
+the prompt of its tree.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.modeling_outputs import BaseModelOutput
+
+from decoding.errors import PromptTooLongError
+from decoding.language_model import KvUsage, PerBranchCost
+from decoding.model.prefill import PromptPass, TreePrefix
+from decoding.model.token_tree import ChainStep, CollectionPolicy, PromptLayout, TokenTree
+from decoding.model.tree_attention import BranchPass
+from decoding.model.tree_cache import PackedFrontier, PackedWrites, TreeCache
+from decoding.model.whole_trees import WholeTreePass, WholeTreeWriter
+from decoding.row_trees import RowTrees
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TreeModel:
+    """A transformers model whose attention is the tree's, and what sessions over it have to know.
+
+    Attributes:
+        inner: The model.
+        position_limit: Positions of the decoder, None without bound.
+        shared_bias: Module with the relative bias table of the layers that have none themselves.
+        collection: When sessions collect dead branches.
+        pack_frontiers: Whether decoder-only sessions compute the live branches of a frontier only; None: on a
+            CPU.
+    """
+
+    inner: PreTrainedModel
+    position_limit: int | None
+    shared_bias: nn.Module | None
+    collection: CollectionPolicy
+    pack_frontiers: bool | None = None
+
+
+class TreeSession(ABC):
+    """The token trees of one batch of prompts (`decoding.language_model.DecodeSession`).
+
+    Logits are float32, and float64 for a model that computes in float64.
+
+    Args:
+        model: The model.
+        prompts: What the decoder reads before the first branch.
+        prefix: What all prompts begin with.
+    """
+
+    root_logits: Tensor
+
+    def __init__(self, model: TreeModel, prompts: PromptLayout, prefix: TreePrefix | None = None) -> None:
+        self._model = model
+        self._prefix = prefix
+        self._tree = TokenTree(prompts)
+        self._cache = TreeCache(() if prefix is None else prefix.segments)
+        self._steps_since_collection = 0
+        self._num_collections = 0
+        self._per_branch: PerBranchCost
+        # Any mask with four axes keeps transformers from building one out of slot numbers.
+        self._no_mask = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=model.inner.device)
+
+    @property
+    def usage(self) -> KvUsage:
+        """Key/value memory; see `DecodeSession.usage`."""
+        cross = self._cross_bytes
+        return KvUsage(
+            held_bytes=self._cache.held_bytes + cross,
+            used_bytes=self._cache.used_bytes + cross,
+            peak_bytes=self._cache.peak_bytes + cross,
+            per_branch_bytes=self._per_branch.most_bytes,
+            shared_bytes=0 if self._prefix is None else self._prefix.kv_bytes,
+            num_collections=self._num_collections,
+        )
+
+    @property
+    def _cross_bytes(self) -> int:
+        """Bytes of the cross-attention's keys and values."""
+        return 0
+
+    def _count_from_here(self) -> None:
+        """Start the account of what one cache per branch would hold. Needs the prompts in the cache."""
+        queries = self._tree.num_queries
+        self._per_branch = PerBranchCost(
+            num_queries=queries,
+            prompt_tokens=self._tree.prompts.longest,
+            token_bytes=self._cache.slot_bytes,
+            fixed_bytes=self._cross_bytes // queries,
+        )
+        self._num_collections = 0
+
+    def keep_levels(self) -> None:
+        """Keep the branches of every depth; see `DecodeSession.keep_levels`. Nothing is collected then.
+
+        Raises:
+            ValueError: branches have been written without.
+        """
+        self._tree.keep_levels()
+
+    @torch.no_grad()
+    def step(self, parents: Tensor, token_ids: Tensor, depth: int | None = None) -> Tensor:
+        """Write one token on B branches of every query; see `DecodeSession.step`.
+
+        Waits for the device where dead branches are collected and where frontiers are packed, and nowhere
+        else.
+
+        Raises:
+            PromptTooLongError: a query with live branches has used up the model's positions.
+            ValueError: the shapes do not fit the session, or `depth` is no depth it can write at.
+        """
+        queries = self._tree.num_queries
+        if parents.shape != token_ids.shape or parents.ndim != 2 or parents.shape[0] != queries:
+            raise ValueError(
+                f"parents and token_ids must both have shape ({queries}, B), "
+                f"got {tuple(parents.shape)} and {tuple(token_ids.shape)}"
+            )
+        if parents.shape[1] == 0:
+            raise ValueError("a frontier needs at least one branch, got B = 0")
+        depth = self._tree.checked_depth(depth)
+        limit = self._model.position_limit
+        overflows = limit is not None and self._tree.prompts.longest + depth > limit
+        if overflows:
+            self._refuse_live_overflow(parents, depth)
+        self._make_room(parents)
+        growth = self._tree.grow(parents, depth)
+        positions = growth.positions[:, None].expand(parents.shape)
+        if overflows and limit is not None:
+            positions = positions.clamp(max=limit - 1)  # padding of queries that have ended
+        tree = BranchPass(growth, self._cache, self._model.shared_bias, self._packed(parents, depth))
+        logits = at_least_float32(self._forward(token_ids, positions, tree))
+        self._steps_since_collection += 1
+        self._per_branch.note(parents.shape[1], depth)
+        return logits
+
+    @torch.no_grad()
+    def collect(self) -> None:
+        """Free every slot that is not on the path of a branch of the last frontier. Waits for the device.
+
+        Nothing that follows is changed by it. Does nothing where levels are kept.
+        """
+        self._collect(None, self._tree.width)
+
+    def _packed(self, parents: Tensor, depth: int) -> PackedFrontier | None:
+        """The live branches of a frontier, where only they are to be computed."""
+        return None
+
+    def _make_room(self, parents: Tensor) -> None:
+        """Let the cache take one more frontier, collecting what is dead where that is due."""
+        width, held = parents.shape[1], self._tree.num_slots
+        # A branch that goes on has a whole path that is live: where even one path per query leaves no room
+        # there is nothing to gain under pressure, and where it is all there is nothing is dead.
+        full = self._tree.depth + width <= self._cache.capacity < held + width
+        if held > self._tree.depth and self._model.collection.is_due(self._steps_since_collection, full):
+            self._collect(parents, width)
+        self._cache.make_room(width)
+
+    def _collect(self, parents: Tensor | None, width: int) -> None:
+        kept = self._tree.collect(parents)
+        self._steps_since_collection = 0
+        if kept is not None:
+            self._cache.compact(kept, width)
+            self._num_collections += 1
+
+    def _refuse_live_overflow(self, parents: Tensor, depth: int) -> None:
+        """Raise if a query that still has branches is out of positions; ended ones do not matter.
+
+        Asks the device, but only once a prompt of the batch has no position left.
+        """
+        live = (parents >= 0).any(dim=1).tolist()
+        limit = self._model.position_limit
+        for length, alive in zip(self._tree.prompts.lengths, live, strict=True):
+            needed = length + depth
+            if alive and limit is not None and needed > limit:
+                raise PromptTooLongError(
+                    f"the next token needs position {needed} of {limit}: the prompt has "
+                    f"{length} tokens and {depth - 1} were written after it"
+                )
+
+    @torch.no_grad()
+    def select(self, queries: Sequence[int], branches: bool = False) -> Self:
+        """Return a session over some of the queries; see `DecodeSession.select`.
+
+        Raises:
+            ValueError: no queries.
+            IndexError: a query the session does not have.
+        """
+        chosen = torch.tensor(list(queries), dtype=torch.int64, device=self.root_logits.device)
+        other = self._select(queries, chosen, branches)
+        other._count_from_here()
+        return other
+
+    def _select(self, queries: Sequence[int], chosen: Tensor, branches: bool) -> Self:
+        """`select` without its account, the queries also given on the device. `chosen`: (n,), int64."""
+        other = copy.copy(self)
+        other._tree = self._tree.select(queries, chosen, branches)
+        other._cache = self._cache.select(chosen, other._tree.prompts.width, branches)
+        other.root_logits = self.root_logits[chosen]
+        if not branches:
+            other._steps_since_collection = 0
+        return other
+
+    @property
+    def prompts(self) -> PromptLayout:
+        """What the decoder reads before the first branch."""
+        return self._tree.prompts
+
+    @property
+    def position_limit(self) -> int | None:
+        """Positions of the decoder, None without bound."""
+        return self._model.position_limit
+
+    @property
+    def capacity(self) -> int:
+        """Tail slots per query for which the cache has room."""
+        return self._cache.capacity
+
+    def make_room(self, width: int) -> None:
+        """Let the cache take `width` more slots per query."""
+        self._cache.make_room(width)
+
+    def compact(self, kept: Tensor, width: int) -> None:
+        """Keep some tail slots; see `TreeCache.compact`. For chains, which know what of theirs is dead."""
+        self._cache.compact(kept, width)
+        self._num_collections += 1
+
+    def run_chains(self, token_ids: Tensor, step: ChainStep) -> Tensor:
+        """Write the next tokens of chains, for which there is room, without branches of the tree.
+
+        Args:
+            token_ids: Shape: (Q, L), int64.
+            step: What they may look at.
+
+        Returns:
+            Logits in the model's type. Shape: (Q, L, V).
+        """
+        logits = self._forward(
+            token_ids, step.positions, BranchPass(step, self._cache, self._model.shared_bias)
+        )
+        self._per_branch.note(1, step.largest_position + 1 - self._tree.prompts.longest)
+        return logits
+
+    def tree_writer(self, trees: RowTrees) -> WholeTreeWriter:
+        """Return what writes whole trees below the prompts; see `DecodeSession.tree_writer`.
+
+        Raises:
+            PromptTooLongError: a tree needs more positions than the model has.
+            ValueError: not one tree per query.
+        """
+        model = self._model
+        longest = int(trees.depths.max(initial=0))
+        self._per_branch.note(max(trees.widths, default=0), longest)
+        return WholeTreeWriter(
+            trees, self.prompts, self._cache, self._run_whole_trees, model.shared_bias, model.position_limit
+        )
+
+    @torch.no_grad()
+    def _run_whole_trees(self, tree: WholeTreePass) -> Tensor:
+        """Logits of one pass over nodes of whole trees, in the model's type. Shape: (1, P, V)."""
+        self._cache.note_beside(tree.piece.tokens.shape[1], tree.kept.length)
+        return self._forward_whole_trees(tree)
+
+    @abstractmethod
+    def _forward(self, token_ids: Tensor, positions: Tensor, tree: BranchPass) -> Tensor:
+        """Logits of one pass in the model's type; `positions` shape: (Q, B), int64. Shape: (Q, B, V)."""
+
+    @abstractmethod
+    def _forward_whole_trees(self, tree: WholeTreePass) -> Tensor:
+        """`_run_whole_trees`, by the model."""
+
+
+class CausalSession(TreeSession):
+    """Decoder-only models.
+
+    Args:
+        model: The model.
+        prompts: Non-empty token id lists, whole. Length Q.
+        prefix: What all of them begin with and go on behind.
+    """
+
+    def __init__(
+        self, model: TreeModel, prompts: Sequence[Sequence[int]], prefix: TreePrefix | None = None
+    ) -> None:
+        shared = 0 if prefix is None else len(prefix.token_ids)
+        lengths = [len(prompt) for prompt in prompts]
+        super().__init__(model, PromptLayout(lengths, model.inner.device, shared), prefix)
+        self.root_logits = self._run_prompts([prompt[shared:] for prompt in prompts])
+        self._count_from_here()
+
+    @torch.no_grad()
+    def _run_prompts(self, prompts: Sequence[Sequence[int]]) -> Tensor:
+        """Run what stands behind the prefix. Returns logits of shape (Q, V)."""
+        layout, device = self._tree.prompts, self._model.inner.device
+        # Padding stands on the left, so that the last column holds the last token of every prompt.
+        padded = [[0] * (layout.width - len(prompt)) + list(prompt) for prompt in prompts]
+        # Of all verified decoder-only models; others compute logits of every position and keep the last.
+        last_only = {"logits_to_keep": 1} if accepts(self._model.inner, "logits_to_keep") else {}
+        output = self._model.inner(
+            input_ids=torch.tensor(padded, device=device),
+            position_ids=layout.positions().clamp(min=0),
+            attention_mask=self._no_mask,
+            past_key_values=self._cache,
+            use_cache=True,
+            tree=PromptPass.of(layout.own_lengths, device, self._model.shared_bias, self._cache.prefix),
+            **last_only,
+        )
+        return at_least_float32(output.logits[:, -1])
+
+    def as_prefix(self, token_ids: Sequence[int]) -> TreePrefix:
+        """The one prompt of this session as something other prompts begin with; `token_ids` are its own."""
+        return TreePrefix.of(self._model.inner, token_ids, self._cache)
+
+    def _packed(self, parents: Tensor, depth: int) -> PackedFrontier | None:
+        # Asking how many are live makes another device wait. At depth 1 parents are not looked at.
+        packs = parents.is_cpu if self._model.pack_frontiers is None else self._model.pack_frontiers
+        return PackedFrontier.of(parents) if packs and depth > 1 else None
+
+    def _forward(self, token_ids: Tensor, positions: Tensor, tree: BranchPass) -> Tensor:
+        packed = tree.packed
+        if packed is None:
+            return self._run(token_ids, positions, tree, self._cache)
+        token_ids, positions = packed.pack(token_ids), packed.pack(positions)
+        return packed.unpack(self._run(token_ids, positions, tree, PackedWrites(self._cache, packed)))
+
+    def _forward_whole_trees(self, tree: WholeTreePass) -> Tensor:
+        return self._run(tree.piece.tokens, tree.piece.positions, tree, tree.kept)
+
+    def _run(
+        self, token_ids: Tensor, positions: Tensor, tree: BranchPass | WholeTreePass, cache: Cache
+    ) -> Tensor:
+        output = self._model.inner(
+            input_ids=token_ids,
+            position_ids=positions,
+            attention_mask=self._no_mask,
+            past_key_values=cache,
+            use_cache=True,
+            tree=tree,
+        )
+        logits: Tensor = output.logits
+        return logits
+
+
+def accepts(model: PreTrainedModel, argument: str) -> bool:
+    """Whether the model's forward pass has an argument of that name."""
+    return argument in inspect.signature(model.forward).parameters
+
+
+def at_least_float32(logits: Tensor) -> Tensor:
+    """Logits in a type that probabilities can be computed in."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+# Positions of the tokens of a pass, for decoders that would otherwise number them by cache slot. Set for one
+# call in one thread, so that sessions in different threads do not meet. Shape: (Q, B).
+_FRONTIER_POSITIONS: ContextVar[Tensor | None] = ContextVar("genret_frontier_positions", default=None)
+
+
+class EncoderDecoderSession(TreeSession):
+    """Encoder-decoder models. All queries have the same decoder prompt, so all stand at one position.
+
+    Args:
+        model: The model.
+        prompts: What the encoder reads: non-empty token id lists. Length Q.
+        decoder_prompt: Tokens that stand before every title.
+    """
+
+    def __init__(
+        self, model: TreeModel, prompts: Sequence[Sequence[int]], decoder_prompt: Sequence[int]
+    ) -> None:
+        super().__init__(model, PromptLayout([len(decoder_prompt)] * len(prompts), model.inner.device))
+        self._cross = DynamicCache()
+        self._past = EncoderDecoderCache(self._cache, self._cross)
+        self._takes_positions = accepts(model.inner, "decoder_position_ids")
+        self.root_logits = self._run_prompts(prompts, decoder_prompt)
+        self._count_from_here()
+
+    def _select(self, queries: Sequence[int], chosen: Tensor, branches: bool) -> Self:
+        other = super()._select(queries, chosen, branches)
+        other._cross = DynamicCache()
+        layers: list[Any] = self._cross.layers
+        for number, layer in enumerate(layers):
+            other._cross.update(layer.keys[chosen], layer.values[chosen], number)
+        other._past = EncoderDecoderCache(other._cache, other._cross)
+        other._encoder_mask = self._encoder_mask[chosen]
+        other._encoded = self._encoded[: len(queries)]  # a stand-in: only its shape is asked for
+        return other
+
+    @property
+    def _cross_bytes(self) -> int:
+        return sum(
+            part.untyped_storage().nbytes()
+            for layer in self._cross.layers
+            for part in (getattr(layer, "keys", None), getattr(layer, "values", None))
+            if isinstance(part, Tensor)
+        )
+
+    @torch.no_grad()
+    def _run_prompts(self, prompts: Sequence[Sequence[int]], decoder_prompt: Sequence[int]) -> Tensor:
+        width = max(len(prompt) for prompt in prompts)
+        device = self._model.inner.device
+        # Encoders count positions from the left edge: padding stands on the right.
+        padded = [list(prompt) + [0] * (width - len(prompt)) for prompt in prompts]
+        lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
+        mask = torch.arange(width, device=device)[None, :] < lengths[:, None]
+        encoded: Tensor = self._model.inner.get_encoder()(
+            input_ids=torch.tensor(padded, device=device), attention_mask=mask.long(), return_dict=True
+        ).last_hidden_state
+        self._encoder_mask = mask[:, None, None, :]
+        self._encoded = encoded
+        start = torch.tensor(decoder_prompt, device=device).expand(len(prompts), -1)
+        positions = torch.arange(len(decoder_prompt), device=device).expand(len(prompts), -1)
+        # These models compute logits of every position, of which there are one or two here.
+        tree = PromptPass.of(self._tree.prompts.own_lengths, device, self._model.shared_bias)
+        logits = self._run_decoder(start, positions, tree, self._past)
+        # The cross-attention cache is full. Later passes only ask whether there is an encoding and how
+        # long it is, so a view of one zero stands in for it.
+        self._encoded = encoded.new_zeros(()).expand(encoded.shape)
+        return at_least_float32(logits[:, -1])
+
+    def _forward(self, token_ids: Tensor, positions: Tensor, tree: BranchPass) -> Tensor:
+        with _frontier_at(positions):
+            return self._run_decoder(token_ids, positions, tree, self._past)
+
+    def _forward_whole_trees(self, tree: WholeTreePass) -> Tensor:
+        past = EncoderDecoderCache(tree.kept, self._cross)
+        with _frontier_at(tree.piece.positions):
+            return self._run_decoder(tree.piece.tokens, tree.piece.positions, tree, past)
+
+    def _run_decoder(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        tree: PromptPass | BranchPass | WholeTreePass,
+        past: EncoderDecoderCache,
+    ) -> Tensor:
+        output = self._model.inner(
+            encoder_outputs=BaseModelOutput(last_hidden_state=self._encoded),
+            attention_mask=self._encoder_mask,
+            decoder_input_ids=token_ids,
+            decoder_attention_mask=self._no_mask,
+            past_key_values=past,
+            use_cache=True,
+            tree=tree,
+            **({"decoder_position_ids": positions} if self._takes_positions else {}),
+        )
+        logits: Tensor = output.logits
+        return logits
+
+
+def use_true_positions(embedding: nn.Module) -> None:
+    """Let a decoder's position embedding take the pass's positions instead of cache slot numbers.
+
+    BART's decoder numbers positions by slots and takes no `position_ids` from outside. Branches lie side
+    by side in the slots, so those numbers are wrong from the second branch on, and run past the table's
+    end. Idempotent.
+    """
+    if not getattr(embedding, "takes_frontier_positions", False):
+        embedding.register_forward_pre_hook(_replace_positions, with_kwargs=True)
+        embedding.register_forward_hook(_shape_as_positions)
+        embedding.takes_frontier_positions = True  # type: ignore[assignment]
+
+
+def _replace_positions(
+    _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    positions = _FRONTIER_POSITIONS.get()
+    # The embedding takes one row of positions for all queries of a batch, and these differ by query.
+    return (args, kwargs) if positions is None else (args, {**kwargs, "position_ids": positions.flatten()})
+
+
+def _shape_as_positions(_: nn.Module, __: tuple[Any, ...], embedded: Tensor) -> Tensor:
+    positions = _FRONTIER_POSITIONS.get()
+    return embedded if positions is None else embedded.view(*positions.shape, -1)
+
+
+@contextmanager
+def _frontier_at(positions: Tensor) -> Iterator[None]:
+    """Say at which positions the tokens of a pass stand. `positions` shape: (Q, B), int64."""
+    token = _FRONTIER_POSITIONS.set(positions)
+    try:
+        yield
+    finally:
+        _FRONTIER_POSITIONS.reset(token)

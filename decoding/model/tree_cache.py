@@ -1,0 +1,419 @@
+"""Caches the token tree's keys and values: the prompt once per query, one entry per written token after it.
+
+A transformers cache layer, so stock models fill it through their ordinary `past_key_values.update` call. The
+attention function reads the parts directly; what `update` returns is never attended to. How much is held
+follows from shapes, so asking never waits for the device.
+
+A packed frontier leaves the padding out. The queries of a batch have different numbers of live branches and
+finish at different steps, yet a frontier is a rectangle. Everything in a decoder but attention works on one
+token at a time, so there the live branches of all queries run as rows of a single sequence; attention and
+cache have them in their rectangle.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+
+class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
+    """One model layer: an immutable prompt segment and a preallocated tail.
+
+    The first `update` stores the prompt, every later one appends the tokens of one frontier, for which
+    `resize` has made room.
+
+    Attributes:
+        prompt_keys: Shape: (Q, H_kv, T, D). None before the prompt was written.
+        prompt_values: Shape: (Q, H_kv, T, D_v).
+        used: Tail slots written so far.
+    """
+
+    is_sliding = False
+    is_compileable = False
+    is_croppable = False
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)  # type: ignore[no-untyped-call]
+        self.prompt_keys: Tensor | None = None
+        self.prompt_values: Tensor | None = None
+        self.used = 0
+        self._tail_keys: Tensor | None = None
+        self._tail_values: Tensor | None = None
+
+    @property
+    def tail_keys(self) -> Tensor:
+        """Keys of the written branches, a view. Shape: (Q, H_kv, used, D)."""
+        assert self._tail_keys is not None
+        return self._tail_keys[:, :, : self.used]
+
+    @property
+    def tail_values(self) -> Tensor:
+        """Values of the written branches, a view. Shape: (Q, H_kv, used, D_v)."""
+        assert self._tail_values is not None
+        return self._tail_values[:, :, : self.used]
+
+    @property
+    def prompt(self) -> tuple[Tensor, Tensor]:
+        """Keys and values of the prompts."""
+        assert self.prompt_keys is not None
+        assert self.prompt_values is not None
+        return self.prompt_keys, self.prompt_values
+
+    @property
+    def slot_bytes(self) -> tuple[int, int]:
+        """Bytes of one slot's keys and of its values."""
+        keys, values = (part.shape[1] * part.shape[3] * part.element_size() for part in self.prompt)
+        return keys, values
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of storage behind prompt and tail, unused capacity included."""
+        held = (self.prompt_keys, self.prompt_values, self._tail_keys, self._tail_values)
+        return sum(part.untyped_storage().nbytes() for part in held if part is not None)
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Take ownership of the prompt's keys and values."""
+        self.prompt_keys = _own(key_states)
+        self.prompt_values = _own(value_states)
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Store the prompt (first call) or append one frontier (later calls).
+
+        Args:
+            key_states: Shape: (Q, H_kv, T or B, D).
+            value_states: Shape: (Q, H_kv, T or B, D_v).
+
+        Returns:
+            The tensors passed in: the attention function takes everything older from the layer itself.
+        """
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+            return key_states, value_states
+        self.used += key_states.shape[2]
+        self.tail_keys[:, :, -key_states.shape[2] :] = key_states
+        self.tail_values[:, :, -key_states.shape[2] :] = value_states
+        return key_states, value_states
+
+    def resize(self, capacity: int) -> None:
+        """Move the tail to buffers of `capacity` slots, keys before values."""
+        keys, values = self.prompt
+        self._tail_keys = _resized(self._tail_keys, keys, self.used, capacity)
+        self._tail_values = _resized(self._tail_values, values, self.used, capacity)
+
+    def compact(self, rows: Tensor, width: int, capacity: int) -> None:
+        """Keep some slots of the tail, in buffers of `capacity` slots.
+
+        Args:
+            rows: The slots to keep, of every query and head, as rows of a buffer. Shape: (Q * H_kv * width,).
+            width: Slots kept per query.
+            capacity: Slots afterwards, at least `width`. Buffers that have as many stay.
+        """
+        assert self._tail_keys is not None
+        assert self._tail_values is not None
+        self._tail_keys = _compacted(self._tail_keys, rows, width, capacity)
+        self._tail_values = _compacted(self._tail_values, rows, width, capacity)
+        self.used = width
+
+    def select(self, queries: Tensor, width: int, branches: bool) -> TreeLayer:
+        """Return a layer with the prompts of some queries, cut to their longest.
+
+        Args:
+            queries: Shape: (n,), int64.
+            width: Prompt slots kept, from the right: padding stands on the left.
+            branches: Whether to copy the tails too. The copy has no room beyond what is used.
+        """
+        keys, values = self.prompt
+        other = TreeLayer()
+        other.lazy_initialization(
+            keys[:, :, -width:].index_select(0, queries), values[:, :, -width:].index_select(0, queries)
+        )
+        if branches and self.used:
+            other._tail_keys = self.tail_keys.index_select(0, queries)
+            other._tail_values = self.tail_values.index_select(0, queries)
+            other.used = self.used
+        return other
+
+    def get_seq_length(self) -> int:
+        """Slots held per query, prompt and tail. A slot count, not a position."""
+        prompt = 0 if self.prompt_keys is None else self.prompt_keys.shape[2]
+        return prompt + self.used
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Key length and offset that transformers would build a mask for; the tree passes its own."""
+        return self.get_seq_length() + query_length, 0
+
+    def get_max_length(self) -> int:
+        """No bound."""
+        return -1
+
+
+def _own(states: Tensor) -> Tensor:
+    """A contiguous tensor with storage of its own size.
+
+    A view into a fused query-key-value buffer would keep three times its own bytes alive.
+    """
+    states = states.contiguous()
+    if states.untyped_storage().nbytes() != states.numel() * states.element_size():
+        states = states.clone(memory_format=torch.contiguous_format)
+    return states
+
+
+def _resized(buffer: Tensor | None, prompt: Tensor, used: int, capacity: int) -> Tensor:
+    """A buffer of `capacity` slots of the prompt's kind, with the first `used` slots of the old one."""
+    queries, heads, _, size = prompt.shape
+    resized = prompt.new_empty(queries, heads, capacity, size)
+    if buffer is not None:
+        resized[:, :, :used] = buffer[:, :, :used]
+    return resized
+
+
+def _compacted(buffer: Tensor, rows: Tensor, width: int, capacity: int) -> Tensor:
+    """The buffer, or one of `capacity` slots, with the chosen rows in front."""
+    queries, heads, _, size = buffer.shape
+    live = buffer.view(-1, size).index_select(0, rows).view(queries, heads, width, size)
+    if buffer.shape[2] != capacity:
+        buffer = buffer.new_empty(queries, heads, capacity, size)
+    buffer[:, :, :width] = live
+    return buffer
+
+
+# Frontiers for which room is reserved at a time; titles are mostly shorter, so most tails never grow.
+INITIAL_DEPTH = 8
+# Frontiers that must fit after a collection. With less room the next one would be due at once, and every
+# collection waits for the device.
+LEAST_ROOM = 4
+
+# Keys and values that every query's prompt begins with. Shapes: (1, H_kv, S, D) and (1, H_kv, S, D_v).
+PrefixSegment = tuple[Tensor, Tensor]
+
+
+class TreeCache(Cache):
+    """One `TreeLayer` per model layer, created as the model reaches it.
+
+    Args:
+        prefix: What the prompts begin with, by model layer; referred to, never copied. Empty without.
+
+    Attributes:
+        capacity: Tail slots per query for which there is room.
+        prefix: As given.
+    """
+
+    def __init__(self, prefix: tuple[PrefixSegment, ...] = ()) -> None:
+        super().__init__(layer_class_to_replicate=TreeLayer)
+        self.prefix = prefix
+        self.capacity = 0
+        self._peak_bytes = 0
+
+    def tree_layer(self, index: int) -> TreeLayer:
+        """The layer that the attention module with `layer_idx == index` has just updated."""
+        layer = self.layers[index]
+        assert isinstance(layer, TreeLayer)
+        return layer
+
+    @property
+    def used(self) -> int:
+        """Tail slots written and kept, per query."""
+        return self.tree_layer(0).used
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of one token of one query in all layers."""
+        return sum(sum(layer.slot_bytes) for layer in self._tree_layers())
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of storage of all layers, without the prefix."""
+        return sum(layer.held_bytes for layer in self._tree_layers())
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes behind prompt slots and written tail slots."""
+        queries = self.tree_layer(0).prompt[0].shape[0]
+        return queries * self.tree_layer(0).get_seq_length() * self.slot_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most bytes held at any time, the copies of growing and compacting included."""
+        return max(self._peak_bytes, self.held_bytes)
+
+    def make_room(self, width: int) -> None:
+        """Let one more frontier of `width` branches fit."""
+        if self.used + width > self.capacity:
+            self._resize(_roomy(self.used, width))
+
+    def compact(self, kept: Tensor, width: int) -> None:
+        """Keep some slots of every tail. Copies those only, layer by layer, and never the prompts.
+
+        Where little room is left the buffers are replaced by larger ones, and where most of them is left
+        over by smaller ones: one wide moment, such as a query with many branches that soon died, would
+        otherwise decide what a session holds to its end.
+
+        Args:
+            kept: For every slot to be, which it is now. Shape: (Q, m), int64.
+            width: Branches of the next frontier.
+        """
+        before, slots, capacity = self.held_bytes, kept.shape[1], self.capacity
+        roomy = _roomy(slots, width)
+        if slots + LEAST_ROOM * width > capacity or capacity > 2 * roomy:
+            capacity = roomy
+        rows: dict[int, Tensor] = {}
+        for layer in self._tree_layers():
+            heads = layer.prompt[0].shape[1]
+            if heads not in rows:
+                rows[heads] = _rows(kept, heads, self.capacity)
+            layer.compact(rows[heads], slots, capacity)
+        moved = 0 if capacity == self.capacity else min(capacity, self.capacity)
+        self.capacity = capacity
+        self._note_peak(before, copied=slots + moved)
+
+    def select(self, queries: Tensor, width: int, branches: bool) -> TreeCache:
+        """Return a cache with the prompts of some queries; see `TreeLayer.select`."""
+        other = TreeCache(self.prefix)
+        other.layers = [layer.select(queries, width, branches) for layer in self._tree_layers()]
+        other.capacity = other.used
+        return other
+
+    def note_beside(self, tokens: int, path: int) -> None:
+        """Count what a pass over whole trees holds beside the cache: no tail, but what it is writing.
+
+        Args:
+            tokens: Tokens that are written, whose keys and values are held in one layer at a time.
+            path: Tokens that all layers keep.
+        """
+        largest = max(sum(layer.slot_bytes) for layer in self._tree_layers())
+        beside = tokens * largest + path * self.slot_bytes
+        self._peak_bytes = max(self._peak_bytes, self.held_bytes + beside)
+
+    def _resize(self, capacity: int) -> None:
+        before, replaced = self.held_bytes, self.capacity
+        for layer in self._tree_layers():
+            layer.resize(capacity)
+        self.capacity = capacity
+        self._note_peak(before, copied=replaced)
+
+    def _note_peak(self, before: int, copied: int) -> None:
+        """Count what was held while buffers were replaced one at a time.
+
+        Args:
+            before: Bytes held before.
+            copied: Slots that were held twice, of one layer's keys or values at any time.
+        """
+        queries = self.tree_layer(0).prompt[0].shape[0]
+        largest = max(max(layer.slot_bytes) for layer in self._tree_layers())
+        self._peak_bytes = max(self._peak_bytes, max(before, self.held_bytes) + queries * copied * largest)
+
+    def _tree_layers(self) -> list[TreeLayer]:
+        return [self.tree_layer(index) for index in range(len(self.layers))]
+
+
+def _roomy(used: int, width: int) -> int:
+    """Slots to hold `used` and go on: a quarter more, and enough for some frontiers of `width`.
+
+    Geometric, so that moving what is used stays a constant share of the work however long outputs are; and no
+    more than a quarter, since room that long outputs never use is memory all the same.
+    """
+    return used + max(used // 4, INITIAL_DEPTH * width)
+
+
+def _rows(kept: Tensor, heads: int, capacity: int) -> Tensor:
+    """Slots of every query as rows of a buffer (Q * heads * capacity, D). Shape: (Q * heads * m,), int64."""
+    queries = kept.shape[0]
+    first = torch.arange(queries * heads, device=kept.device).view(queries, heads, 1) * capacity
+    return (first + kept[:, None]).flatten()
+
+
+# A frontier is packed where at least one in so many of its branches is padding. Every layer moves rows to and
+# fro, which less would not pay for.
+_LEAST_PADDING = 8
+
+
+class PackedFrontier:
+    """Which branches of a frontier are live. P of Q * B.
+
+    Args:
+        cells: The live branches, numbered query by query. Shape: (P,), int64, ascending.
+        num_queries: Q.
+        branches: B.
+    """
+
+    __slots__ = ("_branches", "_cells", "_num_queries")
+
+    def __init__(self, cells: Tensor, num_queries: int, branches: int) -> None:
+        self._cells = cells
+        self._num_queries = num_queries
+        self._branches = branches
+
+    @classmethod
+    def of(cls, parents: Tensor) -> PackedFrontier | None:
+        """Pack a frontier where that pays. Asks the device how many branches are live.
+
+        Args:
+            parents: -1 for padding branches. Shape: (Q, B), int64.
+
+        Returns:
+            None where few branches or all of them are padding.
+        """
+        cells = torch.nonzero(parents.flatten() >= 0).flatten()
+        padding = parents.numel() - len(cells)
+        if not len(cells) or padding * _LEAST_PADDING < parents.numel():
+            return None
+        return cls(cells, *parents.shape)
+
+    def pack(self, rectangle: Tensor) -> Tensor:
+        """Take one value per live branch. Shape: (1, P) of (Q, B)."""
+        return rectangle.flatten().index_select(0, self._cells)[None]
+
+    def unpack(self, rows: Tensor) -> Tensor:
+        """Put rows back into the rectangle, zeros on padding. Shape: (Q, B, V) of (1, P, V)."""
+        return self._spread(rows[0]).view(self._num_queries, self._branches, -1)
+
+    def pack_heads(self, attended: Tensor) -> Tensor:
+        """Take what live branches attended to. Shape: (1, H, P, D) of (Q, H, B, D)."""
+        heads, size = attended.shape[1], attended.shape[3]
+        rows = attended.transpose(1, 2).reshape(-1, heads * size).index_select(0, self._cells)
+        return rows.view(1, -1, heads, size).transpose(1, 2)
+
+    def unpack_heads(self, states: Tensor) -> Tensor:
+        """Put queries, keys or values back. Shape: (Q, H, B, D) of (1, H, P, D)."""
+        _, heads, count, size = states.shape
+        rows = states[0].transpose(0, 1).reshape(count, heads * size)
+        return self._spread(rows).view(self._num_queries, self._branches, heads, size).transpose(1, 2)
+
+    def _spread(self, rows: Tensor) -> Tensor:
+        """Rows of all branches, zeros on padding. Shape: (Q * B, n) of (P, n)."""
+        return rows.new_zeros(self._num_queries * self._branches, rows.shape[1]).index_copy_(
+            0, self._cells, rows
+        )
+
+
+class PackedWrites(Cache):
+    """A tree's cache as one packed pass sees it: what is written goes into the rectangle.
+
+    Args:
+        cache: Where the layers are.
+        frontier: What the pass computes.
+    """
+
+    def __init__(self, cache: TreeCache, frontier: PackedFrontier) -> None:
+        super().__init__(layers=cache.layers)
+        self._frontier = frontier
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Append the frontier to a layer; see `TreeLayer.update`.
+
+        Args:
+            key_states: Shape: (1, H_kv, P, D).
+            value_states: Shape: (1, H_kv, P, D_v).
+            layer_idx: Number of the model layer.
+            *args: Passed on.
+            **kwargs: Passed on.
+        """
+        unpack = self._frontier.unpack_heads
+        super().update(unpack(key_states), unpack(value_states), layer_idx, *args, **kwargs)
+        return key_states, value_states

@@ -1,0 +1,235 @@
+"""Reads texts as bytes in place, by number, and keeps some of them in the order of their bytes.
+
+Texts lie in pieces of memory, such as the batches of a mapped index file: nothing is ever copied as a whole.
+The index format orders titles with these classes, and grammars follow titles in that order.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Longs = npt.NDArray[np.int64]
+
+WORD = 8  # bytes of a text that are compared at once
+
+
+class TextBatches:
+    """Texts in batches of equal size, as UTF-8 bytes: text n is text n % rows of batch n // rows.
+
+    Args:
+        offsets: Per batch where its texts begin in `data`, and where the last one ends. Shape: (n + 1,),
+            int32.
+        data: Per batch the bytes. Shape: (B,), uint8.
+        rows: Texts of every batch but the last, which may have fewer; a power of two.
+
+    Raises:
+        ValueError: the sizes do not fit together, or a text does not lie inside its batch's bytes.
+    """
+
+    def __init__(
+        self, offsets: Sequence[npt.NDArray[np.int32]], data: Sequence[npt.NDArray[np.uint8]], rows: int
+    ) -> None:
+        if rows < 1 or rows & (rows - 1):
+            raise ValueError(f"rows: expected a power of two, got {rows}")
+        if len(offsets) != len(data):
+            raise ValueError(f"expected as many offsets as data, got {len(offsets)} and {len(data)}")
+        for number, (begins, texts) in enumerate(zip(offsets, data, strict=True)):
+            _check(number, begins, texts, rows, number == len(offsets) - 1)
+        self.offsets = tuple(offsets)
+        self.data = tuple(data)
+        # Memory views hand out plain ints, at a third of the time of an array's element.
+        self.offset_views = tuple(begins.data for begins in self.offsets)
+        self.data_views = tuple(texts.data for texts in self.data)
+        self.shift = rows.bit_length() - 1
+        self.num_texts = sum(len(begins) - 1 for begins in offsets)
+        # Where compiled loops find the offsets and the bytes of each batch; the views keep them valid.
+        places = [
+            (begins.ctypes.data, texts.ctypes.data) for begins, texts in zip(offsets, data, strict=True)
+        ]
+        self.addresses: Longs = np.array(places, dtype=np.int64)
+
+    @classmethod
+    def of(cls, texts: Iterable[bytes], rows: int = 1 << 16) -> TextBatches:
+        """Copy texts into batches."""
+        kept = list(texts)
+        offsets, data = [], []
+        for begin in range(0, len(kept), rows):
+            part = kept[begin : begin + rows]
+            offsets.append(np.cumsum([0, *map(len, part)], dtype=np.int32))
+            data.append(np.frombuffer(b"".join(part), dtype=np.uint8))
+        return cls(offsets, data, rows)
+
+    def text(self, number: int) -> bytes:
+        """The bytes of one text."""
+        batch, row = number >> self.shift, number & ((1 << self.shift) - 1)
+        begin, end = self.offsets[batch][row : row + 2].tolist()
+        return self.data[batch][begin:end].tobytes()
+
+    def units(self, of_bytes: bool) -> list[bytes]:
+        """The distinct bytes of all texts, or their distinct characters, ascending. One pass over the bytes.
+
+        A byte that is no part of UTF-8 is a character of its own.
+        """
+        seen = np.zeros(1 << 8 if of_bytes else sys.maxunicode + 1, dtype=np.bool_)
+        for begins, data in zip(self.offsets, self.data, strict=True):
+            texts = data[begins[0] : begins[-1]]
+            if not of_bytes:
+                decoded = texts.tobytes().decode("utf-8", "surrogateescape")
+                texts = np.frombuffer(decoded.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+            seen[texts] = True
+        found = np.flatnonzero(seen).tolist()
+        if of_bytes:
+            return [bytes([byte]) for byte in found]
+        return [chr(code).encode("utf-8", "surrogateescape") for code in found]
+
+    def first_with(self, unit: bytes) -> bytes:
+        """The first text that has a byte or character, which one of them must have."""
+        for begins, data in zip(self.offsets, self.data, strict=True):
+            at = data[begins[0] : begins[-1]].tobytes().find(unit)
+            if at >= 0:
+                row = int(np.searchsorted(begins, at + begins[0], side="right")) - 1
+                return data[begins[row] : begins[row + 1]].tobytes()
+        raise ValueError(f"no text has {unit!r}")
+
+    def lengths(self, numbers: npt.NDArray[np.integer]) -> Longs:
+        """Bytes of texts. Shape: (n,), int64."""
+        found = np.empty(len(numbers), dtype=np.int64)
+        for batch, places, rows in self._by_batch(numbers):
+            begins = self.offsets[batch]
+            found[places] = begins[rows + 1] - begins[rows]
+        return found
+
+    def words(
+        self, numbers: npt.NDArray[np.integer], depth: int | Longs
+    ) -> tuple[npt.NDArray[np.uint64], Longs]:
+        """Eight bytes of each text from a depth on, first byte on top, zeros behind the end of the text.
+
+        Args:
+            numbers: Of the texts. Shape: (n,).
+            depth: Bytes to leave out, for all texts or for each; not more than a text has.
+
+        Returns:
+            The words, and how many of their bytes are the text's. Shapes: (n,), uint64; (n,), int64.
+        """
+        words = np.empty(len(numbers), dtype=np.uint64)
+        taken = np.empty(len(numbers), dtype=np.int64)
+        for batch, places, rows in self._by_batch(numbers):
+            begins = self.offsets[batch]
+            at = begins[rows] + (depth if isinstance(depth, int) else depth[places])
+            there = np.minimum(begins[rows + 1] - at, WORD)
+            words[places] = _words(self.data[batch], at, there)
+            taken[places] = there
+        return words, taken
+
+    def _by_batch(
+        self, numbers: npt.NDArray[np.integer]
+    ) -> list[tuple[int, Longs | slice, npt.NDArray[np.integer]]]:
+        """Return (batch, places in `numbers`, rows in the batch) of every batch that has any of them."""
+        rows = numbers & ((1 << self.shift) - 1)
+        if len(self.offsets) == 1:
+            return [(0, slice(None), rows)]
+        batch = (numbers >> self.shift).astype(np.uint16 if len(self.offsets) < 1 << 16 else np.int64)
+        order = np.argsort(batch, kind="stable")
+        counts = np.bincount(batch, minlength=len(self.offsets))
+        ends = np.cumsum(counts)
+        present = np.flatnonzero(counts).tolist()
+        shares = [(number, order[ends[number] - counts[number] : ends[number]]) for number in present]
+        return [(number, places, rows[places]) for number, places in shares]
+
+
+def _check(
+    number: int, begins: npt.NDArray[np.int32], texts: npt.NDArray[np.uint8], rows: int, is_last: bool
+) -> None:
+    if begins.dtype != np.int32 or texts.dtype != np.uint8:
+        raise ValueError(f"batch {number}: expected int32 and uint8, got {begins.dtype} and {texts.dtype}")
+    if not (begins.flags.c_contiguous and texts.flags.c_contiguous):
+        raise ValueError(f"batch {number}: expected contiguous arrays")
+    count = len(begins) - 1
+    if not (1 <= count <= rows if is_last else count == rows):
+        raise ValueError(f"batch {number}: expected {rows} texts, got {count}")
+    if begins[0] < 0 or begins[-1] > len(texts) or bool((begins[1:] < begins[:-1]).any()):
+        raise ValueError(f"batch {number}: a text does not lie inside its {len(texts)} bytes")
+
+
+def _words(
+    data: npt.NDArray[np.uint8], at: npt.NDArray[np.integer], there: npt.NDArray[np.integer]
+) -> npt.NDArray[np.uint64]:
+    """Read words at places where `there` bytes of them count."""
+    if len(data) < WORD:
+        data = np.concatenate([data, np.zeros(WORD - len(data), dtype=np.uint8)])
+    # Every place is the beginning of a word of this view; near the end the word is read early and shifted.
+    view = np.ndarray((len(data) - WORD + 1,), dtype=">u8", buffer=data, strides=(1,))
+    early = np.minimum(at, len(view) - 1)
+    words: npt.NDArray[np.uint64] = view[early].astype(np.uint64)
+    words <<= ((at - early) * 8 % 64).astype(np.uint64)
+    # A text that is read from its end on has no bytes, and shifts by a whole word are not defined.
+    unwanted = ((WORD - there) * 8).astype(np.uint64)
+    half = unwanted // np.uint64(2)
+    words >>= half
+    words >>= unwanted - half
+    words <<= half
+    words <<= unwanted - half
+    return words
+
+
+class SortedTexts:
+    """Some of the texts of a catalogue, in order.
+
+    Under a filter it is the same catalogue with a shorter order: every run of it then has a text that the
+    filter allows, without looking.
+
+    Args:
+        batches: All texts of the catalogue, by number.
+        order: Numbers of those that belong to the set, ascending by the texts' bytes, equal texts by number;
+            all in range. Shape: (n,), int32.
+    """
+
+    __slots__ = ("_row_mask", "batches", "order", "order_view")
+
+    def __init__(self, batches: TextBatches, order: npt.NDArray[np.int32]) -> None:
+        self.batches = batches
+        self.order = np.ascontiguousarray(order, dtype=np.int32).view()
+        self.order.flags.writeable = False  # compiled loops are compiled for this
+        self.order_view = self.order.data
+        self._row_mask = (1 << batches.shift) - 1
+
+    @classmethod
+    def of(cls, texts: Iterable[bytes]) -> SortedTexts:
+        """Copy and sort a few texts."""
+        kept = list(texts)
+        order = sorted(range(len(kept)), key=kept.__getitem__)
+        return cls(TextBatches.of(kept), np.array(order, dtype=np.int32))
+
+    def __len__(self) -> int:
+        return len(self.order_view)
+
+    def among(self, allowed: npt.NDArray[np.bool_]) -> SortedTexts:
+        """Return those whose number is allowed. Shape of `allowed`: (texts of the catalogue,)."""
+        return SortedTexts(self.batches, self.order[allowed[self.order]])
+
+    def text(self, position: int) -> bytes:
+        """The bytes of the text at a position of the order."""
+        return self.batches.text(self.order_view[position])
+
+    def byte(self, position: int, depth: int) -> int:
+        """A byte of the text at a position of the order, -1 behind its end."""
+        number = self.order_view[position]
+        batch, row = number >> self.batches.shift, number & self._row_mask
+        offsets = self.batches.offset_views[batch]
+        at = offsets[row] + depth
+        return self.batches.data_views[batch][at] if at < offsets[row + 1] else -1
+
+    def length(self, position: int) -> int:
+        """Bytes of the text at a position of the order."""
+        number = self.order_view[position]
+        row = number & self._row_mask
+        offsets = self.batches.offset_views[number >> self.batches.shift]
+        return offsets[row + 1] - offsets[row]
+
+    def numbers(self, begin: int, end: int) -> tuple[int, ...]:
+        """Numbers of the texts of a run, ascending."""
+        return tuple(sorted(self.order_view[begin:end]))

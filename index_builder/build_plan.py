@@ -1,0 +1,431 @@
+"""Reckons up what a build would make, for a dry run: everything is read and tokenised, nothing is built.
+
+Records, rows, their lengths and the types of columns are counted; sizes are those of an index over some
+ranges of the rows, written to a temporary directory, in proportion. Of evidence the texts are counted, and
+the sizes of its files estimated from their number and length.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from index_builder.build import FrontHalf, Sources, check_evidence, peak_rss_bytes, read_shards
+from index_builder.build_options import BuildOptions, EvidenceWish, VectorWish, text_columns
+from index_builder.build_progress import BuildProgress, Silent
+from index_builder.entity_writer import check_weights
+from index_builder.memory_budget import MIB, TYPICAL_FORM_BYTES, MemoryBudget, cut
+from index_builder.merge import VersionSpec, WrittenVersion, write_version
+from index_builder.past_queries import count_queries
+from index_builder.runs import IntArray, Run, sort_rows, windows
+from index_builder.shard_maker import OverLong
+from index_builder.shards import ShardRun
+from index_builder.workplace import WORK_DIR, temporary_work
+from retrieval.index.layout import ALIASES, TITLE
+from retrieval.index.manifest import MetadataColumn
+from retrieval.normalize import NormalizationReport
+from retrieval.sources.rejects import Rejects
+from retrieval.text import TextTokenizer
+from retrieval.vectors.faiss_index import kind_of, new_index, num_cells, num_subquantisers
+
+_SAMPLE_FORMS = 200_000
+_SAMPLED_RANGES = 16
+_MOST_BLOCK_BYTES = 64 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class BuildPlan:
+    """What a build would make.
+
+    Attributes:
+        records: Records read, bad ones included.
+        entities: Entities.
+        rows: Distinct rows.
+        duplicates: Records that repeat another and would be dropped.
+        rejected: Bad rows per reason.
+        report: The first bad rows, as text; "" when there are none.
+        rejects_file: Where all of them were written; None when nowhere.
+        allowed: How many bad rows a build with these options lets pass.
+        longest: The longest title or alias refused for its length, if any.
+        files: Names of the input files.
+        lengths: Number of rows of each length, end token included, by length.
+        columns: Metadata columns with their types.
+        weight_column: Name of the one that holds weights, or None.
+        normalization: What the text policy did.
+        evidence: Names, texts and past queries; None where they are not wanted.
+        vectors: The vectors, if any are asked for.
+        bytes: Size of each part of the index, evidence and vectors left out.
+        sample_share: Part of the rows that these sizes were taken from; 1 makes them exact.
+        seconds: How long the dry run took.
+        build_seconds: How long a build would take, up to the evidence.
+        peak_rss_bytes: Most memory the process has taken.
+    """
+
+    records: int
+    entities: int
+    rows: int
+    duplicates: int
+    rejected: Mapping[str, int]
+    report: str
+    rejects_file: Path | None
+    allowed: int
+    longest: OverLong | None
+    files: tuple[str, ...]
+    lengths: Mapping[int, int]
+    columns: tuple[MetadataColumn, ...]
+    weight_column: str | None
+    normalization: NormalizationReport
+    evidence: EvidencePlan | None
+    vectors: VectorPlan | None
+    bytes: Mapping[str, int]
+    sample_share: float
+    seconds: float
+    build_seconds: float
+    peak_rss_bytes: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the index."""
+        return sum(self.bytes.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as a JSON object."""
+        longest = self.longest
+        return {
+            "dry_run": True,
+            "records": self.records,
+            "entities": self.entities,
+            "rows": self.rows,
+            "duplicates": self.duplicates,
+            "rejected": dict(self.rejected),
+            "rejects_file": None if self.rejects_file is None else str(self.rejects_file),
+            "allowed_bad_rows": self.allowed,
+            "longest_over_long": None
+            if longest is None
+            else {**asdict(longest), "file": self.files[longest.file]},
+            "row_lengths": {str(length): count for length, count in self.lengths.items()},
+            "metadata": {column.name: column.type for column in self.columns},
+            "weight_column": self.weight_column,
+            "normalization": self.normalization.to_json(),
+            "evidence": None if self.evidence is None else asdict(self.evidence),
+            "vectors": None if self.vectors is None else asdict(self.vectors),
+            "estimated_bytes": {**self.bytes, "all": self.num_bytes},
+            "sample_share": round(self.sample_share, 4),
+            "seconds": round(self.seconds, 3),
+            "estimated_build_seconds": round(self.build_seconds, 3),
+            "peak_rss_bytes": self.peak_rss_bytes,
+        }
+
+
+def plan_build(
+    sources: Sources, tokenizer: TextTokenizer, options: BuildOptions, progress: BuildProgress | None = None
+) -> BuildPlan:
+    """Find out what `build_index` would make; the index directory is neither read nor written.
+
+    Shards go to the system's directory for temporary files.
+
+    Args:
+        sources: One titles file or several; "-" for standard input.
+        tokenizer: Of the model that will write the titles.
+        options: How.
+        progress: Told about every step.
+
+    Raises:
+        SourceError: a source cannot be used, has more than 10,000 bad rows beyond those allowed, or all
+            weights are 0.
+        InputError: the tokenizer has no end token, or an option is wrong.
+        MissingExtraError: vectors are asked for, and a library they need is not installed.
+        IndexDirectoryError: the directory for temporary files cannot be written.
+    """
+    progress = progress or Silent()
+    check_evidence(options, tokenizer)
+    options = replace(options, resume=False)
+    begun = time.monotonic()
+    with (
+        temporary_work() as place,
+        read_shards(sources, tokenizer, options, place / WORK_DIR, progress) as front,
+    ):
+        read_seconds = time.monotonic() - begun
+        check_weights(front.shards, front.weight_column)
+        lengths = _row_lengths(front.shards, tokenizer.vocab_size, options, progress)
+        progress.phase("counting texts")
+        evidence, vectors = options.evidence, options.vectors
+        plans = (
+            None if evidence is None else plan_evidence(evidence, front.shards, front.columns, front.rejects),
+            None if vectors is None else plan_vectors(vectors, front.shards, front.columns),
+        )
+        sample = _write_sample(front, tokenizer, options, place, progress)
+        return _plan(front, options, lengths, plans, sample, begun, read_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    written: WrittenVersion | None
+    seconds: float
+
+
+def _plan(
+    front: FrontHalf,
+    options: BuildOptions,
+    lengths: IntArray,
+    plans: tuple[EvidencePlan | None, VectorPlan | None],
+    sample: _Sample,
+    begun: float,
+    read_seconds: float,
+) -> BuildPlan:
+    rows = int(lengths.sum())
+    share = 1.0 if sample.written is None else sample.written.counts.rows / max(rows, 1)
+    return BuildPlan(
+        records=front.records,
+        entities=front.num_entities,
+        rows=rows,
+        duplicates=front.duplicates,
+        rejected=front.rejects.counts(),
+        report=front.rejects.report() if front.rejects.rows else "",
+        rejects_file=options.rejects if front.rejects.rows else None,
+        allowed=options.max_bad_rows,
+        longest=front.longest,
+        files=front.rejects.files,
+        lengths={int(length): int(lengths[length]) for length in np.flatnonzero(lengths)},
+        columns=front.columns,
+        weight_column=front.weight_column,
+        normalization=front.normalization,
+        evidence=plans[0],
+        vectors=plans[1],
+        bytes=_bytes_per_part(sample.written, share),
+        sample_share=share,
+        seconds=time.monotonic() - begun,
+        build_seconds=read_seconds + sample.seconds / share,
+        peak_rss_bytes=peak_rss_bytes(),
+    )
+
+
+def _row_lengths(
+    shards: Sequence[ShardRun], vocab_size: int, options: BuildOptions, progress: BuildProgress
+) -> IntArray:
+    """Count the distinct rows of all entities. Shape: (longest + 1,), by length."""
+    progress.phase("counting rows", sum(shard.num_forms for shard in shards))
+    lengths = np.zeros(options.max_title_tokens + 1, dtype=np.int64)
+    done = 0
+    for spans in cut(shards, _block_bytes(options)):
+        tokens, sizes = [], []
+        for shard, (begin, end) in zip(shards, spans, strict=True):
+            part = shard.forms(begin, end)
+            kept = shard.keep[part.entity]
+            size = np.diff(part.offsets)
+            tokens.append(part.tokens[np.repeat(kept, size)])
+            sizes.append(size[kept])
+            done += end - begin
+        size = np.concatenate(sizes)
+        offsets = np.concatenate([[0], np.cumsum(size)])
+        order, first = sort_rows(np.concatenate(tokens), offsets, vocab_size)
+        lengths += np.bincount(size[order[first]], minlength=len(lengths))
+        progress.advance(done, f"{done:,} titles and aliases")
+    return lengths
+
+
+def _write_sample(
+    front: FrontHalf, tokenizer: TextTokenizer, options: BuildOptions, place: Path, progress: BuildProgress
+) -> _Sample:
+    """Write a version over some ranges of the rows, or over all of them if they are few."""
+    if not front.num_entities:
+        return _Sample(None, 0.0)
+    progress.phase("measuring a sample")
+    folder, work = place / "version", place / "spill"
+    folder.mkdir()
+    work.mkdir()
+    kept = [shard.keep for shard in front.shards]
+    for shard, chosen in zip(front.shards, _sampled(front.shards), strict=True):
+        shard.keep = chosen
+    begun = time.monotonic()
+    try:
+        spec = VersionSpec(tokenizer.vocab_size, front.columns)
+        budget = MemoryBudget(options.memory_limit)
+        written = write_version(front.shards, spec, folder, work, budget, Silent())
+    finally:
+        for shard, keep in zip(front.shards, kept, strict=True):
+            shard.keep = keep
+    return _Sample(written, time.monotonic() - begun)
+
+
+def _sampled(shards: Sequence[ShardRun]) -> list[npt.NDArray[np.bool_]]:
+    """Return which entities of each shard are in the sample: those of some ranges of rows, all over them."""
+    num_forms = sum(shard.num_forms for shard in shards)
+    if num_forms <= _SAMPLE_FORMS:
+        return [shard.keep for shard in shards]
+    chosen = [np.zeros(shard.num_entities, dtype=bool) for shard in shards]
+    ranges = cut(shards, num_forms * TYPICAL_FORM_BYTES // (num_forms // (_SAMPLE_FORMS // _SAMPLED_RANGES)))
+    for spans in ranges[:: max(len(ranges) // _SAMPLED_RANGES, 1)]:
+        for shard, mask, (begin, end) in zip(shards, chosen, spans, strict=True):
+            part = shard.forms(begin, end)
+            mask[part.entity[part.form == 0]] = True
+    sampled = [mask & shard.keep for shard, mask in zip(shards, chosen, strict=True)]
+    return sampled if any(mask.any() for mask in sampled) else [shard.keep for shard in shards]
+
+
+def _bytes_per_part(written: WrittenVersion | None, share: float) -> dict[str, int]:
+    parts = {"rows": 0, "trie": 0, "entities": 0, "postings": 0, "title_order": 0}
+    for file in () if written is None else written.files:
+        parts[file.name.split("/")[0].split(".")[0]] += file.bytes
+    return {name: round(size / share) for name, size in parts.items()}
+
+
+def _block_bytes(options: BuildOptions) -> int:
+    return min(MemoryBudget(options.memory_limit).free_bytes // 4, _MOST_BLOCK_BYTES)
+
+
+# Bytes of a field for every text, and for every byte of it: measured on titles and on descriptions.
+_PER_TEXT, _PER_BYTE = 9, 2.1
+# Beside what is found, past queries are stored themselves.
+_PER_QUERY = 8
+# Bytes of a number and of an id.
+_WORD = 4
+_ID = 8
+# A node of hnsw with 32 neighbours: twice as many on the lowest level, some above, its level and its offset.
+_GRAPH_NODE = 4 * 64 + 20
+_LEVEL_SHARE = 1 / 16
+
+
+@dataclass(frozen=True, slots=True)
+class EvidencePlan:
+    """The evidence by words and letters of a build that is only reckoned up.
+
+    Attributes:
+        names: Titles and aliases, those of one entity that are equal counted twice.
+        columns: Columns of texts.
+        texts: Values of these columns.
+        queries: Lines of past queries, those for entities that are not there included.
+        bytes: About the size of their files.
+    """
+
+    names: int
+    columns: tuple[str, ...]
+    texts: int
+    queries: int
+    bytes: int
+
+    def describe(self) -> str:
+        """Return it in one line."""
+        texts = f", {self.texts:,} texts of {', '.join(self.columns)}" if self.columns else ""
+        queries = f", up to {self.queries:,} past queries" if self.queries else ""
+        return f"evidence: {self.names:,} names{texts}{queries}, about {self.bytes:,} bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class VectorPlan:
+    """The vectors of a build that is only reckoned up.
+
+    Attributes:
+        method: What would make them.
+        texts: How many there would be at most: texts that an entity has twice count once in a build.
+        dimensions: Length of each; None where the model alone knows.
+        kind: "flat", "hnsw", "ivfpq" or "factory".
+        bytes: About the size of vectors.faiss; None where it cannot be told without the model.
+    """
+
+    method: str
+    texts: int
+    dimensions: int | None
+    kind: str
+    bytes: int | None
+
+    def describe(self) -> str:
+        """Return it in one line."""
+        noun = "text" if self.texts == 1 else "texts"
+        size = "of a size that the model decides"
+        if self.bytes is not None:
+            size = f"of {self.dimensions} dimensions, about {self.bytes:,} bytes"
+        return f"vectors: {self.method}, up to {self.texts:,} {noun}, {self.kind}, {size}"
+
+
+def plan_evidence(
+    wish: EvidenceWish, shards: Sequence[Run], columns: Sequence[MetadataColumn], rejects: Rejects
+) -> EvidencePlan:
+    """Reckon up the evidence by words and letters of the entities that some runs keep.
+
+    Files of past queries are read; whether the entities are there is not looked up.
+
+    Raises:
+        SourceError: a file of queries cannot be used, or has far more bad lines than allowed.
+    """
+    chosen = text_columns(wish.columns, {column.name: column.type for column in columns})
+    names, name_bytes, texts, text_bytes = _count_texts(shards, chosen)
+    queries, query_bytes = count_queries(wish.queries, rejects)
+    size = _PER_TEXT * (names + texts) + _PER_BYTE * (name_bytes + text_bytes)
+    size += _PER_QUERY * queries + (_PER_BYTE + 1) * query_bytes
+    return EvidencePlan(names, chosen, texts, queries, round(size))
+
+
+def plan_vectors(wish: VectorWish, shards: Sequence[Run], columns: Sequence[MetadataColumn]) -> VectorPlan:
+    """Reckon up the vectors of the entities that some runs keep.
+
+    Raises:
+        InputError: faiss knows no such kind of index, or it cannot hold such vectors.
+        MissingExtraError: faiss is not installed.
+    """
+    chosen = text_columns(wish.options.columns, {column.name: column.type for column in columns})
+    names, _, values, _ = _count_texts(shards, chosen)
+    texts = names + values
+    kind = kind_of(wish.options.kind, texts)
+    dimensions = _dimensions(wish)
+    size = None
+    if dimensions is not None:
+        index = new_index(kind, wish.options.kind, dimensions, texts, wish.options.seed)
+        size = round(texts * _bytes_per_text(kind, index, dimensions)) + _fixed_bytes(kind, texts, dimensions)
+    return VectorPlan(str(wish.method), texts, dimensions, kind, size)
+
+
+def _count_texts(shards: Sequence[Run], columns: Sequence[str]) -> tuple[int, int, int, int]:
+    """Return how many names there are and their bytes, and the same of texts of columns."""
+    sums = [0, 0, 0, 0]
+    for shard in shards:
+        kept = np.flatnonzero(shard.keep)
+        for low, high, inside in windows(kept):
+            table = shard.entities(low, high).take(pa.array(kept[inside] - low))
+            for column in (table.column(TITLE), pc.list_flatten(table.column(ALIASES))):
+                sums[0] += len(column)
+                sums[1] += pc.sum(pc.binary_length(column)).as_py() or 0
+            for name in columns:
+                said = table.column(name).filter(
+                    pc.not_equal(pc.utf8_trim_whitespace(table.column(name)), "")
+                )
+                sums[2] += len(said)
+                sums[3] += pc.sum(pc.binary_length(said)).as_py() or 0
+    return sums[0], sums[1], sums[2], sums[3]
+
+
+def _dimensions(wish: VectorWish) -> int | None:
+    try:
+        config = json.loads((Path(wish.method.source) / "config.json").read_bytes())
+        size = config.get("hidden_size", config.get("d_model"))
+    except (OSError, ValueError, AttributeError):  # a hub id, or a model that says it elsewhere
+        return None
+    return size if type(size) is int and size > 0 else None
+
+
+def _bytes_per_text(kind: str, index: Any, dimensions: int) -> float:
+    if kind == "ivfpq":
+        return num_subquantisers(dimensions) / 2 + _ID
+    if kind == "hnsw":
+        return _WORD * dimensions + _ID + _GRAPH_NODE * (1 + _LEVEL_SHARE)
+    if kind == "flat":
+        return _WORD * dimensions + _ID
+    inner = getattr(index, "index", index)  # without the map of ids
+    try:
+        return float(inner.sa_code_size()) + _ID
+    except RuntimeError:  # not every index of faiss knows
+        return float(_WORD * dimensions) + _ID
+
+
+def _fixed_bytes(kind: str, texts: int, dimensions: int) -> int:
+    """Return what quantisers take: centroids of the cells, and sixteen of every part of a vector."""
+    return _WORD * dimensions * (num_cells(texts) + 16) if kind == "ivfpq" else 0

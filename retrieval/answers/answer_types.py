@@ -1,0 +1,256 @@
+"""Defines what goes into and comes out of JSON answers: a request, which checks itself, and its result."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypedDict, get_args
+
+from decoding.grammar.compile_options import (
+    ExtraProperties,
+    Formats,
+    GrammarOptions,
+    PropertyOrder,
+    Whitespace,
+)
+from decoding.params import MAX_BEAM_SIZE, MAX_DRAWS, MAX_K
+from retrieval.arguments import check_text, integer, number
+from retrieval.errors import InputError
+from retrieval.types import Entity, KvShare, Timings
+
+DEFAULT_MAX_TOKENS = 512
+Schema = str | Mapping[str, Any] | bool
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRequest:
+    """A query and the JSON Schema of its answer.
+
+    Attributes:
+        query: The query text; must hold something besides white space.
+        schema: A JSON Schema as text or as `json.loads` reads one; the order of its properties is the order
+            they are written in. Kept as text.
+        schema_name: Name of a schema the retriever or server knows, in place of `schema`.
+        method: "greedy" (the likeliest token at each step), "sample" (each token from the model's own
+            distribution over what may come), "beam" (the likeliest whole document of a beam search) or
+            "disc" (an unbiased sample of the model's own distribution over documents).
+        max_tokens: Most tokens of the answer, end token included, in [1, 65,536]. The document is closed in
+            time; a budget below the shortest answer is refused.
+        temperature: `sample` and `disc`: divides the logits, in [0.01, 100].
+        seed: `sample` and `disc`: seed of this request; None: one is chosen and reported.
+        beam_size: `beam`: live prefixes per step, in [1, 1000].
+        num_draws: `disc`: K, draws tried for acceptance, in [1, 256].
+        whitespace: "spaced" (as `json.dumps` writes), "compact" or "flexible" (the model's choice, bounded).
+        property_order: "schema" or "any" (the model's choice).
+        formats: "assert": known formats are enforced; "annotate": none is.
+        extra_properties: "declared": properties the schema does not mention only where it speaks of such;
+            "allowed": wherever it does not forbid them.
+        shortlist: Choose every title among the so many likeliest ones of a beam search in the words that the
+            checkpoint was taught, in [1, 1000]; None: all. For models that know titles better than JSON.
+        forced_spans: `greedy` and `sample`: write what must come without asking the model.
+        prompt: Name of the prompt template; None: the checkpoint's for answers.
+
+    Raises:
+        InputError: a field is out of range; it is named.
+    """
+
+    query: str
+    schema: Schema | None = None
+    schema_name: str | None = None
+    method: str = "greedy"
+    max_tokens: int = DEFAULT_MAX_TOKENS
+    temperature: float = 1.0
+    seed: int | None = None
+    beam_size: int = 4
+    num_draws: int = 4
+    whitespace: str = "spaced"
+    property_order: str = "schema"
+    formats: str = "assert"
+    extra_properties: str = "declared"
+    shortlist: int | None = None
+    forced_spans: bool = True
+    prompt: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in checked_answer_fields(self).items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def options(self) -> GrammarOptions:
+        """How the schema is read and written."""
+        return GrammarOptions(
+            whitespace=self.whitespace,  # type: ignore[arg-type]  # checked when the request was made
+            property_order=self.property_order,  # type: ignore[arg-type]
+            formats=self.formats,  # type: ignore[arg-type]
+            extra_properties=self.extra_properties,  # type: ignore[arg-type]
+            inexact="narrow",
+        )
+
+    @property
+    def width(self) -> int:
+        """Most branches the request has at once."""
+        return {"beam": self.beam_size, "disc": self.num_draws}.get(self.method, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerEntity:
+    """What stands behind a string of an answer that had to be a title.
+
+    Attributes:
+        pointer: JSON pointer of the string in the answer: "/people/0/name".
+        index: Name of the index; its own, where the schema says "titles".
+        title: The string.
+        entities: Those with that title that the schema's filter allows, those with the greatest share first;
+            more than one where titles are not unique.
+        shares: How they share the title, P(e | title) of each: they sum to 1.
+    """
+
+    pointer: str
+    index: str
+    title: str
+    entities: tuple[Entity, ...]
+    shares: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerResult:
+    """A document that is valid under the schema.
+
+    Attributes:
+        query: As asked.
+        method: As asked.
+        text: The document as it was written.
+        entities: Behind its titles, in the order of the document.
+        logprob: log P_L of its tokens, end token included, without the grammar; natural logarithm. Tokens of
+            forced spans are scored too.
+        num_tokens: Tokens of the document, end token included.
+        num_forced: Of them, tokens that were forced, and written without choosing.
+        num_drafted: Tokens proposed by the draft model.
+        num_accepted: Of them, those the model kept.
+        num_forwards: Forward passes behind the prompt.
+        seed: The seed that was used; None where nothing was sampled.
+        schema_digest: Of the schema's canonical text: answers with the same digest had the same grammar.
+        compile_ms: Time to find or compile the grammar, milliseconds.
+        mass: `disc`: estimate of the model's probability that its answer is valid under the schema.
+        mass_stderr: Standard error of `mass`; None with a single draw.
+        timings: Of the batch.
+        kv: Key/value memory: this query's share.
+    """
+
+    query: str
+    method: str
+    text: str
+    entities: tuple[AnswerEntity, ...]
+    logprob: float
+    num_tokens: int
+    num_forced: int = 0
+    num_drafted: int = 0
+    num_accepted: int = 0
+    num_forwards: int = 0
+    seed: int | None = None
+    schema_digest: str = ""
+    compile_ms: float = 0.0
+    mass: float | None = None
+    mass_stderr: float | None = None
+    timings: Timings = field(default_factory=Timings)
+    kv: KvShare = field(default_factory=KvShare)
+
+    @property
+    def value(self) -> Any:
+        """The document as Python values."""
+        return json.loads(self.text)
+
+
+class AnswerOptions(TypedDict, total=False):
+    """Fields of `retrieval.answers.answer_types.AnswerRequest`, which says what they mean and checks them."""
+
+    schema_name: str | None
+    method: str
+    max_tokens: int
+    temperature: float
+    seed: int | None
+    beam_size: int
+    num_draws: int
+    whitespace: str
+    property_order: str
+    formats: str
+    extra_properties: str
+    shortlist: int | None
+    forced_spans: bool
+    prompt: str | None
+
+
+ANSWER_METHODS = ("greedy", "sample", "beam", "disc")
+MAX_ANSWER_TOKENS = 65_536
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "method": ANSWER_METHODS,
+    "whitespace": get_args(Whitespace),
+    "property_order": get_args(PropertyOrder),
+    "formats": get_args(Formats),
+    "extra_properties": get_args(ExtraProperties),
+}
+
+
+def checked_answer_fields(request: AnswerRequest) -> dict[str, Any]:
+    """Return fields of a request as they are kept: plain numbers, the schema as text.
+
+    Raises:
+        InputError: a field is out of range; it is named.
+    """
+    check_text("query", request.query)
+    if not request.query.strip():
+        raise InputError("query", "must not be empty")
+    for name, choices in _CHOICES.items():
+        if getattr(request, name) not in choices:
+            raise InputError(name, f"must be one of {', '.join(choices)}; got {getattr(request, name)!r}")
+    fields: dict[str, Any] = {
+        "max_tokens": integer("max_tokens", request.max_tokens, 1, MAX_ANSWER_TOKENS),
+        "beam_size": integer("beam_size", request.beam_size, 1, MAX_BEAM_SIZE),
+        "num_draws": integer("num_draws", request.num_draws, 1, MAX_DRAWS),
+        "temperature": number("temperature", request.temperature, 0.01, 100.0),
+    }
+    if request.shortlist is not None:
+        fields["shortlist"] = integer("shortlist", request.shortlist, 1, MAX_K)
+    if request.seed is not None:
+        fields["seed"] = integer("seed", request.seed, -(2**63), 2**63 - 1)
+    if not isinstance(request.forced_spans, bool):
+        raise InputError("forced_spans", f"must be True or False, got {request.forced_spans!r}")
+    if request.prompt is not None:
+        check_text("prompt", request.prompt)
+    return fields | _checked_schema(request)
+
+
+def _checked_schema(request: AnswerRequest) -> dict[str, Any]:
+    if (request.schema is None) == (request.schema_name is None):
+        got = "neither" if request.schema is None else "both"
+        raise InputError("schema", f"needs either a schema or the name of one, got {got}")
+    if request.schema_name is not None:
+        check_text("schema_name", request.schema_name)
+        return {}
+    return {"schema": schema_text(request.schema)}
+
+
+def schema_text(schema: object) -> str:
+    """Return a schema as JSON text; text is taken as it is.
+
+    Raises:
+        InputError: it is neither text nor a JSON object or boolean.
+    """
+    if isinstance(schema, str):
+        check_text("schema", schema)
+        return schema
+    if not isinstance(schema, Mapping | bool):
+        raise InputError("schema", f"must be JSON text, a mapping or a boolean, got {type(schema).__name__}")
+    try:
+        text = json.dumps(schema, ensure_ascii=False, allow_nan=False, default=_plain)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError("schema", f"is no JSON: {error}") from None
+    check_text("schema", text)
+    return text
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"a {type(value).__name__} is no JSON value")

@@ -1,0 +1,112 @@
+"""Explains what the keywords of a schema will do, without a model, and why a schema is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from decoding.grammar.compile_options import GrammarOptions
+from decoding.grammar.errors import (
+    AnswerBudgetError,
+    CompileTimeoutError,
+    GrammarError,
+    SchemaError,
+    VocabularyError,
+)
+from decoding.grammar.holes.text_leaf import TextLeaf, TextSearcher
+from decoding.grammar.json_grammar import compile_schema
+from decoding.grammar.leaves.leaf_factory import Leaves
+from decoding.grammar.schema.schema_report import SchemaReport, explain_schema
+from decoding.grammar.vocabulary import Vocabulary
+from decoding.sorted_texts import SortedTexts
+from retrieval.errors import GenretError, InputError, ModelError
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A schema's keywords, one by one.
+
+    Attributes:
+        report: What each of them does.
+        refusal: Why the schema cannot be used as a whole; "" where it can.
+    """
+
+    report: SchemaReport
+    refusal: str
+
+    def lines(self) -> str:
+        """One line per keyword: pointer, keyword, how it is handled, note, between tabs."""
+        return "\n".join("\t".join(row) for row in self.report.table())
+
+    def table(self) -> str:
+        """A table for people, as text with the terminal's colours."""
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        colours = {"enforced": "green", "refused": "red", "annotation": "dim", "vacuous here": "dim"}
+        table = Table(title=Text(f"read as {self.report.dialect}"), title_justify="left")
+        for column in ("Where", "Keyword", "How", "Note"):
+            table.add_column(column, overflow="fold")
+        for pointer, keyword, how, note in self.report.table():
+            table.add_row(Text(pointer), Text(keyword), Text(how, style=colours[how]), Text(note))
+        console = Console()
+        with console.capture() as captured:
+            console.print(table)
+        return captured.get().rstrip("\n")
+
+
+def explain(schema: str, options: GrammarOptions) -> Explanation:
+    """Say what the keywords of a schema do, and whether it can be used with some tokenizer.
+
+    Indexes and filters that it names are not looked for.
+
+    Raises:
+        SchemaRejectedError: it cannot be read at all.
+    """
+    try:
+        report = explain_schema(schema, options)
+    except GrammarError as error:
+        raise user_error(error) from error
+    refused = report.refusals()
+    if refused:
+        return Explanation(report, f"{refused[0].pointer}: {refused[0].keyword}: {refused[0].note}")
+    # What depends on keywords together shows when it is compiled.
+    leaves = Leaves(Vocabulary([bytes([byte]) for byte in range(256)], end_token_id=256, vocab_size=257))
+    texts = SortedTexts.of([b"a title", b"another title"])
+    searcher = TextSearcher(leaves.vocabulary)
+    try:
+        compile_schema(schema, leaves, options, lambda name: TextLeaf(name, name, texts, searcher))
+    except SchemaError as error:
+        return Explanation(report.with_refusal(error.keyword, error.pointer, error.reason), str(error))
+    except GrammarError as error:
+        return Explanation(report, str(error))
+    return Explanation(report, "")
+
+
+class SchemaRejectedError(InputError):
+    """A schema cannot be used: it is malformed, asks for what is not enforced, or allows nothing.
+
+    Args:
+        field: The request's field, "schema" or "schema_name".
+        message: Keyword, JSON pointer and reason.
+        keyword: The keyword; "" where it is the schema as a whole.
+        pointer: JSON pointer of the keyword in the schema, as a URI fragment.
+    """
+
+    def __init__(self, field: str, message: str, keyword: str = "", pointer: str = "#") -> None:
+        super().__init__(field, message)
+        self.keyword = keyword
+        self.pointer = pointer
+
+
+def user_error(error: GrammarError, field: str = "schema") -> GenretError:
+    """Return what to tell the user about an error of a grammar."""
+    if isinstance(error, SchemaError):
+        return SchemaRejectedError(field, str(error), error.keyword, error.pointer)
+    if isinstance(error, CompileTimeoutError):
+        return SchemaRejectedError(field, f"{error}; a simpler schema may do")
+    if isinstance(error, AnswerBudgetError):
+        return InputError("max_tokens", str(error))
+    if isinstance(error, VocabularyError):
+        return ModelError(str(error))
+    return InputError(field, str(error))

@@ -1,0 +1,426 @@
+"""Opens the titles that schemas may ask for: of the indexes by name, under filters, or likely for one query.
+
+`IndexSet` holds the indexes that schemas may name at one moment. It is immutable: a request keeps the set
+it began with, so that an index can be replaced while answers are written over it. What is known of an index
+(its titles in order, leaves under filters) is shared by all sets with it, in `TitleHoles`.
+
+`Shortlist` puts what a beam search finds for one query in place of all titles of an index. A model that was
+taught to write bare titles knows little behind `{"title": "`, where it has never been. Asked in the words
+it was taught, it says which titles are likely, and the document is written with these.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from decoding.grammar.errors import VocabularyError
+from decoding.grammar.holes.text_leaf import TextLeaf, TextSearcher
+from decoding.grammar.holes.text_places import spelled
+from decoding.grammar.leaves.leaf import HoleError, HoleName
+from decoding.grammar.leaves.leaf_factory import Leaves
+from decoding.sorted_texts import SortedTexts
+from retrieval.errors import InputError
+from retrieval.filters.entity_filter import EntityFilter, FilterStore
+from retrieval.filters.predicate import canonical, parse
+from retrieval.filters.restriction import Restriction
+from retrieval.index.entities import title_batches
+from retrieval.index.layout import TITLE
+from retrieval.index.reader import Index
+from retrieval.types import Entity
+
+_serials = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NamedIndex:
+    """One version of an index under the name that schemas call it.
+
+    Attributes:
+        name: As given.
+        index: Open as long as it is used.
+        filters: Its filters.
+        find: Finds its likeliest titles, for shortlists; None: there are none over this index.
+        serial: Of this process; no two have the same.
+    """
+
+    name: str
+    index: Index
+    filters: FilterStore
+    find: Finder | None = None
+    serial: int = field(default_factory=lambda: next(_serials))
+
+
+class IndexSet:
+    """Indexes by name; the first one is also called "titles".
+
+    Args:
+        indexes: By their names, in their order.
+        open_holes: Makes the holes over a set, when they are first asked for.
+    """
+
+    def __init__(
+        self, indexes: Mapping[str, NamedIndex], open_holes: Callable[[IndexSet], TitleHoles]
+    ) -> None:
+        self._indexes = dict(indexes)
+        self._open_holes = open_holes
+        self._holes: TitleHoles | None = None
+        self._lock = threading.Lock()
+
+    def __iter__(self) -> Iterator[NamedIndex]:
+        return iter(self._indexes.values())
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._indexes
+
+    @property
+    def first_name(self) -> str:
+        """The name of the index that "titles" means where nothing else is said."""
+        return next(iter(self._indexes), FIRST_INDEX)
+
+    def with_index(self, named: NamedIndex) -> IndexSet:
+        """Return a set with one index more, or in place of the one of that name."""
+        return IndexSet({**self._indexes, named.name: named}, self._open_holes)
+
+    @property
+    def holes(self) -> TitleHoles:
+        """The titles that schemas may name."""
+        if self._holes is None:
+            with self._lock:
+                if self._holes is None:
+                    self._holes = self._open_holes(self)
+        return self._holes
+
+    @property
+    def opened_holes(self) -> TitleHoles | None:
+        """The holes, if they were asked for before."""
+        return self._holes
+
+    def index(self, name: str) -> Index:
+        """Return the index that a schema means by a name.
+
+        Raises:
+            HoleError: there is none.
+        """
+        named = self._named(name)
+        if named is None:
+            raise HoleError(f"there is no index {name!r}")
+        return named.index
+
+    def finder(self, name: str) -> Finder:
+        """Return what finds the likeliest entities of an index.
+
+        Raises:
+            InputError: nothing does.
+        """
+        named = self._named(name)
+        if named is None or named.find is None:
+            raise InputError("shortlist", f"nothing finds titles of the index {name!r}")
+        return named.find
+
+    def stamp(self, schema: str, titles: str) -> tuple[int, ...]:
+        """Return the versions that a schema may ask for: while they stay, so does its grammar.
+
+        An index that the text mentions by chance is among them, one that it names never is not.
+
+        Args:
+            schema: The schema's text.
+            titles: The index that it calls "titles".
+        """
+        if "\\" in schema:  # a name may be spelled with escapes
+            return tuple(named.serial for named in self)
+        # JSON spells a name in one way where nothing is escaped.
+        asked = {named.name for named in self if not _is_plain(named.name) or f'"{named.name}"' in schema}
+        if f'"{FIRST_INDEX}"' in schema:
+            asked.add(self.first_name if titles == FIRST_INDEX else titles)
+        return tuple(named.serial for named in self if named.name in asked)
+
+    def _named(self, name: str) -> NamedIndex | None:
+        found = self._indexes.get(name)
+        if found is None and name == FIRST_INDEX:
+            return next(iter(self), None)
+        return found
+
+
+def _is_plain(name: str) -> bool:
+    """Whether JSON spells a name as it is, where nothing is escaped."""
+    return '"' not in name and "\\" not in name
+
+
+# What schemas may call the index that was added first, whatever its name.
+FIRST_INDEX = "titles"
+DEFAULT_MAX_FILTERED_BYTES = 256 << 20
+
+
+class TitleHoles:
+    """Opens the titles of indexes for schemas (`decoding.grammar.leaves.leaf.HoleOpener`).
+
+    All schemas over one index, or over one index under one filter, share one leaf. What a filter leaves of
+    the order of titles takes 4 bytes per title; the filters used last are kept up to a number of bytes, and
+    as long as a grammar holds them. Safe to use from several threads.
+
+    Args:
+        leaves: Of the vocabulary.
+        max_filtered_bytes: Bound on the memory of filtered titles that are kept.
+    """
+
+    def __init__(self, leaves: Leaves, max_filtered_bytes: int = DEFAULT_MAX_FILTERED_BYTES) -> None:
+        self._searcher = TextSearcher(leaves.vocabulary)
+        self._indexes: dict[str, _Titles] = {}
+        self._filtered = _FilteredLeaves(max_filtered_bytes)
+        self._lock = threading.RLock()
+
+    def among(self, indexes: Iterable[tuple[str, Index, FilterStore]]) -> TitleHoles:
+        """Return holes over other indexes; what is known of those that are among these is shared.
+
+        Args:
+            indexes: Names, open indexes and their filters, the first one first.
+        """
+        other = copy.copy(self)
+        other._lock = threading.RLock()
+        with self._lock:
+            known = dict(self._indexes)
+        other._indexes = {}
+        for name, index, filters in indexes:
+            titles = known.get(name)
+            if titles is None or titles.index is not index:
+                titles = _Titles(name, index, filters, self._searcher)
+            other._indexes[name] = titles
+        return other
+
+    def forget(self, index: Index) -> None:
+        """Give up what is kept of an index that nobody asks for any more; it can be opened again."""
+        self._filtered.forget(index)
+
+    def add(self, name: str, index: Index, filters: FilterStore) -> None:
+        """Let schemas name an index. Another one of that name is replaced; grammars over it stay as they are.
+
+        Args:
+            name: What schemas call it; the index that is added first is also called "titles".
+            index: Open as long as it is used.
+            filters: Its filters.
+        """
+        with self._lock:
+            replaced = self._indexes.get(name)
+            self._indexes[name] = _Titles(name, index, filters, self._searcher)
+        if replaced is not None:
+            self._filtered.forget(replaced.index)
+
+    def index(self, name: str) -> Index:
+        """Return the index that schemas call so.
+
+        Raises:
+            HoleError: there is none; the message lists those there are.
+        """
+        return self._titles(name).index
+
+    def __call__(self, name: HoleName) -> TextLeaf:
+        """Return the leaf of an index's titles, of those that a filter allows if there is one.
+
+        Raises:
+            HoleError: there is no such index, it does not know the order of its titles, or the filter cannot
+                be read or does not fit the index; or the tokenizer cannot write one of its titles.
+        """
+        titles = self._titles(name.index)
+        if titles.refusal is not None:
+            raise HoleError(titles.refusal)
+        if name.predicate is None:
+            return titles.leaf()
+        try:
+            predicate = parse(name.predicate)
+            restriction = Restriction(predicate)
+            titles.filters.check(restriction)
+        except InputError as error:
+            raise HoleError(error.message, "x-genret-filter") from None
+        key = HoleName(titles.name, canonical(predicate))
+        found = self._filtered.get(titles, key)
+        if found is not None:
+            return found
+        made = titles.filtered(key, restriction)
+        with self._lock:
+            # The index may have been replaced meanwhile.
+            return self._filtered.keep(titles, key, made) if self._indexes[titles.name] is titles else made
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory beyond the indexes, as far as it is kept here."""
+        with self._lock:
+            leaves = [titles.opened for titles in self._indexes.values()]
+        return self._filtered.num_bytes + sum(leaf.num_bytes for leaf in leaves if leaf is not None)
+
+    def warm_up(self) -> None:
+        """Compile what is compiled, and find what takes longest, so that no request waits for it."""
+        self._searcher.warm_up()
+        with self._lock:
+            known = list(self._indexes.values())
+        for titles in known:
+            if titles.index.title_order is not None and titles.refusal is None:
+                titles.leaf().warm_up()
+
+    def _titles(self, name: str) -> _Titles:
+        with self._lock:
+            found = self._indexes.get(name)
+            if found is None and name == FIRST_INDEX:
+                found = next(iter(self._indexes.values()), None)
+            if found is None:
+                known = ", ".join(map(repr, self._indexes)) or "none"
+                raise HoleError(f"there is no index {name!r}; there are: {known}")
+            return found
+
+
+class _Titles:
+    """The titles of one index.
+
+    Args:
+        name: Of the index.
+        index: The index.
+        filters: Its filters.
+        searcher: Of the vocabulary.
+    """
+
+    def __init__(self, name: str, index: Index, filters: FilterStore, searcher: TextSearcher) -> None:
+        self.name = name
+        self.index = index
+        self.filters = filters
+        self.opened: TextLeaf | None = None
+        self._searcher = searcher
+        self._texts: SortedTexts | None = None
+        self._lock = threading.Lock()
+
+    @cached_property
+    def refusal(self) -> str | None:
+        """Why the tokenizer cannot write its titles, with the first one that it cannot; None: it can."""
+        batches = title_batches(self.index.entities.stored_column(TITLE))
+        try:
+            self._searcher.require(batches, spelled)
+        except VocabularyError as error:
+            return f"{self.name}: {error}"
+        return None
+
+    def leaf(self) -> TextLeaf:
+        """The leaf of all titles.
+
+        Raises:
+            HoleError: the index does not know their order.
+        """
+        texts = self.texts()
+        with self._lock:
+            if self.opened is None:
+                self.opened = TextLeaf(HoleName(self.name), (self.index.digest, ""), texts, self._searcher)
+            return self.opened
+
+    def filtered(self, name: HoleName, restriction: Restriction) -> TextLeaf:
+        """The leaf of the titles that a filter allows.
+
+        Raises:
+            HoleError: the index does not know their order.
+        """
+        (batch,) = self.filters.batches([restriction], 1)
+        (allowed,) = batch
+        if not isinstance(allowed, EntityFilter):  # only a cancelled or an open restriction has none
+            raise HoleError(f"filter: {name.predicate!r} could not be applied")
+        texts = self.texts().among(allowed.allowed)
+        key = (self.index.digest, name.predicate)
+        leaf = TextLeaf(name, key, texts, self._searcher, own_bytes=texts.order.nbytes)
+        leaf.prepare()
+        return leaf
+
+    def texts(self) -> SortedTexts:
+        """The titles in order.
+
+        Raises:
+            HoleError: the index does not know their order.
+        """
+        with self._lock:
+            if self._texts is None:
+                order = self.index.title_order
+                if order is None:
+                    raise HoleError(
+                        f"the index {self.name!r} is of format version {self.index.manifest.format_version}, "
+                        "which has no order of titles; rebuild it, or update it with genret update"
+                    )
+                titles = self.index.entities.stored_column(TITLE)
+                self._texts = SortedTexts(title_batches(titles), order)
+            return self._texts
+
+
+class _FilteredLeaves:
+    """Leaves of titles under filters, those used last, of all versions of all indexes. For any thread.
+
+    Args:
+        max_bytes: Bound on their memory.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._held: OrderedDict[tuple[_Titles, HoleName], TextLeaf] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of those kept."""
+        with self._lock:
+            return sum(leaf.num_bytes for leaf in self._held.values())
+
+    def get(self, titles: _Titles, name: HoleName) -> TextLeaf | None:
+        """Return the leaf, if it is kept."""
+        with self._lock:
+            found = self._held.get((titles, name))
+            if found is not None:
+                self._held.move_to_end((titles, name))
+            return found
+
+    def keep(self, titles: _Titles, name: HoleName, made: TextLeaf) -> TextLeaf:
+        """Keep a leaf, and return the one that is kept."""
+        with self._lock:
+            kept = self._held.setdefault((titles, name), made)
+            held = sum(leaf.num_bytes for leaf in self._held.values())
+            while held > self._max_bytes and len(self._held) > 1:
+                _, oldest = self._held.popitem(last=False)
+                held -= oldest.num_bytes
+            return kept
+
+    def forget(self, index: Index) -> None:
+        """Drop the leaves of an index."""
+        with self._lock:
+            for key in [key for key in self._held if key[0].index is index]:
+                del self._held[key]
+
+
+# The likeliest entities of an index for a query, under a filter if there is one; at most so many.
+Finder = Callable[[str, str | None, int], Sequence[Entity]]
+
+
+class Shortlist:
+    """Opens the holes of one request's schema (`decoding.grammar.leaves.leaf.HoleOpener`).
+
+    Args:
+        query: What is asked.
+        size: Most titles of a hole.
+        finder: Of an index, by name.
+        searcher: Of the vocabulary.
+    """
+
+    def __init__(
+        self, query: str, size: int, finder: Callable[[str], Finder], searcher: TextSearcher
+    ) -> None:
+        self._query = query
+        self._size = size
+        self._finder = finder
+        self._searcher = searcher
+        self._leaves: dict[HoleName, TextLeaf] = {}
+
+    def __call__(self, name: HoleName) -> TextLeaf:
+        """Return the leaf of the likeliest titles of an index; they are looked for once."""
+        leaf = self._leaves.get(name)
+        if leaf is None:
+            found = self._finder(name.index)(self._query, name.predicate, self._size)
+            titles = tuple(entity.title for entity in found)
+            texts = SortedTexts.of(title.encode() for title in titles)
+            leaf = self._leaves[name] = TextLeaf(name, ("shortlist", titles), texts, self._searcher)
+        return leaf

@@ -1,1 +1,0 @@
-"""`genret doctor`: is a checkpoint decoded exactly?"""

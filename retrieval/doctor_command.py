@@ -1,0 +1,207 @@
+"""Runs `genret doctor`: compares the token tree of a checkpoint with plain decoding, layer by layer."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from decoding.errors import DecodingError, ModelLoadError
+from retrieval.checkpoints import find_checkpoint
+from retrieval.command_options import SHOWN, hardware_options
+from retrieval.defaults import default_model
+from retrieval.errors import GenretError, ModelError
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+    from decoding.conformance.examination import ExamineOptions, Report
+    from retrieval.doctor_report import Usage
+
+
+_DIFFERENT = 1
+_LARGEST_SEED = 2**63 - 1
+_SILENT_S = 10.0  # between two lines of progress where there is no terminal
+
+
+@click.command("doctor")
+@click.argument("model", required=False)
+@hardware_options(dtype="float32")
+@click.option(
+    "--seed", type=click.IntRange(0, _LARGEST_SEED), default=0, help="Of everything random.", **SHOWN
+)
+@click.option(
+    "--trees", type=click.IntRange(min=1), default=2, help="Random trees of four queries each.", **SHOWN
+)
+@click.option(
+    "--depth", type=click.IntRange(min=1), default=6, help="Tokens written below every prompt.", **SHOWN
+)
+@click.option("--beams", type=click.IntRange(min=1), default=4, help="Branches per query and level.", **SHOWN)
+@click.option(
+    "--prompt-tokens",
+    type=click.IntRange(min=1),
+    help="Length of the longest prompt.",
+    show_default="48, or enough to reach behind windows of up to 512 tokens",
+    show_envvar=True,
+)
+@click.option(
+    "--even-if-refused",
+    is_flag=True,
+    help="Compare an architecture that is refused by name too, as far as it runs.",
+    **SHOWN,
+)
+@click.option(
+    "--json",
+    "json_file",
+    envvar="GENRET_DOCTOR_JSON",
+    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+    metavar="FILE|-",
+    help="Write the findings as JSON too; '-': on standard output, in place of the tables.",
+    show_default="tables alone",
+    show_envvar=True,
+)
+def doctor_command(
+    model: str | None,
+    device: str,
+    dtype: str,
+    threads: int,
+    seed: int,
+    trees: int,
+    depth: int,
+    beams: int,
+    prompt_tokens: int | None,
+    even_if_refused: bool,
+    json_file: Path | None,
+) -> None:
+    """Check that MODEL is decoded exactly.
+
+    MODEL is a directory, GGUF file, adapter or hub id; the default model when left out.
+    Decodes random trees in all the ways the service does and compares every branch with a plain forward pass
+    over its path alone. Of an exact model it then says how to use it: prompt, end token, dtype, memory,
+    seconds per query, and the commands to type.
+
+    Exits with 0 when they agree within rounding, with 1 when they differ or the architecture is refused, and
+    with 2 when there is nothing to compare.
+    """
+    _refuse_unwritable(json_file)
+    import torch
+    import transformers
+
+    from decoding.conformance.examination import ExamineOptions, PlanError
+    from retrieval.doctor_report import render
+
+    torch.set_num_threads(threads)
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    place = str(default_model()) if model is None else model
+    try:
+        options = ExamineOptions(seed, trees, depth, beams, prompt_tokens)
+        report, usage = _examine(place, device, dtype, options, even_if_refused)
+    except (ModelLoadError, PlanError, GenretError) as error:
+        raise click.UsageError(str(error)) from error
+    except DecodingError as error:
+        raise click.ClickException(str(error)) from error
+    if json_file is not None:
+        how = usage if usage is None or isinstance(usage, str) else usage.to_json()
+        text = json.dumps({"model": place, **report.to_json(), "usage": how}, indent=2)
+        if str(json_file) == "-":
+            click.echo(text)
+        else:
+            json_file.write_text(text + "\n", encoding="utf-8")
+    if str(json_file) != "-":
+        click.echo(render(place, report, usage))
+    if report.verdict != "exact":
+        raise click.exceptions.Exit(_DIFFERENT)
+
+
+def _examine(
+    place: str, device: str, dtype: str, options: ExamineOptions, even_if_refused: bool
+) -> tuple[Report, Usage | str | None]:
+    """Load and examine a checkpoint once; a refused one is not loaded unless that is asked for.
+
+    Returns:
+        What was found, and how to use an exact model: None for any other, a reason where its tokenizer says
+        nothing.
+    """
+    from decoding.conformance.examination import ModelFacts, Report, examine, standing
+    from decoding.model.model_loading import check_dtype, load_config, load_weights
+    from retrieval.doctor_report import find_usage
+
+    target = check_dtype(dtype, device)
+    found = find_checkpoint(place)
+    found.check_packages()
+    config = load_config(found.weights, trust_remote_code=False)
+    how, refusal = standing(config)
+    if refusal is not None and not even_if_refused:
+        return Report(ModelFacts(config.model_type, how, refusal), None), None
+    progress = _Progress()
+    try:
+        progress("loading", 0, 1)
+        loaded = load_weights(
+            found.weights, config, target, dtype, trust_remote_code=False, adapter=found.adapter
+        )
+        report = examine(loaded, options, progress)
+        report = replace(report, facts=replace(report.facts, standing=how, refusal=refusal))
+        usage: Usage | str | None = None
+        if report.verdict == "exact":
+            try:
+                usage = find_usage(place, loaded, _own_dtype(config, loaded), progress)
+            except ModelError as error:
+                usage = str(error)
+    finally:
+        progress.clear()
+    return report, usage
+
+
+def _own_dtype(config: PreTrainedConfig, model: PreTrainedModel) -> torch.dtype:
+    """The type a checkpoint is stored in, as far as its configuration says."""
+    import torch
+
+    declared = getattr(config, "dtype", None)
+    return declared if isinstance(declared, torch.dtype) else model.dtype
+
+
+class _Progress:
+    """What is being done, how much of it, and for how long: on standard error.
+
+    One line that is rewritten on a terminal; elsewhere a line whenever the last one is ten seconds old.
+
+    Args:
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._is_terminal = sys.stderr.isatty()
+        self._clock = clock
+        self._began_s = self._shown_s = clock()
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        now = self._clock()
+        line = f"{stage}: {done} of {total}, {now - self._began_s:.0f} s"
+        if self._is_terminal:
+            click.echo(f"\r\033[K{line}", err=True, nl=False)
+        elif now - self._shown_s >= _SILENT_S:
+            click.echo(line, err=True)
+            self._shown_s = now
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._is_terminal:
+            click.echo("\r\033[K", err=True, nl=False)
+
+
+def _refuse_unwritable(file: Path | None) -> None:
+    """Say so before minutes of work, not after."""
+    if file is None or str(file) == "-":
+        return
+    if not file.parent.is_dir():
+        raise click.BadParameter(f"no such directory: {file.parent}", param_hint="'--json'")
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise click.BadParameter(f"{file} cannot be written", param_hint="'--json'")

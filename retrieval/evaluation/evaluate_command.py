@@ -1,0 +1,296 @@
+"""`genret evaluate`: methods side by side on labelled sets."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from retrieval.command_options import SHOWN, model_options, prompt_option
+from retrieval.interruption import INTERRUPTED, sigterm_as_interrupt
+
+if TYPE_CHECKING:
+    from retrieval.evaluation.evaluation import Evaluated, EvaluationPlan
+
+_DEFAULT_METHODS = "unconstrained trie disc:1 disc:2 disc:3 disc:4 beam:10 bm25-shortlist bm25"
+
+
+@click.command("evaluate")
+@click.option(
+    "--index",
+    "index_path",
+    required=True,
+    type=click.Path(),
+    envvar="GENRET_EVALUATE_INDEX",
+    help="Index directory.",
+    **SHOWN,
+)
+@model_options
+@prompt_option()
+@click.option(
+    "--set",
+    "sets",
+    multiple=True,
+    required=True,
+    metavar="[NAME=]FORMAT:PATH[:QRELS]",
+    envvar="GENRET_EVALUATE_SET",
+    help="A labelled set: beir, kilt, trec, mentions or queries; may be given several times. queries reads "
+    "JSON Lines or TSV, and of a file with splits one behind '#': queries:labels.tsv#test.",
+    show_envvar=True,
+)
+@click.option(
+    "--method",
+    "methods",
+    multiple=True,
+    metavar="METHOD",
+    envvar="GENRET_EVALUATE_METHOD",
+    help="A method, may be given several times: unconstrained[:BEAMS], trie, "
+    "disc:K[xBEAMS][/SAMPLES][+adaptive][+top:M], beam[:BEAMS], exact, evidence[:N], vectors[:N], "
+    "shortlist[:N][+weight:W], auto[:N][+weight:W][+disc], bm25-shortlist[:N], bm25, run:FILE.",
+    show_default=f"{_DEFAULT_METHODS}; with evidence in the index also evidence shortlist auto, and with "
+    "vectors also vectors",
+    show_envvar=True,
+)
+@click.option(
+    "-k", "--k", "k", type=click.IntRange(1, 1000), default=10, help="Entities asked for per query.", **SHOWN
+)
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Folder of the report and the runs.",
+    **SHOWN,
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    help="So many queries of every set, the first ones.",
+    show_default="all",
+    show_envvar=True,
+)
+@click.option(
+    "--seeds",
+    "num_seeds",
+    type=click.IntRange(1, 100),
+    default=1,
+    envvar="GENRET_EVALUATE_SEEDS",
+    help="Passes of the methods that draw, each with a seed of its own.",
+    **SHOWN,
+)
+@click.option("--seed", type=click.IntRange(0, 2**31), default=0, help="The first of these seeds.", **SHOWN)
+@click.option(
+    "--baseline",
+    metavar="METHOD",
+    help="The method that the others are compared with.",
+    show_default="trie where it is asked, else the first method",
+    show_envvar=True,
+)
+@click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    metavar="METRIC",
+    envvar="GENRET_EVALUATE_METRIC",
+    help="A metric, the first one leads; may be given several times: nDCG@10, RR@10, Success@1, R@100, AP, "
+    "Rprec(KILT), F1(InKB), accuracy, …",
+    show_default="those that go with the set",
+    show_envvar=True,
+)
+@click.option(
+    "--resamples",
+    type=click.IntRange(100, 1_000_000),
+    default=2000,
+    help="Of the bootstrap, behind intervals and p-values.",
+    **SHOWN,
+)
+@click.option(
+    "--batch-size",
+    type=click.IntRange(1, 4096),
+    default=64,
+    help="Queries answered together; 1 gives latencies.",
+    **SHOWN,
+)
+@click.option("--resume", is_flag=True, help="Go on with the evaluation in --out.", **SHOWN)
+@click.option(
+    "--redirects",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Old titles of labels: lines of an old title, a tab and the title it stands for now.",
+    show_default="none",
+    show_envvar=True,
+)
+@click.option("--no-plots", is_flag=True, help="Draw nothing; matplotlib is not needed then.", **SHOWN)
+@click.option(
+    "--format",
+    "output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    envvar="GENRET_EVALUATE_FORMAT",
+    help="Of the summary on standard output.",
+    **SHOWN,
+)
+def evaluate_command(
+    index_path: str,
+    model: str | None,
+    device: str,
+    dtype: str,
+    threads: int,
+    prompt: str | None,
+    sets: tuple[str, ...],
+    methods: tuple[str, ...],
+    k: int,
+    out: Path,
+    limit: int | None,
+    num_seeds: int,
+    seed: int,
+    baseline: str | None,
+    metrics: tuple[str, ...],
+    resamples: int,
+    batch_size: int,
+    resume: bool,
+    redirects: Path | None,
+    no_plots: bool,
+    output: str,
+) -> None:
+    """Compare methods on labelled sets and write a report.
+
+    Every method answers every set. Answers are kept in OUT/runs as soon as a method is through with a
+    set, so that Ctrl-C loses the running one alone, and --resume goes on behind it. OUT/report.html,
+    OUT/report.md and OUT/results.json say what came out: metrics with confidence intervals, differences
+    to a baseline, answers that do not exist, and times. Exit code 1: also when a constrained method
+    answered what is not in the index.
+    """
+    from retrieval.errors import GenretError, InputError
+    from retrieval.evaluation.datasets.labels import SetSpec
+    from retrieval.evaluation.evaluation import EvaluationPlan
+
+    try:
+        plan = EvaluationPlan(
+            sets=tuple(SetSpec.parse(text) for text in sets),
+            methods=tuple(dict.fromkeys(methods)) or _default_methods(index_path),
+            out=out,
+            k=k,
+            limit=limit,
+            seed=seed,
+            num_seeds=num_seeds,
+            baseline=baseline,
+            metrics=tuple(dict.fromkeys(metrics)) or None,
+            num_resamples=resamples,
+            batch_size=batch_size,
+            redirects=redirects,
+            has_plots=not no_plots,
+            resume=resume,
+        )
+        plan.check()
+        loading = {"device": device, "dtype": dtype, "threads": threads, "prompt": prompt}
+        command = _command(index_path, model, sets, plan, loading)
+        with sigterm_as_interrupt():
+            evaluated = _run(plan, index_path, model, device, dtype, threads, prompt, command)
+    except KeyboardInterrupt:
+        click.echo(f"\ninterrupted: the runs that were done are in {out}; --resume goes on", err=True)
+        sys.exit(INTERRUPTED)
+    except InputError as error:
+        raise click.UsageError(f"--{error.field.replace('_', '-')}: {error.message}") from error
+    except GenretError as error:
+        raise click.ClickException(str(error)) from error
+    if output == "json":
+        click.echo(json.dumps({**evaluated.results, "out": str(out)}, ensure_ascii=False, allow_nan=False))
+    else:
+        click.echo("\n".join(_summary(evaluated)))
+        click.echo(f"{out / 'report.html'}", err=True)
+
+
+def _run(
+    plan: EvaluationPlan,
+    index_path: str,
+    model: str | None,
+    device: str,
+    dtype: str,
+    threads: int,
+    prompt: str | None,
+    command: str,
+) -> Evaluated:
+    from retrieval.evaluation.evaluation import about_machine, evaluate
+    from retrieval.retriever import Retriever
+
+    with Retriever.open(
+        index_path, model, device=device, dtype=dtype, num_threads=threads, prompt=prompt
+    ) as retriever:
+        about = [("device", str(retriever.model.device)), *about_machine(threads)]
+        return evaluate(plan, retriever, about, command)
+
+
+def _default_methods(index_path: str) -> tuple[str, ...]:
+    """Return the methods that go with an index: those by evidence where it has any."""
+    from retrieval.evaluation.methods.evaluated_method import (
+        DEFAULT_EVIDENCE_METHODS,
+        DEFAULT_METHODS,
+        DEFAULT_VECTOR_METHODS,
+    )
+    from retrieval.index.manifest_entries import OLD_VECTOR_METHODS
+    from retrieval.index.reader import Index
+
+    with Index.open(index_path, verify_digests=False) as index:
+        has_vectors = index.vectors is not None and index.vectors.method not in OLD_VECTOR_METHODS
+        return (
+            *DEFAULT_METHODS,
+            *(DEFAULT_EVIDENCE_METHODS if index.evidence is not None or has_vectors else ()),
+            *(DEFAULT_VECTOR_METHODS if has_vectors else ()),
+        )
+
+
+def _command(
+    index_path: str,
+    model: str | None,
+    sets: tuple[str, ...],
+    plan: EvaluationPlan,
+    loading: Mapping[str, object],
+) -> str:
+    """Return the command that repeats an evaluation, with what it was given and what is not the default."""
+    words = ["genret", "evaluate", "--index", index_path]
+    words += [] if model is None else ["--model", model]
+    for text in sets:
+        words += ["--set", text]
+    for method in plan.methods:
+        words += ["--method", method]
+    for metric in plan.metrics or ():
+        words += ["--metric", metric]
+    options: dict[str, object] = {
+        "k": plan.k,
+        "seeds": plan.num_seeds,
+        "seed": plan.seed,
+        "baseline": plan.compared_with,
+        "resamples": plan.num_resamples,
+        "batch-size": plan.batch_size,
+        **loading,
+        "limit": plan.limit,
+        "redirects": plan.redirects,
+        "out": plan.out,
+    }
+    for name, value in options.items():
+        words += [] if value is None else [f"--{name}", str(value)]
+    return shlex.join([*words, "--no-plots"] if not plan.has_plots else words)
+
+
+def _summary(evaluated: Evaluated) -> list[str]:
+    """Return the leading metric of every method on every set as lines of text."""
+    comparisons = evaluated.comparisons
+    header = ["method", *(f"{c.labelled.name} {c.primary}" for c in comparisons), "ms per query"]
+    rows = [header]
+    for place, method in enumerate(comparisons[0].methods):
+        times = [c.methods[place].times for c in comparisons]
+        known = [t.mean_ms for t in times if t is not None]
+        figures = [c.methods[place].figures[c.primary].interval for c in comparisons]
+        rows.append(
+            [
+                method.method,
+                *(f"{f.value:.3f} [{f.low:.3f}, {f.high:.3f}]" for f in figures),
+                f"{sum(known) / len(known):.1f}" if known else "–",
+            ]
+        )
+    widths = [max(len(row[at]) for row in rows) for at in range(len(header))]
+    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]

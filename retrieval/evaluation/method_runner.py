@@ -1,0 +1,216 @@
+"""Runs methods on sets, one after another, keeps every run as soon as it is done, and reports progress.
+
+Progress goes to standard error: a live line on a terminal, a line now and then elsewhere.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from retrieval.errors import GenretError
+from retrieval.evaluation.datasets.index_entities import IndexTitles
+from retrieval.evaluation.labelled_sets import LabelledSet, MethodRun, Ranking
+from retrieval.evaluation.methods.evaluated_method import EvaluatedMethod
+from retrieval.evaluation.run_files import RunStore
+
+_WARM_UP_QUERIES = 2
+
+
+class InvalidAnswerError(GenretError):
+    """A method that can only answer what exists answered something else: nothing it did can be trusted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One method on one set with one seed; None: the method draws nothing."""
+
+    labelled: LabelledSet
+    method: EvaluatedMethod
+    seed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where an evaluation is.
+
+    Attributes:
+        task: The one that runs.
+        number: Of the task, from 1.
+        num_tasks: Of the evaluation, with those that were done before.
+        num_answered: Queries of the task that are answered.
+        seconds: Since the task began.
+    """
+
+    task: Task
+    number: int
+    num_tasks: int
+    num_answered: int
+    seconds: float
+
+
+def plan_tasks(
+    sets: Sequence[LabelledSet], methods: Sequence[EvaluatedMethod], seeds: Sequence[int]
+) -> list[Task]:
+    """Return every method on every set, with every seed where it draws."""
+    return [
+        Task(labelled, method, seed)
+        for labelled in sets
+        for method in methods
+        for seed in (seeds if method.is_random else [None])
+    ]
+
+
+def run_tasks(
+    tasks: Sequence[Task],
+    store: RunStore,
+    titles: IndexTitles,
+    report: Callable[[Progress], None],
+    num_warm_up: int = _WARM_UP_QUERIES,
+) -> list[MethodRun]:
+    """Return what every task came to, in order; what the store has is not done again.
+
+    Args:
+        tasks: What is run.
+        store: Keeps every run.
+        titles: Of the index.
+        report: Gets told how far it is.
+        num_warm_up: Queries that every method answers first, for nothing: best a batch of the usual size.
+
+    Raises:
+        InvalidAnswerError: a constrained method answered what the index lacks.
+    """
+    runs = []
+    warm: set[str] = set()
+    for number, task in enumerate(tasks, 1):
+        run = store.load(task.labelled, task.method.name, task.seed)
+        if run is None:
+            if task.method.name not in warm:  # what is made on first use is no query's time
+                _ask(task, num_warm_up, lambda _: None)
+                warm.add(task.method.name)
+            run = _run(task, number, len(tasks), report)
+            store.save(task.labelled, run)
+        check_valid(run, titles)
+        runs.append(run)
+    return runs
+
+
+def check_valid(run: MethodRun, titles: IndexTitles) -> None:
+    """Refuse a run of a constrained method with an answer that the index lacks.
+
+    Raises:
+        InvalidAnswerError: it has one; the text names query and answer.
+    """
+    if not run.is_constrained:
+        return
+    answered = list({entity.entity_id for ranking in run.rankings for entity in ranking.entities})
+    known = titles.known(answered)
+    for ranking in run.rankings:
+        for entity in ranking.entities:
+            if entity.entity_id not in known:
+                raise InvalidAnswerError(
+                    f"{run.method} on {run.set_name}, query {ranking.query_id}: answered {entity.title!r} "
+                    f"({entity.entity_id}), which the index lacks, although it is constrained to the index"
+                )
+
+
+def _run(task: Task, number: int, num_tasks: int, report: Callable[[Progress], None]) -> MethodRun:
+    started = time.perf_counter()
+
+    def answered(count: int) -> None:
+        report(Progress(task, number, num_tasks, count, time.perf_counter() - started))
+
+    answered(0)
+    rankings = _ask(task, None, answered)
+    return MethodRun(
+        method=task.method.name,
+        set_name=task.labelled.name,
+        rankings=tuple(rankings),
+        seconds=time.perf_counter() - started,
+        seed=task.seed,
+        is_constrained=task.method.is_constrained,
+    )
+
+
+def _ask(task: Task, limit: int | None, report: Callable[[int], None]) -> list[Ranking]:
+    return task.method.answer(task.labelled.queries[:limit], task.seed or 0, report)
+
+
+_EVERY_S = 5.0
+
+
+class Reporter:
+    """Says what runs, how fast, and how long the whole will take.
+
+    Args:
+        tasks: All there are; those that are not begun are guessed to be as fast as their method was before,
+            or as the mean of what ran.
+    """
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        from rich.console import Console
+
+        self._console = Console(stderr=True)
+        self._tasks = tasks
+        self._speeds: dict[str, float] = {}  # queries per second, by method
+        self._last = 0.0
+        self._status = self._console.status("evaluating") if self._console.is_terminal else None
+
+    def __enter__(self) -> Reporter:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def report(self, progress: Progress) -> None:
+        """Show where the evaluation is."""
+        total = len(progress.task.labelled.queries)
+        if progress.num_answered and progress.seconds > 0:
+            self._speeds[progress.task.method.name] = progress.num_answered / progress.seconds
+        is_done = progress.num_answered >= total
+        if self._status is not None:
+            self._status.update(self._line(progress, total))
+            if is_done:
+                self._say(self._line(progress, total))
+            return
+        now = time.monotonic()
+        if is_done or now - self._last >= _EVERY_S:
+            self._last = now
+            self._say(self._line(progress, total))
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        self._say(text)
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def _line(self, progress: Progress, total: int) -> str:
+        task = progress.task
+        seed = "" if task.seed is None else f" (seed {task.seed})"
+        text = f"{progress.number}/{progress.num_tasks} {task.labelled.name} {task.method.name}{seed}: "
+        text += f"{progress.num_answered:,}/{total:,}"
+        speed = self._speeds.get(task.method.name)
+        if not progress.num_answered or not speed:
+            return text
+        text += f", {speed:,.1f}/s"
+        left = (total - progress.num_answered) / speed + self._later(progress.number)
+        return f"{text}, {_clock(left)} left" if left >= 1 else text
+
+    def _later(self, number: int) -> float:
+        """Return the seconds that the tasks behind one will take."""
+        mean = len(self._speeds) / sum(1 / speed for speed in self._speeds.values())
+        return sum(
+            len(task.labelled.queries) / self._speeds.get(task.method.name, mean)
+            for task in self._tasks[number:]
+        )
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,305 @@
+"""Ranks without a model: by the evidence of an index, by its vectors, by BM25, or by another system's run.
+
+BM25 is over titles, aliases and descriptions; it also proposes entities to the retriever's own methods.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from retrieval.errors import GenretError, MissingExtraError
+from retrieval.evaluation.datasets.index_entities import IndexTitles, aliases_of
+from retrieval.evaluation.labelled_sets import INVALID, LabelledQuery, RankedEntity, Ranking
+from retrieval.index.layout import TITLE
+from retrieval.index.reader import Index
+from retrieval.types import Entity
+
+if TYPE_CHECKING:
+    from retrieval.retriever import Retriever
+    from retrieval.vectors.vector_search import Shortlister
+
+
+Found = tuple[RankedEntity, ...] | str  # best first, or why there is none
+
+
+class _ModelFreeMethod(ABC):
+    """Ranks without a model; of a mention its own words are asked, without the context.
+
+    Args:
+        name: As the command line spells it.
+        index: Whose entities.
+        size: Entities looked up per query: what a shortlist of so many is made of.
+        k: Of these, entities wanted.
+        batch_size: Queries asked together.
+    """
+
+    is_constrained = True
+    is_random = False
+
+    def __init__(self, name: str, index: Index, size: int, k: int, batch_size: int) -> None:
+        self.name = name
+        self._index = index
+        self._size = size
+        self._k = k
+        self._batch_size = batch_size
+
+    def answer(
+        self, queries: Sequence[LabelledQuery], seed: int, report: Callable[[int], None]
+    ) -> list[Ranking]:
+        """Return a ranking per query, in order; `report` gets the number answered so far."""
+        rankings: list[Ranking] = []
+        for at in range(0, len(queries), self._batch_size):
+            batch = queries[at : at + self._batch_size]
+            started = time.perf_counter()
+            found = self._found([query.text for query in batch])
+            seconds = (time.perf_counter() - started) / len(batch)
+            for query, one in zip(batch, found, strict=True):
+                if isinstance(one, str):
+                    rankings.append(Ranking(query.query_id, (), seconds, error=one))
+                else:
+                    rankings.append(Ranking(query.query_id, one, seconds))
+            report(len(rankings))
+        return rankings
+
+    def _found(self, texts: Sequence[str]) -> list[Found]:
+        """Return a list per text, best first; nothing is found for a text without words."""
+        asked = [i for i, text in enumerate(texts) if text.strip()]
+        found: list[Found] = [() for _ in texts]
+        if asked:
+            for i, one in zip(asked, self._ask([texts[i] for i in asked]), strict=True):
+                found[i] = one
+        return found
+
+    @abstractmethod
+    def _ask(self, texts: Sequence[str]) -> Iterable[Found]:
+        """Return a list per text, best first; each has words, and there is at least one."""
+
+    def _ranked(self, numbers: Sequence[int], scores: Sequence[float]) -> tuple[RankedEntity, ...]:
+        entities = [self._index.entity(number) for number in numbers[: self._k]]
+        return tuple(
+            RankedEntity(entity.entity_id, entity.title, score)
+            for entity, score in zip(entities, scores, strict=False)
+        )
+
+
+class NearestMethod(_ModelFreeMethod):
+    """Ranks by similarity alone.
+
+    Args:
+        name: As the command line spells it.
+        index: Whose entities.
+        shortlister: Of the same index.
+        size: Entities looked up per query.
+        k: Of these, entities wanted.
+        batch_size: Queries asked together.
+    """
+
+    def __init__(
+        self, name: str, index: Index, shortlister: Shortlister, size: int, k: int, batch_size: int
+    ) -> None:
+        super().__init__(name, index, size, k, batch_size)
+        self._shortlister = shortlister
+
+    def _ask(self, texts: Sequence[str]) -> Iterable[Found]:
+        for vector in self._shortlister.embed(texts):
+            found = self._shortlister.search(vector, self._size, None)
+            yield self._ranked(found.entities.tolist(), found.similarities.tolist())
+
+
+class EvidenceMethod(_ModelFreeMethod):
+    """Ranks by all evidence, with the weights for answers without a model.
+
+    Args:
+        name: As the command line spells it.
+        retriever: Whose index, evidence and ranking.
+        size: Entities proposed per query.
+        k: Of these, entities wanted.
+        batch_size: Queries asked together.
+    """
+
+    def __init__(self, name: str, retriever: Retriever, size: int, k: int, batch_size: int) -> None:
+        super().__init__(name, retriever.index, size, k, batch_size)
+        self._ranker = retriever.ranker
+
+    def _ask(self, texts: Sequence[str]) -> Iterable[Found]:
+        for asked in self._ranker.ask(texts):
+            if isinstance(asked, GenretError):
+                yield str(asked)
+                continue
+            found = self._ranker.propose(asked, self._size)
+            scores = self._ranker.alone.scores(found.features[: self._k])
+            yield self._ranked(found.best.tolist(), scores.tolist())
+
+
+DESCRIPTION = "description"
+# Titles hold words of one letter ("C (programming language)") and of nothing but stop words ("The Who").
+_TOKEN_PATTERN = r"(?u)\b\w+\b"
+
+
+def check_bm25s() -> None:
+    """Find bm25s before anything is loaded.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    if find_spec("bm25s") is None:
+        raise MissingExtraError("bm25s", "eval")
+
+
+class LexicalIndex:
+    """A BM25 index (bm25s, Lucene's variant, k1 1.5 and b 0.75) with one document per entity.
+
+    A document is the title, the aliases and, where the index has that column, the description, in lower case,
+    cut into words; nothing is stemmed and no word is left out.
+
+    Args:
+        index: An open index.
+
+    Raises:
+        MissingExtraError: bm25s is not installed.
+    """
+
+    def __init__(self, index: Index) -> None:
+        check_bm25s()
+        import bm25s
+
+        self._tokenize: Callable[..., Any] = bm25s.tokenize
+        self._index = index
+        self._bm25 = bm25s.BM25()
+        tokens = self._tokens(list(_documents(index)))
+        self._is_empty = not tokens.vocab  # bm25s cannot index no words at all
+        if not self._is_empty:
+            self._bm25.index(tokens, show_progress=False)
+
+    def propose(self, texts: Sequence[str], k: int) -> list[tuple[RankedEntity, ...]]:
+        """Return the k best entities for every text, best first; fewer where fewer share a word with it.
+
+        Equal scores stand in the order of the index.
+        """
+        return [self._best(words, k) for words in self._tokens(list(texts), return_ids=False)]
+
+    def _best(self, words: list[str], k: int) -> tuple[RankedEntity, ...]:
+        if self._is_empty or not words:
+            return ()
+        scores = self._bm25.get_scores(words)
+        # Few entities share a word with a text: only these are sorted.
+        numbers = np.flatnonzero(scores)
+        values = scores[numbers]
+        if len(numbers) > k:
+            enough = values >= np.partition(values, -k)[-k]
+            numbers, values = numbers[enough], values[enough]
+        ranked = []
+        for at in np.lexsort((numbers, -values))[:k].tolist():
+            entity = self._index.entity(int(numbers[at]))
+            ranked.append(RankedEntity(entity.entity_id, entity.title, float(values[at])))
+        return tuple(ranked)
+
+    def _tokens(self, texts: list[str], return_ids: bool = True) -> Any:
+        return self._tokenize(
+            texts, stopwords=None, token_pattern=_TOKEN_PATTERN, return_ids=return_ids, show_progress=False
+        )
+
+
+class LexicalMethod:
+    """Ranks by BM25 alone; of a mention its own words are asked, without the context.
+
+    Args:
+        name: As the command line spells it.
+        lexical: The index, made on first use.
+        k: Entities wanted.
+        batch_size: Queries asked together.
+    """
+
+    is_constrained = True
+    is_random = False
+
+    def __init__(self, name: str, lexical: Callable[[], LexicalIndex], k: int, batch_size: int) -> None:
+        self.name = name
+        self._lexical = lexical
+        self._k = k
+        self._batch_size = batch_size
+
+    def answer(
+        self, queries: Sequence[LabelledQuery], seed: int, report: Callable[[int], None]
+    ) -> list[Ranking]:
+        """Return a ranking per query, in order; `report` gets the number answered so far."""
+        lexical = self._lexical()
+        rankings: list[Ranking] = []
+        for at in range(0, len(queries), self._batch_size):
+            batch = queries[at : at + self._batch_size]
+            started = time.perf_counter()
+            found = lexical.propose([query.text for query in batch], self._k)
+            seconds = (time.perf_counter() - started) / len(batch)
+            rankings += [Ranking(q.query_id, e, seconds) for q, e in zip(batch, found, strict=True)]
+            report(len(rankings))
+        return rankings
+
+
+def _documents(index: Index) -> Iterator[str]:
+    titles = index.entities.column(TITLE).to_pylist()
+    aliases = aliases_of(index)
+    descriptions = (
+        index.metadata_column(DESCRIPTION).to_pylist() if DESCRIPTION in index.metadata_columns else []
+    )
+    for number, title in enumerate(titles):
+        parts = [title]
+        if aliases:
+            parts += aliases[number]
+        if descriptions and descriptions[number] is not None:
+            parts.append(str(descriptions[number]))
+        yield " ".join(parts)
+
+
+class RunFileMethod:
+    """Answers what a run file says; queries it does not name have no answer, and no time is known.
+
+    Args:
+        name: As the command line spells it.
+        file: The run file; read when it is first asked.
+        k: Entities taken per query.
+        titles: Of the index.
+    """
+
+    is_constrained = False
+    is_random = False
+
+    def __init__(self, name: str, file: str, k: int, titles: IndexTitles) -> None:
+        self.name = name
+        self._file = Path(file)
+        self._k = k
+        self._titles = titles
+
+    def answer(
+        self, queries: Sequence[LabelledQuery], seed: int, report: Callable[[int], None]
+    ) -> list[Ranking]:
+        """Return a ranking per query, in order. What the index lacks is an answer that does not exist.
+
+        Raises:
+            SourceError: the file is missing or malformed.
+        """
+        from retrieval.evaluation.run_files import read_run
+
+        run = read_run(self._file)
+        listed = [run.get(query.query_id, ())[: self._k] for query in queries]
+        known = self._titles.entities(list({entity.entity_id for found in listed for entity in found}))
+        rankings = [
+            Ranking(query.query_id, tuple(_checked(entity, known) for entity in found))
+            for query, found in zip(queries, listed, strict=True)
+        ]
+        report(len(rankings))
+        return rankings
+
+
+def _checked(answer: RankedEntity, known: Mapping[str, Entity]) -> RankedEntity:
+    entity = known.get(answer.entity_id)
+    if entity is None:
+        return replace(answer, entity_id=INVALID + answer.entity_id)
+    return replace(answer, title=entity.title)

@@ -1,0 +1,233 @@
+"""Answers labelled queries with the retriever's own methods: DISC, beam search, shortlists and `auto`.
+
+Queries become requests, answered in batches of like length (`QueryPrompts`, `answer_in_batches`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import xxhash
+
+from retrieval.errors import InputError
+from retrieval.evaluation.labelled_sets import LabelledQuery, RankedEntity, Ranking
+from retrieval.evaluation.methods.evaluated_method import MethodSpec
+from retrieval.evaluation.methods.model_free_methods import LexicalIndex
+from retrieval.loaded_model import Limits, PromptEncoder
+from retrieval.prompts import PromptTemplate
+from retrieval.retriever import Retriever
+from retrieval.types import RetrievalResult, RetrieveRequest
+
+_ANY_TEXT = "query"  # of a request whose own text is put in its place
+
+
+class RetrieverMethod:
+    """Answers with the retriever's own methods.
+
+    Args:
+        spec: "disc", "beam", "exact", "shortlist", "auto" or "bm25-shortlist".
+        retriever: Answers.
+        k: Entities wanted.
+        batch_size: Queries decoded together.
+        lexical: Proposes the entities of a `bm25-shortlist`.
+    """
+
+    is_constrained = True
+
+    def __init__(
+        self,
+        spec: MethodSpec,
+        retriever: Retriever,
+        k: int,
+        batch_size: int,
+        lexical: Callable[[], LexicalIndex],
+    ) -> None:
+        self.name = spec.name
+        self.is_random = "disc" in (spec.family, spec.decoder)
+        self._spec = spec
+        self._retriever = retriever
+        self._batch_size = batch_size
+        self._lexical = lexical
+        self._prompts = QueryPrompts(retriever)
+        self._asked = _request(spec, k)
+
+    def answer(
+        self, queries: Sequence[LabelledQuery], seed: int, report: Callable[[int], None]
+    ) -> list[Ranking]:
+        """Return a ranking per query, in order; `report` gets the number answered so far."""
+
+        def request_of(query: LabelledQuery) -> RetrieveRequest:
+            return (
+                replace(self._asked, seed=query_seed(seed, query.query_id)) if self.is_random else self._asked
+            )
+
+        ask = self._ask
+        if self._spec.family == "bm25-shortlist":
+            ask = self._ask_proposed
+            # A filter that is kept from another pass over the queries would cost this one nothing.
+            self._retriever.filters.clear()
+        return answer_in_batches(self._prompts, queries, request_of, ask, self._batch_size, report)
+
+    def _ask(self, batch: Sequence[Asked]) -> list[Answer]:
+        replies = self._retriever.retrieve_batch([asked.request for asked in batch])
+        return [_entities(r) if isinstance(r, RetrievalResult) else str(r) for r in replies]
+
+    def _ask_proposed(self, batch: Sequence[Asked]) -> list[Answer]:
+        """Ask among what bm25 proposes. Where it finds nothing, nothing is answered."""
+        proposed = self._lexical().propose([asked.query.text for asked in batch], self._spec.size)
+        listed = [
+            replace(asked, request=replace(asked.request, allow_ids=tuple(e.entity_id for e in entities)))
+            for asked, entities in zip(batch, proposed, strict=True)
+        ]
+        return self._ask(listed)
+
+
+def query_seed(seed: int, query_id: str) -> int:
+    """Return the seed of one query: queries draw independently, and alike in every order and batch."""
+    return xxhash.xxh3_64_intdigest(f"{seed}\0{query_id}".encode()) >> 1  # seeds of requests are signed
+
+
+def _request(spec: MethodSpec, k: int) -> RetrieveRequest:
+    if spec.family == "disc":
+        return RetrieveRequest(
+            _ANY_TEXT,
+            k=k,
+            method="disc",
+            num_draws=spec.draws,
+            num_samples=spec.samples,
+            beam_size=spec.beams,
+            adaptive=spec.adaptive,
+            top_m=spec.top_m,
+        )
+    if spec.family in ("shortlist", "auto"):
+        return RetrieveRequest(
+            _ANY_TEXT,
+            k=k,
+            method=spec.family,
+            shortlist_size=spec.size or None,
+            vector_weight=spec.weight,
+            decoder=spec.decoder,
+        )
+    return RetrieveRequest(_ANY_TEXT, k=k, method="beam", beam_size=spec.beams, exact=spec.family == "exact")
+
+
+def _entities(result: RetrievalResult) -> tuple[RankedEntity, ...]:
+    return tuple(RankedEntity(c.entity_id, c.title, c.score, c.logprob) for c in result.candidates)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A query on its way to the model.
+
+    Attributes:
+        query: As it is labelled.
+        request: What the retriever is asked: the text behind its template, cut where it was too long.
+        prompt: The token ids of it, by which neighbours in length are found.
+    """
+
+    query: LabelledQuery
+    request: RetrieveRequest
+    prompt: list[int]
+
+
+Answer = tuple[RankedEntity, ...] | str  # best first, or why there is none
+AskBatch = Callable[[Sequence[Asked]], Sequence[Answer]]
+
+
+class QueryPrompts:
+    """Puts labelled queries into the checkpoint's templates: that for queries, or that for mentions.
+
+    A text that is too long for the model loses its end, as in training: an evaluation goes on where a
+    service would refuse.
+
+    Args:
+        retriever: Whose templates, tokenizer and limits.
+    """
+
+    def __init__(self, retriever: Retriever) -> None:
+        self._retriever = retriever
+        self._limit = Limits.of(retriever.model).prompt_tokens(retriever.trie.max_depth)
+        self._encoder = PromptEncoder(retriever.tokenizer, retriever.model.vocab_size, self._limit)
+
+    def ask(self, query: LabelledQuery, asked: RetrieveRequest) -> Asked:
+        """Return the request for a query, with the options of `asked`.
+
+        Raises:
+            InputError: the query is empty, or the template leaves no room for it.
+        """
+        if query.mention is None:
+            request = replace(asked, query=query.text)
+        else:
+            request = self._retriever.mention_request(query.mention, asked)
+        template = self._retriever.config.prompt(request.prompt)
+        fitted = replace(request, query=self._fitted(template, request.query))
+        return Asked(query, fitted, self.encode(fitted))
+
+    def encode(self, request: RetrieveRequest) -> list[int]:
+        """Return the token ids of a request's prompt.
+
+        Raises:
+            InputError: there are none, or more than the model takes.
+        """
+        return self._encoder.encode(self._retriever.config.prompt(request.prompt), request.query)
+
+    def _fitted(self, template: PromptTemplate, text: str) -> str:
+        """Return the longest beginning of a text whose prompt the model takes."""
+        if self._limit is None or self._num_tokens(template, text) <= self._limit:
+            return text
+        low, high = 0, len(text)  # so many characters fit, so many do not
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._num_tokens(template, text[:middle]) <= self._limit:
+                low = middle
+            else:
+                high = middle
+        return text[:low]
+
+    def _num_tokens(self, template: PromptTemplate, text: str) -> int:
+        return len(template.encode(self._retriever.tokenizer, text))
+
+
+def answer_in_batches(
+    prompts: QueryPrompts,
+    queries: Sequence[LabelledQuery],
+    request_of: Callable[[LabelledQuery], RetrieveRequest],
+    ask: AskBatch,
+    batch_size: int,
+    report: Callable[[int], None],
+) -> list[Ranking]:
+    """Answer queries in batches, neighbours in length together, and return the rankings in their order.
+
+    What is timed of a query is `ask`, which begins with its text; putting queries in order is not.
+
+    Args:
+        prompts: Makes the requests.
+        queries: What is asked.
+        request_of: The options of a query's request; its text is put in its place.
+        ask: Answers a batch.
+        batch_size: Most queries in a batch.
+        report: Gets the number answered so far.
+    """
+    rankings: dict[int, Ranking] = {}
+    asked: dict[int, Asked] = {}
+    for i, query in enumerate(queries):
+        try:
+            asked[i] = prompts.ask(query, request_of(query))
+        except InputError as error:
+            rankings[i] = Ranking(query.query_id, (), error=str(error))
+    order = sorted(asked, key=lambda i: len(asked[i].prompt))
+    for at in range(0, len(order), batch_size):
+        batch = order[at : at + batch_size]
+        started = time.perf_counter()
+        answers = ask([asked[i] for i in batch])
+        seconds = (time.perf_counter() - started) / len(batch)
+        for i, answer in zip(batch, answers, strict=True):
+            query_id = queries[i].query_id
+            if isinstance(answer, str):
+                rankings[i] = Ranking(query_id, (), seconds, error=answer)
+            else:
+                rankings[i] = Ranking(query_id, answer, seconds)
+        report(len(rankings))
+    return [rankings[i] for i in range(len(queries))]

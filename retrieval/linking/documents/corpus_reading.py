@@ -1,0 +1,152 @@
+"""Reads a corpus: once to digest its files and cut it into shards, then shard by shard (`CorpusReader`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from types import TracebackType
+
+from retrieval.errors import SourceError
+from retrieval.linking.documents.corpus import CorpusOptions, CorpusPlan, Shard, ShardFile
+from retrieval.linking.documents.cutter import ShardCutter
+from retrieval.linking.documents.input_files import Content, InputFile, check_size, file_format, list_files
+from retrieval.linking.documents.parquet_files import ParquetRows, plan_parquet, read_parquet
+from retrieval.linking.documents.text_document import BadDocument, Document
+from retrieval.linking.documents.text_files import (
+    part_begin,
+    plan_lines,
+    plan_text,
+    read_lines,
+    read_text,
+    read_text_part,
+)
+from retrieval.sources.source_files import FileState, digest_file
+
+
+class CorpusReader:
+    """Reads shards, one at a time, by one thread.
+
+    The file read last stays open: where the next shard goes on in a compressed file, or in a row group of a
+    Parquet file, what lies before it is not read again.
+
+    Args:
+        options: How documents are read.
+    """
+
+    def __init__(self, options: CorpusOptions) -> None:
+        self._options = options
+        self._path = ""  # of the file that is open
+        self._content: Content | None = None
+        self._rows: ParquetRows | None = None
+
+    def __enter__(self) -> CorpusReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def read(self, shard: Shard) -> Iterator[Document | BadDocument]:
+        """Yield the documents of a shard; see `read_shard`."""
+        for file in shard.files:
+            check_size(file)
+            yield from self._read(file, file_format(file.path, self._options))
+
+    def close(self) -> None:
+        """Close the file that is open. Idempotent."""
+        for file in (self._content, self._rows):
+            if file is not None:
+                file.close()
+        self._content = self._rows = None
+
+    def _read(self, file: ShardFile, input_format: str) -> Iterator[Document | BadDocument]:
+        if input_format == "parquet":
+            yield from read_parquet(self._rows_of(file), file, self._options)
+        elif input_format != "text":
+            content = self._lines_of(file)
+            yield from read_lines(content, file, input_format == "jsonl", self._options)
+        elif file.part is None:
+            with closing(Content(file.path, any_content=True)) as content:
+                yield read_text(content, file, self._options)
+        else:
+            with closing(Content(file.path, part_begin(file), any_content=True)) as content:
+                yield read_text_part(content, file, file.part)
+
+    def _rows_of(self, file: ShardFile) -> ParquetRows:
+        """Return the file at or before the stretch."""
+        rows = self._rows
+        if rows is None or self._path != file.path or rows.next_row > file.first_row:
+            self.close()
+            rows = self._rows = ParquetRows(file.path, self._options)
+            self._path = file.path
+        return rows
+
+    def _lines_of(self, file: ShardFile) -> Content:
+        """Return the file at the stretch."""
+        content = self._content
+        if content is not None and self._path == file.path:
+            ahead = file.byte_offset - content.position
+            if ahead == 0 or (ahead > 0 and content.stream.is_compressed):
+                content.skip_to(file.byte_offset)
+                return content
+        self.close()
+        content = self._content = Content(file.path, file.byte_offset)
+        self._path = file.path
+        return content
+
+
+_BLOCK_BYTES = 1 << 18
+
+
+def plan_files(options: CorpusOptions, report: Callable[[int], None] | None = None) -> CorpusPlan:
+    """Plan a corpus; see `plan_corpus`. Parquet files are read for the digest, then for the columns."""
+    cutter = ShardCutter(options)
+    digests: dict[str, str] = {}
+    num_bytes = 0
+    for file in list_files(options):
+        state = FileState.of(file.path)
+        if state is None:
+            raise SourceError(f"{file.path}: a pipe or device cannot be read again; expected a regular file")
+        done = num_bytes
+
+        def reported(read: int, done: int = done) -> None:
+            if report is not None:
+                report(done + read)
+
+        digests[file.source] = _plan_file(file, state.bytes, options, cutter, reported)
+        state.check(file.path)
+        num_bytes += state.bytes
+        reported(state.bytes)
+    shards = cutter.finish(digests)
+    if not shards:
+        files = "1 file" if len(digests) == 1 else f"{len(digests)} files"
+        raise SourceError(f"{', '.join(options.inputs)}: no document in {files}")
+    return CorpusPlan(shards, cutter.num_documents, num_bytes, digests)
+
+
+def _plan_file(
+    file: InputFile,
+    num_bytes: int,
+    options: CorpusOptions,
+    cutter: ShardCutter,
+    report: Callable[[int], None],
+) -> str:
+    """Cut one file and return its digest."""
+    input_format = file_format(file.path, options)
+    if input_format == "parquet":
+        digest = digest_file(file.path).xxh3_128
+        with closing(ParquetRows(file.path, options)) as rows:
+            cutter.begin_file(file, num_bytes, rows.footer_digest)
+            plan_parquet(rows, num_bytes, file.source, options, cutter, report)
+        return digest
+    is_text = input_format == "text"
+    with closing(Content(file.path, digests=True, any_content=is_text)) as content:
+        cutter.begin_file(file, num_bytes)
+        if is_text:
+            plan_text(content, options, cutter, report)
+        else:
+            plan_lines(content, file.source, input_format == "jsonl", options, cutter, report)
+        while content.stream.raw.read(_BLOCK_BYTES):  # what is behind compressed content
+            pass
+        return str(content.stream.raw.hexdigest)

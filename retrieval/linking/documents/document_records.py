@@ -1,0 +1,349 @@
+"""Reads records: the fields of one become a document with its marked spans, or a mention with its context.
+
+Spans may count code points, bytes or UTF-16 units; they are checked against the text and converted to code
+points. A file of mentions is JSON Lines with id, left, mention and right; it may be compressed with gzip.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, cast
+
+from retrieval.arguments import check_text
+from retrieval.errors import InputError, SourceError
+from retrieval.linking.documents.corpus import CorpusOptions
+from retrieval.linking.documents.text_document import BadDocument, Document, OffsetIndex, Span
+from retrieval.sources.row_readers import json_kind
+from retrieval.types import Mention
+
+# Of records that are one mention with the text around it.
+MENTION_FIELD = "mention"
+MENTION_TEXT_FIELDS = ("left", MENTION_FIELD, "right")
+MENTION_DOCUMENT_FIELD = "doc"
+
+
+def record_document(
+    record: Mapping[str, Any], source: str, row: int, options: CorpusOptions
+) -> Document | BadDocument:
+    """Read one record; null stands for a field that is not there.
+
+    A record without text but with `mention` is a document whose text is `left`, `mention` and `right`, with
+    one marked span.
+
+    Args:
+        record: What a JSON object or a row of a table holds.
+        source: The input file.
+        row: Line or row, from 1.
+        options: Names of fields and the unit of spans.
+    """
+    try:
+        if record.get(options.text_field) is None and record.get(MENTION_FIELD) is not None:
+            return _mention_document(record, source, row, options)
+        return _text_document(record, source, row, options)
+    except InputError as error:
+        return BadDocument(source, row, f"field {error.field!r}: {error.message}")
+
+
+def default_id(source: str, row: int) -> str:
+    """Return the id of a document that has none of its own."""
+    return f"{source}:{row}"
+
+
+def _text_document(record: Mapping[str, Any], source: str, row: int, options: CorpusOptions) -> Document:
+    field = options.text_field
+    if field not in record:
+        raise InputError(field, "is missing")
+    text = record[field]
+    if not isinstance(text, str):
+        raise InputError(field, f"expected a string, got {json_kind(text)}")
+    check_text(field, text)
+    doc_id = _id(options.id_field, record.get(options.id_field)) or default_id(source, row)
+    marked = record.get(options.mentions_field)
+    spans = None if marked is None else _spans(doc_id, text, marked, options)
+    return Document(source, row, doc_id, text, spans)
+
+
+def _mention_document(record: Mapping[str, Any], source: str, row: int, options: CorpusOptions) -> Document:
+    given_id = record.get(options.id_field)
+    read = mention_row({**record, "id": given_id}, row)
+    mention_id = None if given_id is None else read.mention_id
+    mention = read.mention
+    doc_id = _id(MENTION_DOCUMENT_FIELD, record.get(MENTION_DOCUMENT_FIELD))
+    start = len(mention.left)
+    span = Span(start, start + len(mention.mention), mention_id)
+    text = mention.left + mention.mention + mention.right
+    return Document(source, row, doc_id or mention_id or default_id(source, row), text, (span,))
+
+
+def _spans(doc_id: str, text: str, marked: object, options: CorpusOptions) -> tuple[Span, ...]:
+    field = options.mentions_field
+    if not isinstance(marked, Sequence) or isinstance(marked, str):
+        raise InputError(field, f"document {doc_id!r}: expected a list of objects, got {json_kind(marked)}")
+    reader = SpanReader(text, options.span_unit)
+    spans = []
+    for number, item in enumerate(marked, 1):
+        try:
+            if not isinstance(item, Mapping):
+                raise InputError("", f"expected an object with start and end, got {json_kind(item)}")
+            spans.append(reader.read(item))
+        except InputError as error:
+            where = f"{error.field}: " if error.field else ""
+            raise InputError(
+                field, f"document {doc_id!r}, mention {number} of {len(marked)}: {where}{error.message}"
+            ) from None
+    return tuple(spans)
+
+
+def _id(field: str, value: object) -> str | None:
+    """Return an id as text; None where there is none.
+
+    Raises:
+        InputError: it is neither text nor an integer.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise InputError(field, f"expected text or an integer, got {json_kind(value)}")
+    text = str(value)
+    check_text(field, text)
+    return text
+
+
+UNIT_NAMES: dict[str, str] = {
+    "codepoint": "code points",
+    "byte": "bytes",
+    "utf16": "UTF-16 units",
+}
+_SURFACE_FIELDS = ("mention", "text")
+_SHOWN_CHARS = 60
+
+
+class SpanReader:
+    """Reads the marked spans of one text.
+
+    Args:
+        text: The text.
+        unit: What the spans count.
+    """
+
+    def __init__(self, text: str, unit: str) -> None:
+        self._text = text
+        self._unit = unit
+        self._index = OffsetIndex(text, unit)
+
+    def read(self, item: Mapping[str, Any]) -> Span:
+        """Return a span in code points.
+
+        Args:
+            item: An object with `start` and `end`, half open; optionally with `id`, and with `mention` or
+                `text`, the text that must be found there.
+
+        Raises:
+            InputError: a field is wrong, or the span lies outside of the text, is empty, cuts a code point,
+                or has another text than the object says.
+        """
+        start, end = (_offset(name, item.get(name)) for name in ("start", "end"))
+        found = self._position(start, end, start), self._position(start, end, end)
+        self._compare(item, start, end, found)
+        mention_id = item.get("id")
+        if mention_id is None:
+            return Span(*found)
+        if isinstance(mention_id, bool) or not isinstance(mention_id, str | int):
+            raise InputError("id", f"expected text or an integer, got {json_kind(mention_id)}")
+        check_text("id", str(mention_id))
+        return Span(*found, str(mention_id))
+
+    def _position(self, start: int, end: int, offset: int) -> int:
+        name = UNIT_NAMES[self._unit]
+        if not 0 <= start < end:
+            raise InputError("", f"[{start}, {end}) is empty or begins below 0")
+        if end > self._index.length:
+            raise InputError(
+                "", f"[{start}, {end}) in {name} lies outside of the text, which has {self._index.length}"
+            )
+        position = self._index.position_of(offset)
+        if position is None:
+            raise InputError(
+                "", f"[{start}, {end}) in {name} cuts a code point at {offset}; is {self._unit} the unit?"
+            )
+        return position
+
+    def _compare(self, item: Mapping[str, Any], start: int, end: int, found: tuple[int, int]) -> None:
+        """Refuse a span with another text than the input says: so a wrong unit shows."""
+        there = self._text[slice(*found)]
+        for name in _SURFACE_FIELDS:
+            surface = item.get(name)
+            if surface is None or surface == there:
+                continue
+            if not isinstance(surface, str):
+                raise InputError(name, f"expected a string, got {json_kind(surface)}")
+            raise InputError(
+                name,
+                f"[{start}, {end}) in {UNIT_NAMES[self._unit]} is {_shown(there)}, not {_shown(surface)}"
+                f"{self._fitting(start, end, surface)}",
+            )
+
+    def _fitting(self, start: int, end: int, surface: str) -> str:
+        """Say in which other unit a span would have the text that is expected."""
+        for unit, name in UNIT_NAMES.items():
+            index = OffsetIndex(self._text, unit)
+            if unit == self._unit or end > index.length:
+                continue
+            begin, behind = index.position_of(start), index.position_of(end)
+            if begin is not None and behind is not None and self._text[begin:behind] == surface:
+                return f"; it would be in {name}: is {unit} the unit of the spans?"
+        return ""
+
+
+def _offset(name: str, value: object) -> int:
+    if value is None:
+        raise InputError(name, "is missing")
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InputError(name, f"expected an integer, got {json_kind(value)} ({value!r:.40})")
+    return value
+
+
+def _shown(text: str) -> str:
+    return repr(text) if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]!r}..."
+
+
+STDIN = "-"
+_GZIP_MAGIC = b"\x1f\x8b"
+_TEXT_FIELDS = ("left", "mention", "right")
+
+
+@dataclass(frozen=True, slots=True)
+class MentionRow:
+    """One line of the input.
+
+    Attributes:
+        line: Line number, from 1.
+        mention_id: The line's `id` as text; the line number when it has none.
+        mention: The mention and its context.
+        title: Title of the entity it stands for, where the line has a label.
+        entity_id: Its id, as the title.
+    """
+
+    line: int
+    mention_id: str
+    mention: Mention
+    title: str | None = None
+    entity_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A line that is no mention.
+
+    Attributes:
+        line: Line number, from 1.
+        reason: What was expected and what was got.
+    """
+
+    line: int
+    reason: str
+
+
+def read_mentions(path: str) -> Iterator[MentionRow | BadRow]:
+    """Read mentions one by one; blank lines are skipped.
+
+    Args:
+        path: A file of JSON lines, gzipped or not, or "-" for standard input.
+
+    Raises:
+        SourceError: the file is missing, a directory, or not readable.
+    """
+    with _open(path) as lines:
+        number = 0
+        while True:
+            number += 1
+            try:
+                raw = lines.readline()
+            except (OSError, EOFError, zlib.error) as error:  # a broken gzip stream shows only here
+                raise SourceError(f"{path}, line {number}: cannot be read: {error}") from error
+            if not raw:
+                return
+            if raw.strip():
+                yield _parse(raw, number)
+
+
+def check_source(path: str) -> None:
+    """Refuse a path that no mentions can be read from, before any work is done.
+
+    Raises:
+        SourceError: it is missing or a directory.
+    """
+    if path == STDIN:
+        return
+    if Path(path).is_dir():
+        raise SourceError(f"{path}: is a directory; expected a .jsonl or .jsonl.gz file")
+    if not Path(path).exists():
+        raise SourceError(f"{path}: no such file")
+
+
+@contextmanager
+def _open(path: str) -> Iterator[IO[bytes]]:
+    if path == STDIN:
+        if sys.stdin is None:
+            raise SourceError("standard input is closed")
+        yield sys.stdin.buffer
+        return
+    check_source(path)
+    file = Path(path)
+    try:
+        stream = file.open("rb")
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be opened: {error.strerror}") from error
+    with stream:
+        gzipped = stream.peek(len(_GZIP_MAGIC)).startswith(_GZIP_MAGIC)
+        yield cast("IO[bytes]", gzip.GzipFile(fileobj=stream)) if gzipped else stream
+
+
+def _parse(raw: bytes, number: int) -> MentionRow | BadRow:
+    try:
+        text = raw.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")
+        value = json.loads(text)
+    except UnicodeDecodeError as error:
+        return BadRow(number, f"not valid UTF-8 at byte {error.start + 1}")
+    except json.JSONDecodeError as error:
+        return BadRow(number, f"not a JSON value: {error.msg} at column {error.colno}")
+    except ValueError as error:  # a number of thousands of digits
+        return BadRow(number, f"not a JSON value: {error}")
+    except RecursionError:
+        return BadRow(number, "not a mention: nested too deeply")
+    if not isinstance(value, dict):
+        return BadRow(number, f"expected a JSON object, got {type(value).__name__}")
+    try:
+        return mention_row(value, number)
+    except InputError as error:
+        return BadRow(number, f"field {error.field!r}: {error.message}")
+
+
+def mention_row(value: dict[str, Any], number: int) -> MentionRow:
+    """Read the fields of one line; null stands for a field that is not there.
+
+    Raises:
+        InputError: a field is wrong; it is named.
+    """
+    given = {name: value[name] for name in (*_TEXT_FIELDS, "id") if value.get(name) is not None}
+    mention_id = given.pop("id", number)
+    if isinstance(mention_id, bool) or not isinstance(mention_id, str | int):
+        raise InputError("id", f"must be text or an integer, got {mention_id!r}")
+    check_text("id", str(mention_id))
+    if "mention" not in given:
+        raise InputError("mention", "is missing")
+    mention = Mention(**given)
+    if not mention.mention.strip():
+        raise InputError("mention", "must not be empty")
+    labels = {name: value.get(name) for name in ("title", "entity_id")}
+    for name, label in labels.items():
+        if label is not None:
+            check_text(name, label)
+    return MentionRow(number, str(mention_id), mention, **labels)

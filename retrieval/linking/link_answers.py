@@ -1,0 +1,350 @@
+"""Turns replies of the retriever into answers about mentions, keeps the answers, and makes rows of them.
+
+A window holds mentions that were read ahead: the rows already known, and the questions still open. Mentions
+that are put to the model in the same words share one question and its answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from retrieval.errors import InputError
+from retrieval.filters.restriction import IdList
+from retrieval.linking.link_options import LinkOptions
+from retrieval.linking.mention_stream import PlacedMention
+from retrieval.linking.run_progress import LinkCounts
+from retrieval.types import Mention, RetrievalResult, RetrieveRequest
+
+if TYPE_CHECKING:
+    from retrieval.types import Candidate, Entity
+
+
+# A candidate, what it is ordered by, and its probability.
+Weighed = tuple["Candidate", float, float]
+Weigher = Callable[[Sequence["Candidate"]], list[Weighed]]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkCandidate:
+    """One entity that a mention may stand for.
+
+    Attributes:
+        entity_id: The entity.
+        title: Its title.
+        logprob: Natural log of the model's probability of its surface forms; None where no model was asked.
+        score: What the list is ordered by; None where no model was asked.
+        probability: That it is the one meant, of the entities that are called so (`named_entities`). Where
+            any entity may be meant, and with `disc`: that of the reply. `auto` by the index's ranking: the
+            calibrated probability that it is meant; `disc`: its share of the samples; `beam`: its share of
+            the probability of the candidates listed, which is at least its share among all titles;
+            `shortlist`, and `auto` without a ranking: of that of all that was scored, which is so too.
+    """
+
+    entity_id: str
+    title: str
+    logprob: float | None
+    score: float | None
+    probability: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LinkAnswer:
+    """What a mention is linked to; kept for further mentions that are asked about in the same words.
+
+    Attributes:
+        nil_reason: Why there is no link, one of `part_files.NIL_REASONS`; None: the first candidate
+            is the link.
+        surface: The surface form of the first candidate that was written.
+        candidates: Best first.
+        certified: Whether they are proven; None where that was not looked at.
+        mass: Of `disc`.
+        method: "auto", "beam", "disc", "shortlist" or "name".
+        error: Why the mention failed.
+    """
+
+    nil_reason: str | None
+    surface: str | None = None
+    candidates: tuple[LinkCandidate, ...] = ()
+    certified: bool | None = None
+    mass: float | None = None
+    method: str = "beam"
+    error: str | None = None
+
+    @property
+    def best(self) -> LinkCandidate | None:
+        """What the mention is linked to; None: NIL."""
+        return self.candidates[0] if self.nil_reason is None else None
+
+
+def answer_of(
+    reply: RetrievalResult | Exception, options: LinkOptions, weigh: Weigher | None = None
+) -> LinkAnswer:
+    """Return what a reply comes to under the options: a link, or NIL with the reason.
+
+    Args:
+        reply: To the request that links the mention.
+        options: How mentions are linked.
+        weigh: Puts the candidates in order; None: they stay as they are.
+    """
+    if not isinstance(reply, RetrievalResult):
+        return failure(reply, options.method)
+    listed = (_as_listed if weigh is None else weigh)(reply.candidates)[: options.k]
+    candidates = tuple(
+        LinkCandidate(c.entity_id, c.title, c.logprob, score, probability) for c, score, probability in listed
+    )
+    return LinkAnswer(
+        nil_reason="abstained" if reply.abstained else _nil_reason(candidates, options),
+        surface=listed[0][0].surface if listed else None,
+        candidates=candidates,
+        certified=reply.certified,
+        mass=reply.bounded_mass,
+        method=reply.method,
+    )
+
+
+def failure(error: Exception, method: str) -> LinkAnswer:
+    """Return the answer to a mention that failed; its text is one line."""
+    # What a request calls its query is a mention to whoever links documents.
+    is_query = isinstance(error, InputError) and error.field == "query"
+    text = f"mention: {error.message}" if is_query and isinstance(error, InputError) else str(error)
+    return LinkAnswer("error", method=method, error=" ".join(text.split()) or type(error).__name__)
+
+
+def only_entity(entity: Entity, surface: str) -> LinkAnswer:
+    """Return the answer to a mention that only one entity has as a name; no model is asked."""
+    alone = LinkCandidate(entity.entity_id, entity.title, None, None, 1.0)
+    return LinkAnswer(None, surface, (alone,), certified=True, method="name")
+
+
+def nobody(method: str) -> LinkAnswer:
+    """Return the answer to a mention that no entity has as a name."""
+    return LinkAnswer("no_name", method=method)
+
+
+def _nil_reason(candidates: tuple[LinkCandidate, ...], options: LinkOptions) -> str | None:
+    if not candidates:
+        return "no_match"
+    best = candidates[0]
+    if options.min_logprob is not None and best.logprob is not None and best.logprob < options.min_logprob:
+        return "min_logprob"
+    least = options.min_probability
+    if least is not None and best.probability is not None and best.probability < least:
+        return "min_probability"
+    return None
+
+
+def _as_listed(candidates: Sequence[Candidate]) -> list[Weighed]:
+    """Return candidates with what the samples gave each, or its share of the probability of those listed."""
+    shares = [c.probability for c in candidates if c.probability is not None]
+    if len(shares) < len(candidates):
+        shares = probabilities([c.logprob for c in candidates])
+    return [(c, c.score, share) for c, share in zip(candidates, shares, strict=True)]
+
+
+def probabilities(logs: Sequence[float]) -> list[float]:
+    """Return probabilities in proportion to numbers whose logs are given; equal ones where all are 0."""
+    total = float(np.logaddexp.reduce(logs))
+    if total == -math.inf:
+        return [1 / len(logs)] * len(logs)
+    return [math.exp(value - total) for value in logs]
+
+
+# What the model is asked, the name it chooses among, "" for all, what evidence is asked, "" for none, and of
+# the entities of that name those that the text around the mention speaks for.
+Question = tuple[str, str, str, frozenset[str]]
+
+
+class AnswerCache:
+    """The answers used last. The same question with the same options has the same answer.
+
+    Args:
+        max_entries: Most answers kept; with 0, none are.
+    """
+
+    def __init__(self, max_entries: int) -> None:
+        self._max_entries = max_entries
+        self._held: OrderedDict[Question, LinkAnswer] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def get(self, question: Question) -> LinkAnswer | None:
+        """Return the answer to a question; None where it is not kept."""
+        answer = self._held.get(question)
+        if answer is not None:
+            self._held.move_to_end(question)
+        return answer
+
+    def put(self, question: Question, answer: LinkAnswer) -> None:
+        """Keep an answer; the one not used for longest goes where there are too many."""
+        if not self._max_entries:
+            return
+        self._held[question] = answer
+        self._held.move_to_end(question)
+        if len(self._held) > self._max_entries:
+            self._held.popitem(last=False)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenQuestion:
+    """What is to be asked about one mention, and about those of the window that are put in the same words.
+
+    Attributes:
+        key: What makes it the same question.
+        mention: The first of the mentions.
+        request: What to ask the model.
+        named: Ids of those the mention may stand for; None: all.
+        near: Of them, those that the text around the mention speaks for.
+        places: Of the mentions, in the window.
+    """
+
+    key: Question
+    mention: Mention
+    request: RetrieveRequest
+    named: IdList | None
+    near: frozenset[str]
+    places: list[int]
+
+
+class Window:
+    """Some mentions in their order. Holds no document.
+
+    Args:
+        maker: Makes and counts the rows.
+        cache: Gets the answers.
+    """
+
+    def __init__(self, maker: RowMaker, cache: AnswerCache) -> None:
+        self._maker = maker
+        self._cache = cache
+        self._mentions: list[PlacedMention] = []
+        self._rows: list[dict[str, Any] | None] = []
+        self._open: dict[Question, OpenQuestion] = {}
+
+    def __len__(self) -> int:
+        return len(self._mentions)
+
+    @property
+    def questions(self) -> list[OpenQuestion]:
+        """Those that are left."""
+        return list(self._open.values())
+
+    @property
+    def num_questions(self) -> int:
+        """How many are."""
+        return len(self._open)
+
+    def add(self, mention: PlacedMention) -> int:
+        """Take in a mention that nothing is known of yet, and return its place."""
+        self._mentions.append(mention)
+        self._rows.append(None)
+        return len(self._mentions) - 1
+
+    def join(self, key: Question, place: int) -> bool:
+        """Let a mention wait for the answer to a question that another one has; False: none has it."""
+        waiting = self._open.get(key)
+        if waiting is None:
+            return False
+        waiting.places.append(place)
+        return True
+
+    def ask(self, question: OpenQuestion) -> None:
+        """Open a question."""
+        self._open[question.key] = question
+
+    def fill(self, place: int, answer: LinkAnswer, is_cached: bool = False) -> None:
+        """Make the row of one mention."""
+        self._rows[place] = self._maker.make(self._mentions[place], answer, is_cached)
+
+    def settle(self, questions: Sequence[OpenQuestion], answers: Iterable[LinkAnswer]) -> None:
+        """Make the rows of all that wait for some questions, and keep the answers; failures are not kept."""
+        for question, answer in zip(questions, answers, strict=True):
+            if answer.error is None:
+                self._cache.put(question.key, answer)
+            for number, place in enumerate(question.places):
+                self.fill(place, answer, is_cached=number > 0 and answer.error is None)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows, once all questions are settled; those that are not to be written are left out."""
+        return [row for row in self._rows if row is not None]
+
+
+class RowMaker:
+    """Makes rows of `retrieval.linking.output.part_files.SCHEMA`.
+
+    Args:
+        options: Whether mentions without an entity are kept, and lists are to be exact.
+        index_digest: Of the index that mentions are linked to.
+        counts: Added to.
+        complain: Gets one line per mention that failed.
+    """
+
+    def __init__(
+        self, options: LinkOptions, index_digest: str, counts: LinkCounts, complain: Callable[[str], None]
+    ) -> None:
+        self._exact = options.exact
+        self._keep_nil = options.keep_nil
+        self._index_digest = index_digest
+        self._counts = counts
+        self._complain = complain
+
+    def make(
+        self, mention: PlacedMention, answer: LinkAnswer, is_cached: bool = False
+    ) -> dict[str, Any] | None:
+        """Return the row of a mention, counted; None where it is not to be written."""
+        counts = self._counts
+        counts.num_mentions += 1
+        counts.num_linked += answer.best is not None
+        counts.num_nil += answer.best is None
+        counts.num_cached += is_cached
+        counts.num_unproven += self._exact and answer.certified is False
+        if answer.error is not None:
+            counts.num_failed += 1
+            self._complain(mention.complaint(answer.error))
+        if answer.best is None and not self._keep_nil:
+            return None
+        counts.num_rows += 1
+        return self._row(mention, answer)
+
+    def _row(self, mention: PlacedMention, answer: LinkAnswer) -> dict[str, Any]:
+        best, place = answer.best, mention.place
+        return {
+            "source": mention.source,
+            "row": mention.row,
+            "doc_id": mention.doc_id,
+            "mention_id": mention.mention_id,
+            "start": place.start,
+            "end": place.end,
+            "start_byte": place.start_byte,
+            "end_byte": place.end_byte,
+            "mention": mention.context.mention,
+            "entity_id": best.entity_id if best else None,
+            "title": best.title if best else None,
+            "surface": answer.surface if best else None,
+            "logprob": best.logprob if best else None,
+            "score": best.score if best else None,
+            "probability": best.probability if best else None,
+            "nil_reason": answer.nil_reason,
+            "candidates": [
+                {
+                    "entity_id": c.entity_id,
+                    "title": c.title,
+                    "logprob": c.logprob,
+                    "score": c.score,
+                    "probability": c.probability,
+                }
+                for c in answer.candidates
+            ],
+            "certified": answer.certified,
+            "mass": answer.mass,
+            "mention_source": mention.origin,
+            "method": answer.method,
+            "error": answer.error,
+            "index_digest": self._index_digest,
+        }

@@ -1,0 +1,497 @@
+"""Defines the options of `genret link`, in groups: input, output, index and model, linking, mentions, run.
+
+Each group becomes one value of the command and has a heading in its help.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from retrieval.command_options import DEVICE, DTYPE, ENCODER, MODEL, PROMPT, SHOWN
+from retrieval.errors import InputError
+from retrieval.linking.documents.corpus import (
+    DEFAULT_SHARD_CHARS,
+    DEFAULT_SHARD_DOCUMENTS,
+    INPUT_FORMATS,
+    SPAN_UNITS,
+)
+from retrieval.linking.finding.find_options import CASES, FindOptions
+from retrieval.linking.link_options import (
+    CANDIDATE_SETS,
+    MENTION_SOURCES,
+    OUTPUT_FORMATS,
+    LinkOptions,
+    WorkerOptions,
+)
+from retrieval.types import DECODERS, METHODS
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One option.
+
+    Attributes:
+        names: As given, such as "-k", "--k".
+        settings: Of `click.option`.
+        key: Name of the value; None: that of the option, with underscores.
+    """
+
+    names: tuple[str, ...]
+    settings: Mapping[str, Any]
+    key: str | None = None
+
+
+def flag(*names: str, key: str | None = None, **settings: Any) -> Flag:
+    """Return an option that shows its default and the variable that sets it."""
+    return Flag(names, {**SHOWN, **settings}, key)
+
+
+class GroupedCommand(click.Command):
+    """A command whose help lists its options under the headings of their groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the groups in the order in which their first option was added, and what is in none last."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        others = []
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if isinstance(parameter, GroupedOption) and record is not None:
+                sections.setdefault(parameter.heading, []).append(record)
+            elif isinstance(parameter, click.Option) and record is not None:
+                others.append(record)
+        for heading, records in {**sections, "Other options": others}.items():
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
+
+
+class GroupedOption(click.Option):
+    """An option that knows its group's heading."""
+
+    def __init__(self, *arguments: Any, heading: str, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.heading = heading
+
+
+def flag_group(
+    parameter: str, heading: str, flags: Sequence[Flag], make: Callable[[Values], Any]
+) -> Callable[[_F], _F]:
+    """Return a decorator that adds options to a command and passes it the one value made of them.
+
+    Args:
+        parameter: Name of the command's parameter that gets the value.
+        heading: In the help.
+        flags: The options.
+        make: Makes the value; an `InputError` becomes a usage error that names the option.
+    """
+    keys = [f.key or f.names[-1].split("/")[0].lstrip("-").replace("-", "_") for f in flags]
+
+    def add(command: _F) -> _F:
+        @functools.wraps(command)
+        def grouped(*arguments: Any, **values: Any) -> Any:
+            mine = {key: values.pop(key) for key in keys}
+            with as_usage():
+                values[parameter] = make(mine)
+            return command(*arguments, **values)
+
+        decorated: Any = grouped
+        for key, f in reversed(list(zip(keys, flags, strict=True))):
+            decorated = click.option(*f.names, key, cls=GroupedOption, heading=heading, **f.settings)(
+                decorated
+            )
+        return decorated  # type: ignore[no-any-return]
+
+    return add
+
+
+@contextmanager
+def as_usage() -> Iterator[None]:
+    """Let an `InputError` of the block become a usage error that names the option or the argument."""
+    try:
+        yield
+    except InputError as error:
+        name = "INPUTS" if error.field == "inputs" else "--" + error.field.replace("_", "-")
+        raise click.UsageError(f"{name}: {error.message}") from error
+
+
+output_flags = flag_group(
+    "output",
+    "Output",
+    [
+        flag(
+            "--out",
+            required=True,
+            type=click.Path(),
+            help="A folder of part files; or a name that ends in .parquet or .jsonl: one file, which is made "
+            "of parts in NAME.parts in the end.",
+        ),
+        flag(
+            "--format",
+            type=click.Choice(OUTPUT_FORMATS),
+            help="Of the parts of a folder.",
+            show_default="parquet; of one file its name says it",
+        ),
+        flag(
+            "--overwrite",
+            is_flag=True,
+            help="Replace the output of another run. Only what such a run wrote is deleted.",
+        ),
+        flag("--keep-parts", is_flag=True, help="Keep NAME.parts when the one file is made."),
+        flag("--drop-nil", is_flag=True, help="Leave mentions without an entity out of the output."),
+    ],
+    dict,
+)
+
+
+input_flags = flag_group(
+    "reading",
+    "Input",
+    [
+        flag(
+            "--input-format",
+            type=click.Choice(INPUT_FORMATS),
+            default="auto",
+            help="text: a file is a document; lines: a line is one; auto: by the names.",
+        ),
+        flag("--id-field", default="id", help="Field or column with a document's id."),
+        flag("--text-field", default="text", help="Field or column with its text."),
+        flag(
+            "--mentions-field",
+            default="mentions",
+            help="Field or column with its marked spans: objects with start, end and optionally id.",
+        ),
+        flag(
+            "--span-unit",
+            type=click.Choice(SPAN_UNITS),
+            default="codepoint",
+            help="What marked spans count.",
+        ),
+        flag(
+            "--max-bad-rows",
+            type=click.IntRange(min=0),
+            default=0,
+            help="Leave out up to this many lines that are no documents; one more ends the run.",
+        ),
+        flag(
+            "--shard-documents",
+            type=int,
+            default=DEFAULT_SHARD_DOCUMENTS,
+            help="Most documents of a shard, which is what is lost at most when a worker is killed.",
+        ),
+        flag(
+            "--shard-chars",
+            type=int,
+            default=DEFAULT_SHARD_CHARS,
+            help="Most characters of a shard; a longer document is linked in parts.",
+        ),
+    ],
+    dict,
+)
+
+
+model_flags = flag_group(
+    "model",
+    "Index and model",
+    [
+        flag("--index", required=True, type=click.Path(), help="Index directory."),
+        flag(
+            "--verify/--no-verify",
+            key="verify_digests",
+            default=True,
+            help="Check the digests of the index's files first.",
+        ),
+        flag("--model", **MODEL),
+        flag("--encoder", **ENCODER),
+        flag("--device", **DEVICE),
+        flag("--dtype", **DTYPE),
+        flag(
+            "--threads",
+            type=click.IntRange(min=1),
+            default=1,
+            help="Torch threads of every worker on a CPU.",
+        ),
+        flag("--batch-size", type=int, default=32, help="Mentions per forward."),
+        flag(
+            "--cache-entries",
+            type=int,
+            default=WorkerOptions(index="").cache_entries,
+            help="Answers that every worker keeps for mentions put to the model in the same words.",
+        ),
+    ],
+    dict,
+)
+
+
+def _run(values: Values) -> dict[str, object]:
+    if values["ray_address"] is not None and values["runner"] != "ray":
+        raise InputError("ray_address", "needs --runner ray")
+    return dict(values)
+
+
+run_flags = flag_group(
+    "run",
+    "Run",
+    [
+        flag(
+            "--runner",
+            type=click.Choice(["local", "ray"]),
+            default="local",
+            help="local: processes of this machine; ray: actors of a Ray cluster, which needs the extra ray.",
+        ),
+        flag(
+            "--workers",
+            type=click.IntRange(min=1),
+            help="How many link at the same time, each with index and model of its own; 1: this process.",
+            show_default="one per usable core; one with a GPU; with Ray what the cluster has room for",
+        ),
+        flag("--ray-address", help="Ray cluster: auto, or HOST:PORT.", show_default="one is started here"),
+        flag(
+            "--max-failed",
+            type=click.IntRange(min=0),
+            help="Mentions that may end by an error before the run does; they are NIL, with their error.",
+            show_default="any number",
+        ),
+        flag(
+            "--dry-run",
+            is_flag=True,
+            help="Read the inputs, say what would be linked and what is done already, and write nothing.",
+        ),
+        flag("--quiet", is_flag=True, help="No progress, warnings and summary."),
+        flag("--json", is_flag=True, help="Print the summary as JSON on standard output."),
+    ],
+    _run,
+)
+
+
+def worker_options(values: Values, cache_dir: Path | None) -> WorkerOptions:
+    """Return how workers compute, as the options of the command say.
+
+    Raises:
+        InputError: an option is out of range; it is named.
+    """
+    given = dict(values)
+    cache = None if cache_dir is None else str(cache_dir)
+    return WorkerOptions(num_threads=given.pop("threads"), cache_dir=cache, **given)
+
+
+def default_cache_dir() -> Path | None:
+    """Return where tables of names are kept: `genret` in the user's folder for caches.
+
+    None for a user without a home, as in some containers: the table is then kept in memory.
+    """
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(given):  # by the XDG specification a relative path there is to be ignored
+        return Path(given) / "genret"
+    try:
+        return Path("~/.cache/genret").expanduser()
+    except RuntimeError:
+        return None
+
+
+def _find(values: Values) -> FindOptions:
+    def limit(name: str) -> int | None:
+        return values[name] or None
+
+    return FindOptions(
+        case=values["case"],
+        min_chars=values["min_chars"],
+        max_entities=limit("max_entities"),
+        max_short_entities=limit("max_short_entities"),
+        stop_words=values["stop_words"],
+    )
+
+
+mention_flags = flag_group(
+    "find",
+    "Mentions that are found (names of the index in the text; the likeliest of those that overlap)",
+    [
+        flag(
+            "--case",
+            type=click.Choice(CASES),
+            default="smart",
+            help="smart: where the letter case and the words of the text make a name likelier than other "
+            "words; sensitive: as the index writes it; insensitive: in any letter case.",
+        ),
+        flag(
+            "--min-chars", type=int, default=FindOptions().min_chars, help="Shorter names are not looked for."
+        ),
+        flag(
+            "--max-entities",
+            type=click.IntRange(min=0),
+            default=FindOptions().max_entities,
+            help="Names of more entities are not looked for; 0: all are.",
+        ),
+        flag(
+            "--max-short-entities",
+            type=click.IntRange(min=0),
+            default=FindOptions().max_short_entities,
+            help="The same for names of one word with at most 3 characters.",
+        ),
+        flag(
+            "--stop-words",
+            default="english",
+            help="Names that are one such word alone are not looked for: english, none, or a file with one "
+            "word per line.",
+        ),
+        flag(
+            "--cache-dir",
+            type=click.Path(file_okay=False, path_type=Path),
+            help="Where the index's table of names is kept: it is made once, and all workers share it.",
+            show_default="genret in $XDG_CACHE_HOME, else in ~/.cache",
+        ),
+    ],
+    lambda values: (_find(values), values["cache_dir"] or default_cache_dir()),
+)
+linking_flags = flag_group(
+    "linking",
+    "Linking",
+    [
+        flag(
+            "--mentions",
+            type=click.Choice(MENTION_SOURCES),
+            default="auto",
+            help="given: the documents mark them; found: names of the index; generated: the model writes the "
+            "text again with links in it; auto: given where a document marks any, else found.",
+        ),
+        flag(
+            "--candidates",
+            type=click.Choice(CANDIDATE_SETS),
+            default="auto",
+            help="What a mention may be linked to: all entities, or those named so; auto: found mentions to "
+            "those named so, given ones to all.",
+        ),
+        flag(
+            "--method",
+            type=click.Choice(METHODS),
+            default="auto",
+            help="beam: the k most probable titles; disc: samples and their shares; shortlist: entities that "
+            "the index's evidence proposes, all of them scored; auto: what beam or disc finds and a "
+            "shortlist, in the order of the index's ranking; without evidence just beam or disc.",
+        ),
+        flag(
+            "--decoder",
+            type=click.Choice(DECODERS),
+            help="auto: what finds entities beside the evidence.",
+            show_default="beam",
+        ),
+        flag(
+            "--shortlist-size",
+            type=int,
+            help="shortlist, auto: entities that the evidence proposes, at most 2000.",
+            show_default="shortlist: 100; auto: 24",
+        ),
+        flag(
+            "--vector-weight",
+            type=float,
+            help="shortlist, auto: what a similarity of 1 adds to the log-probability, at most 1000; auto: "
+            "in place of the ranking.",
+            show_default="shortlist: 0; auto: the ranking makes the order",
+        ),
+        flag(
+            "--title-weight",
+            type=float,
+            help="How much more a title counts than an alias where entities share a name, above 0.",
+            show_default="the checkpoint's",
+        ),
+        flag(
+            "-k",
+            "--k",
+            key="k",
+            type=int,
+            default=5,
+            help="Candidates kept per mention, at most 1000.",
+        ),
+        flag(
+            "--beam-size",
+            type=int,
+            help="beam: live prefixes per step, at most 1000; disc: prefixes per draw, at most 64.",
+            show_default="beam: the larger of k and 10; disc: 1",
+        ),
+        flag("--seed", type=int, default=0, help="disc: the same seed gives the same answers."),
+        flag(
+            "--prompt",
+            help=PROMPT["help"],
+            show_default="the checkpoint's for mentions",
+        ),
+        flag(
+            "--context-chars",
+            type=int,
+            help="Characters of text on either side of a mention that the model sees.",
+            show_default="the template's",
+        ),
+        flag(
+            "--min-logprob",
+            type=float,
+            help="Mentions whose best candidate has a lower log-probability are NIL.",
+            show_default="no limit",
+        ),
+        flag(
+            "--min-probability",
+            type=float,
+            help="The same for its probability to be the one meant, in [0, 1].",
+            show_default="no limit",
+        ),
+        flag(
+            "--min-mass",
+            type=float,
+            help="disc: NIL when the model's probability that its answer is in the catalogue is below this, "
+            "in [0, 1].",
+            show_default="no limit",
+        ),
+        flag(
+            "--adaptive",
+            is_flag=True,
+            help="disc: what the first draws find invalid is left out of later ones; more are accepted.",
+        ),
+        flag(
+            "--exact",
+            is_flag=True,
+            help="beam: go on until the list is proven, or --exact-budget is spent.",
+        ),
+        flag(
+            "--exact-budget",
+            type=int,
+            help="beam: most tokens computed for that, at most 1000000.",
+            show_default="1024",
+        ),
+        flag(
+            "--length-penalty",
+            type=float,
+            default=0.0,
+            help="beam: rank by log P / length ** this, in [-4, 4]; above 0 favours long titles.",
+        ),
+        flag(
+            "--aggregate",
+            type=click.Choice(["sum", "max"]),
+            help="beam: an entity's score is the probability of all of its titles and aliases found, or the "
+            "score of the best one.",
+            show_default="sum; max with a --length-penalty",
+        ),
+        flag(
+            "--filter",
+            help="Link to entities for which this is true: kind = 'city' and population > 100000",
+            show_default="all entities",
+        ),
+    ],
+    dict,
+)
+
+
+def link_options(find: FindOptions, values: Values, drop_nil: bool) -> LinkOptions:
+    """Return how mentions are linked, as the options of the command say.
+
+    Raises:
+        InputError: an option is out of range; it is named.
+    """
+    return LinkOptions(find=find, keep_nil=not drop_nil, **values)

@@ -1,0 +1,260 @@
+"""Holds the options of a linking run and the job made of them; all of it can be sent to other processes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from retrieval.errors import InputError
+from retrieval.linking.documents.corpus import CorpusOptions
+from retrieval.linking.finding.find_options import FindOptions
+from retrieval.types import SCORED_METHODS, RequestOptions, with_options
+
+MENTION_SOURCES = ("auto", "given", "found", "generated")
+CANDIDATE_SETS = ("auto", "all", "named")
+OUTPUT_FORMATS = ("parquet", "jsonl")
+
+
+@dataclass(frozen=True, slots=True)
+class LinkOptions:
+    """How mentions are linked: whatever changes a row of the output, and nothing else.
+
+    Attributes:
+        mentions: Where mentions come from: "given" by the documents, "found" by the index's names,
+            "generated" by the model as it writes the text again with links in it, or "auto": given where a
+            document marks any spans (an empty list counts), else found.
+        find: Which names are found.
+        candidates: What a mention may be linked to: "all" entities, or with "named" those alone that have
+            the mention's text as a title or alias (in any letter case); one that nobody is called so is NIL.
+            "auto": "named" for mentions that are found, which are names to begin with, else "all".
+        method: "auto", "beam", "disc" or "shortlist"; see `RetrieveRequest`. The evidence is asked with the
+            mention alone. Where a mention may be linked to few entities, as where `candidates` are named,
+            `auto` and `shortlist` score all of them. The index's ranking makes the order of `auto`, but for
+            named candidates, which are alike to it: these are put in order by name, text and model.
+        k: Candidates kept per mention.
+        beam_size: Live prefixes per step of `beam`, prefixes per draw of `disc`.
+        decoder: Of `auto`: "beam" or "disc", whose options are valid then; None: "beam".
+        shortlist_size: Entities that the evidence proposes to `auto` and `shortlist`; None: the default.
+        vector_weight: What a similarity of 1 adds to the score there, in place of the ranking; None: nothing.
+        title_weight: How much more a title counts than an alias; None: the checkpoint's.
+        seed: Seed of `disc`.
+        prompt: Name of the template that puts a mention to the model; None: the checkpoint's for mentions.
+        context_chars: Characters of text to the left and to the right of a mention that the model sees; None:
+            the template's.
+        min_logprob: A best candidate below it is NIL: the mention stays unlinked.
+        min_probability: The same for its probability, in [0, 1]. Of named candidates: that it is the one of
+            them that is meant. Of any entities: with `auto` the calibrated probability of the ranking, with
+            `disc` the share of the samples, with `shortlist` the share of what was scored, with `beam` the
+            share among the candidates listed, which needs a k of at least 2; `auto` needs it too, as it is
+            its decoder where there is no evidence.
+        min_mass: With `disc`, a mention whose mass is below it is NIL, without candidates.
+        adaptive: Whether the second phase of `disc` learns from the first.
+        exact: Whether `beam` goes on until the candidates are proven.
+        exact_budget: Most tokens computed for that; None: the default.
+        length_penalty: Of `beam`.
+        aggregate: How the forms of an entity make its score with `beam`; None: the default.
+        filter: Predicate that every linked entity passes; None: all do.
+        keep_nil: Whether mentions without an entity are written.
+    """
+
+    mentions: str = "auto"
+    find: FindOptions = field(default_factory=FindOptions)
+    candidates: str = "auto"
+    method: str = "auto"
+    k: int = 5
+    beam_size: int | None = None
+    decoder: str | None = None
+    shortlist_size: int | None = None
+    vector_weight: float | None = None
+    title_weight: float | None = None
+    seed: int = 0
+    prompt: str | None = None
+    context_chars: int | None = None
+    min_logprob: float | None = None
+    min_probability: float | None = None
+    min_mass: float | None = None
+    adaptive: bool = False
+    exact: bool = False
+    exact_budget: int | None = None
+    length_penalty: float = 0.0
+    aggregate: str | None = None
+    filter: str | None = None
+    keep_nil: bool = True
+
+    def __post_init__(self) -> None:
+        for name, known in (("mentions", MENTION_SOURCES), ("candidates", CANDIDATE_SETS)):
+            if getattr(self, name) not in known:
+                raise InputError(name, f"must be one of {list(known)}, got {getattr(self, name)!r}")
+        if self.context_chars is not None and self.context_chars < 0:
+            raise InputError("context_chars", f"must be at least 0, got {self.context_chars}")
+        if self.min_logprob is not None and not self.min_logprob <= 0:
+            raise InputError(
+                "min_logprob", f"must be at most 0, as every log-probability is, got {self.min_logprob}"
+            )
+        if self.min_probability is not None and not 0 <= self.min_probability <= 1:
+            raise InputError("min_probability", f"must be in [0, 1], got {self.min_probability}")
+        if self.min_probability is not None and self.decoding == "beam" and self.k == 1:
+            raise InputError(
+                "min_probability",
+                f"needs a k of at least 2 with the method {self.method}, as it is a share among those listed "
+                "by beam search; got k 1",
+            )
+        with_options(self.k, self.method, None, {**self.request_options(), "seed": self.seed})
+
+    @property
+    def decoding(self) -> str | None:
+        """The decoder in force: "beam", "disc", or None with `shortlist`."""
+        if self.method == "auto":
+            return self.decoder or "beam"
+        return None if self.method == "shortlist" else self.method
+
+    @property
+    def asks_evidence(self) -> bool:
+        """Whether the index's evidence may be asked."""
+        return self.method in SCORED_METHODS
+
+    def request_options(self) -> RequestOptions:
+        """Return what every mention is asked with, beside `k` and `method`."""
+        return RequestOptions(
+            beam_size=self.beam_size,
+            decoder=self.decoder,
+            shortlist_size=self.shortlist_size,
+            vector_weight=self.vector_weight,
+            title_weight=self.title_weight,
+            seed=self.seed if self.decoding == "disc" else None,
+            min_mass=self.min_mass,
+            adaptive=self.adaptive,
+            exact=self.exact,
+            exact_budget=self.exact_budget,
+            length_penalty=self.length_penalty,
+            aggregate=self.aggregate,
+            filter=self.filter,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """How a worker computes; none of it changes which rows come out.
+
+    Attributes:
+        index: Index directory.
+        model: Checkpoint directory or hub id; None: the default model of the index.
+        device: "auto", "cpu", "cuda", ...
+        dtype: "auto", "float32", ...
+        num_threads: Torch threads of a worker.
+        batch_size: Mentions per forward.
+        cache_entries: Answers kept per worker for mentions that are put to the model in the same words.
+        verify_digests: Whether the index's digests are checked before the run.
+        cache_dir: Where the table of names is kept; None: in memory.
+        encoder: Where the encoder that made the index's vectors lies now; None: where it lay then.
+    """
+
+    index: str
+    model: str | None = None
+    device: str = "auto"
+    dtype: str = "auto"
+    num_threads: int | None = 1
+    batch_size: int = 32
+    cache_entries: int = 100_000
+    verify_digests: bool = True
+    cache_dir: str | None = None
+    encoder: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("batch_size", 1), ("cache_entries", 0)):
+            if getattr(self, name) < least:
+                raise InputError(name, f"must be at least {least}, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True)
+class LinkJob:
+    """All that a worker, in whatever process on whatever machine, needs to link shards.
+
+    Attributes:
+        corpus: Where documents come from.
+        options: How mentions are linked.
+        worker: How a worker computes.
+        out: Output folder.
+        output_format: One of `OUTPUT_FORMATS`.
+        index_digest: The index that must be found: a worker that opens another one refuses.
+        key: Fingerprint of the run (inputs, options, index, model), in every record of a finished shard.
+        index_version: Name of the index's version, for the output's metadata.
+        model_fingerprint: Of the checkpoint, for the output's metadata.
+        max_bad_documents: A shard with more lines that are no documents fails; None: no number of them does.
+    """
+
+    corpus: CorpusOptions
+    options: LinkOptions
+    worker: WorkerOptions
+    out: str
+    output_format: str = "parquet"
+    index_digest: str = ""
+    key: str = ""
+    index_version: str = ""
+    model_fingerprint: str = ""
+    max_bad_documents: int | None = None
+
+
+METHODS = ("greedy", "sample", "beam", "disc")
+_MOST = {
+    "beam_size": 64,
+    "num_draws": 64,
+    "max_mention_chars": 10_000,
+    "window_tokens": 1 << 16,
+    "batch_size": 1024,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateOptions:
+    """Options of a `MentionGenerator`.
+
+    Attributes:
+        prompt: Name of the template that asks for links; None: the checkpoint's own, or the built-in one.
+        method: "greedy": the likeliest allowed token at every step; "sample": drawn from the allowed ones;
+            "beam": the most probable annotation that a beam search finds; "disc": an unbiased draw from the
+            model's own distribution over annotations.
+        beam_size: Annotations that `beam` follows at once.
+        num_draws: Draws of `disc`.
+        temperature: Of `sample` and `disc`.
+        seed: Of `sample` and `disc`: the same seed gives the same links to the same text.
+        max_mention_chars: Most characters of a mention.
+        max_mentions: Most mentions of a window; None: any number.
+        word_boundaries: Whether mentions begin and end where words do.
+        window_tokens: Most tokens of a window of text; fewer where the model has no positions for more.
+        min_logprob: A link whose title has a lower log-probability is NIL; None: none is.
+        filter: Predicate that every linked entity passes; None: all do.
+        batch_size: Windows that are written together.
+    """
+
+    prompt: str | None = None
+    method: str = "greedy"
+    beam_size: int = 4
+    num_draws: int = 1
+    temperature: float = 1.0
+    seed: int = 0
+    max_mention_chars: int = 80
+    max_mentions: int | None = None
+    word_boundaries: bool = True
+    window_tokens: int = 256
+    min_logprob: float | None = None
+    filter: str | None = None
+    batch_size: int = 16
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise InputError("method", f"must be one of {list(METHODS)}, got {self.method!r}")
+        for name, most in _MOST.items():
+            _check_integer(name, getattr(self, name), 1, most)
+        _check_integer("seed", self.seed, -(2**63), 2**63 - 1)
+        if self.max_mentions is not None:
+            _check_integer("max_mentions", self.max_mentions, 0, 1 << 16)
+        if not 0.01 <= self.temperature <= 100.0:  # also refuses NaN
+            raise InputError("temperature", f"must be in [0.01, 100], got {self.temperature!r}")
+        if self.min_logprob is not None and math.isnan(self.min_logprob):
+            raise InputError("min_logprob", "must be a number, got nan")
+
+
+def _check_integer(name: str, value: object, least: int, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InputError(name, f"must be an integer in [{least}, {most}], got {value!r}")

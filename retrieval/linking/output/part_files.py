@@ -1,0 +1,281 @@
+"""Writes rows, one per mention, to part files, and merges parts to one file, in order and in bounded memory.
+
+A part holds the rows of one shard as Parquet or JSON Lines; the same rows make the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from retrieval.durable import writing
+from retrieval.errors import SourceError
+from retrieval.index.small_files import digest_file
+
+CANDIDATE = pa.struct(
+    [
+        ("entity_id", pa.string()),
+        ("title", pa.string()),
+        ("logprob", pa.float64()),
+        ("score", pa.float64()),
+        ("probability", pa.float64()),
+    ]
+)
+SCHEMA = pa.schema(
+    [
+        ("source", pa.string()),  # input file
+        ("row", pa.int64()),  # line or row of it, from 1
+        ("doc_id", pa.string()),
+        ("mention_id", pa.string()),  # the input's own, or null
+        ("start", pa.int64()),  # code points of the document, [start, end)
+        ("end", pa.int64()),
+        ("start_byte", pa.int64()),  # the same in bytes of its UTF-8 text
+        ("end_byte", pa.int64()),
+        ("mention", pa.string()),
+        ("entity_id", pa.string()),  # null: NIL
+        ("title", pa.string()),
+        ("surface", pa.string()),  # the surface form that was written
+        ("logprob", pa.float64()),
+        ("score", pa.float64()),
+        ("probability", pa.float64()),
+        (
+            "nil_reason",
+            pa.string(),
+        ),  # null, or no_match, abstained, min_logprob, min_probability, no_name, error
+        ("candidates", pa.list_(CANDIDATE)),
+        ("certified", pa.bool_()),
+        ("mass", pa.float64()),
+        ("mention_source", pa.string()),  # given, found or generated
+        ("method", pa.string()),  # auto, beam, disc, shortlist, or name: no model was needed
+        ("error", pa.string()),
+        ("index_digest", pa.string()),
+    ]
+)
+NIL_REASONS = ("no_match", "abstained", "min_logprob", "min_probability", "no_name", "error")
+
+
+# Rows and candidates of a row group: bounds the memory, and cuts groups by what the rows are alone.
+_GROUP_WEIGHT = 1 << 16
+_METADATA_PREFIX = "genret."
+
+Row = dict[str, Any]
+
+
+class _Sink(Protocol):
+    def write(self, rows: Sequence[Row]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class ParquetSink:
+    """Writes rows to a Parquet file, one row group per call.
+
+    Args:
+        path: The file.
+        metadata: Kept in the schema, each name with "genret." in front.
+    """
+
+    def __init__(self, path: Path, metadata: Mapping[str, str]) -> None:
+        self._schema = SCHEMA.with_metadata(
+            {_METADATA_PREFIX + name: text for name, text in metadata.items()}
+        )
+        self._writer = pq.ParquetWriter(path, self._schema, compression="zstd", write_page_checksum=True)
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Write a row group."""
+        self.write_table(pa.Table.from_pylist(list(rows), schema=self._schema))
+
+    def write_table(self, table: pa.Table) -> None:
+        """Write a row group that is a table already."""
+        self._writer.write_table(table.cast(self._schema), row_group_size=max(table.num_rows, 1))
+
+    def close(self) -> None:
+        """Write the footer."""
+        self._writer.close()
+
+
+class JsonLinesSink:
+    """Writes rows as lines of JSON in UTF-8, with the fields in the order of the schema.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("w", encoding="utf-8", newline="\n")
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Write lines."""
+        for row in rows:
+            ordered = {name: row[name] for name in SCHEMA.names}
+            self._file.write(json.dumps(ordered, ensure_ascii=False) + "\n")
+
+    def close(self) -> None:
+        """Write what is buffered."""
+        self._file.close()
+
+
+def write_part(
+    path: Path,
+    output_format: str,
+    metadata: Mapping[str, str],
+    batches: Iterable[Sequence[Row]],
+    shown: Path | None = None,
+) -> int:
+    """Write rows in bounded memory.
+
+    Args:
+        path: The file; it is there even when this fails.
+        output_format: "parquet" or "jsonl".
+        metadata: Kept in the schema of a Parquet file.
+        batches: Rows of `SCHEMA`; how they are batched does not show in the file.
+        shown: What errors call the file, where it is written under another name; None: `path`.
+
+    Returns:
+        How many rows were written.
+
+    Raises:
+        SourceError: the disk is full, or fails.
+        Exception: whatever `batches` raises.
+    """
+    num_rows, shown = 0, shown or path
+    with writing(shown):
+        sink: _Sink = ParquetSink(path, metadata) if output_format == "parquet" else JsonLinesSink(path)
+    closed = False
+    try:
+        for group in _groups(batches):
+            with writing(shown):
+                sink.write(group)
+            num_rows += len(group)
+        with writing(shown):
+            closed = True
+            sink.close()
+    finally:
+        if not closed:
+            _close_after_failure(sink)
+    return num_rows
+
+
+def _close_after_failure(sink: _Sink) -> None:
+    with suppress(OSError):  # the full disk that ended the writing; that error is on its way already
+        sink.close()
+
+
+def _groups(batches: Iterable[Sequence[Row]]) -> Iterator[list[Row]]:
+    group: list[Row] = []
+    weight = 0
+    for batch in batches:
+        for row in batch:
+            group.append(row)
+            weight += 1 + len(row["candidates"])
+            if weight >= _GROUP_WEIGHT:
+                yield group
+                group, weight = [], 0
+    if group:
+        yield group
+
+
+_GROUP_BYTES = 32 << 20  # of Arrow data: many small parts make a file of few row groups
+_READ_ROWS = 1 << 13
+
+
+def check_parts(digests: Mapping[Path, str]) -> None:
+    """See that parts, some maybe of an earlier session, are what was written.
+
+    Args:
+        digests: XXH3-128 of every part file.
+
+    Raises:
+        SourceError: one cannot be read, or is not.
+    """
+    for part, digest in digests.items():
+        with _reading(part):
+            found = digest_file(part)
+        if found != digest:
+            raise SourceError(
+                f"{part}: has been changed since it was written: its digest was {digest}, is now {found}; "
+                "delete it, and the same command makes it again"
+            )
+
+
+def merge_parts(
+    path: Path,
+    output_format: str,
+    metadata: Mapping[str, str],
+    parts: Sequence[Path],
+    shown: Path | None = None,
+) -> None:
+    """Write the rows of all parts to one file.
+
+    Args:
+        path: The file to write; it is there even when this fails.
+        output_format: "parquet" or "jsonl".
+        metadata: Kept in the schema of a Parquet file.
+        parts: Part files of that format, in order.
+        shown: What errors call the file, where it is written under another name; None: `path`.
+
+    Raises:
+        SourceError: a part cannot be read, or the file cannot be written.
+    """
+    if output_format == "parquet":
+        with writing(shown or path):
+            _merge_parquet(path, metadata, parts)
+        return
+    with writing(shown or path), path.open("wb") as merged:
+        for part in parts:
+            with _reading(part), part.open("rb") as file:
+                while chunk := file.read(1 << 20):
+                    with writing(shown or path):
+                        merged.write(chunk)
+
+
+def _merge_parquet(path: Path, metadata: Mapping[str, str], parts: Sequence[Path]) -> None:
+    sink = ParquetSink(path, metadata)
+    try:
+        for table in _tables(parts):
+            sink.write_table(table)
+    finally:
+        sink.close()
+
+
+def _tables(parts: Sequence[Path]) -> Iterator[pa.Table]:
+    waiting: list[pa.RecordBatch] = []
+    num_bytes = 0
+    for part in parts:
+        for batch in _batches(part):
+            waiting.append(batch.replace_schema_metadata(None))
+            num_bytes += batch.nbytes
+            if num_bytes >= _GROUP_BYTES:
+                yield pa.Table.from_batches(waiting)
+                waiting, num_bytes = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def _batches(part: Path) -> Iterator[pa.RecordBatch]:
+    with _reading(part):
+        file = pq.ParquetFile(part, page_checksum_verification=True)
+    with file:
+        batches = file.iter_batches(batch_size=_READ_ROWS)
+        while True:
+            with _reading(part):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
+
+
+@contextmanager
+def _reading(part: Path) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowInvalid, OSError) as error:
+        raise SourceError(
+            f"{part}: cannot be read: {error}; delete it, and the same command makes it again"
+        ) from error

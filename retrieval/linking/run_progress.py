@@ -1,0 +1,304 @@
+"""Counts what a run has linked, and shows how far it is, how fast, and how long the rest will take."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from types import TracebackType
+from typing import Any, Protocol, Self, TextIO
+
+
+@dataclass(slots=True)
+class LinkCounts:
+    """What was linked; adds up.
+
+    Attributes:
+        num_documents: Documents read (parts of a long one count once, with the part they begin with).
+        num_mentions: Mentions asked about.
+        num_linked: To an entity.
+        num_nil: To none.
+        num_failed: Ended by an error; they are NIL too.
+        num_cached: Answered from the cache, without the model.
+        num_unproven: Lists that were to be exact and are not certified.
+        num_bad_documents: Lines that are no documents.
+        num_rows: Rows written.
+    """
+
+    num_documents: int = 0
+    num_mentions: int = 0
+    num_linked: int = 0
+    num_nil: int = 0
+    num_failed: int = 0
+    num_cached: int = 0
+    num_unproven: int = 0
+    num_bad_documents: int = 0
+    num_rows: int = 0
+
+    def add(self, other: LinkCounts) -> None:
+        """Add another's counts."""
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> LinkCounts:
+        """Read the fields from an object that may hold others too; what is missing is 0.
+
+        Raises:
+            ValueError: a field is no number.
+        """
+        found = {field.name: value.get(field.name, 0) for field in fields(cls)}
+        if not all(type(number) is int for number in found.values()):
+            raise ValueError(f"expected integers, got {found}")
+        return cls(**found)
+
+    def to_json(self) -> dict[str, int]:
+        """Return the fields."""
+        return asdict(self)
+
+
+_LINE_SECONDS = 5.0
+_MAX_WARNINGS = 50
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a run is. Rates are of this session alone: what an earlier one has done took no time now.
+
+    Attributes:
+        num_documents: Of the corpus.
+        num_shards: Of the corpus.
+        done_shards: Finished, those of earlier sessions included.
+        resumed: Counts of shards that earlier sessions finished.
+        recorded: Counts of all finished shards.
+        reported: Increments of this session, of unfinished shards too.
+        is_split: Whether long documents are linked in parts; the rest is then foreseen by shards.
+    """
+
+    num_documents: int
+    num_shards: int
+    done_shards: int
+    resumed: LinkCounts
+    recorded: LinkCounts
+    reported: LinkCounts
+    is_split: bool = False
+    resumed_shards: int = 0
+    begun: float | None = None
+
+    @property
+    def counts(self) -> LinkCounts:
+        """What is linked so far: records are exact, reports are sooner; neither may be behind the other."""
+        seen = LinkCounts()
+        for field in fields(LinkCounts):
+            early = getattr(self.resumed, field.name) + getattr(self.reported, field.name)
+            setattr(seen, field.name, max(early, getattr(self.recorded, field.name)))
+        seen.num_documents = min(seen.num_documents, self.num_documents)
+        return seen
+
+    def rates(self, now: float) -> tuple[float, float]:
+        """Return documents and mentions per second of this session; 0 before the first worker is ready."""
+        seconds = 0.0 if self.begun is None else now - self.begun
+        if seconds <= 0:
+            return 0.0, 0.0
+        seen = self.counts
+        return (
+            (seen.num_documents - self.resumed.num_documents) / seconds,
+            (seen.num_mentions - self.resumed.num_mentions) / seconds,
+        )
+
+    def seconds_left(self, now: float) -> float | None:
+        """Foresee how long the rest takes; None while nothing is done in this session."""
+        if self.begun is None or now <= self.begun:
+            return None
+        if self.is_split:
+            done, total = self.done_shards - self.resumed_shards, self.num_shards - self.resumed_shards
+        else:
+            before = self.resumed.num_documents
+            done, total = self.counts.num_documents - before, self.num_documents - before
+        return None if done <= 0 else (total - done) * (now - self.begun) / done
+
+
+class Display(Protocol):
+    """Shows a run to whoever waits for it."""
+
+    def planning(self, num_bytes: int) -> None:
+        """So many bytes of the inputs have been read."""
+
+    def show(self, progress: Progress) -> None:
+        """The run has gone on."""
+
+    def warn(self, text: str) -> None:
+        """A line could not be read, or a mention not be linked."""
+
+
+class Silent:
+    """Shows nothing."""
+
+    def planning(self, num_bytes: int) -> None:
+        """Nothing."""
+
+    def show(self, progress: Progress) -> None:
+        """Nothing."""
+
+    def warn(self, text: str) -> None:
+        """Nothing."""
+
+
+class Lines:
+    """A line every few seconds.
+
+    Args:
+        stream: Where to; None: standard error.
+        clock: Seconds.
+    """
+
+    def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream or sys.stderr
+        self._clock = clock
+        self._last = clock()
+        self._warnings = Warnings(self._write)
+
+    def planning(self, num_bytes: int) -> None:
+        """Say how far the inputs are read."""
+        if self._is_due():
+            self._write(f"reading the inputs: {num_bytes / 1e6:,.0f} MB")
+
+    def show(self, progress: Progress) -> None:
+        """Say where the run is."""
+        if self._is_due():
+            self._write(describe(progress, self._clock()))
+
+    def warn(self, text: str) -> None:
+        """Write a line."""
+        self._warnings.add(text)
+
+    def _is_due(self) -> bool:
+        now = self._clock()
+        due = now - self._last >= _LINE_SECONDS
+        if due:
+            self._last = now
+        return due
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text + "\n")
+        self._stream.flush()
+
+
+class LiveLine:
+    """A line on a terminal that changes; a context manager."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, SpinnerColumn, TextColumn
+        from rich.progress import Progress as Bars
+
+        self._console = Console(stderr=True)
+        self._bars = Bars(
+            SpinnerColumn(),
+            BarColumn(bar_width=20),
+            TextColumn("{task.description}", markup=False),
+            console=self._console,
+        )
+        self._task = self._bars.add_task("reading the inputs", total=None)
+        self._warnings = Warnings(self._print)
+
+    def planning(self, num_bytes: int) -> None:
+        """Say how far the inputs are read."""
+        self._bars.update(self._task, description=f"reading the inputs: {num_bytes / 1e6:,.0f} MB")
+
+    def show(self, progress: Progress) -> None:
+        """Say where the run is."""
+        self._bars.update(
+            self._task,
+            description=describe(progress, time.monotonic()),
+            total=progress.num_shards if progress.is_split else progress.num_documents,
+            completed=progress.done_shards if progress.is_split else progress.counts.num_documents,
+        )
+
+    def warn(self, text: str) -> None:
+        """Write a line above."""
+        self._warnings.add(text)
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+
+class Warnings:
+    """Writes the first warnings: a corpus of a wrong form has one per line.
+
+    Args:
+        write: Where to.
+    """
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._num = 0
+
+    def add(self, text: str) -> None:
+        """Write one, or after too many no more."""
+        self._num += 1
+        if self._num <= _MAX_WARNINGS:
+            self._write(f"warning: {text}")
+        elif self._num == _MAX_WARNINGS + 1:
+            self._write("further warnings are not shown; failed mentions have their error in the output")
+
+
+def describe(progress: Progress, now: float) -> str:
+    """Return a line about a run."""
+    documents, mentions = progress.rates(now)
+    seen = progress.counts
+    text = f"{seen.num_documents:,}/{progress.num_documents:,} documents"
+    text += f", {progress.done_shards:,}/{progress.num_shards:,} shards"
+    if documents or mentions:
+        text += f", {documents:,.1f} docs/s, {mentions:,.1f} mentions/s"
+    text += f": {outcome(seen)}"
+    left = progress.seconds_left(now)
+    return text if left is None else f"{text}, {duration(left)} left"
+
+
+def outcome(counts: LinkCounts) -> str:
+    """Return what became of the mentions, in words."""
+    text = f"{counts.num_linked:,} linked, {counts.num_nil:,} NIL"
+    if counts.num_failed:
+        text += f", {counts.num_failed:,} failed"
+    if counts.num_cached:
+        text += f", {counts.num_cached:,} cached"
+    return text
+
+
+def sentence(counts: LinkCounts) -> str:
+    """Return a run's totals in words."""
+    text = f"{counted(counts.num_documents, 'document')}, {counted(counts.num_mentions, 'mention')}: "
+    text += outcome(counts)
+    if counts.num_unproven:
+        text += f" ({counted(counts.num_unproven, 'list')} not proven exact)"
+    if counts.num_bad_documents:
+        text += f"; {counted(counts.num_bad_documents, 'bad document')} left out"
+    return text
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time as days, hours, minutes and seconds, as far as they say something."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 48 * 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole / 86_400:,.1f} days"

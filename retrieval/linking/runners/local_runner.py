@@ -1,0 +1,189 @@
+"""Runners of this machine: in this process, or in several."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+from retrieval.linking.documents.corpus import Shard
+from retrieval.linking.link_options import LinkJob
+from retrieval.linking.output.folder import LinkingRunError
+from retrieval.linking.run_progress import LinkCounts
+from retrieval.linking.runners.runner import Failure, Increments, OpenWorker, work
+from retrieval.linking.shard_worker import ShardRecord, ShardWorker
+
+_STOP_SECONDS = 1.0  # until a worker that was asked to end is made to
+_OUT_OF_MEMORY = "; the system kills a process so when memory runs out: fewer --workers need less"
+
+
+class InProcessRunner:
+    """Links shards in this process, one after the other.
+
+    Args:
+        report: Gets increments of the counts as they come; records are yielded alone.
+        open_worker: Makes the worker.
+    """
+
+    def __init__(
+        self,
+        report: Callable[[LinkCounts], None] = lambda counts: None,
+        open_worker: OpenWorker = ShardWorker,
+    ) -> None:
+        self._report = report
+        self._open_worker = open_worker
+
+    def run(self, job: LinkJob, shards: Sequence[Shard]) -> Iterator[ShardRecord | LinkCounts]:
+        """Yield the record of every shard, in order. See `Runner.run`."""
+        worker = self._open_worker(job)
+        try:
+            yield LinkCounts()
+            for shard in shards:
+                increments = Increments(self._report)
+                record = worker.run(shard, increments.report)
+                increments.report(record.counts)
+                yield record
+        finally:
+            worker.close()
+
+
+class LocalRunner:
+    """Links shards in several processes of this machine, each with an index and a model of its own.
+
+    Every process has a pipe of its own, so that one that is killed breaks no queue of the others, and gets
+    one shard at a time. The processes end with this one, however that ends.
+
+    Args:
+        num_workers: Processes; no more are started than there are shards.
+        open_worker: Makes the worker, in its process; a function or class that can be sent there.
+    """
+
+    def __init__(self, num_workers: int, open_worker: OpenWorker = ShardWorker) -> None:
+        self._num_workers = num_workers
+        self._open_worker = open_worker
+
+    def run(self, job: LinkJob, shards: Sequence[Shard]) -> Iterator[ShardRecord | LinkCounts]:
+        """Yield records and increments of counts as they come. See `Runner.run`.
+
+        Raises:
+            LinkingRunError: a worker died.
+            GenretError: what a worker refused or failed with.
+        """
+        waiting = deque(shards)
+        workers: dict[Connection, _Process] = {}
+        try:
+            for _ in range(min(self._num_workers, len(shards))):
+                process = _Process.start(job, self._open_worker)
+                workers[process.connection] = process
+            while workers:
+                for connection in wait(list(workers)):
+                    assert isinstance(connection, Connection)
+                    message = workers[connection].receive()
+                    if isinstance(message, ShardRecord | LinkCounts):
+                        yield message
+                    if workers[connection].is_free and not workers[connection].hand_out(waiting):
+                        workers.pop(connection).join()
+        finally:
+            _stop(workers.values())
+
+
+@dataclass(slots=True)
+class _Process:
+    """A worker process and what it does.
+
+    Attributes:
+        process: The process.
+        connection: Its pipe, which reads as ended when the process is gone.
+        shard: What it is linking; None: nothing.
+        is_free: Whether it waits for a shard.
+    """
+
+    process: SpawnProcess
+    connection: Connection
+    shard: Shard | None = None
+    is_free: bool = False
+
+    @classmethod
+    def start(cls, job: LinkJob, open_worker: OpenWorker) -> _Process:
+        """Start a process that hears of no Ctrl-C: what that stops is decided here."""
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=work, args=(theirs, job, open_worker), daemon=True)
+        # The mask is inherited, so that the process never has a moment in which it would be interrupted. The
+        # first process would start the tracker besides, which takes SIGINT out of the mask.
+        resource_tracker.ensure_running()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        theirs.close()
+        return cls(process, ours)
+
+    def receive(self) -> Any:
+        """Return the next message.
+
+        Raises:
+            LinkingRunError: the process is gone.
+            GenretError: the message is a failure.
+        """
+        try:
+            message = self.connection.recv()
+        except (EOFError, ConnectionResetError):
+            raise self._death() from None
+        if isinstance(message, Failure):
+            raise message.error()
+        if isinstance(message, ShardRecord) or (self.shard is None and not self.is_free):
+            self.shard, self.is_free = None, True
+        return message
+
+    def hand_out(self, waiting: deque[Shard]) -> bool:
+        """Give it the next shard, or where there is none the word that it may go; say which."""
+        self.is_free = False
+        self.shard = waiting.popleft() if waiting else None
+        try:
+            self.connection.send(self.shard)
+        except BrokenPipeError:
+            raise self._death() from None
+        return self.shard is not None
+
+    def join(self) -> None:
+        """Wait for a process that was told to go."""
+        self.process.join(_STOP_SECONDS)
+        _stop([self])
+
+    def _death(self) -> LinkingRunError:
+        self.process.join(_STOP_SECONDS)
+        code = self.process.exitcode
+        how = f"exit code {code}" if code is None or code >= 0 else signal.Signals(-code).name
+        doing = "as it opened the index and the model"
+        if self.shard is not None:
+            doing = f"as it linked shard {self.shard.number} ({_stretch(self.shard)})"
+        hint = _OUT_OF_MEMORY if code == -signal.SIGKILL else ""
+        return LinkingRunError(f"a worker died ({how}) {doing}{hint}")
+
+
+def _stretch(shard: Shard) -> str:
+    first = shard.files[0]
+    more = f" and {len(shard.files) - 1} more files" if len(shard.files) > 1 else ""
+    return f"{first.source} from row {first.first_row}{more}"
+
+
+def _stop(workers: Sequence[_Process] | Any) -> None:
+    """End processes at once; what they have recorded stays."""
+    processes = [worker.process for worker in workers]
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        process.join(_STOP_SECONDS)
+        if process.is_alive():
+            process.kill()
+            process.join()
+    for worker in workers:
+        worker.connection.close()

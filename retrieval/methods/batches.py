@@ -1,0 +1,490 @@
+"""Answers requests in batches: filters, proposed entities, prefill, decoding, scoring.
+
+`BatchRunner` decides which requests decode together. A forward is as wide as its widest query, a batch
+samples in one way and its prompts share one beginning or none, so only requests of one decoder, one way of
+sampling, one such beginning and like width go together.
+
+`BatchAnswerer` answers one batch. Its requests share the prefill, whatever becomes of them then: some are
+decoded, some have entities scored, and with `auto` both, behind the prompt that was run once. An invalid
+request gets its own error and does not fail the rest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TypeVar
+
+from decoding.cancellation import CancelToken, reason_to_stop
+from decoding.errors import DecodingCancelledError, InvalidLogitsError
+from decoding.language_model import DecodeSession, LanguageModel, PromptPrefix
+from decoding.trace import Trace
+from decoding.trie.title_trie import TitleTrie
+from retrieval.arguments import new_seed
+from retrieval.errors import GenretError, ModelError
+from retrieval.evidence.evidence import Asked
+from retrieval.filters.entity_filter import EntityFilter, FilterStore
+from retrieval.index.reader import Index
+from retrieval.kv_memory import KvMeter, PrefixStore
+from retrieval.loaded_model import Limits
+from retrieval.methods.decoded_methods import (
+    Decoded,
+    decode_by_beam,
+    decode_by_disc,
+    nothing_allowed,
+    or_abstain,
+)
+from retrieval.methods.explainer import Explainer
+from retrieval.methods.scored_methods import FeatureTable, Proposed, entities_to_score, scored_answer
+from retrieval.methods.scoring import EntityScorer, Scored, all_entities, count_entities
+from retrieval.ranking.ranker import Ranker
+from retrieval.types import DEFAULT_SHORTLIST_SIZE, RetrievalResult, RetrieveRequest, Timings
+
+# Logits of one decode step, float32: batches of wide requests are split to stay below it.
+_MAX_LOGITS_BYTES = 256 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What requests must have in common to decode together.
+
+    Attributes:
+        decoder: "beam", "disc", or None where nothing is decoded.
+        width: Most branches of a request, rounded up to a power of two.
+        top_m: Of `disc`, as the next ones.
+        adaptive: Whether the second phase of `disc` learns from the first.
+        prefixes: Prefixes per draw.
+        exact: Whether `beam` goes on until its list is proven; its sessions keep what they have written.
+        explained: Whether they say what the model was asked, for which the host waits at every step.
+        shared: Tokens that their prompts begin with and that are run once for all; empty for none.
+    """
+
+    decoder: str | None
+    width: int
+    top_m: int | None = None
+    adaptive: bool = False
+    prefixes: int = 1
+    exact: bool = False
+    explained: bool = False
+    shared: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, request: RetrieveRequest, prefix: PromptPrefix | None) -> _Kind:
+        """Return the kind of a request whose prompt goes on behind a prefix."""
+        width = 1 << (request.width - 1).bit_length()
+        shared = () if prefix is None else prefix.token_ids
+        if request.decoding != "disc":
+            return cls(request.decoding, width, exact=request.exact, explained=request.explain, shared=shared)
+        drawn = (request.top_m, request.adaptive, request.prefixes)
+        return cls(request.decoding, width, *drawn, explained=request.explain, shared=shared)
+
+
+class BatchRunner:
+    """Answers jobs over one index with one model.
+
+    Args:
+        answerer: Answers those that go together.
+        filters: Of its index.
+        prefixes: Of its model.
+        vocab_size: Logits of the model.
+    """
+
+    def __init__(
+        self, answerer: BatchAnswerer, filters: FilterStore, prefixes: PrefixStore, vocab_size: int
+    ) -> None:
+        self._answerer = answerer
+        self._filters = filters
+        self._prefixes = prefixes
+        self._vocab_size = vocab_size
+
+    def run(self, jobs: Sequence[RetrieveJob]) -> list[Reply]:
+        """Answer jobs with any mixture of options.
+
+        Returns:
+            Per job its result, or the error that concerns this job alone.
+        """
+        replies: dict[int, Reply] = {}
+        groups: dict[_Kind, list[int]] = {}
+        prefixes: dict[_Kind, PromptPrefix | None] = {}
+        for i, job in enumerate(jobs):
+            prefix = self._prefixes.before(job.prompt, job.num_shared)
+            kind = _Kind.of(job.request, prefix)
+            prefixes[kind] = prefix
+            groups.setdefault(kind, []).append(i)
+        for kind, members in groups.items():
+            most = max(1, _MAX_LOGITS_BYTES // (kind.width * self._vocab_size * 4))
+            restrictions = [jobs[i].request.restriction for i in members]
+            rest = iter(members)
+            for filters in self._filters.batches(restrictions, most, [jobs[i].cancel for i in members]):
+                part = list(islice(rest, len(filters)))
+                answers = self._answer([jobs[i] for i in part], filters, prefixes[kind])
+                replies.update(zip(part, answers, strict=True))
+        return [replies[i] for i in range(len(jobs))]
+
+    def run_all(
+        self, jobs: Sequence[RetrieveJob], names: Sequence[str], batch_size: int
+    ) -> list[RetrievalResult]:
+        """Answer jobs, at most `batch_size` of them at a time; the first error is raised.
+
+        Args:
+            jobs: Not cancelled.
+            names: What an error of the model calls each of them.
+            batch_size: At least 1.
+
+        Raises:
+            ModelError: the model returned broken logits.
+        """
+        # Neighbours in length share a batch: little of it is padding.
+        order = sorted(range(len(jobs)), key=lambda i: len(jobs[i].prompt))
+        results: dict[int, RetrievalResult] = {}
+        for at in range(0, len(order), batch_size):
+            batch = order[at : at + batch_size]
+            for i, reply in zip(batch, self.run([jobs[i] for i in batch]), strict=True):
+                if isinstance(reply, ModelError):
+                    raise ModelError(f"{names[i]}: {reply}") from reply
+                if not isinstance(reply, RetrievalResult):
+                    raise reply
+                results[i] = reply
+        return [results[i] for i in range(len(jobs))]
+
+    def _answer(
+        self,
+        jobs: Sequence[RetrieveJob],
+        filters: Sequence[EntityFilter | DecodingCancelledError | None],
+        prefix: PromptPrefix | None,
+    ) -> list[Reply]:
+        """Answer compatible jobs in one batch; what is known without the model is not asked of it."""
+        replies: dict[int, Reply] = {}
+        asked: list[int] = []
+        allowed: list[EntityFilter | None] = []
+        seeded = [replace(job, request=_seeded(job.request)) for job in jobs]
+        for i, (job, made) in enumerate(zip(seeded, filters, strict=True)):
+            stopped = reason_to_stop(job.cancel)  # while other groups were answered, or a filter was made
+            if isinstance(made, DecodingCancelledError):
+                replies[i] = made
+            elif stopped is not None:
+                replies[i] = stopped
+            elif made is not None and not made.num_allowed:
+                replies[i] = nothing_allowed(job.request)
+            else:
+                asked.append(i)
+                allowed.append(made)
+        if asked:
+            answers = self._answerer.answer([seeded[i] for i in asked], allowed, prefix)
+            replies.update(zip(asked, answers, strict=True))
+        return [replies[i] for i in range(len(jobs))]
+
+
+def _seeded(request: RetrieveRequest) -> RetrieveRequest:
+    """Return the request with a seed where its method needs one."""
+    if request.decoding != "disc" or request.seed is not None:
+        return request
+    return replace(request, seed=new_seed())
+
+
+Reply = RetrievalResult | GenretError | DecodingCancelledError
+
+
+@dataclass(frozen=True, slots=True)
+class RetrieveJob:
+    """One request on its way into a batch.
+
+    Attributes:
+        request: What is asked.
+        prompt: Its token ids.
+        num_shared: How many of them, at the beginning, every prompt of its template has.
+        cancel: Polled while its filter is made, between the searches of a batch and between decode steps.
+    """
+
+    request: RetrieveRequest
+    prompt: list[int]
+    num_shared: int = 0
+    cancel: CancelToken | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    """A job in its batch, and what has become of it.
+
+    Attributes:
+        job: Its request has a seed, where its decoder needs one.
+        allowed: Its filter.
+        room: Most tokens that may follow its prompt.
+        proposed: The entities it scores whatever is decoded; None where it scores nothing.
+        table: The features of these and of those decoded.
+        trace: Of its decoder, where that is asked for.
+        decoded: What its decoder found.
+        scored: The scores.
+        reply: What came of it.
+    """
+
+    job: RetrieveJob
+    allowed: EntityFilter | None
+    room: int | None
+    proposed: Proposed | None = None
+    table: FeatureTable | None = None
+    trace: Trace | None = None
+    decoded: Decoded | None = None
+    scored: Scored | None = None
+    reply: Reply | None = None
+
+    @property
+    def is_decoded(self) -> bool:
+        """Whether its decoder is asked: where all entities are scored, only for an explanation."""
+        request = self.job.request
+        is_needed = self.proposed is None or not self.proposed.is_everything or request.explain
+        return request.decoding is not None and is_needed
+
+
+class BatchAnswerer:
+    """Answers jobs that go together, over one index with one model.
+
+    Args:
+        index: An open index.
+        model: Writes titles.
+        trie: Of the index, where the model is.
+        limits: What fits into the model.
+        explainer: Of the index and the model.
+        ranker: Of the index.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        model: LanguageModel,
+        trie: TitleTrie,
+        limits: Limits,
+        explainer: Explainer,
+        ranker: Ranker,
+    ) -> None:
+        self._index = index
+        self._model = model
+        self._trie = trie
+        self._limits = limits
+        self._explainer = explainer
+        self._ranker = ranker
+        self._scorer = EntityScorer(index)
+
+    def answer(
+        self, jobs: Sequence[RetrieveJob], filters: Sequence[EntityFilter | None], prefix: PromptPrefix | None
+    ) -> list[Reply]:
+        """Answer jobs in one batch.
+
+        Args:
+            jobs: Of one kind, with seeds where their decoder needs them.
+            filters: Per job which entities are allowed, at least one each; None for all.
+            prefix: What all prompts begin with.
+        """
+        batch = [
+            _Work(job, allowed, self._limits.room(len(job.prompt)))
+            for job, allowed in zip(jobs, filters, strict=True)
+        ]
+        try:
+            self._run(batch, prefix)
+        except InvalidLogitsError as error:
+            if len(jobs) == 1:
+                return [ModelError(str(error))]
+            # One query's broken logits must not take the others down: answer each alone.
+            pairs = zip(jobs, filters, strict=True)
+            return [self.answer([job], [allowed], prefix)[0] for job, allowed in pairs]
+        return [work.reply for work in batch if work.reply is not None]
+
+    def _run(self, batch: Sequence[_Work], prefix: PromptPrefix | None) -> None:
+        """Give every job of a batch its reply."""
+        clock = Stopwatch()
+        self._propose(batch)
+        for work in batch:
+            # Searches of a large batch take long: nobody computes the prompts of who has left meanwhile.
+            work.reply = work.reply or reason_to_stop(work.job.cancel)
+        asked = [work for work in batch if work.reply is None]
+        is_scored = any(work.proposed is not None for work in asked)
+        if is_scored:
+            clock.stop("shortlist_ms")
+        if not asked:
+            return
+        meter = KvMeter(self._model.prefill([work.job.prompt for work in asked], prefix), len(asked))
+        clock.stop("prefill_ms")
+        if any(work.is_decoded for work in asked):
+            self._decode(meter.session, asked)
+            clock.stop("decode_ms")
+        if is_scored:
+            self._score(meter.session, asked)
+            clock.stop("score_ms")
+        answers = {}
+        for query, work in enumerate(asked):
+            if is_scored and work.reply is None:
+                work.reply = reason_to_stop(work.job.cancel)  # describing what was decoded takes long, too
+            if work.reply is None:
+                answers[query] = self._answer_of(work)
+        if is_scored:
+            clock.stop("shortlist_ms")  # features of what was not proposed
+        timings = clock.timings()
+        for query, answer in answers.items():
+            work = asked[query]
+            answer = replace(answer, timings=timings, kv=meter.share(query))
+            if work.trace is not None:
+                why = self._explainer.explain(work.trace, answer, work.allowed)
+                answer = replace(answer, explanation=why)
+            work.reply = answer
+
+    def _propose(self, batch: Sequence[_Work]) -> None:
+        """Find what is scored whatever is decoded; the evidence is asked once for all.
+
+        A request that needs evidence gets its reply where there is none.
+        """
+        wanting = [work for work in batch if work.job.request.proposals]
+        asked: Sequence[Asked | GenretError | None] = [None] * len(wanting)
+        if wanting and self._ranker.can_propose:
+            asked = self._ranker.ask([work.job.request.evidence_text for work in wanting])
+        for work, found in zip(wanting, asked, strict=True):
+            request, query = work.job.request, found if isinstance(found, Asked) else None
+            few = request.shortlist_size or DEFAULT_SHORTLIST_SIZE
+            if count_entities(self._index, work.allowed) <= few:
+                work.proposed = Proposed(all_entities(self._index, work.allowed), query)
+            elif query is not None:
+                work.reply = reason_to_stop(work.job.cancel)
+                if work.reply is None:
+                    allowed = None if work.allowed is None else work.allowed.allowed
+                    proposals = self._ranker.propose(query, request.proposals, allowed)
+                    work.proposed = Proposed(tuple(proposals.best.tolist()), query, proposals)
+            elif request.decoding is None:
+                work.reply = found if isinstance(found, GenretError) else self._refusal()
+
+    def _refusal(self) -> GenretError | None:
+        """Return why no evidence proposes entities; None where some does."""
+        try:
+            self._ranker.require(self._index)
+        except GenretError as error:
+            return error
+        return None
+
+    def _decode(self, session: DecodeSession, batch: Sequence[_Work]) -> None:
+        """Ask the decoder of those that have one."""
+        chosen = [query for query, work in enumerate(batch) if work.is_decoded]
+        part = [batch[query] for query in chosen]
+        if len(chosen) < len(batch):
+            session = session.select(chosen)
+        requests = [work.job.request for work in part]
+        traces = None
+        if requests[0].explain:
+            traces = [Trace() for _ in part]
+            for work, trace in zip(part, traces, strict=True):
+                work.trace = trace
+        decode = decode_by_disc if requests[0].decoding == "disc" else decode_by_beam
+        cancel = [work.job.cancel for work in part]
+        room = [work.room for work in part]
+        allowed = [work.allowed for work in part]
+        found = decode(session, self._trie, self._index, requests, cancel, room, allowed, traces)
+        for work, outcome in zip(part, found, strict=True):
+            if isinstance(outcome, Decoded):
+                work.decoded = outcome
+            else:
+                work.reply = outcome
+
+    def _score(self, session: DecodeSession, batch: Sequence[_Work]) -> None:
+        """Score what was proposed and what was decoded: forms that no beam found, in one tree per request."""
+        chosen = [
+            query for query, work in enumerate(batch) if work.proposed is not None and work.reply is None
+        ]
+        if not chosen:
+            return
+        part = [batch[query] for query in chosen]
+        outcomes = self._scorer.score(
+            session if len(chosen) == len(batch) else session.select(chosen),
+            [work.job.request for work in part],
+            [work.allowed for work in part],
+            [self._to_score(work) for work in part],
+            [{} if work.decoded is None else work.decoded.rows for work in part],
+            [work.job.cancel for work in part],
+            [work.room for work in part],
+        )
+        for work, outcome in zip(part, outcomes, strict=True):
+            if isinstance(outcome, Scored):
+                work.scored = outcome
+            else:
+                work.reply = outcome
+
+    def _to_score(self, work: _Work) -> tuple[int, ...]:
+        """Return the entities to score, once a request is decoded."""
+        if work.proposed is None:
+            return ()
+        table, ranking = self._table_of(work, work.proposed), self._ranker.ranking
+        return entities_to_score(work.job.request, work.proposed, work.decoded, table, ranking)
+
+    def _table_of(self, work: _Work, proposed: Proposed) -> FeatureTable:
+        if work.table is None:
+            work.table = FeatureTable(self._ranker, proposed)
+        return work.table
+
+    def _answer_of(self, work: _Work) -> RetrievalResult:
+        request = work.job.request
+        if work.proposed is None or work.scored is None:
+            if work.decoded is None:
+                raise RuntimeError("a request was neither decoded nor scored")
+            missing = self._ranker.missing(None) if request.proposals else ()
+            return or_abstain(request, replace(work.decoded.answer, missing_evidence=missing))
+        return scored_answer(
+            self._index,
+            request,
+            work.allowed,
+            work.proposed,
+            work.decoded,
+            work.scored,
+            self._table_of(work, work.proposed),
+            self._ranker,
+        )
+
+
+class Stopwatch:
+    """Adds up the time of every part of a batch."""
+
+    def __init__(self) -> None:
+        self._last = time.perf_counter()
+        self._parts: defaultdict[str, float] = defaultdict(float)
+
+    def stop(self, part: str) -> None:
+        """Count the time since the last stop as that of a part, named as in `Timings`."""
+        now = time.perf_counter()
+        self._parts[part] += (now - self._last) * 1e3
+        self._last = now
+
+    def timings(self) -> Timings:
+        """Return the times of all parts."""
+        return Timings(**self._parts, total_ms=sum(self._parts.values()))
+
+
+Request = TypeVar("Request")
+Job = TypeVar("Job")
+Answer = TypeVar("Answer")
+
+
+def answer_prepared(
+    requests: Sequence[Request],
+    cancel: Sequence[CancelToken | None] | None,
+    prepare: Callable[[Request, CancelToken | None], Job],
+    run: Callable[[Sequence[Job]], list[Answer]],
+) -> list[Answer | GenretError]:
+    """Answer requests together.
+
+    Args:
+        requests: Any number of them.
+        cancel: One per request.
+        prepare: Makes a job of a request, or says why there is none.
+        run: Answers jobs.
+
+    Returns:
+        Per request its answer, or the error that preparing it raised.
+    """
+    tokens = list(cancel) if cancel is not None else [None] * len(requests)
+    replies: dict[int, Answer | GenretError] = {}
+    jobs: dict[int, Job] = {}
+    for i, (request, token) in enumerate(zip(requests, tokens, strict=True)):
+        try:
+            jobs[i] = prepare(request, token)
+        except GenretError as error:
+            replies[i] = error
+    replies.update(zip(jobs, run(list(jobs.values())), strict=True))
+    return [replies[i] for i in range(len(requests))]

@@ -1,0 +1,401 @@
+"""Answers by the methods `disc` and `beam`: from a decoder's rows to ranked catalogue entities.
+
+`beam` lists the likeliest surface forms, `disc` samples them and an owner of each; both are aggregated by
+entity (`retrieval.methods.scoring`). Under a filter the forms are those of rows that name an allowed
+entity. What `shortlist` and `auto` make of entities is in `retrieval.methods.scored_methods`.
+
+A beam search lists rows, and entities are what is asked for: one may own many rows, and rows that were not
+listed count for it. So an exact search is told when the entities are proven, which may take fewer rows than
+it lists or many more. Where forms of few entities crowd out the others, a query is searched again, for a
+longer list. Whatever a search says stays true, so a query's searches are put together: the rows of each,
+and the tightest bound on what was not seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from decoding.beam_search import BeamResult, FinishedRows, beam_search
+from decoding.cancellation import CancelToken
+from decoding.constraints import Hypothesis
+from decoding.counter_rng import uniforms
+from decoding.disc import DiscResult, disc
+from decoding.disc.draws import OWNER
+from decoding.errors import DecodingCancelledError
+from decoding.language_model import DecodeSession
+from decoding.params import MAX_BEAM_SIZE, MAX_K, BeamParams, DiscParams
+from decoding.trace import Trace
+from decoding.trie.title_trie import TitleTrie
+from retrieval.explanation import Explanation
+from retrieval.filters.entity_filter import EntityFilter, constraint_of, mask_of
+from retrieval.index.owners import FormOwners, Owners, best_first
+from retrieval.index.reader import Index
+from retrieval.methods.scoring import (
+    EntityScore,
+    Tally,
+    by_share,
+    candidate,
+    count_entities,
+    credit,
+    is_proven,
+    possible,
+)
+from retrieval.types import MAX_SHORTLIST_SIZE, RetrievalResult, RetrieveRequest
+
+Outcome = RetrievalResult | DecodingCancelledError
+
+
+def run_disc(
+    session: DecodeSession,
+    trie: TitleTrie,
+    index: Index,
+    requests: Sequence[RetrieveRequest],
+    cancel: Sequence[CancelToken | None],
+    room: Sequence[int | None],
+    filters: Sequence[EntityFilter | None] | None = None,
+    traces: Sequence[Trace] | None = None,
+) -> list[Outcome]:
+    """Answer requests by DISC. See `decode_by_disc`."""
+    found = decode_by_disc(session, trie, index, requests, cancel, room, filters, traces)
+    return [
+        or_abstain(request, query.answer) if isinstance(query, Decoded) else query
+        for request, query in zip(requests, found, strict=True)
+    ]
+
+
+def decode_by_disc(
+    session: DecodeSession,
+    trie: TitleTrie,
+    index: Index,
+    requests: Sequence[RetrieveRequest],
+    cancel: Sequence[CancelToken | None],
+    room: Sequence[int | None],
+    filters: Sequence[EntityFilter | None] | None = None,
+    traces: Sequence[Trace] | None = None,
+) -> list[Decoded | DecodingCancelledError]:
+    """Find entities by DISC. The requests have a seed each; nothing is withheld yet.
+
+    All have one `top_m`, one `adaptive` and one number of prefixes per draw.
+
+    A sample is a row and then one of its owners, with P(e | f): samples of entities follow P(e | q) / P_L(S).
+    Under a filter the set S is that of the rows allowed: samples follow the model's distribution over them,
+    and the mass is their probability. The draws of each query are written into its trace, where there are
+    traces.
+    """
+    filters = filters or [None] * len(requests)
+    params = [
+        DiscParams(
+            num_samples=r.samples,
+            num_draws=r.num_draws,
+            temperature=r.temperature,
+            top_m=r.top_m,
+            seed=r.seed or 0,
+            # Draws that go on to their ends give the mass by their weights, a far better estimate than
+            # a count of acceptances.
+            reject_early=False,
+            adaptive=r.adaptive,
+            beam_size=r.prefixes,
+        )
+        for r in requests
+    ]
+    results = disc(session, constraint_of(trie, filters), params, cancel, room, traces)
+    return [
+        result if isinstance(result, DecodingCancelledError) else _disc_found(index, request, result, allowed)
+        for request, result, allowed in zip(requests, results, filters, strict=True)
+    ]
+
+
+def _disc_found(
+    index: Index, request: RetrieveRequest, result: DiscResult, allowed: EntityFilter | None
+) -> Decoded:
+    tallies: dict[int, Tally] = {}
+    owners_of = FormOwners(index, mask_of(allowed), request.role_weight)
+    owners = {row: owners_of(row) for row in {sample.hypothesis.row for sample in result.samples}}
+    chances = uniforms(torch.tensor(request.seed or 0), OWNER, torch.arange(len(result.samples))).tolist()
+    for sample, chance in zip(result.samples, chances, strict=True):
+        mine = owners[sample.hypothesis.row]
+        credit(tallies, sample.hypothesis, mine)
+        tallies[_drawn(mine, chance)].share += 1.0 / len(result.samples)
+    entities = best_first(index, by_share(tallies), len(tallies))
+    answer = RetrievalResult(
+        query=request.query,
+        method="disc",
+        candidates=tuple(
+            candidate(index, e, tallies[e], tallies[e].best(), share, share)
+            for e in entities[: request.k]
+            if (share := tallies[e].share)
+        ),
+        mass=result.mass,
+        mass_stderr=None if math.isnan(result.mass_stderr) else result.mass_stderr,
+        mass_lower=result.mass_lower,
+        mass_upper=result.mass_upper,
+        num_draws=result.num_draws,
+        num_accepted=sum(sample.accepted for sample in result.samples),
+        num_nodes=result.num_nodes,
+        num_steps=result.num_steps,
+        seed=request.seed,
+    )
+    logprobs = {entity: tallies[entity].logprob for entity in entities}
+    return Decoded(answer, tuple(entities), math.inf, logprobs)
+
+
+def _drawn(owners: Owners, chance: float) -> int:
+    """Return the owner that a uniform number in (0, 1) draws, with P(e | f)."""
+    for entity, share in zip(*owners, strict=True):
+        if (chance := chance - share) < 0:
+            return entity
+    return max(zip(owners.shares, owners.entities, strict=True))[1]  # rounding has left a little behind all
+
+
+def or_abstain(request: RetrieveRequest, answer: RetrievalResult) -> RetrievalResult:
+    """Withhold the candidates of an answer whose mass is below what the request asks for."""
+    mass = answer.bounded_mass
+    if request.min_mass is None or mass is None or mass >= request.min_mass:
+        return answer
+    return replace(answer, candidates=(), abstained=True)
+
+
+def nothing_allowed(request: RetrieveRequest) -> RetrievalResult:
+    """Return the answer to a request whose filter allows no entity: known without asking the model."""
+    explanation = Explanation() if request.explain else None
+    # Of `auto` and `shortlist` all entities allowed were scored, none as they are.
+    certified = True if request.proposals or request.decoding == "beam" else None
+    if request.decoding != "disc":
+        return RetrievalResult(
+            request.query,
+            request.method,
+            (),
+            certified=certified,
+            mass_lower=0.0 if request.proposals else None,
+            explanation=explanation,
+        )
+    answer = RetrievalResult(
+        query=request.query,
+        method=request.method,
+        candidates=(),
+        certified=certified,
+        mass=0.0,
+        mass_stderr=0.0,
+        mass_lower=0.0,
+        mass_upper=0.0,
+        seed=request.seed,
+        explanation=explanation,
+    )
+    return or_abstain(request, answer)
+
+
+# How often, and by what factor, a list of too few entities is searched again with more surface forms and
+# beams; forty beams cost about twice as much as one.
+_MAX_WIDENINGS = 2
+_FACTOR = 4
+# Rows beyond k that an exact search keeps where entities have one form each. Those that score the same as the
+# k-th all have to be found, as weight and title decide which of them is listed.
+_SPARE_ROWS = 32
+
+
+def run_beam(
+    session: DecodeSession,
+    trie: TitleTrie,
+    index: Index,
+    requests: Sequence[RetrieveRequest],
+    cancel: Sequence[CancelToken | None],
+    room: Sequence[int | None],
+    filters: Sequence[EntityFilter | None] | None = None,
+    traces: Sequence[Trace] | None = None,
+) -> list[RetrievalResult | DecodingCancelledError]:
+    """Answer requests by trie beam search. See `decode_by_beam`."""
+    found = decode_by_beam(session, trie, index, requests, cancel, room, filters, traces)
+    return [query.answer if isinstance(query, Decoded) else query for query in found]
+
+
+def decode_by_beam(
+    session: DecodeSession,
+    trie: TitleTrie,
+    index: Index,
+    requests: Sequence[RetrieveRequest],
+    cancel: Sequence[CancelToken | None],
+    room: Sequence[int | None],
+    filters: Sequence[EntityFilter | None] | None = None,
+    traces: Sequence[Trace] | None = None,
+) -> list[Decoded | DecodingCancelledError]:
+    """Find entities by trie beam search. All lists have one entry per query of the session.
+
+    All searches of a query are written into its trace, where there are traces.
+    """
+    filters = filters or [None] * len(requests)
+    queries = [_Query(index, request, allowed) for request, allowed in zip(requests, filters, strict=True)]
+    wanted = {number: query.params for number, query in enumerate(queries)}
+    part = session
+    while wanted:
+        results = beam_search(
+            part,
+            constraint_of(trie, [filters[number] for number in wanted]),
+            list(wanted.values()),
+            [cancel[number] for number in wanted],
+            [room[number] for number in wanted],
+            [queries[number] if params.exact else None for number, params in wanted.items()],
+            None if traces is None else [traces[number] for number in wanted],
+        )
+        for number, result in zip(wanted, results, strict=True):
+            queries[number].add(result)
+        wanted = {number: params for number, query in enumerate(queries) if (params := query.next_search())}
+        if wanted:
+            part = session.select(list(wanted))
+    return [query.found() for query in queries]
+
+
+class _Query:
+    """What the searches of one query have found, and what is to be searched for next.
+
+    Of an exact search it is the goal (`certificate.Goal`): that the entities are proven. Every
+    further search lists more rows or keeps more beams than the one before, and both have a limit.
+    """
+
+    def __init__(self, index: Index, request: RetrieveRequest, allowed: EntityFilter | None) -> None:
+        self._index = index
+        self._request = request
+        self._owners = FormOwners(index, mask_of(allowed), request.role_weight)
+        self._score = EntityScore(request.aggregation == "max", request.length_penalty)
+        self._num_entities = count_entities(index, allowed)
+        self._tallies: dict[int, Tally] = {}
+        self._rows: dict[int, Hypothesis] = {}
+        self._unseen = math.inf  # no row that is not among `_rows` has a better score
+        self._last: BeamResult | DecodingCancelledError | None = None
+        self._num_widenings = 0
+        self._num_steps = self._num_nodes = self._num_exact_nodes = 0
+        listed = request.k
+        if index.max_forms > 1:
+            # Several surface forms may be one entity's. Those listed beyond it cost next to nothing, complete
+            # the entities' scores and tighten the bound on what was not seen.
+            listed = min(MAX_K, max(2 * request.k, request.width))
+        self.params = self._params(listed, request.width, request.budget)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that an exact search keeps; of one form each, k prove k entities but for equal scores."""
+        return MAX_K if self._index.max_forms > 1 else min(MAX_K, self.params.k + _SPARE_ROWS)
+
+    def reached(self, rows: FinishedRows, unseen: float) -> bool:
+        """Whether the entities are proven, by an exact search that goes on."""
+        places = ((place, row) for place, row in enumerate(rows.row.tolist()) if row not in self._rows)
+        self._credit(
+            Hypothesis(tuple(self._index.row_token_ids(row)), row, float(rows.logprob[place]))
+            for place, row in places
+        )
+        return self._is_proven(unseen)
+
+    def add(self, result: BeamResult | DecodingCancelledError) -> None:
+        """Take in what the search by `params` found."""
+        self._last = result
+        if isinstance(result, DecodingCancelledError):
+            return
+        self._credit(result.hypotheses)
+        unseen = result.best_pruned_score
+        most = self.num_rows if self.params.exact else self.params.k
+        if len(result.hypotheses) >= most:  # rows that fell off the end of the list
+            unseen = max(unseen, result.hypotheses[-1].score(self.params.length_penalty))
+        self._unseen = min(self._unseen, unseen)
+        self._num_steps += result.num_steps
+        self._num_nodes += result.num_nodes
+        self._num_exact_nodes += result.num_exact_nodes
+
+    def next_search(self) -> BeamParams | None:
+        """Return what to search for next, now in `params`; None: this is all there will be."""
+        if not isinstance(self._last, BeamResult) or self._is_proven(self._unseen):
+            return None
+        following = self._wider(self._last)
+        if following is not None:
+            self.params = following
+        return following
+
+    def found(self) -> Decoded | DecodingCancelledError:
+        """Return what was found."""
+        if isinstance(self._last, DecodingCancelledError):
+            return self._last
+        request, tallies = self._request, self._tallies
+        scores = possible({entity: self._score.of(tally) for entity, tally in tallies.items()})
+        entities = best_first(self._index, scores, MAX_SHORTLIST_SIZE + 1)
+        answer = RetrievalResult(
+            query=request.query,
+            method="beam",
+            candidates=tuple(
+                candidate(
+                    self._index, e, tallies[e], tallies[e].best(request.length_penalty), scores[e], None
+                )
+                for e in entities[: request.k]
+            ),
+            certified=self._is_proven(self._unseen),
+            num_nodes=self._num_nodes,
+            num_exact_nodes=self._num_exact_nodes,
+            num_steps=self._num_steps,
+        )
+        logprobs = {entity: tallies[entity].logprob for entity in entities}
+        return Decoded(answer, tuple(entities), self._unseen, logprobs, self._rows)
+
+    def _wider(self, last: BeamResult) -> BeamParams | None:
+        """Return the search with more rows and beams when forms of few entities crowded out the others.
+
+        A beam size that was asked for stays. An exact search comes to this only when its budget is spent, and
+        the wider one is not exact.
+        """
+        if self._num_widenings == _MAX_WIDENINGS:
+            return None
+        if self.params.exact and len(last.hypotheses) >= MAX_K:  # no list is longer
+            return None
+        if len(self._tallies) >= min(self._request.k, self._num_entities):
+            return None
+        asked = self._request.beam_size
+        lost = last.best_pruned_score > -math.inf and asked is None
+        if len(last.hypotheses) < self.params.k and not lost:
+            return None
+        beam_size = asked or min(MAX_BEAM_SIZE, self.params.width * _FACTOR)
+        wider = self._params(min(MAX_K, self.params.k * _FACTOR), beam_size, 0)
+        if (wider.k, wider.width) == (self.params.k, self.params.width):
+            return None
+        self._num_widenings += 1
+        return wider
+
+    def _params(self, k: int, beam_size: int, budget: int) -> BeamParams:
+        """Return the search for k rows, exact while there is a budget."""
+        return BeamParams(
+            k=k,
+            beam_size=beam_size,
+            length_penalty=self._request.length_penalty,
+            exact=budget > 0,
+            exact_budget=budget,
+        )
+
+    def _credit(self, hypotheses: Iterable[Hypothesis]) -> None:
+        for hypothesis in hypotheses:
+            if hypothesis.row not in self._rows:
+                self._rows[hypothesis.row] = hypothesis
+                credit(self._tallies, hypothesis, self._owners(hypothesis.row))
+
+    def _is_proven(self, unseen: float) -> bool:
+        """Whether the entities are, if no row that was not found has a better score than `unseen`."""
+        return is_proven(self._index, self._tallies, self._request.k, self._score, unseen, self._num_entities)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decoded:
+    """What a decoder found.
+
+    Attributes:
+        answer: The answer of the decoder alone.
+        entities: The entities that were found, the best first: more than the answer lists, as a rule, and
+            with `beam` not more than one above `MAX_SHORTLIST_SIZE`.
+        unseen: No row that was not found has a better score; inf where nobody knows.
+        logprobs: log P(e | q) of these entities, by the forms that were found.
+        rows: By rank, the rows that were found with log P(f | q), which need not be scored again. Empty of
+            `disc`, whose log-probabilities can be those of another temperature.
+    """
+
+    answer: RetrievalResult
+    entities: tuple[int, ...]
+    unseen: float
+    logprobs: Mapping[int, float] = field(default_factory=dict)
+    rows: Mapping[int, Hypothesis] = field(default_factory=dict)

@@ -1,0 +1,171 @@
+"""Explains answers from what a decoder recorded: texts for tokens, candidates for rows, no more than fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+
+from decoding.grammar.errors import VocabularyError
+from decoding.grammar.vocabulary import read_token_bytes
+from decoding.trace import ROOT, Trace
+from retrieval.explanation import (
+    MAX_EXPLAINED_DRAWS,
+    MAX_NODES,
+    Explanation,
+    ExplanationDraw,
+    ExplanationNode,
+)
+from retrieval.filters.entity_filter import EntityFilter, mask_of
+from retrieval.index.owners import FormOwners
+from retrieval.index.reader import Index
+from retrieval.text import TextTokenizer
+from retrieval.types import Candidate, RetrievalResult
+
+
+class Explainer:
+    """Makes explanations of what was retrieved from one index.
+
+    Args:
+        index: An open index.
+        texts: Of the model's tokens.
+    """
+
+    def __init__(self, index: Index, texts: TokenTexts) -> None:
+        self._index = index
+        self._texts = texts
+
+    def explain(self, trace: Trace, result: RetrievalResult, allowed: EntityFilter | None) -> Explanation:
+        """Return the explanation of a result.
+
+        Args:
+            trace: Of the query.
+            result: What came of it.
+            allowed: The filter of the request.
+        """
+        ranks = self._ranks(trace, result.candidates, allowed)
+        drawn = _drawn(trace)
+        kept = sorted(_kept(trace, [*sorted(ranks, key=ranks.__getitem__), *_ends(trace, drawn)]))
+        place_of = {place: number for number, place in enumerate(kept)}
+        draws = tuple(
+            ExplanationDraw(
+                sample=draw.sample,
+                draw=draw.number,
+                node=place_of[draw.node],
+                valid_mass=draw.valid_mass,
+                acceptance_probability=draw.acceptance,
+                accepted=draw.accepted,
+                chosen=draw.chosen,
+            )
+            for draw in (trace.draws[number] for number in sorted(drawn))
+            if draw.node in place_of
+        )
+        return Explanation(
+            nodes=tuple(self._node(trace, place, place_of, ranks) for place in kept),
+            draws=draws,
+            truncated=trace.is_full or len(kept) < len(trace.nodes) or len(draws) < len(trace.draws),
+        )
+
+    def _node(
+        self, trace: Trace, place: int, place_of: dict[int, int], ranks: dict[int, int]
+    ) -> ExplanationNode:
+        node = trace.nodes[place]
+        if place == ROOT:
+            return ExplanationNode(
+                None, 0, 0, "", 0.0, 0.0, node.valid_mass, node.num_valid, node.state, ranks.get(place)
+            )
+        return ExplanationNode(
+            parent=place_of[node.parent],
+            depth=node.depth,
+            token_id=node.token,
+            text=self._texts.text(node.token),
+            # Rounding must not make a probability of more than one out of two sums.
+            logprob=min(0.0, node.total_logprob - trace.nodes[node.parent].total_logprob),
+            total_logprob=node.total_logprob,
+            valid_mass=node.valid_mass,
+            num_valid=node.num_valid,
+            state=node.state,
+            candidate_rank=ranks.get(place),
+        )
+
+    def _ranks(
+        self, trace: Trace, candidates: Sequence[Candidate], allowed: EntityFilter | None
+    ) -> dict[int, int]:
+        """Return which candidate ends where, by place in the trace; of several the best."""
+        owners = FormOwners(self._index, mask_of(allowed), 1.0)
+        rank_of = {candidate.entity_id: rank for rank, candidate in enumerate(candidates, start=1)}
+        found: dict[int, int] = {}
+        known: dict[int, int | None] = {}
+        for place, node in enumerate(trace.nodes):
+            if node.state != "finished":
+                continue
+            numbers = owners(node.row).entities
+            for number in numbers:
+                if number not in known:
+                    known[number] = rank_of.get(self._index.entity(number).entity_id)
+            ranks = [rank for number in numbers if (rank := known[number]) is not None]
+            if ranks:
+                found[place] = min(ranks)
+        return found
+
+
+def _drawn(trace: Trace) -> list[int]:
+    """Return which draws there is space for; those that became samples come first."""
+    numbers = sorted(range(len(trace.draws)), key=lambda number: not trace.draws[number].chosen)
+    return numbers[:MAX_EXPLAINED_DRAWS]
+
+
+def _ends(trace: Trace, drawn: Iterable[int]) -> Iterator[int]:
+    """Yield places by how much they are wanted, those of draws first; of the others the likelier ones."""
+    for number in drawn:
+        yield trace.draws[number].node
+    yield from sorted(range(len(trace.nodes)), key=lambda place: (-trace.nodes[place].total_logprob, place))
+
+
+def _kept(trace: Trace, wanted: Iterable[int]) -> set[int]:
+    """Return as many places as there is space for, with all places above them.
+
+    Args:
+        trace: Its nodes.
+        wanted: Places, the most wanted one first.
+    """
+    kept = {ROOT}
+    for end in wanted:
+        way = []
+        place = end
+        while place not in kept:
+            way.append(place)
+            place = trace.nodes[place].parent
+        if len(kept) + len(way) <= MAX_NODES:
+            kept.update(way)
+    return kept
+
+
+class TokenTexts:
+    """What every token of a tokenizer writes. Reads the vocabulary when the first one is asked for.
+
+    Args:
+        tokenizer: The model's tokenizer.
+    """
+
+    def __init__(self, tokenizer: TextTokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    @cached_property
+    def _bytes(self) -> list[bytes | None]:
+        """What tokens write within a text, by id; nothing of a tokenizer whose decoder is not known."""
+        try:
+            return read_token_bytes(self._tokenizer.serialized)
+        except VocabularyError:
+            return []
+
+    def text(self, token_id: int) -> str:
+        """Return the text of one token.
+
+        Blanks at its beginning are kept, and part of a character is U+FFFD. A special token has its name, and
+        so has any token of a tokenizer that does not say how its tokens are joined; a token that the
+        tokenizer lacks is an empty text.
+        """
+        written = self._bytes[token_id] if token_id < len(self._bytes) else None
+        if written is not None:
+            return written.decode("utf-8", "replace")
+        return self._tokenizer.token_name(token_id)

@@ -1,0 +1,496 @@
+"""Scores entities by their surface forms, and any titles: P(e | q) = Σ_f P(f | q) · P(e | f).
+
+`Tally` adds up what rows that were found say about an entity. Under a filter only allowed entities share a
+form, and only they are credited. `EntityScorer` finds the exact scores of entities: every surface form of
+theirs, those that no decoder found in one token tree. `TitleScorer` does the same for texts that somebody
+else has found.
+
+`is_proven` tells when a list of entities is sure. A search says of every row it did not list that its score
+is at most a bound, the *unseen* one. What that means for an entity depends on how its forms make its score,
+so both stand here together. As P(e | f) <= 1, what bounds the probability of a form bounds what it adds to
+any entity.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from decoding.cancellation import CancelToken, reason_to_stop
+from decoding.constraints import Hypothesis
+from decoding.errors import DecodingCancelledError, InvalidLogitsError
+from decoding.language_model import DecodeSession, LanguageModel, PromptPrefix
+from decoding.row_scores import RowScores, score_rows
+from retrieval.errors import GenretError, InputError, ModelError
+from retrieval.filters.entity_filter import EntityFilter, mask_of
+from retrieval.index.owners import EntityRows, FormOwners, Owners, best_first, log_or_nothing
+from retrieval.index.reader import Index
+from retrieval.kv_memory import KvMeter, PrefixStore
+from retrieval.loaded_model import Limits
+from retrieval.normalize import normalize
+from retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
+from retrieval.text import TextTokenizer
+from retrieval.types import Candidate, RetrieveRequest, Timings
+
+
+def log_sum(logprobs: Sequence[float]) -> float:
+    """Return the log of the sum of probabilities; -inf for none."""
+    largest = max(logprobs, default=-math.inf)
+    if largest == -math.inf:
+        return -math.inf
+    return largest + math.log(math.fsum(math.exp(v - largest) for v in logprobs))
+
+
+@dataclass(frozen=True, slots=True)
+class OwnForm:
+    """A surface form of an entity, as a decoder wrote it.
+
+    Attributes:
+        hypothesis: The row and log P(f | q).
+        log_share: log P(e | f); -inf where the entity has no share in it.
+    """
+
+    hypothesis: Hypothesis
+    log_share: float = 0.0
+
+    @property
+    def logprob(self) -> float:
+        """Log of P(f | q) · P(e | f)."""
+        return self.hypothesis.logprob + self.log_share
+
+    def score(self, length_penalty: float) -> float:
+        """Return what `logprob` is with a length penalty on the form."""
+        return self.hypothesis.score(length_penalty) + self.log_share
+
+
+@dataclass(slots=True)
+class Tally:
+    """What is known of one entity: its surface forms by rank, and its share of the samples."""
+
+    forms: dict[int, OwnForm] = field(default_factory=dict)
+    share: float = 0.0
+
+    @property
+    def logprob(self) -> float:
+        """Log P(e | q), from the distinct surface forms found."""
+        return log_sum([form.logprob for form in self.forms.values()])
+
+    def best(self, length_penalty: float = 0.0) -> OwnForm:
+        """Return the form that says most for the entity; of equal ones the first in order."""
+        return max(self.forms.values(), key=lambda form: (form.score(length_penalty), -form.hypothesis.row))
+
+
+def count_entities(index: Index, allowed: EntityFilter | None) -> int:
+    """Return how many entities there are to be found."""
+    return index.num_entities if allowed is None else allowed.num_allowed
+
+
+def all_entities(index: Index, allowed: EntityFilter | None) -> tuple[int, ...]:
+    """Return the numbers of the entities that are to be found, in order."""
+    if allowed is None:
+        return tuple(range(index.num_entities))
+    return tuple(np.flatnonzero(allowed.allowed).tolist())
+
+
+def credit(tallies: dict[int, Tally], hypothesis: Hypothesis, owners: Owners) -> None:
+    """Credit a row to its owners, each with its share."""
+    for entity, share in zip(*owners, strict=True):
+        tally = tallies.setdefault(entity, Tally())
+        tally.forms[hypothesis.row] = OwnForm(hypothesis, log_or_nothing(share))
+
+
+def owners_best_first(index: Index, owners: Owners) -> dict[int, float]:
+    """Return P(e | f) of the owners of a form, in the order of `best_first`."""
+    shares = dict(zip(*owners, strict=True))
+    return {entity: shares[entity] for entity in best_first(index, shares, len(shares))}
+
+
+def by_share(tallies: Mapping[int, Tally]) -> dict[int, tuple[float, float]]:
+    """Return scores by which entities with more of the samples come first, of equal ones the likelier."""
+    return {number: (tally.share, tally.logprob) for number, tally in tallies.items()}
+
+
+def possible(scores: Mapping[int, float]) -> dict[int, float]:
+    """Return the scores of entities that have any probability: nothing else is an answer."""
+    return {entity: score for entity, score in scores.items() if score > -math.inf}
+
+
+def candidate(
+    index: Index,
+    number: int,
+    tally: Tally,
+    form: OwnForm,
+    score: float,
+    probability: float | None,
+    similarity: float | None = None,
+) -> Candidate:
+    """Return an entity under one of its surface forms."""
+    entity = index.entity(number)
+    return Candidate(
+        entity_id=entity.entity_id,
+        title=entity.title,
+        surface=index.surface(form.hypothesis.row, number),
+        logprob=tally.logprob,
+        probability=probability,
+        metadata=entity.metadata,
+        score=score,
+        similarity=similarity,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EntityScore:
+    """How the surface forms of an entity make its score.
+
+    Attributes:
+        takes_best: The score is that of the best form; otherwise it is the log of the forms' probability.
+        length_penalty: A form's score is logprob / length ** length_penalty; 0 unless `takes_best`.
+    """
+
+    takes_best: bool = False
+    length_penalty: float = 0.0
+
+    def of(self, tally: Tally) -> float:
+        """Return the score that the forms found give: a lower bound of the entity's own."""
+        if not self.takes_best:
+            return tally.logprob
+        return tally.best(self.length_penalty).score(self.length_penalty)
+
+    def bound(self, known: float, num_missing: int, unseen: float) -> float:
+        """Return what the score of an entity is at most.
+
+        Args:
+            known: What the forms found give; -inf without any.
+            num_missing: Forms that may not have been found.
+            unseen: What the score of each of these is at most.
+        """
+        if num_missing <= 0:
+            return known
+        if self.takes_best:
+            return max(known, unseen)
+        return float(np.logaddexp(known, unseen + math.log(num_missing)))
+
+
+def is_proven(
+    index: Index, tallies: dict[int, Tally], k: int, score: EntityScore, unseen: float, num_entities: int
+) -> bool:
+    """Whether the k best entities are known, in their order, counting every surface form.
+
+    An entity stands where it does when its score, from the forms that were found, is at least what any entity
+    behind it has, and more than what one may have of which a form was not found: an equal score might belong
+    in front of it, by weight or title (`best_first`). Forms that were not found only add to
+    a score, so nothing else has to be known of those in front. It holds under a filter as it does without: an
+    allowed entity makes every row it has allowed, so that none of its forms is out of reach, and what bounds
+    the rows not seen bounds those.
+
+    Args:
+        index: Knows how many surface forms an entity has.
+        tallies: The entities found.
+        k: Entities wanted.
+        score: How forms make a score.
+        unseen: No row that was not found has a better score.
+        num_entities: How many there are to be found.
+    """
+    if unseen == -math.inf:
+        return True
+    scores = {entity: score.of(tally) for entity, tally in tallies.items()}
+    missing = {e: int(index.forms_per_entity[e]) - len(tally.forms) for e, tally in tallies.items()}
+    # Of equal scores those that may still grow stand last, so that the others are compared with their bounds.
+    order = sorted(scores, key=lambda entity: (-scores[entity], missing[entity] > 0))
+    if len(order) < min(k, num_entities) or scores[order[min(k, len(order)) - 1]] == -math.inf:
+        return False
+    # Upper bound of everything behind a position that is not known exactly, from the end of the list upwards.
+    behind = -math.inf
+    if len(order) < num_entities:
+        behind = score.bound(-math.inf, index.max_forms, unseen)
+    for position in range(len(order) - 1, -1, -1):
+        entity = order[position]
+        if position < k and scores[entity] <= behind:
+            return False
+        if missing[entity] > 0:
+            behind = max(behind, score.bound(scores[entity], missing[entity], unseen))
+    return True
+
+
+# Surface forms of one query; of entities with more together, some aliases of those with the most are left
+# out. Two thousand entities of four forms each fit.
+MAX_SCORED_FORMS = 8_192
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scored:
+    """What the surface forms of a query's entities score.
+
+    Attributes:
+        tallies: The forms of each entity; those are left out that are longer than the model has room for or
+            that it cannot write, and entities without any other.
+        logprob: Natural log of the probability of all distinct forms; -inf without any.
+        num_forms: How many these are, whether a decoder had found them or not.
+        num_nodes: Tokens the model computed behind the prompt.
+        has_all_listed: Whether all forms were looked at, rather than as many as one query may have.
+        is_complete: Whether besides none of them is longer than the model has room for.
+    """
+
+    tallies: dict[int, Tally]
+    logprob: float = -math.inf
+    num_forms: int = 0
+    num_nodes: int = 0
+    has_all_listed: bool = True
+    is_complete: bool = True
+
+
+class EntityScorer:
+    """Scores entities of one index.
+
+    Args:
+        index: An open index.
+    """
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._rows = EntityRows(index)
+
+    def score(
+        self,
+        session: DecodeSession,
+        requests: Sequence[RetrieveRequest],
+        filters: Sequence[EntityFilter | None],
+        entities: Sequence[Sequence[int]],
+        found: Sequence[Mapping[int, Hypothesis]],
+        cancel: Sequence[CancelToken | None],
+        room: Sequence[int | None],
+    ) -> list[Scored | DecodingCancelledError]:
+        """Score the entities of every query of a session. All lists have one entry per query.
+
+        Args:
+            session: Stays as it is; branches that it has are not seen.
+            requests: How entities share a form.
+            filters: The entities among which they share it.
+            entities: Entity numbers, none of a query's twice.
+            found: By rank, the rows whose log-probabilities are known: the model is not asked again.
+            cancel: Polled between forwards.
+            room: Most tokens that may follow each prompt.
+
+        Raises:
+            InvalidLogitsError: the model returned broken logits.
+        """
+        wanted = [self._rows.of_all(mine, MAX_SCORED_FORMS) for mine in entities]
+        every = [{rank for rows in mine for rank in rows} for mine, _ in wanted]
+        # In rank order neighbours share the longest beginnings.
+        ranks = [sorted(mine.difference(known)) for mine, known in zip(every, found, strict=True)]
+        texts = [self._index.rows.token_ids_of(np.array(mine, dtype=np.int64)) for mine in ranks]
+        outcomes: list[Scored | DecodingCancelledError] = []
+        for query, scores in enumerate(score_rows(session, texts, cancel, room)):
+            if isinstance(scores, DecodingCancelledError):
+                outcomes.append(scores)
+                continue
+            forms = {rank: form for rank, form in found[query].items() if rank in every[query]}
+            forms |= {
+                rank: Hypothesis(row, rank, logprob)
+                for rank, row, logprob in zip(ranks[query], texts[query], scores.logprobs, strict=True)
+                if logprob is not None
+            }
+            rows, is_whole = wanted[query]
+            owners = FormOwners(self._index, mask_of(filters[query]), requests[query].role_weight)
+            tallies = _tallies(entities[query], rows, forms, owners)
+            outcomes.append(
+                Scored(
+                    tallies=tallies,
+                    logprob=log_sum([form.logprob for form in forms.values()]),
+                    num_forms=len(forms),
+                    num_nodes=scores.num_nodes,
+                    has_all_listed=is_whole,
+                    is_complete=is_whole and None not in scores.logprobs,
+                )
+            )
+        return outcomes
+
+
+def _tallies(
+    entities: Sequence[int],
+    rows: Sequence[Sequence[int]],
+    forms: dict[int, Hypothesis],
+    owners: FormOwners,
+) -> dict[int, Tally]:
+    """Return the forms of every entity that the model can write, each with the entity's share."""
+    owners_of = {rank: owners(rank) for rank, form in forms.items() if form.logprob > -math.inf}
+    tallies = {}
+    for entity, mine in zip(entities, rows, strict=True):
+        written = {
+            rank: OwnForm(forms[rank], owners_of[rank].log_share(entity))
+            for rank in mine
+            if rank in owners_of
+        }
+        if written:
+            tallies[entity] = Tally(written)
+    return tallies
+
+
+ScoreReply = ScoreResult | GenretError | DecodingCancelledError
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreJob:
+    """One request on its way into a batch.
+
+    Attributes:
+        request: What is asked.
+        prompt: Its token ids.
+        rows: The token row of every title, end token included.
+        num_shared: How many tokens, at the beginning, every prompt of its template has.
+        cancel: Polled between forwards.
+    """
+
+    request: ScoreRequest
+    prompt: list[int]
+    rows: list[tuple[int, ...]]
+    num_shared: int = 0
+    cancel: CancelToken | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Most tokens that the model computes: those of the prompt and of the distinct titles."""
+        return len(self.prompt) + sum(map(len, set(self.rows)))
+
+
+class TitleScorer:
+    """Scores titles with one model, and looks them up in one index.
+
+    Args:
+        index: An open index; titles stand after the prompt as its own do.
+        model: Writes titles.
+        tokenizer: The model's.
+        limits: What fits into the model.
+        prefixes: Of the model.
+        title_weight: How much more a title counts than an alias where entities share a surface form.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        model: LanguageModel,
+        tokenizer: TextTokenizer,
+        limits: Limits,
+        prefixes: PrefixStore,
+        title_weight: float,
+    ) -> None:
+        self._index = index
+        self._model = model
+        self._tokenizer = tokenizer
+        self._limits = limits
+        self._prefixes = prefixes
+        self._owners = FormOwners(index, None, title_weight)
+
+    def rows(self, titles: Sequence[str]) -> list[tuple[int, ...]]:
+        """Return the token rows of titles, under the text policy of catalogues: NFC, single spaces.
+
+        Raises:
+            InputError: a title cannot follow a prompt, or holds a token that the model does not know; its
+                field is "titles[3]".
+        """
+        texts = list(dict.fromkeys(map(normalize, titles)))
+        row_of = dict(zip(texts, self._tokenizer.encode_titles(texts, self._index.rendering), strict=True))
+        rows = []
+        for i, title in enumerate(titles):
+            row = row_of[normalize(title)]
+            if row is None:
+                raise InputError(f"titles[{i}]", f"{title!r} merges with the prompt's last tokens")
+            if max(row) >= self._model.vocab_size:
+                raise InputError(
+                    f"titles[{i}]",
+                    f"holds token {max(row)}, which the model does not know "
+                    f"(it has {self._model.vocab_size} tokens)",
+                )
+            rows.append(tuple(row))
+        return rows
+
+    def run(self, jobs: Sequence[ScoreJob]) -> list[ScoreReply]:
+        """Score jobs; those whose prompts share a beginning share their forwards.
+
+        Returns:
+            Per job its result, or the error that concerns this job alone.
+        """
+        replies: dict[int, ScoreReply] = {}
+        groups: dict[tuple[int, ...], list[int]] = {}
+        prefixes: dict[tuple[int, ...], PromptPrefix | None] = {}
+        for i, job in enumerate(jobs):
+            prefix = self._prefixes.before(job.prompt, job.num_shared)
+            key = () if prefix is None else prefix.token_ids
+            prefixes[key] = prefix
+            groups.setdefault(key, []).append(i)
+        for key, members in groups.items():
+            stopped = {i: reason_to_stop(jobs[i].cancel) for i in members}  # while others were scored
+            replies.update({i: why for i, why in stopped.items() if why is not None})
+            asked = [i for i in members if stopped[i] is None]
+            if asked:
+                answers = self._score([jobs[i] for i in asked], prefixes[key])
+                replies.update(zip(asked, answers, strict=True))
+        return [replies[i] for i in range(len(jobs))]
+
+    def _score(self, jobs: Sequence[ScoreJob], prefix: PromptPrefix | None) -> list[ScoreReply]:
+        started = time.perf_counter()
+        try:
+            meter = KvMeter(self._model.prefill([job.prompt for job in jobs], prefix), len(jobs))
+            prefilled = time.perf_counter()
+            outcomes = score_rows(
+                meter.session,
+                [job.rows for job in jobs],
+                [job.cancel for job in jobs],
+                [self._limits.room(len(job.prompt)) for job in jobs],
+            )
+        except InvalidLogitsError as error:
+            if len(jobs) == 1:
+                return [ModelError(str(error))]
+            # One query's broken logits must not take the others down: score each alone.
+            return [self._score([job], prefix)[0] for job in jobs]
+        ended = time.perf_counter()
+        timings = Timings(
+            prefill_ms=(prefilled - started) * 1e3,
+            score_ms=(ended - prefilled) * 1e3,
+            total_ms=(ended - started) * 1e3,
+        )
+        return [
+            ScoreResult(
+                query=job.request.query,
+                scores=self._title_scores(job, outcome),
+                num_nodes=outcome.num_nodes,
+                timings=timings,
+                kv=meter.share(query),
+            )
+            if isinstance(outcome, RowScores)
+            else outcome
+            for query, (job, outcome) in enumerate(zip(jobs, outcomes, strict=True))
+        ]
+
+    def _title_scores(self, job: ScoreJob, scores: RowScores) -> tuple[TitleScore, ...]:
+        logprob_of = dict(zip(job.rows, scores.logprobs, strict=True))
+        total = log_sum([logprob for logprob in logprob_of.values() if logprob is not None])
+        shares_of = {row: self._entity_shares(row) for row in logprob_of}
+        return tuple(
+            TitleScore(
+                title=title,
+                logprob=logprob_of[row],
+                probability=_share(logprob_of[row], total),
+                num_tokens=len(row),
+                entity_ids=tuple(shares_of[row]),
+                entity_shares=tuple(shares_of[row].values()),
+            )
+            for title, row in zip(job.request.titles, job.rows, strict=True)
+        )
+
+    def _entity_shares(self, row: tuple[int, ...]) -> dict[str, float]:
+        rank = self._index.row_of(row)
+        if rank < 0:
+            return {}
+        shares = owners_best_first(self._index, self._owners(rank))
+        return {self._index.entity(number).entity_id: share for number, share in shares.items()}
+
+
+def _share(logprob: float | None, total: float) -> float | None:
+    if logprob is None:
+        return None
+    return math.exp(logprob - total) if total > -math.inf else 0.0

@@ -1,0 +1,151 @@
+"""`EvidenceSearch`: an index answering queries from its evidence alone, without a model."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from retrieval.errors import GenretError, InputError
+from retrieval.evidence.postings import Mask
+from retrieval.filters.restriction import Restriction
+from retrieval.index.owners import best_first
+from retrieval.index.reader import Index
+from retrieval.ranking.ranker import Ranker
+from retrieval.types import Candidate, RetrievalResult, RetrieveRequest, Timings
+
+# Options of `auto` that mean nothing without a model, and their defaults.
+_OF_A_MODEL = {
+    "decoder": None,
+    "exact": False,
+    "length_penalty": 0.0,
+    "aggregate": None,
+    "vector_weight": None,
+    "explain": False,
+}
+
+
+class EvidenceSearch:
+    """Answers queries by `auto` as far as that goes without a model: candidates, probabilities, shares.
+
+    Args:
+        index: An open index; closed together with the search.
+        ranker: Evidence and ranking of the index.
+
+    Attributes:
+        index: The index.
+        ranker: Evidence and ranking of the index.
+
+    Raises:
+        EvidenceMissingError: the index has no evidence that proposes entities.
+        GenretError: it has some, and none of it can be used.
+    """
+
+    def __init__(self, index: Index, ranker: Ranker) -> None:
+        self.index = index
+        self.ranker = ranker
+        ranker.require(index)
+
+    @classmethod
+    def open(cls, index: str | Path, encoder: str | Path | None = None) -> Self:
+        """Open an index directory.
+
+        Args:
+            index: Index directory, as `build-index` wrote it.
+            encoder: Where the encoder that made its vectors lies now; None: where it lay then.
+
+        Raises:
+            GenretError: the index cannot be used, or has no evidence that can.
+        """
+        opened = Index.open(index)
+        try:
+            return cls(opened, Ranker.open(opened, encoder))
+        except BaseException:
+            opened.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.index.close()
+
+    @staticmethod
+    def check(request: RetrieveRequest) -> None:
+        """Refuse a request that needs a model.
+
+        Raises:
+            InputError: it is for another method than `auto`, or has an option of a model.
+        """
+        if request.method != "auto":
+            raise InputError("method", f"must be auto without a model, got {request.method!r}")
+        for name, default in _OF_A_MODEL.items():
+            if getattr(request, name) != default:
+                raise InputError(name, "needs a model")
+
+    def retrieve_batch(self, requests: Sequence[RetrieveRequest]) -> list[RetrievalResult | GenretError]:
+        """Answer requests one after the other.
+
+        Returns:
+            Per request its result, whose candidates have no `logprob`, or the error that concerns it alone.
+        """
+        answers: list[RetrievalResult | GenretError] = []
+        for request in requests:
+            begin = time.perf_counter()
+            try:
+                result = self._answer(request)
+            except GenretError as error:
+                answers.append(error)
+                continue
+            took = (time.perf_counter() - begin) * 1000
+            answers.append(replace(result, timings=Timings(total_ms=took, shortlist_ms=took)))
+        return answers
+
+    def _answer(self, request: RetrieveRequest) -> RetrievalResult:
+        self.check(request)
+        allowed = self._allowed(request.restriction)
+        (asked,) = self.ranker.ask([request.evidence_text])
+        if isinstance(asked, GenretError):
+            raise asked
+        proposals = self.ranker.propose(asked, request.k, allowed)
+        ranked = self.ranker.alone.rank(proposals.features)
+        places = {entity: place for place, entity in enumerate(proposals.entities.tolist())}
+        scores = dict(zip(places, ranked.scores.tolist(), strict=True))
+        candidates = []
+        for number in best_first(self.index, scores, request.k):
+            entity, place = self.index.entity(number), places[number]
+            candidates.append(
+                Candidate(
+                    entity_id=entity.entity_id,
+                    title=entity.title,
+                    surface=entity.title,
+                    logprob=math.nan,
+                    probability=float(ranked.probabilities[place]),
+                    metadata=entity.metadata,
+                    score=scores[number],
+                    shares=ranked.shares_of(place),
+                )
+            )
+        return RetrievalResult(
+            query=request.query,
+            method=request.method,
+            candidates=tuple(candidates),
+            shortlist_size=len(places),
+            nothing_fits=ranked.nothing,
+            missing_evidence=self.ranker.missing(asked),
+        )
+
+    def _allowed(self, restriction: Restriction) -> Mask | None:
+        if restriction.is_open:
+            return None
+        from retrieval.filters.entity_filter import (
+            FilterMaker,
+        )  # imports torch, which nothing else here needs
+
+        return FilterMaker(self.index, "cpu").make(restriction).allowed

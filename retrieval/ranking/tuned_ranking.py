@@ -1,0 +1,455 @@
+"""Tunes a ranking: reads labelled queries, fits to them and to made ones, and measures on queries held out.
+
+A model is weighed in the same way: its ranking is fitted with the candidates and log P(e | q) of the model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import rankdata
+
+from retrieval.checkpoints import folder_fingerprint
+from retrieval.errors import InputError, SourceError
+from retrieval.evaluation.datasets.index_entities import IndexResolver
+from retrieval.evaluation.datasets.labels import FileQuery, SetSpec, find_answers
+from retrieval.evaluation.datasets.readers import read_query_file
+from retrieval.evaluation.intervals import Interval, percentiles
+from retrieval.evidence.evidence import FEATURES, Evidence
+from retrieval.evidence.field_maker import EvidenceProgress
+from retrieval.index.reader import Index
+from retrieval.loaded_model import load_model
+from retrieval.prompts import CheckpointConfig
+from retrieval.ranking.fitting import (
+    MADE_QUERIES,
+    Decode,
+    Example,
+    Labelled,
+    Outcome,
+    Scored,
+    calibration_error,
+    example_of,
+    fit,
+    labelled,
+    outcome_of,
+)
+from retrieval.ranking.made_queries import NUM_QUERIES, make_queries
+from retrieval.ranking.ranker import Ranker
+from retrieval.ranking.rankings import NO_MODEL, FloatArray, Provenance, Ranking, Rankings
+from retrieval.retriever import Retriever
+from retrieval.sources.source_files import digest_file
+from retrieval.text import TextTokenizer
+
+ALL = "all"
+METRICS = ("hits@1", "hits@10", "loss", "calibration error", "nothing AUC")
+_RESAMPLES = 1000
+# Queries that a model is asked at once.
+_BATCH = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A metric of one set, with 95 % bootstrap intervals over its queries.
+
+    Attributes:
+        before: By the ranking that there was.
+        after: By rankings fitted to other queries than those they are measured on.
+        difference: After minus before, over the same resamples.
+    """
+
+    before: Interval
+    after: Interval
+    difference: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class SetReport:
+    """How rankings do on the queries of one origin.
+
+    Attributes:
+        name: The set's name, or `ALL`.
+        num_queries: How many.
+        num_nothing: How many of them are for nothing in the index.
+        num_found: How many of the others have their entity among the candidates.
+        figures: By the names of `METRICS`; without those that have no meaning for these queries.
+    """
+
+    name: str
+    num_queries: int
+    num_nothing: int
+    num_found: int
+    figures: Mapping[str, Figure]
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What a tuning found.
+
+    Attributes:
+        before: The ranking that there was.
+        ranking: The one fitted to all queries.
+        reports: Per set, and of all sets together.
+    """
+
+    before: Ranking
+    ranking: Ranking
+    reports: tuple[SetReport, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as a JSON object."""
+        weights = {
+            str(feature): {"before": float(before), "after": float(after)}
+            for feature, before, after in zip(
+                FEATURES, self.before.weights, self.ranking.weights, strict=True
+            )
+            if before or after
+        }
+        return {
+            "sets": [_rounded(asdict(report)) for report in self.reports],
+            "weights": weights,
+            "ranking": self.ranking.to_json(),
+        }
+
+
+def tune(
+    sets: Sequence[QuerySet],
+    evidence: Evidence,
+    decode: Decode | None,
+    before: Ranking,
+    progress: EvidenceProgress,
+    *,
+    labelled_share: float = 0.5,
+    folds: int = 5,
+    seed: int = 0,
+) -> Tuned:
+    """Fit a ranking to queries, and measure it on each fifth of them with weights fitted to the others.
+
+    Args:
+        sets: The queries, those made from the catalogue last.
+        evidence: Of the index.
+        decode: Asks the model; None: there is none.
+        before: The ranking to compare with.
+        progress: Told about every step.
+        labelled_share: What labelled queries count of all where there are made ones too, in (0, 1).
+        folds: Parts that are held out in turn, at least 2.
+        seed: Of the parts and of the bootstrap.
+
+    Raises:
+        InputError: there are too few queries to fit a ranking to and to hold some of them out, or an option
+            is out of range.
+        GenretError: the model or the encoder fails.
+    """
+    if not 0 < labelled_share < 1:
+        raise InputError("labelled_share", f"must be above 0 and below 1, got {labelled_share}")
+    if folds < 2:
+        raise InputError("folds", f"must be at least 2, got {folds}")
+    sets = [one for one in sets if one.queries]
+    total = sum(len(one.queries) for one in sets)
+    progress.phase("looking for candidates", total)
+    weights = _weights(sets, labelled_share)
+    pairs = zip(sets, weights, strict=True)
+    queries = [replace(query, weight=weight) for one, weight in pairs for query in one.queries]
+    examples: list[Example] = []
+    for begin in range(0, total, _BATCH):
+        batch = queries[begin : begin + _BATCH]
+        scored = [None] * len(batch) if decode is None else decode([query.text for query in batch])
+        examples += [example_of(query, evidence, one) for query, one in zip(batch, scored, strict=True)]
+        progress.advance(len(examples), f"{len(examples):,} of {total:,} queries")
+    progress.phase("fitting")
+    told = Provenance("; ".join(map(_origin, sets)), total, evidence.kinds, seed)
+    fitted = fit(examples, told)
+    after = _held_out([query.text for query in queries], examples, told, folds, seed)
+    progress.phase("measuring")
+    told_before = [outcome_of(before, example) for example in examples]
+    reports, begin = [], 0
+    for one in sets:
+        part = slice(begin, begin := begin + len(one.queries))
+        reports.append(_report(one.name, examples[part], told_before[part], after[part], seed))
+    if len(sets) > 1:
+        reports.append(_report(ALL, examples, told_before, after, seed))
+    metrics = {}
+    for name, figure in reports[-1].figures.items():
+        metrics[f"{name} before"] = round(figure.before.value, 4)
+        metrics[f"{name} after"] = round(figure.after.value, 4)
+    ranking = replace(fitted, provenance=replace(told, metrics=metrics))
+    return Tuned(before, ranking, tuple(reports))
+
+
+def _origin(one: QuerySet) -> str:
+    return f"{len(one.queries):,} of {one.name}" + (f" (xxh3_128 {one.digest})" if one.digest else "")
+
+
+def _weights(sets: Sequence[QuerySet], labelled_share: float) -> list[float]:
+    """Return what every query of each set counts: 1 on average."""
+    labelled = sum(len(one.queries) for one in sets if one.path is not None)
+    made = sum(len(one.queries) for one in sets) - labelled
+    if not labelled or not made:
+        return [1.0] * len(sets)
+    total = labelled + made
+    each = {True: labelled_share * total / labelled, False: (1 - labelled_share) * total / made}
+    return [each[one.path is not None] for one in sets]
+
+
+def _held_out(
+    texts: Sequence[str], examples: Sequence[Example], told: Provenance, folds: int, seed: int
+) -> list[Outcome]:
+    """Return what rankings make of queries that were held out, equal ones together."""
+    different = sorted(set(texts))
+    drawn = np.random.default_rng(seed).permutation(len(different)) % folds
+    fold_of = dict(zip(different, drawn.tolist(), strict=True))
+    outcomes: dict[int, Outcome] = {}
+    for fold in range(folds):
+        held = [at for at, text in enumerate(texts) if fold_of[text] == fold]
+        seen = [example for example, text in zip(examples, texts, strict=True) if fold_of[text] != fold]
+        try:
+            ranking = fit(seen, told)
+        except InputError as error:
+            why = f"{error.message}, once one part of {folds} is held out: more queries are needed"
+            raise InputError("queries", why) from error
+        outcomes |= {at: outcome_of(ranking, examples[at]) for at in held}
+    return [outcomes[at] for at in range(len(texts))]
+
+
+def _report(
+    name: str,
+    examples: Sequence[Example],
+    before: Sequence[Outcome],
+    after: Sequence[Outcome],
+    seed: int,
+) -> SetReport:
+    is_nothing = np.array([example.is_nothing for example in examples])
+    tables = [_table(outcomes) for outcomes in (before, after)]
+    every = np.arange(len(examples))
+    values = np.stack([_metrics(table, is_nothing, every) for table in tables])
+    rng = np.random.default_rng(seed)
+    drawn = [rng.integers(0, len(examples), len(examples)) for _ in range(_RESAMPLES)]
+    # Shape: (resamples, 2, metrics).
+    resampled = np.array([[_metrics(table, is_nothing, some) for table in tables] for some in drawn])
+    figures = {}
+    for number, metric in enumerate(METRICS):
+        first, second = values[:, number].tolist()
+        if math.isnan(first) or math.isnan(second):
+            continue
+        parts = resampled[:, :, number]
+        figures[metric] = Figure(
+            Interval(first, *percentiles(parts[:, 0], 0.95)),
+            Interval(second, *percentiles(parts[:, 1], 0.95)),
+            Interval(second - first, *percentiles(parts[:, 1] - parts[:, 0], 0.95)),
+        )
+    found = sum(bool(example.right.any()) for example in examples)
+    return SetReport(name, len(examples), int(is_nothing.sum()), found, figures)
+
+
+def _table(outcomes: Sequence[Outcome]) -> FloatArray:
+    """Return outcomes as columns: place, loss, sure, nothing, without. Shape: (5, n)."""
+    rows = [(one.place, one.loss, one.sure, one.nothing, one.without) for one in outcomes]
+    return np.array(rows, np.float64).T
+
+
+def _metrics(
+    table: FloatArray, is_nothing: npt.NDArray[np.bool_], chosen: npt.NDArray[np.int64]
+) -> FloatArray:
+    """Return the metrics of some queries, as in `METRICS`; NaN for those without a meaning."""
+    place, loss, sure, nothing, without = table[:, chosen]
+    is_nothing = is_nothing[chosen]
+    place_of_answered = place[~is_nothing]
+    hits = [math.nan, math.nan]
+    if len(place_of_answered):
+        hits = [float((place_of_answered < most).mean()) for most in (1, 10)]
+    of_nothing, of_something = nothing[is_nothing], nothing[~is_nothing]
+    if not len(of_nothing):  # the same queries, had their entity not been there
+        has_answer = ~np.isnan(without)
+        of_nothing, of_something = without[has_answer], nothing[has_answer]
+    auc = _area(of_nothing, of_something)
+    return np.array([*hits, loss.mean(), calibration_error(sure, place < 1), auc])
+
+
+def _area(high: FloatArray, low: FloatArray) -> float:
+    """Return how often a value of `high` is above one of `low`, equal ones counting half; NaN without any."""
+    if not len(high) or not len(low):
+        return math.nan
+    ranks = rankdata(np.concatenate([high, low]))[: len(high)]
+    return float((ranks.sum() - len(high) * (len(high) + 1) / 2) / (len(high) * len(low)))
+
+
+def _rounded(value: Any) -> Any:
+    """Round the numbers of a JSON value, and leave out what is None."""
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items() if item is not None}
+    return round(value, 6) if isinstance(value, float) else value
+
+
+# A ranking has two dozen weights: more queries of a file tell little, and take their time.
+DEFAULT_LIMIT = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class QuerySet:
+    """Queries of one origin.
+
+    Attributes:
+        name: Name of the file, and of the split.
+        queries: With their answers.
+        path: The file; None for queries made from the catalogue.
+        digest: Of the file; "" for queries made from the catalogue.
+        num_unknown: Queries left out because the index has none of their entities.
+    """
+
+    name: str
+    queries: tuple[Labelled, ...]
+    path: Path | None = None
+    digest: str = ""
+    num_unknown: int = 0
+
+
+def read_query_sets(
+    texts: Sequence[str], index: Index, max_unknown: int = 0, limit: int = DEFAULT_LIMIT, seed: int = 0
+) -> list[QuerySet]:
+    """Read files of labelled queries.
+
+    TSV with a header or JSON Lines, as `genret evaluate` reads them. A line of TSV with neither entity_id nor
+    title, and an empty list of gold, say that nothing of the index answers the query.
+
+    Args:
+        texts: FILE or FILE#SPLIT.
+        index: The index that they are for.
+        max_unknown: Most queries of all files whose entities the index lacks; they are left out.
+        limit: Most queries of a file, drawn at random where it has more.
+        seed: Of the draw.
+
+    Raises:
+        InputError: no file or no split is named.
+        SourceError: a file is missing or malformed, or more queries than allowed have unknown entities.
+    """
+    resolver = IndexResolver(index)
+    sets, unknown = [], []
+    for text in texts:
+        try:
+            spec = SetSpec.parse(f"queries:{text}")
+        except InputError as error:
+            raise InputError("queries", f"expected FILE or FILE#SPLIT, got {text!r}") from error
+        read, _ = read_query_file(spec, has_nil=True)
+        judged = [query for query in read if query.answers or query.is_nil]
+        if len(judged) > limit:
+            judged = [judged[at] for at in sorted(Random(seed).sample(range(len(judged)), limit))]
+        queries, missing = _labelled(judged, index, resolver)
+        unknown += [f"{spec.path}, line {query.line}: {_named(query)}" for query in missing]
+        name = Path(spec.path).name + (f"#{spec.split}" if spec.split else "")
+        path = Path(spec.path)
+        sets.append(QuerySet(name, tuple(queries), path, digest_file(path).xxh3_128, len(missing)))
+    if len(unknown) > max_unknown:
+        raise SourceError(
+            f"{len(unknown):,} queries are for entities that the index {index.path} lacks, at most "
+            f"{max_unknown:,} may be:\n  " + "\n  ".join([*unknown[:5], *(["…"] if unknown[5:] else [])])
+        )
+    return sets
+
+
+def made_set(index: Index, evidence: Evidence, count: int | None, seed: int) -> QuerySet:
+    """Return queries made from the catalogue of an index.
+
+    Args:
+        index: The index.
+        evidence: Its evidence.
+        count: Most queries.
+        seed: Of everything random.
+    """
+    columns = () if index.evidence is None else index.evidence.columns
+    return QuerySet(MADE_QUERIES, tuple(labelled(make_queries(index, evidence, columns, count, seed))))
+
+
+def _labelled(
+    judged: Sequence[FileQuery], index: Index, resolver: IndexResolver
+) -> tuple[list[Labelled], list[FileQuery]]:
+    """Return the queries with the numbers of their entities, and those whose entities the index lacks."""
+    found, _ = find_answers(judged, resolver)
+    wanted = [
+        [entity for entity, grade in query.gold.items() if grade > 0]
+        + [entity for entity, other in query.namesakes.items() if query.gold[other] > 0]
+        for query in found
+    ]
+    ids = list(dict.fromkeys(entity for mine in wanted for entity in mine))
+    number_of = dict(zip(ids, index.entities.numbers(ids).tolist(), strict=True)) if ids else {}
+    queries, missing = [], []
+    for query, one, mine in zip(judged, found, wanted, strict=True):
+        numbers = tuple(number_of[entity] for entity in mine if number_of[entity] >= 0)
+        if numbers or query.is_nil:
+            queries.append(Labelled(one.text, numbers))
+        elif mine:  # what is judged irrelevant alone teaches nothing
+            missing.append(query)
+    return queries, missing
+
+
+def _named(query: FileQuery) -> str:
+    names = [repr(answer.entity_id or answer.title) for answer in query.answers]
+    return f"{query.text!r} is for {', '.join(names[:3])}"
+
+
+# Of a model as many entities are asked as `auto` asks where a request does not say.
+_BEAMS, _MOST = 10, 1000
+# A build fits its ranking without a model to queries made by seed 0: with others both are measured fairly.
+_SEED = 1
+
+
+def decoder_of(retriever: Retriever) -> Decode:
+    """Return what gives the candidates of `auto` with log P(e | q)."""
+    entities = retriever.index.entities
+
+    def decode(queries: Sequence[str]) -> list[Scored]:
+        found = []
+        for result in retriever.retrieve(queries, _MOST, "auto", beam_size=_BEAMS):
+            numbers = entities.find([candidate.entity_id for candidate in result.candidates])
+            logprobs = np.array([candidate.logprob for candidate in result.candidates], np.float64)
+            found.append((numbers, logprobs))
+        return found
+
+    return decode
+
+
+def weigh_model(
+    index: Index,
+    evidence: Evidence,
+    rankings: Rankings,
+    model: str | Path,
+    num_threads: int,
+    progress: EvidenceProgress,
+    prompt: str | None = None,
+) -> tuple[str, Tuned]:
+    """Fit a ranking for a model to queries made from the catalogue, as `genret tune --model` does by itself.
+
+    Args:
+        index: The index; stays open.
+        evidence: Its evidence.
+        rankings: Those there are: what the model sees is chosen by the one without a model.
+        model: Checkpoint directory or hub id.
+        num_threads: Torch threads on a CPU.
+        progress: Told about every step.
+        prompt: Template the model is asked with; None: its default one.
+
+    Returns:
+        The model's fingerprint, and what was fitted.
+
+    Raises:
+        InputError: too few queries find their entity.
+        IndexMismatchError: the index was built for another tokenizer or rendering.
+        ModelError: the model cannot be loaded, or the encoder of the vectors fails.
+    """
+    progress.phase("loading the model")
+    tokenizer = TextTokenizer.load(model)
+    folder = Path(tokenizer.source)  # of a hub id, where it was fetched to
+    fingerprint = folder_fingerprint(folder)
+    before, _ = rankings.of(fingerprint)
+    alone, _ = rankings.of(NO_MODEL)
+    config = CheckpointConfig.load(folder).with_prompt(prompt)
+    loaded = load_model(model, "auto", "auto", num_threads, trust_remote_code=False)
+    ranker = Ranker(evidence, before, alone)
+    retriever = Retriever(index, loaded, tokenizer, config, ranker=ranker)
+    made = made_set(index, evidence, NUM_QUERIES[0], _SEED)
+    return fingerprint, tune([made], evidence, decoder_of(retriever), before, progress, seed=_SEED)

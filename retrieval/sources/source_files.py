@@ -1,0 +1,451 @@
+"""Reads the bytes of a file or of standard input: decompressed, in blocks or lines, with size and digest.
+
+gzip and Zstandard are known by their first bytes, whatever the name says. Other binary formats are refused
+by name. Lines end in LF or CRLF, the last with or without an end; a byte order mark is dropped. What the
+bytes mean is not known here.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import tempfile
+import zlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import pyarrow as pa
+import xxhash
+
+from retrieval.errors import SourceError
+from retrieval.index.manifest import FileEntry
+
+STDIN = "-"
+BOM = b"\xef\xbb\xbf"
+MAX_LINE_BYTES = 1 << 24
+PARQUET_MAGIC = b"PAR1"
+_BLOCK_BYTES = 1 << 18
+_GZIP = b"\x1f\x8b"
+_ZSTD = b"\x28\xb5\x2f\xfd"
+_REFUSED = {
+    b"PK\x03\x04": "a zip archive",
+    b"BZh": "a bzip2 file",
+    b"\xfd7zXZ\x00": "an xz file",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+    b"ARROW1": "an Arrow IPC file",
+    b"SQLite format 3\x00": "an SQLite database",
+    b"%PDF-": "a PDF file",
+}
+
+
+class CountedFile:
+    """A raw file that counts and, where it can be read only once, digests what is read from it."""
+
+    def __init__(self, file: BinaryIO, name: str, digests: bool) -> None:
+        self._file = file
+        self._name = name
+        self._digest = xxhash.xxh3_128() if digests else None
+        self.bytes_read = 0
+
+    def read(self, size: int) -> bytes:
+        """Read up to `size` bytes.
+
+        Raises:
+            SourceError: reading failed.
+        """
+        try:
+            block = self._file.read(size)
+        except OSError as error:
+            raise SourceError(f"{self._name}: cannot be read: {error.strerror}") from error
+        self.bytes_read += len(block)
+        if self._digest is not None:
+            self._digest.update(block)
+        return block
+
+    @property
+    def hexdigest(self) -> str:
+        """xxh3_128 of what was read; of what can be read only once, else ""."""
+        return "" if self._digest is None else str(self._digest.hexdigest())
+
+
+class ByteStream:
+    """Decompressed content, once from front to back.
+
+    Args:
+        path: The file; "-" for standard input.
+        digests: Whether the file is digested as it is read, even if it could be read again.
+        may_be_empty: Whether no content is content too.
+        any_content: Whether content that is clearly of another format is given as well.
+
+    Attributes:
+        name: For messages.
+        raw: What lies below the decompression.
+        is_read_once: Whether it is standard input, a pipe or a device.
+        is_compressed: Whether it is compressed as a whole; known after a first look.
+
+    Raises:
+        SourceError: it is missing, a directory, unreadable, empty or of a format nobody reads here.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        digests: bool = False,
+        may_be_empty: bool = False,
+        any_content: bool = False,
+    ) -> None:
+        self.is_read_once = is_read_once(path)
+        self.name = display_name(path)
+        self._may_be_empty = may_be_empty
+        self._any_content = any_content
+        self._file = _open(path, self.name)
+        self.raw = CountedFile(self._file, self.name, digests=digests or self.is_read_once)
+        self.is_compressed = False
+        self._peeked: deque[bytes] = deque()
+        self._blocks = self._decompressed()
+
+    def peek(self, size: int) -> bytes:
+        """Return `size` or more bytes from the front, fewer if there are no more; nothing is consumed."""
+        have = sum(map(len, self._peeked))
+        while have < size:
+            block = next(self._blocks, None)
+            if block is None:
+                break
+            self._peeked.append(block)
+            have += len(block)
+        return b"".join(self._peeked)
+
+    def blocks(self) -> Iterator[bytes]:
+        """Yield the content, none of the blocks empty.
+
+        Raises:
+            SourceError: it cannot be read, or its compression is damaged or cut off.
+        """
+        if self._peeked:
+            # In one piece: a first block may be shorter than a byte order mark.
+            peeked = b"".join(self._peeked)
+            self._peeked.clear()
+            yield peeked
+        yield from self._blocks
+
+    def blocks_from(self, offset: int) -> Iterator[bytes]:
+        """Yield the content from a byte of it on; of a regular file that is not compressed, no other is read.
+
+        Raises:
+            SourceError: as `blocks`.
+        """
+        self.peek(1)
+        if offset and not self.is_compressed and not self.is_read_once:
+            self._peeked.clear()
+            self._file.seek(offset)
+            yield from self._plain(self.raw.read(_BLOCK_BYTES))
+            return
+        for block in self.blocks():
+            if offset < len(block):
+                yield block[offset:]
+            offset = max(0, offset - len(block))
+
+    def spool(self) -> BinaryIO:
+        """Return the content as an unnamed temporary file, for formats that are not read front to back."""
+        file = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+        try:
+            for block in self.blocks():
+                file.write(block)
+            file.seek(0)
+        except OSError as error:
+            file.close()
+            raise SourceError(f"{self.name}: cannot be unpacked: {error.strerror}") from error
+        except BaseException:
+            file.close()
+            raise
+        return cast("BinaryIO", file)
+
+    def close(self) -> None:
+        """Close the file; standard input stays open."""
+        if self._file is not sys.stdin.buffer:
+            self._file.close()
+
+    def _decompressed(self) -> Iterator[bytes]:
+        first = self.raw.read(_BLOCK_BYTES)
+        if not first:
+            if self._may_be_empty:
+                return
+            raise SourceError(f"{self.name}: the file is empty")
+        self.is_compressed = first.startswith((_GZIP, _ZSTD))
+        if first.startswith(_GZIP):
+            yield from self._checked(self._gunzip(first), "gzip")
+        elif first.startswith(_ZSTD):
+            yield from self._checked(self._unzstd(first), "Zstandard")
+        else:
+            yield from self._checked(self._plain(first), "")
+
+    def _checked(self, blocks: Iterator[bytes], compression: str) -> Iterator[bytes]:
+        first = next(blocks, b"")
+        if not first:
+            if self._may_be_empty:
+                return
+            raise SourceError(f"{self.name}: the file is empty")
+        if not self._any_content:
+            self._refuse_other(first, compression)
+        yield first
+        yield from blocks
+
+    def _refuse_other(self, first: bytes, compression: str) -> None:
+        refused = {**_REFUSED, _GZIP: "a gzip file", _ZSTD: "a Zstandard file"} if compression else _REFUSED
+        for magic, kind in refused.items():
+            if first.startswith(magic):
+                inside = f" inside {compression}" if compression else ""
+                raise SourceError(
+                    f"{self.name}: this is {kind}{inside}; expected UTF-8 text, JSON lines or Parquet, plain "
+                    "or compressed with gzip or Zstandard"
+                )
+
+    def _plain(self, first: bytes) -> Iterator[bytes]:
+        block = first
+        while block:
+            yield block
+            block = self.raw.read(_BLOCK_BYTES)
+
+    def _gunzip(self, first: bytes) -> Iterator[bytes]:
+        """Decompress gzip, several members in a row included."""
+        unpacked, block = 0, first
+        member: zlib._Decompress | None = zlib.decompressobj(wbits=31)
+        data = b""
+        try:
+            # A full block of output may leave more in the decompressor although the input is used up.
+            while block or len(data) == _BLOCK_BYTES:
+                if member is None:
+                    block = block.lstrip(b"\0")  # padding behind the last member is usual
+                    member = zlib.decompressobj(wbits=31) if block else None
+                data = b"" if member is None else member.decompress(block, _BLOCK_BYTES)
+                if data:
+                    unpacked += len(data)
+                    yield data
+                if member is not None:
+                    block = member.unconsumed_tail
+                    if member.eof:
+                        block, member, data = member.unused_data, None, b""
+                if not block and len(data) < _BLOCK_BYTES:
+                    block = self.raw.read(_BLOCK_BYTES)
+        except zlib.error as error:
+            raise self._damaged("gzip", unpacked, str(error)) from error
+        if member is not None:
+            raise self._damaged("gzip", unpacked, "it ends early")
+
+    def _unzstd(self, first: bytes) -> Iterator[bytes]:
+        unpacked = 0
+        try:
+            with pa.CompressedInputStream(
+                pa.PythonFile(_Replayed(first, self.raw), mode="r"), "zstd"
+            ) as stream:
+                while data := stream.read(_BLOCK_BYTES):
+                    unpacked += len(data)
+                    yield data
+        except (OSError, pa.ArrowException) as error:
+            raise self._damaged("Zstandard", unpacked, str(error)) from error
+
+    def _damaged(self, compression: str, unpacked: int, why: str) -> SourceError:
+        return SourceError(
+            f"{self.name}: the {compression} stream is damaged or cut off near byte {self.raw.bytes_read} of "
+            f"the file, after {unpacked} bytes of content: {why}"
+        )
+
+
+class _Replayed:
+    """A file whose first block has been read already, in the form `pa.PythonFile` wants."""
+
+    def __init__(self, first: bytes, raw: CountedFile) -> None:
+        self._first = first
+        self._raw = raw
+        self.closed = False
+
+    def read(self, size: int = -1) -> bytes:
+        if self._first:
+            taken, self._first = self._first[:size], self._first[size:]
+            return taken
+        return self._raw.read(size if size >= 0 else _BLOCK_BYTES)
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def is_read_once(path: str | Path) -> bool:
+    """Whether a path is standard input, a pipe or a device, which give their bytes once."""
+    if str(path) == STDIN:
+        return True
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:  # whoever opens it says what is wrong
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def display_name(path: str | Path) -> str:
+    """Return what a file is called in messages."""
+    return "standard input" if str(path) == STDIN else str(path)
+
+
+def _open(path: str | Path, name: str) -> BinaryIO:
+    if str(path) == STDIN:
+        return sys.stdin.buffer
+    try:
+        return Path(path).open("rb")
+    except FileNotFoundError:
+        raise SourceError(f"{name}: no such file") from None
+    except IsADirectoryError:
+        raise SourceError(f"{name}: this is a directory; expected a titles file") from None
+    except OSError as error:
+        raise SourceError(f"{name}: cannot be read: {error.strerror}") from error
+
+
+def first_line(stream: ByteStream) -> bytes:
+    """Return the first line without its end; nothing is consumed.
+
+    Raises:
+        SourceError: it is too long, or the file holds nothing but white space.
+    """
+    size = 1 << 12
+    while True:
+        head = stream.peek(size)
+        is_whole = len(head) < size
+        if b"\n" in head or is_whole or size > MAX_LINE_BYTES:
+            break
+        size <<= 2
+    line, _, _ = head.removeprefix(BOM).partition(b"\n")
+    if len(line) > MAX_LINE_BYTES:
+        raise _too_long(stream, 1)
+    if not line.strip() and not stream.peek(1 << 16).removeprefix(BOM).strip():
+        raise SourceError(f"{stream.name}: the file is empty")
+    return line.removesuffix(b"\r")
+
+
+def line_blocks(stream: ByteStream, skip: int) -> Iterator[tuple[int, bytes]]:
+    """Yield whole lines, many at a time.
+
+    Args:
+        stream: Read from its front.
+        skip: So many lines are counted and not given.
+
+    Returns:
+        Pairs of the number of the block's first line, from 1, and the lines without the end of the last.
+
+    Raises:
+        SourceError: the stream is damaged, or a line is too long.
+    """
+    line, at_front = 1, True
+    parts: list[bytes] = []
+    held = 0
+    for block in stream.blocks():
+        if at_front:
+            block, at_front = block.removeprefix(BOM), False
+        end = block.rfind(b"\n")
+        if end < 0:
+            parts.append(block)
+            held += len(block)
+            if held > MAX_LINE_BYTES:
+                raise _too_long(stream, line)
+            continue
+        whole = b"".join((*parts, block[:end]))
+        parts, held = [block[end + 1 :]], len(block) - end - 1
+        count = whole.count(b"\n") + 1
+        kept = _behind(whole, skip - line + 1, count)
+        if kept is not None:
+            yield max(line, skip + 1), kept
+        line += count
+    rest = b"".join(parts)
+    if rest and line > skip:
+        yield line, rest
+
+
+def _behind(lines: bytes, skip: int, count: int) -> bytes | None:
+    """Return what is left of `count` lines behind the first `skip`; None when nothing is."""
+    if skip <= 0:
+        return lines
+    if skip >= count:
+        return None
+    at = -1
+    for _ in range(skip):
+        at = lines.index(b"\n", at + 1)
+    return lines[at + 1 :]
+
+
+def _too_long(stream: ByteStream, line: int) -> SourceError:
+    return SourceError(f"{stream.name}: line {line} is longer than {MAX_LINE_BYTES} bytes")
+
+
+_DIGESTED_AT_ONCE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """What shows that a file has been written to: size and time of its last change."""
+
+    bytes: int
+    modified_ns: int
+
+    @classmethod
+    def of(cls, path: str | Path) -> FileState | None:
+        """Look at a file; None for what can be read only once.
+
+        Raises:
+            SourceError: it cannot be looked at.
+        """
+        if is_read_once(path):
+            return None
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            raise SourceError(f"{path}: no such file") from None
+        except OSError as error:
+            raise SourceError(f"{path}: cannot be read: {error.strerror}") from error
+        return cls(status.st_size, status.st_mtime_ns)
+
+    def check(self, path: str | Path) -> None:
+        """Look again.
+
+        Raises:
+            SourceError: the file has changed.
+        """
+        if FileState.of(path) != self:
+            raise SourceError(f"{path}: the file changed while it was read")
+
+
+def digest_files(paths: Sequence[str | Path]) -> tuple[FileEntry, ...]:
+    """Return size and xxh3_128 of regular files.
+
+    Raises:
+        SourceError: one cannot be read, or can be read only once, as standard input.
+    """
+    return tuple(digest_file(path) for path in paths)
+
+
+def digest_file(path: str | Path) -> FileEntry:
+    """Return size and xxh3_128 of one regular file.
+
+    Raises:
+        SourceError: it cannot be read, or can be read only once.
+    """
+    if is_read_once(path):
+        raise SourceError(f"{display_name(path)}: what is read only once has no digest beforehand")
+    digest, size = xxhash.xxh3_128(), 0
+    try:
+        with Path(path).open("rb") as file:
+            while block := file.read(_DIGESTED_AT_ONCE):
+                digest.update(block)
+                size += len(block)
+    except FileNotFoundError:
+        raise SourceError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise SourceError(f"{path}: this is a directory; expected a titles file") from None
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read: {error.strerror}") from error
+    return FileEntry(Path(path).name, size, digest.hexdigest())

@@ -1,0 +1,378 @@
+"""`genret train`: fine-tune a checkpoint on a catalogue, or train a small model or encoder from scratch."""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from retrieval.command_options import prompt_option
+from retrieval.errors import GenretError, InputError, MissingExtraError
+from retrieval.interruption import INTERRUPTED
+from retrieval.training.presets import LEAST_VOCAB_SIZE, PRESETS
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+_MAX_STEPS = 10_000_000  # MAX_STEPS of retrieval.training.training_run, which needs torch
+_MAX_SEED = 2**32 - 1  # numpy's, which the training loop seeds too
+_DECODER_ONLY = (
+    "mentions",
+    "weight_decay",
+    "label_smoothing",
+    "optimizer",
+    "answers",
+    "annotations",
+    "lora",
+    "lora_layers",
+)
+_ENCODER_ONLY = ("teacher",)
+_option = partial(click.option, show_default=True, show_envvar=True)
+
+
+class _Number(click.FloatRange):
+    """A finite number in a range: "nan" lies between no two bounds, yet passes `FloatRange`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number.
+
+        Raises:
+            click.BadParameter: it is none, out of range, or not finite.
+        """
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
+
+
+@click.command("train", context_settings={"show_default": True, "max_content_width": 100})
+@_option(
+    "--catalogue",
+    type=_FILE,
+    required=True,
+    help="TSV with a column title, or one title per line, as for build; entity_id, aliases ('|'-separated), "
+    "description and kind are used where present.",
+)
+@_option(
+    "--queries",
+    "--pairs",
+    "queries",
+    type=_FILE,
+    help="TSV with the columns query and entity_id (or title), and optionally split (train, dev, test).",
+    show_default="the catalogue alone",
+)
+@_option(
+    "--mentions",
+    type=_FILE,
+    help="JSON lines of labelled mentions to train on: mention, left, right, and title or entity_id; as for "
+    "link. Lines without a title are left out.",
+    show_default="sentences made of the catalogue's names",
+)
+@_option(
+    "--max-bad-rows",
+    type=click.IntRange(min=0),
+    default=0,
+    help="So many bad rows of the catalogue are left out; more are an error.",
+)
+@_option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Folder of the checkpoint.",
+)
+@_option(
+    "--model",
+    metavar="DIR_OR_ID",
+    help="Checkpoint to fine-tune: a folder, GGUF file or hub id, decoder-only or encoder-decoder.",
+    show_default="none: --preset",
+)
+@prompt_option("Queries are put to the model by it, in training as afterwards.")
+@_option(
+    "--lora",
+    metavar="RANK",
+    type=click.IntRange(min=1),
+    help="Leave the weights of --model as they are and train LoRA matrices of this rank beside all its "
+    "linear layers. OUT becomes an adapter, a few megabytes, which is opened like any checkpoint. If --model "
+    "is an adapter of this rank, its matrices are trained on, and OUT belongs to the same base.",
+    show_default="train the weights",
+)
+@_option(
+    "--lora-layers",
+    type=click.IntRange(min=1),
+    help="With --lora: only beside this many layers, counted from the output, which makes steps cheaper.",
+    show_default="all",
+)
+@_option(
+    "--preset",
+    type=click.Choice(list(PRESETS)),
+    help="Train a small model from scratch instead, with its own tokenizer.",
+    show_default="none: --model",
+)
+@_option(
+    "--encoder",
+    is_flag=True,
+    help="Train a small sentence encoder from scratch instead, for the vectors encoder:OUT.",
+)
+@_option(
+    "--teacher",
+    metavar="METHOD",
+    help="Also teach the encoder which texts another model finds alike: encoder:MODEL or "
+    "sentence-transformers:MODEL.",
+    show_default="none",
+)
+@_option(
+    "--minutes",
+    type=_Number(min=0, min_open=True),
+    show_default="no limit",
+    help="Wall time of the run, evaluation at the end not counted. The first limit reached ends the run.",
+)
+@_option(
+    "--epochs",
+    type=_Number(min=0, min_open=True),
+    show_default="without any limit 3 for a model, 40 for a preset or encoder",
+    help="Passes over all titles, aliases, descriptions and training queries.",
+)
+@_option(
+    "--max-steps",
+    type=click.IntRange(1, _MAX_STEPS),
+    show_default="no limit",
+    help="Optimiser steps of the run.",
+)
+@_option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    show_default="48, 512 for an encoder",
+    help="Examples per step.",
+)
+@_option(
+    "--learning-rate",
+    type=_Number(min=0, min_open=True),
+    show_default="1e-2 for a preset, 5e-5 for a model, 5e-4 with --lora, 1e-2 for an encoder",
+    help="Peak rate; it rises over the first 3 % of the run and falls to zero at its end.",
+)
+@_option(
+    "--weight-decay",
+    type=_Number(min=0),
+    default=0.05,
+    help="Decoupled weight decay of the hidden matrices.",
+)
+@_option(
+    "--label-smoothing",
+    type=_Number(0, 1, max_open=True),
+    default=0.0,
+    help="Share of the target that is spread over the whole vocabulary.",
+)
+@_option(
+    "--optimizer",
+    type=click.Choice(["muon", "adamw"]),
+    show_default="muon for a preset, adamw for a model",
+    help="muon: Muon for the hidden matrices, AdamW for the rest; adamw: AdamW for all.",
+)
+@_option(
+    "--vocab-size",
+    type=click.IntRange(min=LEAST_VOCAB_SIZE),
+    show_default=", ".join(f"{preset.vocab_size} for {preset.name}" for preset in PRESETS.values())
+    + ", 8192 for an encoder",
+    help="Vocabulary of the tokenizer trained with a preset or encoder.",
+)
+@_option(
+    "--max-prompt-tokens",
+    type=click.IntRange(min=8),
+    default=96,
+    help="Longer training prompts are cut, and longer texts of an encoder.",
+)
+@_option(
+    "--answers",
+    type=_Number(0, 1),
+    default=0.0,
+    help="Share of the examples whose target is a JSON document with the title in it, for genret answer.",
+)
+@_option(
+    "--annotations",
+    type=_Number(0, 1),
+    default=0.0,
+    help="Share of the examples with labelled mentions whose target is the text around them with links "
+    "in it, for genret link --mentions generated.",
+)
+@_option(
+    "--seed",
+    type=click.IntRange(0, _MAX_SEED),
+    default=17,
+    help="Of the weights, the order of the examples and everything else random.",
+)
+@_option("--threads", type=click.IntRange(min=1), default=1, help="CPU threads.")
+@_option("--cpu", is_flag=True, help="Stay on the CPU even where an accelerator is present.")
+@_option(
+    "--bf16",
+    is_flag=True,
+    help="Compute in bfloat16; weights stay float32, but for those that --lora leaves as they are (about "
+    "twice as fast where the processor has it).",
+)
+@_option(
+    "--save-dtype",
+    type=click.Choice(["float32", "float16", "bfloat16"]),
+    default="float16",
+    help="Type of the weights in the finished checkpoint.",
+)
+@_option(
+    "--save-steps",
+    type=click.IntRange(min=1),
+    default=500,
+    help="Steps between two resumable checkpoints; an interrupt writes one too.",
+)
+@_option(
+    "--eval-steps",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Steps between two looks at the dev queries; 0: only at the end.",
+)
+@_option("--log-steps", type=click.IntRange(min=1), default=50, help="Steps between two lines of progress.")
+@_option(
+    "--resume", is_flag=True, help="Go on from the last checkpoint under OUT/checkpoints, if there is one."
+)
+@_option(
+    "--test",
+    is_flag=True,
+    help="Also measure the test queries after training; they are never trained on.",
+)
+@click.pass_context
+def train_command(
+    ctx: click.Context,
+    catalogue: Path,
+    queries: Path | None,
+    mentions: Path | None,
+    max_bad_rows: int,
+    out: Path,
+    model: str | None,
+    prompt: str | None,
+    preset: str | None,
+    encoder: bool,
+    lora: int | None,
+    lora_layers: int | None,
+    teacher: str | None,
+    minutes: float | None,
+    epochs: float | None,
+    max_steps: int | None,
+    batch_size: int | None,
+    learning_rate: float | None,
+    weight_decay: float,
+    label_smoothing: float,
+    optimizer: str | None,
+    vocab_size: int | None,
+    max_prompt_tokens: int,
+    answers: float,
+    annotations: float,
+    seed: int,
+    threads: int,
+    cpu: bool,
+    bf16: bool,
+    save_dtype: str,
+    save_steps: int,
+    eval_steps: int,
+    log_steps: int,
+    resume: bool,
+    test: bool,
+) -> None:
+    """Teach a language model to write the titles of a catalogue, or an encoder to find its entities.
+
+    Fine-tunes --model, or trains --preset or --encoder from scratch. Prints hits@1 and hits@10 on the
+    dev queries, of a language model under the catalogue constraint, and writes them to OUT/metrics.json;
+    progress goes to stderr, the metrics go to stdout as JSON. Ctrl-C ends the step under way and writes a
+    checkpoint to go on from with --resume.
+    """
+    _refuse_foreign_options(ctx, encoder)
+    try:
+        import accelerate  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise click.ClickException(str(MissingExtraError("accelerate", "train"))) from error
+    import torch
+    import transformers
+
+    from retrieval.training.encoder_training import run_encoder_training
+    from retrieval.training.trainer import (
+        TrainerOptions,
+        TrainingInterrupted,
+        checkpoint_step,
+        last_checkpoint,
+    )
+    from retrieval.training.training_run import RunPlan, run_training
+
+    torch.set_num_threads(threads)
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        plan = RunPlan(
+            catalogue=catalogue,
+            queries=queries,
+            mentions=mentions,
+            out=out,
+            preset=preset,
+            model=model,
+            encoder=encoder,
+            lora=lora,
+            lora_layers=lora_layers,
+            teacher=teacher,
+            minutes=minutes,
+            epochs=epochs,
+            max_steps=max_steps,
+            vocab_size=vocab_size,
+            max_prompt_tokens=max_prompt_tokens,
+            max_bad_rows=max_bad_rows,
+            prompt=prompt,
+            save_dtype=save_dtype,
+            answers=answers,
+            annotations=annotations,
+            test=test,
+            trainer=TrainerOptions(
+                optimizer=optimizer or ("muon" if preset else "adamw"),
+                learning_rate=learning_rate or _learning_rate(model, lora),
+                weight_decay=weight_decay,
+                batch_size=batch_size or (512 if encoder else 48),
+                label_smoothing=label_smoothing,
+                seed=seed,
+                save_steps=save_steps,
+                eval_steps=eval_steps,
+                log_steps=log_steps,
+                bf16=bf16,
+                use_cpu=cpu,
+                resume=resume,
+            ),
+        )
+    except InputError as error:
+        raise click.UsageError(str(error)) from error
+    try:
+        run = run_encoder_training if encoder else run_training
+        metrics = run(plan, lambda line: click.echo(line, err=True))
+    except TrainingInterrupted as error:
+        click.echo(f"{error}; go on with --resume", err=True)
+        raise click.exceptions.Exit(INTERRUPTED) from None
+    except KeyboardInterrupt:
+        last = last_checkpoint(plan.out / "checkpoints")
+        told = (
+            "no checkpoint was written yet: start again"
+            if last is None
+            else f"the last checkpoint is of step {checkpoint_step(last)}: go on with --resume"
+        )
+        click.echo(f"interrupted; {told}", err=True)
+        raise click.exceptions.Exit(INTERRUPTED) from None
+    except InputError as error:
+        raise click.UsageError(str(error)) from error
+    except GenretError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(json.dumps(metrics, indent=2, sort_keys=True))
+
+
+def _learning_rate(model: str | None, lora: int | None) -> float:
+    if model is None:
+        return 1e-2
+    return 5e-5 if lora is None else 5e-4
+
+
+def _refuse_foreign_options(ctx: click.Context, encoder: bool) -> None:
+    for name in _DECODER_ONLY if encoder else _ENCODER_ONLY:
+        if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            flag = f"--{name.replace('_', '-')}"
+            raise click.UsageError(f"{flag} {'does not go with' if encoder else 'needs'} --encoder")

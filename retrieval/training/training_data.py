@@ -1,0 +1,232 @@
+"""Reads what a run trains on: the catalogue's entities, pairs of query and entity, and labelled mentions.
+
+Catalogues are read by `retrieval.sources`, as the index builder reads them: what builds an index trains a
+model. Query files are UTF-8 TSV with a header; mentions are JSON lines with the text around a name and the
+entity that it stands for. Nothing here knows models or tokenizers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from retrieval.errors import SourceError
+from retrieval.linking.documents.document_records import BadRow, read_mentions
+from retrieval.normalize import normalize
+from retrieval.sources import Columns, Record, numbered_id, open_source
+from retrieval.sources.rejects import Reason, Rejects
+from retrieval.types import Mention
+
+SPLITS = ("train", "dev", "test")
+_BATCH_RECORDS = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingEntity:
+    """One catalogue entry as training sees it.
+
+    Attributes:
+        entity_id: Identifier; made from the title where the file has no such column.
+        title: Canonical title, the text the model learns to write.
+        aliases: Further surface forms, inputs of the model.
+        description: One line of text, or "".
+        kind: What sort of thing it is ("river"), or "".
+    """
+
+    entity_id: str
+    title: str
+    aliases: tuple[str, ...] = ()
+    description: str = ""
+    kind: str = ""
+
+    @property
+    def surfaces(self) -> tuple[str, ...]:
+        """Title and aliases, title first, no duplicates."""
+        return tuple(dict.fromkeys((self.title, *self.aliases)))
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledQuery:
+    """One query with the entity that answers it."""
+
+    text: str
+    entity_id: str
+    split: str = "train"
+
+
+def read_catalogue(
+    file: Path, max_bad_rows: int = 0, report: Callable[[str], None] | None = None
+) -> list[TrainingEntity]:
+    """Read a catalogue as the index builder does: same formats, text policy, bad rows and ids.
+
+    A file without a header is one title per line. Of the metadata columns, `description` and `kind` (in any
+    case) are used, the others only tell entities of one title apart. A record that repeats another word for
+    word is left out. Without a column entity_id, the id is the title, and further entities of that title
+    are `title#2`, `title#3`, …
+
+    What needs a tokenizer is not judged here: the builder also refuses titles that cannot be written in its
+    rendering; training leaves those out later and says so.
+
+    Args:
+        file: TSV, JSON Lines, Parquet or lines.
+        max_bad_rows: More bad rows than this are an error; up to this many are left out.
+        report: Told about the bad rows that were left out.
+
+    Raises:
+        SourceError: the file is missing, empty, no text, or has too many bad rows.
+    """
+    with open_source(file) as source:
+        rejects = Rejects(source.name, max_bad_rows)
+        records = [record for batch in source.batches(_BATCH_RECORDS, rejects) for record in batch.records]
+        columns, has_ids = source.columns, source.has_ids
+    described = [_metadata_place(columns, name) for name in ("description", "kind")]
+    entities = []
+    for entity_id, record in _identified(records, has_ids, rejects):
+        description, kind = ((record.metadata[i] or "") if i is not None else "" for i in described)
+        entities.append(TrainingEntity(entity_id, record.title, record.aliases, description, kind))
+    rejects.check("no training has begun")
+    if not entities:
+        raise SourceError(f"{file}: no good row is left\n{rejects.report()}")
+    if rejects.rows and report is not None:
+        report(rejects.report())
+    return entities
+
+
+def _metadata_place(columns: Columns, name: str) -> int | None:
+    """Position of a column among the metadata, or None; the exact name goes before other letter cases."""
+    if name in columns.names:
+        return columns.names.index(name)
+    return next((i for i, other in enumerate(columns.names) if other.casefold() == name), None)
+
+
+def _identified(records: Sequence[Record], has_ids: bool, rejects: Rejects) -> Iterator[tuple[str, Record]]:
+    """Yield every entity's id and record; the rules of the builder's `resolve_identities`."""
+    seen: dict[str, list[Record]] = {}
+    titles = {record.title for record in records}
+    for record in records:
+        key = record.title if record.entity_id is None else record.entity_id
+        earlier = seen.setdefault(key, [])
+        # Everything but file, line and id, and the id is the same.
+        if any(record[3:] == other[3:] for other in earlier):
+            continue
+        if earlier and has_ids:
+            detail = f"{key!r}, first on line {earlier[0].line} with other fields"
+            rejects.add(record.line, Reason.DUPLICATE_ID, record.title, detail)
+            continue
+        earlier.append(record)
+        number = len(earlier)
+        yield (key if number == 1 else numbered_id(key, number, titles.__contains__)), record
+
+
+def read_queries(file: Path, entities: Sequence[TrainingEntity]) -> list[LabelledQuery]:
+    """Read pairs: a `query` column and `entity_id` or `title`; `split` (train if absent).
+
+    Names of columns may be in any case. Ids and titles are compared after the catalogue's text policy; a
+    title that several entities have stands for the first of them. Queries themselves keep their text.
+
+    Raises:
+        SourceError: the file is malformed, or a query names an entity the catalogue lacks.
+    """
+    by_id = {entity.entity_id for entity in entities}
+    by_title: dict[str, str] = {}
+    for entity in entities:
+        by_title.setdefault(entity.title, entity.entity_id)
+    queries: list[LabelledQuery] = []
+    for line, row in _rows(file, required=("query",)):
+        text = row["query"].strip()
+        if not text:
+            raise SourceError(f"{file}:{line}: empty query")
+        split = row.get("split", "").strip() or "train"
+        if split not in SPLITS:
+            raise SourceError(f"{file}:{line}: split must be one of {list(SPLITS)}, got {split!r}")
+        if "entity_id" in row:
+            named = normalize(row["entity_id"])
+            entity_id = named if named in by_id else None
+        elif "title" in row:
+            named = normalize(row["title"])
+            entity_id = by_title.get(named)
+        else:
+            raise SourceError(f"{file}:1: the header needs a column entity_id or title, got {sorted(row)}")
+        if entity_id is None:
+            raise SourceError(f"{file}:{line}: the catalogue has no entity {named!r}")
+        queries.append(LabelledQuery(text, entity_id, split))
+    if not queries:
+        raise SourceError(f"{file}: no queries below the header")
+    return queries
+
+
+def training_queries(queries: Sequence[LabelledQuery]) -> list[LabelledQuery]:
+    """Return those of split "train", without any that is, letter case apart, a dev or test query as well."""
+    held_out = {query.text.lower() for query in queries if query.split != "train"}
+    return [query for query in queries if query.split == "train" and query.text.lower() not in held_out]
+
+
+def _rows(file: Path, required: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield (line number, column -> field) of every non-empty line below the header."""
+    try:
+        data = file.read_bytes()
+    except FileNotFoundError as error:
+        raise SourceError(f"{file}: no such file") from error
+    except OSError as error:
+        raise SourceError(f"{file}: cannot be read: {error.strerror}") from error
+    header: list[str] | None = None
+    for number, raw in enumerate(data.split(b"\n"), start=1):
+        try:
+            text = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r")
+        except UnicodeDecodeError as error:
+            raise SourceError(f"{file}:{number}: not valid UTF-8 (byte {error.start} of the line)") from error
+        if not text.strip():
+            continue
+        fields = text.split("\t")
+        if header is None:
+            header = [normalize(name).casefold() for name in fields]
+            missing = [name for name in required if name not in header]
+            if missing:
+                raise SourceError(
+                    f"{file}:{number}: the header lacks the column {missing[0]!r}, got {header}"
+                )
+            if len(set(header)) < len(header):
+                raise SourceError(f"{file}:{number}: the header names a column more than once: {header}")
+            continue
+        if len(fields) > len(header):
+            raise SourceError(f"{file}:{number}: expected {len(header)} fields, got {len(fields)}")
+        yield number, dict(zip(header, fields + [""] * (len(header) - len(fields)), strict=True))
+    if header is None:
+        raise SourceError(f"{file}: the file is empty")
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledMention:
+    """One mention in its context with the title it stands for."""
+
+    mention: Mention
+    title: str
+
+
+def read_labelled_mentions(file: Path, entities: Sequence[TrainingEntity]) -> list[LabelledMention]:
+    """Read mentions as `genret link` does, with "title" or "entity_id"; those without an entity are left out.
+
+    Raises:
+        SourceError: a line is malformed, names an entity the catalogue lacks, or no mention has an entity.
+    """
+    title_of_id = {entity.entity_id: entity.title for entity in entities}
+    titles = {entity.title for entity in entities}
+    labelled: list[LabelledMention] = []
+    for row in read_mentions(str(file)):
+        if isinstance(row, BadRow):
+            raise SourceError(f"{file}, line {row.line}: {row.reason}")
+        if row.entity_id is not None:
+            title = title_of_id.get(normalize(row.entity_id))
+        elif row.title is not None:
+            title = normalize(row.title)
+        else:
+            continue
+        if title is None or title not in titles:
+            raise SourceError(
+                f"{file}, line {row.line}: the catalogue has no entity {row.entity_id or row.title!r}"
+            )
+        labelled.append(LabelledMention(row.mention, title))
+    if not labelled:
+        raise SourceError(f"{file}: no mention with a title or an entity_id")
+    return labelled

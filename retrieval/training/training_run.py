@@ -1,0 +1,513 @@
+"""One training run of a decoder, from files to a checkpoint folder that serving can open.
+
+The plan of a run, its budget and its metrics are shared with `retrieval.training.encoder_training`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decoding.errors import DecodingError
+from decoding.model.architectures import decoder_prompt
+from decoding.model.checkpoint_files import ADAPTER_FILE
+from decoding.model.model_loading import WEIGHTS_FILE, load_config, load_weights
+from retrieval.checkpoints import TOKENIZER_FILES, base_of, find_checkpoint, local_folder
+from retrieval.errors import InputError, ModelError
+from retrieval.prompts import CheckpointConfig
+from retrieval.text import Rendering, TextTokenizer
+from retrieval.training import lora
+from retrieval.training.dataset import (
+    CausalCollator,
+    EncodedExample,
+    ExampleDataset,
+    ExampleEncoder,
+    Seq2SeqCollator,
+    check_markup,
+    limits_of_checkpoint,
+)
+from retrieval.training.examples import (
+    LATER,
+    LATER_WITH_MENTIONS,
+    OF_PRETRAINED,
+    ExampleGenerator,
+    ExampleOptions,
+    with_annotations,
+    with_answers,
+)
+from retrieval.training.presets import PRESETS, build_model, save_tokenizer, scratch_config, train_tokenizer
+from retrieval.training.quality import Hits, TitleRows, measure_hits, mention_probes, noise_probes
+from retrieval.training.trainer import Budget, TitleTrainer, TrainerOptions, train_model
+from retrieval.training.training_data import (
+    LabelledMention,
+    LabelledQuery,
+    TrainingEntity,
+    read_catalogue,
+    read_labelled_mentions,
+    read_queries,
+)
+
+METRICS_NAME = "metrics.json"
+SAVE_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+_DEV_QUERIES_WHILE_TRAINING = 200
+MAX_STEPS = 10_000_000  # of any run; what a run under the clock alone never reaches
+_CLEAN_OF_PRETRAINED = 0.5  # share of names and queries that a pretrained model is shown as written
+_RAMP_PASSES = 3  # passes over the pairs during which the mixture moves from copying to meaning
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """What to train, on what, for how long, and where the result goes.
+
+    Attributes:
+        catalogue: The entities: TSV, or one title per line.
+        queries: TSV of labelled queries, or None.
+        mentions: JSON lines of labelled mentions to train on, or None.
+        out: Folder of the finished checkpoint; `out/checkpoints` holds the resumable ones.
+        preset: Name of a preset trained from scratch, or None.
+        model: Path or hub id of a checkpoint to fine-tune, or None.
+        encoder: Whether a sentence encoder is trained. Exactly one of the three is set.
+        lora: Rank of the LoRA matrices that are trained in place of the weights of `model`, or None. What is
+            written is an adapter then. Those of a `model` that is an adapter itself are trained on.
+            `trainer.bf16` keeps the weights themselves in bfloat16.
+        lora_layers: How many layers, counted from the output, get such matrices; None: all.
+        teacher: What makes the vectors that an encoder imitates, "encoder:MODEL" or
+            "sentence-transformers:MODEL", or None.
+        minutes: Wall time of the run, or None.
+        epochs: Passes over the pairs, or None.
+        max_steps: Optimiser steps, or None. The first limit reached ends the run.
+        vocab_size: Overrides the preset's vocabulary size.
+        max_prompt_tokens: Longer training prompts are cut.
+        max_bad_rows: So many bad rows of the catalogue are left out, more are an error.
+        prompt: Template for queries, of the model to fine-tune; None: its default one.
+        save_dtype: Type of the saved weights, a key of `SAVE_DTYPES`.
+        answers: Share of the examples whose target is a JSON document with the title in it.
+        annotations: Share of the examples with labelled mentions whose target is the text with links in it.
+        test: Whether the test queries are measured too, after training.
+        trainer: How to optimise.
+    """
+
+    catalogue: Path
+    queries: Path | None
+    out: Path
+    mentions: Path | None = None
+    preset: str | None = None
+    model: str | None = None
+    encoder: bool = False
+    lora: int | None = None
+    lora_layers: int | None = None
+    teacher: str | None = None
+    minutes: float | None = None
+    epochs: float | None = None
+    max_steps: int | None = None
+    vocab_size: int | None = None
+    max_prompt_tokens: int = 96
+    max_bad_rows: int = 0
+    prompt: str | None = None
+    save_dtype: str = "float16"
+    answers: float = 0.0
+    annotations: float = 0.0
+    test: bool = False
+    trainer: TrainerOptions = field(default_factory=TrainerOptions)
+
+    def __post_init__(self) -> None:
+        if (self.preset is not None) + (self.model is not None) + self.encoder != 1:
+            raise InputError(
+                "model", "give either a model to fine-tune or a preset or encoder, exactly one of them"
+            )
+        if self.teacher is not None and not self.encoder:
+            raise InputError("teacher", "only an encoder has a teacher")
+        if self.lora is not None and self.model is None:
+            raise InputError("lora", "needs a model to fine-tune")
+        if self.lora is not None and self.trainer.optimizer != "adamw":
+            raise InputError("optimizer", f"must be adamw with lora, got {self.trainer.optimizer!r}")
+        if self.lora_layers is not None and self.lora is None:
+            raise InputError("lora_layers", "needs lora")
+        if self.preset is not None and self.preset not in PRESETS:
+            raise InputError("preset", f"unknown preset {self.preset!r}; known: {sorted(PRESETS)}")
+        if self.save_dtype not in SAVE_DTYPES:
+            raise InputError("save_dtype", f"must be one of {list(SAVE_DTYPES)}, got {self.save_dtype!r}")
+        for name in ("minutes", "epochs", "max_steps", "lora", "lora_layers"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise InputError(name, f"must be > 0 and finite, got {value}")
+        for name in ("answers", "annotations"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(name, f"must be in [0, 1], got {getattr(self, name)}")
+        if self.annotations and self.mentions is None:
+            raise InputError("annotations", "needs labelled mentions; name a file of them with --mentions")
+        if self.prompt is not None and self.model is None:
+            raise InputError("prompt", "needs a model to fine-tune, whose templates there are")
+        if self.max_bad_rows < 0:
+            raise InputError("max_bad_rows", f"must be >= 0, got {self.max_bad_rows}")
+        if self.max_prompt_tokens < 8:
+            raise InputError("max_prompt_tokens", f"must be >= 8, got {self.max_prompt_tokens}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Checkpoint:
+    model: Any
+    tokenizer: TextTokenizer
+    config: CheckpointConfig
+    adapted: Any = None  # the `PeftModel` around the model, where LoRA matrices are trained
+    base: str = ""  # the name of the model they belong to
+
+
+def run_training(plan: RunPlan, report: Callable[[str], None]) -> dict[str, Any]:
+    """Train as planned, write the checkpoint folder and return its metrics.
+
+    Args:
+        plan: What to do.
+        report: Receives lines of progress.
+
+    Raises:
+        SourceError: a file cannot be used.
+        InputError: the plan does not fit the files or the model.
+        ModelError: the model to fine-tune cannot be loaded.
+        TrainingInterrupted: the user stopped the run; `out/checkpoints` holds what to go on from.
+    """
+    if plan.lora is not None:
+        lora.check_packages()
+    report(f"reading {plan.catalogue}")
+    entities = read_catalogue(plan.catalogue, plan.max_bad_rows, report)
+    queries = read_queries(plan.queries, entities) if plan.queries else []
+    mentions = read_labelled_mentions(plan.mentions, entities) if plan.mentions else []
+    check_out(plan)
+    torch.manual_seed(plan.trainer.seed)
+    report(f"{len(entities):,} entities; {'loading ' + plan.model if plan.model else 'learning a tokenizer'}")
+    checkpoint = _start_checkpoint(plan, entities, queries, mentions)
+    if plan.answers:
+        checkpoint = replace(checkpoint, config=with_answers(checkpoint.config))
+    if plan.annotations:
+        checkpoint = replace(checkpoint, config=with_annotations(checkpoint.config))
+    _log_start(plan, checkpoint, entities, queries, mentions, report)
+    report("tokenising titles and aliases")
+    encoder = _encoder(plan, checkpoint, entities, report)
+    titles = TitleRows(checkpoint.tokenizer, checkpoint.config, entities)
+
+    num_pairs = len(training_texts(entities, queries)) + len(mentions)
+    budget = run_budget(plan, num_pairs)
+    report(planned(plan, budget, num_pairs))
+    report("collecting words of the catalogue for the examples")
+    drawn = _drawn(plan, budget, num_pairs, bool(queries), bool(mentions))
+    dataset = ExampleDataset(
+        ExampleGenerator(entities, queries, drawn, mentions),
+        encoder,
+        length=budget.max_steps * plan.trainer.batch_size,
+        batch_size=plan.trainer.batch_size,
+        seed=plan.trainer.seed,
+    )
+    dev = [query for query in queries if query.split == "dev"]
+
+    def evaluate() -> None:
+        if dev:
+            # The model in training computes under the trainer's autocast; a copy does not.
+            adapted = checkpoint.adapted
+            model = _copy(checkpoint.model) if adapted is None else deepcopy(adapted).merge_and_unload()
+            hits = measure_hits(model, titles, dev[:_DEV_QUERIES_WHILE_TRAINING])
+            report(f"dev (first {hits.num_queries})  {hits}")
+
+    steps = train_model(
+        TitleTrainer,
+        checkpoint.model if checkpoint.adapted is None else checkpoint.adapted,
+        dataset,
+        _collator(checkpoint),
+        work_folder=plan.out / "checkpoints",
+        budget=budget,
+        options=plan.trainer,
+        report=report,
+        evaluate=evaluate,
+    )
+    _save(checkpoint, plan)
+    saved = load_model(str(plan.out))
+    hits = _final_hits(plan, saved, titles, entities, queries, report)
+    more: dict[str, Any] = {"preset": plan.preset, "fine_tuned_from": plan.model}
+    if plan.lora is not None:
+        more |= {"lora": plan.lora, "lora_layers": plan.lora_layers}
+    return write_metrics(plan, budget, steps, saved, hits, more)
+
+
+def _drawn(
+    plan: RunPlan, budget: Budget, num_pairs: int, has_queries: bool, has_mentions: bool
+) -> ExampleOptions:
+    """Return what the examples of a run are: only a model from scratch has to learn to copy first."""
+    later = LATER_WITH_MENTIONS if has_mentions else OF_PRETRAINED if plan.model and has_queries else LATER
+    drawn = ExampleOptions(later=later, answers=plan.answers, annotations=plan.annotations)
+    if plan.model:
+        return replace(drawn, first=later, ramp_examples=0, clean=_CLEAN_OF_PRETRAINED)
+    ramp = _RAMP_PASSES * num_pairs
+    if plan.minutes is None:
+        ramp = min(ramp, budget.max_steps * plan.trainer.batch_size // 3)
+    return replace(drawn, ramp_examples=ramp)
+
+
+def write_metrics(
+    plan: RunPlan, budget: Budget, steps: int, model: Any, hits: Mapping[str, Hits], more: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Write `metrics.json` beside the checkpoint and return what is in it."""
+    metrics = {
+        "hits": {name: measured.to_json() for name, measured in hits.items()},
+        "steps": steps,
+        "examples": steps * plan.trainer.batch_size,
+        "minutes": round(budget.elapsed_s / 60, 1),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "trainer": asdict(replace(plan.trainer, resume=False)),
+        **more,
+    }
+    text = json.dumps(metrics, indent=2, sort_keys=True) + "\n"
+    (plan.out / METRICS_NAME).write_text(text, encoding="utf-8")
+    return metrics
+
+
+def check_out(plan: RunPlan) -> None:
+    """Create the folder of the result.
+
+    Raises:
+        InputError: another run's checkpoints are there, or it cannot be created.
+    """
+    work = plan.out / "checkpoints"
+    if not plan.trainer.resume and work.is_dir() and any(work.iterdir()):
+        raise InputError(
+            "out", f"{work} holds the checkpoints of another run; resume it or name another folder"
+        )
+    try:
+        plan.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError("out", f"{plan.out} cannot be created: {error.strerror}") from error
+
+
+def _start_checkpoint(
+    plan: RunPlan,
+    entities: Sequence[TrainingEntity],
+    queries: Sequence[LabelledQuery],
+    mentions: Sequence[LabelledMention],
+) -> _Checkpoint:
+    if plan.model is not None:
+        return _fine_tuned(plan, plan.model)
+    preset = PRESETS[str(plan.preset)]
+    if plan.vocab_size is not None:
+        try:
+            preset = replace(preset, vocab_size=plan.vocab_size)
+        except ValueError as error:
+            raise InputError("vocab_size", str(error)) from error
+    texts = training_texts(entities, queries)
+    texts += [f"{m.mention.left}{m.mention.mention}{m.mention.right}" for m in mentions]
+    tokenizer = train_tokenizer(texts, preset.vocab_size)
+    save_tokenizer(tokenizer, plan.out)
+    return _Checkpoint(build_model(preset, tokenizer), TextTokenizer.load(plan.out), scratch_config())
+
+
+def training_texts(entities: Sequence[TrainingEntity], queries: Sequence[LabelledQuery]) -> list[str]:
+    """Titles, aliases, descriptions and training queries: what a tokenizer is learnt from."""
+    texts = [text for entity in entities for text in (*entity.surfaces, entity.description) if text]
+    return texts + [query.text for query in queries if query.split == "train"]
+
+
+def _fine_tuned(plan: RunPlan, named: str) -> _Checkpoint:
+    found = find_checkpoint(named)
+    adapter = None if plan.lora is None else found.adapter  # its matrices are trained on
+    base = named if adapter is None else str(base_of(adapter))
+    in_bfloat16 = plan.lora is not None and plan.trainer.bf16
+    model = load_model(base, "bfloat16" if in_bfloat16 else "float32")
+    taught = TextTokenizer.load(named)
+    folder = local_folder(found.weights)
+    if found.adapter is not None and (found.adapter / "tokenizer.json").is_file():
+        folder = found.adapter
+    for name in TOKENIZER_FILES:
+        if (folder / name).is_file() and (folder / name).resolve() != (plan.out / name).resolve():
+            shutil.copyfile(folder / name, plan.out / name)
+    config = replace(CheckpointConfig.load(Path(taught.source)).with_prompt(plan.prompt), base=None)
+    config = replace(config, rendering=config.title_rendering())
+    tokenizer = TextTokenizer.load(plan.out / "tokenizer.json")
+    tokenizer.end_token = taught.end_token
+    tokenizer.end_token_id(config.rendering or Rendering())
+    if plan.lora is None:
+        return _Checkpoint(model, tokenizer, config)
+    if adapter is None:
+        adapted = lora.with_lora(model, plan.lora, plan.lora_layers)
+    else:
+        adapted = lora.with_adapter(model, adapter, plan.lora, plan.lora_layers)
+    return _Checkpoint(model, tokenizer, config, adapted, base)
+
+
+def load_model(place: str, dtype: str = "float32") -> Any:
+    """Return the `transformers.PreTrainedModel` of a checkpoint, causal or encoder-decoder, on the CPU.
+
+    Args:
+        place: As for `find_checkpoint`.
+        dtype: Type of its weights.
+
+    Raises:
+        ModelError: it cannot be loaded.
+        MissingExtraError: it needs a package that is not installed.
+    """
+    found = find_checkpoint(place)
+    found.check_packages()
+    try:
+        config = load_config(found.weights, trust_remote_code=False)
+        model = load_weights(
+            found.weights, config, torch.device("cpu"), dtype, trust_remote_code=False, adapter=found.adapter
+        )
+    except DecodingError as error:
+        raise ModelError(f"{place}: cannot be loaded for training: {error}") from error
+    if getattr(model, "hf_quantizer", None) is not None:
+        raise ModelError(
+            f"{place}: quantised weights are not trained; name a checkpoint that is not quantised"
+        )
+    return model.requires_grad_(True)
+
+
+def _copy(model: Any) -> Any:
+    twin = type(model)(deepcopy(model.config))
+    twin.load_state_dict(model.state_dict())
+    twin.generation_config = deepcopy(model.generation_config)  # it says what stands before a title
+    return twin
+
+
+def _pad_id(checkpoint: _Checkpoint) -> int:
+    declared = checkpoint.model.config.pad_token_id
+    if isinstance(declared, int) and declared >= 0:
+        return declared
+    return checkpoint.tokenizer.end_token_id(checkpoint.config.rendering or Rendering())
+
+
+def _collator(checkpoint: _Checkpoint) -> Callable[[Sequence[EncodedExample]], dict[str, Tensor]]:
+    if checkpoint.model.config.is_encoder_decoder:
+        return Seq2SeqCollator(_pad_id(checkpoint), decoder_prompt(checkpoint.model))
+    return CausalCollator(_pad_id(checkpoint))
+
+
+def run_budget(plan: RunPlan, num_pairs: int) -> Budget:
+    """Return the length of a run over so many texts with labels."""
+    limits = []
+    if plan.max_steps is not None:
+        limits.append(plan.max_steps)
+    epochs = plan.epochs
+    if epochs is None and plan.max_steps is None and plan.minutes is None:
+        epochs = 3.0 if plan.model else 40.0
+    if epochs is not None:
+        limits.append(_steps_of(epochs, num_pairs, plan.trainer.batch_size))
+    return Budget(min(limits, default=MAX_STEPS), plan.minutes)
+
+
+def planned(plan: RunPlan, budget: Budget, num_pairs: int) -> str:
+    """One line that says how long a run is before it begins: steps, passes over the texts, minutes."""
+    batch = plan.trainer.batch_size
+    ends = []
+    if budget.max_steps < MAX_STEPS:
+        passes = budget.max_steps * batch / num_pairs
+        ends.append(f"{budget.max_steps:,} steps of {batch} examples ({passes:,.3g} passes)")
+    if plan.minutes is not None:
+        ends.append(f"{plan.minutes:g} minutes")
+    bound = "" if plan.minutes is not None else "; --minutes, --epochs or --max-steps make it shorter"
+    return f"plan: {num_pairs:,} texts with labels, {' or '.join(ends)}{bound}"
+
+
+def _steps_of(epochs: float, num_pairs: int, batch_size: int) -> int:
+    return max(1, round(min(epochs * num_pairs / batch_size, MAX_STEPS)))
+
+
+def _log_start(
+    plan: RunPlan,
+    checkpoint: _Checkpoint,
+    entities: Sequence[TrainingEntity],
+    queries: Sequence[LabelledQuery],
+    mentions: Sequence[LabelledMention],
+    report: Callable[[str], None],
+) -> None:
+    sizes = [(p.numel(), p.requires_grad) for p in checkpoint.model.parameters()]
+    millions, trained = (
+        sum(size for size, counts in sizes if counts or every) / 1e6 for every in (True, False)
+    )
+    of_these = "" if checkpoint.adapted is None else f", {trained:.2f} M of them trained"
+    train = sum(query.split == "train" for query in queries)
+    labelled = f", {len(mentions)} labelled mentions" if mentions else ""
+    report(
+        f"{plan.preset or plan.model}: {millions:.2f} M parameters{of_these}, "
+        f"vocabulary {checkpoint.tokenizer.vocab_size}; "
+        f"{len(entities)} entities, {train} training queries{labelled}; optimiser {plan.trainer.optimizer}"
+    )
+
+
+def _encoder(
+    plan: RunPlan,
+    checkpoint: _Checkpoint,
+    entities: Sequence[TrainingEntity],
+    report: Callable[[str], None],
+) -> ExampleEncoder:
+    """Return what turns examples into token ids, and report the titles it has to leave out.
+
+    Raises:
+        InputError: no title is left, or the model takes too few positions for a prompt.
+    """
+    config = checkpoint.config
+    forms = [surface for entity in entities for surface in entity.surfaces]
+    rows = checkpoint.tokenizer.encode_titles(forms, config.rendering or Rendering())
+    limits = limits_of_checkpoint(checkpoint.model)
+    longest = limits.prompt_tokens(max(len(row) for row in rows if row is not None) if any(rows) else 0)
+    most = plan.max_prompt_tokens if longest is None else min(longest, plan.max_prompt_tokens)
+    encoder = ExampleEncoder(checkpoint.tokenizer, config, most, limits)
+    if plan.answers:
+        check_markup(config.answer_template(None), checkpoint.tokenizer, most)
+    faults = [encoder.fault(row) for row in rows]
+    reasons = Counter(fault for fault in faults if fault is not None)
+    if reasons:
+        first = next(form for form, fault in zip(forms, faults, strict=True) if fault is not None)
+        said = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+        told = f"{reasons.total()} of {len(forms)} titles and aliases cannot be written: {said}; "
+        told += f"e.g. {first[:80]!r}"
+        if reasons.total() == len(forms):
+            raise InputError("catalogue", told)
+        report(f"left out: {told}")
+    return encoder
+
+
+def _save(checkpoint: _Checkpoint, plan: RunPlan) -> None:
+    checkpoint.config.save(plan.out)
+    if checkpoint.adapted is not None:
+        lora.save_adapter(checkpoint.adapted, checkpoint.base, SAVE_DTYPES[plan.save_dtype], plan.out)
+        return
+    for name in (ADAPTER_FILE, WEIGHTS_FILE):  # of an earlier run, whose result this would be taken for
+        (plan.out / name).unlink(missing_ok=True)
+    model = checkpoint.model.to(SAVE_DTYPES[plan.save_dtype])
+    model.config.dtype = SAVE_DTYPES[plan.save_dtype]
+    model.save_pretrained(plan.out)
+
+
+def _final_hits(
+    plan: RunPlan,
+    model: Any,
+    titles: TitleRows,
+    entities: Sequence[TrainingEntity],
+    queries: Sequence[LabelledQuery],
+    report: Callable[[str], None],
+) -> dict[str, Hits]:
+    found, sets = {}, asked_sets(plan, entities, queries)
+    probes = mention_probes(entities, titles.config, plan.trainer.seed)
+    report(f"measuring the finished model: {sum(map(len, sets.values())) + len(probes):,} queries")
+    for name, asked in sets.items():
+        found[name] = measure_hits(model, titles, asked)
+        report(f"{name}  {found[name]}")
+    hits = measure_hits(model, titles, probes, titles.config.mention_prompt)
+    report(f"mention in context  {hits}")
+    return found | {"mention in context": hits}
+
+
+def asked_sets(
+    plan: RunPlan, entities: Sequence[TrainingEntity], queries: Sequence[LabelledQuery]
+) -> dict[str, list[LabelledQuery]]:
+    """Return what is asked of a finished model: the held-out queries and probes of the catalogue, by name."""
+    splits = ("dev", "test") if plan.test else ("dev",)
+    held_out = {split: [query for query in queries if query.split == split] for split in splits}
+    asked = held_out | noise_probes(entities, plan.trainer.seed)
+    return {name: some for name, some in asked.items() if some}

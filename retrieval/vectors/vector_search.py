@@ -1,0 +1,415 @@
+"""Proposes the entities nearest to a query, under a filter: the embedder and the vectors of one index.
+
+`Shortlister` embeds queries; `VectorSearcher` searches a faiss index that holds a vector per text.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from retrieval.errors import IndexFormatError
+from retrieval.index.layout import VECTORS_FILE
+from retrieval.index.manifest_entries import VectorsEntry
+from retrieval.index.reader import Index
+from retrieval.vectors.embedder import FloatMatrix, TextEmbedder, open_embedder
+from retrieval.vectors.faiss_index import (
+    faiss_threads,
+    inner_cells,
+    inner_graph,
+    load_faiss,
+    open_vectors,
+    vectors_entry,
+)
+
+
+class Shortlister:
+    """Proposes entities of one index. Safe to use from several threads.
+
+    A search of many vectors is shared out among a few threads of its own, which work while the one that asks
+    waits; faiss starts no others.
+
+    Args:
+        entry: What the manifest says about the vectors.
+        embedder: Made them.
+        searcher: Searches them.
+        num_bytes: Of the file.
+    """
+
+    def __init__(
+        self, entry: VectorsEntry, embedder: TextEmbedder, searcher: VectorSearcher, num_bytes: int
+    ) -> None:
+        self.entry = entry
+        self._embedder = embedder
+        self._searcher = searcher
+        self._num_bytes = num_bytes
+
+    @classmethod
+    def open(cls, index: Index, encoder: str | Path | None = None, device: str = "cpu") -> Self:
+        """Open the vectors of an index.
+
+        Args:
+            index: An open index.
+            encoder: Where the encoder that made the vectors lies now; None: where it lay then.
+            device: Where an encoder runs.
+
+        Raises:
+            EvidenceMissingError: the index has no vectors.
+            IndexChecksumError: their file differs from the manifest.
+            IndexFormatError: it is no file of vectors, one of other vectors than the manifest says, or one
+                made by a method that this version no longer has.
+            IndexMismatchError: the encoder is not the one that made them.
+            ModelError: the encoder cannot be loaded.
+            MissingExtraError: a library is not installed.
+        """
+        entry = vectors_entry(index)
+        searcher = VectorSearcher(open_vectors(index), index.num_entities, entry.effort)
+        if entry.kind == "factory" and (refusal := searcher.refusal()) is not None:
+            raise IndexFormatError(f"{VECTORS_FILE}: {entry.factory} cannot be searched: {refusal}")
+        embedder = open_embedder(entry, encoder, device)
+        file = index.manifest.file(VECTORS_FILE)
+        return cls(entry, embedder, searcher, 0 if file is None else file.bytes)
+
+    def embed(self, texts: Sequence[str]) -> FloatMatrix:
+        """Return the vectors of queries. Shape: (len(texts), dimensions)."""
+        return self._embedder.embed_queries(texts)
+
+    def search(self, vector: FloatArray, size: int, allowed: Mask | None) -> Shortlist:
+        """Return the entities nearest to a query, best first.
+
+        Args:
+            vector: Of the query. Shape: (dimensions,).
+            size: Most entities, at least 1; there are fewer only where fewer are allowed.
+            allowed: Entities allowed; None: all of them. Shape: (num_entities,).
+        """
+        with faiss_threads(1):
+            return self._searcher.search(vector, size, allowed)
+
+    def similarities(self, vector: FloatArray, entities: IntArray) -> FloatArray:
+        """Return how alike a query and each of some entities are, as a search would say; no text is embedded.
+
+        Args:
+            vector: Of the query. Shape: (dimensions,).
+            entities: Their numbers. Shape: (n,), int64.
+
+        Returns:
+            The similarity of each entity's most similar text, 0 for one without texts. Shape: (n,), float32.
+
+        Raises:
+            ValueError: no such entity.
+        """
+        with faiss_threads(1):
+            return self._searcher.similarities(vector, entities)
+
+    def describe(self) -> Mapping[str, object]:
+        """Return facts: method, kind, dimensions, vectors, effort, recall, bytes in all and per vector."""
+        entry = self.entry
+        return {
+            "method": entry.method,
+            "kind": entry.kind,
+            "factory": entry.factory,
+            "dimensions": entry.dimensions,
+            "count": entry.count,
+            "effort": entry.effort,
+            "recall": entry.recall,
+            "bytes": self._num_bytes,
+            "bytes_per_vector": self._num_bytes / max(entry.count, 1),
+        }
+
+
+Mask = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float32]
+
+# A graph that would keep one of so many vectors as candidates is left for a look at all of them.
+_GRAPH_SHARE = 16
+# More would take cores from whatever else the machine does, for a few milliseconds of one query.
+_MOST_THREADS = 4
+# A thread that would look at fewer vectors is not worth waking: it takes a millisecond or so for these.
+VECTORS_PER_THREAD = 100_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shortlist:
+    """Entities, the most alike first, none twice.
+
+    Attributes:
+        entities: Entity numbers. Shape: (m,), int64.
+        similarities: Cosine of the query and the entity's most similar text, in [-1, 1] up to rounding
+            and what compression loses; never rising. Shape: (m,), float32.
+    """
+
+    entities: IntArray
+    similarities: FloatArray
+
+
+NO_ENTITIES = Shortlist(np.zeros(0, np.int64), np.zeros(0, np.float32))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """What a search gave: entities, the most alike first, and whether these are all that have texts."""
+
+    entities: IntArray
+    similarities: FloatArray
+    is_all: bool
+
+
+class VectorSearcher:
+    """Searches a faiss index. Safe to use from several threads: nothing in the index is changed.
+
+    Args:
+        index: Holds a vector per text under its entity number; read only.
+        num_entities: Entity numbers are below this.
+        effort: Cells visited or candidates kept; 0: everything is looked at.
+    """
+
+    def __init__(self, index: Any, num_entities: int, effort: int = 0) -> None:
+        self._faiss = load_faiss()
+        self._index = index
+        self._num_entities = num_entities
+        self._effort = effort
+        self._cells = inner_cells(index)
+        self._is_graph = inner_graph(index) is not None
+
+    def search(
+        self, query: FloatArray, size: int, allowed: Mask | None = None, effort: int | None = None
+    ) -> Shortlist:
+        """Return the entities nearest to a query, equally near ones by number.
+
+        Args:
+            query: Its vector, of length 1, or all 0: then every entity is equally far. Shape: (d,), float32.
+            size: Most entities, at least 1.
+            allowed: Which entities may be found, None for all. Shape: (num_entities,), bool.
+            effort: In place of the index's own; 0: everything is looked at.
+
+        Returns:
+            Fewer entities only where fewer are allowed. One without texts has similarity 0.
+        """
+        num_allowed = self._num_entities if allowed is None else int(np.count_nonzero(allowed))
+        wanted = min(size, num_allowed)
+        if not wanted:
+            return NO_ENTITIES
+        if not query.any():
+            numbers = np.arange(wanted) if allowed is None else np.flatnonzero(allowed)[:wanted]
+            return Shortlist(numbers.astype(np.int64), np.zeros(wanted, np.float32))
+        effort = self._effort if effort is None else effort
+        share = num_allowed / self._num_entities
+        found = self._widen(query, wanted, allowed, share, effort)
+        if wanted < num_allowed and not found.is_all and found.similarities[wanted - 1] < 0:
+            # Entities without texts, should there be any, are nearer: those that no text stands for.
+            found = self._widen(query, num_allowed, allowed, share, effort)
+        entities, similarities = found.entities, found.similarities
+        if found.is_all and (len(entities) < wanted or similarities.min() < 0):
+            textless = self._textless(found.entities, allowed)[:wanted]
+            entities = np.concatenate([entities, textless])
+            similarities = np.concatenate([similarities, np.zeros(len(textless), np.float32)])
+        order = np.lexsort((entities, -similarities))[:wanted]
+        return Shortlist(entities[order], similarities[order])
+
+    def similarities(self, query: FloatArray, entities: IntArray) -> FloatArray:
+        """Return the similarity of a query and each entity's most similar text; 0 for one without texts.
+
+        The numbers are those of a search: all vectors of these entities are compared, and no others.
+
+        Args:
+            query: Its vector. Shape: (d,), float32.
+            entities: Their numbers, repetitions allowed. Shape: (m,), int64.
+
+        Returns:
+            Shape: (m,), float32.
+
+        Raises:
+            ValueError: no such entity.
+        """
+        numbers, back = np.unique(entities, return_inverse=True)
+        values = np.zeros(len(numbers), np.float32)
+        if not len(numbers):
+            return values
+        for number in (int(numbers[0]), int(numbers[-1])):
+            if not 0 <= number < self._num_entities:
+                raise ValueError(f"entity number: expected 0 <= number < {self._num_entities}, got {number}")
+        if query.any():
+            allowed = np.zeros(self._num_entities, np.bool_)
+            allowed[numbers] = True
+            texts = 1 + 2 * self._index.ntotal / self._num_entities
+            found = self._widen(query, len(numbers), allowed, 1, 0, texts)
+            values[np.searchsorted(numbers, found.entities)] = found.similarities
+        return values[back]
+
+    def refusal(self) -> str | None:
+        """Return why faiss cannot search this index under a filter; None where it can.
+
+        Some kinds of index take no filter, and say so only when they are asked; an empty one says so too.
+        """
+        if self._is_graph and not self._index.ntotal:
+            return None
+        query = np.ones(self._index.d, np.float32)
+        try:
+            self._ask(query, 1, np.ones(self._num_entities, np.bool_), 1)
+        except RuntimeError as error:
+            return str(error).rpartition("Error: ")[2].strip() or str(error)
+        return None
+
+    def _widen(
+        self,
+        query: FloatArray,
+        wanted: int,
+        allowed: Mask | None,
+        share: float,
+        effort: int,
+        texts: float = 1.25,
+    ) -> _Found:
+        """Search for ever more texts, at first `texts` an entity, until enough entities are found."""
+        total = int(self._index.ntotal)
+        most = self._most_effort()
+        # The fewer are allowed, the fewer of them lie in a cell. 0: everything is looked at.
+        effort = min(math.ceil(effort / share), most) if effort else most
+        k = min(int(wanted * texts) + 1, total)
+        while True:
+            effort = min(max(effort, k), most) if self._is_graph else effort
+            ids, values = self._ask(query, k, allowed, effort)
+            entities, similarities = _distinct(ids, values)
+            if len(ids) == total or (len(ids) < k and effort == most):
+                return _Found(entities, similarities, True)
+            if len(ids) < k:
+                effort = min(effort * 4, most)
+            elif len(entities) < wanted or values[-1] >= similarities[wanted - 1]:
+                k = min(k * 2, total)  # texts that were not fetched may be as alike as the last one wanted
+            else:
+                return _Found(entities, similarities, False)
+
+    def _most_effort(self) -> int:
+        """Return the effort with which everything is looked at."""
+        if self._is_graph:
+            return max(int(self._index.ntotal), 1)
+        return int(self._cells.nlist) if self._cells is not None else 1
+
+    def _ask(
+        self, query: FloatArray, k: int, allowed: Mask | None, effort: int
+    ) -> tuple[IntArray, FloatArray]:
+        """Ask faiss for k texts; fewer come where there are no more within the effort."""
+        if not k:
+            return np.empty(0, np.int64), np.empty(0, np.float32)
+        faiss = self._faiss
+        if self._is_graph and effort * _GRAPH_SHARE >= self._index.ntotal:
+            return self._ask_storage(query, k, allowed)
+        selector = None if allowed is None else _selector(allowed)
+        if self._is_graph:
+            parameters = faiss.SearchParametersHNSW(sel=selector, efSearch=effort)
+        elif self._cells is None:
+            parameters = faiss.SearchParameters(sel=selector)
+        else:
+            if self._index is self._cells and (parts := min(self._parts(effort), effort)) > 1:
+                values, ids = search_cells(self._cells, query[None], k, effort, selector, parts)
+                return ids[0][ids[0] >= 0], values[0][ids[0] >= 0]
+            parameters = faiss.SearchParametersIVF(sel=selector, nprobe=effort)
+            if isinstance(self._index, faiss.IndexPreTransform):
+                parameters = faiss.SearchParametersPreTransform(index_params=parameters)
+        values, ids = self._index.search(query[None], k, params=parameters)
+        return ids[0][ids[0] >= 0], values[0][ids[0] >= 0]
+
+    def _parts(self, effort: int) -> int:
+        """Return among how many threads a search of so many cells is shared out."""
+        return num_parts(int(self._index.ntotal) * effort // max(int(self._cells.nlist), 1))
+
+    def _ask_storage(self, query: FloatArray, k: int, allowed: Mask | None) -> tuple[IntArray, FloatArray]:
+        """Compare all vectors of a graph: not all can be reached through it, above all under a filter."""
+        faiss = self._faiss
+        numbers = faiss.rev_swig_ptr(self._index.id_map.data(), self._index.id_map.size())
+        selector = None if allowed is None else _selector(allowed[numbers])
+        storage = faiss.downcast_index(inner_graph(self._index).storage)
+        values, places = storage.search(query[None], k, params=faiss.SearchParameters(sel=selector))
+        kept = places[0] >= 0
+        return numbers[places[0][kept]], values[0][kept]
+
+    def _textless(self, with_texts: IntArray, allowed: Mask | None) -> IntArray:
+        """Return the allowed entities that no text stands for, by number, given all those that one does."""
+        free = np.ones(self._num_entities, np.bool_) if allowed is None else allowed.copy()
+        free[with_texts] = False
+        return np.flatnonzero(free)
+
+
+def _selector(allowed: Mask) -> Any:
+    return load_faiss().IDSelectorBitmap(np.packbits(allowed, bitorder="little"))
+
+
+def _distinct(ids: IntArray, values: FloatArray) -> tuple[IntArray, FloatArray]:
+    """Keep the most alike text of every entity; return entities and similarities, best first."""
+    order = np.lexsort((ids, -values))
+    ids, values = ids[order], values[order]
+    _, first = np.unique(ids, return_index=True)
+    kept = np.sort(first)
+    return ids[kept], values[kept]
+
+
+def num_parts(num_vectors: int) -> int:
+    """Return among how many threads a search of so many vectors is shared out."""
+    return max(min(num_vectors // VECTORS_PER_THREAD, _num_threads()), 1)
+
+
+def search_cells(
+    index: Any, query: FloatArray, k: int, effort: int, selector: Any, parts: int
+) -> tuple[FloatArray, IntArray]:
+    """Search the cells nearest to a query, the same as `index.search` would, but for the order of equal ones.
+
+    Args:
+        index: An index of inverted lists.
+        query: Shape: (1, d), float32.
+        k: Vectors wanted.
+        effort: Cells visited.
+        selector: Says which ids may be found; None: all.
+        parts: Threads among which the cells are shared out, at most `effort`.
+
+    Returns:
+        Similarities, never rising, and ids; -1 where there are fewer. Shape of both: (1, k).
+    """
+    nearest, cells = index.quantizer.search(query, effort)
+
+    def search(part: int) -> tuple[FloatArray, IntArray]:
+        mine = np.ascontiguousarray(cells[:, part::parts])
+        return _search_given(index, query, k, mine, np.ascontiguousarray(nearest[:, part::parts]), selector)
+
+    found = list(_threads().map(search, range(parts)))
+    values = np.concatenate([part[0] for part in found], axis=1)
+    ids = np.concatenate([part[1] for part in found], axis=1)
+    order = np.argsort(-values, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(values, order, axis=1), np.take_along_axis(ids, order, axis=1)
+
+
+def _search_given(
+    index: Any, query: FloatArray, k: int, cells: IntArray, nearest: FloatArray, selector: Any
+) -> tuple[FloatArray, IntArray]:
+    """Search the given cells. The method for arrays takes no selector, so faiss is given their places."""
+    faiss = load_faiss()
+    parameters = faiss.SearchParametersIVF(sel=selector, nprobe=cells.shape[1])
+    values, ids = np.empty((1, k), np.float32), np.empty((1, k), np.int64)
+    index.search_preassigned_c(
+        1,
+        faiss.swig_ptr(query),
+        k,
+        *(faiss.swig_ptr(array) for array in (cells, nearest, values, ids)),
+        False,
+        parameters,
+    )
+    return values, ids
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """The threads of this process that search; each lets faiss use no further ones."""
+    start = load_faiss().omp_set_num_threads
+    return ThreadPoolExecutor(_num_threads(), "genret-vectors", initializer=start, initargs=(1,))
+
+
+def _num_threads() -> int:
+    return min(len(os.sched_getaffinity(0)), _MOST_THREADS)

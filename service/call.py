@@ -1,0 +1,130 @@
+"""Describes one call: its id, its deadline, and the scope in which its code runs.
+
+The scope is a context variable. Whatever takes calls off a wire sets it (the gRPC interceptor, the HTTP
+gateway); log formatters, the methods' `Call` and whoever notes findings about the call read it. Tasks that
+a call starts inherit it.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from decoding.cancellation import CancelToken
+
+REQUEST_ID_KEY = "x-request-id"
+_CLIENT_ID = re.compile(r"[A-Za-z0-9._:/-]{1,128}")
+
+
+def sane_request_id(sent: str) -> str:
+    """Return the client's own id of a request, or a new one for what is no sane id."""
+    return sent if _CLIENT_ID.fullmatch(sent) else uuid.uuid4().hex
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What every method needs to know of the call it serves.
+
+    Attributes:
+        request_id: The client's own, when it sent a sane one, or a new one.
+        arrived: `time.monotonic()` at arrival, seconds.
+        deadline: `time.monotonic()` after which the answer is worth nothing, seconds.
+    """
+
+    request_id: str
+    arrived: float
+    deadline: float
+
+    @classmethod
+    def begin(cls, request_id: str, remaining: float | None, max_seconds: float) -> Call:
+        """Return the call that begins now.
+
+        Args:
+            request_id: As the client sent it; what is none is replaced.
+            remaining: Seconds the client waits, None for any time.
+            max_seconds: Seconds the server allows.
+        """
+        now = time.monotonic()
+        seconds = max_seconds if remaining is None else min(remaining, max_seconds)
+        return cls(sane_request_id(request_id), now, now + seconds)
+
+    def cancel_token(self) -> CancelToken:
+        """Return a token that decoding polls on behalf of this call."""
+        return CancelToken(deadline=self.deadline)
+
+    def elapsed_ms(self) -> float:
+        """Return the time since arrival, milliseconds."""
+        return (time.monotonic() - self.arrived) * 1000
+
+
+Attribute = str | int | float
+
+
+class CallSpan(Protocol):
+    """The part of a trace's span that a call's scope needs; see `service.observability.tracing`."""
+
+    def stage(self, name: str, begin_s: float, end_s: float, attributes: Mapping[str, Attribute]) -> None:
+        """Add a finished child span.
+
+        Args:
+            name: Of the stage.
+            begin_s: `time.monotonic()` at its begin, seconds.
+            end_s: `time.monotonic()` at its end, seconds.
+            attributes: What is known of it.
+        """
+
+
+@dataclass(slots=True, eq=False)
+class CallScope:
+    """What is known of a call while it runs.
+
+    Attributes:
+        request_id: Its id.
+        method: Its method, as metrics call it.
+        peer: The client's address without port; empty when unknown.
+        index: Name of the index that answered; empty before, or with several.
+        version: Version of that index.
+        begun: `time.monotonic()` at arrival, seconds.
+        answered: `time.monotonic()` when the last answer came back from a device; None before.
+        num_answers: Answers that came back from devices.
+        span: The call's span; None without tracing.
+    """
+
+    request_id: str
+    method: str
+    peer: str = ""
+    index: str = ""
+    version: str = ""
+    begun: float = field(default_factory=time.monotonic)
+    answered: float | None = None
+    num_answers: int = 0
+    span: CallSpan | None = None
+
+
+_CURRENT: ContextVar[CallScope | None] = ContextVar("genret_call", default=None)
+
+
+def enter(scope: CallScope) -> None:
+    """Make `scope` that of the running task, to its end. For tasks that serve one call each."""
+    _CURRENT.set(scope)
+
+
+@contextmanager
+def entered(scope: CallScope) -> Iterator[CallScope]:
+    """Make `scope` that of the block."""
+    token = _CURRENT.set(scope)
+    try:
+        yield scope
+    finally:
+        _CURRENT.reset(token)
+
+
+def current_scope() -> CallScope | None:
+    """Return the scope of the call that the running code belongs to; None outside of calls."""
+    return _CURRENT.get()

@@ -1,0 +1,149 @@
+"""How a client connects, and what it says with every call."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypedDict
+
+from retrieval.errors import InputError
+from service.call import REQUEST_ID_KEY
+from service.configuration.server_config import check_address, is_loopback
+
+# A reply of 256 queries with 1,000 candidates each passes gRPC's default of 4 MiB by far.
+_MAX_REPLY_BYTES = 256 * 2**20
+# Servers of gRPC close connections that are pinged more often than they allow; ours allows this.
+MIN_KEEPALIVE_S = 10.0
+_METADATA_NAME = re.compile(r"[a-z0-9._-]+")
+_OWN_METADATA = ("authorization", REQUEST_ID_KEY)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """How a client connects.
+
+    Attributes:
+        timeout_s: Deadline of a call that names none of its own, seconds. Streams have none unless they name
+            one.
+        tls: Encrypt, and trust the authorities that gRPC brings along. Any of the next four implies it.
+        tls_ca: PEM file with the authorities to trust instead.
+        tls_certificate: PEM file with the client's own certificate chain, for a server that asks for one.
+        tls_key: PEM file with its private key.
+        tls_server_name: Name that the server's certificate must have, where it is not that of the address.
+        token: Bearer token that is sent with every call.
+        insecure: Allow the token in plaintext beyond loopback.
+        gzip: Compress requests; only servers with `limits.accept_gzip` take them.
+        keepalive_s: Ping the connection when nothing was heard for so long, so that a dead one is noticed,
+            seconds, at least 10; None: never.
+        max_reply_bytes: Largest reply accepted, bytes.
+        metadata: Further names and values sent with every call, for what stands between: a proxy of Ray Serve
+            finds the application by `application`.
+
+    Raises:
+        InputError: an option is out of range, or does not fit another.
+    """
+
+    timeout_s: float = 60.0
+    tls: bool = False
+    tls_ca: Path | None = None
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    tls_server_name: str | None = None
+    token: str | None = field(default=None, repr=False)
+    insecure: bool = False
+    gzip: bool = False
+    keepalive_s: float | None = None
+    max_reply_bytes: int = _MAX_REPLY_BYTES
+    metadata: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.timeout_s) and self.timeout_s > 0):
+            raise InputError("timeout_s", f"must be a positive number of seconds, got {self.timeout_s!r}")
+        if self.tls_certificate is not None and self.tls_key is None:
+            raise InputError("tls_key", "must be given with the certificate")
+        if self.tls_key is not None and self.tls_certificate is None:
+            raise InputError("tls_certificate", "must be given with its key")
+        if self.tls_server_name == "":
+            raise InputError("tls_server_name", "must not be empty")
+        if self.token is not None and not _is_token(self.token):
+            raise InputError("token", "must be printable ASCII without blanks, and not empty")
+        keepalive = self.keepalive_s
+        if keepalive is not None and not (math.isfinite(keepalive) and keepalive >= MIN_KEEPALIVE_S):
+            raise InputError(
+                "keepalive_s", f"must be at least {MIN_KEEPALIVE_S:g} seconds, got {keepalive!r}"
+            )
+        if not 1024 <= self.max_reply_bytes <= 2**31 - 1:
+            raise InputError(
+                "max_reply_bytes", f"must be in [1024, 2147483647], got {self.max_reply_bytes!r}"
+            )
+
+        for name, value in self.metadata:
+            _check_metadata(name, value)
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether the connection is encrypted."""
+        own = (self.tls_ca, self.tls_certificate, self.tls_server_name)
+        return self.tls or any(option is not None for option in own)
+
+    def check(self, address: str) -> None:
+        """Refuse an address that cannot be called, or not with these options.
+
+        Raises:
+            InputError: it is not `host:port`, or the token would be sent in plaintext over a network.
+        """
+        check_address(address)
+        host = address.rpartition(":")[0].strip("[]")
+        if self.token is not None and not (self.encrypted or self.insecure or is_loopback(host)):
+            raise InputError(
+                "token",
+                f"{host!r} is another machine and the connection is not encrypted: anybody on the way could "
+                "read the token; use TLS, or allow it with insecure",
+            )
+
+
+def _is_token(text: str) -> bool:
+    return bool(text) and text.isascii() and text.isprintable() and " " not in text
+
+
+def _check_metadata(name: str, value: str) -> None:
+    if _METADATA_NAME.fullmatch(name) is None or name.startswith("grpc-") or name.endswith("-bin"):
+        raise InputError(
+            "metadata",
+            "a name is made of a-z 0-9 . _ -, does not begin with grpc- and does not end with -bin, "
+            f"got {name!r}",
+        )
+    if name in _OWN_METADATA:
+        raise InputError("metadata", f"{name!r} is sent by the client itself")
+    if not (value.isascii() and value.isprintable() and value == value.strip()):
+        raise InputError("metadata", f"the value of {name!r} must be printable ASCII without outer blanks")
+
+
+class OptionChanges(TypedDict, total=False):
+    """Attributes of `ClientOptions`, which says what they mean and checks them."""
+
+    timeout_s: float
+    tls: bool
+    tls_ca: Path | None
+    tls_certificate: Path | None
+    tls_key: Path | None
+    tls_server_name: str | None
+    token: str | None
+    insecure: bool
+    gzip: bool
+    keepalive_s: float | None
+    max_reply_bytes: int
+    metadata: tuple[tuple[str, str], ...]
+
+
+class CallOptions(TypedDict, total=False):
+    """What a single call may say.
+
+    timeout_s: its deadline, seconds; None or left out: the client's.
+    request_id: its name in the server's log, 1 to 128 of A-Z a-z 0-9 . _ : / -; left out: a new one.
+    """
+
+    timeout_s: float | None
+    request_id: str

@@ -1,0 +1,201 @@
+"""Builds the ASGI application: the API as JSON over HTTP, its OpenAPI document, and the explorer page.
+
+The page is a few files, read once, that may fetch nothing from elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grpc import StatusCode
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from service.configuration.server_config import ServerConfig
+from service.gateway.endpoints import ENDPOINTS, Endpoint, Gate, Handler, finished, unary
+from service.gateway.http_calls import HttpError, begin_call, error_response
+from service.gateway.http_server import Parting
+from service.gateway.streams import stream
+from service.methods import IndexMethods, RetrievalMethods
+from service.observability.metrics import Metrics, monitoring_app
+from service.observability.observations import CallObserver
+from service.observability.tracing import Tracing
+from service.security.authority import Authority
+from service.security.bearer_tokens import Scope
+from service.serving.readiness import Readiness
+
+OPENAPI_FILE = Path(__file__).parent / "openapi.json"
+
+
+def make_app(
+    retrieval: RetrievalMethods,
+    indexes: IndexMethods,
+    readiness: Readiness,
+    authority: Authority | None,
+    metrics: Metrics,
+    config: ServerConfig,
+    tracing: Tracing | None = None,
+) -> Starlette:
+    """Return the application that serves the API over HTTP.
+
+    Args:
+        retrieval: The methods of RetrievalService.
+        indexes: The methods of IndexService.
+        readiness: What /readyz says; connections are not kept while it drains.
+        authority: Who may call; None: everybody.
+        metrics: Where calls are counted, and what /metrics shows.
+        config: Limits, what is logged, and whether the explorer page is served.
+        tracing: Where spans go; None: there are none.
+    """
+    observer = CallObserver(metrics, config.log, tracing)
+    gate = Gate(authority, observer, config.max_request_seconds, config.max_request_bytes)
+    services: dict[str, Any] = {"RetrievalService": retrieval, "IndexService": indexes}
+    routes = [
+        _route(endpoint, services[endpoint.service], gate)
+        for endpoint in ENDPOINTS
+        if hasattr(services[endpoint.service], _snake(endpoint.method))
+    ]
+    document = StaticFile.of(OPENAPI_FILE.read_bytes(), "application/json")
+    routes += [file_route("/openapi.json", document), *_watching(metrics, readiness, gate)]
+    if config.http.explorer:
+        routes += page_routes(read_files(STATIC_DIRECTORY))
+    parting = Middleware(Parting, readiness=readiness)
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _refused}, middleware=[parting])
+    # A path with a slash too many is another one: a redirect would go wherever the Host header says.
+    app.router.redirect_slashes = False
+    return app
+
+
+def _route(endpoint: Endpoint, methods: object, gate: Gate) -> Route:
+    method = getattr(methods, _snake(endpoint.method))
+    # Names of indexes may hold slashes.
+    path = endpoint.path.replace("{name}", "{name:path}")
+    handler = (stream if endpoint.is_stream else unary)(endpoint, method, gate)
+    return Route(path, handler, methods=[endpoint.verb])
+
+
+def _snake(name: str) -> str:
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).removeprefix("_")
+
+
+def _watching(metrics: Metrics, readiness: Readiness, gate: Gate) -> list[Route]:
+    """Return what machines watch; here, unlike on a port of its own, /metrics asks for a token."""
+    found = {r.path: r.endpoint for r in monitoring_app(metrics, readiness).routes if isinstance(r, Route)}
+    return [
+        Route("/livez", found["/livez"]),
+        Route("/readyz", found["/readyz"]),
+        Route("/metrics", _guarded(found["/metrics"], gate)),
+    ]
+
+
+def _guarded(handler: Handler, gate: Gate) -> Handler:
+    async def serve(request: Request) -> Response:
+        try:
+            gate.authorize(request, Scope.READ)
+        except Exception as error:
+            request_id = begin_call(request, gate.max_seconds).request_id
+            return finished(error_response(error, request_id)[0], request_id)
+        return await handler(request)
+
+    return serve
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    """Answer what no route takes."""
+    if not isinstance(error, HTTPException):
+        raise error
+    path = request.url.path[:200]
+    if error.status_code == 405:
+        text = f"{request.method[:20]} is not what {path} takes"
+        refusal = HttpError(405, StatusCode.UNIMPLEMENTED, text, error.headers)
+    else:
+        refusal = HttpError(404, StatusCode.NOT_FOUND, f"there is nothing at {path}")
+    request_id = begin_call(request, 1.0).request_id
+    return finished(error_response(refusal, request_id)[0], request_id)
+
+
+STATIC_DIRECTORY = Path(__file__).parent / "static"
+_PAGE = "index.html"
+# By suffix what a file is. Others are not served.
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".ico": "image/x-icon",
+}
+_HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-cache",  # ask every time; the ETag says that nothing changed
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StaticFile:
+    """One file as it is sent.
+
+    Attributes:
+        body: Its bytes.
+        kind: Its content type.
+        etag: Digest of its bytes, in quotes.
+    """
+
+    body: bytes
+    kind: str
+    etag: str
+
+    @classmethod
+    def of(cls, body: bytes, kind: str) -> StaticFile:
+        """Return the file with these bytes."""
+        return cls(body, kind, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+
+    def response(self, request: Request) -> Response:
+        """Return the file, or that the client has it already."""
+        headers = {**_HEADERS, "etag": self.etag}
+        known = [
+            tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")
+        ]
+        if self.etag in known or "*" in known:
+            return Response(status_code=304, headers=headers)
+        return Response(self.body, headers={**headers, "content-type": self.kind})
+
+
+def read_files(directory: Path) -> Mapping[str, StaticFile]:
+    """Return the files of a directory by name; none where there is no directory."""
+    if not directory.is_dir():
+        return {}
+    return {
+        path.name: StaticFile.of(path.read_bytes(), _TYPES[path.suffix])
+        for path in sorted(directory.iterdir())
+        if path.is_file() and path.suffix in _TYPES
+    }
+
+
+def page_routes(files: Mapping[str, StaticFile]) -> list[Route]:
+    """Return `/` for the page, and a path for each file it is made of."""
+    return [file_route("/" if name == _PAGE else f"/{name}", file) for name, file in files.items()]
+
+
+def file_route(path: str, file: StaticFile) -> Route:
+    """Return a route that serves one file."""
+
+    async def serve(request: Request) -> Response:
+        return file.response(request)
+
+    return Route(path, serve)

@@ -1,0 +1,261 @@
+"""Reads one HTTP request as a call of the API and writes its reply; watches for a client that leaves.
+
+Holds the one table of HTTP statuses: which status a failure has, and the body that tells of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from typing import Any, ParamSpec, TypeVar
+
+from google.protobuf.message import Message
+from grpc import StatusCode
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from decoding.errors import DeadlineExceededError, DecodingCancelledError
+from retrieval.errors import InputError
+from service.call import REQUEST_ID_KEY, Call
+from service.methods import logged_failure
+from service.status import Failure, RetryAfter
+from service.wire.json import json_bytes, message_from_json, message_to_dict, message_to_json
+from service.wire.rpc_status import failure_to_proto
+
+TIMEOUT_KEY = "x-request-timeout-seconds"
+JSON_TYPE = "application/json"
+# Above this, JSON is read and written off the event loop: a megabyte takes some tens of milliseconds.
+_INLINE_BYTES = 32 * 1024
+# How long a client may take to send a body that is announced, seconds.
+_BODY_SECONDS = 30.0
+# How long the rest of a refused body is read and thrown away, so that the client sees why, seconds.
+_DISCARD_SECONDS = 2.0
+# As in JSON; Python's own reading takes more.
+_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?", re.ASCII)
+M = TypeVar("M", bound=Message)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def begin_call(request: Request, max_seconds: float) -> Call:
+    """Return the call a request begins, before its own deadline is looked at."""
+    return Call.begin(request.headers.get(REQUEST_ID_KEY, ""), None, max_seconds)
+
+
+def with_deadline(call: Call, request: Request) -> Call:
+    """Return the call with the deadline the client asks for.
+
+    Raises:
+        InputError: the header is no positive number.
+    """
+    sent = request.headers.get(TIMEOUT_KEY)
+    if sent is None:
+        return call
+    seconds = float(sent) if _NUMBER.fullmatch(sent) else 0.0
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise InputError(TIMEOUT_KEY, f"must be a number of seconds above 0, got {sent[:100]!r}")
+    return replace(call, deadline=min(call.deadline, call.arrived + seconds))
+
+
+async def read_message(request: Request, message: M, max_bytes: int, may_be_empty: bool) -> M:
+    """Fill a message from the body of a request.
+
+    Args:
+        request: Whose body is read.
+        message: An empty message of the type that is expected.
+        max_bytes: Largest body that is read.
+        may_be_empty: Whether no body at all means a message without fields.
+
+    Raises:
+        HttpError: the body is too large, too slow, or not declared as JSON.
+        MalformedMessageError, InputError: see `message_from_json`.
+        DecodingCancelledError: the client left.
+    """
+    if may_be_empty and not _has_body(request):
+        return message
+    check_type(request, JSON_TYPE)
+    try:
+        async with asyncio.timeout(_BODY_SECONDS):
+            body = await _read_body(request, max_bytes)
+    except TimeoutError:
+        text = f"the body did not arrive within {_BODY_SECONDS:.0f} s"
+        raise HttpError(408, StatusCode.DEADLINE_EXCEEDED, text, {"connection": "close"}) from None
+    except ClientDisconnect:
+        raise DecodingCancelledError("the client left") from None
+    if not body and may_be_empty:
+        return message
+    return await off_the_loop(len(body), message_from_json, body, message)
+
+
+async def write_message(message: Message) -> bytes:
+    """Return the body of a reply."""
+    return await off_the_loop(message.ByteSize(), message_to_json, message)
+
+
+async def off_the_loop(size: int, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Return what `work` returns, which takes time in proportion to `size` bytes.
+
+    What is small is done at once, the rest in a thread: the event loop is everybody's.
+    """
+    if size > _INLINE_BYTES:
+        return await asyncio.to_thread(work, *args, **kwargs)
+    return work(*args, **kwargs)
+
+
+async def attended(request: Request, work: Coroutine[Any, Any, R], deadline: float) -> R:
+    """Wait for `work`, as long as there is somebody who waits for it.
+
+    Args:
+        request: Whose body has been read.
+        work: Cancelled when the client leaves or the time is over.
+        deadline: `time.monotonic()` after which the answer is worth nothing, seconds.
+
+    Raises:
+        DecodingCancelledError: the client left.
+        DeadlineExceededError: the time is over.
+    """
+    working = asyncio.create_task(work)
+    leaving = asyncio.create_task(until_gone(request))
+    try:
+        await asyncio.wait(
+            {working, leaving},
+            timeout=None if math.isinf(deadline) else max(0.0, deadline - time.monotonic()),
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        if working.done():
+            return working.result()
+        if leaving.done():
+            raise DecodingCancelledError("the client left")
+        raise DeadlineExceededError("the deadline passed")
+    finally:
+        working.cancel()
+        leaving.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def until_gone(request: Request) -> None:
+    """Return when the client of a request, whose body has been read, has left."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _has_body(request: Request) -> bool:
+    return "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"
+
+
+async def _read_body(request: Request, max_bytes: int) -> bytes:
+    announced = request.headers.get("content-length", "")
+    too_large = announced.isdigit() and int(announced) > max_bytes
+    chunks: list[bytes] = []
+    size = 0
+    if not too_large:
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > max_bytes:
+                too_large = True
+                break
+            chunks.append(chunk)
+    if too_large:
+        await _discard(request)
+        text = f"the body is larger than {max_bytes} bytes"
+        raise HttpError(413, StatusCode.INVALID_ARGUMENT, text, {"connection": "close"})
+    return b"".join(chunks)
+
+
+async def _discard(request: Request) -> None:
+    """Read what is left of a body, for a while: who is cut off while sending sees no reply."""
+    try:
+        async with asyncio.timeout(_DISCARD_SECONDS):
+            while (await request.receive()).get("more_body", False):
+                pass
+    except TimeoutError:
+        return
+
+
+def check_type(request: Request, expected: str) -> None:
+    """Refuse a body that is not declared to be of the expected type, in UTF-8 and not compressed.
+
+    Raises:
+        HttpError: it is not.
+    """
+    kind, _, parameters = request.headers.get("content-type", "").partition(";")
+    name, _, charset = parameters.strip().lower().partition("=")
+    is_utf8 = not name or (name == "charset" and charset.strip('"') == "utf-8")
+    if kind.strip().lower() != expected or not is_utf8:
+        raise HttpError(415, StatusCode.INVALID_ARGUMENT, f"the content-type must be {expected}, in UTF-8")
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise HttpError(415, StatusCode.INVALID_ARGUMENT, "the body must not be compressed")
+
+
+# As google.rpc.Code maps them; 499 is nginx's "client closed request".
+HTTP_STATUS: dict[StatusCode, int] = {
+    StatusCode.CANCELLED: 499,
+    StatusCode.INVALID_ARGUMENT: 400,
+    StatusCode.FAILED_PRECONDITION: 400,
+    StatusCode.UNAUTHENTICATED: 401,
+    StatusCode.PERMISSION_DENIED: 403,
+    StatusCode.NOT_FOUND: 404,
+    StatusCode.RESOURCE_EXHAUSTED: 429,
+    StatusCode.INTERNAL: 500,
+    StatusCode.DATA_LOSS: 500,
+    StatusCode.UNIMPLEMENTED: 501,
+    StatusCode.UNAVAILABLE: 503,
+    StatusCode.DEADLINE_EXCEEDED: 504,
+}
+
+
+class HttpError(Exception):
+    """A request that HTTP itself refuses, before any method is asked.
+
+    Args:
+        http_status: Status of the reply.
+        code: What the failure is called in its body.
+        message: Why.
+        headers: Further headers of the reply.
+    """
+
+    def __init__(
+        self, http_status: int, code: StatusCode, message: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.http_status = http_status
+        self.code = code
+        self.message = message
+        self.headers = dict(headers or {})
+
+
+def code_of(error: Exception, request_id: str) -> tuple[Failure, int, dict[str, str]]:
+    """Return the failure of `error`, its HTTP status and further headers; a bug is logged."""
+    if isinstance(error, HttpError):
+        return Failure(error.code, error.message), error.http_status, error.headers
+    failure = logged_failure(error, request_id)
+    headers: dict[str, str] = {}
+    if failure.code is StatusCode.UNAUTHENTICATED:
+        headers["www-authenticate"] = 'Bearer realm="genret"'
+    for detail in failure.details:
+        if isinstance(detail, RetryAfter):
+            headers["retry-after"] = str(max(1, math.ceil(detail.seconds)))  # whole seconds in HTTP
+    return failure, HTTP_STATUS.get(failure.code, 500), headers
+
+
+def failure_body(failure: Failure, http_status: int) -> bytes:
+    """Return the body of a reply that fails."""
+    status = message_to_dict(failure_to_proto(failure), defaults=False)
+    error = {
+        "code": http_status,
+        "status": failure.code.name,
+        "message": status.get("message", ""),
+        "details": status.get("details", []),
+    }
+    return json_bytes({"error": error})
+
+
+def error_response(error: Exception, request_id: str) -> tuple[Response, StatusCode]:
+    """Return the reply to a request that fails, and the status its failure has in gRPC."""
+    failure, http_status, headers = code_of(error, request_id)
+    body = failure_body(failure, http_status)
+    return Response(body, http_status, headers, media_type="application/json"), failure.code

@@ -1,0 +1,538 @@
+"""Makes the OpenAPI document of the HTTP API from the `.proto`: messages, comments, endpoints, failures.
+
+    python -m service.gateway.openapi [--proto DIR] [--out FILE]
+
+writes the checked-in document again. Messages become JSON Schemas of what `service.wire.json` reads and
+writes. What fields may hold beyond their types stands here; the server enforces it, and a test compares.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+
+from service.gateway.endpoints import ENDPOINTS, NDJSON_TYPE, Endpoint
+from service.pb.descriptors import descriptor_set
+from service.wire.json import INTEGER_RANGES, WIDE_INTEGERS
+
+_TITLE = "genret"
+_DESCRIPTION = """Generative retrieval: a language model writes the answer, and only titles of the catalogue \
+can be written.
+
+The same methods as `genret.v1` over gRPC. Requests are read strictly: unknown and repeated fields are \
+refused; names may be in snake case or camel case; null is a field that is not set. In replies names are in \
+snake case, 64-bit integers are strings, and what is zero or empty is written, too, unless the difference \
+between zero and nothing matters: such fields are left out when they are not set."""
+_HEADERS = {
+    "X-Request-Id": {
+        "description": "The request's id: as it was sent, or a new one.",
+        "required": True,
+        "schema": {"type": "string"},
+    }
+}
+_PARAMETERS: dict[str, Any] = {
+    "RequestId": {
+        "name": "X-Request-Id",
+        "in": "header",
+        "description": "An id of the client's for the request, at most 128 of the characters A-Z a-z 0-9 . _ "
+        ": / -; comes back with the reply and stands in logs. Anything else is replaced by a new one.",
+        "schema": {"type": "string"},
+    },
+    "TimeoutSeconds": {
+        "name": "X-Request-Timeout-Seconds",
+        "in": "header",
+        "description": "How long the client waits, seconds; the server may allow less.",
+        "schema": {"type": "number", "exclusiveMinimum": 0},
+    },
+}
+_EXAMPLES: dict[str, Any] = {
+    "Retrieve": {"query": "capital of Bavaria", "k": 3},
+    "BatchRetrieve": {
+        "requests": [{"query": "capital of Bavaria"}, {"query": "river through Cairo", "k": 1}]
+    },
+    "Link": {"mentions": [{"mention": "Paris", "left": "The Louvre is in ", "right": "."}]},
+    "Answer": {
+        "query": "capital of Bavaria",
+        "schema_json": '{"type": "object", "properties": {"title": {"type": "string", '
+        '"x-genret-index": "titles"}}, "required": ["title"]}',
+    },
+    "Score": {"query": "capital of Bavaria", "titles": ["Munich", "Nuremberg", "Bavaria"]},
+}
+
+
+def openapi_document(descriptors: bytes, version: str) -> dict[str, Any]:
+    """Return the document.
+
+    Args:
+        descriptors: A serialised FileDescriptorSet of the API, with its comments.
+        version: Of the API.
+    """
+    comments = comments_of(descriptors)
+    schemas = Schemas(comments)
+    paths: dict[str, dict[str, Any]] = {}
+    for endpoint in ENDPOINTS:
+        operation = _operation(endpoint, schemas, comments)
+        paths.setdefault(endpoint.path, {})[endpoint.verb.lower()] = operation
+    services = {endpoint.service: endpoint.descriptor.containing_service for endpoint in ENDPOINTS}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": _TITLE,
+            "version": version,
+            "description": _DESCRIPTION,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "security": [{"bearer": []}, {}],
+        "tags": [{"name": n, "description": comments.get(s.full_name, "")} for n, s in services.items()],
+        "paths": paths,
+        "components": {
+            "schemas": dict(sorted({**schemas.components, **ERROR_SCHEMAS}.items())),
+            "responses": failure_responses(_HEADERS),
+            "parameters": _PARAMETERS,
+            "securitySchemes": {
+                "bearer": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "Needed where the server has tokens. Reloading needs one of scope admin.",
+                }
+            },
+        },
+    }
+
+
+def _operation(endpoint: Endpoint, schemas: Schemas, comments: Mapping[str, str]) -> dict[str, Any]:
+    method = endpoint.descriptor
+    text = comments.get(method.full_name, "")
+    in_path = re.findall(r"\{(\w+)\}", endpoint.path)
+    operation: dict[str, Any] = {
+        "operationId": endpoint.method,
+        "tags": [endpoint.service],
+        "summary": text.split(". ")[0].rstrip("."),
+        "description": text,
+        "parameters": [_path_parameter(endpoint, name, comments) for name in in_path]
+        + [{"$ref": f"#/components/parameters/{name}"} for name in _PARAMETERS],
+        "responses": {"200": _reply(endpoint, schemas), **failures_of(endpoint)},
+    }
+    if endpoint.has_body:
+        operation["requestBody"] = _body(endpoint, schemas, in_path)
+    return operation
+
+
+def _body(endpoint: Endpoint, schemas: Schemas, in_path: list[str]) -> dict[str, Any]:
+    media: dict[str, Any] = {"schema": schemas.request(endpoint.descriptor.input_type, in_path)}
+    if example := _EXAMPLES.get(endpoint.method):
+        media["example"] = example
+    body = {"required": not in_path, "content": {_media_type(endpoint): media}}
+    if endpoint.is_stream:
+        body["description"] = "One JSON object a line."
+    return body
+
+
+def _reply(endpoint: Endpoint, schemas: Schemas) -> dict[str, Any]:
+    schema: Schema = schemas.response(endpoint.descriptor.output_type)
+    text = "The answers, one JSON object a line." if endpoint.is_stream else "The answer."
+    return {"description": text, "headers": _HEADERS, "content": {_media_type(endpoint): {"schema": schema}}}
+
+
+def _media_type(endpoint: Endpoint) -> str:
+    return NDJSON_TYPE if endpoint.is_stream else "application/json"
+
+
+def _path_parameter(endpoint: Endpoint, name: str, comments: Mapping[str, str]) -> dict[str, Any]:
+    text = comments.get(f"{endpoint.descriptor.input_type.full_name}.{name}", "")
+    schema = {"type": "string", "minLength": 1}
+    return {"name": name, "in": "path", "required": True, "description": text, "schema": schema}
+
+
+Schema = dict[str, Any]
+_DIGITS = {"type": "string", "pattern": "^-?[0-9]{1,20}$"}
+# Messages with a JSON form of their own.
+_KNOWN: Mapping[str, Schema] = {
+    "google.protobuf.Timestamp": {"type": "string", "format": "date-time"},
+    "google.protobuf.Any": {"$ref": "#/components/schemas/ErrorDetail"},
+}
+NUMBER = "Number"
+NUMBER_SCHEMA: Schema = {
+    "description": "A number; JSON has none for infinities and for what is no number, which are strings.",
+    "anyOf": [{"type": "number"}, {"type": "string", "enum": ["Infinity", "-Infinity", "NaN"]}],
+}
+
+
+class Schemas:
+    """Collects the schemas of messages, each under its name.
+
+    Args:
+        comments: Of the `.proto`, by full name.
+    """
+
+    def __init__(self, comments: Mapping[str, str]) -> None:
+        self._comments = comments
+        self.components: dict[str, Schema] = {NUMBER: NUMBER_SCHEMA}
+
+    def request(self, message: Descriptor, without: Iterable[str] = ()) -> Schema:
+        """Return a reference to what the server reads as `message`, but for some fields."""
+        return self._add(message.name, message, reads=True, without=tuple(without))
+
+    def response(self, message: Descriptor) -> Schema:
+        """Return a reference to what the server writes as `message`."""
+        return self._add(message.name, message, reads=False)
+
+    def _add(self, name: str, message: Descriptor, reads: bool, without: tuple[str, ...] = ()) -> Schema:
+        reference = {"$ref": f"#/components/schemas/{name}"}
+        if name in self.components:
+            return reference
+        schema: Schema = {"type": "object"}
+        self.components[name] = schema  # before its fields, of which one may be of this message
+        if text := self._comments.get(message.full_name):
+            schema["description"] = text
+        fields = [field for field in message.fields if field.name not in without]
+        schema["properties"] = {f.name: self._field(f, reads) for f in fields}
+        if reads:
+            required = [field for field in REQUIRED.get(message.name, ()) if field not in without]
+            schema["additionalProperties"] = False
+        else:
+            required = [field.name for field in fields if not field.has_presence]
+        if required:
+            schema["required"] = required
+        return reference
+
+    def _field(self, field: FieldDescriptor, reads: bool) -> Schema:
+        owner = field.containing_type.name
+        if _is_map(field):
+            value = field.message_type.fields_by_name["value"]
+            schema: Schema = {"type": "object", "additionalProperties": self._value(value, reads)}
+        elif field.is_repeated:
+            schema = {"type": "array", "items": self._value(field, reads)}
+        else:
+            schema = self._value(field, reads)
+        schema = {**schema, **CONSTRAINTS.get(f"{owner}.{field.name}", {})} if reads else dict(schema)
+        if reads and field.name not in REQUIRED.get(owner, ()):
+            schema = _or_null(schema)
+        if text := self._comments.get(f"{field.containing_type.full_name}.{field.name}"):
+            schema["description"] = text
+        return schema
+
+    def _value(self, field: FieldDescriptor, reads: bool) -> Schema:
+        match field.cpp_type:
+            case FieldDescriptor.CPPTYPE_MESSAGE:
+                return self._message(field, reads)
+            case FieldDescriptor.CPPTYPE_ENUM:
+                return self._enum(field.enum_type)
+            case FieldDescriptor.CPPTYPE_STRING:
+                return {"type": "string"}
+            case FieldDescriptor.CPPTYPE_BOOL:
+                return {"type": "boolean"}
+            case FieldDescriptor.CPPTYPE_DOUBLE | FieldDescriptor.CPPTYPE_FLOAT:
+                return {"type": "number"} if reads else {"$ref": f"#/components/schemas/{NUMBER}"}
+            case _:
+                return _integer(field.cpp_type, reads)
+
+    def _message(self, field: FieldDescriptor, reads: bool) -> Schema:
+        message = field.message_type
+        if message.full_name in _KNOWN:
+            return dict(_KNOWN[message.full_name])
+        if f"{field.containing_type.name}.{field.name}" == LINK_OPTIONS_FIELD:
+            return self._add(LINK_OPTIONS, message, reads, NO_LINK_OPTIONS)
+        return self._add(message.name, message, reads)
+
+    def _enum(self, enum: EnumDescriptor) -> Schema:
+        if enum.name not in self.components:
+            schema: Schema = {"type": "string", "enum": [value.name for value in enum.values]}
+            lines = [
+                f"- `{v.name}`: {self._comments.get(f'{enum.full_name}.{v.name}', '')}" for v in enum.values
+            ]
+            schema["description"] = "\n".join([self._comments.get(enum.full_name, ""), "", *lines])
+            self.components[enum.name] = schema
+        return {"$ref": f"#/components/schemas/{enum.name}"}
+
+
+def _integer(cpp_type: int, reads: bool) -> Schema:
+    low, high = INTEGER_RANGES[cpp_type]
+    number = {"type": "integer", "minimum": low, "maximum": high}
+    if cpp_type not in WIDE_INTEGERS:
+        return number
+    if not reads:
+        return dict(_DIGITS)
+    return {"anyOf": [number, dict(_DIGITS)]}
+
+
+def _or_null(schema: Schema) -> Schema:
+    """Return a schema that null fits, too: the JSON form of a field that is not set."""
+    if isinstance(schema.get("type"), str):
+        return {**schema, "type": [schema["type"], "null"]}
+    if "anyOf" in schema:
+        return {**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]}
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def _is_map(field: FieldDescriptor) -> bool:
+    message = field.message_type
+    return message is not None and bool(message.GetOptions().map_entry)
+
+
+_TEMPERATURE = {"minimum": 0.01, "maximum": 100}
+_NOT_BLANK = {"minLength": 1, "pattern": r"\S"}
+_IDS = {"maxItems": 100_000}
+
+# By message and field: keywords of JSON Schema.
+CONSTRAINTS: Mapping[str, Mapping[str, Any]] = {
+    "RetrieveRequest.query": _NOT_BLANK,
+    "RetrieveRequest.k": {"minimum": 1, "maximum": 1000},
+    "RetrieveRequest.beam_size": {"minimum": 1, "maximum": 1000},
+    "RetrieveRequest.num_draws": {"minimum": 1, "maximum": 256},
+    "RetrieveRequest.num_samples": {"minimum": 1, "maximum": 256},
+    "RetrieveRequest.temperature": _TEMPERATURE,
+    "RetrieveRequest.top_m": {"minimum": 1, "maximum": 2**31 - 1},
+    "RetrieveRequest.min_mass": {"minimum": 0, "maximum": 1},
+    "RetrieveRequest.exact_budget": {"minimum": 0, "maximum": 1_000_000},
+    "RetrieveRequest.length_penalty": {"minimum": -4, "maximum": 4},
+    "RetrieveRequest.deny_entity_ids": _IDS,
+    "RetrieveRequest.shortlist_size": {"minimum": 1, "maximum": 2000},
+    "RetrieveRequest.vector_weight": {"minimum": 0, "maximum": 1000},
+    "RetrieveRequest.title_weight": {"minimum": 1e-6, "maximum": 1e6},
+    "EntityIds.ids": _IDS,
+    "Mention.mention": _NOT_BLANK,
+    "AnswerRequest.query": _NOT_BLANK,
+    "AnswerRequest.max_tokens": {"minimum": 1, "maximum": 65_536},
+    "AnswerRequest.beam_size": {"minimum": 1, "maximum": 1000},
+    "AnswerRequest.num_draws": {"minimum": 1, "maximum": 256},
+    "AnswerRequest.temperature": _TEMPERATURE,
+    "AnswerRequest.shortlist": {"minimum": 1, "maximum": 1000},
+    "ScoreRequest.query": _NOT_BLANK,
+    "ScoreRequest.titles": {"minItems": 1, "maxItems": 10_000},
+}
+
+# Fields that requests cannot do without.
+REQUIRED: Mapping[str, tuple[str, ...]] = {
+    "RetrieveRequest": ("query",),
+    "Mention": ("mention",),
+    "AnswerRequest": ("query",),
+    "ScoreRequest": ("titles",),
+    "RetrieveStreamRequest": ("request",),
+}
+
+# The options of mentions are those of a query, but for what every mention says itself.
+LINK_OPTIONS = "LinkOptions"
+LINK_OPTIONS_FIELD = "LinkRequest.options"
+NO_LINK_OPTIONS = ("index", "query", "prompt_template")
+
+
+_RETRY = {
+    "Retry-After": {
+        "description": "Seconds after which to try again.",
+        "required": True,
+        "schema": {"type": "string", "pattern": "^[0-9]+$"},
+    }
+}
+_CHALLENGE = {
+    "WWW-Authenticate": {
+        "description": "What kind of token is asked for.",
+        "required": True,
+        "schema": {"type": "string"},
+    }
+}
+# By status: its name among the components, when it comes, and headers of its own.
+_FAILURES: dict[int, tuple[str, str, dict[str, Any]]] = {
+    400: (
+        "BadRequest",
+        "INVALID_ARGUMENT: the body is no JSON of the request's form, or a field is out of range; details "
+        "name the field. FAILED_PRECONDITION: the index or the model cannot do what is asked.",
+        {},
+    ),
+    401: ("Unauthenticated", "UNAUTHENTICATED: no bearer token, or an unknown one.", _CHALLENGE),
+    403: ("PermissionDenied", "PERMISSION_DENIED: the token does not allow this.", {}),
+    404: ("NotFound", "NOT_FOUND: no index of that name is served.", {}),
+    408: ("RequestTimeout", "DEADLINE_EXCEEDED: the body did not arrive in time.", {}),
+    413: ("ContentTooLarge", "INVALID_ARGUMENT: the body is larger than the server allows.", {}),
+    415: ("UnsupportedMediaType", "INVALID_ARGUMENT: the body is not declared as JSON.", {}),
+    429: ("ResourceExhausted", "RESOURCE_EXHAUSTED: the queue or the memory is full.", _RETRY),
+    499: ("Cancelled", "CANCELLED: the client left; nobody sees this but the server's metrics.", {}),
+    500: (
+        "Internal",
+        "INTERNAL: a bug; the message has a request id and nothing else. DATA_LOSS: an index is corrupt.",
+        {},
+    ),
+    503: ("Unavailable", "UNAVAILABLE: the server is warming up or shutting down.", _RETRY),
+    504: (
+        "DeadlineExceeded",
+        "DEADLINE_EXCEEDED: the time is over, or would be before the request's turn.",
+        {},
+    ),
+}
+_BODY_ONLY = {408, 413, 415}
+
+ERROR_SCHEMAS: dict[str, Any] = {
+    "Error": {
+        "type": "object",
+        "description": "Why a request failed.",
+        "required": ["error"],
+        "properties": {
+            "error": {
+                "type": "object",
+                "required": ["code", "status", "message", "details"],
+                "properties": {
+                    "code": {"type": "integer", "description": "The status of HTTP."},
+                    "status": {
+                        "type": "string",
+                        "description": "Name of the status of gRPC, which is finer, as in INVALID_ARGUMENT.",
+                    },
+                    "message": {"type": "string", "description": "For people."},
+                    "details": {
+                        "type": "array",
+                        "description": "For programs.",
+                        "items": {"$ref": "#/components/schemas/ErrorDetail"},
+                    },
+                },
+            }
+        },
+    },
+    "ErrorDetail": {
+        "type": "object",
+        "description": "One of google.rpc's details: BadRequest with the fields that are wrong, ResourceInfo "
+        "with what was not found, PreconditionFailure, ErrorInfo with a reason as QUEUE_FULL, RetryInfo with "
+        "the delay after which to try again.",
+        "required": ["@type"],
+        "properties": {
+            "@type": {
+                "type": "string",
+                "description": "type.googleapis.com/ and the full name of the message.",
+            },
+            "field_violations": {
+                "type": "array",
+                "description": "BadRequest: which fields are wrong.",
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "field": {"type": "string", "description": "Path of the field, as requests[3].k."},
+                        "description": {"type": "string", "description": "What is wrong with it."},
+                    },
+                },
+            },
+            "reason": {"type": "string", "description": "ErrorInfo: why, in one word."},
+            "retry_delay": {"type": "string", "description": "RetryInfo: seconds, as 1.5s."},
+            "resource_type": {"type": "string", "description": "ResourceInfo: what was not found."},
+            "resource_name": {"type": "string", "description": "ResourceInfo: its name."},
+            "description": {"type": "string", "description": "ResourceInfo: what is wrong with it."},
+            "violations": {
+                "type": "array",
+                "description": "PreconditionFailure: what is not as it must be.",
+                "items": {"type": "object"},
+            },
+        },
+    },
+}
+
+
+def failures_of(endpoint: Endpoint) -> dict[str, Any]:
+    """Return references to the failures that a method may have, by status."""
+    return {
+        str(status): {"$ref": f"#/components/responses/{name}"}
+        for status, (name, _, _) in _FAILURES.items()
+        if endpoint.has_body or status not in _BODY_ONLY
+    }
+
+
+def failure_responses(headers: dict[str, Any]) -> dict[str, Any]:
+    """Return the components for every failure.
+
+    Args:
+        headers: Those that every reply has.
+    """
+    content = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    return {
+        name: {"description": text, "headers": {**headers, **own}, "content": content}
+        for name, text, own in _FAILURES.values()
+    }
+
+
+# Numbers of fields of the messages of descriptor.proto, of which paths of source information are made.
+_FILE_MESSAGE, _FILE_ENUM, _FILE_SERVICE = 4, 5, 6
+_MESSAGE_FIELD, _MESSAGE_MESSAGE, _MESSAGE_ENUM = 2, 3, 4
+_ENUM_VALUE, _SERVICE_METHOD = 2, 2
+_SourcePath = tuple[int, ...]
+
+
+def comments_of(raw: bytes) -> dict[str, str]:
+    """Return the comments before messages, fields, enums, values, services and methods, as paragraphs.
+
+    Args:
+        raw: A serialised FileDescriptorSet with source information. Values of enums go by the enum's full
+            name and their own: `genret.v1.FinishReason.FINISH_REASON_OK`.
+    """
+    found: dict[str, str] = {}
+    for file in FileDescriptorSet.FromString(raw).file:
+        texts = {
+            tuple(place.path): place.leading_comments
+            for place in file.source_code_info.location
+            if place.leading_comments
+        }
+        for path, name in _names(file):
+            if path in texts:
+                found[name] = _joined(texts[path])
+    return found
+
+
+def _names(file: FileDescriptorProto) -> Iterator[tuple[_SourcePath, str]]:
+    for i, message in enumerate(file.message_type):
+        yield from _names_of_message((_FILE_MESSAGE, i), message, file.package)
+    for i, enum in enumerate(file.enum_type):
+        yield from _names_of_members((_FILE_ENUM, i), enum, file.package, _ENUM_VALUE, enum.value)
+    for i, service in enumerate(file.service):
+        yield from _names_of_members(
+            (_FILE_SERVICE, i), service, file.package, _SERVICE_METHOD, service.method
+        )
+
+
+def _names_of_message(path: _SourcePath, message: Any, scope: str) -> Iterator[tuple[_SourcePath, str]]:
+    yield from _names_of_members(path, message, scope, _MESSAGE_FIELD, message.field)
+    name = f"{scope}.{message.name}"
+    for i, nested in enumerate(message.nested_type):
+        yield from _names_of_message((*path, _MESSAGE_MESSAGE, i), nested, name)
+    for i, enum in enumerate(message.enum_type):
+        yield from _names_of_members((*path, _MESSAGE_ENUM, i), enum, name, _ENUM_VALUE, enum.value)
+
+
+def _names_of_members(
+    path: _SourcePath, owner: Any, scope: str, number: int, members: Any
+) -> Iterator[tuple[_SourcePath, str]]:
+    name = f"{scope}.{owner.name}"
+    yield path, name
+    for i, member in enumerate(members):
+        yield (*path, number, i), f"{name}.{member.name}"
+
+
+def _joined(text: str) -> str:
+    """Return the lines of a comment as paragraphs, each on one line."""
+    paragraphs = text.strip().split("\n\n")
+    return "\n\n".join(" ".join(line.strip() for line in p.splitlines()) for p in paragraphs)
+
+
+DOCUMENT = Path(__file__).parent / "openapi.json"
+API_VERSION = "v1"
+
+
+def rendered(proto_root: Path) -> str:
+    """Return the text of the document."""
+    document = openapi_document(descriptor_set(proto_root), API_VERSION)
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+def main() -> None:
+    """Write the document."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--proto", type=Path, default=Path(__file__).resolve().parents[2] / "proto")
+    parser.add_argument("--out", type=Path, default=DOCUMENT)
+    arguments = parser.parse_args()
+    arguments.out.write_text(rendered(arguments.proto), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

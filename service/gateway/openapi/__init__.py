@@ -1,1 +1,0 @@
-"""The OpenAPI document of the HTTP face, made from the `.proto`: its messages, its comments, its methods."""

@@ -1,0 +1,476 @@
+"""Serves `genret.v1` over gRPC: the servicers, and the interceptors before them.
+
+From the outside in: every call is counted, timed, traced and, where asked for, logged, however it ends; its
+caller is authenticated before anything of the request is read; bytes that are no message of the method's
+type are refused with INVALID_ARGUMENT, where grpc.aio alone would answer UNKNOWN with the text of the
+parser's exception. A bug that escapes ends as INTERNAL with the request id and nothing else. A call that is
+refused gets the status and the details of `service.status.TABLE`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar
+from urllib.parse import unquote
+
+import grpc
+
+from service.call import REQUEST_ID_KEY, Call, CallScope, current_scope, enter, sane_request_id
+from service.configuration.server_config import LogConfig
+from service.errors import MalformedMessageError, PermissionDeniedError, ServiceError, UnauthenticatedError
+from service.methods import IndexMethods, RetrievalMethods, logged_failure
+from service.observability.metrics import UNKNOWN_METHOD, Metrics
+from service.observability.observations import CallObserver, ObservedCall
+from service.observability.tracing import Tracing
+from service.pb.genret.v1 import index_service_pb2 as index_pb
+from service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
+from service.pb.genret.v1 import retrieval_service_pb2 as pb
+from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
+from service.security.authority import PRINCIPAL, Authority
+from service.security.bearer_tokens import METHOD_SCOPES, Scope
+from service.wire.requests import index_of, queries_of
+from service.wire.rpc_status import failure_to_proto
+
+M = TypeVar("M")
+R = TypeVar("R")
+
+
+async def _unary(
+    method: Callable[[M, Call], Awaitable[R]], request: M, context: Any, max_seconds: float
+) -> R:
+    call = call_of(context, max_seconds)
+    context.set_trailing_metadata(((REQUEST_ID_KEY, call.request_id),))
+    try:
+        return await method(request, call)
+    except Exception as error:
+        await refuse(context, error, call.request_id)
+
+
+class RetrievalServicer(pb_grpc.RetrievalServiceServicer):
+    """`genret.v1.RetrievalService`.
+
+    Args:
+        methods: What is served.
+        max_seconds: Longest a call may take.
+    """
+
+    def __init__(self, methods: RetrievalMethods, max_seconds: float) -> None:
+        self._methods = methods
+        self._max_seconds = max_seconds
+
+    async def Retrieve(self, request: pb.RetrieveRequest, context: Any) -> pb.RetrieveResponse:  # noqa: N802
+        """Answer one query."""
+        return await _unary(self._methods.retrieve, request, context, self._max_seconds)
+
+    async def BatchRetrieve(  # noqa: N802
+        self, request: pb.BatchRetrieveRequest, context: Any
+    ) -> pb.BatchRetrieveResponse:
+        """Answer several queries, each with its own status."""
+        return await _unary(self._methods.batch_retrieve, request, context, self._max_seconds)
+
+    async def RetrieveStream(  # noqa: N802
+        self, requests: AsyncIterator[pb.RetrieveStreamRequest], context: Any
+    ) -> None:
+        """Answer queries as they come; the limit on time is that of each query, not of the stream."""
+        call = call_of(context, math.inf)
+        context.set_trailing_metadata(((REQUEST_ID_KEY, call.request_id),))
+        try:
+            await self._methods.retrieve_stream(requests, call, context.write)
+        except Exception as error:
+            await refuse(context, error, call.request_id)
+
+    async def Link(self, request: pb.LinkRequest, context: Any) -> pb.LinkResponse:  # noqa: N802
+        """Link several mentions, each with its own status."""
+        return await _unary(self._methods.link, request, context, self._max_seconds)
+
+    async def Answer(self, request: pb.AnswerRequest, context: Any) -> pb.AnswerResponse:  # noqa: N802
+        """Answer one query with JSON."""
+        return await _unary(self._methods.answer, request, context, self._max_seconds)
+
+    async def Score(self, request: pb.ScoreRequest, context: Any) -> pb.ScoreResponse:  # noqa: N802
+        """Score given titles for one query."""
+        return await _unary(self._methods.score, request, context, self._max_seconds)
+
+
+class IndexServicer(index_grpc.IndexServiceServicer):
+    """`genret.v1.IndexService`.
+
+    Args:
+        methods: What is served.
+        max_seconds: Longest a call may take.
+    """
+
+    def __init__(self, methods: IndexMethods, max_seconds: float) -> None:
+        self._methods = methods
+        self._max_seconds = max_seconds
+
+    async def ListIndexes(  # noqa: N802
+        self, request: index_pb.ListIndexesRequest, context: Any
+    ) -> index_pb.ListIndexesResponse:
+        """List every index."""
+        return await _unary(self._methods.list_indexes, request, context, self._max_seconds)
+
+    async def GetIndex(  # noqa: N802
+        self, request: index_pb.GetIndexRequest, context: Any
+    ) -> index_pb.GetIndexResponse:
+        """Describe one index."""
+        return await _unary(self._methods.get_index, request, context, self._max_seconds)
+
+    async def ReloadIndex(  # noqa: N802
+        self, request: index_pb.ReloadIndexRequest, context: Any
+    ) -> index_pb.ReloadIndexResponse:
+        """Serve the live version of an index."""
+        return await _unary(self._methods.reload_index, request, context, self._max_seconds)
+
+
+def call_of(context: Any, max_seconds: float) -> Call:
+    """Read id and deadline off a `grpc.aio.ServicerContext`.
+
+    Where the call is observed, its id is the one it is observed under.
+    """
+    scope = current_scope()
+    sent = sent_request_id(context.invocation_metadata() or ()) if scope is None else scope.request_id
+    return Call.begin(sent, context.time_remaining(), max_seconds)
+
+
+def sent_request_id(metadata: Iterable[tuple[str, Any]]) -> str:
+    """Return the request id a client sent, whatever it is; empty when it sent none."""
+    return str(dict(metadata).get(REQUEST_ID_KEY, ""))
+
+
+_DETAILS_KEY = "grpc-status-details-bin"
+
+
+async def refuse(context: Any, error: Exception, request_id: str) -> NoReturn:
+    """End a call with the status of `error`.
+
+    Args:
+        context: The call's `grpc.aio.ServicerContext`.
+        error: Why there is no answer.
+        request_id: Under which a bug is logged; told to the caller unless empty.
+
+    Raises:
+        grpc.aio.AbortError: it ends the call.
+        asyncio.CancelledError: the call has ended already.
+    """
+    failure = logged_failure(error, request_id)
+    status = failure_to_proto(failure)
+    trailers: list[tuple[str, str | bytes]] = [(_DETAILS_KEY, status.SerializeToString())]
+    if request_id:
+        trailers.append((REQUEST_ID_KEY, request_id))
+    try:
+        await context.abort(failure.code, status.message, tuple(trailers))
+    except grpc.aio.InternalError:
+        # The client has gone, as at its deadline, and gRPC is about to cancel the call: nobody is to be told.
+        raise asyncio.CancelledError from None
+    raise AssertionError("abort returned")
+
+
+_CODE_NAMES: dict[int, str] = {code.value[0]: code.name for code in grpc.StatusCode}
+# A client that gives up at its deadline says so a little before the server's own clock does.
+_DEADLINE_SLACK_S = 0.05
+
+Behaviour = Callable[..., Any]
+
+
+class ObservationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is untyped
+    """Observes calls of all kinds. To be the first of a server's interceptors.
+
+    Args:
+        metrics: Where to count.
+        log: Whether calls are logged, and their queries.
+        tracing: Where spans go; None: there are none.
+    """
+
+    def __init__(self, metrics: Metrics, log: LogConfig, tracing: Tracing | None = None) -> None:
+        self._observer = CallObserver(metrics, log, tracing)
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[Any], Awaitable[grpc.RpcMethodHandler | None]],
+        handler_call_details: Any,
+    ) -> grpc.RpcMethodHandler | None:
+        """Wrap the handler of one call."""
+        metadata = handler_call_details.invocation_metadata or ()
+        headers = {key: value for key, value in metadata if isinstance(value, str)}
+        path = str(handler_call_details.method)
+        # The label must not be the client's choice: whatever is not served shares one.
+        name = path.rpartition("/")[2] if path in METHOD_SCOPES else UNKNOWN_METHOD
+        scope = CallScope(sane_request_id(sent_request_id(metadata)), name)
+        enter(scope)  # in the task of the call, for the interceptors behind and the method
+        full_method = path.removeprefix("/") if name != UNKNOWN_METHOD else UNKNOWN_METHOD
+        try:
+            handler = await continuation(handler_call_details)
+        except Exception as error:
+            handler = _failing(error)
+        if handler is None:
+            with self._observer.observe(scope, full_method, headers, "grpc") as call:
+                call.code = grpc.StatusCode.UNIMPLEMENTED.name
+            return None
+        return self._wrapped(handler, scope, full_method, headers)
+
+    def _wrapped(
+        self, handler: grpc.RpcMethodHandler, scope: CallScope, full_method: str, headers: dict[str, str]
+    ) -> grpc.RpcMethodHandler:
+        kind = _kind(handler)
+        run = _answer_once if kind.endswith("_unary") else _answer_many
+        behaviour = getattr(handler, kind)
+        streams = kind.startswith("stream_")
+
+        async def observed(request: Any, context: Any) -> Any:
+            scope.peer = host_of(str(context.peer()))
+            with self._observer.observe(scope, full_method, headers, "grpc") as call:
+                if self._observer.wants_queries:
+                    request = _noting(request, call) if streams else _noted(request, call)
+                return await _ended(run(behaviour, request, context, call), context, call)
+
+        return handler._replace(**{kind: observed})
+
+
+def host_of(peer: str) -> str:
+    """Return the address of a gRPC peer without its port: "ipv6:%5B::1%5D:123" is "::1"."""
+    kind, _, address = unquote(peer).partition(":")
+    if kind in ("ipv4", "ipv6"):
+        return address.rpartition(":")[0].strip("[]")
+    return kind  # "unix": a path says nothing of who calls
+
+
+def _failing(error: Exception) -> grpc.RpcMethodHandler:
+    """Return a handler that raises what an interceptor has raised.
+
+    To gRPC's server every method is a stream of messages either way; one that reads none fits all four kinds.
+    """
+
+    async def fail(requests: AsyncIterator[bytes], context: Any) -> None:
+        raise error
+
+    return grpc.stream_stream_rpc_method_handler(fail)
+
+
+def _kind(handler: grpc.RpcMethodHandler) -> str:
+    sides = {False: "unary", True: "stream"}
+    return f"{sides[bool(handler.request_streaming)]}_{sides[bool(handler.response_streaming)]}"
+
+
+async def _answer_once(behaviour: Behaviour, request: Any, context: Any, call: ObservedCall) -> Any:
+    response = await behaviour(request, context)
+    call.note_index(*index_of(response))
+    return response
+
+
+async def _answer_many(behaviour: Behaviour, request: Any, context: Any, call: ObservedCall) -> None:
+    responses = behaviour(request, context)
+    if not hasattr(responses, "__aiter__"):
+        await responses
+        return
+    async with aclosing(responses):
+        async for response in responses:
+            await context.write(response)
+
+
+async def _ended(running: Awaitable[Any], context: Any, call: ObservedCall) -> Any:
+    """Return what a call's behaviour returns, and note the status it ends with."""
+    try:
+        response = await running
+    except asyncio.CancelledError:
+        remaining = context.time_remaining()
+        late = remaining is not None and remaining <= _DEADLINE_SLACK_S
+        call.code = (grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED).name
+        raise
+    except grpc.aio.AbortError:
+        call.code = _code_name(context)
+        raise
+    except Exception as error:
+        call.code = grpc.StatusCode.INTERNAL.name
+        await refuse(context, error, call.scope.request_id)
+    call.code = _code_name(context)
+    return response
+
+
+def _code_name(context: Any) -> str:
+    code = context.code() or 0  # None where nobody has set one
+    return str(code.name) if isinstance(code, grpc.StatusCode) else _CODE_NAMES[code]
+
+
+def _noted(request: Any, call: ObservedCall) -> Any:
+    call.note_queries(queries_of(request))
+    return request
+
+
+async def _noting(requests: AsyncIterator[Any], call: ObservedCall) -> AsyncIterator[Any]:
+    async for request in requests:
+        yield _noted(request, call)
+
+
+_LOG = logging.getLogger(__name__)
+_HEADER = "authorization"
+
+
+class AuthenticationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is untyped
+    """Refuses calls whose method asks for more than the caller may do.
+
+    Args:
+        authority: Decides.
+    """
+
+    def __init__(self, authority: Authority) -> None:
+        self._authority = authority
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[Any], Awaitable[grpc.RpcMethodHandler | None]],
+        handler_call_details: Any,
+    ) -> grpc.RpcMethodHandler | None:
+        """Let one call through, or answer it with its refusal."""
+        method = str(handler_call_details.method)
+        try:
+            known = self._admit(method, handler_call_details.invocation_metadata or ())
+        except (UnauthenticatedError, PermissionDeniedError) as error:
+            return _refusing(method, error)
+        handler = await continuation(handler_call_details)
+        if handler is not None and not known:
+            return _refusing(method, PermissionDeniedError(f"no scope allows {method}"))
+        return handler
+
+    def _admit(self, method: str, metadata: Sequence[tuple[str, Any]]) -> bool:
+        """Check the caller; return whether the method is one that scopes are known for."""
+        known = method in METHOD_SCOPES or not self._authority.requires_tokens
+        # Callers that nobody knows do not learn which other methods there are.
+        scope = METHOD_SCOPES.get(method, Scope.READ)
+        if scope is not None:
+            PRINCIPAL.set(self._authority.authorize(_authorization(metadata), scope))
+        return known
+
+
+def _authorization(metadata: Sequence[tuple[str, Any]]) -> str | None:
+    values = [value for key, value in metadata if key == _HEADER]
+    if not values:
+        return None
+    # Several are malformed like bytes that are no text: which one counted would depend on who reads them.
+    return values[0] if len(values) == 1 and isinstance(values[0], str) else ""
+
+
+def _refusing(method: str, error: ServiceError) -> grpc.RpcMethodHandler:
+    """Return a handler that ends a call of any kind without reading its request.
+
+    To gRPC's server every method is a stream of messages either way; one that reads none fits all four kinds.
+    """
+
+    async def end(requests: AsyncIterator[bytes], context: Any) -> None:
+        request_id = call_of(context, max_seconds=0.0).request_id
+        _LOG.info("%s refused to %s: %s", method, context.peer(), error, extra={"request_id": request_id})
+        await refuse(context, error, request_id)
+
+    return grpc.stream_stream_rpc_method_handler(end)
+
+
+@dataclass(frozen=True, slots=True)
+class _Malformed:
+    """Stands in for a message that could not be parsed."""
+
+    method: str
+
+
+class MalformedMessageInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is untyped
+    """Refuses requests that do not parse, before their method sees them."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[Any], Awaitable[grpc.RpcMethodHandler | None]],
+        handler_call_details: Any,
+    ) -> grpc.RpcMethodHandler | None:
+        """Wrap the handler of one call."""
+        handler = await continuation(handler_call_details)
+        if handler is None or handler.request_deserializer is None:
+            return handler
+        method = str(handler_call_details.method)
+        replaced: dict[str, Any] = {"request_deserializer": _tolerant(handler.request_deserializer, method)}
+        for kind, wrap in _WRAPPERS.items():
+            behaviour = getattr(handler, kind)
+            if behaviour is not None:
+                replaced[kind] = wrap(behaviour)
+        return handler._replace(**replaced)
+
+
+def _tolerant(parse: Callable[[bytes], Any], method: str) -> Callable[[bytes], Any]:
+    def deserialize(raw: bytes) -> Any:
+        try:
+            return parse(raw)
+        except Exception:  # protobuf's backends raise different types for the same bytes
+            return _Malformed(method)
+
+    return deserialize
+
+
+def _error(message: _Malformed) -> MalformedMessageError:
+    return MalformedMessageError(f"the bytes are not a valid request of {message.method}")
+
+
+def _request_id(context: Any) -> str:
+    return call_of(context, max_seconds=0.0).request_id
+
+
+async def _refuse(message: _Malformed, context: Any) -> None:
+    await refuse(context, _error(message), _request_id(context))
+
+
+def _wrap_unary_unary(behaviour: Callable[..., Any]) -> Callable[..., Any]:
+    async def call(request: Any, context: Any) -> Any:
+        if isinstance(request, _Malformed):
+            await _refuse(request, context)
+        return await behaviour(request, context)
+
+    return call
+
+
+def _wrap_unary_stream(behaviour: Callable[..., Any]) -> Callable[..., Any]:
+    async def call(request: Any, context: Any) -> Any:
+        if isinstance(request, _Malformed):
+            await _refuse(request, context)
+        result = behaviour(request, context)
+        if hasattr(result, "__aiter__"):
+            async for response in result:
+                await context.write(response)
+        else:
+            await result
+
+    return call
+
+
+def _wrap_stream_stream(behaviour: Callable[..., Any]) -> Callable[..., Any]:
+    async def call(requests: AsyncIterator[Any], context: Any) -> Any:
+        try:
+            result = behaviour(_checked(requests), context)
+            if hasattr(result, "__aiter__"):
+                async for response in result:
+                    await context.write(response)
+            else:
+                await result
+        except MalformedMessageError as error:  # unless the method refuses it itself
+            await refuse(context, error, _request_id(context))
+
+    return call
+
+
+async def _checked(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """Yield the requests of a stream up to the first that could not be parsed.
+
+    Raises:
+        MalformedMessageError: there is one.
+    """
+    async for request in requests:
+        if isinstance(request, _Malformed):
+            raise _error(request)
+        yield request
+
+
+_WRAPPERS = {
+    "unary_unary": _wrap_unary_unary,
+    "unary_stream": _wrap_unary_stream,
+    "stream_stream": _wrap_stream_stream,
+}

@@ -1,0 +1,198 @@
+"""Reads bearer tokens from their file and checks one against them; lists the scope that each method asks for.
+
+Only digests are held, and a token is compared with all of them, each in constant time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from retrieval.errors import InputError
+from service.security.watched_files import WatchedFiles, read_file, warn_if_exposed
+
+
+class Scope(Enum):
+    """What a token allows; ADMIN allows what READ does."""
+
+    READ = "read"
+    ADMIN = "admin"
+
+    def allows(self, needed: Scope) -> bool:
+        """Whether who holds this may do what asks for `needed`."""
+        return self is Scope.ADMIN or needed is Scope.READ
+
+
+_PACKAGE = "genret.v1"
+# Full names of methods, as gRPC spells them. What is not listed here is refused where tokens are needed: a
+# method that is added must say what it asks for. Health asks for nothing.
+METHOD_SCOPES: dict[str, Scope | None] = {
+    f"/{_PACKAGE}.RetrievalService/Retrieve": Scope.READ,
+    f"/{_PACKAGE}.RetrievalService/BatchRetrieve": Scope.READ,
+    f"/{_PACKAGE}.RetrievalService/RetrieveStream": Scope.READ,
+    f"/{_PACKAGE}.RetrievalService/Link": Scope.READ,
+    f"/{_PACKAGE}.RetrievalService/Answer": Scope.READ,
+    f"/{_PACKAGE}.RetrievalService/Score": Scope.READ,
+    f"/{_PACKAGE}.IndexService/ListIndexes": Scope.READ,
+    f"/{_PACKAGE}.IndexService/GetIndex": Scope.READ,
+    f"/{_PACKAGE}.IndexService/ReloadIndex": Scope.ADMIN,
+    "/grpc.health.v1.Health/Check": None,
+    "/grpc.health.v1.Health/List": None,
+    "/grpc.health.v1.Health/Watch": None,
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": Scope.READ,
+    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": Scope.READ,
+}
+
+
+FIELD = "auth.token_file"
+MIN_CHARACTERS = 16
+MAX_CHARACTERS = 512
+MAX_LIVE = 2  # of one scope: the one in use and the one that takes its place
+_DIGEST_PREFIX = "sha256:"
+_DIGEST = re.compile(r"[0-9a-fA-F]{64}")
+_RANDOM_BYTES = 32
+_LOOK_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A live token: what it allows and its SHA-256. The token itself is not held."""
+
+    scope: Scope
+    digest: bytes
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells tokens apart in logs, and gives nothing of the token away."""
+        return self.digest.hex()[:8]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSet:
+    """The tokens that are live."""
+
+    tokens: tuple[Token, ...]
+
+    def find(self, presented: str) -> Token | None:
+        """Return the token that `presented` is, or None.
+
+        The time it takes depends on the number of tokens and on the length of `presented`, not on how much
+        of a token was right: digests are compared, all of them, each in constant time.
+        """
+        digest = digest_of(presented)
+        found = None
+        for token in self.tokens:
+            if hmac.compare_digest(token.digest, digest):
+                found = token
+        return found
+
+
+def digest_of(token: str) -> bytes:
+    """Return the SHA-256 of a token."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+
+
+def new_token() -> str:
+    """Return a fresh token of 256 random bits."""
+    return secrets.token_urlsafe(_RANDOM_BYTES)
+
+
+def line_of(scope: Scope, token: str) -> str:
+    """Return the line of a token file that makes `token` live, without the token itself."""
+    return f"{scope.value} {_DIGEST_PREFIX}{digest_of(token).hex()}"
+
+
+def read_token_file(path: Path) -> TokenSet:
+    """Read a file of lines `SCOPE TOKEN` or `SCOPE sha256:HEX`; `#` begins a comment line.
+
+    Raises:
+        InputError: names the file and the line, and never shows what stands there.
+    """
+    try:
+        text = read_file(FIELD, path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(FIELD, f"{path} is not UTF-8 text") from error
+    tokens = parse_tokens(text.split("\n"), str(path))
+    warn_if_exposed(FIELD, path)
+    return tokens
+
+
+def parse_tokens(lines: Iterable[str], source: str) -> TokenSet:
+    """Read the lines of a token file.
+
+    Raises:
+        InputError: names `source` and the line.
+    """
+    numbers: dict[Token, int] = {}
+    for number, line in enumerate(lines, start=1):
+        stripped = line.strip()
+        if not stripped or stripped.startswith("#"):
+            continue
+        try:
+            token = _parse_line(stripped)
+            _check_beside(token, numbers)
+        except ValueError as error:
+            raise InputError(
+                FIELD, f"{source}, line {number}: {error}"
+            ) from None  # keeps the token out of it
+        numbers[token] = number
+    if not numbers:
+        raise InputError(FIELD, f"{source} holds no token: nobody could call; `genret token new` makes one")
+    return TokenSet(tuple(numbers))
+
+
+def watch_token_file(path: Path) -> WatchedFiles[TokenSet]:
+    """Return the tokens of a file, which is looked at again at most once a second.
+
+    Raises:
+        InputError: as `read_token_file` says.
+    """
+    return WatchedFiles("the token file", (path,), lambda: read_token_file(path), _LOOK_EVERY_S)
+
+
+def _parse_line(line: str) -> Token:
+    fields = line.split()
+    names = " or ".join(scope.value for scope in Scope)
+    # What stands there may be a token without a scope: it is not repeated.
+    if fields[0] not in {scope.value for scope in Scope}:
+        raise ValueError(f"expected a scope first ({names}), then its token")
+    if len(fields) != 2:
+        raise ValueError(
+            f"expected one token after the scope, without blanks; {len(fields) - 1} fields are there"
+        )
+    return Token(Scope(fields[0]), _parse_digest(fields[1]))
+
+
+def _parse_digest(text: str) -> bytes:
+    if text.startswith(_DIGEST_PREFIX):
+        digits = text.removeprefix(_DIGEST_PREFIX)
+        if not _DIGEST.fullmatch(digits):
+            raise ValueError(
+                f"expected 64 hexadecimal digits after {_DIGEST_PREFIX}, got {len(digits)} signs"
+            )
+        return bytes.fromhex(digits)
+    if not (text.isascii() and text.isprintable()):
+        raise ValueError("a token must be of printable ASCII")
+    if not MIN_CHARACTERS <= len(text) <= MAX_CHARACTERS:
+        raise ValueError(
+            f"a token must have {MIN_CHARACTERS} to {MAX_CHARACTERS} characters, this one has {len(text)}; "
+            "`genret token new` makes one"
+        )
+    return digest_of(text)
+
+
+def _check_beside(token: Token, numbers: dict[Token, int]) -> None:
+    for other, number in numbers.items():
+        if other.digest == token.digest:
+            raise ValueError(f"the same token as in line {number}")
+    if sum(other.scope is token.scope for other in numbers) == MAX_LIVE:
+        raise ValueError(
+            f"a third token of scope {token.scope.value}; two may be live, the one in use and the one that "
+            "takes its place: remove the one that is no longer used"
+        )
