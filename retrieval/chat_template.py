@@ -10,13 +10,11 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from retrieval.errors import InputError
 
-if TYPE_CHECKING:
-    from retrieval.prompts import PromptTemplate
-
+_Template = TypeVar("_Template")
 _PLACE = "GENRETUSERTEXT"
 _TOKENIZER_CONFIG = "tokenizer_config.json"
 
@@ -46,18 +44,19 @@ class ChatTemplate:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._tokenizer: Any = None
-        self._kept: dict[str, PromptTemplate] = {}
+        self._kept: dict[str, Any] = {}
 
     @classmethod
     def of(cls, folder: Path) -> ChatTemplate | None:
         """Return the chat template of a directory; None where it has none."""
         return cls(folder) if _has_chat_template(folder) else None
 
-    def kept(self, name: str, make: Callable[[str, ChatTemplate], PromptTemplate]) -> PromptTemplate:
-        """Return the template of a name, made when it is first asked for."""
+    def kept(self, name: str, make: Callable[[str, ChatTemplate], _Template]) -> _Template:
+        """Return the prompt template of a name, made when it is first asked for."""
         if name not in self._kept:
             self._kept[name] = make(name, self)
-        return self._kept[name]
+        template: _Template = self._kept[name]
+        return template
 
     def around_query(self, turns: Sequence[tuple[str, str]], ask: str, start: str) -> ChatParts:
         """Render a conversation whose last user turn ends with the user's text.

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from decoding.conformance.difference import Difference
 from decoding.conformance.plain_passes import LayerReader, PlainAnswers, RandomTree
+from decoding.language_model import LanguageModel, PromptPrefix
+from decoding.model.hf_session import TreeSession
 from decoding.model.tree_cache import PackedFrontier
 from decoding.row_trees import NodeSpan, RowLayout, RowTrees
-
-if TYPE_CHECKING:
-    from decoding.model.hf_model import HFLanguageModel
-    from decoding.model.hf_session import TreeSession
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,6 +39,13 @@ class Frontier:
     hidden: Tensor | None
 
 
+class TreeModel(LanguageModel, Protocol):
+    """A model whose sessions are token trees (`decoding.model.hf_model.HFLanguageModel`)."""
+
+    def prefill(self, prompts: Sequence[Sequence[int]], prefix: PromptPrefix | None = None) -> TreeSession:
+        """Run every prompt once and return its session."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Driver:
     """What a scenario needs.
@@ -52,7 +57,7 @@ class Driver:
         generator: Source of what is random in a scenario.
     """
 
-    model: HFLanguageModel
+    model: TreeModel
     tree: RandomTree
     reader: LayerReader | None
     generator: torch.Generator

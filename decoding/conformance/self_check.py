@@ -8,19 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from transformers import PreTrainedModel
 
 from decoding.conformance.difference import Tolerance, exactly
 from decoding.conformance.plain_passes import PlainAnswers, RandomTree, plain_answers, random_tree
-from decoding.conformance.scenarios import MIXED_LENGTHS, Driver, replay
+from decoding.conformance.scenarios import MIXED_LENGTHS, Driver, TreeModel, replay
 from decoding.errors import UnsupportedModelError
 from decoding.model.architectures import other_engine, writable_tokens
-
-if TYPE_CHECKING:
-    from decoding.model.hf_model import HFLanguageModel
 
 _PROMPT_LENGTHS = (11, 6)
 _DEPTH = 3
@@ -64,7 +60,7 @@ def probe(model: PreTrainedModel, decoder_prompt: Sequence[int]) -> Expectation:
     return Expectation(name, model.dtype, tree, answers)
 
 
-def refuse_if_different(model: HFLanguageModel, expected: Expectation) -> None:
+def refuse_if_different(model: TreeModel, expected: Expectation) -> None:
     """Decode the same paths as a token tree and compare.
 
     Raises:

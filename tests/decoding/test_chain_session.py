@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from decoding.conformance.difference import exactly
 from decoding.errors import PromptTooLongError
 from decoding.model.chains import TreeChains
 from decoding.model.hf_model import HFLanguageModel
 from tests.tree_oracles import Answer, PlainPasses
-from tests.verified_architectures import ARCHITECTURES, VOCAB, build, exactly
+from tests.verified_architectures import ARCHITECTURES, VOCAB, build
 
 # Rotary positions with windows and without, learned ones in two kinds, relative ones.
 OF_EVERY_KIND = ["llama-gqa", "gemma3", "gpt2", "bart", "t5"]

@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from decoding.conformance.difference import exactly
 from decoding.model.hf_model import HFLanguageModel
 from decoding.model.hf_session import TreeSession
 from decoding.model.token_tree import CollectionPolicy, survivors
 from decoding.model.tree_cache import INITIAL_DEPTH
 from tests.no_sync import DeviceWaitError, no_sync
-from tests.verified_architectures import VOCAB, build, exactly, random_prompts
+from tests.verified_architectures import VOCAB, build, random_prompts
 
 NAMES = ["llama-gqa", "mistral-window", "gemma3", "gpt2", "bart", "t5"]
 EVERY_STEP = CollectionPolicy(interval=1)

@@ -9,17 +9,11 @@ import torch
 import transformers
 from torch import Tensor
 
+from decoding.conformance.difference import exactly
 from decoding.model.architectures import VERIFIED
 from decoding.model.hf_model import HFLanguageModel
 from tests.no_sync import no_sync
-from tests.verified_architectures import (
-    ARCHITECTURES,
-    VOCAB,
-    build,
-    exactly,
-    plain_logprobs,
-    random_prompts,
-)
+from tests.verified_architectures import ARCHITECTURES, VOCAB, build, plain_logprobs, random_prompts
 
 DEVICES = [
     "cpu",

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from decoding.conformance.difference import exactly
 from decoding.errors import PromptTooLongError
 from decoding.model.hf_model import HFLanguageModel
 from decoding.model.hf_session import TreeSession
 from decoding.model.token_tree import CollectionPolicy
 from decoding.model.tree_cache import INITIAL_DEPTH
 from tests.no_sync import no_sync
-from tests.verified_architectures import ARCHITECTURES, VOCAB, build, exactly, plain_logprobs, random_prompts
+from tests.verified_architectures import ARCHITECTURES, VOCAB, build, plain_logprobs, random_prompts
 
 Path = tuple[int, ...]
 

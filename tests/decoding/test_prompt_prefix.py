@@ -10,20 +10,14 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
+from decoding.conformance.difference import exactly
 from decoding.errors import PromptTooLongError
 from decoding.model.hf_model import HFLanguageModel
 from decoding.model.hf_session import TreeSession
 from decoding.model.prefill import TreePrefix
 from tests.fakes import TablePrefix
 from tests.no_sync import no_sync
-from tests.verified_architectures import (
-    ARCHITECTURES,
-    VOCAB,
-    build,
-    exactly,
-    plain_logprobs,
-    random_prompts,
-)
+from tests.verified_architectures import ARCHITECTURES, VOCAB, build, plain_logprobs, random_prompts
 
 CAUSAL = [name for name, (_, options) in ARCHITECTURES.items() if "d_model" not in options]
 ENCODER_DECODERS = [name for name in ARCHITECTURES if name not in CAUSAL]

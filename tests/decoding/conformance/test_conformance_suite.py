@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AutoModelForCausalLM
 
 import decoding.model.hf_model
+from decoding.conformance.difference import exactly
 from decoding.conformance.examination import ExamineOptions, PlanError, Report, examine
 from decoding.conformance.scenarios import (
     COLLECTIONS,
@@ -37,7 +38,7 @@ from decoding.model.model_loading import load_config, load_weights
 from decoding.model.prefill import PromptPass
 from decoding.model.segment_attention import Rule, Segment
 from decoding.model.token_tree import TreeStep
-from tests.verified_architectures import ARCHITECTURES, COMMON, build, exactly
+from tests.verified_architectures import ARCHITECTURES, COMMON, build
 
 SMALL = ExamineOptions(trees=2, depth=4, beams=3, prompt_tokens=16)
 

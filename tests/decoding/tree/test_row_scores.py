@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from decoding.beam_search import beam_search
 from decoding.cancellation import CancelToken
+from decoding.conformance.difference import exactly
 from decoding.disc import disc
 from decoding.errors import DecodingCancelledError, InvalidLogitsError, PromptTooLongError
 from decoding.model.hf_model import HFLanguageModel
@@ -25,7 +26,7 @@ from decoding.row_scores import RowScores, SteppedTrees, score_rows
 from decoding.row_trees import NodeSpan, RowLayout, RowTrees
 from decoding.trie.title_trie import TitleTrie
 from tests.fakes import TableModel
-from tests.verified_architectures import ARCHITECTURES, VOCAB, build, exactly
+from tests.verified_architectures import ARCHITECTURES, VOCAB, build
 
 Rows = list[list[int]]
 

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from decoding.conformance.difference import exactly
 from decoding.model import token_tree
 from decoding.model.token_tree import CollectionPolicy, Survivors, survivors
 from tests.tree_oracles import PlainPasses, Play, play
 from tests.tree_scripts import BranchTruth, Collect, Grow, Row, Script, Select, random_script
 from tests.trie_oracles import needs_cuda
-from tests.verified_architectures import ARCHITECTURES, VOCAB, build, exactly, long_and_shallow
+from tests.verified_architectures import ARCHITECTURES, VOCAB, build, long_and_shallow
 
 TOLERANCES = [(torch.float64, 1e-9), (torch.float32, 1e-4)]
 DEVICES = ["cpu", pytest.param("cuda", marks=needs_cuda)]
