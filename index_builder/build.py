@@ -242,7 +242,7 @@ def check_rejects(front: FrontHalf, outcome: str = "nothing was built") -> None:
 def tokenizer_entry(tokenizer: TextTokenizer, end_token_id: int) -> TokenizerEntry:
     """Return what a manifest says about a tokenizer; the largest id in use is not known here."""
     return TokenizerEntry(
-        name=Path(tokenizer.source).name,
+        name=Path(tokenizer.name).name,
         fingerprint=tokenizer.fingerprint,
         vocab_size=tokenizer.vocab_size,
         end_token_id=end_token_id,

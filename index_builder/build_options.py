@@ -246,7 +246,7 @@ def check_model(place: str, tokenizer: TextTokenizer, rendering: Rendering, prom
     if own.fingerprint != tokenizer.fingerprint:
         raise InputError(
             "weigh_model",
-            f"{place}: expected the tokenizer of the index, {tokenizer.source} ({tokenizer.fingerprint}), "
+            f"{place}: expected the tokenizer of the index, {tokenizer.name} ({tokenizer.fingerprint}), "
             f"got another one ({own.fingerprint})",
         )
     config = CheckpointConfig.load(folder).with_prompt(prompt)

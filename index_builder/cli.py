@@ -194,7 +194,10 @@ def build_command(
             made = plan_build(titles, text_tokenizer, options, progress)
         else:
             made = build_index(titles, text_tokenizer, options, progress)
-    told = describe_plan(made) if isinstance(made, BuildPlan) else describe_build(made)
+        told = describe_plan(made) if isinstance(made, BuildPlan) else describe_build(made)
+        folder = Path(text_tokenizer.source)
+        if prompt is not None and prompt != CheckpointConfig.load(folder).default_prompt:
+            told += f"\n  ask with: --prompt {prompt}"
     tell(made, told, as_json, quiet)
 
 

@@ -459,6 +459,6 @@ def _check(tokenizer: TextTokenizer | None, index: Index) -> TextTokenizer:
     if tokenizer.fingerprint != ours.fingerprint:
         raise IndexMismatchError(
             f"the index {index.path} was built with the tokenizer {ours.name!r} ({ours.fingerprint}), but "
-            f"the one given is {tokenizer.source} ({tokenizer.fingerprint}); an update needs the same one"
+            f"the one given is {tokenizer.name} ({tokenizer.fingerprint}); an update needs the same one"
         )
     return tokenizer

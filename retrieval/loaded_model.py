@@ -58,7 +58,7 @@ def load_draft(
         ModelError: the checkpoint cannot be used, or has another tokenizer.
     """
     if TextTokenizer.load(place).fingerprint != tokenizer.fingerprint:
-        raise ModelError(f"{place}: a draft model must have the tokenizer of the model, {tokenizer.source}")
+        raise ModelError(f"{place}: a draft model must have the tokenizer of the model, {tokenizer.name}")
     draft = load_model(place, str(model.device), dtype, None, trust_remote_code)
     if draft.vocab_size != model.vocab_size:
         raise ModelError(

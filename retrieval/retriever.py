@@ -29,6 +29,7 @@ from retrieval.compatibility import (
     check_prompt,
     check_templates,
     default_model_of,
+    tell_of_default,
 )
 from retrieval.errors import InputError
 from retrieval.filters.entity_filter import DEFAULT_FILTER_CACHE_BYTES, FilterStore
@@ -349,8 +350,10 @@ class Retriever(Questions):
                 is_named=is_named,
                 ranker=_opened_ranker(opened, encoder, loaded, tokenizer, config),
             )
-        except BaseException:
+        except BaseException as error:
             opened.close()
+            if model is None:
+                tell_of_default(error)
             raise
 
     def open_another(
@@ -402,7 +405,7 @@ class Retriever(Questions):
         index = self.index
         return (
             f"Retriever({str(index.path)!r}: {index.num_entities} entities, {index.num_rows} rows; "
-            f"tokenizer {self.tokenizer.source!r}, model on {self.model.device})"
+            f"tokenizer {self.tokenizer.name!r}, model on {self.model.device})"
         )
 
     def close(self) -> None:

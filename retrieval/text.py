@@ -72,7 +72,11 @@ class TextTokenizer:
     Args:
         tokenizer: The `tokenizers` object; it is copied, padding and truncation are switched off.
         end_token: The tokenizer's end-of-sequence token, or None when it is not known.
-        source: Where it came from, for messages.
+        source: Where it came from: its file, or the folder of the checkpoint.
+
+    Attributes:
+        source: Where it came from. That of a GGUF file or of a hub id is a folder in a cache.
+        name: What the user named it by, for messages.
     """
 
     def __init__(self, tokenizer: Tokenizer, end_token: str | None, source: str) -> None:
@@ -88,7 +92,7 @@ class TextTokenizer:
         self._special_tokens = tuple(token.content for token in added if token.special)
         self.frame = self._find_frame()  # special tokens the tokenizer itself puts before and behind a text
         self.end_token = end_token
-        self.source = source
+        self.source = self.name = source
         # Ids may have holes (added tokens far above the merges), so the count of tokens is no bound.
         self.vocab_size: int = 1 + max(self._markup.get_vocab(with_added_tokens=True).values(), default=-1)
         document = json.loads(self._markup.to_str())
@@ -112,15 +116,16 @@ class TextTokenizer:
             MissingExtraError: a GGUF file needs a package that is not installed.
         """
         found = find_checkpoint(path_or_id)
-        if found.adapter is None:
-            path = Path(found.weights)
-            if path.is_file():
-                return cls(_read_tokenizer(path), None, str(path))
-            return cls._of_folder(local_folder(found.weights))
-        if (found.adapter / "tokenizer.json").is_file():
-            return cls._of_folder(found.adapter)
-        tokenizer = cls._of_folder(local_folder(found.weights))
-        tokenizer.source = str(found.adapter)
+        path = Path(found.weights)
+        if found.adapter is None and path.is_file():
+            tokenizer = cls(_read_tokenizer(path), None, str(path))
+        elif found.adapter is not None and (found.adapter / "tokenizer.json").is_file():
+            tokenizer = cls._of_folder(found.adapter)
+        else:
+            tokenizer = cls._of_folder(local_folder(found.weights))
+        if found.adapter is not None:
+            tokenizer.source = str(found.adapter)
+        tokenizer.name = str(path_or_id)
         return tokenizer
 
     @classmethod
@@ -230,7 +235,7 @@ class TextTokenizer:
         token = rendering.end_token or self.end_token or self._guess_end_token()
         if token is None:
             raise InputError(
-                "end_token", f"the tokenizer {self.source} names no end-of-sequence token; name one"
+                "end_token", f"the tokenizer {self.name} names no end-of-sequence token; name one"
             )
         token_id = self.token_id(token)
         if token_id is None:
@@ -238,7 +243,7 @@ class TextTokenizer:
         if token_id is None:
             raise InputError(
                 "end_token",
-                f"{token!r} is not in the vocabulary of {self.source}, nor text that is one token of it",
+                f"{token!r} is not in the vocabulary of {self.name}, nor text that is one token of it",
             )
         return token_id
 
@@ -258,7 +263,7 @@ class TextTokenizer:
             right.append(f"{self.token_name(line_end)!r} ends a line")
         return (
             f"the end token {self.token_name(end)!r} is the text {text!r} in the vocabulary of "
-            f"{self.source}, neither a special token nor a line break; "
+            f"{self.name}, neither a special token nor a line break; "
             f"there {' and '.join(right) or 'is no such token'}"
         )
 

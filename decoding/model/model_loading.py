@@ -261,8 +261,10 @@ def _refuse_unsuitable_directory(path: Path, named_as_path: bool) -> None:
     if path.is_file():
         raise ModelLoadError(f"{path} is a file; give the directory that holds config.json and the weights")
     if not path.is_dir():
-        # A hub id is "name" or "owner/name", so anything else can only be meant as a directory.
-        if named_as_path or path.is_absolute() or len(path.parts) > 2 or path.parts[:1] in (("..",), ("~",)):
+        # A hub id is "name" or "owner/name", so anything else can only be meant as a directory; so is a name
+        # in a directory that is here.
+        is_in_one = len(path.parts) > 2 or (len(path.parts) == 2 and path.parent.is_dir())
+        if named_as_path or path.is_absolute() or is_in_one or path.parts[:1] in (("..",), ("~",)):
             raise ModelLoadError(f"no such model directory: {path}")
         return
     if not (path / "config.json").is_file():

@@ -383,7 +383,7 @@ class AnswerEngine:
         try:
             return Vocabulary.from_tokenizer(self._tokenizer.serialized, self._end_token_id, self._vocab_size)
         except VocabularyError as error:
-            raise ModelError(f"{self._tokenizer.source}: {error}") from error
+            raise ModelError(f"{self._tokenizer.name}: {error}") from error
 
     def _open_holes(self, indexes: IndexSet) -> TitleHoles:
         """Holes over indexes, which share what is known of those there are now."""

@@ -252,7 +252,7 @@ def _about(
             f"{retriever.name}, {index.num_entities:,} entities, {index.num_rows:,} titles and aliases, "
             f"digest {index.digest}",
         ),
-        ("model", f"{Path(retriever.tokenizer.source).name}, {identity.dtype}, digest {identity.model}"),
+        ("model", f"{Path(retriever.tokenizer.name).name}, {identity.dtype}, digest {identity.model}"),
     ]
     for labelled in sets:
         about.append((f"set {labelled.name}", f"{len(labelled.queries):,} queries, digest {labelled.digest}"))

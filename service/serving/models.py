@@ -96,6 +96,15 @@ class ServedModel:
             served.description.device,
             retriever.trie.kernels_name,
         )
+        told = served.description.ranking
+        if retriever.ranker.can_propose and told and not (told.fitted_with_model or told.problem):
+            _LOG.warning(
+                "index %r: the model was never weighed on it, and counts little; weigh it with: "
+                "genret tune %s --model %s",
+                spec.name,
+                spec.path,
+                retriever.tokenizer.name,
+            )
         with self._lock:
             self._retrievers[named] = retriever
             self._alive[served] = indexes
@@ -193,7 +202,7 @@ class ServedModel:
             digest=index.digest,
             num_rows=index.num_rows,
             num_entities=index.num_entities,
-            model=self.spec.display_name or Path(retriever.tokenizer.source).name.replace("_", "-"),
+            model=self.spec.display_name or Path(retriever.tokenizer.name).name.replace("_", "-"),
             device=str(retriever.model.device),
             loaded_at=time.time(),
             columns=tuple((name, index.metadata_types[name]) for name in index.metadata_columns),

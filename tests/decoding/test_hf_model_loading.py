@@ -143,6 +143,26 @@ def test_no_such_directory(place: str | Path) -> None:
         HFLanguageModel.load(place, device="cpu")
 
 
+def test_a_name_in_a_directory_that_is_here_is_no_hub_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("models").mkdir()
+    asked: list[str] = []
+
+    def refuse(name: str, **_: object) -> None:
+        asked.append(name)
+        raise OSError("the hub was asked")
+
+    monkeypatch.setattr(model_loading.AutoConfig, "from_pretrained", refuse)
+    with pytest.raises(ModelLoadError, match="no such model directory: models/mistyped"):
+        HFLanguageModel.load("models/mistyped", device="cpu")
+    for hub_id in ("owner/name", "name"):
+        with pytest.raises(ModelLoadError, match="the hub was asked"):
+            HFLanguageModel.load(hub_id, device="cpu")
+    assert asked == ["owner/name", "name"]
+
+
 def test_missing_weights_are_not_invented(checkpoint: Path) -> None:
     weights = load_file(checkpoint / "model.safetensors")
     del weights["model.layers.1.mlp.up_proj.weight"]

@@ -47,9 +47,17 @@ def test_the_log_says_what_answers_for_an_index(
             IndexSpec("tiny", index)
         )
     retriever_of(served).close()
-    assert caplog.messages == [
-        f"index 'tiny': version {served.description.version} from {index}; model checkpoint on cpu; "
-        "the trie is walked by torch kernels"
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        (
+            "INFO",
+            f"index 'tiny': version {served.description.version} from {index}; model checkpoint on cpu; "
+            "the trie is walked by torch kernels",
+        ),
+        (
+            "WARNING",
+            "index 'tiny': the model was never weighed on it, and counts little; weigh it with: "
+            f"genret tune {index} --model {checkpoint}",
+        ),
     ]
 
 

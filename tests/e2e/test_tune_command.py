@@ -480,7 +480,7 @@ def give_weight_to_the_prior(index: Path) -> str:
     return publishing.publish_rankings(index, version, made, [], {}, 0, 5)
 
 
-def test_a_prior_is_computed_kept_and_fitted(place: Path) -> None:
+def test_a_prior_is_computed_kept_and_fitted(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = run(
         "tune", str(place / "index"), "--queries", f"{place / 'labels.tsv'}#dev", "--model",
         str(place / "model"), "--device", "cpu", "--made", "40", "--folds", "2", "--prior", "--json",
@@ -505,7 +505,11 @@ def test_a_prior_is_computed_kept_and_fitted(place: Path) -> None:
     shown = run("inspect", str(place / "index")).stdout
     assert f"prior       of the model {fingerprint}, behind 'something', 'N/A'" in shown
     assert "have none yet" not in shown
+    made: list[object] = []
+    make = prior_module.null_prompts
+    monkeypatch.setattr(prior_module, "null_prompts", lambda *of: made.append(of) or make(*of))
     again = tune(place, "--prior", "--json", "--debug")
+    assert len(made) == 1
     assert told(again)["prior"] == list(NULL_QUERIES)
     assert np.array_equal(prior_of(place).logprobs, prior.logprobs)
     # A tuning without the option keeps what there is, and fits its weight all the same.

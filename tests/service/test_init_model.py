@@ -171,7 +171,11 @@ def test_commands_take_a_prompt_and_refuse_one_that_does_not_fit(tmp_path: Path)
     run = CliRunner()
     build = ["build", str(titles), "--out", index, "--tokenizer", str(checkpoint)]
     assert "unknown template 'x'; known: " in run.invoke(cli, [*build, "--prompt", "x"]).stderr
-    assert run.invoke(cli, [*build, "--prompt", "few-shot"]).exit_code == 0
+    assert "ask with" not in run.invoke(cli, build).stdout
+    assert "ask with" not in run.invoke(cli, [*build, "--prompt", "plain"]).stdout
+    built = run.invoke(cli, [*build, "--prompt", "few-shot"])
+    assert built.exit_code == 0, built.output
+    assert built.stdout.splitlines()[-1] == "  ask with: --prompt few-shot"
     ask = ["ask", index, "river", "--model", str(checkpoint), "--method", "beam"]
     assert run.invoke(cli, [*ask, "--prompt", "few-shot"]).exit_code == 0
     by_default = make_index(tmp_path / "default", checkpoint)

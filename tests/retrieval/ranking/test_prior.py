@@ -291,16 +291,27 @@ def test_only_a_prior_of_the_same_prompts_and_shares_is_gone_on_with(
     logprobs = np.array([math.nan, *[-3.25] * 11], np.float32)
     data = priors_to_bytes([Prior("m", NULL_QUERIES, prompts_digest(prompts), 10.0, logprobs)])
     stored(index, data, monkeypatch)
-    begun = begun_prior(index, "m", prompts, 10.0)
+    told = NoNotes()
+    begun = begun_prior(index, "m", prompts, 10.0, told)
     assert np.array_equal(begun.logprobs, logprobs, equal_nan=True)
     begun.logprobs[0] = -1  # writable: what is in the file stays as it is
     for other in (
-        begun_prior(index, "another", prompts, 10.0),
-        begun_prior(index, "m", [[5, 6], [8]], 10.0),
-        begun_prior(index, "m", prompts, 9.0),
+        begun_prior(index, "another", prompts, 10.0, told),
+        begun_prior(index, "m", [[5, 6], [8]], 10.0, told),
+        begun_prior(index, "m", prompts, 9.0, told),
     ):
         assert other.num_missing == index.num_entities
         assert other.prompts == prompts_digest([[5, 6], [8]] if other.prompts != begun.prompts else prompts)
+    assert told.notes == []
+
+
+def test_a_damaged_prior_is_begun_anew_in_one_line(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(IndexFormatError):
+        stored(index, b"no prior", monkeypatch)
+    told = NoNotes()
+    assert begun_prior(index, "m", [[5]], 10.0, told).num_missing == index.num_entities
+    (line,) = told.notes
+    assert line.startswith(f"the prior is computed anew, because it cannot be used: {PRIOR_FILE}: ")
 
 
 NUM_ENTITIES = 60
@@ -349,7 +360,7 @@ class World:
         retriever = Retriever(self.index, self.model, self.tokenizer, CONFIG, ranker=ranker, is_named=False)
         if has_prior:
             prompts = null_prompts(CONFIG, self.tokenizer)
-            prior = begun_prior(self.index, "it", prompts, 10.0)
+            prior = begun_prior(self.index, "it", prompts, 10.0, NoNotes())
             complete_prior(prior, self.index, self.model, prompts, NoNotes())
             ranker.evidence.use_prior(prior)
         sets = [QuerySet("labels", self.queries, Path("labels"), "0" * 32)]
