@@ -1,7 +1,7 @@
 """Constrained decoding: token ids in, token ids out.
 
-This package knows tensors, token ids, constraints and models behind one adapter. It knows no text,
-no files, no titles and no RPC.
+This package knows tensors, token ids, constraints and models behind one adapter. It must not know text,
+files, titles or RPC.
 
 Symbols used in the shape comments of every module:
 

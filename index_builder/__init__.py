@@ -1,5 +1,6 @@
-"""From a titles file to an index directory.
+"""Builds index directories: from catalogue files to a published version, and updates and rollbacks of it.
 
-Knows the index format (`retrieval.index`), text (`retrieval.text`) and the derivation of the trie
-(`decoding.trie.trie_arrays`); it knows no model, no torch and no RPC.
+Knows the index format (`retrieval.index`), sources, text, evidence, and the derivation of the trie
+(`decoding.trie.trie_arrays`). It must not know RPC. It starts no torch but for an encoder or a model that it
+is told to run.
 """

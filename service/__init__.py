@@ -1,5 +1,5 @@
-"""The service room: gRPC in front of the retrieval library, and the command line.
+"""The service: gRPC and HTTP in front of the retrieval library, its client, and the command line.
 
-It knows transport, queues, deadlines and processes; it knows nothing of tokens, tries or beams. Importing
-the package imports nothing heavy; import the modules you need.
+Knows transport, queues, deadlines and processes. It must not know tokens, tries or beams. Importing the
+package imports nothing heavy; import the modules you need.
 """

@@ -1,4 +1,8 @@
-"""Writing one text per query under a grammar: greedy or sampled, with forced spans and drafted tokens."""
+"""Writes one text per query under a grammar: greedy or sampled, with forced spans and drafted tokens.
+
+Knows sessions of models, grammars over token ids and the bytes of a tokenizer. It must not know schemas,
+titles or transformers.
+"""
 
 from decoding.answering.answer import AnswerCounts, AnswerText
 from decoding.answering.speller import Speller

@@ -1,4 +1,8 @@
-"""Trie beam search: the k most probable rows, with a certificate when the list is proven exact."""
+"""Trie beam search: finds the k most probable rows, with a certificate when the list is proven exact.
+
+Knows any session (`decoding.language_model`) and any constraint (`decoding.constraints`). It must not know
+transformers, tries, entities or texts.
+"""
 
 from decoding.beam_search.certificate import FinishedRows, Goal
 from decoding.beam_search.search_state import BeamResult

@@ -1,4 +1,8 @@
-"""DISC: unbiased sampling of whole rows from a language model restricted to a constraint."""
+"""DISC: samples whole rows, without bias, from a language model restricted to a constraint.
+
+`algorithm` is the paper's algorithm; the proposers are ways to make its draws. Knows any session and any
+constraint. It must not know transformers, tries, entities or texts.
+"""
 
 from decoding.disc.algorithm import disc
 from decoding.disc.draws import DiscResult, DiscSample

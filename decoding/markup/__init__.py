@@ -1,4 +1,5 @@
-"""A text with links in it: `[mention](title)`, where all but the links is the text and every title is real.
+"""A text with links in it, as a grammar: `[mention](title)`, where all but the links is the text itself.
 
-Bytes and tokens only: what the titles stand for, and where texts come from, is known elsewhere.
+Knows bytes, tokens and sorted titles. It must not know models, what titles stand for, or where texts come
+from.
 """

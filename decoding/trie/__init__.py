@@ -5,7 +5,8 @@ on any device, with static shapes where a CUDA graph or `torch.compile` needs th
 for the CPU, where the cost of calling a dozen tensor operations is most of a small step.
 `title_trie.choose_kernels` picks one. All of them are held to the same brute force.
 
-Importing the package imports nothing: the index builder uses `trie_arrays`, which needs NumPy only.
+Knows rows of token ids. It must not know models, entities or files. Importing the package imports nothing:
+the index builder uses `trie_arrays`, which needs NumPy only.
 """
 
 from __future__ import annotations

@@ -1,1 +1,5 @@
-"""Evaluation: labelled sets, methods side by side, metrics with intervals, one report."""
+"""Evaluation: answers labelled sets with several methods, and reports metrics with intervals.
+
+`datasets` reads, `methods` answer, `metrics` and `intervals` judge, `reporting` writes. It must not know
+gRPC or corpora; sets, metrics and intervals must not know models or methods.
+"""

@@ -1,6 +1,7 @@
 """Offline linking: documents or mentions in, linked mentions out.
 
-Names are exported lazily: importing the package imports neither torch nor transformers.
+Knows corpora, mentions and runs that may be cut short. It must not know gRPC, nor how decoding works. Names
+are exported lazily: importing the package imports neither torch nor transformers.
 """
 
 from __future__ import annotations

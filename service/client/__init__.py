@@ -29,7 +29,8 @@ UNAVAILABLE is retried by gRPC's own service config, of a stream only before its
 is, because nothing else is safe to repeat blindly: an error with `is_overload` says in `retry_after_s` when
 to come back, and the caller decides.
 
-Names are exported lazily: importing this package does not import gRPC.
+It must not know the server or any model. Names are exported lazily: importing this package does not import
+gRPC.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Holds the sub-commands of `genret` that start a server or ask one.
 
 `service.main` imports the module of a command when that command runs, so nothing heavy may stand at the top
-of one. `usage_error` here is how all of them tell a wrong option.
+of one. `usage_error` here is how all of them tell a wrong option. Commands that ask a server go through
+`service.client`: they must not know messages or the server.
 """
 
 from __future__ import annotations

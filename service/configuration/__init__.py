@@ -1,1 +1,4 @@
-"""What a server is told: its settings, checked in one place."""
+"""The settings of a server: one table of them, read from flags, the environment and a file, and checked.
+
+It must not know what it sets: no serving, no transport, no models.
+"""

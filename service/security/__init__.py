@@ -1,1 +1,4 @@
-"""Who may call: TLS, tokens and scopes."""
+"""Who may call: TLS, tokens and scopes, read again when their files change.
+
+It must not know what is called, nor any message.
+"""

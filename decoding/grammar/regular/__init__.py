@@ -1,1 +1,4 @@
-"""Automata over code points: patterns, formats, ranges of numbers, and how texts are spelled in JSON."""
+"""Regular sets of texts and numbers as automata: patterns, formats, ranges, the spelling of texts in JSON.
+
+Knows code points, bytes and exact decimals. It must not know schemas, tokens or vocabularies.
+"""

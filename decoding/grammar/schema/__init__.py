@@ -1,1 +1,4 @@
-"""From the text of a JSON Schema to shapes: documents, references, dialects, and the algebra of values."""
+"""Reads a JSON Schema and turns it into shapes: documents, references, dialects, and the algebra of values.
+
+Knows JSON Schema, and which sets of texts and numbers it describes. It must not know tokens, masks or models.
+"""

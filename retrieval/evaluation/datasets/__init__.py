@@ -1,1 +1,4 @@
-"""Reading labelled sets: BEIR, KILT, TREC, mentions in context, queries with their answers."""
+"""Reads labelled sets (BEIR, KILT, TREC, mentions, queries) and finds their labels' entities in an index.
+
+It must not know models, methods or metrics.
+"""

@@ -1,1 +1,4 @@
-"""Methods that are compared: ours, free text looked up in the index, HF's own constrained sampling, BM25."""
+"""Methods that are compared: the retriever's own, `generate` of transformers, BM25, runs of other systems.
+
+It must not know metrics or reports, nor look at the labels of the queries that it answers.
+"""

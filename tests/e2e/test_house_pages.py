@@ -1,0 +1,224 @@
+"""The map, the glossary, CONTRIBUTING and the changelog name what is there: files, names, rooms, links.
+
+A list of CONTRIBUTING is followed line by line, as far as that is possible without adding anything. Sources
+are read, not imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("decoding", "retrieval", "index_builder", "service")
+STUBS = ROOT / "service" / "pb"
+PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md")),
+)
+LISTS = ("Add a metric", "Add a source format", "Add a model family", "Add a request option")
+
+
+@cache
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def section(page: str, heading: str) -> str:
+    """Return the text below a heading of the second or third depth, up to the next one."""
+    (found,) = re.findall(rf"^##+ {re.escape(heading)}\n(.*?)(?=^##+ |\Z)", text_of(page), re.M | re.S)
+    return str(found)
+
+
+def rows(text: str) -> list[list[str]]:
+    """Return the cells of all tables of a text, without their heads."""
+    lines = text.splitlines()
+    cells = [
+        re.split(r"(?<!\\)\|", line.strip("|"))
+        for line, after in zip(lines, [*lines[1:], ""], strict=True)
+        if line.startswith("|") and not line.startswith("|--") and not after.startswith("|--")
+    ]
+    return [[cell.strip() for cell in row] for row in cells]
+
+
+def code(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def product_files() -> Iterator[Path]:
+    for room in ROOMS:
+        yield from (path for path in (ROOT / room).rglob("*.py") if STUBS not in path.parents)
+
+
+@cache
+def defined(path: Path) -> frozenset[str]:
+    """Return the names that a module defines or takes over at its top."""
+    names: set[str] = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            names.add(node.name)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return frozenset(names)
+
+
+def strings(file: str, name: str) -> set[str]:
+    """Return the strings in what a module assigns to a name at its top."""
+    (value,) = [
+        node.value
+        for node in ast.parse(text_of(file)).body
+        if isinstance(node, ast.Assign) and [getattr(t, "id", "") for t in node.targets] == [name]
+    ]
+    texts = (node.value for node in ast.walk(value) if isinstance(node, ast.Constant))
+    return {text for text in texts if isinstance(text, str)}
+
+
+def slug(heading: str) -> str:
+    """Return the anchor that a heading of a page has."""
+    return re.sub(r"[^\w -]", "", heading.strip()).lower().replace(" ", "-")
+
+
+@pytest.mark.parametrize("heading", LISTS)
+def test_every_line_of_a_list_names_a_file_and_what_it_holds(heading: str) -> None:
+    steps = rows(section("CONTRIBUTING.md", heading))
+    assert len(steps) >= 5
+    for place, holds, advice in steps:
+        (file,) = code(place)
+        content = text_of(file)
+        assert code(holds), place
+        for name in code(holds):
+            assert re.search(rf"(?<!\w){re.escape(name)}(?!\w)", content), f"{file} does not hold {name!r}"
+        for further in code(advice):
+            if "/" in further:
+                assert (ROOT / further).exists(), further
+
+
+def test_the_list_of_a_request_option_is_complete() -> None:
+    """`length_penalty` is spelled in the listed files and nowhere else but where it takes effect."""
+    example = re.compile(r"length[_-]penalty")
+    listed = {code(row[0])[0] for row in rows(section("CONTRIBUTING.md", "Add a request option"))}
+    for file in listed:
+        assert example.search(text_of(file)), f"{file} spells no option: it is to leave the list"
+    spelled_in = [
+        *(ROOT / "retrieval").glob("*.py"),
+        *(ROOT / "retrieval" / "linking").rglob("*.py"),
+        *(p for room in ("service", "proto") for p in (ROOT / room).rglob("*") if STUBS not in p.parents),
+    ]
+    found = {
+        str(path.relative_to(ROOT))
+        for path in spelled_in
+        if path.suffix in (".py", ".proto", ".html", ".js") and example.search(path.read_text("utf-8"))
+    }
+    assert found - listed == set()
+
+
+def test_what_the_lists_ask_for_is_there_for_what_exists() -> None:
+    formats = strings("retrieval/sources/row_readers.py", "SourceFormat") - {"auto"}
+    assert {name for row in rows(section("docs/sources.md", "Formats")) for name in code(row[0])} == formats
+    assert strings("tests/catalogue_files.py", "FORMATS") == formats - {"lines"}
+    (verified,) = [row for row in rows(text_of("docs/models.md")) if row[0] == "verified"]
+    assert set(re.findall(r"\w+", verified[-1])) == strings("decoding/model/architectures.py", "VERIFIED")
+
+
+def test_commands_of_contributing_are_there() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", text_of("Makefile"), re.M))
+    named = [command.split() for command in code(text_of("CONTRIBUTING.md")) if command.startswith("make ")]
+    assert len(named) > 5
+    assert {words[1] for words in named} <= targets
+    for file in (".ci/run", "benchmarks/disc.py", "tests/decoding/disc"):
+        assert file in text_of("CONTRIBUTING.md")
+        assert (ROOT / file).exists()
+
+
+def test_every_term_of_the_glossary_lives_where_it_says() -> None:
+    text = text_of("docs/glossary.md").split("## Names in the code that still differ")[0]
+    terms: list[str] = []
+    for names, meaning, place in rows(text):
+        (file,) = code(place)
+        assert (ROOT / file).exists(), f"{names}: {file} is not there"
+        assert meaning
+        terms += re.findall(r"\*\*(.+?)\*\*", names)
+    assert len(terms) > 90
+    assert len(terms) == len(set(terms)), "one name per thing"
+
+
+def test_names_that_still_differ_are_still_there() -> None:
+    """What was renamed leaves the list."""
+    for names, place, _ in rows(section("docs/glossary.md", "Names in the code that still differ")):
+        (file,) = code(place)
+        assert (ROOT / file).exists(), f"{names}: {file} is not there, and the line may go"
+        if names.startswith("`"):
+            missing = {name for name in code(names) if name.isidentifier()} - defined(ROOT / file)
+            assert not missing, f"{file} has no {missing}: the line may go"
+
+
+def test_no_further_class_name_stands_for_two_things() -> None:
+    places: dict[str, list[str]] = defaultdict(list)
+    for path in product_files():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(str(path.relative_to(ROOT)))
+    several = {name: files for name, files in places.items() if len(files) > 1}
+    table = rows(section("docs/glossary.md", "Class names that stand for several things"))
+    listed = {name for row in table for name in code(row[0])}
+    assert {name: several[name] for name in several.keys() - listed} == {}, "choose another name"
+    assert listed - several.keys() == set(), "they stand for one thing now: their lines may go"
+
+
+def test_the_map_is_short_and_names_rooms_and_files_that_are_there() -> None:
+    text = text_of("docs/architecture.md")
+    assert len(text.split()) < 3000
+    for name in set(re.findall(rf"`((?:{'|'.join(ROOMS)})[\w./]*)`", text)):
+        if "/" in name:
+            assert (ROOT / name).exists(), name
+            continue
+        path = ROOT / name.replace(".", "/")
+        above = ROOT / name.rpartition(".")[0].replace(".", "/")
+        is_value = name.rpartition(".")[2] in (
+            defined(above.with_suffix(".py")) if above.with_suffix(".py").exists() else ()
+        )
+        assert path.is_dir() or path.with_suffix(".py").exists() or is_value, name
+    for name in set(re.findall(r"\s((?:\w+/)+\w+\.py)\b", text)):
+        assert any(path.match(f"*/{name}") for path in product_files()), name
+
+
+def test_every_room_says_what_it_must_not_know() -> None:
+    for path in product_files():
+        if path.name == "__init__.py":
+            said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+            assert "must not know" in " ".join(said.split()), path
+
+
+def test_moved_modules_are_where_the_changelog_says() -> None:
+    moves = rows(section("CHANGELOG.md", "Moved modules"))
+    assert len(moves) > 10
+    for _, now, what in moves:
+        path = ROOT / (code(now)[0].replace(".", "/") + ".py")
+        assert path.exists(), now
+        for name in code(what):
+            assert not name.isidentifier() or name in defined(path), f"{now} has no {name}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_between_pages_lead_somewhere(page: str) -> None:
+    prose = re.sub(r"```.*?```|`[^`\n]*`", "", text_of(page), flags=re.S)
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        path = (ROOT / page).parent / file if file else ROOT / page
+        assert path.exists(), f"{page}: {target}"
+        if anchor and path.suffix == ".md":
+            headings = re.findall(
+                r"^#+ (.*)", re.sub(r"```.*?```", "", path.read_text("utf-8"), flags=re.S), re.M
+            )
+            assert anchor in {slug(heading) for heading in headings}, f"{page}: {target}"
