@@ -1,21 +1,26 @@
-"""Defines the calls of a client, blocking or not: the message sent, the reply made of the answer, the error.
+"""Defines the calls that both clients make, their errors, and the bookkeeping of a stream of queries.
 
-Holds the queries of a stream that wait for their answers, too, and turns gRPC's errors into `CallError`.
+The blocking and the asyncio client inherit every call from `Client` and add only the waiting.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import replace
+from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
+import grpc
 from grpc_health.v1 import health_pb2
 
 from retrieval.answers.answer_types import AnswerRequest
 from retrieval.errors import InputError
 from retrieval.types import Mention, RequestOptions, RetrieveRequest, with_options
-from service.client.channel import Stubs
+from service.client.channel import Stubs, metadata, open_channel, request_id_of
+from service.client.client_options import CallOptions, ClientOptions, OptionChanges
 from service.client.reply import AnswerReply, IndexInfo, ReloadReply, Reply, ScoreReply
 from service.errors import MESSAGE_TOO_LARGE, CallError
 from service.wire.answers import answer_from_proto, answer_request_to_proto
@@ -44,22 +49,382 @@ LIVENESS = ""
 ASK_AGAIN_S = 0.1
 UNKNOWN_SERVICE = "SERVICE_UNKNOWN"
 _LONGEST_S = 1e8  # some years; gRPC takes what it cannot count for the past
+Answered = tuple[RetrieveRequest, Reply | CallError]
+P = ParamSpec("P")
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
-class UnaryCall(Generic[T_co]):
-    """One question, one answer.
+class UnaryCall(Generic[T]):
+    """One message to the server and the answer to it.
 
-    Attributes:
-        method: Picks the stub's method.
-        message: What is sent.
+    Args:
+        client: The client that calls.
+        options: Deadline and request id of the call.
+        method: The stub's method.
+        message: The message to send.
         parse: Makes the answer of the message that comes back and the call's request id.
+        not_found: The answer when the server says NOT_FOUND; None: that is an error.
+
+    Raises:
+        InputError: an option cannot be used.
+        CallError: the deadline has passed.
     """
 
-    method: Callable[[Stubs], Any]
-    message: Any
-    parse: Callable[[Any, str], T_co]
+    def __init__(
+        self,
+        client: Client,
+        options: CallOptions,
+        method: Any,
+        message: Any,
+        parse: Callable[[Any, str], T],
+        not_found: T | None = None,
+    ) -> None:
+        given = seconds_of(options.get("timeout_s"))
+        self._client = client
+        self._timeout_s = client.options.timeout_s if given is None else given
+        self._request_id = request_id_of(options.get("request_id", ""))
+        self._method = method
+        self._message = message
+        self._parse = parse
+        self._not_found = not_found
+
+    def send(self) -> Any:
+        """Send the message; returns the one that comes back, or with `grpc.aio` an awaitable of it."""
+        call_metadata = metadata(self._client.options, self._request_id)
+        return self._method(self._message, timeout=self._timeout_s, metadata=call_metadata)
+
+    def parse(self, message: Any) -> T:
+        """Return the answer."""
+        return self._parse(message, self._request_id)
+
+    def recover(self, error: grpc.RpcError) -> T:
+        """Return the answer that stands for an error of gRPC.
+
+        Raises:
+            CallError: there is none.
+        """
+        failure = failed_call(error, self._client.address, self._timeout_s, self._request_id)
+        if failure.code == "NOT_FOUND" and self._not_found is not None:
+            return self._not_found
+        raise failure from error
+
+
+class _Method(Protocol[P, T_co]):
+    """A call as type checkers see it: a client used with `async with` returns awaitables of its answers."""
+
+    @overload
+    def __get__(self, client: AbstractContextManager[Any, Any], owner: Any) -> Callable[P, T_co]: ...
+    @overload
+    def __get__(
+        self, client: AbstractAsyncContextManager[Any, Any], owner: Any
+    ) -> Callable[P, Coroutine[Any, Any, T_co]]: ...
+
+
+_CALLS: dict[str, Callable[..., UnaryCall[Any]]] = {}
+
+
+def _call(prepare: Callable[Concatenate[Any, P], UnaryCall[T]]) -> _Method[P, T]:
+    """Note a call of which `Client` makes a method of every client."""
+    _CALLS[prepare.__name__] = prepare
+    return cast(_Method[P, T], prepare)
+
+
+class Client:
+    """A connection to a server, and its calls. Nothing connects before the first call.
+
+    Every method takes `timeout_s` and `request_id`, see `CallOptions`, and raises CallError when the server
+    refuses the call or cannot be reached.
+
+    Args:
+        address: `host:port` of the server.
+        options: Settings of the connection.
+        **changes: Attributes of `ClientOptions` that differ from `options`.
+
+    Attributes:
+        address: As given.
+        options: Settings of the connection, changes included.
+
+    Raises:
+        InputError: the address or an option cannot be used; it is named.
+    """
+
+    _transport: ClassVar[Any]  # `grpc` or `grpc.aio`
+
+    def __init_subclass__(
+        cls, ask: Callable[[Callable[..., UnaryCall[Any]]], Callable[..., Any]] | None = None
+    ) -> None:
+        """Give a client its methods.
+
+        Args:
+            ask: Makes the method of a function that prepares a call; None: the methods are inherited.
+        """
+        if ask is None:
+            return
+        for name, prepare in _CALLS.items():
+            method: Any = ask(prepare)
+            answer = prepare.__annotations__["return"].removeprefix("UnaryCall[").removesuffix("]")
+            method.__signature__ = inspect.signature(prepare).replace(return_annotation=answer)
+            setattr(cls, name, method)
+
+    def __init__(
+        self, address: str, options: ClientOptions | None = None, **changes: Unpack[OptionChanges]
+    ) -> None:
+        self.address = address
+        self.options = replace(options or ClientOptions(), **changes)
+        self.options.check(address)
+        self._channel = open_channel(self._transport, address, self.options)
+        self._stubs = Stubs(self._channel)
+
+    @_call
+    def retrieve(
+        self, request: RetrieveRequest, index: str = "", **call: Unpack[CallOptions]
+    ) -> UnaryCall[Reply]:
+        """Answer one query."""
+        return UnaryCall(
+            self,
+            call,
+            self._stubs.retrieval.Retrieve,
+            request_to_proto(request, index),
+            lambda message, _: reply_from_proto(request.query, message),
+        )
+
+    @_call
+    def retrieve_batch(
+        self, requests: Sequence[RetrieveRequest], index: str = "", **call: Unpack[CallOptions]
+    ) -> UnaryCall[list[Reply | CallError]]:
+        """Answer several queries in one call, in their order; what failed alone is an error in the list."""
+        queries = [request.query for request in requests]
+        return UnaryCall(
+            self,
+            call,
+            self._stubs.retrieval.BatchRetrieve,
+            batch_request_to_proto(requests, index),
+            lambda message, request_id: batch_reply_from_proto(queries, message, request_id),
+        )
+
+    @_call
+    def link(
+        self,
+        mentions: Sequence[Mention],
+        k: int = 1,
+        method: str = "auto",
+        *,
+        index: str = "",
+        call: CallOptions | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> UnaryCall[list[Reply | CallError]]:
+        """Link mentions to entities, in their order, all with the same options; see `RetrieveRequest`.
+
+        Raises:
+            InputError: an option is out of range.
+        """
+        return UnaryCall(
+            self,
+            call or {},
+            self._stubs.retrieval.Link,
+            link_request_to_proto(mentions, with_options(k, method, None, options), index),
+            lambda message, request_id: link_reply_from_proto(mentions, message, request_id),
+        )
+
+    @_call
+    def answer(
+        self, request: AnswerRequest, index: str = "", **call: Unpack[CallOptions]
+    ) -> UnaryCall[AnswerReply]:
+        """Answer one query with JSON."""
+        return UnaryCall(
+            self,
+            call,
+            self._stubs.retrieval.Answer,
+            answer_request_to_proto(request, index),
+            lambda message, _: answer_from_proto(request.query, message),
+        )
+
+    @_call
+    def score(
+        self,
+        subject: str | Mention,
+        titles: Sequence[str],
+        *,
+        prompt: str | None = None,
+        index: str = "",
+        **call: Unpack[CallOptions],
+    ) -> UnaryCall[ScoreReply]:
+        """Score given titles for one query, in their order: to rank again what another engine has found.
+
+        Args:
+            subject: The query, or a mention in its context.
+            titles: From 1 to 10,000 texts, in the catalogue or not.
+            prompt: Name of the prompt template; None: the model's default one. Not with a mention.
+            index: Name of the index whose model scores; empty for the default one.
+            **call: See `CallOptions`.
+
+        Raises:
+            InputError: the query or a title cannot be used.
+        """
+        query = subject.mention if isinstance(subject, Mention) else subject
+        return UnaryCall(
+            self,
+            call,
+            self._stubs.retrieval.Score,
+            score_request_to_proto(subject, titles, prompt, index),
+            lambda message, _: score_reply_from_proto(query, message),
+        )
+
+    @_call
+    def list_indexes(self, **call: Unpack[CallOptions]) -> UnaryCall[list[IndexInfo]]:
+        """Return what the server serves, the default index first."""
+        return UnaryCall(
+            self,
+            call,
+            self._stubs.indexes.ListIndexes,
+            list_indexes_to_proto(),
+            lambda message, _: indexes_from_proto(message),
+        )
+
+    @_call
+    def get_index(self, name: str = "", **call: Unpack[CallOptions]) -> UnaryCall[IndexInfo]:
+        """Return what is served under a name; without one the default index."""
+        return UnaryCall(
+            self,
+            call,
+            self._stubs.indexes.GetIndex,
+            get_index_to_proto(name),
+            lambda message, _: index_from_proto(message.index),
+        )
+
+    @_call
+    def reload_index(
+        self, name: str = "", *, force: bool = False, **call: Unpack[CallOptions]
+    ) -> UnaryCall[ReloadReply]:
+        """Have the live version of an index served; returns when it is.
+
+        Args:
+            name: Name of the index; empty for the default one.
+            force: Load it also when it is the version that is served.
+            **call: See `CallOptions`. Loading may take minutes.
+        """
+        return UnaryCall(
+            self,
+            call,
+            self._stubs.indexes.ReloadIndex,
+            reload_index_to_proto(name, force),
+            lambda message, _: reload_from_proto(message),
+        )
+
+    @_call
+    def health(self, service: str = READINESS, **call: Unpack[CallOptions]) -> UnaryCall[str]:
+        """Return the health of a service of the server: "SERVING", "NOT_SERVING" or "SERVICE_UNKNOWN"."""
+        return UnaryCall(
+            self,
+            call,
+            self._stubs.health.Check,
+            health_pb2.HealthCheckRequest(service=service),
+            lambda message, _: status_name(message),
+            not_found=UNKNOWN_SERVICE,
+        )
+
+    def _watch_readiness(self, end: float, request_id: str) -> Any:
+        """Start the call that tells every change of readiness until `end`, a time of the monotonic clock."""
+        return self._stubs.health.Watch(
+            health_pb2.HealthCheckRequest(service=READINESS),
+            timeout=max(0.0, end - time.monotonic()),
+            metadata=metadata(self.options, request_id),
+            wait_for_ready=True,
+        )
+
+    def _check_unready(self, error: grpc.RpcError, timeout_s: float, request_id: str) -> None:
+        """Raise CallError for the end of such a call, unless the server may be asked again."""
+        failure = failed_call(error, self.address, None, request_id)
+        if failure.code == "DEADLINE_EXCEEDED":
+            text = f"{self.address} was not ready within {timeout_s:g} s"
+            raise CallError(failure.code, text, request_id=request_id) from error
+        if failure.code != "UNAVAILABLE":
+            raise failure from error
+
+
+class Stream:
+    """One stream of queries: its call, and the queries that wait for answers. Used by one thread at a time.
+
+    Args:
+        client: The client that calls.
+        index: Name of the index that the queries ask.
+        max_in_flight: Most queries that were read and are not answered.
+        options: Deadline of the whole stream, none if left out, and its request id.
+
+    Attributes:
+        error: Error of the caller's iterable, which ended the sending.
+
+    Raises:
+        InputError: an option cannot be used, or `max_in_flight` is below 1.
+        CallError: the deadline has passed.
+    """
+
+    def __init__(self, client: Client, index: str, max_in_flight: int, options: CallOptions) -> None:
+        if max_in_flight < 1:
+            raise InputError("max_in_flight", f"must be at least 1, got {max_in_flight}")
+        self._client = client
+        self._index = index
+        self._max_in_flight = max_in_flight
+        self._timeout_s = seconds_of(options.get("timeout_s"))
+        self._request_id = request_id_of(options.get("request_id", ""))
+        self._count = 0
+        self._unanswered: dict[str, RetrieveRequest] = {}
+        self.error: BaseException | None = None
+
+    def start(self, messages: Any) -> Any:
+        """Start the call with an iterator of messages; returns gRPC's call."""
+        call_metadata = metadata(self._client.options, self._request_id)
+        retrieve_stream = self._client._stubs.retrieval.RetrieveStream
+        return retrieve_stream(messages, timeout=self._timeout_s, metadata=call_metadata)
+
+    def failed(self, error: grpc.RpcError) -> CallError:
+        """Return the client's error for one of gRPC."""
+        return failed_call(error, self._client.address, self._timeout_s, self._request_id)
+
+    def ask(self, request: RetrieveRequest) -> Any:
+        """Take a query in; returns its message.
+
+        Raises:
+            TypeError: it is no query.
+            ValueError: it cannot be sent.
+        """
+        if not isinstance(request, RetrieveRequest):
+            raise TypeError(f"a stream takes RetrieveRequest, got {type(request).__name__}")
+        name = str(self._count)
+        message = stream_request_to_proto(name, request, self._index)
+        self._count += 1
+        self._unanswered[name] = request
+        return message
+
+    def answer(self, message: Any) -> Answered:
+        """Take the query of an answer out; returns both.
+
+        Raises:
+            CallError: nobody asked for this answer.
+        """
+        request = self._unanswered.pop(message.id, None)
+        if request is None:
+            raise self._broken(f"the server answers a query it was not asked: {message.id!r}")
+        return request, stream_reply_from_proto(request.query, message, self._request_id)
+
+    def end(self, failure: CallError | None) -> Iterator[Answered]:
+        """Yield the queries left without an answer, each with the error that ended the stream, and raise it.
+
+        Args:
+            failure: Error of the call; None: the server ended it well.
+        """
+        if self._unanswered and failure is None:
+            failure = self._broken("the server ended the stream without answering everything")
+        if failure is not None:
+            for request in list(self._unanswered.values()):
+                yield request, failure
+            raise failure
+        if self.error is not None:
+            raise self.error
+
+    def _broken(self, what: str) -> CallError:
+        return CallError("INTERNAL", what, request_id=self._request_id)
 
 
 def seconds_of(timeout_s: float | None) -> float | None:
@@ -78,174 +443,9 @@ def seconds_of(timeout_s: float | None) -> float | None:
     return min(float(timeout_s), _LONGEST_S)
 
 
-def retrieve(request: RetrieveRequest, index: str) -> UnaryCall[Reply]:
-    """Answer one query."""
-    return UnaryCall(
-        lambda stubs: stubs.retrieval.Retrieve,
-        request_to_proto(request, index),
-        lambda message, _: reply_from_proto(request.query, message),
-    )
-
-
-def retrieve_batch(requests: Sequence[RetrieveRequest], index: str) -> UnaryCall[list[Reply | CallError]]:
-    """Answer several queries."""
-    queries = [request.query for request in requests]
-    return UnaryCall(
-        lambda stubs: stubs.retrieval.BatchRetrieve,
-        batch_request_to_proto(requests, index),
-        lambda message, request_id: batch_reply_from_proto(queries, message, request_id),
-    )
-
-
-def link(
-    mentions: Sequence[Mention], k: int, method: str, index: str, options: RequestOptions
-) -> UnaryCall[list[Reply | CallError]]:
-    """Link mentions, all with the same options.
-
-    Raises:
-        InputError: an option is out of range.
-    """
-    return UnaryCall(
-        lambda stubs: stubs.retrieval.Link,
-        link_request_to_proto(mentions, with_options(k, method, None, options), index),
-        lambda message, request_id: link_reply_from_proto(mentions, message, request_id),
-    )
-
-
-def answer(request: AnswerRequest, index: str) -> UnaryCall[AnswerReply]:
-    """Answer one query with JSON."""
-    return UnaryCall(
-        lambda stubs: stubs.retrieval.Answer,
-        answer_request_to_proto(request, index),
-        lambda message, _: answer_from_proto(request.query, message),
-    )
-
-
-def score(
-    subject: str | Mention, titles: Sequence[str], prompt: str | None, index: str
-) -> UnaryCall[ScoreReply]:
-    """Score titles for one query.
-
-    Raises:
-        InputError: the query or a title cannot be used.
-    """
-    query = subject.mention if isinstance(subject, Mention) else subject
-    return UnaryCall(
-        lambda stubs: stubs.retrieval.Score,
-        score_request_to_proto(subject, titles, prompt, index),
-        lambda message, _: score_reply_from_proto(query, message),
-    )
-
-
-def list_indexes() -> UnaryCall[list[IndexInfo]]:
-    """Describe every index."""
-    return UnaryCall(
-        lambda stubs: stubs.indexes.ListIndexes,
-        list_indexes_to_proto(),
-        lambda message, _: indexes_from_proto(message),
-    )
-
-
-def get_index(name: str) -> UnaryCall[IndexInfo]:
-    """Describe one index."""
-    return UnaryCall(
-        lambda stubs: stubs.indexes.GetIndex,
-        get_index_to_proto(name),
-        lambda message, _: index_from_proto(message.index),
-    )
-
-
-def reload_index(name: str, force: bool) -> UnaryCall[ReloadReply]:
-    """Serve the live version of an index."""
-    return UnaryCall(
-        lambda stubs: stubs.indexes.ReloadIndex,
-        reload_index_to_proto(name, force),
-        lambda message, _: reload_from_proto(message),
-    )
-
-
-def health(service: str) -> UnaryCall[str]:
-    """Ask for the health of a service."""
-    return UnaryCall(
-        lambda stubs: stubs.health.Check,
-        health_pb2.HealthCheckRequest(service=service),
-        lambda message, _: status_name(message),
-    )
-
-
 def status_name(message: Any) -> str:
-    """Return what a health check's answer says."""
+    """Return the status in a health check's answer."""
     return str(health_pb2.HealthCheckResponse.ServingStatus.Name(message.status))
-
-
-def watch_request() -> Any:
-    """Return the request for every change of a server's readiness."""
-    return health_pb2.HealthCheckRequest(service=READINESS)
-
-
-def never_ready(address: str, timeout_s: float, request_id: str) -> CallError:
-    """Return the error of a server that did not become ready in time."""
-    return CallError(
-        "DEADLINE_EXCEEDED", f"{address} was not ready within {timeout_s:g} s", request_id=request_id
-    )
-
-
-Answered = tuple[RetrieveRequest, Reply | CallError]
-
-
-class Outstanding:
-    """Names the queries of a stream and knows which are not answered. Belongs to one thread at a time.
-
-    Args:
-        index: Which index they ask.
-        request_id: Name of the stream in the server's log.
-    """
-
-    def __init__(self, index: str, request_id: str) -> None:
-        self._index = index
-        self._request_id = request_id
-        self._count = 0
-        self._requests: dict[str, RetrieveRequest] = {}
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-    def ask(self, request: RetrieveRequest) -> Any:
-        """Take a query in; returns its message.
-
-        Raises:
-            TypeError: it is no query.
-            ValueError: it cannot be sent.
-        """
-        if not isinstance(request, RetrieveRequest):
-            raise TypeError(f"a stream takes RetrieveRequest, got {type(request).__name__}")
-        name = str(self._count)
-        message = stream_request_to_proto(name, request, self._index)
-        self._count += 1
-        self._requests[name] = request
-        return message
-
-    def answer(self, message: Any) -> Answered:
-        """Take the query of an answer out; returns both.
-
-        Raises:
-            CallError: nobody asked for this answer.
-        """
-        request = self._requests.pop(message.id, None)
-        if request is None:
-            raise self._broken(f"the server answers a query it was not asked: {message.id!r}")
-        return request, stream_reply_from_proto(request.query, message, self._request_id)
-
-    def rest(self) -> list[RetrieveRequest]:
-        """Return all that is left."""
-        return list(self._requests.values())
-
-    def unanswered(self) -> CallError:
-        """Return the error of a server that ends a stream well and leaves queries without an answer."""
-        return self._broken("the server ended the stream without answering everything")
-
-    def _broken(self, what: str) -> CallError:
-        return CallError("INTERNAL", what, request_id=self._request_id)
 
 
 _DETAILS_KEY = "grpc-status-details-bin"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -38,6 +39,33 @@ def test_both_clients_have_the_same_methods_with_the_same_arguments() -> None:
             ours.pop(differing, None)
             theirs.pop(differing, None)
         assert ours == theirs, name
+
+
+@pytest.mark.parametrize("client", [RetrievalClient, AsyncRetrievalClient])
+def test_every_call_of_a_client_says_what_it_takes_and_returns(client: Any) -> None:
+    calls = {
+        "retrieve": "Reply",
+        "retrieve_batch": "list[Reply | CallError]",
+        "link": "list[Reply | CallError]",
+        "answer": "AnswerReply",
+        "score": "ScoreReply",
+        "list_indexes": "list[IndexInfo]",
+        "get_index": "IndexInfo",
+        "reload_index": "ReloadReply",
+        "health": "str",
+    }
+    for name, returned in calls.items():
+        method = vars(client)[name]
+        assert inspect.iscoroutinefunction(method) == (client is AsyncRetrievalClient)
+        assert inspect.signature(method).return_annotation == returned
+        assert method.__doc__
+    parameters = inspect.signature(client.retrieve).parameters.values()
+    assert [(one.name, one.default) for one in parameters] == [
+        ("self", inspect.Parameter.empty),
+        ("request", inspect.Parameter.empty),
+        ("index", ""),
+        ("call", inspect.Parameter.empty),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -29,13 +29,6 @@ class Paragraph:
 
 
 @dataclass(frozen=True, slots=True)
-class Points:
-    """A list of short statements."""
-
-    items: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Terms:
     """Words and what they mean."""
 
@@ -94,7 +87,7 @@ class Drawing:
     caption: str
 
 
-Block = Heading | Paragraph | Points | Terms | Code | Table | Drawing
+Block = Heading | Paragraph | Terms | Code | Table | Drawing
 Document = Sequence[Block]
 
 
@@ -117,8 +110,6 @@ def _html_block(block: Block) -> str:
             return f"<h{level}>{_html_text(text)}</h{level}>"
         case Paragraph(text):
             return f"<p>{_html_text(text)}</p>"
-        case Points(items):
-            return "<ul>" + "".join(f"<li>{_html_text(item)}</li>" for item in items) + "</ul>"
         case Terms(items):
             pairs = (f"<dt>{_html_text(term)}</dt><dd>{_html_text(meaning)}</dd>" for term, meaning in items)
             return f"<dl>{''.join(pairs)}</dl>"
@@ -179,8 +170,6 @@ def _markdown_block(block: Block) -> str:
             return f"{'#' * level} {_markdown_text(text)}"
         case Paragraph(text):
             return _markdown_text(text)
-        case Points(items):
-            return "\n".join(f"- {_markdown_text(item)}" for item in items)
         case Terms(items):
             return "\n".join(
                 f"- **{_markdown_text(term)}**: {_markdown_text(meaning)}" for term, meaning in items
@@ -234,8 +223,7 @@ main { max-width: 78rem; margin: 0 auto; padding: 1.5rem 1rem 4rem; }
 h1 { font-size: 1.7rem; line-height: 1.25; margin: 0 0 1rem; }
 h2 { font-size: 1.3rem; margin: 2.6rem 0 .6rem; padding-top: .6rem; border-top: 1px solid var(--line); }
 h3 { font-size: 1.08rem; margin: 2rem 0 .5rem; }
-p, ul, dl { max-width: 46rem; }
-li + li { margin-top: .3rem; }
+p, dl { max-width: 46rem; }
 code { font: .92em ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace;
   overflow-wrap: anywhere; }
 pre { background: var(--shade); border: 1px solid var(--line); border-radius: 6px; padding: .8rem 1rem;

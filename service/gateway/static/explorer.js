@@ -1,10 +1,8 @@
 // The page: what is asked, when, and what happens with the answer.
 
-import { readAddress, writeAddress } from "./address.js";
 import { ApiError, UnreachableError, answer, listIndexes, retrieve } from "./api.js";
-import { byId, make } from "./dom.js";
-import { FieldError, clearErrors, readRequest, readState, showErrors, showMethods, writeState } from "./fields.js";
-import { indexFacts, indexOptions } from "./indexes.js";
+import { byId, make } from "./display.js";
+import { FieldError, clearErrors, indexFacts, indexOptions, readRequest, readState, showErrors, showMethods, writeState } from "./form.js";
 import { answerParts, retrievalParts } from "./results.js";
 import { outcome } from "./summary.js";
 
@@ -156,6 +154,21 @@ function stop() {
     abort();
     setBusy(false);
     say("Stopped.");
+  }
+}
+
+// The query and its options stand in the part of the address behind "#": shareable, and never sent to a server.
+
+/** Read a state; an empty object when there is none. */
+function readAddress() {
+  return Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+}
+
+/** Write a state as a new entry of the history, unless it is the one that is there. */
+function writeAddress(state) {
+  const hash = `#${new URLSearchParams(state)}`;
+  if (hash !== `#${new URLSearchParams(readAddress())}`) {
+    history.pushState(null, "", hash);
   }
 }
 

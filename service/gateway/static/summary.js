@@ -1,7 +1,6 @@
 // What an answer amounts to, in words and figures.
 
-import { bar, definitions, make } from "./dom.js";
-import { bytes, count, decimal, milliseconds, number, percent } from "./numbers.js";
+import { bar, bytes, count, decimal, definitions, make, milliseconds, number, percent } from "./display.js";
 
 const PHASES = [
   ["queue", "queue_ms", "waiting"],
@@ -166,4 +165,3 @@ function memoryText(kv) {
   const words = saved >= 0 ? `${bytes(saved)} saved by sharing` : `${bytes(-saved)} more than one cache per branch`;
   return `${bytes(number(kv.peak_bytes) ?? 0)} of keys and values, ${words}`;
 }
-

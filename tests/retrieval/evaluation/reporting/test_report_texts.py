@@ -23,7 +23,6 @@ from retrieval.evaluation.reporting.report_pages import (
     Drawing,
     Heading,
     Paragraph,
-    Points,
     Table,
     Terms,
     to_html,
@@ -187,7 +186,6 @@ def test_html_shows_any_text_as_it_is(texts: list[str]) -> None:
     blocks = [
         Heading(1, texts[0]),
         Paragraph(texts[0]),
-        Points(tuple(texts)),
         Terms(tuple((text, text) for text in texts)),
         Code(texts[0]),
         Table(texts[0], tuple(texts), (tuple(Cell(text, text) for text in texts),)),

@@ -1,9 +1,227 @@
-// The token tree on the page: an ARIA tree, steps from left to right, drawn with nested lists.
+// The walked token tree: its places as objects, the words about them, and the tree on the page.
 
-import { bar, make } from "./dom.js";
-import { percent } from "./numbers.js";
-import { isFolded, leadsSomewhere, pathTo } from "./tree_model.js";
-import { foldedLabels, placeLabel, tokenText } from "./tree_words.js";
+import { bar, count, logText, make, number, percent } from "./display.js";
+
+// An Explanation of the API as objects with children, paths and order.
+
+// Places without a result that the model found less likely than this are folded.
+const LEAST_SHOWN = 0.05;
+
+/** Words for what became of a place. */
+const STATES = {
+  EXPLANATION_STATE_EXPANDED: "expanded",
+  EXPLANATION_STATE_PRUNED: "pruned",
+  EXPLANATION_STATE_FINISHED: "finished",
+  EXPLANATION_STATE_CLOSED: "closed",
+};
+
+function place(raw, position, parent) {
+  const text = raw.text ?? "";
+  return {
+    position,
+    parent,
+    depth: raw.depth ?? 0,
+    text,
+    tokenId: raw.token_id ?? 0,
+    // The token that finishes a title is the end token, which is no part of it; tokens bring a blank before a word.
+    prefix: parent === null ? "" : raw.state === "EXPLANATION_STATE_FINISHED" ? parent.prefix : (parent.prefix + text).trimStart(),
+    probability: Math.exp(number(raw.logprob) ?? 0),
+    logprob: number(raw.logprob) ?? 0,
+    totalLogprob: number(raw.total_logprob) ?? 0,
+    validMass: number(raw.valid_mass),
+    numValid: raw.num_valid,
+    state: STATES[raw.state] ?? "expanded",
+    rank: raw.candidate_rank,
+    bestRank: raw.candidate_rank ?? Infinity, // of the best candidate here or below
+    draws: [], // that end here
+    numDraws: 0, // that end here or below
+    children: [],
+  };
+}
+
+/** Build the tree; null when the answer has none. Parents stand before children in the message. */
+export function buildTree(explanation) {
+  const raw = explanation?.nodes ?? [];
+  if (raw.length === 0) {
+    return null;
+  }
+  const places = [];
+  for (const [position, node] of raw.entries()) {
+    const parent = node.parent === undefined ? null : (places[node.parent] ?? null);
+    const made = place(node, position, parent);
+    parent?.children.push(made);
+    places.push(made);
+  }
+  const draws = (explanation.draws ?? []).map((draw) => readDraw(draw, places));
+  for (const made of [...places].reverse()) {
+    if (made.parent !== null) {
+      made.parent.bestRank = Math.min(made.parent.bestRank, made.bestRank);
+      made.parent.numDraws += made.numDraws;
+    }
+  }
+  for (const made of places) {
+    made.children.sort(byInterest);
+  }
+  return { root: places[0], places, draws, truncated: explanation.truncated === true };
+}
+
+function readDraw(raw, places) {
+  const end = places[raw.node ?? 0];
+  const draw = {
+    sample: raw.sample ?? 0,
+    draw: raw.draw ?? 0,
+    end,
+    validMass: number(raw.valid_mass) ?? 0,
+    acceptance: number(raw.acceptance_probability) ?? 0,
+    accepted: raw.accepted === true,
+    chosen: raw.chosen === true,
+  };
+  end.draws.push(draw);
+  end.numDraws += 1;
+  return draw;
+}
+
+/** Likelier candidates first, then likelier tokens. */
+function byInterest(one, other) {
+  if (one.bestRank !== other.bestRank) {
+    return one.bestRank < other.bestRank ? -1 : 1;
+  }
+  return other.logprob - one.logprob;
+}
+
+/**
+ * Where the title of each candidate ends, by rank. Of several surface forms the best one; where entities share a
+ * title, its place has the rank of the first one only, and the others are found by their text.
+ */
+export function endsOf(tree, candidates) {
+  const finished = tree.places.filter((made) => made.state === "finished");
+  const ends = new Map();
+  for (const { rank, surface } of candidates) {
+    const written = finished.filter((made) => made.prefix === surface);
+    const end = written.find((made) => made.rank === rank) ?? finished.find((made) => made.rank === rank) ?? written[0];
+    if (end !== undefined) {
+      ends.set(rank, end);
+    }
+  }
+  return ends;
+}
+
+/** The places from the end of the prompt to `end`, both included. */
+function pathTo(end) {
+  const path = [];
+  for (let current = end; current !== null; current = current.parent) {
+    path.unshift(current);
+  }
+  return path;
+}
+
+/** Whether a place and others like it beside it are drawn as one: nothing came of it, and nothing much was lost. */
+function isFolded(made) {
+  if (leadsSomewhere(made)) {
+    return false;
+  }
+  const wasSearched = made.state === "expanded" || made.state === "finished";
+  return !wasSearched || made.probability < LEAST_SHOWN;
+}
+
+/** Whether a place leads to something that is shown beside the tree: a candidate or a draw. */
+function leadsSomewhere(made) {
+  return made.bestRank !== Infinity || made.numDraws > 0;
+}
+
+// Words about a place, for eyes and for screen readers.
+
+const FATES = {
+  expanded: "the model went on from here",
+  pruned: "seen, and left for better ones",
+  finished: "a title ends here",
+  closed: "proven to lead to nothing better",
+};
+
+const FOLDED = {
+  expanded: "searched",
+  finished: "titles beyond the list",
+  pruned: "left for better ones",
+  closed: "proven useless",
+};
+
+/** A token as it is shown: blanks and line ends visible, nothing for nothing. */
+function tokenText(made) {
+  if (made.parent === null) {
+    return "query";
+  }
+  if (made.state === "finished") {
+    return "end";
+  }
+  if (made.text === "") {
+    return `#${made.tokenId}`;
+  }
+  return made.text.replaceAll(" ", "␣").replaceAll("\n", "↵").replaceAll("\t", "⇥");
+}
+
+/** What stands for "valid" in a sentence. */
+function validWords(made) {
+  if (made.validMass === undefined) {
+    return "";
+  }
+  const among = made.numValid === undefined ? "" : `, ${count(made.numValid, "valid token")}`;
+  return `${percent(made.validMass)} of what follows is valid${among}`;
+}
+
+/** The accessible name of a place. */
+function placeLabel(made) {
+  const start = made.parent === null ? "End of the query" : `${made.state === "finished" ? `End of “${made.prefix}”` : `Token “${made.text || tokenText(made)}”`}, ${percent(made.probability)}`;
+  const rank = made.rank === undefined ? "" : `, candidate ${made.rank}`;
+  const draws = made.draws.length === 0 ? "" : `, ${count(made.draws.length, "draw")} end here`;
+  const parts = [start, validWords(made), fate(made) + rank + draws].filter((part) => part !== "");
+  return parts.join("; ");
+}
+
+/** What became of a place. */
+function fate(made) {
+  if (made.parent === null) {
+    return "the model starts here";
+  }
+  if (made.state === "expanded" && made.children.length > 0 && made.bestRank === Infinity && made.numDraws === 0) {
+    return "the model went on from here, and no candidate came of it";
+  }
+  if (made.state === "finished" && made.rank === undefined && made.numDraws === 0) {
+    return "a title ends here, and is not among the candidates";
+  }
+  return FATES[made.state];
+}
+
+/** [term, value] pairs about a place. */
+export function placeFacts(made) {
+  const facts = [];
+  if (made.parent !== null) {
+    facts.push(["Written so far", `“${made.prefix}”`]);
+    facts.push([`This token (id ${made.tokenId})`, `${percent(made.probability)}, log ${logText(made.logprob, 3)}`]);
+    facts.push(["All tokens so far", `${percent(Math.exp(made.totalLogprob))}, log ${logText(made.totalLogprob, 3)}`]);
+  }
+  if (made.validMass !== undefined) {
+    facts.push(["What follows", `${percent(made.validMass)} valid, ${percent(Math.max(0, 1 - made.validMass))} invalid`]);
+  }
+  if (made.numValid !== undefined) {
+    facts.push(["Valid tokens", made.numValid.toLocaleString("en")]);
+  }
+  facts.push(["What became of it", fate(made) + (made.rank === undefined ? "" : ` (candidate ${made.rank})`)]);
+  if (made.numDraws > 0) {
+    const accepted = made.draws.filter((draw) => draw.accepted).length;
+    facts.push(["Draws", made.draws.length > 0 ? `${made.draws.length} end here, ${accepted} accepted` : `${made.numDraws} pass here`]);
+  }
+  return facts;
+}
+
+/** [short, long] label of places that are drawn as one. */
+function foldedLabels(places) {
+  const best = percent(Math.max(...places.map((made) => made.probability)));
+  const kinds = Object.entries(FOLDED).map(([state, words]) => [places.filter((made) => made.state === state).length, words]);
+  const counted = kinds.filter(([many]) => many > 0).map(([many, words]) => `${many} ${words}`);
+  return [`${places.length} more, at most ${best}`, `${places.length} more that gave no candidate: ${counted.join(", ")}; at most ${best}`];
+}
+
+// An ARIA tree, steps from left to right, drawn with nested lists.
 
 // So many places are open at first; what is behind the others opens on demand.
 const MAX_OPEN_AT_FIRST = 150;
