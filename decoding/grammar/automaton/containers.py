@@ -166,11 +166,7 @@ class ObjectFrame(_Container):
 
     def options(self, node: Node) -> tuple[Option, ...]:
         """The ways to go on behind the key that has been written."""
-        return self.options_at(node.progress, node.key_label)
-
-    def options_at(self, progress: Hashable, key_label: int) -> tuple[Option, ...]:
-        """The ways to go on behind a key with this label."""
-        key = (progress, key_label)
+        key = (node.progress, node.key_label)
         options = self._options.get(key)
         if options is None:
             options = self._options[key] = self.shape.after_key(*key)
@@ -231,10 +227,7 @@ class ArrayFrame(_Container):
 
     def options(self, node: Node) -> tuple[Option, ...]:
         """What the next item may be."""
-        return self.options_at(node.progress)
-
-    def options_at(self, progress: Hashable) -> tuple[Option, ...]:
-        """What the next item may be, by progress."""
+        progress = node.progress
         options = self._options.get(progress)
         if options is None:
             options = self._options[progress] = self.shape.items(progress)
@@ -311,7 +304,6 @@ class Frames:
         self._arrays: dict[int, ArrayFrame] = {}
         self._objects: dict[int, ObjectFrame] = {}
         self._starts: dict[int, ValueStarts] = {}
-        self._is_single: dict[int, bool] = {}
 
     def leaf(self, leaf: Leaf, is_number: bool) -> LeafFrame:
         """The frame of a leaf."""
@@ -329,7 +321,6 @@ class Frames:
                 known.clear()
         self._leaves = {}
         self._starts = {}
-        self._is_single = {}
         self.own_leaves = {}
         for node in kept:
             frame = node.frame
@@ -369,17 +360,6 @@ class Frames:
         if starts is None:
             starts = self._starts[id(value)] = ValueStarts(value, self)
         return starts
-
-    def is_single(self, value: ValueNode) -> bool:
-        """Whether the first byte of a value says which of its alternatives it is."""
-        found = self._is_single.get(id(value))
-        if found is None:
-            found = len(value.leaves) + len(value.arrays) + len(value.objects) == 1
-            if not found and len(value.arrays) < 2 and len(value.objects) < 2:
-                first = [byte for leaf in value.leaves for byte in _first_bytes(leaf)]
-                found = len(set(first)) == len(first)
-            self._is_single[id(value)] = found
-        return found
 
 
 def _first_bytes(leaf: Leaf) -> Iterable[int]:
