@@ -155,6 +155,8 @@ class PromptEncoder:
 _MIN_ROOM = 64
 # Most queries that decode together where nobody says otherwise.
 DEFAULT_BATCH_SIZE = 32
+# Most memory of the grammars of JSON answers that a model keeps where nobody says otherwise.
+DEFAULT_GRAMMAR_CACHE_BYTES = 256 * 2**20
 
 
 @dataclass(frozen=True, slots=True)

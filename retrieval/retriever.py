@@ -7,21 +7,18 @@ at a time.
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from decoding.cancellation import CancelToken
 from decoding.language_model import LanguageModel
 from decoding.trie.title_trie import TitleTrie
-from retrieval.answers.answer_types import AnswerOptions, AnswerResult, Schema
-from retrieval.answers.answerer import Answerer
-from retrieval.answers.schemas import DEFAULT_GRAMMAR_CACHE_BYTES, AnswerEngine
-from retrieval.answers.title_holes import NamedIndex
 from retrieval.arguments import named, sequence
 from retrieval.checkpoints import folder_fingerprint
 from retrieval.compatibility import (
@@ -37,7 +34,14 @@ from retrieval.filters.predicate import parse
 from retrieval.filters.restriction import Restriction
 from retrieval.index.reader import Index
 from retrieval.kv_memory import PrefixStore
-from retrieval.loaded_model import DEFAULT_BATCH_SIZE, Limits, PromptEncoder, load_draft, load_model
+from retrieval.loaded_model import (
+    DEFAULT_BATCH_SIZE,
+    DEFAULT_GRAMMAR_CACHE_BYTES,
+    Limits,
+    PromptEncoder,
+    load_draft,
+    load_model,
+)
 from retrieval.methods.batches import BatchAnswerer, BatchRunner, Reply, RetrieveJob, answer_prepared
 from retrieval.methods.explainer import Explainer, TokenTexts
 from retrieval.methods.scoring import ScoreJob, ScoreReply, TitleScorer
@@ -49,19 +53,27 @@ from retrieval.text import TextTokenizer
 from retrieval.types import Entity, Mention, RequestOptions, RetrievalResult, RetrieveRequest, with_options
 from retrieval.vectors.vector_search import Shortlister
 
+if TYPE_CHECKING:  # what answers JSON is loaded when JSON is first asked for
+    from retrieval.answers.answer_types import AnswerOptions, AnswerResult, Schema
+    from retrieval.answers.answerer import Answerer
+    from retrieval.answers.title_holes import Finder, NamedIndex
+
 
 class Questions(ABC):
     """The calls of a retriever that take texts and raise the first error.
 
     Attributes:
         config: Prompt templates and rendering of the checkpoint.
-        answerer: Writes JSON.
         name: What schemas of JSON answers call the index, beside "titles".
     """
 
     config: CheckpointConfig
-    answerer: Answerer
     name: str
+
+    @property
+    @abstractmethod
+    def answerer(self) -> Answerer:
+        """The writer of JSON answers, made on first use."""
 
     def retrieve(
         self,
@@ -204,6 +216,41 @@ class Questions(ABC):
         """Answer requests in batches; the first error is raised, with the name of its request."""
 
 
+class SharedAnswerer:
+    """The answerer of one model, made on first use: until then nothing of JSON and grammars is loaded.
+
+    Shared by all retrievers of the model. Safe to use from several threads.
+
+    Args:
+        make: Factory of the answerer.
+    """
+
+    def __init__(self, make: Callable[[], Answerer]) -> None:
+        self._make = make
+        self._made: Answerer | None = None
+        self._waiting: dict[str, tuple[Index, FilterStore, Finder]] = {}
+        self._lock = threading.Lock()
+
+    def add_index(self, name: str, index: Index, filters: FilterStore, find: Finder) -> None:
+        """Let schemas name an index (`Answerer.add_index`)."""
+        with self._lock:
+            if self._made is None:
+                self._waiting[name] = (index, filters, find)
+            else:
+                self._made.add_index(name, index, filters, find)
+
+    def get(self) -> Answerer:
+        """Return the answerer, which knows every index that was added."""
+        with self._lock:
+            if self._made is None:
+                made = self._make()
+                for name, known in self._waiting.items():
+                    made.add_index(name, *known)
+                self._waiting.clear()
+                self._made = made
+            return self._made
+
+
 _WARM_UP_SCHEMA = {"type": "object", "properties": {"title": {"type": "string", "maxLength": 8}}}
 
 
@@ -217,7 +264,7 @@ class Retriever(Questions):
         config: Prompt templates and rendering of the checkpoint.
         filter_cache_bytes: Bound on the memory of filters kept for further requests.
         prefixes: Keeps what all prompts of a template begin with; None: a store of its own.
-        answerer: Writes JSON with this model, whose schemas may then name this index too; None: one is made.
+        answerer: Answerer of this model, whose schemas may then name this index too; None: a new one.
         name: What schemas may call the index; in answers of this retriever it is also called "titles". None:
             the name of its directory.
         grammar_cache_bytes: Bound on the memory of grammars kept, where an answerer is made.
@@ -230,7 +277,6 @@ class Retriever(Questions):
         filters: The filters of the index, those kept among them.
         prefixes: The beginnings of prompts kept.
         ranker: Evidence and ranking of the index.
-        answerer: Writes JSON; shared by all retrievers of one model.
 
     Raises:
         IndexMismatchError: the index was built for another tokenizer or rendering, or holds token ids
@@ -247,7 +293,7 @@ class Retriever(Questions):
         *,
         filter_cache_bytes: int = DEFAULT_FILTER_CACHE_BYTES,
         prefixes: PrefixStore | None = None,
-        answerer: Answerer | None = None,
+        answerer: SharedAnswerer | None = None,
         name: str | None = None,
         grammar_cache_bytes: int = DEFAULT_GRAMMAR_CACHE_BYTES,
         draft: LanguageModel | None = None,
@@ -275,9 +321,9 @@ class Retriever(Questions):
         title_weight = self.config.title_weight
         self._titles = TitleScorer(index, model, tokenizer, limits, self.prefixes, title_weight)
         if answerer is None:
-            engine = AnswerEngine(tokenizer, index.end_token_id, model.vocab_size, grammar_cache_bytes)
-            answerer = Answerer(model, tokenizer, self.config, self.prefixes, engine, draft)
-        self.answerer = answerer
+            asked = (self.config, self.prefixes, index.end_token_id, grammar_cache_bytes, draft)
+            answerer = SharedAnswerer(partial(_new_answerer, model, tokenizer, *asked))
+        self._answerer = answerer
         self.name = name or index.path.name
         if is_named:
             answerer.add_index(self.name, index, self.filters, self._likeliest)
@@ -387,7 +433,7 @@ class Retriever(Questions):
                 self.config,
                 filter_cache_bytes=self.filters.max_bytes,
                 prefixes=self.prefixes,
-                answerer=self.answerer,
+                answerer=self._answerer,
                 name=name or Path(index).resolve().name,
                 is_named=is_named,
                 ranker=_opened_ranker(opened, encoder, self.model, self.tokenizer, self.config),
@@ -395,6 +441,11 @@ class Retriever(Questions):
         except BaseException:
             opened.close()
             raise
+
+    @property
+    def answerer(self) -> Answerer:
+        """The writer of JSON answers, made on first use and shared by all retrievers of one model."""
+        return self._answerer.get()
 
     @property
     def vectors(self) -> Shortlister | None:
@@ -486,6 +537,8 @@ class Retriever(Questions):
 
     def named_index(self) -> NamedIndex:
         """Return the index as schemas may name it, for an `IndexSet`."""
+        from retrieval.answers.title_holes import NamedIndex
+
         return NamedIndex(self.name, self.index, self.filters, self._likeliest)
 
     def retrieve_batch(
@@ -576,6 +629,23 @@ class Retriever(Questions):
         prompt = self._prompts.encode(template, request.query)
         rows = self._titles.rows(request.titles)
         return ScoreJob(request, prompt, rows, self._prompts.num_shared(template), cancel)
+
+
+def _new_answerer(
+    model: LanguageModel,
+    tokenizer: TextTokenizer,
+    config: CheckpointConfig,
+    prefixes: PrefixStore,
+    end_token_id: int,
+    grammar_cache_bytes: int,
+    draft: LanguageModel | None,
+) -> Answerer:
+    """Make the answerer of a model."""
+    from retrieval.answers.answerer import Answerer
+    from retrieval.answers.schemas import AnswerEngine
+
+    engine = AnswerEngine(tokenizer, end_token_id, model.vocab_size, grammar_cache_bytes)
+    return Answerer(model, tokenizer, config, prefixes, engine, draft)
 
 
 def _opened_ranker(

@@ -35,14 +35,12 @@ class TokenNode:
         positions: One or more, ascending.
         tokens: Ids of the tokens that end here, ascending. Several tokens may have the same bytes.
         children: The next byte of longer tokens, and the node it leads to, ascending by byte.
-        gaps: What grammars have found of the whitespace behind the node, by its rules.
     """
 
-    __slots__ = ("__weakref__", "children", "gaps", "positions", "tokens", "trie")
+    __slots__ = ("__weakref__", "children", "positions", "tokens", "trie")
 
     tokens: tuple[int, ...]
     children: Mapping[int, TokenNode]
-    gaps: dict[Any, Any]
 
     def __init__(self, trie: FlatTrie, positions: tuple[int, ...], has_tokens: bool = True) -> None:
         self.trie = trie
@@ -60,10 +58,6 @@ class TokenNode:
             tokens = self._find_tokens()
             self.tokens = tokens
             return tokens
-        if name == "gaps":
-            gaps: dict[Any, Any] = {}
-            self.gaps = gaps
-            return gaps
         raise AttributeError(name)
 
     @property

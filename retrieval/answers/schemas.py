@@ -32,10 +32,8 @@ from retrieval.arguments import check_text
 from retrieval.errors import InputError, ModelError
 from retrieval.filters.entity_filter import FilterStore
 from retrieval.index.reader import Index
+from retrieval.loaded_model import DEFAULT_GRAMMAR_CACHE_BYTES
 from retrieval.text import TextTokenizer
-
-DEFAULT_GRAMMAR_CACHE_BYTES = 256 * 2**20
-
 
 # A validator holds the schema as Python values, some times as large as its text.
 _VALIDATOR_BYTES_PER_CHARACTER = 16

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
-from decoding.grammar.errors import VocabularyError
-from decoding.grammar.vocabulary import read_token_bytes
 from decoding.trace import ROOT, Trace
 from retrieval.explanation import (
     MAX_EXPLAINED_DRAWS,
@@ -153,6 +151,9 @@ class TokenTexts:
     @cached_property
     def _bytes(self) -> list[bytes | None]:
         """What tokens write within a text, by id; nothing of a tokenizer whose decoder is not known."""
+        from decoding.grammar.errors import VocabularyError
+        from decoding.grammar.vocabulary import read_token_bytes
+
         try:
             return read_token_bytes(self._tokenizer.serialized)
         except VocabularyError:

@@ -88,6 +88,12 @@ def test_the_grammar_by_hand_prints_what_the_page_says() -> None:
     assert run(code, ROOT) == printed
 
 
+def test_the_grammar_engine_alone_does_what_its_readme_says_without_torch() -> None:
+    readme = (ROOT / "decoding" / "grammar" / "README.md").read_text(encoding="utf-8")
+    ((code, printed),) = re.findall(r"```python\n(.*?)```\n```\n(.*?)```", readme, re.DOTALL)
+    assert run(f"{code}\nimport sys\nassert 'torch' not in sys.modules", ROOT) == printed
+
+
 @pytest.mark.slow
 def test_the_first_answer_is_written(tmp_path: Path) -> None:
     from index_builder.build import build_index

@@ -6,20 +6,12 @@ equal stacks are one object. Those that a token leads to are states and get a nu
 
 from __future__ import annotations
 
-from typing import Any
-
-from decoding.grammar.automaton.cursor import DIES, GOES_ON, Cursor, Enclosing
 from decoding.grammar.automaton.levels import Level, Levels, Memory, Pop, Push
 from decoding.grammar.automaton.nodes import LeafFrame
-from decoding.grammar.leaves.leaf import SparseLeaf
 
 # Measured with their share of the tables.
 _CONFIGURATION_BYTES = 220
 _NUMBER_BYTES = 40
-_MOVE_BYTES = 180
-
-# A level and the bytes read there; or these, and the levels below that are taken from the stack.
-_Key = tuple["Level | _Key", "bytes | Level"]
 
 
 class Configuration:
@@ -66,9 +58,6 @@ class Configurations:
         self._memory = memory
         self._levels = levels
         self._known: dict[tuple[Level, Configuration | None], Configuration] = {}
-        # Where texts lead from the top of a stack: what is pushed on the rest of it, the new top last; ()
-        # where the next level down has to be looked at.
-        self._moves: dict[_Key, tuple[Level, ...]] = {}
         self.by_state: list[Configuration | None] = []
         self.start = self.of(levels.start, None)
 
@@ -95,7 +84,6 @@ class Configurations:
                 kept[configuration] = None
                 configuration = configuration.below
         self._known = {(configuration.level, configuration.below): configuration for configuration in kept}
-        self._moves = {}
         self._memory.num_bytes += _CONFIGURATION_BYTES * len(kept) + _NUMBER_BYTES * len(self.by_state)
         return {configuration.level for configuration in kept}
 
@@ -112,84 +100,7 @@ class Configurations:
     def after(self, configuration: Configuration, text: bytes) -> Configuration | None:
         """Read some bytes; None where they are not allowed."""
         level, below = configuration.level, configuration.below
-        if len(level.entries) > 1:
-            return self._after_levels(level, below, text, 0)
-        frame = level.leaf
-        if frame is not None and type(frame.leaf) is SparseLeaf:
-            node, parents = level.entries[0]
-            state = frame.leaf.within(node.progress, text)  # type: ignore[arg-type]
-            if state >= 0:
-                return self.of(self._levels.level(((frame.node(state), parents),)), below)
-        # A recursive schema comes by the same levels on ever higher stacks.
-        moves, stack = self._moves, below
-        key: _Key = (level, text)
-        while (known := moves.get(key)) is not None:
-            if known:
-                for level in known:
-                    stack = self.of(level, stack)
-                return stack
-            assert stack is not None  # the move has looked at it
-            key, stack = (key, stack.level), stack.below
-        return self._after_one(level, below, text)
-
-    def _after_one(self, level: Level, below: Configuration | None, text: bytes) -> Configuration | None:
-        """Read bytes with the only thread of a level, as far as it stays the only one."""
-        levels = self._levels
-        cursor = Cursor(levels.frames, level.entries[0], below)
-        done, place = cursor.read(text, 0)
-        if done == DIES:
-            return None
-        inside: tuple[Level, ...] = ()
-        stack: Any = cursor.below
-        if type(stack) is Enclosing:
-            frame, phase, progress, parents, under = stack
-            if type(under) is Enclosing:
-                stack, inside = self._levels_of(stack)
-            else:
-                stack, inside = under, (levels.level(((frame.node(phase, progress), parents),)),)
-        ground: Configuration | None = stack
-        for enclosing in inside:
-            stack = self.of(enclosing, stack)
-        if cursor.label >= 0:
-            assert stack is not None  # values are in something
-            survivors = tuple([(parent, cursor.label) for parent in cursor.parents])
-            return self._after_levels(stack.level.complete(survivors), stack.below, text, place)
-        top = levels.level(((cursor.node, cursor.parents),))
-        if done != GOES_ON:
-            return self._after_levels(top, stack, text, place)
-        key: _Key = (level, text)
-        while below is not ground:
-            assert below is not None  # what the thread has come to is further down
-            self._moves[key] = ()
-            self._memory.num_bytes += _MOVE_BYTES
-            key, below = (key, below.level), below.below
-        self._moves[key] = (*inside, top)
-        self._memory.num_bytes += _MOVE_BYTES
-        return self.of(top, stack)
-
-    def made(self, below: Enclosing | Configuration | None) -> Configuration | None:
-        """What a thread is in, as a configuration."""
-        configuration, levels = self._levels_of(below)
-        for level in levels:
-            configuration = self.of(level, configuration)
-        return configuration
-
-    def _levels_of(
-        self, below: Enclosing | Configuration | None
-    ) -> tuple[Configuration | None, tuple[Level, ...]]:
-        """What is a configuration already, and the levels of the places on it, the lowest first."""
-        levels: list[Level] = []
-        while type(below) is Enclosing:
-            frame, phase, progress, parents, below = below
-            levels.append(self._levels.level(((frame.node(phase, progress), parents),)))
-        configuration: Configuration | None = below  # type: ignore[assignment]
-        return configuration, tuple(reversed(levels))
-
-    def _after_levels(
-        self, level: Level, below: Configuration | None, text: bytes, place: int
-    ) -> Configuration | None:
-        """Read bytes from a place on with all threads of a level in lockstep."""
-        end = len(text)
+        place, end = 0, len(text)
         while place < end:
             byte = text[place]
             steps = level.steps

@@ -1,9 +1,14 @@
-"""Frames of arrays, objects and the document: punctuation, whitespace, and the values that begin inside."""
+"""Frames of arrays, objects and the document: punctuation, whitespace, and the values that begin inside.
+
+The rules of JSON stand in `moves` of each frame: a comma only where another member may follow, a closing
+bracket only where the container can close. Reading, masks and the search for shortest ends all ask it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from itertools import count
+from typing import NamedTuple
 
 from decoding.grammar.automaton.nodes import BLANK, LINE_BREAK, START, LeafFrame, Node, Pushes, Whitespace
 from decoding.grammar.compile_options import GrammarOptions
@@ -23,7 +28,6 @@ IS_BEHIND_SEPARATOR = (False, True, False, False, True, False, False)
 DONE = BEHIND
 # Sets, because they are asked for every byte.
 _BLANKS = frozenset((BLANK, LINE_BREAK))
-_BEFORE_KEYS = frozenset((OPENED, MEMBER))
 
 
 class ValueStarts:
@@ -75,6 +79,19 @@ class ValueStarts:
         return found
 
 
+class Moves(NamedTuple):
+    """The ways on from a node of a container, whitespace left out.
+
+    Attributes:
+        punctuation: By byte, the reading of it: the node behind a comma or a colon, the key that a quote
+            begins, 0 for the bracket that closes the container.
+        options: The values that may begin here; () where none may.
+    """
+
+    punctuation: Mapping[int, Node | Pushes | int]
+    options: tuple[Option, ...] = ()
+
+
 class _Container:
     """Nodes of one container, by place, progress, label of the key and whitespace."""
 
@@ -103,14 +120,20 @@ class _Container:
         self._nodes[node.phase, node.progress, node.key_label, node.blanks] = node
 
     def read(self, node: Node, byte: int) -> Node | Pushes | int | None:
-        """Read whitespace here, everything else where the kind of container is known."""
+        """Read one byte (`Frame.read`): of whitespace, or one of `moves`."""
         if byte in _BLANKS:
             blanks = self._whitespace.after(node.blanks, byte, IS_BEHIND_SEPARATOR[node.phase])
             return None if blanks is None else self.node(node.phase, node.progress, node.key_label, blanks)
         whitespace = self._whitespace
         if whitespace.is_spaced and whitespace.must_come(node.blanks, IS_BEHIND_SEPARATOR[node.phase]):
             return None
-        return self._read_token(node, byte)
+        punctuation, options = self.moves(node)
+        reading = punctuation.get(byte)
+        return self._begin(options, byte) if reading is None and options else reading
+
+    def moves(self, node: Node) -> Moves:
+        """Return the ways on from a node, whitespace left out."""
+        raise NotImplementedError
 
     def out_bytes(self, node: Node) -> tuple[int, ...]:
         """Whitespace, then punctuation and beginnings of values."""
@@ -118,7 +141,9 @@ class _Container:
         blanks = self._whitespace.bytes_at(node.blanks, is_behind_separator)
         if self._whitespace.must_come(node.blanks, is_behind_separator):
             return blanks
-        return blanks + self._token_bytes(node)
+        punctuation, options = self.moves(node)
+        first = self._first_bytes(options) if options else ()
+        return blanks + (tuple(sorted((*first, *punctuation))) if punctuation else first)
 
     def must_be_blank(self, node: Node) -> bool:
         """Whether a node lets nothing through but whitespace."""
@@ -126,14 +151,6 @@ class _Container:
 
     def after(self, node: Node, label: int) -> Node:
         """The node behind the value inside (`Frame.after`)."""
-        raise NotImplementedError
-
-    def _read_token(self, node: Node, byte: int) -> Node | Pushes | int | None:
-        """Read a byte other than whitespace, where whitespace need not come first."""
-        raise NotImplementedError
-
-    def _token_bytes(self, node: Node) -> tuple[int, ...]:
-        """The bytes other than whitespace that may be allowed, ascending."""
         raise NotImplementedError
 
     def _begin(self, options: tuple[Option, ...], byte: int) -> Pushes | None:
@@ -164,18 +181,6 @@ class ObjectFrame(_Container):
         self.shape = shape
         self._options: dict[tuple[Hashable, int], tuple[Option, ...]] = {}
 
-    def options(self, node: Node) -> tuple[Option, ...]:
-        """The ways to go on behind the key that has been written."""
-        return self.options_at(node.progress, node.key_label)
-
-    def options_at(self, progress: Hashable, key_label: int) -> tuple[Option, ...]:
-        """The ways to go on behind a key with this label."""
-        key = (progress, key_label)
-        options = self._options.get(key)
-        if options is None:
-            options = self._options[key] = self.shape.after_key(*key)
-        return options
-
     def clear(self) -> None:
         """Forget also what members may be."""
         super().clear()
@@ -187,36 +192,27 @@ class ObjectFrame(_Container):
             return self.node(BEFORE_COLON, node.progress, label)
         return self.node(BEHIND, self.shape.after_value(node.progress, label))
 
-    def _read_token(self, node: Node, byte: int) -> Node | Pushes | int | None:
-        phase, progress = node.phase, node.progress
-        if phase == VALUE:
-            return self._begin(self.options(node), byte)
-        if phase == BEFORE_COLON:
-            return self.node(VALUE, progress, node.key_label) if byte == COLON else None
-        if byte == QUOTE and phase in _BEFORE_KEYS:
-            keys = self.shape.keys(progress)
-            if keys is None:
-                return None
-            first = self._frames.leaf(keys, False).node(keys.step(0, QUOTE))
-            return ((self.node(INSIDE_KEY, progress), (first,)),)
-        if byte == CLOSE_OBJECT and phase in (OPENED, BEHIND):
-            return 0 if self.shape.can_close(progress) else None
-        if byte == COMMA and phase == BEHIND:
-            return None if self.shape.keys(progress) is None else self.node(MEMBER, progress)
-        return None
-
-    def _token_bytes(self, node: Node) -> tuple[int, ...]:
+    def moves(self, node: Node) -> Moves:
+        """Colon and value behind a key; otherwise another key, a comma before one, or the end."""
         phase, shape, progress = node.phase, self.shape, node.progress
         if phase == VALUE:
-            return self._first_bytes(self.options(node))
+            key = (progress, node.key_label)
+            options = self._options.get(key)
+            if options is None:
+                options = self._options[key] = shape.after_key(*key)
+            return Moves({}, options)
         if phase == BEFORE_COLON:
-            return (COLON,)
-        if phase == MEMBER:
-            return (QUOTE,)
-        out: tuple[int, ...] = ()
-        if shape.keys(progress) is not None:
-            out = (QUOTE,) if phase == OPENED else (COMMA,)
-        return (*out, CLOSE_OBJECT) if shape.can_close(progress) else out
+            return Moves({COLON: self.node(VALUE, progress, node.key_label)})
+        punctuation: dict[int, Node | Pushes | int] = {}
+        keys = shape.keys(progress)
+        if keys is not None and phase == BEHIND:
+            punctuation[COMMA] = self.node(MEMBER, progress)
+        elif keys is not None:
+            first = self._frames.leaf(keys, False).node(keys.step(0, QUOTE))
+            punctuation[QUOTE] = ((self.node(INSIDE_KEY, progress), (first,)),)
+        if phase != MEMBER and shape.can_close(progress):
+            punctuation[CLOSE_OBJECT] = 0
+        return Moves(punctuation)
 
 
 class ArrayFrame(_Container):
@@ -229,17 +225,6 @@ class ArrayFrame(_Container):
         self.shape = shape
         self._options: dict[Hashable, tuple[Option, ...]] = {}
 
-    def options(self, node: Node) -> tuple[Option, ...]:
-        """What the next item may be."""
-        return self.options_at(node.progress)
-
-    def options_at(self, progress: Hashable) -> tuple[Option, ...]:
-        """What the next item may be, by progress."""
-        options = self._options.get(progress)
-        if options is None:
-            options = self._options[progress] = self.shape.items(progress)
-        return options
-
     def clear(self) -> None:
         """Forget also what items may be."""
         super().clear()
@@ -249,42 +234,35 @@ class ArrayFrame(_Container):
         """Behind an item the comma."""
         return self.node(BEHIND, self.shape.after_value(node.progress, label))
 
-    def _read_token(self, node: Node, byte: int) -> Node | Pushes | int | None:
-        phase = node.phase
-        if byte == CLOSE_ARRAY:
-            return 0 if phase != MEMBER and self.shape.can_close(node.progress) else None
-        if phase == BEHIND:
-            return self.node(MEMBER, node.progress) if byte == COMMA and self.options(node) else None
-        return self._begin(self.options(node), byte)
-
-    def _token_bytes(self, node: Node) -> tuple[int, ...]:
-        options = self.options(node)
-        closing = (CLOSE_ARRAY,) if node.phase != MEMBER and self.shape.can_close(node.progress) else ()
-        if node.phase == BEHIND:
-            return (COMMA, *closing) if options else closing
-        return tuple(sorted((*self._first_bytes(options), *closing))) if options else closing
+    def moves(self, node: Node) -> Moves:
+        """An item, a comma before one, or the end."""
+        phase, shape, progress = node.phase, self.shape, node.progress
+        options = self._options.get(progress)
+        if options is None:
+            options = self._options[progress] = shape.items(progress)
+        punctuation: dict[int, Node | Pushes | int] = {}
+        if phase != MEMBER and shape.can_close(progress):
+            punctuation[CLOSE_ARRAY] = 0
+        if phase != BEHIND:
+            return Moves(punctuation, options)
+        if options:
+            punctuation[COMMA] = self.node(MEMBER, progress)
+        return Moves(punctuation)
 
 
 class DocumentFrame(_Container):
     """The one value that the text is. Nothing stands before or behind it."""
 
-    __slots__ = ("value_options",)
+    __slots__ = ("_options",)
 
     def __init__(self, value: ValueNode, frames: Frames) -> None:
         super().__init__(frames)
-        self.value_options = (Option(value, None),)
+        self._whitespace = Whitespace(GrammarOptions(whitespace="compact"))
+        self._options = (Option(value, None),)
 
-    def options(self, node: Node) -> tuple[Option, ...]:
-        """What the document may be."""
-        return self.value_options
-
-    def read(self, node: Node, byte: int) -> Pushes | None:
-        """Begin the value."""
-        return self._begin(self.value_options, byte) if node.phase == OPENED else None
-
-    def out_bytes(self, node: Node) -> tuple[int, ...]:
-        """What the value begins with."""
-        return self._first_bytes(self.value_options) if node.phase == OPENED else ()
+    def moves(self, node: Node) -> Moves:
+        """The value, once."""
+        return Moves({}, self._options if node.phase == OPENED else ())
 
     def after(self, node: Node, label: int) -> Node:
         """Behind the value the end."""
@@ -311,7 +289,6 @@ class Frames:
         self._arrays: dict[int, ArrayFrame] = {}
         self._objects: dict[int, ObjectFrame] = {}
         self._starts: dict[int, ValueStarts] = {}
-        self._is_single: dict[int, bool] = {}
 
     def leaf(self, leaf: Leaf, is_number: bool) -> LeafFrame:
         """The frame of a leaf."""
@@ -329,7 +306,6 @@ class Frames:
                 known.clear()
         self._leaves = {}
         self._starts = {}
-        self._is_single = {}
         self.own_leaves = {}
         for node in kept:
             frame = node.frame
@@ -369,17 +345,6 @@ class Frames:
         if starts is None:
             starts = self._starts[id(value)] = ValueStarts(value, self)
         return starts
-
-    def is_single(self, value: ValueNode) -> bool:
-        """Whether the first byte of a value says which of its alternatives it is."""
-        found = self._is_single.get(id(value))
-        if found is None:
-            found = len(value.leaves) + len(value.arrays) + len(value.objects) == 1
-            if not found and len(value.arrays) < 2 and len(value.objects) < 2:
-                first = [byte for leaf in value.leaves for byte in _first_bytes(leaf)]
-                found = len(set(first)) == len(first)
-            self._is_single[id(value)] = found
-        return found
 
 
 def _first_bytes(leaf: Leaf) -> Iterable[int]:

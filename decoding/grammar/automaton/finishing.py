@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 from decoding.grammar.automaton.configurations import Configuration, Configurations
 from decoding.grammar.automaton.containers import (
     BEFORE_COLON,
-    BEHIND,
+    CLOSE_ARRAY,
+    CLOSE_OBJECT,
+    COLON,
+    COMMA,
     INSIDE,
     OPENED,
-    VALUE,
     ArrayFrame,
     DocumentFrame,
     Frames,
@@ -343,7 +345,8 @@ class Finishing:
     def _find_closing(self, node: Node) -> Way:
         frame = node.frame
         if isinstance(frame, DocumentFrame):
-            return self._begin_value(node, frame.options(node)) if node.phase == OPENED else _AT_END
+            options = frame.moves(node).options
+            return self._begin_value(frame, options) if options else _AT_END
         if not isinstance(frame, ObjectFrame | ArrayFrame):
             raise TypeError("only containers are closed")
         if frame.must_be_blank(node):
@@ -351,16 +354,18 @@ class Finishing:
         return self._written(node, frame)
 
     def _written(self, node: Node, frame: ObjectFrame | ArrayFrame) -> Way:
-        shape, progress, phase = frame.shape, node.progress, node.phase
-        if phase in (OPENED, BEHIND) and shape.can_close(progress):
-            return Way(1, b"}" if type(frame) is ObjectFrame else b"]")
-        if phase == BEHIND:
+        shape, progress = frame.shape, node.progress
+        punctuation, options = frame.moves(node)
+        for closing in (CLOSE_ARRAY, CLOSE_OBJECT):
+            if closing in punctuation:
+                return Way(1, bytes((closing,)))
+        if COMMA in punctuation:
             return Way(shape.shortest(progress), _COMMA)
-        if phase == BEFORE_COLON:
-            behind = frame.node(VALUE, progress, node.key_label)
-            return Way(1 + self._closing(behind).cost, _COLON)
-        if type(frame) is ArrayFrame or phase == VALUE:
-            return self._begin_value(node, frame.options(node))
+        colon = punctuation.get(COLON)
+        if type(colon) is Node:
+            return Way(1 + self._closing(colon).cost, _COLON)
+        if options:
+            return self._begin_value(frame, options)
         assert type(frame) is ObjectFrame
         keys = frame.shape.keys(progress)
         assert keys is not None  # an object that cannot be closed goes on
@@ -372,11 +377,11 @@ class Finishing:
         least = shape.shortest(progress) - 1
         return Way(_best_ending(keys, 0, behind_key, _BEHIND_KEY, None, least)[0], _QUOTE)
 
-    def _begin_value(self, node: Node, options: tuple[Option, ...]) -> Way:
+    def _begin_value(
+        self, frame: ObjectFrame | ArrayFrame | DocumentFrame, options: tuple[Option, ...]
+    ) -> Way:
         """Write the value that leads to the shortest end, and close behind it."""
         ways = []
-        frame = node.frame
-        assert isinstance(frame, ObjectFrame | ArrayFrame | DocumentFrame)
         for value, progress in options:
             inside = frame.node(INSIDE, progress)
             expected = self._untouched(inside)

@@ -39,16 +39,14 @@ class Whitespace:
     Attributes:
         is_free: Whether whitespace may, but need not, stand anywhere.
         is_spaced: Whether one blank must stand behind every comma and colon.
-        rules: Equal for equal rules.
     """
 
-    __slots__ = ("_max_indent", "is_free", "is_spaced", "rules")
+    __slots__ = ("_max_indent", "is_free", "is_spaced")
 
     def __init__(self, options: GrammarOptions) -> None:
         self.is_free = options.whitespace == "flexible"
         self.is_spaced = options.whitespace == "spaced"
         self._max_indent = options.max_indent
-        self.rules = self._max_indent << 2 | self.is_free << 1 | self.is_spaced
 
     def after(self, state: int, byte: int, is_behind_separator: bool) -> int | None:
         """Read one byte of whitespace; None where it is not allowed.

@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.grammar.automaton.configurations import Configuration, Configurations
-from decoding.grammar.automaton.levels import Entry, Level, Levels, Memory, Pop, Push
+from decoding.grammar.automaton.levels import Entry, Level, Levels, Memory, Pop, Push, Survivors
 from decoding.grammar.automaton.nodes import LeafFrame
-from decoding.grammar.automaton.threads import Threads
-from decoding.grammar.leaves.leaf import Leaf, LeafTokens
+from decoding.grammar.leaves.leaf import LeafTokens
 from decoding.grammar.token_trie import TokenNode
 from decoding.grammar.vocabulary import WORD_BITS, Vocabulary
 
@@ -189,7 +188,7 @@ class Walk:
         leaves: Entries whose leaves know tokens, and the stacks they are on; only if recorded.
     """
 
-    __slots__ = ("_levels", "_open", "configurations", "depth", "inside", "leaves", "places", "tokens")
+    __slots__ = ("_configurations", "_levels", "_open", "depth", "inside", "leaves", "places", "tokens")
 
     def __init__(
         self,
@@ -200,42 +199,28 @@ class Walk:
         is_recorded: bool = False,
     ) -> None:
         self._levels = levels
-        self.configurations = configurations
+        self._configurations = configurations
         self.tokens: list[int] = []
         self.inside: list[LeafTokens] = []
         self.depth = 1
-        self.places: list[tuple[Level, Configuration | None]] | None = None
+        self.places: list[tuple[Level, Configuration | None]] | None = [] if is_recorded else None
         self.leaves: list[tuple[Entry, Configuration]] = []
         # Places in the trie with the level and the stack there, and how much higher than the start's it is.
-        waiting: list[tuple[TokenNode, Level, Configuration | None, int]] = []
+        waiting: list[tuple[TokenNode, Level, Configuration | None, int]] = [
+            (root, start.level, start.below, 0)
+        ]
         self._open = waiting
-        threads: Threads | None = None
-        node, level, below, height = root, start.level, start.below, 0
-        if is_recorded:
-            self.places = []
-        else:
-            threads = Threads(self, levels)
-            if len(level.entries) == 1:
-                threads.follow(root, level.entries[0], below, 0)
-                if not waiting:
-                    return
-                node, level, below, height = waiting.pop()
-        while True:
-            if threads is not None and len(level.entries) == 1:
-                threads.follow(node, level.entries[0], below, height)
-            else:
-                if level.ended:
-                    self._leave(node, level, below, height)
-                out = level.out
-                if out is None:
-                    self._ask_leaves(node, level, below, height)
-                else:
-                    self.follow(node, level, out, below, height)
-            if not waiting:
-                return
+        while waiting:
             node, level, below, height = waiting.pop()
+            if level.ended:
+                self._leave(node, level, below, height)
+            out = level.out
+            if out is None:
+                self._ask_leaves(node, level, below, height)
+            else:
+                self._follow(node, level, out, below, height)
 
-    def follow(
+    def _follow(
         self, node: TokenNode, level: Level, out: tuple[int, ...], below: Configuration | None, height: int
     ) -> None:
         """Follow every byte that a level lists; as long as there is one only, without coming back."""
@@ -279,7 +264,7 @@ class Walk:
         if level is None:
             return
         if type(level) is Push:
-            below = self.configurations.of(level.below, below)
+            below = self._configurations.of(level.below, below)
             height += 1
             level = level.top
         self.tokens += child.tokens
@@ -288,42 +273,15 @@ class Walk:
         if child.children:
             self._open.append((child, level, below, height))
 
-    def look_at(self, height: int) -> None:
-        """Count the levels down to one that is so much higher than the start's."""
-        if height < 1 - self.depth:
-            self.depth = 1 - height
-
-    def go_on_behind(
-        self, node: TokenNode, parents: tuple[int, ...], label: int, below: Configuration, height: int
-    ) -> None:
-        """Go on at a place of the trie behind a value that has ended."""
-        self.look_at(height - 1)
-        level = below.level.complete(tuple([(parent, label) for parent in parents]))
-        self._open.append((node, level, below.below, height - 1))
-
-    def _take(
-        self,
-        leaf: Leaf,
-        state: int,
-        node: TokenNode,
-        parents: tuple[int, ...],
-        below: Configuration,
-        height: int,
-    ) -> bool:
-        """Take the tokens that a leaf knows; False if it does not."""
-        found = leaf.tokens(state, node)
-        if found is None:
-            return False
-        self.inside.append(found)
-        for label, rest in found.exits:
-            self.go_on_behind(rest, parents, label, below, height)
-        return True
-
     def _leave(self, node: TokenNode, level: Level, below: Configuration | None, height: int) -> None:
         """Go on as if the value, a number, had ended before the node's next bytes."""
         assert below is not None  # values are in something
+        self._go_on_behind(node, level.ended, below, height)
+
+    def _go_on_behind(self, node: TokenNode, survivors: Survivors, below: Configuration, height: int) -> None:
+        """Go on at a place of the trie behind a value that has ended."""
         self.depth = max(self.depth, 2 - height)
-        self._open.append((node, below.level.complete(level.ended), below.below, height - 1))
+        self._open.append((node, below.level.complete(survivors), below.below, height - 1))
 
     def _ask_leaves(self, node: TokenNode, level: Level, below: Configuration | None, height: int) -> None:
         """Take the tokens that leaves know, and go on behind their ends."""
@@ -334,12 +292,18 @@ class Walk:
             frame = place.frame
             assert type(frame) is LeafFrame  # containers list their bytes
             state: int = place.progress  # type: ignore[assignment]
-            if not self._take(frame.leaf, state, node, parents, below, height):
+            found = frame.leaf.tokens(state, node)
+            if found is None:
                 listed.append(entry)
-            elif self.places is not None:
+                continue
+            self.inside.append(found)
+            if self.places is not None:
                 self.leaves.append((entry, below))
+            for label, rest in found.exits:
+                behind = tuple([(parent, label) for parent in parents])
+                self._go_on_behind(rest, behind, below, height)
         if listed:
             part = self._levels.level(tuple(listed))
             out = part.out
             assert out is not None  # a leaf that knows no tokens lists its bytes
-            self.follow(node, part, out, below, height)
+            self._follow(node, part, out, below, height)

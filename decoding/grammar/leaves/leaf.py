@@ -109,7 +109,6 @@ class Leaf(Protocol):
 
 # A dict with an entry or two, measured with tracemalloc.
 _STATE_BYTES = 280
-_NUMBER_STARTS = frozenset(b"-0123456789")
 
 
 class SparseLeaf:
@@ -123,8 +122,6 @@ class SparseLeaf:
     Attributes:
         rows: By state, the bytes that may follow and the states they lead to; not to be changed.
         labels: By state, that of the text that ends there, -1 where none does; not to be changed.
-        has_numbers: Whether some text may be a number, by its first byte.
-        only: The text, where there is one; its states are then the numbers of bytes that lead to them.
 
     Raises:
         ValueError: there is no text, an empty one, or one twice with different labels.
@@ -150,8 +147,6 @@ class SparseLeaf:
             raise ValueError("texts: expected at least one, and none that is empty")
         self.rows = edges
         self.labels = labels
-        self.has_numbers = not _NUMBER_STARTS.isdisjoint(edges[0])
-        self.only = next(iter(texts)) if len(texts) == 1 else None
 
     @property
     def num_bytes(self) -> int:
@@ -161,14 +156,6 @@ class SparseLeaf:
     def step(self, state: int, byte: int) -> int:
         """The state after one byte, -1 if it is not allowed."""
         return self.rows[state].get(byte, -1)
-
-    def within(self, state: int, text: bytes) -> int:
-        """The state after bytes that end within the only text; -1 where they do not, or there are more."""
-        only = self.only
-        if only is None or not only.startswith(text, state):
-            return -1
-        after = state + len(text)
-        return after if after < len(only) else -1
 
     def edges(self, state: int) -> Mapping[int, int]:
         """All allowed bytes and the states they lead to."""

@@ -1,4 +1,15 @@
-"""Walking a trie under the table of an automaton in a compiled loop. Importing this needs numba."""
+"""Walks a trie under the table of an automaton in a compiled loop. Importing this needs numba.
+
+A large automaton has far more states than a walk meets, so the table's rows are written as loops come by and
+would read them more than a few times.
+
+A call counts references to every array it hands on, which takes longer than a step. So what is done at every
+node stands in the loops themselves.
+
+NumPy's walk would do alone for small vocabularies. With 200,000 tokens it takes 5 ms where this one takes 1,
+for every character of a string under a counted pattern, and 62 ms where this one takes 9, for a large mask of
+a real schema; each is paid beside a forward of the model.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +17,202 @@ import logging
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from decoding.grammar.leaves.leaf import FEW_TOKENS
-from decoding.grammar.leaves.numba_walk_loop import classify, trace, walk
 from decoding.grammar.leaves.table_walk import Ints, Table, Walked
 from decoding.grammar.regular.byte_dfa import ByteDfa
-from decoding.numba_compiling import keep_nothing
+from decoding.numba_compiling import compiled, keep_nothing
 
 if TYPE_CHECKING:
     from decoding.grammar.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
+
+Flags = npt.NDArray[np.uint8]
+Words = npt.NDArray[np.uint32]
+
+# The same in every process: the loop is kept compiled, and kept code does not notice another file's change.
+_FEW = 64
+if _FEW != FEW_TOKENS:
+    raise ImportError(f"the compiled loop has room for {_FEW} tokens, leaves call {FEW_TOKENS} tokens few")
+# Below smaller subtrees a state is read as it is: writing its row takes longer.
+_SMALL_TREE = 24
+
+
+@compiled
+def _write_row(next_state: Ints, is_written: Flags, edges: Ints, edge_begin: Ints, state: int) -> None:
+    """Write a row of the table, if it has not been written."""
+    if is_written[state]:
+        return
+    # Another thread may read what is written here twice, so nothing is ever written that does not stay.
+    behind = 0
+    for e in range(edge_begin[state], edge_begin[state + 1]):
+        for byte in range(behind, edges[e, 0]):
+            next_state[state, byte] = -1
+        behind = edges[e, 1] + 1
+        for byte in range(edges[e, 0], behind):
+            next_state[state, byte] = edges[e, 2]
+    for byte in range(behind, 256):
+        next_state[state, byte] = -1
+    is_written[state] = 1  # last: whoever reads it finds the row, too
+
+
+@compiled
+def _searched(edges: Ints, edge_begin: Ints, state: int, byte: int) -> int:
+    """The state behind a byte, -1 where there is none, of a state whose row is not written."""
+    low, high = edge_begin[state], edge_begin[state + 1]
+    while low < high:
+        middle = (low + high) // 2
+        if edges[middle, 1] < byte:
+            low = middle + 1
+        else:
+            high = middle
+    return int(edges[low, 2]) if low < edge_begin[state + 1] and edges[low, 0] <= byte else -1
+
+
+@compiled
+def walk(
+    next_state: Ints,
+    is_written: Flags,
+    edges: Ints,
+    edge_begin: Ints,
+    label: Ints,
+    alive: npt.NDArray[np.bool_],
+    state: int,
+    nodes: Ints,
+    tokens: Ints,
+    max_depth: int,
+    roots: Ints,
+    mask: Words,
+    found: Ints,
+) -> None:
+    """Mark the tokens below some nodes that the table lets through, and list where texts have ended.
+
+    Args:
+        next_state: Next states by state and byte, -1 where there is none, as far as rows are written. Shape:
+            (S, 256).
+        is_written: Whether the row of a state is written. Shape: (S,).
+        edges: First byte, last byte and next state, by state. Shape: (E, 3).
+        edge_begin: Place of the first edge of each state. Shape: (S + 1,).
+        label: Label by state, -1 where no text ends. Shape: (S,).
+        alive: Whether a state may be reached. Shape: (S,).
+        state: State at each root.
+        nodes: Byte, depth, end of the subtree and first token, in depth-first order; and a last row for the
+            end of the tokens. Shape: (N + 1, 4).
+        tokens: Ids by node. Shape: (T,).
+        max_depth: Largest depth of a node.
+        roots: Positions of nodes.
+        mask: Gets a bit for each token. Shape: (ceil(V / 32),).
+        found: Gets the number of tokens; the number of exits; the first 64 tokens; and for each exit, as long
+            as there is room, its position and its label.
+    """
+    states = np.empty(max_depth + 1, np.int32)
+    num_tokens = 0
+    num_exits = 0
+    _write_row(next_state, is_written, edges, edge_begin, state)
+    for r in range(len(roots)):
+        root = roots[r]
+        end = nodes[root, 2]
+        states[nodes[root, 1]] = state
+        position = root + 1
+        while position < end:
+            depth = nodes[position, 1]
+            behind = nodes[position, 2]
+            before = states[depth - 1]
+            byte = nodes[position, 0]
+            if is_written[before]:
+                after = next_state[before, byte]
+            else:
+                after = _searched(edges, edge_begin, before, byte)
+            if after < 0 or not alive[after]:
+                position = behind
+                continue
+            for t in range(nodes[position, 3], nodes[position + 1, 3]):
+                token = tokens[t]
+                mask[token >> 5] |= np.uint32(1) << np.uint32(token & 31)
+                if num_tokens < _FEW:
+                    found[2 + num_tokens] = token
+                num_tokens += 1
+            if behind > position + 1:
+                states[depth] = after
+                if label[after] >= 0:
+                    room = 2 + _FEW + 2 * num_exits
+                    if room + 1 < len(found):
+                        found[room] = position
+                        found[room + 1] = label[after]
+                    num_exits += 1
+                if behind - position > _SMALL_TREE and not is_written[after]:
+                    _write_row(next_state, is_written, edges, edge_begin, after)
+            position += 1
+    found[0] = num_tokens
+    found[1] = num_exits
+
+
+@compiled
+def trace(
+    next_state: Ints,
+    is_written: Flags,
+    edges: Ints,
+    edge_begin: Ints,
+    state: int,
+    nodes: Ints,
+    max_depth: int,
+    roots: Ints,
+    counted: int,
+    except_byte: int,
+    found: Ints,
+) -> int:
+    """List the positions below some nodes that the table lets through.
+
+    Args:
+        next_state: As of `walk`.
+        is_written: As of `walk`.
+        edges: As of `walk`.
+        edge_begin: As of `walk`.
+        state: As of `walk`.
+        nodes: As of `walk`.
+        max_depth: As of `walk`.
+        roots: As of `walk`.
+        counted: A state: what leads out of it is counted,
+        except_byte: except by this byte.
+        found: Gets the positions, the state at each, and the count on the way to each. Shape: (3, room).
+
+    Returns:
+        How many there are.
+    """
+    states = np.empty(max_depth + 1, np.int32)
+    counts = np.zeros(max_depth + 1, np.int32)
+    num_found = 0
+    _write_row(next_state, is_written, edges, edge_begin, state)
+    for r in range(len(roots)):
+        root = roots[r]
+        end = nodes[root, 2]
+        states[nodes[root, 1]] = state
+        counts[nodes[root, 1]] = 0
+        position = root + 1
+        while position < end:
+            depth = nodes[position, 1]
+            before = states[depth - 1]
+            byte = nodes[position, 0]
+            if is_written[before]:
+                after = next_state[before, byte]
+            else:
+                after = _searched(edges, edge_begin, before, byte)
+            if after < 0:
+                position = nodes[position, 2]
+                continue
+            if nodes[position, 2] - position > _SMALL_TREE and not is_written[after]:
+                _write_row(next_state, is_written, edges, edge_begin, after)
+            states[depth] = after
+            counts[depth] = counts[depth - 1] + (before == counted and byte != except_byte)
+            found[0, num_found] = position
+            found[1, num_found] = after
+            found[2, num_found] = counts[depth]
+            num_found += 1
+            position += 1
+    return num_found
+
 
 # Where what the loop finds begins: behind its two counts, and behind the tokens.
 _TOKENS = 2
@@ -28,20 +224,18 @@ class CompiledWalk:
     """The compiled loop over one vocabulary's trie; compiled, or read from numba's cache, when made.
 
     Args:
-        vocabulary: Whose trie.
+        vocabulary: Vocabulary whose trie is walked.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         trie = vocabulary.trie
-        # One array instead of six: what a call costs is the arrays it takes, and a node is in one cache line.
+        # One array instead of four: a call costs what its arrays cost, and a node is in one cache line.
         num_nodes = len(trie.byte)
-        self._nodes = np.zeros((num_nodes + 1, 8), dtype=np.int32)
+        self._nodes = np.zeros((num_nodes + 1, 4), dtype=np.int32)
         columns = (trie.byte, trie.depth, trie.end, trie.token_begin[:-1])
-        self._nodes[:num_nodes, :4] = np.stack(columns, axis=1, dtype=np.int32)
+        self._nodes[:num_nodes] = np.stack(columns, axis=1, dtype=np.int32)
         self._nodes[num_nodes, 3] = len(trie.tokens)
-        self._below = self._nodes.view(np.uint64)
-        self._everything = vocabulary.packed(trie.tokens)
-        self._trie = (self._nodes, self._below, trie.tokens, self._everything)
+        self._tokens = trie.tokens
         self._depth = trie.max_depth
         self._num_words = vocabulary.num_words
         try:
@@ -53,7 +247,6 @@ class CompiledWalk:
             logger.warning("compiled loops are neither found nor kept for the next process: %r", error)
 
     def _ask_nothing(self) -> None:
-        classify(self._nodes, self._depth, self._below)
         nothing = Table.of_automaton(ByteDfa.literals([]))
         self(nothing, 0, (0,))
         self.trace(nothing, 0, (0,), (-1, -1))
@@ -61,7 +254,7 @@ class CompiledWalk:
     @property
     def num_bytes(self) -> int:
         """Memory of what was copied for the loop."""
-        return self._nodes.nbytes + self._everything.nbytes
+        return self._nodes.nbytes
 
     def __call__(self, table: Table, state: int, positions: tuple[int, ...]) -> Walked:
         """Walk (`decoding.grammar.leaves.table_walk.Walk`)."""
@@ -70,7 +263,7 @@ class CompiledWalk:
         room = _ROOM
         while True:
             found = np.empty(_EXITS + 2 * room, dtype=np.int32)
-            walk(*table, state, *self._trie, self._depth, roots, mask, found)
+            walk(*table, state, self._nodes, self._tokens, self._depth, roots, mask, found)
             num_tokens, num_exits = found[:_TOKENS].tolist()
             if num_exits <= room:
                 break

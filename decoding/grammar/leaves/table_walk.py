@@ -116,8 +116,7 @@ class Table(NamedTuple):
     """An automaton as the walks read it.
 
     Rows are written when a walk first needs them: automata of counted patterns have 100,000 states, of which
-    the tokens behind one meet some hundreds. What compiled loops find is kept in zeroed memory, which takes
-    none until it is written.
+    the tokens behind one meet some hundreds.
 
     Attributes:
         next_state: By state and byte, -1 where there is none, for states whose row is written. Shape:
@@ -127,11 +126,6 @@ class Table(NamedTuple):
         edge_begin: Where those of each state begin. Shape: (S + 1,), int32, read-only.
         label: By state, -1 where no text ends. Shape: (S,), int32, contiguous, read-only.
         alive: Whether a state may be reached. Shape: (S,), bool, read-only.
-        passes: What the compiled loop has found of the characters that a state treats alike, as it keeps
-            them. Shape: (S, 10, 2), uint64.
-        following: The states behind these. Shape: (S, 8), int32.
-        num_kinds: How many kinds of them there are, plus one; 0 where the loop has not been yet. Shape: (S,),
-            uint8.
     """
 
     next_state: NDArray[np.int32]
@@ -140,9 +134,6 @@ class Table(NamedTuple):
     edge_begin: NDArray[np.int32]
     label: NDArray[np.int32]
     alive: NDArray[np.bool_]
-    passes: NDArray[np.uint64]
-    following: NDArray[np.int32]
-    num_kinds: NDArray[np.uint8]
 
     @staticmethod
     def of_automaton(automaton: ByteDfa) -> Table:
@@ -157,7 +148,6 @@ class Table(NamedTuple):
             automaton.edge_begin,
             automaton.labels,
             alive,
-            *_nothing_known(num_states),
         )
 
     def with_some(self, label: NDArray[np.int32], alive: NDArray[np.bool_]) -> Table:
@@ -169,7 +159,7 @@ class Table(NamedTuple):
         """
         label.flags.writeable = alive.flags.writeable = False
         rows = (self.next_state, self.is_written, self.edges, self.edge_begin)
-        return Table(*rows, label, alive, *_nothing_known(len(label)))
+        return Table(*rows, label, alive)
 
     def written(self) -> NDArray[np.int32]:
         """The next states of all states, whose rows are written now. Shape: (S, 256), int32."""
@@ -189,10 +179,8 @@ class Table(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Memory of what is known by now, but for rows, which tables of fewer texts share."""
-        known = int(np.count_nonzero(self.num_kinds))
-        each = self.label.itemsize + self.alive.itemsize + self.num_kinds.itemsize
-        return int(len(self.label) * each + known * (self.passes[0].nbytes + self.following[0].nbytes))
+        """Memory of labels and living states; rows are shared with tables of fewer texts."""
+        return self.label.nbytes + self.alive.nbytes
 
     @property
     def num_row_bytes(self) -> int:
@@ -200,15 +188,6 @@ class Table(NamedTuple):
         written = int(np.count_nonzero(self.is_written))
         arrays = self.is_written.nbytes + self.edges.nbytes + self.edge_begin.nbytes
         return int(arrays + written * self.next_state[0].nbytes)
-
-
-def _nothing_known(num_states: int) -> tuple[NDArray[np.uint64], NDArray[np.int32], NDArray[np.uint8]]:
-    """What loops keep of states they have not met."""
-    return (
-        sparse_zeros((num_states, 10, 2), np.uint64),
-        sparse_zeros((num_states, 8), np.int32),
-        np.zeros(num_states, np.uint8),
-    )
 
 
 class Steps(Protocol):

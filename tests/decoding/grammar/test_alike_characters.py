@@ -1,4 +1,4 @@
-"""Parts of the vocabulary that pass as a whole because characters are treated alike: against walking them."""
+"""Automata that treat many characters alike, over tokens of characters and their parts: all walks agree."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def comparable(walked: Walked) -> tuple[list[int], dict[int, list[int]]]:
 
 
 def check(vocabulary: Vocabulary, leaf: DfaLeaf | RestrictedKeys, states: Iterable[int]) -> None:
-    """Compare the compiled loop, twice because it remembers states, and NumPy's with the walk in Python."""
+    """Compare the compiled loop, twice because it writes rows, and NumPy's with the walk in Python."""
     module = pytest.importorskip("decoding.grammar.leaves.numba_walk")
     walk = module.CompiledWalk(vocabulary)
     walker = TableWalker(vocabulary)

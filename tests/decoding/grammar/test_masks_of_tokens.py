@@ -95,6 +95,62 @@ def test_masks_are_the_tokens_whose_bytes_can_be_followed(one: Any, kind: str, h
     check_masks(grammar, trie(kind), rng.sample(states, min(20, len(states))))
 
 
+_PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "age": {"type": ["integer", "null"]},
+        "tags": {"type": "array"},
+    },
+    "required": ["name"],
+    "additionalProperties": {"type": ["boolean", "number", "string"]},
+}
+_TREE = {
+    "type": "object",
+    "properties": {"n": {"type": "integer"}, "of": {"type": "array", "items": {"$ref": "#/$defs/tree"}}},
+    "required": ["n"],
+    "additionalProperties": {"$ref": "#/$defs/tree"},
+}
+# Tokens pass many places of these at once: punctuation and whitespace, ends of values, beginnings of others.
+NESTED: dict[str, dict[str, Any]] = {
+    "object": _PERSON,
+    "nested": {"type": "array", "minItems": 1, "maxItems": 3, "items": {"type": "array", "items": _PERSON}},
+    "enum": {"enum": ["a", "ab", 1, 12, 1.5, None, True, {"a": [1, 2]}, []]},
+    "alike": {"anyOf": [_PERSON, {"type": "object", "properties": {"name": {"const": "x"}}}]},
+    "anything": {},
+    "tree": {"$defs": {"tree": _TREE}, "type": "array", "items": {"$ref": "#/$defs/tree"}},
+}
+WHITESPACE = {
+    "compact": GrammarOptions(whitespace="compact"),
+    "spaced": GrammarOptions(whitespace="spaced"),
+    "flexible": GrammarOptions(max_indent=2),
+}
+
+
+@cache
+def punctuation() -> tuple[Leaves, ByteTrie]:
+    vocabulary = byte_vocabulary([*JSON_PIECES, b"\n  ", b"  \n", b', "', b'],["', b"}, {"], seed=5)
+    return Leaves(vocabulary), ByteTrie(vocabulary)
+
+
+@pytest.mark.parametrize("whitespace", WHITESPACE)
+@pytest.mark.parametrize("name", NESTED)
+def test_tokens_that_pass_many_places_lead_where_their_bytes_lead(name: str, whitespace: str) -> None:
+    shared, tokens = punctuation()
+    grammar = compile_schema(json.dumps(NESTED[name]), shared, WHITESPACE[whitespace])
+    states = walked_states(grammar, random.Random(f"{name}/{whitespace}"), 6, 25)
+    check_masks(grammar, tokens, states)
+    for state in states[:25]:
+        for token in range(shared.vocabulary.vocab_size):
+            text = shared.vocabulary.bytes_of(token)
+            if text is None:
+                continue
+            after = state
+            for byte in text:
+                after = grammar.advance_bytes(after, bytes((byte,)))
+            assert grammar.advance(state, token) == after, (state, text)
+
+
 @pytest.mark.slow
 @pytest.mark.shared_data
 @pytest.mark.timeout(1800)
