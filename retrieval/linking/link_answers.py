@@ -58,7 +58,7 @@ class LinkAnswer:
     """What a mention is linked to; kept for further mentions that are asked about in the same words.
 
     Attributes:
-        nil_reason: Why there is no link, one of `part_files.NIL_REASONS`; None: the first candidate
+        nil_reason: Why there is no link, one of those of `part_files.SCHEMA`; None: the first candidate
             is the link.
         surface: The surface form of the first candidate that was written.
         candidates: Best first.
