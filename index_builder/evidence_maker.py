@@ -24,7 +24,7 @@ from index_builder.faults import fault_point
 from index_builder.memory_budget import MemoryBudget
 from index_builder.past_queries import PastQueries, QueryFile, read_queries
 from index_builder.workplace import library_versions, spill_folder, vector_work
-from retrieval.durable import sync_file, write_synced
+from retrieval.durable import sync, write_synced
 from retrieval.errors import IndexDirectoryError, InputError, SourceError
 from retrieval.index.layout import (
     ALIASES,
@@ -300,7 +300,7 @@ class EvidenceMaker:
 
     def _added(self, manifest: Manifest, names: Sequence[str], libraries: Sequence[str] = ()) -> Manifest:
         for name in names:
-            sync_file(self._folder / name)
+            sync(self._folder / name)
         fault_point("evidence-written")
         made = [FileEntry(n, (self._folder / n).stat().st_size, digest_file(self._folder / n)) for n in names]
         files = sorted((*manifest.files, *made), key=lambda file: file.name)
@@ -347,7 +347,7 @@ def copy_version(index: Index, folder: Path, with_fields: bool, with_vectors: bo
         target = folder / entry.name
         target.parent.mkdir(exist_ok=True)
         shutil.copyfile(index.path / entry.name, target)
-        sync_file(target)
+        sync(target)
     libraries = manifest.built_with.items()
     return replace(
         manifest,
