@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from index_builder.build_options import BuildOptions, VectorChange, VectorWish, text_columns
-from index_builder.build_progress import BuildProgress
 from index_builder.changes import VersionRun, equal_entities
 from index_builder.faults import fault_point
 from index_builder.memory_budget import MemoryBudget
@@ -42,6 +41,7 @@ from retrieval.index.owners import EntityRows, FormOwners
 from retrieval.index.priors import Prior, priors_to_bytes, read_priors
 from retrieval.index.reader import Index
 from retrieval.index.small_files import digest_file
+from retrieval.progress import StepProgress
 from retrieval.sources.rejects import Rejects
 from retrieval.vectors.embedder import absolute_place
 from retrieval.vectors.vector_maker import VectorOptions, carry_over_vectors, make_vectors
@@ -83,7 +83,7 @@ class EvidenceMaker:
         progress: Told about every step.
     """
 
-    def __init__(self, folder: Path, root: Path, options: BuildOptions, progress: BuildProgress) -> None:
+    def __init__(self, folder: Path, root: Path, options: BuildOptions, progress: StepProgress) -> None:
         self._folder = folder
         self._root = root
         self._memory = MemoryBudget(options.memory_limit).free_bytes
@@ -390,10 +390,10 @@ def _unwritable() -> Iterator[None]:
         raise IndexDirectoryError(str(error)) from error
 
 
-class _Watched:
+class _Watched(StepProgress):
     """Passes everything on, and lets tests end the making of evidence at any step of it."""
 
-    def __init__(self, progress: BuildProgress) -> None:
+    def __init__(self, progress: StepProgress) -> None:
         self._progress = progress
 
     def phase(self, name: str, total: int | None = None) -> None:
