@@ -12,8 +12,11 @@ import argparse
 import json
 import platform
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
+import bm25s
+import numpy as np
 import torch
 
 from retrieval.prompts import CheckpointConfig
@@ -21,19 +24,20 @@ from retrieval.text import TextTokenizer
 from retrieval.training.quality import (
     Hits,
     TitleRows,
-    bm25_rankings,
     count_hits,
     mention_probes,
     nearest_rankings,
     noise_probes,
     rank_entities,
+    searchable_texts,
 )
-from retrieval.training.training_data import LabelledQuery, read_catalogue, read_queries
+from retrieval.training.training_data import LabelledQuery, TrainingEntity, read_catalogue, read_queries
 from retrieval.training.training_run import load_model
 from retrieval.vectors.encoder import EncoderEmbedder
 
 ROOT = Path(__file__).resolve().parent.parent
 PROBE_SEED = 2026
+_MAX_K = 10
 
 
 def main() -> None:
@@ -101,6 +105,24 @@ def main() -> None:
             "environment": {"python": platform.python_version(), "torch": torch.__version__},
         }
         options.json.write_text(json.dumps(document, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def bm25_rankings(
+    entities: Sequence[TrainingEntity],
+    queries: Sequence[LabelledQuery],
+    training_queries: Sequence[LabelledQuery] = (),
+) -> list[list[str]]:
+    """Rank entities with bm25s over title, aliases and description, plus training queries where given."""
+    texts = searchable_texts(entities, training_queries)
+    documents = [" ".join(texts[e.entity_id]) for e in entities]
+    retriever = bm25s.BM25()
+    retriever.index(bm25s.tokenize(documents, stopwords="en", show_progress=False), show_progress=False)
+    asked = bm25s.tokenize([query.text for query in queries], stopwords="en", show_progress=False)
+    found, scores = retriever.retrieve(asked, k=min(_MAX_K, len(entities)), show_progress=False)
+    return [
+        [entities[int(i)].entity_id for i in row[np.asarray(score) > 0]]
+        for row, score in zip(found, scores, strict=True)
+    ]
 
 
 if __name__ == "__main__":

@@ -121,7 +121,7 @@ def making(index: Index, repeats: int) -> dict[str, Any]:
 
             def get(text: str = text) -> EntityFilter:
                 restriction = Restriction(parse(text))
-                return cache.get(restriction.key(), lambda: maker.make(restriction))
+                return cache.get_or_make(restriction.key(), lambda: maker.make(restriction))
 
             first, second = _seconds(get), _seconds(get)
             allowed[name] = get().num_allowed

@@ -4,9 +4,6 @@ What a decoder finds it scores on the way; this scores what somebody else has fo
 laid out as one tree below its prompt, so that beginnings they share are computed once, and the whole tree is
 written in one forward, in which every token sees its prompt and its ancestors only ("Trie-based beam
 search", Algorithms 2 and 3; sections 3.3 to 3.5).
-
-`SteppedTrees` writes the same trees by a session's own steps, one forward per level, for sessions that have
-no tree writer; what a transformers model does in one pass can be compared with it.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from torch import Tensor
 from decoding.cancellation import CancelToken
 from decoding.errors import DecodingCancelledError, InvalidLogitsError
 from decoding.language_model import DecodeSession
-from decoding.row_trees import Ints, NodeSpan, RowLayout, RowTrees
+from decoding.row_trees import Ints, NodeSpan, RowLayout
 
 # Logits of one forward: trees with more are written in several, parents before children.
 DEFAULT_MAX_LOGITS_BYTES = 256 * 2**20
@@ -228,55 +225,3 @@ def _results(
         error, span = errors[query], layout.trees.span(query)
         results.append(RowScores(mine, span.end - span.first) if error is None else error)
     return results
-
-
-class SteppedTrees:
-    """Writes token trees below the prompts of any session (`decoding.language_model.TreeWriter`).
-
-    Args:
-        session: Stays as it is.
-        trees: One per query of the session.
-    """
-
-    def __init__(self, session: DecodeSession, trees: RowTrees) -> None:
-        self._session = session
-        self._trees = trees
-        self._logits: dict[int, Tensor] = {}
-
-    def write(self, spans: Sequence[NodeSpan]) -> Tensor:
-        """Write nodes; see `TreeWriter.write`. The trees of these queries are written as a whole at once."""
-        missing = [span.query for span in spans if span.query not in self._logits]
-        if missing:
-            self._write(missing)
-        parts = []
-        for span in spans:
-            start = int(self._trees.offsets[span.query])
-            parts.append(self._logits[span.query][span.first - start : span.end - start])
-        return torch.cat(parts)
-
-    def _write(self, queries: list[int]) -> None:
-        trees, whole = self._trees, [self._trees.span(query) for query in queries]
-        session = self._session.select(queries)
-        columns: Ints = np.zeros(len(trees.tokens), dtype=np.int64)
-        pieces: list[list[Tensor]] = [[] for _ in queries]
-        order: list[list[Ints]] = [[] for _ in queries]
-        deepest = max(int(trees.depths[span.first : span.end].max()) for span in whole)
-        for depth in range(1, deepest + 1):
-            levels = [
-                span.first + np.nonzero(trees.depths[span.first : span.end] == depth)[0] for span in whole
-            ]
-            width = max(len(level) for level in levels)
-            parents = np.full((len(queries), width), -1, dtype=np.int64)
-            tokens = np.zeros_like(parents)
-            for row, level in enumerate(levels):
-                columns[level] = np.arange(len(level))
-                tokens[row, : len(level)] = trees.tokens[level]
-                parents[row, : len(level)] = 0 if depth == 1 else columns[trees.parents[level]]
-            device = self._session.root_logits.device
-            logits = session.step(torch.from_numpy(parents).to(device), torch.from_numpy(tokens).to(device))
-            for row, level in enumerate(levels):
-                pieces[row].append(logits[row, : len(level)])
-                order[row].append(level)
-        for query, of_query, nodes in zip(queries, pieces, order, strict=True):
-            back = torch.from_numpy(np.argsort(np.concatenate(nodes)))
-            self._logits[query] = torch.cat(of_query)[back.to(of_query[0].device)]

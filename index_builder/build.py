@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 from index_builder.build_options import BuildOptions, asked_columns, check_columns, check_method, check_model
-from index_builder.build_progress import BuildProgress, PhaseClock, Silent
 from index_builder.entity_writer import check_weights
 from index_builder.evidence_maker import EvidenceMaker, read_rankings
 from index_builder.faults import fault_point
@@ -43,6 +42,7 @@ from retrieval.index.manifest import FileEntry, HistoryEntry, Manifest, Metadata
 from retrieval.index.summary import evidence_facts
 from retrieval.index.versions import live_or_none
 from retrieval.normalize import NormalizationReport
+from retrieval.progress import PhaseClock, StepProgress
 from retrieval.sources import AliasFile, TitleSource, digest_files, key_hash, open_source
 from retrieval.sources.columns import ColumnType, Kinds, resolve
 from retrieval.sources.rejects import Rejects
@@ -107,7 +107,7 @@ def build_index(
     sources: Sources,
     tokenizer: TextTokenizer,
     options: BuildOptions,
-    progress: BuildProgress | None = None,
+    progress: StepProgress | None = None,
 ) -> BuildSummary:
     """Build an index and make it the live version of `options.out`.
 
@@ -127,7 +127,7 @@ def build_index(
         ModelError: the encoder of the vectors, or the model to weigh, cannot be loaded.
         IndexDirectoryError: the index directory cannot be written. The live version is untouched.
     """
-    clock = PhaseClock(progress or Silent())
+    clock = PhaseClock(progress or StepProgress())
     check_evidence(options, tokenizer)
     root = work_root(options.out)
     with staging(options.out) as folder:
@@ -315,7 +315,7 @@ class FrontHalf:
 
 @contextmanager
 def read_shards(
-    sources: Sources, tokenizer: TextTokenizer, options: BuildOptions, root: Path, progress: BuildProgress
+    sources: Sources, tokenizer: TextTokenizer, options: BuildOptions, root: Path, progress: StepProgress
 ) -> Iterator[FrontHalf]:
     """Read, tokenise and sort everything, or go on where an earlier run of the same was cut short.
 

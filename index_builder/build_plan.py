@@ -21,7 +21,6 @@ import pyarrow.compute as pc
 
 from index_builder.build import FrontHalf, Sources, check_evidence, peak_rss_bytes, read_shards
 from index_builder.build_options import BuildOptions, EvidenceWish, VectorWish, text_columns
-from index_builder.build_progress import BuildProgress, Silent
 from index_builder.entity_writer import check_weights
 from index_builder.memory_budget import MIB, TYPICAL_FORM_BYTES, MemoryBudget, cut
 from index_builder.merge import VersionSpec, WrittenVersion, write_version
@@ -33,6 +32,7 @@ from index_builder.workplace import WORK_DIR, temporary_work
 from retrieval.index.layout import ALIASES, TITLE
 from retrieval.index.manifest import MetadataColumn
 from retrieval.normalize import NormalizationReport
+from retrieval.progress import StepProgress
 from retrieval.sources.rejects import Rejects
 from retrieval.text import TextTokenizer
 from retrieval.vectors.faiss_index import kind_of, new_index, num_cells, num_subquantisers
@@ -127,7 +127,7 @@ class BuildPlan:
 
 
 def plan_build(
-    sources: Sources, tokenizer: TextTokenizer, options: BuildOptions, progress: BuildProgress | None = None
+    sources: Sources, tokenizer: TextTokenizer, options: BuildOptions, progress: StepProgress | None = None
 ) -> BuildPlan:
     """Find out what `build_index` would make; the index directory is neither read nor written.
 
@@ -146,7 +146,7 @@ def plan_build(
         MissingExtraError: vectors are asked for, and a library they need is not installed.
         IndexDirectoryError: the directory for temporary files cannot be written.
     """
-    progress = progress or Silent()
+    progress = progress or StepProgress()
     check_evidence(options, tokenizer)
     options = replace(options, resume=False)
     begun = time.monotonic()
@@ -210,7 +210,7 @@ def _plan(
 
 
 def _row_lengths(
-    shards: Sequence[ShardRun], vocab_size: int, options: BuildOptions, progress: BuildProgress
+    shards: Sequence[ShardRun], vocab_size: int, options: BuildOptions, progress: StepProgress
 ) -> IntArray:
     """Count the distinct rows of all entities. Shape: (longest + 1,), by length."""
     progress.phase("counting rows", sum(shard.num_forms for shard in shards))
@@ -234,7 +234,7 @@ def _row_lengths(
 
 
 def _write_sample(
-    front: FrontHalf, tokenizer: TextTokenizer, options: BuildOptions, place: Path, progress: BuildProgress
+    front: FrontHalf, tokenizer: TextTokenizer, options: BuildOptions, place: Path, progress: StepProgress
 ) -> _Sample:
     """Write a version over some ranges of the rows, or over all of them if they are few."""
     if not front.num_entities:
@@ -250,7 +250,7 @@ def _write_sample(
     try:
         spec = VersionSpec(tokenizer.vocab_size, front.columns)
         budget = MemoryBudget(options.memory_limit)
-        written = write_version(front.shards, spec, folder, work, budget, Silent())
+        written = write_version(front.shards, spec, folder, work, budget, StepProgress())
     finally:
         for shard, keep in zip(front.shards, kept, strict=True):
             shard.keep = keep

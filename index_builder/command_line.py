@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import click
+from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from index_builder.build_progress import Bar, BuildProgress, LogLines, Silent
 from index_builder.publish import work_root
 from index_builder.workplace import kept_records
 from retrieval.compatibility import default_model_of
@@ -21,6 +21,7 @@ from retrieval.errors import GenretError, InputError
 from retrieval.index.reader import Index
 from retrieval.index.versions import live_or_none
 from retrieval.interruption import INTERRUPTED
+from retrieval.progress import ProgressDisplay, StepProgress
 from retrieval.text import TextTokenizer
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -182,15 +183,18 @@ def answered(out: Path, before: str | None, dry_run: bool, debug: bool) -> Itera
 
 
 @contextlib.contextmanager
-def shown_progress(quiet: bool, command: str) -> Iterator[BuildProgress]:
+def shown_progress(quiet: bool, command: str) -> Iterator[StepProgress]:
     """Yield what shows the progress: a bar on a terminal, else lines with `command` in front, or nothing."""
     if quiet:
-        yield Silent()
-    elif sys.stderr.isatty():
-        with Bar() as bar:
-            yield bar
-    else:
-        yield LogLines(command=command)
+        yield StepProgress()
+        return
+    with ProgressDisplay(_columns, prefix=f"{command}: ") as display:
+        yield StepProgress(display)
+
+
+def _columns() -> list[ProgressColumn]:
+    text, note = TextColumn("{task.description}"), TextColumn("{task.fields[note]}")
+    return [SpinnerColumn(), text, BarColumn(), note, TimeElapsedColumn()]
 
 
 def _interrupted(out: Path, before: str | None) -> str:

@@ -18,13 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from index_builder.build_options import BuildOptions, VectorChange, VectorWish, text_columns
-from index_builder.build_progress import BuildProgress
 from index_builder.changes import VersionRun, equal_entities
 from index_builder.faults import fault_point
 from index_builder.memory_budget import MemoryBudget
 from index_builder.past_queries import PastQueries, QueryFile, read_queries
 from index_builder.workplace import library_versions, spill_folder, vector_work
-from retrieval.durable import sync_file, write_synced
+from retrieval.durable import sync, write_synced
 from retrieval.errors import IndexDirectoryError, InputError, SourceError
 from retrieval.index.layout import (
     ALIASES,
@@ -42,6 +41,7 @@ from retrieval.index.owners import EntityRows, FormOwners
 from retrieval.index.priors import Prior, priors_to_bytes, read_priors
 from retrieval.index.reader import Index
 from retrieval.index.small_files import digest_file
+from retrieval.progress import StepProgress
 from retrieval.sources.rejects import Rejects
 from retrieval.vectors.embedder import absolute_place
 from retrieval.vectors.vector_maker import VectorOptions, carry_over_vectors, make_vectors
@@ -83,7 +83,7 @@ class EvidenceMaker:
         progress: Told about every step.
     """
 
-    def __init__(self, folder: Path, root: Path, options: BuildOptions, progress: BuildProgress) -> None:
+    def __init__(self, folder: Path, root: Path, options: BuildOptions, progress: StepProgress) -> None:
         self._folder = folder
         self._root = root
         self._memory = MemoryBudget(options.memory_limit).free_bytes
@@ -300,7 +300,7 @@ class EvidenceMaker:
 
     def _added(self, manifest: Manifest, names: Sequence[str], libraries: Sequence[str] = ()) -> Manifest:
         for name in names:
-            sync_file(self._folder / name)
+            sync(self._folder / name)
         fault_point("evidence-written")
         made = [FileEntry(n, (self._folder / n).stat().st_size, digest_file(self._folder / n)) for n in names]
         files = sorted((*manifest.files, *made), key=lambda file: file.name)
@@ -347,7 +347,7 @@ def copy_version(index: Index, folder: Path, with_fields: bool, with_vectors: bo
         target = folder / entry.name
         target.parent.mkdir(exist_ok=True)
         shutil.copyfile(index.path / entry.name, target)
-        sync_file(target)
+        sync(target)
     libraries = manifest.built_with.items()
     return replace(
         manifest,
@@ -390,10 +390,10 @@ def _unwritable() -> Iterator[None]:
         raise IndexDirectoryError(str(error)) from error
 
 
-class _Watched:
+class _Watched(StepProgress):
     """Passes everything on, and lets tests end the making of evidence at any step of it."""
 
-    def __init__(self, progress: BuildProgress) -> None:
+    def __init__(self, progress: StepProgress) -> None:
         self._progress = progress
 
     def phase(self, name: str, total: int | None = None) -> None:

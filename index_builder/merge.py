@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from decoding.trie.trie_arrays import TrieDeriver
-from index_builder.build_progress import BuildProgress
 from index_builder.entity_writer import EntitySurvey, EntityWriter, RunSources, stored_schema, survey
 from index_builder.faults import fault_point
 from index_builder.memory_budget import MIB, MemoryBudget, cut
@@ -34,6 +33,7 @@ from retrieval.index.manifest import (
     MetadataColumn,
     TokenizerEntry,
 )
+from retrieval.progress import StepProgress
 from retrieval.text import Rendering
 
 # Larger ranges are no faster: sorting one should stay in reach of the caches.
@@ -46,7 +46,7 @@ def write_version(
     folder: Path,
     work: Path,
     budget: MemoryBudget,
-    progress: BuildProgress,
+    progress: StepProgress,
     block_bytes: int | None = None,
     told: Callable[[IntArray], None] | None = None,
 ) -> WrittenVersion:
@@ -110,7 +110,7 @@ def write_version(
 
 
 def _survey(
-    runs: Sequence[Run], spec: VersionSpec, sources: RunSources, progress: BuildProgress
+    runs: Sequence[Run], spec: VersionSpec, sources: RunSources, progress: StepProgress
 ) -> EntitySurvey:
     num_forms = sum(run.num_forms for run in runs)
     if max(num_forms, len(sources)) > MAX_ROWS:

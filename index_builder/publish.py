@@ -11,7 +11,7 @@ from pathlib import Path
 
 from index_builder.faults import fault_point
 from index_builder.workplace import WORK_DIR, holds_work
-from retrieval.durable import sync_directory, write_synced
+from retrieval.durable import sync, write_synced
 from retrieval.errors import GenretError, IndexDirectoryError
 from retrieval.index.layout import CURRENT_FILE, MANIFEST_FILE, VERSIONS_DIR
 from retrieval.index.manifest import Manifest
@@ -77,7 +77,7 @@ def publish(index: Path, folder: Path, manifest: Manifest) -> str:
     write_synced(folder / MANIFEST_FILE, data)
     fault_point("manifest-written")
     for staged in (*(p for p in folder.rglob("*") if p.is_dir()), folder):
-        sync_directory(staged)
+        sync(staged)
     fault_point("staging-synced")
     versions = index / VERSIONS_DIR
     versions.mkdir(exist_ok=True)
@@ -90,8 +90,8 @@ def publish(index: Path, folder: Path, manifest: Manifest) -> str:
     elif not target.exists():
         folder.rename(target)
     os.utime(target)  # the order of publication
-    sync_directory(versions)
-    sync_directory(index)  # the name `versions` itself: CURRENT must not come before it
+    sync(versions)
+    sync(index)  # the name `versions` itself: CURRENT must not come before it
     fault_point("version-renamed")
     point_to(index, version)
     return version
@@ -103,7 +103,7 @@ def point_to(index: Path, version: str) -> None:
     write_synced(pointer, f"{version}\n".encode("ascii"))
     fault_point("pointer-written")
     pointer.replace(index / CURRENT_FILE)
-    sync_directory(index)
+    sync(index)
     fault_point("pointer-replaced")
 
 

@@ -17,13 +17,13 @@ from itertools import chain
 import numpy as np
 
 from index_builder.build_options import BuildOptions
-from index_builder.build_progress import BuildProgress
 from index_builder.memory_budget import MemoryBudget
 from index_builder.shards import ShardWriter
 from index_builder.workplace import Journal, ShardEntry, describe_files
 from retrieval.errors import SourceError
 from retrieval.index.layout import MAX_ROWS
 from retrieval.normalize import NormalizationReport
+from retrieval.progress import StepProgress
 from retrieval.sources import Record, SourceBatch, TitleSource
 from retrieval.sources.columns import Kinds
 from retrieval.sources.records import Position
@@ -70,7 +70,7 @@ class ShardMaker:
             source.skip_to(journal.entries[-1].position)
         self._begin_shard()
 
-    def run(self, progress: BuildProgress) -> None:
+    def run(self, progress: StepProgress) -> None:
         """Read to the end.
 
         Raises:

@@ -23,7 +23,7 @@ import xxhash
 
 from index_builder.faults import fault_point
 from index_builder.runs import FormSlice, IntArray, gather_rows, sort_rows
-from retrieval.durable import sync_directory, written
+from retrieval.durable import sync, written
 from retrieval.index.layout import ALIASES, ENTITY_ID, METADATA_TYPES, TITLE, token_type
 from retrieval.index.manifest import MetadataColumn
 from retrieval.sources import Record
@@ -127,7 +127,7 @@ class ShardWriter:
         written = _sorted_numbers(numbers, offsets, forms, order, entity_order)
         _write_numbers(folder / NUMBERS_FILE, written, shape)
         _write_texts(folder / TEXTS_FILE, texts, entity_order)
-        sync_directory(folder)
+        sync(folder)
         fault_point("shard-written")
         return shape
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from index_builder.build import FrontHalf, check_rejects, peak_rss_bytes, read_shards
 from index_builder.build_options import BuildOptions, EvidenceChange, VectorChange, check_method
-from index_builder.build_progress import BuildProgress, PhaseClock, Silent
 from index_builder.changes import Changes, Removals, VersionRun, apply_changes, read_removals
 from index_builder.entity_writer import check_weights
 from index_builder.evidence_maker import Before, EvidenceMaker, copy_version
@@ -39,6 +38,7 @@ from retrieval.index.manifest import HistoryEntry, Manifest, extend_history
 from retrieval.index.reader import Index
 from retrieval.index.summary import evidence_facts, unusable_vectors
 from retrieval.index.versions import live_version
+from retrieval.progress import PhaseClock, StepProgress
 from retrieval.sources import ColumnType, digest_files, open_source
 from retrieval.sources.columns import find_column
 from retrieval.sources.rejects import Rejects
@@ -106,7 +106,7 @@ def update_index(
     request: UpdateRequest,
     tokenizer: TextTokenizer | None,
     options: BuildOptions,
-    progress: BuildProgress | None = None,
+    progress: StepProgress | None = None,
 ) -> UpdateSummary:
     """Publish a new version of an index with entities added, replaced and removed.
 
@@ -135,7 +135,7 @@ def update_index(
     wish = request.vectors.wish
     if wish is not None:
         check_method(wish.method, wish.options.device)
-    clock = PhaseClock(progress or Silent())
+    clock = PhaseClock(progress or StepProgress())
     live_version(options.out)
     clock.phase("opening")
     with _workplace(request, options.out) as (folder, root), Index.open(options.out) as index:
@@ -231,7 +231,7 @@ def _write(
     folder: Path,
     history: tuple[HistoryEntry, ...],
     ancestry: Ancestry,
-    progress: BuildProgress,
+    progress: StepProgress,
 ) -> Manifest:
     """Write the files of the new version but its evidence, and return the manifest of them."""
     budget = MemoryBudget(reading.options.memory_limit)
@@ -352,7 +352,7 @@ def read_update(
     options: BuildOptions,
     index: Index,
     root: Path,
-    progress: BuildProgress,
+    progress: StepProgress,
 ) -> Iterator[UpdateReading]:
     """Read everything; the bad rows are written on the way out, whatever has happened.
 

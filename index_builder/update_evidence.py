@@ -24,7 +24,6 @@ from index_builder.build_options import (
     check_columns,
     check_method,
 )
-from index_builder.build_progress import BuildProgress
 from index_builder.evidence_maker import Before, EvidenceMaker, copy_version
 from index_builder.past_queries import check_query_files
 from index_builder.publish import prune, publish, staging
@@ -36,6 +35,7 @@ from retrieval.index.manifest import FileEntry, HistoryEntry, Manifest, extend_h
 from retrieval.index.reader import Index
 from retrieval.index.small_files import digest_bytes
 from retrieval.index.summary import evidence_kinds, unusable_vectors
+from retrieval.progress import StepProgress
 from retrieval.sources import digest_files
 from retrieval.sources.rejects import Rejects
 from retrieval.vectors.embedder import VectorMethod
@@ -123,7 +123,7 @@ def update_evidence(
     vectors: VectorChange,
     rejects: Rejects,
     options: BuildOptions,
-    progress: BuildProgress,
+    progress: StepProgress,
 ) -> Manifest:
     """Put the evidence of the new version beside its other files.
 
@@ -163,7 +163,7 @@ def update_evidence(
 
 
 def _ranked(
-    manifest: Manifest, maker: EvidenceMaker, old: Index, vectors: VectorChange, progress: BuildProgress
+    manifest: Manifest, maker: EvidenceMaker, old: Index, vectors: VectorChange, progress: StepProgress
 ) -> Manifest:
     """Keep the rankings while there are the kinds of evidence that they weigh; else fit one anew."""
     if manifest.evidence is None:

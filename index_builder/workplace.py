@@ -22,7 +22,7 @@ from typing import Any
 
 from index_builder.faults import fault_point
 from index_builder.shards import NUMBERS_FILE, TEXTS_FILE, ShardShape
-from retrieval.durable import naming, sync_directory
+from retrieval.durable import naming, sync
 from retrieval.errors import IndexDirectoryError
 from retrieval.index.manifest import FileEntry
 from retrieval.index.small_files import digest_bytes, digest_file
@@ -240,7 +240,7 @@ class Journal:
         with naming(self._path), self._path.open("ab") as file:
             file.truncate(intact_bytes)
             os.fsync(file.fileno())
-        sync_directory(folder)
+        sync(folder)
 
     def shard_folder(self, number: int) -> Path:
         """Return where a shard lies."""
@@ -252,7 +252,7 @@ class Journal:
         Raises:
             OSError: the disk is full, or worse.
         """
-        sync_directory(self.folder)  # the shard's own name
+        sync(self.folder)  # the shard's own name
         with naming(self._path), self._path.open("ab") as file:
             begin = file.tell()
             try:

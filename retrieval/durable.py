@@ -64,7 +64,7 @@ def publish(staging: Path, path: Path) -> None:
     """
     sync(staging)
     staging.replace(path)
-    sync(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    sync(path.parent)
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -83,17 +83,18 @@ def _reason(error: OSError) -> str:
     return os.strerror(int(number[1])) if number else error.strerror or str(error)
 
 
-def sync(path: Path, flags: int = os.O_RDONLY) -> None:
-    """Make what was written to a file or folder durable.
+def sync(path: Path) -> None:
+    """Make what was written to a file, or the names in a folder, durable.
 
     Raises:
-        OSError: the operating system refuses.
+        OSError: the operating system refuses; `filename` is `path`.
     """
-    descriptor = os.open(path, flags)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with naming(path):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 @contextmanager
@@ -124,22 +125,6 @@ def write_synced(path: Path, data: bytes) -> None:
     """Write a file and sync it."""
     with written(path) as file:
         file.write(data)
-
-
-def sync_file(path: Path) -> None:
-    """Make the content of a file that something else wrote durable."""
-    with naming(path), path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    with naming(path):
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 @contextmanager

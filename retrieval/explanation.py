@@ -10,8 +10,6 @@ from dataclasses import dataclass
 MAX_NODES = 4_096
 MAX_EXPLAINED_DRAWS = 4_096
 
-STATES = ("expanded", "pruned", "finished", "closed")
-
 
 @dataclass(frozen=True, slots=True)
 class ExplanationNode:

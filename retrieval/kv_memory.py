@@ -8,16 +8,15 @@ template begin with, computed once.
 
 from __future__ import annotations
 
+import math
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
-from threading import Lock
 
 import torch
 from torch import Tensor
 
+from decoding.bounded_cache import BoundedCache
 from decoding.language_model import (
     ChainSession,
     DecodeSession,
@@ -221,16 +220,18 @@ class PrefixStore:
         if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0:
             raise InputError("prefix_bytes", f"must be an integer of at least 0, got {max_bytes!r}")
         self._model = model
-        self._max_bytes = max_bytes
-        self._lock = Lock()
-        self._held: OrderedDict[_Key, PromptPrefix | None] = OrderedDict()  # None: cannot be shared
-        self._making: dict[_Key, Future[PromptPrefix | None]] = {}
-        self._num_bytes = 0
+        # None: cannot be shared
+        self._held: BoundedCache[_Key, PromptPrefix | None] = BoundedCache(
+            max_bytes,
+            lambda key, prefix: 0 if prefix is None else prefix.kv_bytes,
+            max_value_size=math.inf,
+            single_flight=True,
+        )
 
     @property
     def num_bytes(self) -> int:
         """Key/value memory of the prefixes held."""
-        return self._num_bytes
+        return self._held.size
 
     def __len__(self) -> int:
         """Prefixes held, those that cannot be shared among them."""
@@ -245,14 +246,7 @@ class PrefixStore:
         key = tuple(token_ids)
         if len(key) < MIN_PREFIX_TOKENS:
             return None
-        with self._lock:
-            if key in self._held:
-                self._held.move_to_end(key)
-                return self._held[key]
-            running = self._making.get(key)
-            if running is None:
-                mine = self._making[key] = Future()
-        return self._make(key, mine) if running is None else running.result()
+        return self._held.get_or_make(key, lambda: self._model.share_prefix(key))
 
     def before(self, prompt: Sequence[int], num_shared: int) -> PromptPrefix | None:
         """Return what of a prompt is run once for all that begin alike; at least one token follows it.
@@ -265,30 +259,4 @@ class PrefixStore:
 
     def clear(self) -> None:
         """Give up everything held."""
-        with self._lock:
-            self._held.clear()
-            self._num_bytes = 0
-
-    def _make(self, key: _Key, future: Future[PromptPrefix | None]) -> PromptPrefix | None:
-        try:
-            prefix = self._model.share_prefix(key)
-        except BaseException as error:
-            with self._lock:
-                del self._making[key]
-            future.set_exception(error)
-            raise
-        with self._lock:
-            del self._making[key]
-            self._keep(key, prefix)
-        future.set_result(prefix)
-        return prefix
-
-    def _keep(self, key: _Key, prefix: PromptPrefix | None) -> None:
-        self._held[key] = prefix
-        self._num_bytes += _size(prefix)
-        while self._num_bytes > self._max_bytes and len(self._held) > 1:
-            self._num_bytes -= _size(self._held.popitem(last=False)[1])
-
-
-def _size(prefix: PromptPrefix | None) -> int:
-    return 0 if prefix is None else prefix.kv_bytes
+        self._held.clear()

@@ -127,16 +127,6 @@ class Questions(ABC):
                 requests.append(self.mention_request(mention, asked))
         return self._all_or_error(requests, names, batch_size)
 
-    def link_request(
-        self, mention: Mention, k: int = 1, method: str = "auto", **options: Unpack[RequestOptions]
-    ) -> RetrieveRequest:
-        """Return the request that links one mention with the checkpoint's mention template.
-
-        Raises:
-            InputError: an option is out of range, or the mention is empty.
-        """
-        return self.mention_request(mention, with_options(k, method, None, options))
-
     def mention_request(self, mention: Mention, asked: RetrieveRequest) -> RetrieveRequest:
         """Return the request that links one mention as `asked`, whose query is a placeholder.
 
@@ -554,14 +544,6 @@ class Retriever(Questions):
             Per request its result, or the error that concerns this request alone.
         """
         return answer_prepared(requests, cancel, self._job, self._runner.run)
-
-    def score_tokens(self, request: ScoreRequest) -> int:
-        """Return most tokens that a request takes: its share of a batch.
-
-        Raises:
-            InputError: the template is unknown, or the query or a title cannot be used.
-        """
-        return self._score_job(request).num_tokens
 
     def score_batch(
         self, requests: Sequence[ScoreRequest], cancel: Sequence[CancelToken | None] | None = None

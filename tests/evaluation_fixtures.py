@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 from retrieval.evaluation.labelled_sets import LabelledQuery, LabelledSet
+from retrieval.evaluation.methods.evaluated_method import EvaluatedMethod, MethodMaker
+from retrieval.retriever import Retriever
 from retrieval.types import Mention
 
 QUERIES = (
@@ -22,6 +24,10 @@ MENTIONS = (
     ("m3", "He bought it at ", "Amazon", " last week.", "Q9", "doc2"),
     ("m4", "", "Madame Curie", " won twice.", "Q12", "doc3"),
 )
+
+
+def make_method(text: str, retriever: Retriever, k: int, batch_size: int) -> EvaluatedMethod:
+    return MethodMaker(retriever, k, batch_size).make(text)
 
 
 def query_set(name: str = "asked") -> LabelledSet:

@@ -12,9 +12,9 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from benchmarks.harness.stepped_trees import SteppedTrees
 from decoding.constraints import Constraint
 from decoding.language_model import KvUsage, PromptPrefix
-from decoding.row_scores import SteppedTrees
 from decoding.row_trees import RowTrees
 from retrieval.index.reader import Index
 

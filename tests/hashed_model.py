@@ -12,8 +12,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from benchmarks.harness.stepped_trees import SteppedTrees
 from decoding.language_model import KvUsage
-from decoding.row_scores import SteppedTrees
 from decoding.row_trees import RowTrees
 
 _PRIME = 2_147_483_647

@@ -26,6 +26,7 @@ from retrieval.linking.shard_worker import ShardRecord, ShardWorker
 
 ROOT = Path(__file__).resolve().parents[1]
 DELAY_VARIABLE = "TEST_LINKING_SECONDS_PER_DOCUMENT"
+NIL_REASONS = ("no_match", "abstained", "min_logprob", "min_probability", "no_name", "error")
 STAY_VARIABLE = "TEST_LINKING_STAYS"  # whoever comes to a document with the word STAY stays there
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from index_builder.build_progress import Silent
 from index_builder.memory_budget import MemoryBudget
 from index_builder.merge import VersionSpec, write_version
 from index_builder.runs import FormSlice, Run
 from retrieval.index.layout import METADATA_TYPES, token_type
 from retrieval.index.manifest import HistoryEntry, Manifest, MetadataColumn, TokenizerEntry
 from retrieval.index.small_files import digest_bytes
+from retrieval.progress import StepProgress
 from retrieval.text import Rendering
 
 Row = tuple[int, ...]
@@ -98,7 +98,7 @@ def write(
     folder.mkdir(parents=True)
     work.mkdir()
     spec = VersionSpec(vocab_size, tuple(columns))
-    written = write_version(runs, spec, folder, work, MemoryBudget(), Silent(), block_bytes)
+    written = write_version(runs, spec, folder, work, MemoryBudget(), StepProgress(), block_bytes)
     assert not list(work.iterdir())
     manifest = written.to_manifest(
         TokenizerEntry("tests", "none", vocab_size, END, 0),

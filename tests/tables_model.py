@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from benchmarks.harness.stepped_trees import SteppedTrees
 from decoding.language_model import KvUsage
-from decoding.row_scores import SteppedTrees
 from decoding.row_trees import RowTrees
 
 Row = tuple[int, ...]

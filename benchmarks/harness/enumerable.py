@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from decoding.language_model import KvUsage, PromptPrefix
-from decoding.row_scores import SteppedTrees
 from decoding.row_trees import RowTrees
 from harness.branches import Branches
 from harness.divergence import Array
+from harness.stepped_trees import SteppedTrees
 
 Row = tuple[int, ...]
 END = 0

@@ -19,10 +19,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from decoding.language_model import DecodeSession, KvUsage, LanguageModel, PromptPrefix
 from decoding.model.hf_model import HFLanguageModel
-from decoding.row_scores import SteppedTrees
 from decoding.row_trees import RowTrees
 from decoding.trie.title_trie import TitleTrie
 from harness.branches import Branches
+from harness.stepped_trees import SteppedTrees
 
 SPREAD = (
     6.0  # of the logits: of 10,000 valid tokens the likeliest then has about a third of their probability

@@ -9,8 +9,6 @@ every batch, and its law the model's.
 from __future__ import annotations
 
 import math
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -21,6 +19,7 @@ import torch
 
 from decoding.answering.speller import Speller
 from decoding.answering.token_choice import Choice, ChoicePoint, PackedMask
+from decoding.bounded_cache import BoundedCache
 from decoding.cancellation import CancelToken
 from decoding.errors import DecodingCancelledError, InvalidLogitsError
 from decoding.grammar.constraint import TokenGrammar
@@ -142,16 +141,15 @@ class AffordableMasks:
     """
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._num_bytes = 0
-        self._lock = threading.Lock()
         # A grammar that is gone equals no other; what is kept of it goes as anything does.
-        self._kept: OrderedDict[_Key, PackedMask] = OrderedDict()
+        self._kept: BoundedCache[_Key, PackedMask] = BoundedCache(
+            max_bytes, lambda key, mask: mask.nbytes + _ENTRY_BYTES
+        )
 
     @property
     def num_bytes(self) -> int:
         """Memory of all that is kept."""
-        return self._num_bytes
+        return self._kept.size
 
     def mask(self, grammar: TokenGrammar, state: int, left: int) -> PackedMask:
         """The allowed tokens behind which fewer than `left` tokens can finish; read-only.
@@ -161,22 +159,13 @@ class AffordableMasks:
             state: One of its states.
             left: Tokens that may be written from there, the one that is asked for included.
         """
-        key = ref(grammar), state, left
-        with self._lock:
-            known = self._kept.get(key)
-            if known is not None:
-                self._kept.move_to_end(key)
-                return known
-        made = grammar.vocabulary.packed(grammar.fitting_tokens(state, left))  # looks at every allowed token
-        made.flags.writeable = False
-        with self._lock:
-            if key not in self._kept:
-                self._kept[key] = made
-                self._num_bytes += made.nbytes + _ENTRY_BYTES
-            while self._num_bytes > self._max_bytes:
-                _, oldest = self._kept.popitem(last=False)
-                self._num_bytes -= oldest.nbytes + _ENTRY_BYTES
-        return made
+
+        def make() -> PackedMask:  # looks at every allowed token
+            made = grammar.vocabulary.packed(grammar.fitting_tokens(state, left))
+            made.flags.writeable = False
+            return made
+
+        return self._kept.get_or_make((ref(grammar), state, left), make)
 
 
 # Tokens with the states behind them.

@@ -199,13 +199,6 @@ class GrammarConstraint:
         """The same packed, as `Grammar.mask` is. Shape: (n, ceil(V / 32)), int32, from (n,)."""
         return self._pool.packed(self._mask_rows(states))
 
-    def grammar_states(self, states: Tensor) -> list[tuple[TokenGrammar, int] | None]:
-        """The grammar of each state and where it stands there; None for -1. `states` shape: (n,), int64."""
-        return [
-            None if number < 0 else (self._grammars[number], self._states[number])
-            for number in self._resolved(states)
-        ]
-
     def _mask_rows(self, states: Tensor) -> Tensor:
         return self._tensor([self._row(number) for number in self._resolved(states)])
 

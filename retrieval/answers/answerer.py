@@ -20,9 +20,9 @@ from decoding.cancellation import CancelToken
 from decoding.constraints import Hypothesis
 from decoding.disc import DiscResult, disc
 from decoding.errors import DecodingCancelledError, DecodingError, InvalidLogitsError
-from decoding.grammar.bounded_cache import CacheStats
 from decoding.grammar.constraint import GrammarConstraint
 from decoding.grammar.errors import GrammarError
+from decoding.grammar.grammar_cache import CacheStats
 from decoding.grammar.json_grammar import HoleValue
 from decoding.language_model import DecodeSession, LanguageModel, PromptPrefix
 from decoding.params import AnswerParams, BeamParams, DiscParams

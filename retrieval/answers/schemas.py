@@ -15,9 +15,9 @@ from functools import partial
 from typing import TypeVar, cast
 
 from decoding.answering.speller import Speller
-from decoding.grammar.bounded_cache import CacheStats, GrammarCache
 from decoding.grammar.compile_options import GrammarOptions, compile_budget, current_budget
 from decoding.grammar.errors import GrammarError, SchemaLimitError, VocabularyError
+from decoding.grammar.grammar_cache import CacheStats, GrammarCache
 from decoding.grammar.holes.text_leaf import TextSearcher
 from decoding.grammar.json_grammar import Grammar, compile_schema
 from decoding.grammar.leaves.leaf import HoleLeaf, HoleName, HoleOpener

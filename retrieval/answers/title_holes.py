@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from decoding.bounded_cache import BoundedCache
 from decoding.grammar.errors import VocabularyError
 from decoding.grammar.holes.text_leaf import TextLeaf, TextSearcher
 from decoding.grammar.holes.text_places import spelled
@@ -172,7 +173,10 @@ class TitleHoles:
     def __init__(self, leaves: Leaves, max_filtered_bytes: int = DEFAULT_MAX_FILTERED_BYTES) -> None:
         self._searcher = TextSearcher(leaves.vocabulary)
         self._indexes: dict[str, _Titles] = {}
-        self._filtered = _FilteredLeaves(max_filtered_bytes)
+        # Those used last, of all versions of all indexes. They grow by the masks that are found of them.
+        self._filtered: BoundedCache[tuple[_Titles, HoleName], TextLeaf] = BoundedCache(
+            max_filtered_bytes, lambda key, leaf: leaf.num_bytes, max_value_size=math.inf
+        )
         self._lock = threading.RLock()
 
     def among(self, indexes: Iterable[tuple[str, Index, FilterStore]]) -> TitleHoles:
@@ -195,7 +199,7 @@ class TitleHoles:
 
     def forget(self, index: Index) -> None:
         """Give up what is kept of an index that nobody asks for any more; it can be opened again."""
-        self._filtered.forget(index)
+        self._filtered.discard(lambda key: key[0].index is index)
 
     def add(self, name: str, index: Index, filters: FilterStore) -> None:
         """Let schemas name an index. Another one of that name is replaced; grammars over it stay as they are.
@@ -209,7 +213,7 @@ class TitleHoles:
             replaced = self._indexes.get(name)
             self._indexes[name] = _Titles(name, index, filters, self._searcher)
         if replaced is not None:
-            self._filtered.forget(replaced.index)
+            self.forget(replaced.index)
 
     def index(self, name: str) -> Index:
         """Return the index that schemas call so.
@@ -238,20 +242,25 @@ class TitleHoles:
         except InputError as error:
             raise HoleError(error.message, "x-genret-filter") from None
         key = HoleName(titles.name, canonical(predicate))
-        found = self._filtered.get(titles, key)
+        found = self._filtered.get((titles, key))
         if found is not None:
             return found
         made = titles.filtered(key, restriction)
         with self._lock:
-            # The index may have been replaced meanwhile.
-            return self._filtered.keep(titles, key, made) if self._indexes[titles.name] is titles else made
+            if self._indexes[titles.name] is not titles:  # the index has been replaced meanwhile
+                return made
+            kept = self._filtered.put((titles, key), made)
+        self._filtered.settle()
+        return kept
 
     @property
     def num_bytes(self) -> int:
         """Memory beyond the indexes, as far as it is kept here."""
         with self._lock:
             leaves = [titles.opened for titles in self._indexes.values()]
-        return self._filtered.num_bytes + sum(leaf.num_bytes for leaf in leaves if leaf is not None)
+        with self._filtered.lock:
+            leaves += [leaf for _, leaf in self._filtered.items()]
+        return sum(leaf.num_bytes for leaf in leaves if leaf is not None)
 
     def warm_up(self) -> None:
         """Compile what is compiled, and find what takes longest, so that no request waits for it."""
@@ -347,49 +356,6 @@ class _Titles:
                 titles = self.index.entities.stored_column(TITLE)
                 self._texts = SortedTexts(title_batches(titles), order)
             return self._texts
-
-
-class _FilteredLeaves:
-    """Leaves of titles under filters, those used last, of all versions of all indexes. For any thread.
-
-    Args:
-        max_bytes: Bound on their memory.
-    """
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._held: OrderedDict[tuple[_Titles, HoleName], TextLeaf] = OrderedDict()
-        self._lock = threading.Lock()
-
-    @property
-    def num_bytes(self) -> int:
-        """Memory of those kept."""
-        with self._lock:
-            return sum(leaf.num_bytes for leaf in self._held.values())
-
-    def get(self, titles: _Titles, name: HoleName) -> TextLeaf | None:
-        """Return the leaf, if it is kept."""
-        with self._lock:
-            found = self._held.get((titles, name))
-            if found is not None:
-                self._held.move_to_end((titles, name))
-            return found
-
-    def keep(self, titles: _Titles, name: HoleName, made: TextLeaf) -> TextLeaf:
-        """Keep a leaf, and return the one that is kept."""
-        with self._lock:
-            kept = self._held.setdefault((titles, name), made)
-            held = sum(leaf.num_bytes for leaf in self._held.values())
-            while held > self._max_bytes and len(self._held) > 1:
-                _, oldest = self._held.popitem(last=False)
-                held -= oldest.num_bytes
-            return kept
-
-    def forget(self, index: Index) -> None:
-        """Drop the leaves of an index."""
-        with self._lock:
-            for key in [key for key in self._held if key[0].index is index]:
-                del self._held[key]
 
 
 # The likeliest entities of an index for a query, under a filter if there is one; at most so many.

@@ -9,7 +9,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -322,11 +321,6 @@ def about_machine(threads: int) -> list[tuple[str, str]]:
         ("machine", f"{platform.system()} {platform.machine()}, {_processor()}, {os.cpu_count()} cores"),
         ("torch threads", str(threads)),
     ]
-
-
-def command_line(arguments: list[str]) -> str:
-    """Return a command as a shell takes it."""
-    return shlex.join(arguments)
 
 
 def _processor() -> str:

@@ -8,12 +8,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING
 
 from retrieval.errors import GenretError
 from retrieval.evaluation.datasets.index_entities import IndexTitles
 from retrieval.evaluation.labelled_sets import LabelledSet, MethodRun, Ranking
 from retrieval.evaluation.methods.evaluated_method import EvaluatedMethod
 from retrieval.evaluation.run_files import RunStore
+from retrieval.progress import ProgressDisplay
+
+if TYPE_CHECKING:
+    from rich.progress import ProgressColumn
 
 _WARM_UP_QUERIES = 2
 
@@ -137,9 +143,6 @@ def _ask(task: Task, limit: int | None, report: Callable[[int], None]) -> list[R
     return task.method.answer(task.labelled.queries[:limit], task.seed or 0, report)
 
 
-_EVERY_S = 5.0
-
-
 class Reporter:
     """Says what runs, how fast, and how long the whole will take.
 
@@ -149,45 +152,31 @@ class Reporter:
     """
 
     def __init__(self, tasks: Sequence[Task]) -> None:
-        from rich.console import Console
-
-        self._console = Console(stderr=True)
+        self._display = ProgressDisplay(_columns, is_transient=True)
         self._tasks = tasks
         self._speeds: dict[str, float] = {}  # queries per second, by method
-        self._last = 0.0
-        self._status = self._console.status("evaluating") if self._console.is_terminal else None
 
     def __enter__(self) -> Reporter:
-        if self._status is not None:
-            self._status.start()
+        self._display.__enter__()
+        if self._display.is_live:  # elsewhere the first line is due at once
+            self._display.begin("", note="evaluating")
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._status is not None:
-            self._status.stop()
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._display.__exit__(kind, value, trace)
 
     def report(self, progress: Progress) -> None:
         """Show where the evaluation is."""
         total = len(progress.task.labelled.queries)
         if progress.num_answered and progress.seconds > 0:
             self._speeds[progress.task.method.name] = progress.num_answered / progress.seconds
-        is_done = progress.num_answered >= total
-        if self._status is not None:
-            self._status.update(self._line(progress, total))
-            if is_done:
-                self._say(self._line(progress, total))
-            return
-        now = time.monotonic()
-        if is_done or now - self._last >= _EVERY_S:
-            self._last = now
-            self._say(self._line(progress, total))
+        self._display.show(self._line(progress, total), is_last=progress.num_answered >= total)
 
     def say(self, text: str) -> None:
         """Print a line."""
-        self._say(text)
-
-    def _say(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._display.say(text)
 
     def _line(self, progress: Progress, total: int) -> str:
         task = progress.task
@@ -208,6 +197,12 @@ class Reporter:
             len(task.labelled.queries) / self._speeds.get(task.method.name, mean)
             for task in self._tasks[number:]
         )
+
+
+def _columns() -> list[ProgressColumn]:
+    from rich.progress import SpinnerColumn, TextColumn
+
+    return [SpinnerColumn(), TextColumn("{task.fields[note]}", markup=False)]
 
 
 def _clock(seconds: float) -> str:

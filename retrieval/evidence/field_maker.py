@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -23,20 +22,11 @@ from retrieval.evidence.postings import TERMS_VERSION, IntArray
 from retrieval.index.entity_texts import EntityTexts
 from retrieval.index.manifest_entries import EvidenceEntry
 from retrieval.index.reader import Index
+from retrieval.progress import StepProgress
 
 # Of the queries for one entity so many are kept, the most frequent.
 MAX_QUERIES_PER_ENTITY = 64
 _BATCH = 16_384
-
-
-class EvidenceProgress(Protocol):
-    """Told about every step; the progress of a build is one."""
-
-    def phase(self, name: str, total: int | None = None) -> None:
-        """A phase begins; `total` units of work are expected, None when unknown."""
-
-    def advance(self, done: int, note: str) -> None:
-        """`done` units of the phase are finished in all; `note` says so in words."""
 
 
 def make_fields(
@@ -44,7 +34,7 @@ def make_fields(
     columns: Sequence[str],
     queries: Iterable[tuple[int, Sequence[Counted]]] | None,
     folder: Path,
-    progress: EvidenceProgress,
+    progress: StepProgress,
     memory_bytes: int = DEFAULT_BLOCK_BYTES,
 ) -> tuple[EvidenceEntry, tuple[str, ...]]:
     """Make the fields of an index's entities. The same entities and queries give the same bytes.

@@ -8,17 +8,16 @@ within a bound on their memory.
 from __future__ import annotations
 
 import sys
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import torch
 
+from decoding.bounded_cache import BoundedCache
 from decoding.cancellation import CancelToken
 from decoding.constraints import Constraint
 from decoding.errors import DecodingCancelledError
@@ -213,7 +212,7 @@ class FilterStore:
             try:
                 if key not in used:
                     poll = None if token is None else token.check
-                    used[key] = self._cache.get(key, partial(self._maker.make, restriction, poll))
+                    used[key] = self._cache.get_or_make(key, partial(self._maker.make, restriction, poll))
                 batch.append(used[key])
             except DecodingCancelledError as error:
                 batch.append(error)
@@ -253,12 +252,11 @@ def kept_bytes(key: FilterKey, made: EntityFilter) -> int:
     return made.num_bytes + sys.getsizeof(key.predicate) + _OBJECT_BYTES
 
 
-class FilterCache:
-    """The filters last used, of one index version, up to a number of bytes.
+class FilterCache(BoundedCache[FilterKey, EntityFilter]):
+    """The filters last used, of one index version.
 
-    A filter that is larger than the bound alone is made, used and not kept; it displaces nothing. Filters in
-    use stay alive with the requests that use them, whatever the cache gives up meanwhile. Safe to use from
-    several threads; two that miss the same filter at once both make it.
+    A filter that is larger than the bound alone is made, used and not kept. Two threads that miss the same
+    filter at once both make it, because either may be cancelled.
 
     Args:
         max_bytes: Bound on the memory of all filters held; 0 keeps none.
@@ -270,50 +268,17 @@ class FilterCache:
     def __init__(self, max_bytes: int = DEFAULT_FILTER_CACHE_BYTES) -> None:
         if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or not 0 <= max_bytes <= _MAX_BYTES:
             raise InputError("filter_cache_bytes", f"must be an integer of at least 0, got {max_bytes!r}")
-        self._max_bytes = max_bytes
-        self._filters: OrderedDict[FilterKey, EntityFilter] = OrderedDict()
-        self._lock = Lock()
-        self._num_bytes = self._hits = self._misses = self._evictions = 0
-
-    def get(self, key: FilterKey, make: Callable[[], EntityFilter]) -> EntityFilter:
-        """Return the filter of a key, made now if it is not there; what `make` raises is passed on."""
-        with self._lock:
-            found = self._filters.get(key)
-            if found is not None:
-                self._hits += 1
-                self._filters.move_to_end(key)
-                return found
-            self._misses += 1
-        made = make()
-        with self._lock:
-            self._keep(key, made)
-        return made
-
-    def clear(self) -> None:
-        """Give up everything held; the counts stay."""
-        with self._lock:
-            self._filters.clear()
-            self._num_bytes = 0
+        super().__init__(max_bytes, kept_bytes)
 
     @property
     def stats(self) -> FilterCacheStats:
         """What the cache has done and holds."""
-        with self._lock:
+        with self.lock:
             return FilterCacheStats(
-                hits=self._hits,
-                misses=self._misses,
-                evictions=self._evictions,
-                num_filters=len(self._filters),
-                num_bytes=self._num_bytes,
-                max_bytes=self._max_bytes,
+                hits=self.hits,
+                misses=self.misses,
+                evictions=self.evictions,
+                num_filters=len(self),
+                num_bytes=self.size,
+                max_bytes=self.max_size,
             )
-
-    def _keep(self, key: FilterKey, made: EntityFilter) -> None:
-        size = kept_bytes(key, made)
-        if size > self._max_bytes or key in self._filters:
-            return
-        self._filters[key] = made
-        self._num_bytes += size
-        while self._num_bytes > self._max_bytes:
-            self._num_bytes -= kept_bytes(*self._filters.popitem(last=False))
-            self._evictions += 1

@@ -7,13 +7,13 @@ that are put to the model in the same words share one question and its answer.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from decoding.bounded_cache import BoundedCache
 from retrieval.errors import InputError
 from retrieval.filters.restriction import IdList
 from retrieval.linking.link_options import LinkOptions
@@ -58,7 +58,7 @@ class LinkAnswer:
     """What a mention is linked to; kept for further mentions that are asked about in the same words.
 
     Attributes:
-        nil_reason: Why there is no link, one of `part_files.NIL_REASONS`; None: the first candidate
+        nil_reason: Why there is no link, one of those of `part_files.SCHEMA`; None: the first candidate
             is the link.
         surface: The surface form of the first candidate that was written.
         candidates: Best first.
@@ -158,37 +158,8 @@ def probabilities(logs: Sequence[float]) -> list[float]:
 # What the model is asked, the name it chooses among, "" for all, what evidence is asked, "" for none, and of
 # the entities of that name those that the text around the mention speaks for.
 Question = tuple[str, str, str, frozenset[str]]
-
-
-class AnswerCache:
-    """The answers used last. The same question with the same options has the same answer.
-
-    Args:
-        max_entries: Most answers kept; with 0, none are.
-    """
-
-    def __init__(self, max_entries: int) -> None:
-        self._max_entries = max_entries
-        self._held: OrderedDict[Question, LinkAnswer] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def get(self, question: Question) -> LinkAnswer | None:
-        """Return the answer to a question; None where it is not kept."""
-        answer = self._held.get(question)
-        if answer is not None:
-            self._held.move_to_end(question)
-        return answer
-
-    def put(self, question: Question, answer: LinkAnswer) -> None:
-        """Keep an answer; the one not used for longest goes where there are too many."""
-        if not self._max_entries:
-            return
-        self._held[question] = answer
-        self._held.move_to_end(question)
-        if len(self._held) > self._max_entries:
-            self._held.popitem(last=False)
+# The same question with the same options has the same answer.
+AnswerCache = BoundedCache[Question, LinkAnswer]
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,6 @@ from retrieval.linking.link_flags import (
 if TYPE_CHECKING:
     from retrieval.linking.run import LinkSummary
     from retrieval.linking.run_plan import RunPlan
-    from retrieval.linking.run_progress import Display
 
 
 @click.command("link", cls=GroupedCommand, context_settings={"max_content_width": 100})
@@ -91,7 +90,9 @@ def _run(
     if run["dry_run"]:
         _tell_plan(plan_corpus_run(corpus, target, worker, options), run["json"])
         return
-    with _shown(run["quiet"]) as display:
+    from retrieval.linking.run_progress import shown_run
+
+    with shown_run(run["quiet"]) as display:
         summary = link_corpus(corpus, target, worker, options, runner, display)
     _tell(summary, run["json"], run["quiet"])
 
@@ -110,19 +111,6 @@ def _answered(out: str) -> Iterator[None]:
         sys.exit(INTERRUPTED)
     except GenretError as error:
         raise click.ClickException("\n".join(filter(None, (str(error), _notes(error))))) from error
-
-
-@contextmanager
-def _shown(quiet: bool) -> Iterator[Display]:
-    from retrieval.linking.run_progress import Lines, LiveLine, Silent
-
-    if quiet:
-        yield Silent()
-    elif sys.stderr.isatty():
-        with LiveLine() as line:
-            yield line
-    else:
-        yield Lines()
 
 
 def _tell(summary: LinkSummary, as_json: bool, quiet: bool) -> None:

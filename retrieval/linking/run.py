@@ -22,7 +22,7 @@ from retrieval.linking.link_options import LinkOptions, WorkerOptions
 from retrieval.linking.output.folder import LinkingRunError, OutputFolder, OutputTarget, ShardRecord
 from retrieval.linking.output.part_files import check_parts, merge_parts
 from retrieval.linking.run_plan import RunPlan, check_target, plan_run
-from retrieval.linking.run_progress import Display, LinkCounts, Progress, Silent, counted
+from retrieval.linking.run_progress import LinkCounts, LinkDisplay, Progress, counted
 from retrieval.linking.runners.local_runner import InProcessRunner, LocalRunner
 from retrieval.linking.runners.runner import OpenWorker, Runner
 from retrieval.linking.shard_worker import ShardWorker, part_metadata, too_many_bad
@@ -61,7 +61,7 @@ def link_corpus(
     worker: WorkerOptions,
     options: LinkOptions | None = None,
     runner: RunnerOptions | None = None,
-    display: Display | None = None,
+    display: LinkDisplay | None = None,
 ) -> LinkSummary:
     """Link the mentions of a corpus, and go on where an earlier run of the same was cut short.
 
@@ -92,7 +92,7 @@ def link_corpus(
             error say what is kept.
     """
     started = time.monotonic()
-    display = display or Silent()
+    display = display or LinkDisplay()
     runner = runner or RunnerOptions(num_workers=1)
     target = OutputTarget.of(output.out, output.output_format)
     check_target(target, corpus.inputs, output.overwrite)
@@ -133,12 +133,12 @@ def plan_corpus_run(
     output: OutputOptions,
     worker: WorkerOptions,
     options: LinkOptions | None = None,
-    display: Display | None = None,
+    display: LinkDisplay | None = None,
 ) -> RunPlan:
     """Return what `link_corpus` would do; links and writes nothing. Arguments and errors are its."""
     target = OutputTarget.of(output.out, output.output_format)
     check_target(target, corpus.inputs, output.overwrite)
-    read = (display or Silent()).planning
+    read = (display or LinkDisplay()).planning
     chosen = options or LinkOptions()
     return plan_run(target, corpus, chosen, worker, output.max_bad_rows, output.overwrite, read)
 
@@ -177,7 +177,7 @@ def _kept(folder: OutputFolder, plan: RunPlan) -> Iterator[None]:
 
 
 def _link(
-    folder: OutputFolder, plan: RunPlan, output: OutputOptions, runner: RunnerOptions, display: Display
+    folder: OutputFolder, plan: RunPlan, output: OutputOptions, runner: RunnerOptions, display: LinkDisplay
 ) -> LinkCounts:
     if output.overwrite and not plan.done:
         folder.clear()
@@ -212,7 +212,7 @@ def _link(
     return progress.recorded
 
 
-def _record(record: ShardRecord, progress: Progress, display: Display) -> None:
+def _record(record: ShardRecord, progress: Progress, display: LinkDisplay) -> None:
     progress.recorded.add(record.counts)
     progress.done_shards += 1
     for complaint in record.complaints:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
-from types import TracebackType
-from typing import Any, Protocol, Self, TextIO
+from typing import TYPE_CHECKING, Any
+
+from retrieval.progress import ProgressDisplay
+
+if TYPE_CHECKING:
+    from rich.progress import ProgressColumn
 
 
 @dataclass(slots=True)
@@ -58,7 +61,6 @@ class LinkCounts:
         return asdict(self)
 
 
-_LINE_SECONDS = 5.0
 _MAX_WARNINGS = 50
 
 
@@ -119,138 +121,60 @@ class Progress:
         return None if done <= 0 else (total - done) * (now - self.begun) / done
 
 
-class Display(Protocol):
-    """Shows a run to whoever waits for it."""
+class LinkDisplay:
+    """Shows a run to whoever waits for it, and the first of its warnings.
+
+    Args:
+        display: Shows it; None: nothing is shown.
+    """
+
+    def __init__(self, display: ProgressDisplay | None = None) -> None:
+        self._display = display
+        self._num_warnings = 0
+        if display is not None:
+            display.begin("", note="reading the inputs")
 
     def planning(self, num_bytes: int) -> None:
         """So many bytes of the inputs have been read."""
+        if self._display is not None:
+            self._display.show(f"reading the inputs: {num_bytes / 1e6:,.0f} MB")
 
     def show(self, progress: Progress) -> None:
         """The run has gone on."""
+        if self._display is None:
+            return
+        if progress.is_split:
+            done, total = progress.done_shards, progress.num_shards
+        else:
+            done, total = progress.counts.num_documents, progress.num_documents
+        self._display.show(describe(progress, self._display.clock()), done, total)
 
     def warn(self, text: str) -> None:
-        """A line could not be read, or a mention not be linked."""
+        """A line could not be read, or a mention not be linked; a corpus of a wrong form has one per line."""
+        self._num_warnings += 1
+        if self._display is None or self._num_warnings > _MAX_WARNINGS + 1:
+            return
+        if self._num_warnings > _MAX_WARNINGS:
+            text = "further warnings are not shown; failed mentions have their error in the output"
+        else:
+            text = f"warning: {text}"
+        self._display.say(text)
 
 
-class Silent:
-    """Shows nothing."""
-
-    def planning(self, num_bytes: int) -> None:
-        """Nothing."""
-
-    def show(self, progress: Progress) -> None:
-        """Nothing."""
-
-    def warn(self, text: str) -> None:
-        """Nothing."""
+@contextmanager
+def shown_run(quiet: bool) -> Iterator[LinkDisplay]:
+    """Yield the display of a run: a line that changes on a terminal, else lines now and then, or nothing."""
+    if quiet:
+        yield LinkDisplay()
+        return
+    with ProgressDisplay(_columns) as display:
+        yield LinkDisplay(display)
 
 
-class Lines:
-    """A line every few seconds.
+def _columns() -> list[ProgressColumn]:
+    from rich.progress import BarColumn, SpinnerColumn, TextColumn
 
-    Args:
-        stream: Where to; None: standard error.
-        clock: Seconds.
-    """
-
-    def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream = stream or sys.stderr
-        self._clock = clock
-        self._last = clock()
-        self._warnings = Warnings(self._write)
-
-    def planning(self, num_bytes: int) -> None:
-        """Say how far the inputs are read."""
-        if self._is_due():
-            self._write(f"reading the inputs: {num_bytes / 1e6:,.0f} MB")
-
-    def show(self, progress: Progress) -> None:
-        """Say where the run is."""
-        if self._is_due():
-            self._write(describe(progress, self._clock()))
-
-    def warn(self, text: str) -> None:
-        """Write a line."""
-        self._warnings.add(text)
-
-    def _is_due(self) -> bool:
-        now = self._clock()
-        due = now - self._last >= _LINE_SECONDS
-        if due:
-            self._last = now
-        return due
-
-    def _write(self, text: str) -> None:
-        self._stream.write(text + "\n")
-        self._stream.flush()
-
-
-class LiveLine:
-    """A line on a terminal that changes; a context manager."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, SpinnerColumn, TextColumn
-        from rich.progress import Progress as Bars
-
-        self._console = Console(stderr=True)
-        self._bars = Bars(
-            SpinnerColumn(),
-            BarColumn(bar_width=20),
-            TextColumn("{task.description}", markup=False),
-            console=self._console,
-        )
-        self._task = self._bars.add_task("reading the inputs", total=None)
-        self._warnings = Warnings(self._print)
-
-    def planning(self, num_bytes: int) -> None:
-        """Say how far the inputs are read."""
-        self._bars.update(self._task, description=f"reading the inputs: {num_bytes / 1e6:,.0f} MB")
-
-    def show(self, progress: Progress) -> None:
-        """Say where the run is."""
-        self._bars.update(
-            self._task,
-            description=describe(progress, time.monotonic()),
-            total=progress.num_shards if progress.is_split else progress.num_documents,
-            completed=progress.done_shards if progress.is_split else progress.counts.num_documents,
-        )
-
-    def warn(self, text: str) -> None:
-        """Write a line above."""
-        self._warnings.add(text)
-
-    def _print(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-    def __enter__(self) -> Self:
-        self._bars.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bars.stop()
-
-
-class Warnings:
-    """Writes the first warnings: a corpus of a wrong form has one per line.
-
-    Args:
-        write: Where to.
-    """
-
-    def __init__(self, write: Callable[[str], None]) -> None:
-        self._write = write
-        self._num = 0
-
-    def add(self, text: str) -> None:
-        """Write one, or after too many no more."""
-        self._num += 1
-        if self._num <= _MAX_WARNINGS:
-            self._write(f"warning: {text}")
-        elif self._num == _MAX_WARNINGS + 1:
-            self._write("further warnings are not shown; failed mentions have their error in the output")
+    return [SpinnerColumn(), BarColumn(bar_width=20), TextColumn("{task.fields[note]}", markup=False)]
 
 
 def describe(progress: Progress, now: float) -> str:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from retrieval.durable import publish, temporary_name, writing
+from retrieval.durable import appearing, writing
 from retrieval.errors import IndexMismatchError, SourceError
 from retrieval.index.layout import VERSIONS_DIR
 from retrieval.index.small_files import digest_file
@@ -85,16 +85,11 @@ class ShardWorker:
             if len(complaints) < MAX_COMPLAINTS:
                 complaints.append(text)
 
-        staging = temporary_name(part)
-        try:
+        with appearing(part) as staging:
             rows = self._linker.link(self._documents(shard, bad), counts, complain, report)
             counts.num_rows = write_part(staging, self._job.output_format, self._metadata, rows, part)
             with writing(part):
                 num_bytes, digest = staging.stat().st_size, digest_file(staging)
-                publish(staging, part)
-        finally:
-            with writing(part):
-                staging.unlink(missing_ok=True)
         record = ShardRecord(
             shard=shard.number,
             key=self._job.key,

@@ -46,26 +46,6 @@ from retrieval.methods.scoring import (
 )
 from retrieval.types import MAX_SHORTLIST_SIZE, RetrievalResult, RetrieveRequest
 
-Outcome = RetrievalResult | DecodingCancelledError
-
-
-def run_disc(
-    session: DecodeSession,
-    trie: TitleTrie,
-    index: Index,
-    requests: Sequence[RetrieveRequest],
-    cancel: Sequence[CancelToken | None],
-    room: Sequence[int | None],
-    filters: Sequence[EntityFilter | None] | None = None,
-    traces: Sequence[Trace] | None = None,
-) -> list[Outcome]:
-    """Answer requests by DISC. See `decode_by_disc`."""
-    found = decode_by_disc(session, trie, index, requests, cancel, room, filters, traces)
-    return [
-        or_abstain(request, query.answer) if isinstance(query, Decoded) else query
-        for request, query in zip(requests, found, strict=True)
-    ]
-
 
 def decode_by_disc(
     session: DecodeSession,
@@ -195,21 +175,6 @@ _FACTOR = 4
 # Rows beyond k that an exact search keeps where entities have one form each. Those that score the same as the
 # k-th all have to be found, as weight and title decide which of them is listed.
 _SPARE_ROWS = 32
-
-
-def run_beam(
-    session: DecodeSession,
-    trie: TitleTrie,
-    index: Index,
-    requests: Sequence[RetrieveRequest],
-    cancel: Sequence[CancelToken | None],
-    room: Sequence[int | None],
-    filters: Sequence[EntityFilter | None] | None = None,
-    traces: Sequence[Trace] | None = None,
-) -> list[RetrievalResult | DecodingCancelledError]:
-    """Answer requests by trie beam search. See `decode_by_beam`."""
-    found = decode_by_beam(session, trie, index, requests, cancel, room, filters, traces)
-    return [query.answer if isinstance(query, Decoded) else query for query in found]
 
 
 def decode_by_beam(

@@ -11,14 +11,12 @@ import json
 import math
 import time
 from collections.abc import Iterator
-from typing import Protocol
 
 import numpy as np
 
 from decoding.errors import DecodingCancelledError, InvalidLogitsError
 from decoding.language_model import LanguageModel
 from retrieval.errors import EvidenceMissingError, GenretError, IndexMismatchError, ModelError
-from retrieval.evidence.field_maker import EvidenceProgress
 from retrieval.evidence.postings import IntArray
 from retrieval.index.priors import Prior
 from retrieval.index.reader import Index
@@ -26,6 +24,7 @@ from retrieval.index.small_files import digest_bytes
 from retrieval.linking.run_progress import duration
 from retrieval.loaded_model import Limits
 from retrieval.methods.scoring import EntityScorer, log_sum
+from retrieval.progress import StepProgress
 from retrieval.prompts import CheckpointConfig
 from retrieval.ranking.ranker import usable_prior
 from retrieval.text import TextTokenizer
@@ -35,13 +34,6 @@ from retrieval.types import RetrieveRequest
 NULL_QUERIES = ("something", "N/A")
 # Titles and aliases that are scored together behind each query.
 _FORMS_AT_ONCE = 512
-
-
-class PriorProgress(EvidenceProgress, Protocol):
-    """Told how far a prior is."""
-
-    def note(self, text: str) -> None:
-        """Something worth a line of its own."""
 
 
 def null_prompts(config: CheckpointConfig, tokenizer: TextTokenizer) -> list[list[int]]:
@@ -56,7 +48,7 @@ def prompts_digest(prompts: list[list[int]]) -> str:
 
 
 def begun_prior(
-    index: Index, model: str, prompts: list[list[int]], title_weight: float, progress: PriorProgress
+    index: Index, model: str, prompts: list[list[int]], title_weight: float, progress: StepProgress
 ) -> Prior:
     """Return a prior for `complete_prior` to go on with: that of the index where it was computed alike.
 
@@ -81,7 +73,7 @@ def begun_prior(
 
 
 def complete_prior(
-    prior: Prior, index: Index, model: LanguageModel, prompts: list[list[int]], progress: PriorProgress
+    prior: Prior, index: Index, model: LanguageModel, prompts: list[list[int]], progress: StepProgress
 ) -> None:
     """Compute what is missing of a prior, in place; what is done when it is interrupted stays.
 

@@ -23,9 +23,9 @@ from retrieval.evaluation.datasets.labels import FileQuery, SetSpec, find_answer
 from retrieval.evaluation.datasets.readers import read_query_file
 from retrieval.evaluation.intervals import Interval, percentiles
 from retrieval.evidence.evidence import FEATURES, Evidence
-from retrieval.evidence.field_maker import EvidenceProgress
 from retrieval.index.reader import Index
 from retrieval.loaded_model import load_model
+from retrieval.progress import StepProgress
 from retrieval.prompts import CheckpointConfig
 from retrieval.ranking.fitting import (
     MADE_QUERIES,
@@ -123,7 +123,7 @@ def tune(
     evidence: Evidence,
     decode: Decode | None,
     before: Ranking,
-    progress: EvidenceProgress,
+    progress: StepProgress,
     *,
     labelled_share: float = 0.5,
     folds: int = 5,
@@ -419,7 +419,7 @@ def weigh_model(
     rankings: Rankings,
     model: str | Path,
     num_threads: int,
-    progress: EvidenceProgress,
+    progress: StepProgress,
     prompt: str | None = None,
 ) -> tuple[str, Tuned]:
     """Fit a ranking for a model to queries made from the catalogue, as `genret tune --model` does by itself.

@@ -70,15 +70,6 @@ class AliasFile:
             state.check(path)
         self.entry: FileEntry = digest_file(path)
 
-    def __len__(self) -> int:
-        return len(self._hashes)
-
-    @property
-    def num_bytes(self) -> int:
-        """Memory taken by the aliases."""
-        arrays = (self._keys, self._aliases)
-        return int(self._hashes.nbytes + self._lines.nbytes + sum(array.nbytes for array in arrays))
-
     def check_join(self, has_ids: bool) -> None:
         """Refuse a file that names ids for a source that has none.
 

@@ -20,7 +20,7 @@ from decoding.beam_search import BeamResult, beam_search
 from decoding.model.hf_model import HFLanguageModel
 from decoding.params import BeamParams
 from decoding.trie.title_trie import TitleTrie
-from retrieval.errors import InputError, MissingExtraError
+from retrieval.errors import InputError
 from retrieval.loaded_model import Limits
 from retrieval.noise import shorten, typo
 from retrieval.prompts import CheckpointConfig
@@ -234,7 +234,7 @@ def nearest_rankings(
     training_queries: Sequence[LabelledQuery] = (),
 ) -> list[list[str]]:
     """Rank entities by their most similar text: titles, aliases, descriptions, and queries where given."""
-    texts = _texts(entities, training_queries)
+    texts = searchable_texts(entities, training_queries)
     vectors = embedder.embed_texts([text for entity in entities for text in texts[entity.entity_id]])
     counts = [len(texts[entity.entity_id]) for entity in entities]
     begins = np.cumsum([0, *counts[:-1]])
@@ -247,36 +247,11 @@ def nearest_rankings(
     return rankings
 
 
-def _texts(entities: Sequence[TrainingEntity], queries: Sequence[LabelledQuery]) -> dict[str, list[str]]:
+def searchable_texts(
+    entities: Sequence[TrainingEntity], queries: Sequence[LabelledQuery]
+) -> dict[str, list[str]]:
     """Entity id -> titles, aliases, description and queries."""
     texts = {e.entity_id: [text for text in (*e.surfaces, e.description) if text] for e in entities}
     for query in queries:
         texts[query.entity_id].append(query.text)
     return texts
-
-
-def bm25_rankings(
-    entities: Sequence[TrainingEntity],
-    queries: Sequence[LabelledQuery],
-    training_queries: Sequence[LabelledQuery] = (),
-) -> list[list[str]]:
-    """Rank entities with bm25s over title, aliases and description, plus training queries where given.
-
-    Raises:
-        MissingExtraError: bm25s is not installed.
-    """
-    try:
-        import bm25s
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("bm25s", "eval") from error
-
-    texts = _texts(entities, training_queries)
-    documents = [" ".join(texts[e.entity_id]) for e in entities]
-    retriever = bm25s.BM25()
-    retriever.index(bm25s.tokenize(documents, stopwords="en", show_progress=False), show_progress=False)
-    asked = bm25s.tokenize([query.text for query in queries], stopwords="en", show_progress=False)
-    found, scores = retriever.retrieve(asked, k=min(_MAX_K, len(entities)), show_progress=False)
-    return [
-        [entities[int(i)].entity_id for i in row[np.asarray(score) > 0]]
-        for row, score in zip(found, scores, strict=True)
-    ]

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,7 @@ from retrieval.index.layout import VECTORS_FILE
 from retrieval.index.manifest_entries import VectorsEntry
 from retrieval.index.reader import Index
 from retrieval.noise import typo
+from retrieval.progress import StepProgress
 from retrieval.vectors.embedder import FloatMatrix, TextEmbedder, VectorMethod, open_embedder, open_model
 from retrieval.vectors.faiss_index import (
     KIND_NAMES,
@@ -90,19 +91,6 @@ class VectorOptions:
             raise ValueError(f"seed: expected 0 <= it < 2**31, got {self.seed}")
 
 
-class VectorProgress(Protocol):
-    """Told about every step; the progress of a build is one."""
-
-    def phase(self, name: str, total: int | None = None) -> None:
-        """A phase begins; `total` units of work are expected, None when unknown."""
-
-    def advance(self, done: int, note: str) -> None:
-        """`done` units of the phase are finished in all; `note` says so in words."""
-
-    def note(self, text: str) -> None:
-        """Something worth a line of its own has been found out."""
-
-
 def make_vectors(
     index: Index,
     method: VectorMethod,
@@ -112,7 +100,7 @@ def make_vectors(
     memory_bytes: int,
     threads: int = 1,
     work: Path | None = None,
-    progress: VectorProgress | None = None,
+    progress: StepProgress | None = None,
 ) -> tuple[VectorsEntry, tuple[str, ...]]:
     """Make the vectors of an index's entities.
 
@@ -187,7 +175,7 @@ def add_texts(
     batches: Iterable[TextBatch],
     count: int,
     work: Path | None,
-    progress: VectorProgress | None,
+    progress: StepProgress | None,
 ) -> None:
     """Embed texts and add them to an index, block by block.
 
@@ -220,7 +208,7 @@ def choose_effort(
     texts: EntityTexts,
     embedder: TextEmbedder,
     num_entities: int,
-    progress: VectorProgress | None = None,
+    progress: StepProgress | None = None,
 ) -> VectorsEntry:
     """Return the entry with the search effort chosen by known items.
 
@@ -298,7 +286,7 @@ def _train(
     embedder: TextEmbedder,
     wanted: int,
     memory_bytes: int,
-    progress: VectorProgress | None,
+    progress: StepProgress | None,
 ) -> int:
     """Train an index on so many vectors, or as many as fit; return how many, 0 where nothing is trained."""
     if vectors.is_trained:
@@ -330,7 +318,7 @@ def _factory_name(kind: str, wish: str, vectors: Any) -> str:
     return f"IVF{vectors.nlist},PQ{vectors.pq.M}x{vectors.pq.nbits}fs" if kind == "ivfpq" else wish
 
 
-def _tell(progress: VectorProgress | None, phase: str) -> None:
+def _tell(progress: StepProgress | None, phase: str) -> None:
     if progress is not None:
         progress.phase(phase)
 
@@ -353,7 +341,7 @@ def carry_over_vectors(
     encoder: str | Path | None = None,
     threads: int = 1,
     work: Path | None = None,
-    progress: VectorProgress | None = None,
+    progress: StepProgress | None = None,
 ) -> tuple[VectorsEntry, tuple[str, ...]]:
     """Make the vectors of the next version from those of the last.
 

@@ -16,9 +16,9 @@ from retrieval.command_options import encoder_option, model_options, prompt_opti
 from retrieval.errors import IndexDirectoryError, InputError
 
 if TYPE_CHECKING:
-    from index_builder.build_progress import BuildProgress
     from retrieval.index.priors import Prior
     from retrieval.index.reader import Index
+    from retrieval.progress import StepProgress
     from retrieval.ranking.ranker import Ranker
     from retrieval.ranking.tuned_ranking import Figure, SetReport, Tuned
     from retrieval.retriever import Retriever
@@ -228,7 +228,7 @@ def tune_command(
 
 @contextmanager
 def _kept_on_failure(
-    wish: _Wish, opened: _Opened, keep_versions: int, dry_run: bool, progress: BuildProgress
+    wish: _Wish, opened: _Opened, keep_versions: int, dry_run: bool, progress: StepProgress
 ) -> Iterator[None]:
     """Publish as much of the prior as was computed where the block fails or is interrupted."""
     before = None if opened.prior is None else opened.prior.num_missing
@@ -242,7 +242,7 @@ def _kept_on_failure(
 
 
 @contextmanager
-def _opened(wish: _Wish, progress: BuildProgress) -> Iterator[_Opened]:
+def _opened(wish: _Wish, progress: StepProgress) -> Iterator[_Opened]:
     """Open the index, with the model that is asked for.
 
     Raises:
@@ -283,7 +283,7 @@ def _checked(opened: _Opened) -> _Opened:
     return opened
 
 
-def _fitted(wish: _Wish, opened: _Opened, progress: BuildProgress) -> tuple[Tuned, list[Path], int]:
+def _fitted(wish: _Wish, opened: _Opened, progress: StepProgress) -> tuple[Tuned, list[Path], int]:
     """Return the ranking fitted, the files it was fitted to, and the number of queries left out."""
     from retrieval.ranking.prior import complete_prior
     from retrieval.ranking.tuned_ranking import decoder_of, made_set, read_query_sets, tune

@@ -78,11 +78,6 @@ class HttpServer:
         """Where the server listens; with port 0 known after `start`."""
         return join_address(self._host, self.port)
 
-    @property
-    def num_connections(self) -> int:
-        """Connections that are open."""
-        return len(self._uvicorn.server_state.connections)
-
     async def start(self) -> None:
         """Listen and answer.
 

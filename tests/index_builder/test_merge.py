@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from index_builder import entity_writer as entity_survey
 from index_builder import runs as runs_module
-from index_builder.build_progress import Silent
 from index_builder.changes import VersionRun
 from index_builder.memory_budget import MemoryBudget, cut
 from index_builder.merge import VersionSpec, write_version
@@ -20,6 +19,7 @@ from retrieval.errors import SourceError
 from retrieval.index.manifest import MetadataColumn
 from retrieval.index.reader import Index
 from retrieval.index.verification import verify
+from retrieval.progress import StepProgress
 from tests.run_fixtures import END, Item, ListRun, expected_entities, expected_postings, write
 
 COLUMNS = (
@@ -223,7 +223,7 @@ def test_several_batches_of_entities_share_one_dictionary(tmp_path: Path) -> Non
 def test_nothing_kept_is_refused(tmp_path: Path) -> None:
     run = ListRun([Item("a", "a", ((1, END),))], [False], (), VOCAB)
     with pytest.raises(SourceError, match="no entity is left"):
-        write_version([run], VersionSpec(VOCAB), tmp_path, tmp_path, MemoryBudget(), Silent())
+        write_version([run], VersionSpec(VOCAB), tmp_path, tmp_path, MemoryBudget(), StepProgress())
 
 
 class _WatchedRun(ListRun):

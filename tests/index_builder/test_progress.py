@@ -1,18 +1,31 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
-from index_builder import build_progress as progress_module
-from index_builder.build_progress import Bar, LogLines, PhaseClock, Silent
+from index_builder.command_line import _columns, shown_progress
+from retrieval import progress as progress_module
+from retrieval.progress import PhaseClock, ProgressDisplay, StepProgress
+
+
+def log_lines(stream: io.StringIO, command: str = "build-index") -> StepProgress:
+    return StepProgress(ProgressDisplay(is_live=False, stream=stream, prefix=f"{command}: "))
+
+
+@contextmanager
+def bars() -> Iterator[StepProgress]:
+    with ProgressDisplay(_columns, is_live=True) as display:
+        yield StepProgress(display)
 
 
 def test_log_lines_come_every_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(progress_module.time, "monotonic", lambda: now)
     stream = io.StringIO()
-    lines = LogLines(stream)
+    lines = log_lines(stream)
     lines.phase("reading", 200)
     lines.advance(20, "2 rows")
     now = 106.0
@@ -30,13 +43,14 @@ def test_log_lines_come_every_few_seconds(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_log_lines_go_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    LogLines().phase("reading")
+    with shown_progress(quiet=False, command="build-index") as progress:
+        progress.phase("reading")
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "build-index: reading …\n")
 
 
 def test_the_bar_keeps_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    with Bar() as bar:
+    with bars() as bar:
         bar.advance(1, "before any phase")
         bar.phase("reading [50 %]", 10)
         bar.advance(5, "5 rows")
@@ -49,9 +63,9 @@ def test_the_bar_keeps_to_standard_error(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_notes_have_lines_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
     stream = io.StringIO()
-    LogLines(stream, "genret update").note("resuming")
+    log_lines(stream, "genret update").note("resuming")
     assert stream.getvalue() == "genret update: resuming\n"
-    with Bar() as bar:
+    with bars() as bar:
         bar.phase("reading", 10)
         bar.note("resuming [3 shards]")
     captured = capsys.readouterr()
@@ -63,7 +77,7 @@ def test_the_clock_passes_on_and_measures(monkeypatch: pytest.MonkeyPatch) -> No
     now = 100.0
     monkeypatch.setattr(progress_module.time, "monotonic", lambda: now)
     stream = io.StringIO()
-    clock = PhaseClock(LogLines(stream))
+    clock = PhaseClock(log_lines(stream))
     clock.phase("reading", 200)
     now = 106.0
     clock.advance(100, "10 rows")
@@ -86,7 +100,8 @@ def test_the_clock_passes_on_and_measures(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_silence(capsys: pytest.CaptureFixture[str]) -> None:
-    Silent().phase("reading", 10)
-    Silent().advance(1, "1 row")
-    Silent().note("found")
+    with shown_progress(quiet=True, command="build-index") as progress:
+        progress.phase("reading", 10)
+        progress.advance(1, "1 row")
+        progress.note("found")
     assert capsys.readouterr() == ("", "")

@@ -107,7 +107,7 @@ def test_a_full_disk_at_any_step_is_one_clear_error(
 @pytest.mark.fault
 @pytest.mark.parametrize(
     ("point", "nth"),
-    [*(("write_synced", n) for n in (1, 2)), *(("sync_directory", n) for n in (1, 2, 3, 4))],
+    [*(("write_synced", n) for n in (1, 2)), *(("sync", n) for n in (1, 2, 3, 4))],
 )
 def test_a_failure_at_any_step_of_publication_leaves_old_or_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, nth: int

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from index_builder import faults
 from index_builder.build import BuildSummary, build_index
 from index_builder.build_options import BuildOptions
-from index_builder.build_progress import Silent
 from index_builder.memory_budget import MIB
 from retrieval.errors import IndexDirectoryError, SourceError
 from retrieval.index.verification import verify
+from retrieval.progress import StepProgress
 from retrieval.sources import ColumnMapping, ColumnType
 from retrieval.text import Rendering, TextTokenizer
 from tests.index_fixtures import build, character_tokenizer, version_files, write_titles
@@ -29,8 +29,9 @@ WORDS = st.text("abcA", min_size=1, max_size=4)
 CELLS = st.sampled_from(["", "1", "2.5", "x", "true"])
 
 
-class Notes(Silent):
+class Notes(StepProgress):
     def __init__(self) -> None:
+        super().__init__()
         self.notes: list[str] = []
         self.advances: list[str] = []
 

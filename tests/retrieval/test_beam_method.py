@@ -25,9 +25,9 @@ from retrieval.filters.restriction import Restriction
 from retrieval.index.owners import Owners
 from retrieval.index.reader import Index
 from retrieval.methods import decoded_methods as beam_method
-from retrieval.methods.decoded_methods import run_beam
 from retrieval.methods.scoring import EntityScore, Tally, credit, is_proven
 from retrieval.types import RetrievalResult, RetrieveRequest
+from tests.decoded_runs import run_beam
 from tests.entity_oracle import EntityOracle, owners, shares
 from tests.fakes import TableModel, likely_titles
 from tests.index_fixtures import build, character_tokenizer

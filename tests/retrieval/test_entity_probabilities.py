@@ -30,9 +30,9 @@ from retrieval.filters.entity_filter import EntityFilter, FilterMaker, constrain
 from retrieval.filters.restriction import Restriction
 from retrieval.index.owners import FormOwners
 from retrieval.index.reader import Index
-from retrieval.methods.decoded_methods import run_beam, run_disc
 from retrieval.methods.scoring import EntityScore, Tally, best_first, credit, is_proven, possible
 from retrieval.prompts import CheckpointConfig, PromptTemplate
+from tests.decoded_runs import run_beam, run_disc
 from tests.entity_oracle import EntityOracle, with_weights
 from tests.fakes import TableModel, chi_square, likely_titles
 from tests.index_fixtures import build, character_tokenizer

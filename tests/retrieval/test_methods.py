@@ -18,10 +18,10 @@ from decoding.errors import DecodingCancelledError
 from decoding.params import DiscParams
 from decoding.trie.title_trie import TitleTrie
 from retrieval.index.reader import Index
-from retrieval.methods.decoded_methods import run_beam, run_disc
 from retrieval.text import TextTokenizer
 from retrieval.types import Candidate, RetrievalResult, RetrieveRequest
 from tests.checkpoints import END, make_index, train_tokenizer
+from tests.decoded_runs import run_beam, run_disc
 from tests.entity_oracle import EntityOracle, owners
 from tests.fakes import TableModel, likely_titles
 from tests.index_fixtures import build, character_tokenizer

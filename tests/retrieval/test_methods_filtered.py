@@ -20,10 +20,10 @@ from retrieval.filters.entity_filter import EntityFilter, FilterMaker
 from retrieval.filters.predicate import parse
 from retrieval.filters.restriction import Restriction
 from retrieval.index.reader import Index
-from retrieval.methods.decoded_methods import Outcome, run_beam, run_disc
 from retrieval.text import TextTokenizer
 from retrieval.types import RetrievalResult, RetrieveRequest
 from tests.checkpoints import END, make_index, train_tokenizer
+from tests.decoded_runs import Outcome, run_beam, run_disc
 from tests.entity_oracle import EntityOracle
 from tests.fakes import TableModel, likely_titles
 

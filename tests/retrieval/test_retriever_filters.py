@@ -216,7 +216,8 @@ def test_every_index_has_filters_of_its_own(folder: Path) -> None:
 def test_links_are_to_allowed_entities(retriever: Retriever) -> None:
     (linked,) = retriever.link(Mention("Amazon"), k=5, filter="kind = 'river'", deny_ids=["Q7"])
     assert ids(linked) == {"Q8"}
-    request = retriever.link_request(Mention("Amazon"), filter="kind = 'river'", allow_ids=("Q7",))
+    asked = RetrieveRequest("-", k=1, filter="kind = 'river'", allow_ids=("Q7",))
+    request = retriever.mention_request(Mention("Amazon"), asked)
     (reply,) = retriever.retrieve_batch([request])
     assert ids(reply) == {"Q7"}
 

@@ -105,7 +105,7 @@ def test_templates_mix_in_one_call(sharing: Retriever, plain: Retriever) -> None
         RetrieveRequest("a river", k=3, prompt="plain"),
         RetrieveRequest("who wrote hamlet", k=3),
         RetrieveRequest("a river", k=3, prompt="other", method="disc", seed=1),
-        sharing.link_request(Mention("Amazon", "rain over the "), k=3),
+        sharing.mention_request(Mention("Amazon", "rain over the "), RetrieveRequest("-", k=3)),
         RetrieveRequest("x", k=3, prompt="other"),
         RetrieveRequest("x", k=3, exact=True),
     ]

@@ -493,8 +493,12 @@ def test_mentions_ask_the_vectors_with_the_mention_alone(twelve: Setting) -> Non
     twelve.retriever.link(mention, shortlist_size=2)
     twelve.retriever.link(mention, shortlist_size=2, shortlist_query="the river")
     assert twelve.vectors.asked == [["Amazon"], ["the river"]]
-    assert twelve.retriever.link_request(mention, method="beam").shortlist_query is None
-    assert twelve.retriever.link_request(mention).query == "rain over the [Amazon] basin"
+    beam = twelve.retriever.mention_request(mention, RetrieveRequest("-", method="beam"))
+    assert beam.shortlist_query is None
+    assert (
+        twelve.retriever.mention_request(mention, RetrieveRequest("-")).query
+        == "rain over the [Amazon] basin"
+    )
 
 
 def test_warm_up_asks_for_a_shortlist_where_there_are_vectors(twelve: Setting) -> None:

@@ -177,7 +177,7 @@ def test_requests_take_no_single_text_and_keep_their_titles(retriever: Retriever
     request = ScoreRequest("one", ("Paris", "Paris", "Nile"))
     rows = sum(len(row_of(retriever, title)) for title in ("Paris", "Nile"))
     prompt = len(CONFIG.prompt(None).encode(TOKENIZER, "one"))
-    assert retriever.score_tokens(request) == prompt + rows
+    assert retriever._score_job(request).num_tokens == prompt + rows
 
 
 def test_tokens_that_the_model_does_not_know_name_the_title(tmp_path: Path) -> None:

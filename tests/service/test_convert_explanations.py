@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval.errors import InputError
-from retrieval.explanation import STATES, Explanation, ExplanationDraw, ExplanationNode
+from retrieval.explanation import Explanation, ExplanationDraw, ExplanationNode
 from retrieval.types import RetrievalResult, RetrieveRequest
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.serving.served import IndexDescription
@@ -37,7 +37,7 @@ _NODES = st.builds(
     total_logprob=_LOGPROBS,
     valid_mass=st.none() | _MASSES,
     num_valid=st.none() | _COUNTS,
-    state=st.sampled_from(STATES),
+    state=st.sampled_from(["expanded", "pruned", "finished", "closed"]),
     candidate_rank=st.none() | _COUNTS,
 )
 _DRAWS = st.builds(

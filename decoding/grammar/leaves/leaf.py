@@ -7,7 +7,7 @@ the tokens that leaves have found.
 
 from __future__ import annotations
 
-import threading
+import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from decoding.bounded_cache import BoundedCache
 from decoding.grammar.token_trie import TokenNode
 
 
@@ -255,40 +256,32 @@ _TOKEN_BYTES = 36
 _EXIT_BYTES = 120
 
 
-class TokenCache:
-    """What `Leaf.tokens` has found, by state and place in the trie. The oldest entries leave first.
+class TokenCache(BoundedCache[Hashable, LeafTokens]):
+    """What `Leaf.tokens` has found, by state and place in the trie.
 
-    Reading takes no lock.
+    Every mask reads it. Reading therefore takes no lock and moves nothing: the oldest entries leave first.
 
     Args:
-        max_bytes: Most memory of all entries, about.
+        max_bytes: Most memory of all entries, about; the last one stays whatever its size.
     """
 
-    __slots__ = ("_entries", "_lock", "_max_bytes", "num_bytes")
+    __slots__ = ()
 
     def __init__(self, max_bytes: int = 64 << 20) -> None:
-        self._entries: dict[Hashable, LeafTokens] = {}
-        self._lock = threading.Lock()
-        self._max_bytes = max_bytes
-        self.num_bytes = 0
+        super().__init__(max_bytes, _size, max_value_size=math.inf)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all entries, about."""
+        return self.size
 
     def get(self, place: Hashable) -> LeafTokens | None:
-        """What was put there."""
-        return self._entries.get(place)
-
-    def put(self, place: Hashable, tokens: LeafTokens) -> LeafTokens:
-        """Keep it, unless another thread was first; returns what is kept."""
-        with self._lock:
-            kept = self._entries.setdefault(place, tokens)
-            if kept is tokens:
-                self.num_bytes += _size(tokens)
-                while self.num_bytes > self._max_bytes and len(self._entries) > 1:
-                    oldest = next(iter(self._entries))
-                    self.num_bytes -= _size(self._entries.pop(oldest))
-            return kept
+        """Return what was put there; counts nothing."""
+        entry = self._entries.get(place)
+        return None if entry is None else entry[0]
 
 
-def _size(tokens: LeafTokens) -> int:
+def _size(place: Hashable, tokens: LeafTokens) -> int:
     """Memory of one entry, the nodes behind ended texts included."""
     size = _ENTRY_BYTES + _TOKEN_BYTES * len(tokens.few)
     size += sum(_EXIT_BYTES + 40 * len(exit.rest.positions) for exit in tokens.exits)

@@ -226,14 +226,6 @@ class Dfa:
         """Whether every text is accepted from a state."""
         return self._finals[state] and self._rows[state] == _any_char(state)
 
-    def is_subset(self, other: Dfa) -> bool:
-        """Whether every text of it is in the other set."""
-        return (self - other).is_empty
-
-    def is_disjoint(self, other: Dfa) -> bool:
-        """Whether no text is in both."""
-        return (self & other).is_empty
-
     def step(self, state: int, code_point: int) -> int:
         """The state behind one more code point, -1 if there is none."""
         row = self._rows[state]

@@ -241,11 +241,6 @@ def _bytes_of(row: Row) -> bytes:
     return b"".join([_ALL_BYTES[first : last + 1] for first, last, _ in row])
 
 
-def spell_literals(texts: Sequence[bytes]) -> ByteDfa:
-    """A finite set of JSON texts as they stand, with label 0."""
-    return ByteDfa.literals((text, 0) for text in texts)
-
-
 @cache
 def spell_any_text() -> ByteDfa:
     """Every JSON string, with every escape that JSON allows; surrogates only as pairs."""

@@ -14,7 +14,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
-from decoding.grammar.bounded_cache import Remembered
+from decoding.bounded_cache import Remembered
 from decoding.grammar.compile_options import AutomatonLimitError, current_budget
 from decoding.grammar.regular.byte_dfa import ByteDfa
 from decoding.grammar.regular.minimise import Edge

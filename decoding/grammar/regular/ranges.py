@@ -9,7 +9,6 @@ from decoding.grammar.compile_options import current_budget
 Ranges = tuple[tuple[int, int], ...]
 
 SCALAR_VALUES: Ranges = ((0, 0xD7FF), (0xE000, 0x10FFFF))
-BYTES: Ranges = ((0, 255),)
 
 
 def union(*parts: Iterable[tuple[int, int]]) -> Ranges:

@@ -95,13 +95,6 @@ class TextSet:
             total += (int(_NUM_CHARS ** (last + 1)) - int(_NUM_CHARS**least)) // (_NUM_CHARS - 1)
         return total if most is None else min(total, most)
 
-    def shortest_length(self) -> int | None:
-        """Code points of a shortest text; None if there is none."""
-        if self._dfa is None:
-            return self._ranges[0][0] if self._ranges else None
-        bounds = self._dfa.lengths()
-        return None if bounds is None else bounds[0]
-
     def accepts(self, text: str) -> bool:
         """Whether the text is in it."""
         if self._dfa is not None:

@@ -63,8 +63,6 @@ from decoding.grammar.schema.formula import (
     UniqueItems,
 )
 
-ANY_TYPE = int(JsonType.ANY)
-
 
 class _Gathered:
     """Conditions that hold at once, none of them a choice: at most one case of each container."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from json.encoder import encode_basestring  # what json.dumps(ensure_ascii=False) calls
 from weakref import WeakValueDictionary
 
-from decoding.grammar.bounded_cache import Remembered
+from decoding.bounded_cache import Remembered
 from decoding.grammar.compile_options import check_time, current_budget
 from decoding.grammar.leaves.distinct_leaf import Texts
 from decoding.grammar.leaves.leaf import Leaf

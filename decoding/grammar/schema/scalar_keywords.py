@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from functools import lru_cache
 
-from decoding.grammar.bounded_cache import Remembered
+from decoding.bounded_cache import Remembered
 from decoding.grammar.compile_options import AutomatonLimitError, current_budget
 from decoding.grammar.errors import InvalidSchemaError, SchemaLimitError, UnsupportedSchemaError
 from decoding.grammar.leaves.leaf import HoleName

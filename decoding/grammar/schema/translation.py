@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from decoding.grammar.bounded_cache import Remembered
+from decoding.bounded_cache import Remembered
 from decoding.grammar.compile_options import AutomatonLimitError, CompileBudget, GrammarOptions
 from decoding.grammar.errors import InvalidSchemaError, SchemaError, SchemaLimitError, UnsupportedSchemaError
 from decoding.grammar.regular.dfa import Dfa

@@ -60,7 +60,14 @@ class MethodMaker:
         self.titles: IndexTitles = IndexTitles(retriever.index)
 
     def make(self, text: str) -> EvaluatedMethod:
-        """Return the method that the command line calls `text`. Errors are those of `make_method`."""
+        """Return the method that the command line calls `text`, one of `METHOD_FORMS`.
+
+        Raises:
+            InputError: there is no such method, its setting is out of range, or it needs evidence that the
+                index lacks or that cannot be used.
+            MissingExtraError: its library is not installed; names the extra.
+            SourceError: its run file cannot be read.
+        """
         from retrieval.evaluation.methods.generated import GeneratingMethod
         from retrieval.evaluation.methods.model_free_methods import (
             EvidenceMethod,
@@ -122,18 +129,6 @@ class MethodMaker:
             why = self._retriever.ranker.problems.get("vectors", "the index has none")
             raise InputError("method", f"{spec.name!r} needs vectors: {why}")
         return vectors
-
-
-def make_method(text: str, retriever: Retriever, k: int, batch_size: int) -> EvaluatedMethod:
-    """Return the method that the command line calls `text`, one of `METHOD_FORMS`.
-
-    Raises:
-        InputError: there is no such method, its setting is out of range, or it needs evidence that the
-            index lacks or that cannot be used.
-        MissingExtraError: its library is not installed; names the extra.
-        SourceError: its run file cannot be read.
-    """
-    return MethodMaker(retriever, k, batch_size).make(text)
 
 
 DEFAULT_METHODS = (

@@ -5,12 +5,12 @@ A shard is the part of a corpus that is linked, written and recorded as one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from retrieval.errors import InputError
-from retrieval.linking.documents.text_document import MIN_PART_CHARS, BadDocument, Document
+from retrieval.linking.documents.text_document import MIN_PART_CHARS
 
 SPAN_UNITS = ("codepoint", "byte", "utf16")
 INPUT_FORMATS = ("auto", "jsonl", "parquet", "text", "lines")
@@ -94,18 +94,6 @@ def plan_corpus(options: CorpusOptions, report: Callable[[int], None] | None = N
     from retrieval.linking.documents.corpus_reading import plan_files  # loads pyarrow
 
     return plan_files(options, report)
-
-
-def read_shard(options: CorpusOptions, shard: Shard) -> Iterator[Document | BadDocument]:
-    """Yield the documents of a shard, in order, in bounded memory.
-
-    Raises:
-        SourceError: a file cannot be read any more, or is not what it was when the shards were planned.
-    """
-    from retrieval.linking.documents.corpus_reading import CorpusReader  # loads pyarrow
-
-    with CorpusReader(options) as reader:
-        yield from reader.read(shard)
 
 
 @dataclass(frozen=True, slots=True)

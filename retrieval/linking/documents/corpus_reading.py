@@ -48,7 +48,11 @@ class CorpusReader:
         self.close()
 
     def read(self, shard: Shard) -> Iterator[Document | BadDocument]:
-        """Yield the documents of a shard; see `read_shard`."""
+        """Yield the documents of a shard, in order, in bounded memory.
+
+        Raises:
+            SourceError: a file cannot be read any more, or is not what it was when the shards were planned.
+        """
         for file in shard.files:
             check_size(file)
             yield from self._read(file, file_format(file.path, self._options))

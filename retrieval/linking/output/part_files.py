@@ -57,7 +57,6 @@ SCHEMA = pa.schema(
         ("index_digest", pa.string()),
     ]
 )
-NIL_REASONS = ("no_match", "abstained", "min_logprob", "min_probability", "no_name", "error")
 
 
 # Rows and candidates of a row group: bounds the memory, and cuts groups by what the rows are alone.

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from benchmarks.harness.stepped_trees import SteppedTrees
 from decoding.disc import DiscResult, disc
 from decoding.disc.draws import FIRST, SECOND, DrawBatch
 from decoding.disc.tree_proposer import TreeProposer
 from decoding.language_model import KvUsage
 from decoding.params import DiscParams
-from decoding.row_scores import SteppedTrees
 from decoding.row_trees import RowTrees
 from decoding.stopping import StopPoll
 from decoding.trie.title_trie import TitleTrie

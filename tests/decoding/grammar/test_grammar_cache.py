@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.grammar.bounded_cache import GrammarCache
 from decoding.grammar.errors import CompileTimeoutError, SchemaError, UnsupportedSchemaError
+from decoding.grammar.grammar_cache import GrammarCache
 
 
 class Sized:
@@ -210,7 +210,7 @@ def test_the_bound_holds_whatever_is_asked_and_however_grammars_grow(
             cache.settle(got)
         stats = cache.stats
         assert 0 <= stats.held_bytes <= 60_000
-        held = [entry for entry in cache._entries.values() if entry.grammar is not None]
+        held = [entry for _, entry in cache._held.items()]
         assert stats.held_bytes == sum(entry.num_bytes for entry in held)
         assert set(cache._by_text) == {text for entry in held for text in entry.texts}
 

@@ -15,7 +15,7 @@ import torch
 from decoding.beam_search import beam_search
 from decoding.constraints import Constraint, WideConstraint
 from decoding.disc import disc
-from decoding.grammar.constraint import GrammarConstraint
+from decoding.grammar.constraint import GrammarConstraint, TokenGrammar
 from decoding.grammar.errors import AnswerBudgetError
 from decoding.grammar.json_grammar import Grammar
 from decoding.grammar.vocabulary import Vocabulary
@@ -135,7 +135,7 @@ def test_every_query_has_its_own_grammar_and_budget() -> None:
     assert constraint.max_depth == 60
     states = constraint.start(torch.tensor([2, 0, 1, 0]))
     for state, which in zip(states, (2, 0, 1, 0), strict=True):
-        ((grammar, place),) = [pair for pair in constraint.grammar_states(state.unsqueeze(0)) if pair]
+        ((grammar, place),) = grammar_states(constraint, state.unsqueeze(0))
         assert grammar is grammars[which]
         assert place == grammar.start
 
@@ -173,9 +173,19 @@ def test_batches_agree_with_the_grammar(name: str) -> None:
         places = [grammar.advance(p, t) if p >= 0 else -1 for p, t in zip(places, chosen, strict=True)]
         places = [p if live else -1 for p, live in zip(places, is_live, strict=True)]
         assert constraint.is_final(states).tolist() == [p == grammar.finished for p in places]
-        known = [pair[1] if pair else -1 for pair in constraint.grammar_states(states)]
+        known = [place for _, place in grammar_states(constraint, states)]
         assert known == places
     assert constraint.row(states).tolist() == [-1] * 6
+
+
+def grammar_states(
+    constraint: GrammarConstraint, states: torch.Tensor
+) -> list[tuple[TokenGrammar | None, int]]:
+    """The grammar of each state and where it stands there; none and -1 for -1."""
+    return [
+        (None, -1) if number < 0 else (constraint._grammars[number], constraint._states[number])
+        for number in constraint._resolved(states)
+    ]
 
 
 def resolved(constraint: GrammarConstraint, state: torch.Tensor) -> list[int]:

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from decoding.grammar.bounded_cache import GrammarCache
 from decoding.grammar.compile_options import CompileLimits, GrammarOptions
 from decoding.grammar.constraint import GrammarConstraint
 from decoding.grammar.errors import (
@@ -27,6 +26,7 @@ from decoding.grammar.errors import (
     UnsupportedSchemaError,
     VocabularyError,
 )
+from decoding.grammar.grammar_cache import GrammarCache
 from decoding.grammar.json_grammar import Grammar, compile_schema
 from decoding.grammar.leaves.leaf_factory import Leaves
 from decoding.grammar.vocabulary import Vocabulary, read_token_bytes

@@ -76,7 +76,7 @@ def test_portable_patterns_hold_under_both_readings(seed: int, text_seed: int) -
     )
     pattern = rng.choice(("", "^", "(?!x)")) + re.sub(r"(\$|\)|\\b)(\{.*?\})", r"\1", pattern)
     ecma, both = compile_pattern(pattern), compile_pattern(pattern, portable=True)
-    assert both.is_subset(ecma)
+    assert (both - ecma).is_empty
     rng = random.Random(text_seed)
     chars = "a5_-é٣ \x1c\x85\xa0\ufeff\n\r\u2028ǅ\x00"
     for _ in range(60):
@@ -214,7 +214,7 @@ def test_letters_of_several_cases_hold_under_both_readings() -> None:
     for char in odd:
         for pattern in (f"(?i)^{char}$", f"(?i)^[^{char}]$", f"(?i)^(?!{char}).$"):
             both = compile_pattern(pattern, portable=True)
-            assert both.is_subset(compile_pattern(pattern))
+            assert (both - compile_pattern(pattern)).is_empty
             assert [text for text in odd if both.accepts(text) and not re.search(pattern, text)] == []
 
 

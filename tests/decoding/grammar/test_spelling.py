@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from decoding.grammar.regular.byte_dfa import ByteDfa
 from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.regular.json_spelling import spell_any_text, spell_labelled, spell_literals, spell_texts
+from decoding.grammar.regular.json_spelling import spell_any_text, spell_labelled, spell_texts
 from decoding.grammar.regular.ranges import SCALAR_VALUES
 from decoding.grammar.regular.regex_compiler import compile_pattern
 from tests.regex_texts import random_member
@@ -32,7 +32,7 @@ def spelled(text: str) -> bytes:
 @given(st.sets(TEXTS, max_size=8), st.sets(TEXTS, max_size=8))
 def test_a_finite_set_is_spelled_as_json_writes_it(texts: set[str], others: set[str]) -> None:
     found = spell_texts(Dfa.of_texts(texts))
-    assert found.digest == spell_literals([spelled(text) for text in texts]).digest
+    assert found.digest == ByteDfa.literals((spelled(text), 0) for text in texts).digest
     assert all(found.accepts(spelled(text)) == (text in texts) for text in texts | others)
 
 
@@ -170,4 +170,3 @@ def test_an_escape_may_be_like_a_start_or_a_middle() -> None:
     assert spell_texts(Dfa.nothing()).is_empty
     assert spell_labelled([]).is_empty
     assert spell_labelled([(Dfa.nothing(), 3)]).is_empty
-    assert spell_literals([b"true", b"false"]).count() == 2

@@ -60,8 +60,6 @@ def test_answers_agree_with_the_automaton(texts: TextSet) -> None:
     assert texts.is_empty == dfa.is_empty
     assert texts.is_everything == dfa.is_everything
     assert texts.count() == dfa.count()
-    bounds = dfa.lengths()
-    assert texts.shortest_length() == (None if bounds is None else bounds[0])
     assert written_out(texts) == {text for text in TEXTS if dfa.accepts(text)}
     assert TextSet.of(automaton=dfa) == texts
 

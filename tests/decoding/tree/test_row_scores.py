@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from benchmarks.harness.stepped_trees import SteppedTrees
 from decoding.beam_search import beam_search
 from decoding.cancellation import CancelToken
 from decoding.conformance.difference import exactly
@@ -22,7 +23,7 @@ from decoding.disc import disc
 from decoding.errors import DecodingCancelledError, InvalidLogitsError, PromptTooLongError
 from decoding.model.hf_model import HFLanguageModel
 from decoding.params import BeamParams, DiscParams
-from decoding.row_scores import RowScores, SteppedTrees, score_rows
+from decoding.row_scores import RowScores, score_rows
 from decoding.row_trees import NodeSpan, RowLayout, RowTrees
 from decoding.trie.title_trie import TitleTrie
 from tests.fakes import TableModel

@@ -48,15 +48,15 @@ def held_by_many_predicates() -> tuple[int, FilterCacheStats]:
     cache = FilterCache(2**20)
     with TracedMemory() as memory:
         for number in range(2000):
-            cache.get(key(f"{number} " + "x" * 10_000), some_filter)
+            cache.get_or_make(key(f"{number} " + "x" * 10_000), some_filter)
     return memory.held, cache.stats
 
 
 def test_what_is_kept_is_not_made_again() -> None:
     cache = FilterCache()
-    made = cache.get(key("a"), some_filter)
-    assert cache.get(key("a"), refuse) is made
-    assert cache.get(FilterKey("a", "x", ""), some_filter) is not made
+    made = cache.get_or_make(key("a"), some_filter)
+    assert cache.get_or_make(key("a"), refuse) is made
+    assert cache.get_or_make(FilterKey("a", "x", ""), some_filter) is not made
     stats = cache.stats
     assert (stats.hits, stats.misses, stats.evictions) == (1, 2, 0)
     assert (stats.num_filters, stats.num_bytes, stats.max_bytes) == (2, 2 * SIZE, 256 * 2**20)
@@ -64,29 +64,29 @@ def test_what_is_kept_is_not_made_again() -> None:
 
 def test_the_least_recently_used_goes_first() -> None:
     cache = FilterCache(2 * SIZE)
-    a = cache.get(key("a"), some_filter)
-    cache.get(key("b"), some_filter)
-    cache.get(key("a"), refuse)
-    cache.get(key("c"), some_filter)
-    assert cache.get(key("a"), refuse) is a
-    cache.get(key("c"), refuse)
-    b = cache.get(key("b"), some_filter)
-    assert cache.get(key("b"), refuse) is b
+    a = cache.get_or_make(key("a"), some_filter)
+    cache.get_or_make(key("b"), some_filter)
+    cache.get_or_make(key("a"), refuse)
+    cache.get_or_make(key("c"), some_filter)
+    assert cache.get_or_make(key("a"), refuse) is a
+    cache.get_or_make(key("c"), refuse)
+    b = cache.get_or_make(key("b"), some_filter)
+    assert cache.get_or_make(key("b"), refuse) is b
     assert (cache.stats.num_filters, cache.stats.num_bytes, cache.stats.evictions) == (2, 2 * SIZE, 2)
 
 
 @pytest.mark.parametrize("bound", [0, SIZE - 1])
 def test_a_filter_beyond_the_bound_is_used_and_not_kept(bound: int) -> None:
     cache = FilterCache(bound)
-    assert cache.get(key("a"), some_filter) is not cache.get(key("a"), some_filter)
+    assert cache.get_or_make(key("a"), some_filter) is not cache.get_or_make(key("a"), some_filter)
     assert (cache.stats.misses, cache.stats.num_filters, cache.stats.num_bytes) == (2, 0, 0)
 
 
 def test_a_large_filter_displaces_nothing_when_it_does_not_fit() -> None:
     cache = FilterCache(SIZE)
-    a = cache.get(key("a"), some_filter)
-    cache.get(key("large"), lambda: some_filter(10 * ROWS))
-    assert cache.get(key("a"), refuse) is a
+    a = cache.get_or_make(key("a"), some_filter)
+    cache.get_or_make(key("large"), lambda: some_filter(10 * ROWS))
+    assert cache.get_or_make(key("a"), refuse) is a
 
 
 def test_what_cannot_be_made_leaves_no_trace() -> None:
@@ -96,17 +96,17 @@ def test_what_cannot_be_made_leaves_no_trace() -> None:
         raise InputError("filter", "no")
 
     with pytest.raises(InputError):
-        cache.get(key("a"), fail)
+        cache.get_or_make(key("a"), fail)
     assert cache.stats.num_filters == 0
-    cache.get(key("a"), some_filter)
+    cache.get_or_make(key("a"), some_filter)
 
 
 def test_clearing_keeps_the_counts() -> None:
     cache = FilterCache()
-    cache.get(key("a"), some_filter)
+    cache.get_or_make(key("a"), some_filter)
     cache.clear()
     assert (cache.stats.num_filters, cache.stats.num_bytes, cache.stats.misses) == (0, 0, 1)
-    cache.get(key("a"), some_filter)
+    cache.get_or_make(key("a"), some_filter)
     assert cache.stats.num_bytes == SIZE
 
 
@@ -116,7 +116,7 @@ def test_several_threads() -> None:
     def work(seed: int) -> Callable[[], None]:
         def run() -> None:
             for step in range(300):
-                cache.get(key(str((step * seed) % 7)), some_filter)
+                cache.get_or_make(key(str((step * seed) % 7)), some_filter)
 
         return run
 

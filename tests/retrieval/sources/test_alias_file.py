@@ -48,7 +48,7 @@ def test_join_equals_a_dictionary(
         wanted[k].append(a)
     aliases = AliasFile(pairs_file)
     assert aliases.by_id == by_id
-    assert len(aliases) == len(pairs)
+    assert len(aliases._hashes) == len(pairs)
     with open_source(source_file, aliases=aliases) as source:
         records, rejects = read_all(source, size)
         keys = ids if by_id else titles
@@ -113,7 +113,11 @@ def test_memory_is_what_is_said(tmp_path: Path) -> None:
     file = tmp_path / "aliases.tsv"
     file.write_text("title\talias\n" + "".join(f"{k}\t{a}\n" for k, a in pairs))
     aliases = AliasFile(file)
-    assert aliases.num_bytes <= 32.25 * len(pairs) + sum(len(k) + len(a) for k, a in pairs) + 64
+    arrays = (aliases._hashes, aliases._lines, aliases._keys, aliases._aliases)
+    assert (
+        sum(array.nbytes for array in arrays)
+        <= 32.25 * len(pairs) + sum(len(k) + len(a) for k, a in pairs) + 64
+    )
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.default_model import bm25_rankings
 from retrieval.errors import InputError
 from retrieval.training.presets import scratch_config
-from retrieval.training.quality import bm25_rankings, count_hits, mention_probes, noise_probes
+from retrieval.training.quality import count_hits, mention_probes, noise_probes
 from retrieval.training.training_data import LabelledQuery, TrainingEntity
 
 ENTITIES = [

@@ -11,10 +11,10 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, Generation
 
 from decoding.model.hf_model import HFLanguageModel
 from retrieval.evaluation.labelled_sets import LabelledQuery
-from retrieval.evaluation.methods.evaluated_method import make_method
 from retrieval.evaluation.methods.generated import Generator
 from retrieval.retriever import Retriever
 from tests.checkpoints import CATALOGUE, make_checkpoint, make_index
+from tests.evaluation_fixtures import make_method
 
 LOADERS = {"llama": AutoModelForCausalLM, "bart": AutoModelForSeq2SeqLM}
 ALPHA = 1e-4  # of each statistical test, seeded

@@ -10,12 +10,12 @@ import pytest
 
 from retrieval.errors import InputError
 from retrieval.evaluation.labelled_sets import LabelledQuery, Ranking
-from retrieval.evaluation.methods.evaluated_method import MethodMaker, make_method
+from retrieval.evaluation.methods.evaluated_method import MethodMaker
 from retrieval.prompts import PromptTemplate
 from retrieval.retriever import Retriever
 from retrieval.types import Mention
 from tests.checkpoints import make_checkpoint, make_index
-from tests.evaluation_fixtures import mention_set, query_set
+from tests.evaluation_fixtures import make_method, mention_set, query_set
 from tests.fakes import likely_titles
 
 CONSTRAINED = (

@@ -12,13 +12,13 @@ from index_builder.build_options import EvidenceWish, VectorWish
 from retrieval.errors import IndexChecksumError, InputError, ModelError
 from retrieval.evaluation.evaluate_command import _default_methods
 from retrieval.evaluation.labelled_sets import LabelledQuery, Ranking
-from retrieval.evaluation.methods.evaluated_method import DEFAULT_METHODS, make_method
+from retrieval.evaluation.methods.evaluated_method import DEFAULT_METHODS
 from retrieval.index.reader import Index
 from retrieval.ranking.ranker import Ranker
 from retrieval.retriever import Retriever
 from retrieval.vectors.embedder import VectorMethod
 from tests.checkpoints import make_checkpoint, make_index
-from tests.evaluation_fixtures import mention_set, query_set
+from tests.evaluation_fixtures import make_method, mention_set, query_set
 from tests.fake_vectors import MadeUpVectors
 from tests.fakes import likely_titles
 

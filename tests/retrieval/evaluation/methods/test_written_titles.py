@@ -9,12 +9,12 @@ import pytest
 
 from retrieval.evaluation.datasets.index_entities import IndexTitles
 from retrieval.evaluation.labelled_sets import LabelledQuery, RankedEntity
-from retrieval.evaluation.methods.evaluated_method import make_method
 from retrieval.evaluation.methods.generated import Generator, Written
 from retrieval.index.owners import FormOwners
 from retrieval.index.reader import Index
 from retrieval.retriever import Retriever
 from tests.checkpoints import make_checkpoint, make_index
+from tests.evaluation_fixtures import make_method
 
 QUERY = [LabelledQuery("q", "anything")]
 

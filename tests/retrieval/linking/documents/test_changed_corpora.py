@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from retrieval.errors import SourceError
-from retrieval.linking.documents.corpus import CorpusOptions, Shard, plan_corpus, read_shard
+from retrieval.linking.documents.corpus import CorpusOptions, Shard, plan_corpus
+from tests.corpus_shards import read_shard
 
 LINES = "".join(json.dumps({"text": f"line {number}"}) + "\n" for number in range(10, 30)).encode()
 

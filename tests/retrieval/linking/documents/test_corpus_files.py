@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from retrieval.errors import InputError, SourceError
-from retrieval.linking.documents.corpus import CorpusOptions, plan_corpus, read_shard
+from retrieval.linking.documents.corpus import CorpusOptions, plan_corpus
 from retrieval.linking.documents.text_document import Document
+from tests.corpus_shards import read_shard
 
 
 def texts(

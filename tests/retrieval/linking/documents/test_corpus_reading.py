@@ -14,9 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from retrieval.errors import SourceError
-from retrieval.linking.documents.corpus import CorpusOptions, CorpusPlan, plan_corpus, read_shard
+from retrieval.linking.documents.corpus import CorpusOptions, CorpusPlan, plan_corpus
 from retrieval.linking.documents.corpus_reading import CorpusReader
 from retrieval.linking.documents.text_document import BadDocument, Document, Span
+from tests.corpus_shards import read_shard
 
 ODD = "Cafe\u0301 \U0001f469\u200d\U0001f680\r\nÄ\tß中\u2028x\u0000 \u0085y"
 RECORDS: list[dict[str, Any]] = [

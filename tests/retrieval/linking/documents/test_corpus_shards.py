@@ -14,10 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from retrieval.linking.documents.corpus import CorpusOptions, Shard, plan_corpus, read_shard
+from retrieval.linking.documents.corpus import CorpusOptions, Shard, plan_corpus
 from retrieval.linking.documents.corpus_reading import CorpusReader
 from retrieval.linking.documents.text_document import Document
 from retrieval.sources.source_files import digest_file
+from tests.corpus_shards import read_shard
 
 # Marks, line ends and characters of every length in UTF-8.
 TEXTS = st.lists(st.text(st.sampled_from("ab \n\u0301中\U0001f469"), max_size=30), min_size=1, max_size=12)

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from retrieval.linking.documents import input_files as content
 from retrieval.linking.documents import text_document as part_documents
 from retrieval.linking.documents import text_files
-from retrieval.linking.documents.corpus import CorpusOptions, plan_corpus, read_shard
+from retrieval.linking.documents.corpus import CorpusOptions, plan_corpus
 from retrieval.linking.documents.text_document import BadDocument, Document, Span, cut_text
+from tests.corpus_shards import read_shard
 from tests.own_process import TracedMemory, alone
 
 PARAGRAPH = "Caf\u0301e \U0001f469\u200d\U0001f680 Zürich, \u4e2d\u6587.\r\nThe Nile flows.\r\n\r\n"

@@ -13,9 +13,10 @@ from retrieval.errors import EvidenceMissingError, IndexChecksumError, InputErro
 from retrieval.linking.documents.text_document import BadDocument, Document, Span
 from retrieval.linking.link_options import LinkOptions, WorkerOptions
 from retrieval.linking.linker import DocumentLinker
-from retrieval.linking.output.part_files import NIL_REASONS, SCHEMA
+from retrieval.linking.output.part_files import SCHEMA
 from retrieval.linking.run_progress import LinkCounts
 from retrieval.types import Entity
+from tests.linking_fakes import NIL_REASONS
 from tests.scripted_linking import DIGEST, LinkRun, Names, ScriptedRetriever, document
 
 # 🦁 is four bytes and two UTF-16 units, é here two code points (e, combining acute) and three bytes.

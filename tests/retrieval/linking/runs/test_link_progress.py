@@ -11,9 +11,19 @@ from hypothesis import strategies as st
 from retrieval.errors import GenretError, IndexChecksumError, InputError, MissingExtraError, SourceError
 from retrieval.linking.output.folder import LinkingRunError
 from retrieval.linking.run import RunnerOptions, choose_runner
-from retrieval.linking.run_progress import Lines, LinkCounts, Progress, Warnings, describe, duration, sentence
+from retrieval.linking.run_progress import (
+    LinkCounts,
+    LinkDisplay,
+    Progress,
+    _columns,
+    describe,
+    duration,
+    sentence,
+    shown_run,
+)
 from retrieval.linking.runners.local_runner import InProcessRunner, LocalRunner
 from retrieval.linking.runners.runner import Failure, Increments
+from retrieval.progress import ProgressDisplay
 
 
 def counts(documents: int, mentions: int = 0) -> LinkCounts:
@@ -87,7 +97,7 @@ def test_shards_that_were_reported_twice_are_not_more_than_there_are() -> None:
 def test_lines_come_every_few_seconds() -> None:
     now = [0.0]
     stream = io.StringIO()
-    lines = Lines(stream, lambda: now[0])
+    lines = LinkDisplay(ProgressDisplay(is_live=False, stream=stream, clock=lambda: now[0]))
     for second in range(21):
         now[0] = float(second)
         lines.show(progress(reported=second, begun=0.0))
@@ -101,12 +111,33 @@ def test_lines_come_every_few_seconds() -> None:
 
 
 def test_warnings_come_to_an_end() -> None:
-    written: list[str] = []
-    warnings = Warnings(written.append)
+    stream = io.StringIO()
+    display = LinkDisplay(ProgressDisplay(is_live=False, stream=stream))
     for i in range(1000):
-        warnings.add(f"line {i}")
+        display.warn(f"line {i}")
+    written = stream.getvalue().splitlines()
     assert len(written) == 51
     assert written[-1].startswith("further warnings are not shown")
+
+
+def test_a_live_display_shows_where_the_run_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with ProgressDisplay(_columns, is_live=True) as bars:
+        display = LinkDisplay(bars)
+        display.planning(7_000_000)
+        display.warn("line [3]: no")
+        display.show(progress(reported=250, recorded=200, begun=None))
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "warning: line [3]: no" in captured.err
+    assert "250/1,000 documents, 2/10 shards" in captured.err
+
+
+def test_a_quiet_run_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with shown_run(quiet=True) as display:
+        display.planning(7_000_000)
+        display.show(progress())
+        display.warn("no")
+    assert capsys.readouterr() == ("", "")
 
 
 def test_totals_in_words() -> None:

@@ -24,11 +24,12 @@ from retrieval.linking.documents.input_files import ENDINGS
 from retrieval.linking.link_command import link_command
 from retrieval.linking.link_options import MENTION_SOURCES, LinkJob, LinkOptions, WorkerOptions
 from retrieval.linking.output.folder import is_ours
-from retrieval.linking.output.part_files import CANDIDATE, NIL_REASONS, SCHEMA
+from retrieval.linking.output.part_files import CANDIDATE, SCHEMA
 from retrieval.linking.shard_worker import part_metadata
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import TextTokenizer
 from service.main import cli
+from tests.linking_fakes import NIL_REASONS
 
 ROOT = Path(__file__).resolve().parents[4]
 PAGE = (ROOT / "docs" / "linking.md").read_text(encoding="utf-8")

@@ -358,8 +358,7 @@ def test_a_full_disk_is_a_clear_error_and_leaves_whole_files(
             raise OSError(errno.ENOSPC, "No space left on device")
         published(staging, path)
 
-    for module in ("retrieval.durable", "retrieval.linking.shard_worker"):
-        monkeypatch.setattr(f"{module}.publish", full)
+    monkeypatch.setattr(durable, "publish", full)
     with pytest.raises(SourceError, match="cannot be written: No space left on device") as error:
         run_words(docs, out, index)
     assert "shards are done and kept in" in error.value.__notes__[0]

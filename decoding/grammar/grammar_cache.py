@@ -1,0 +1,207 @@
+"""Keeps whole grammars between requests, in a bounded number of bytes.
+
+A key of `GrammarCache` holds everything that makes a grammar: the schema with its order of properties, the
+vocabulary, the options and the sets behind its holes. A grammar is compiled once however many requests ask
+for it. The texts that schemas were sent as are remembered beside it, so that the same text again is one
+look-up, and another spelling of it finds the same grammar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, Protocol, TypeVar
+
+from decoding.bounded_cache import BoundedCache
+from decoding.grammar.errors import SchemaError
+
+# What an entry costs beside its grammar and its texts: dictionary slots, counters.
+_ENTRY_BYTES = 1024
+_TEXT_BYTES = 256
+
+
+class Measured(Protocol):
+    """A grammar, or something that holds one."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory it holds alone; may grow while it is used. Cheap to ask."""
+
+
+G = TypeVar("G", bound=Measured)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """Counts since the cache was made, and what it holds now.
+
+    Attributes:
+        hits: Requests answered from the cache, rejections among them.
+        waits: Requests that waited for a compilation another one had begun.
+        compilations: Schemas compiled, with success or not.
+        rejections: Schemas refused, each time they were asked for.
+        timeouts: Compilations that took too long; asked for again they are tried again.
+        evictions: Grammars dropped to make room.
+        not_kept: Grammars larger than the whole cache.
+        entries: Grammars held.
+        held_bytes: Memory of the grammars held, their keys and texts included.
+        max_bytes: The bound.
+    """
+
+    hits: int
+    waits: int
+    compilations: int
+    rejections: int
+    timeouts: int
+    evictions: int
+    not_kept: int
+    entries: int
+    held_bytes: int
+    max_bytes: int
+
+
+class _Entry(Generic[G]):
+    """A grammar, or the error a schema is refused with, and the texts that find it."""
+
+    __slots__ = ("outcome", "text_bytes", "texts")
+
+    def __init__(self, outcome: G | SchemaError, key_bytes: int) -> None:
+        self.outcome = outcome
+        self.texts: list[Hashable] = []
+        self.text_bytes = _ENTRY_BYTES + key_bytes
+
+    def add_text(self, text: Hashable, text_bytes: int) -> None:
+        self.texts.append(text)
+        self.text_bytes += text_bytes + _TEXT_BYTES
+
+    @property
+    def num_bytes(self) -> int:
+        return self.text_bytes + (0 if isinstance(self.outcome, SchemaError) else self.outcome.num_bytes)
+
+
+class GrammarCache(Generic[G]):
+    """Least recently used grammars go first. Safe to use from any number of threads.
+
+    Args:
+        max_bytes: Most memory of all that is held, masks that grow later included; 0 keeps nothing.
+        max_texts: Most spellings remembered of one schema.
+    """
+
+    def __init__(self, max_bytes: int, max_texts: int = 8) -> None:
+        if max_bytes < 0:
+            raise ValueError(f"max_bytes must be at least 0, got {max_bytes}")
+        self._max_texts = max_texts
+        self._held: BoundedCache[Hashable, _Entry[G]] = BoundedCache(
+            max_bytes, lambda key, entry: entry.num_bytes, single_flight=True, on_evict=self._evicted
+        )
+        self._by_text: dict[Hashable, Hashable] = {}  # keys of what is held
+        self._rejections = self._timeouts = self._evictions = 0
+
+    def get(
+        self,
+        text: Hashable,
+        text_bytes: int,
+        key: Callable[[], tuple[Hashable, int]],
+        compile_grammar: Callable[[], G],
+    ) -> G:
+        """Return a grammar, compiling it unless it is there or on its way.
+
+        Args:
+            text: What was sent, with all else that the key depends on.
+            text_bytes: Its size.
+            key: Reads the text: what identifies the grammar, and its size. Called unless the text is known.
+            compile_grammar: Compiles it. Called by one caller at a time for one key, on its own thread.
+
+        Raises:
+            SchemaError: the schema is refused; asked again, it is refused without compiling.
+            CompileTimeoutError: it took too long; whoever waited for it gets the same.
+        """
+        with self._held.lock:
+            name = self._by_text.get(text)
+            entry = None if name is None else self._held.get(name)
+            if entry is not None:
+                self._held.settle(name)
+        if entry is None:
+            name, key_bytes = key()
+            entry = self._held.get_or_make(
+                name, partial(self._compile, compile_grammar, key_bytes, text, text_bytes)
+            )
+            self._remember_text(name, entry, text, text_bytes)
+        if isinstance(entry.outcome, SchemaError):
+            with self._held.lock:
+                self._rejections += 1
+            raise _again(entry.outcome)
+        return entry.outcome
+
+    def settle(self, grammar: G) -> None:
+        """Count what a grammar has grown by, and make room for it. To be called when a request ends."""
+        with self._held.lock:
+            for key, entry in self._held.items():  # used last, found first
+                if entry.outcome is grammar:
+                    self._held.settle(key)
+                    return
+
+    @property
+    def stats(self) -> CacheStats:
+        """What has happened, and what is held."""
+        held = self._held
+        with held.lock:
+            return CacheStats(
+                hits=held.hits,
+                waits=held.waits,
+                compilations=held.misses,
+                rejections=self._rejections,
+                timeouts=self._timeouts,
+                evictions=self._evictions,
+                not_kept=held.not_kept,
+                entries=sum(not isinstance(entry.outcome, SchemaError) for _, entry in held.items()),
+                held_bytes=held.size,
+                max_bytes=held.max_size,
+            )
+
+    def discard(self, where: Callable[[Hashable], bool]) -> None:
+        """Drop the grammars, and the refusals, whose key is `where`; counts stay."""
+        with self._held.lock:
+            for entry in self._held.discard(where):
+                self._forget_texts(entry)
+
+    def _compile(
+        self, compile_grammar: Callable[[], G], key_bytes: int, text: Hashable, text_bytes: int
+    ) -> _Entry[G]:
+        outcome: G | SchemaError
+        try:
+            outcome = compile_grammar()
+        except SchemaError as error:
+            outcome = _again(error)
+        except TimeoutError:
+            with self._held.lock:
+                self._timeouts += 1
+            raise
+        entry: _Entry[G] = _Entry(outcome, key_bytes)
+        entry.add_text(text, text_bytes)  # before it is measured: text and grammar are kept together or not
+        return entry
+
+    def _remember_text(self, key: Hashable, entry: _Entry[G], text: Hashable, text_bytes: int) -> None:
+        with self._held.lock:
+            if self._held.peek(key) is not entry:  # too large to be kept, or dropped meanwhile
+                return
+            if text not in entry.texts:
+                if len(entry.texts) == self._max_texts:
+                    return
+                entry.add_text(text, text_bytes)
+            self._by_text[text] = key
+            self._held.settle(key)
+
+    def _evicted(self, entry: _Entry[G]) -> None:
+        self._evictions += not isinstance(entry.outcome, SchemaError)
+        self._forget_texts(entry)
+
+    def _forget_texts(self, entry: _Entry[G]) -> None:
+        for text in entry.texts:
+            self._by_text.pop(text, None)
+
+
+def _again(rejection: SchemaError) -> SchemaError:
+    """The same refusal as a new object: raised ones collect tracebacks of every request."""
+    return type(rejection)(rejection.keyword, rejection.pointer, rejection.reason)

@@ -1,0 +1,185 @@
+"""Shows how far a command is: a display that moves on a terminal, a line every few seconds elsewhere."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TextIO
+
+if TYPE_CHECKING:
+    from rich.progress import ProgressColumn, TaskID
+
+_LINE_SECONDS = 5.0
+
+
+class ProgressDisplay:
+    """Shows one step of a command at a time on standard error. A context manager.
+
+    Args:
+        columns: Makes the columns of the live display (`rich.progress`), which may show the step's
+            description and the field `note`.
+        is_live: Whether the display moves; None: where standard error is a terminal.
+        is_transient: Whether the live display leaves nothing behind.
+        stream: Stream that lines go to; None: standard error.
+        clock: Monotonic clock in seconds; None: the system's.
+        prefix: Text in front of every line; not shown on a live display.
+
+    Attributes:
+        is_live: Whether the display moves.
+        clock: As given.
+    """
+
+    def __init__(
+        self,
+        columns: Callable[[], list[ProgressColumn]] = list,
+        *,
+        is_live: bool | None = None,
+        is_transient: bool = False,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] | None = None,
+        prefix: str = "",
+    ) -> None:
+        self.is_live = sys.stderr.isatty() if is_live is None else is_live
+        self.clock = clock or time.monotonic
+        self._stream = stream or sys.stderr
+        self._prefix = prefix
+        self._last = -math.inf
+        self._task: TaskID | None = None
+        if self.is_live:
+            from rich.console import Console
+            from rich.progress import Progress
+
+            self._bars = Progress(*columns(), console=Console(stderr=True), transient=is_transient)
+
+    def begin(self, name: str, total: float | None = None, note: str = "") -> None:
+        """A step begins, and the one before has ended; the next line is due in some seconds.
+
+        Args:
+            name: Description of the step.
+            total: Units of work; None: unknown.
+            note: What is shown of it first.
+        """
+        self._last = self.clock()
+        if self.is_live:
+            self._finish()
+            self._task = self._bars.add_task(name, total=total, note=note)
+
+    def show(
+        self, text: str, done: float | None = None, total: float | None = None, is_last: bool = False
+    ) -> None:
+        """Show where the step is; elsewhere than on a live display, if the last line is old enough.
+
+        Args:
+            text: The line, or the field `note` of a live display.
+            done: Units finished in all; None: as before.
+            total: Units of work; None: as before.
+            is_last: Whether the text is a line of its own in any case.
+        """
+        if self.is_live:
+            if self._task is not None:
+                self._bars.update(self._task, note=text, completed=done, total=total)
+            if is_last:
+                self.say(text)
+        elif is_last or self.clock() - self._last >= _LINE_SECONDS:
+            self._last = self.clock()
+            self.say(text)
+
+    def say(self, text: str) -> None:
+        """Write a line that stays."""
+        if self.is_live:
+            self._bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        else:
+            self._stream.write(f"{self._prefix}{text}\n")
+            self._stream.flush()
+
+    def __enter__(self) -> Self:
+        if self.is_live:
+            self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.is_live:
+            if kind is None:
+                self._finish()
+            self._bars.stop()
+
+    def _finish(self) -> None:
+        if self._task is not None:
+            total = self._bars.tasks[-1].total or 1
+            self._bars.update(self._task, total=total, completed=total)
+
+
+class StepProgress:
+    """Is told about every step of a long piece of work, and shows it.
+
+    Args:
+        display: Shows the steps, with lines of their own where they begin; None: nothing is shown.
+    """
+
+    def __init__(self, display: ProgressDisplay | None = None) -> None:
+        self._display = display
+        self._name = ""
+        self._total: int | None = None
+        self._begun = 0.0
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        """A phase begins; `total` units of work are expected, None when unknown."""
+        if self._display is not None:
+            self._name, self._total, self._begun = name, total, self._display.clock()
+            self._display.begin(name, total)
+            if not self._display.is_live:
+                self._display.say(f"{name} …")
+
+    def advance(self, done: int, note: str) -> None:
+        """`done` units of the phase are finished in all; `note` says so in words."""
+        if self._display is None:
+            return
+        if not self._display.is_live:
+            share = f" {100 * done // self._total} %," if self._total else ""
+            note = f"{self._name}:{share} {note}, {self._display.clock() - self._begun:.0f} s"
+        self._display.show(note, done)
+
+    def note(self, text: str) -> None:
+        """Something worth a line of its own has been found out."""
+        if self._display is not None:
+            self._display.say(text)
+
+
+class PhaseClock(StepProgress):
+    """Passes everything on, and measures how long each phase took.
+
+    Args:
+        progress: Is told everything.
+    """
+
+    def __init__(self, progress: StepProgress) -> None:
+        self._progress = progress
+        self._running: tuple[str, float] | None = None
+        self._seconds: dict[str, float] = {}
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        """A phase begins; the one before has ended."""
+        self.seconds()
+        self._running = name, time.monotonic()
+        self._progress.phase(name, total)
+
+    def advance(self, done: int, note: str) -> None:
+        """Pass it on."""
+        self._progress.advance(done, note)
+
+    def note(self, text: str) -> None:
+        """Pass it on."""
+        self._progress.note(text)
+
+    def seconds(self) -> dict[str, float]:
+        """End the last phase and return the seconds of each, in their order."""
+        if self._running is not None:
+            name, begun = self._running
+            self._seconds[name] = self._seconds.get(name, 0.0) + time.monotonic() - begun
+            self._running = None
+        return dict(self._seconds)

@@ -1,0 +1,14 @@
+"""The documents of one shard of a corpus, read at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from retrieval.linking.documents.corpus import CorpusOptions, Shard
+from retrieval.linking.documents.corpus_reading import CorpusReader
+from retrieval.linking.documents.text_document import BadDocument, Document
+
+
+def read_shard(options: CorpusOptions, shard: Shard) -> Iterator[Document | BadDocument]:
+    with CorpusReader(options) as reader:
+        yield from reader.read(shard)
