@@ -90,12 +90,16 @@ def option(default: Any, help: str, range: tuple[float, float] = INT64, **more: 
 
 def prompt_name() -> Any:
     """Return the field of a request that names the prompt template."""
-    return option(
-        None,
-        "Name of the prompt template; an unknown one lists those there are.",
-        unset="the checkpoint's",
-        wire="prompt_template",
-    )
+    return field(default=None, metadata={"option": PROMPT})
+
+
+PROMPT = Option(
+    None,
+    "Name of the prompt template; an unknown one lists those there are.",
+    unset="the checkpoint's",
+    wire="prompt_template",
+    name="prompt",
+)
 
 
 @cache
