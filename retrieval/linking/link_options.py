@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 from retrieval.errors import InputError
 from retrieval.linking.documents.corpus import CorpusOptions
@@ -115,21 +116,12 @@ class LinkOptions:
 
     def request_options(self) -> RequestOptions:
         """Return what every mention is asked with, beside `k` and `method`."""
-        return RequestOptions(
-            beam_size=self.beam_size,
-            decoder=self.decoder,
-            shortlist_size=self.shortlist_size,
-            vector_weight=self.vector_weight,
-            title_weight=self.title_weight,
-            seed=self.seed if self.decoding == "disc" else None,
-            min_mass=self.min_mass,
-            adaptive=self.adaptive,
-            exact=self.exact,
-            exact_budget=self.exact_budget,
-            length_penalty=self.length_penalty,
-            aggregate=self.aggregate,
-            filter=self.filter,
-        )
+        asked: Any = {name: getattr(self, name) for name in _ASKED}
+        return RequestOptions(**asked, seed=self.seed if self.decoding == "disc" else None)
+
+
+# Options that a run has in common with requests; those that are not given with every mention are left out.
+_ASKED = frozenset(RequestOptions.__annotations__).intersection(LinkOptions.__annotations__) - {"seed"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,25 +17,11 @@ from service.client.reply import IndexRef, Reply
 from service.errors import CallError
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.serving.served import IndexDescription
+from service.wire.options import numbers_of, words_of
 from service.wire.rpc_status import error_from_status
 
-METHOD_NUMBERS = {
-    "beam": pb.RETRIEVAL_METHOD_BEAM,
-    "disc": pb.RETRIEVAL_METHOD_DISC,
-    "shortlist": pb.RETRIEVAL_METHOD_SHORTLIST,
-    "auto": pb.RETRIEVAL_METHOD_AUTO,
-}
-METHODS: dict[int, str] = {
-    pb.RETRIEVAL_METHOD_UNSPECIFIED: "auto",
-    **{number: name for name, number in METHOD_NUMBERS.items()},
-}
-# What may decode for auto.
-DECODER_NUMBERS = {
-    None: pb.RETRIEVAL_METHOD_UNSPECIFIED,
-    "beam": pb.RETRIEVAL_METHOD_BEAM,
-    "disc": pb.RETRIEVAL_METHOD_DISC,
-}
-DECODERS: dict[int, str | None] = {number: name for name, number in DECODER_NUMBERS.items()}
+_METHOD_NUMBERS = numbers_of(pb.RetrievalMethod.DESCRIPTOR)
+_METHODS = {0: "auto", **words_of(pb.RetrievalMethod.DESCRIPTOR)}
 
 
 def reply_to_proto(
@@ -45,7 +31,7 @@ def reply_to_proto(
     response = pb.RetrieveResponse(
         candidates=[_candidate_to_proto(i, c) for i, c in enumerate(result.candidates, start=1)],
         finish_reason=pb.FINISH_REASON_NO_MATCH if result.no_match else pb.FINISH_REASON_OK,
-        method=METHOD_NUMBERS[result.method],
+        method=_METHOD_NUMBERS[result.method],
         mass=result.mass,
         mass_stderr=result.mass_stderr,
         mass_lower_bound=result.mass_lower,
@@ -76,7 +62,7 @@ def reply_from_proto(query: str, message: pb.RetrieveResponse) -> Reply:
     timings = message.timings
     result = RetrievalResult(
         query=query,
-        method=METHODS[message.method],
+        method=_METHODS[message.method],
         candidates=tuple(_candidate_from_proto(candidate) for candidate in message.candidates),
         certified=optional(message, "certified"),
         mass=optional(message, "mass"),

@@ -10,6 +10,7 @@ from retrieval.types import Mention, RetrieveRequest
 from service.client.reply import ScoreReply
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.serving.served import IndexDescription
+from service.wire.options import error_on_wire
 from service.wire.replies import (
     index_ref_from_proto,
     index_ref_to_proto,
@@ -20,8 +21,6 @@ from service.wire.replies import (
     timings_to_proto,
 )
 
-# Fields that are called otherwise here than in the library.
-_WIRE_FIELDS = {"prompt": "prompt_template"}
 _PLACEHOLDER = RetrieveRequest("-")
 
 
@@ -55,7 +54,7 @@ def score_error(error: InputError, is_mention: bool) -> InputError:
     """Return what is wrong with a request under the names that the fields have here."""
     if is_mention and error.field == "query":
         return InputError("mention", error.message)
-    return InputError(_WIRE_FIELDS.get(error.field, error.field), error.message)
+    return error_on_wire(error, ScoreRequest)
 
 
 def score_request_to_proto(
