@@ -51,7 +51,7 @@ def flag_settings(option: Option) -> dict[str, Any]:
     return settings | {"type": click.Choice(option.choices) if option.choices else option.type}
 
 
-def request_flags(request: type, last: tuple[str, ...] = (), **defaults: Any) -> list[Callable[[_F], _F]]:
+def request_flags(request: Any, last: tuple[str, ...] = (), **defaults: Any) -> list[Callable[[_F], _F]]:
     """Return what adds the options of a request to a command, one each.
 
     Args:

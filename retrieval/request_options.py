@@ -103,12 +103,11 @@ PROMPT = Option(
 
 
 @cache
-def options_of(request: type) -> Mapping[str, Option]:
+def options_of(request: Any) -> Mapping[str, Option]:
     """Return the options that a dataclass of requests declares, by name, in the order of its fields."""
-    owner: Any = request
-    hints = get_type_hints(owner)
+    hints = get_type_hints(request)
     found = {}
-    for one in fields(owner):
+    for one in fields(request):
         if "option" in one.metadata:
             declared: Option = one.metadata["option"]
             kinds = [kind for kind in get_args(hints[one.name]) if kind is not type(None)]
@@ -130,5 +129,5 @@ def checked_options(request: Any, decoder: str | None = None) -> dict[str, Any]:
     Raises:
         InputError: one is out of range; it is named.
     """
-    declared = options_of(type(request))
-    return {name: one.checked(getattr(request, name), decoder) for name, one in declared.items()}
+    kind: Any = type(request)
+    return {name: one.checked(getattr(request, name), decoder) for name, one in options_of(kind).items()}

@@ -52,26 +52,22 @@ DEFAULT_TITLE_WEIGHT = 10.0
 class RetrieveRequest:
     """One query and how to answer it.
 
-    Options of another method are checked and have no effect, but for those that change what an answer
+    Options say what they do where they are declared; those that need more words are listed here too. Options
+    of another method are checked and have no effect, but for those that change what an answer
     means, which are refused (`min_mass` and `adaptive` by `beam`; `exact`, `exact_budget`, `length_penalty`
     and `aggregate` by `disc`; all of these by `shortlist`): a threshold that nobody looks at would be taken
     for one that was passed. What concerns shortlists is refused by methods that make none.
 
     Attributes:
         query: The query text; must hold something besides white space.
-        k: Candidates wanted, in [1, 1000].
         method: "beam" (top-k list), "disc" (unbiased samples and their posterior), "shortlist" (the entities
             that the index's evidence proposes, scored exactly) or "auto" (what a decoder finds and what the
             evidence proposes, all scored exactly, in the order of the index's ranking; the decoder alone
             where there is no evidence to use).
         beam_size: `beam`: live prefixes per step, in [1, 1000]; None: max(k, 10). `disc`: prefixes per draw,
             in [1, 64]; None: 1, which is DISC itself. With more, draws favour likely titles.
-        num_draws: `disc`: K, draws tried per sample, in [1, 256].
         num_samples: `disc`: independent samples, in [1, 256]; None: 16. Samples times draws times prefixes
             per draw: at most 8,192.
-        temperature: `disc`: divides the logits, in [0.01, 100].
-        top_m: `disc`: verify only the M likeliest tokens of a step, which biases the weights; None: exact.
-        seed: `disc`: seed of this request; None: one is chosen and reported with the result.
         min_mass: `disc`: abstain (no candidates) when the model's probability that its answer is in the
             catalogue is estimated to be below this, in [0, 1]; None: never. Under a filter, that its answer
             is a surface form of an allowed entity.
@@ -80,13 +76,11 @@ class RetrieveRequest:
         exact: `beam`: go on after the beam search, through what it dropped, until the list of entities is
             proven or the budget is spent. Where entities have several surface forms that may take fewer forms
             than the beam search lists, or many more.
-        exact_budget: `exact`: most tokens computed for that, in [0, 1,000,000]; None: 1,024.
         length_penalty: `beam`: surface forms are ranked by logprob / length ** length_penalty, the length in
             tokens with the end token, in [-4, 4]. 0: by log-probability; above 0 favours long ones.
         aggregate: `beam`: what the score of an entity is: "sum", its probability by all of its surface forms
             that were found, or "max", that by the best one. None: "sum", and "max" with a
             `length_penalty`, where "sum" is refused: a sum of probabilities has no length.
-        prompt: Name of the prompt template; None: the checkpoint's default.
         filter: Predicate over the entities' columns (docs/filters.md); None: all of them. Whether it fits an
             index is seen when that index is asked.
         allow_ids: Ids of the entities allowed, at most 100,000; None: all of them, empty: none.
@@ -98,11 +92,9 @@ class RetrieveRequest:
             `shortlist`, 24 with `auto`. Where the filter allows no more (100 with None), all of them are
             scored, and no decoder is asked. Of those proposed and those decoded, `auto` by its ranking scores
             as many (12 with None), at least k: those that can be the first by what the decoder found of them.
-        decoder: `auto`: "beam" or "disc", whose options are valid then; None: "beam".
         vector_weight: `shortlist`, `auto`: what a vector similarity of 1 adds to the log-probabilities by
             which candidates are put in order, in [0, 1000]; None: 0. With `auto` it takes the place of the
             ranking, as do `exact`, `length_penalty` and `aggregate`.
-        shortlist_query: `shortlist`, `auto`: the text that the evidence is asked with; None: the query.
         title_weight: How much more an entity counts for a surface form that is its title than for one that is
             its alias, where several entities share the form, in [1e-6, 1e6]; None: the checkpoint's.
         restriction: What these three say, read once.

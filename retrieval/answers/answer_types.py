@@ -29,6 +29,8 @@ Schema = str | Mapping[str, Any] | bool
 class AnswerRequest:
     """A query and the JSON Schema of its answer.
 
+    Options say what they do where they are declared; those that need more words are listed here too.
+
     Attributes:
         query: The query text; must hold something besides white space.
         schema: A JSON Schema as text or as `json.loads` reads one; the order of its properties is the order
@@ -39,19 +41,12 @@ class AnswerRequest:
             "disc" (an unbiased sample of the model's own distribution over documents).
         max_tokens: Most tokens of the answer, end token included, in [1, 65,536]. The document is closed in
             time; a budget below the shortest answer is refused.
-        temperature: `sample` and `disc`: divides the logits, in [0.01, 100].
-        seed: `sample` and `disc`: seed of this request; None: one is chosen and reported.
-        beam_size: `beam`: live prefixes per step, in [1, 1000].
-        num_draws: `disc`: K, draws tried for acceptance, in [1, 256].
         whitespace: "spaced" (as `json.dumps` writes), "compact" or "flexible" (the model's choice, bounded).
-        property_order: "schema" or "any" (the model's choice).
         formats: "assert": known formats are enforced; "annotate": none is.
         extra_properties: "declared": properties the schema does not mention only where it speaks of such;
             "allowed": wherever it does not forbid them.
         shortlist: Choose every title among the so many likeliest ones of a beam search in the words that the
             checkpoint was taught, in [1, 1000]; None: all. For models that know titles better than JSON.
-        forced_spans: `greedy` and `sample`: write what must come without asking the model.
-        prompt: Name of the prompt template; None: the checkpoint's for answers.
 
     Raises:
         InputError: a field is out of range; it is named.

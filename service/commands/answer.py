@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +90,10 @@ def answer_command(
     if (schema_file is None) == (schema_name is None):
         raise click.UsageError("name a schema: --schema FILE, or --schema-name NAME of one the server knows")
     schema = None if schema_file is None else read_schema(schema_file)
-    make = partial(AnswerRequest, schema=schema, schema_name=schema_name, **options)
+
+    def make(query: str) -> AnswerRequest:
+        return AnswerRequest(query, schema=schema, schema_name=schema_name, **options)
+
     try:
         probe = make("probe")
     except InputError as error:

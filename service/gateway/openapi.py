@@ -288,7 +288,7 @@ _NOT_BLANK = {"minLength": 1, "pattern": r"\S"}
 _IDS = {"maxItems": MAX_IDS}
 
 
-def _ranges(request: type) -> Iterator[tuple[str, dict[str, float]]]:
+def _ranges(request: Any) -> Iterator[tuple[str, dict[str, float]]]:
     """Yield the ranges of a request's numbers; one of all 64-bit integers is that of the type."""
     for option in options_of(request).values():
         if option.type in (int, float) and option.range != INT64:

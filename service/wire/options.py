@@ -1,6 +1,6 @@
 """Converts the options of requests between messages and the library's values, as `retrieval` declares them.
 
-A field that is not set, 0 of an enum and an empty text leave an option at its default. The values of an enum are
+A field that is not set, 0 of an enum and an empty text leave an option at its default. Values of an enum are
 named after the library's words, behind a prefix: RETRIEVAL_METHOD_BEAM is "beam".
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
@@ -17,14 +17,14 @@ from retrieval.errors import InputError
 from retrieval.request_options import Option, options_of
 
 
-def options_from_proto(message: Message, request: type) -> dict[str, Any]:
+def options_from_proto(message: Message, request: Any) -> dict[str, Any]:
     """Return the options that a message sets, by their names in a request of the library.
 
     Raises:
         InputError: an enum has a value without a meaning for the option; it is named as in the message.
     """
-    found = {}
-    for option, field, inner in _fields(type(message), request):
+    found, kind = {}, cast(Any, type(message))
+    for option, field, inner in _fields(kind, request):
         value = getattr(message, field.name)
         if field.has_presence:
             if message.HasField(field.name):
@@ -39,10 +39,10 @@ def options_from_proto(message: Message, request: type) -> dict[str, Any]:
     return found
 
 
-def options_to_proto(request: Any, message: type[Message]) -> dict[str, Any]:
+def options_to_proto(request: Any, message: Any) -> dict[str, Any]:
     """Return the options of a request as arguments of a message of that type."""
-    found: dict[str, Any] = {}
-    for option, field, inner in _fields(message, type(request)):
+    found, kind = {}, cast(Any, type(request))
+    for option, field, inner in _fields(message, kind):
         value = getattr(request, option.name)
         if value is not None:
             if inner:
@@ -53,7 +53,7 @@ def options_to_proto(request: Any, message: type[Message]) -> dict[str, Any]:
     return found
 
 
-def error_on_wire(error: InputError, request: type) -> InputError:
+def error_on_wire(error: InputError, request: Any) -> InputError:
     """Return what is wrong with a request under the name that the field has in messages."""
     option = options_of(request).get(error.field)
     return error if option is None else InputError(option.wire, error.message)
@@ -67,7 +67,7 @@ def words_of(enum: EnumDescriptor) -> Mapping[int, str]:
 
 
 @cache
-def numbers_of(enum: EnumDescriptor) -> Mapping[str, int]:
+def numbers_of(enum: EnumDescriptor) -> Mapping[str, Any]:
     """Return the number of every word of the library that an enum has a value for."""
     return {word: number for number, word in words_of(enum).items()}
 
@@ -85,7 +85,7 @@ def _word(option: Option, field: FieldDescriptor, number: int) -> str:
 
 
 @cache
-def _fields(message: type[Message], request: type) -> tuple[tuple[Option, FieldDescriptor, str], ...]:
+def _fields(message: Any, request: Any) -> tuple[tuple[Option, FieldDescriptor, str], ...]:
     """Return every option with its field, and the name of the list inside the field, if it is a message."""
     found = []
     for option in options_of(request).values():
