@@ -1,4 +1,4 @@
-"""Every option of a request is on the wire, on the command line, in OpenAPI, in the explorer and in the docs."""
+"""Every option of a request is on the wire, in commands, in OpenAPI, in the explorer and in the docs."""
 
 from __future__ import annotations
 
