@@ -15,7 +15,7 @@ from service.client.reply import Reply
 from service.errors import CallError
 from service.pb.genret.v1 import index_service_pb2 as index_pb
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.wire.options import error_on_wire, options_from_proto, options_to_proto
+from service.wire.fields import error_on_wire, options_from_proto, options_to_proto
 from service.wire.replies import reply_from_proto
 from service.wire.rpc_status import error_from_status
 

@@ -1,4 +1,4 @@
-"""Converts the options of requests between messages and the library's values, as `retrieval` declares them.
+"""Converts fields between messages and the library's values: those of one name in both, and request options.
 
 A field that is not set, 0 of an enum and an empty text leave an option at its default. Values of an enum are
 named after the library's words, behind a prefix: RETRIEVAL_METHOD_BEAM is "beam".
@@ -7,6 +7,7 @@ named after the library's words, behind a prefix: RETRIEVAL_METHOD_BEAM is "beam
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import cache
 from typing import Any, cast
 
@@ -17,6 +18,36 @@ from retrieval.errors import InputError
 from retrieval.request_options import Option, options_of
 
 
+def fields_to_proto(value: Any, message: Any) -> dict[str, Any]:
+    """Return the plain fields that a value and a type of messages both have, as arguments of the message."""
+    kind: Any = type(value)
+    shared = _shared_fields(message, kind)
+    return {name: found for name, *_ in shared if (found := getattr(value, name)) is not None}
+
+
+def fields_from_proto(message: Message, owner: Any) -> dict[str, Any]:
+    """Return the plain fields that a message and a dataclass both have; None for one that is not set."""
+    kind: Any = type(message)
+    found: dict[str, Any] = {}
+    for name, is_repeated, has_presence in _shared_fields(kind, owner):
+        if is_repeated:
+            found[name] = tuple(getattr(message, name))
+        else:
+            found[name] = None if has_presence and not message.HasField(name) else getattr(message, name)
+    return found
+
+
+@cache
+def _shared_fields(message: Any, owner: Any) -> tuple[tuple[str, bool, bool], ...]:
+    """Return name, whether it is a list and whether it can be unset of all fields but messages and enums."""
+    known = message.DESCRIPTOR.fields_by_name
+    return tuple(
+        (one.name, field.is_repeated, field.has_presence)
+        for one in fields(owner)
+        if (field := known.get(one.name)) and field.message_type is None and field.enum_type is None
+    )
+
+
 def options_from_proto(message: Message, request: Any) -> dict[str, Any]:
     """Return the options that a message sets, by their names in a request of the library.
 
@@ -24,7 +55,7 @@ def options_from_proto(message: Message, request: Any) -> dict[str, Any]:
         InputError: an enum has a value without a meaning for the option; it is named as in the message.
     """
     found, kind = {}, cast(Any, type(message))
-    for option, field, inner in _fields(kind, request):
+    for option, field, inner in _option_fields(kind, request):
         value = getattr(message, field.name)
         if field.has_presence:
             if message.HasField(field.name):
@@ -42,7 +73,7 @@ def options_from_proto(message: Message, request: Any) -> dict[str, Any]:
 def options_to_proto(request: Any, message: Any) -> dict[str, Any]:
     """Return the options of a request as arguments of a message of that type."""
     found, kind = {}, cast(Any, type(request))
-    for option, field, inner in _fields(message, kind):
+    for option, field, inner in _option_fields(message, kind):
         value = getattr(request, option.name)
         if value is not None:
             if inner:
@@ -85,7 +116,7 @@ def _word(option: Option, field: FieldDescriptor, number: int) -> str:
 
 
 @cache
-def _fields(message: Any, request: Any) -> tuple[tuple[Option, FieldDescriptor, str], ...]:
+def _option_fields(message: Any, request: Any) -> tuple[tuple[Option, FieldDescriptor, str], ...]:
     """Return every option with its field, and the name of the list inside the field, if it is a message."""
     found = []
     for option in options_of(request).values():
