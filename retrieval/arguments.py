@@ -56,6 +56,17 @@ def check_text(field_name: str, value: object) -> None:
         ) from None
 
 
+def check_filled(field_name: str, value: object) -> None:
+    """Refuse what `check_text` refuses, and text that is empty or all white space.
+
+    Raises:
+        InputError: `value` is no such text.
+    """
+    check_text(field_name, value)
+    if not str(value).strip():
+        raise InputError(field_name, "must not be empty")
+
+
 def integer(field_name: str, value: object, low: int, high: int, when: str = "") -> int:
     """Return an integer in [low, high].
 

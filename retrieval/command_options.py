@@ -1,11 +1,14 @@
-"""Defines options that several commands share: model, device, prompt, encoder, and how `beam` scores."""
+"""Defines options that several commands share: model, device, prompt, encoder, and those of requests."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import click
+
+from retrieval.request_options import PROMPT, Option, options_of
 
 # Every option shows its default and the environment variable that sets it.
 SHOWN: dict[str, Any] = {"show_default": True, "show_envvar": True}
@@ -20,10 +23,6 @@ DTYPE: dict[str, Any] = {
     "default": "auto",
     "help": "Number type of the model.",
 }
-PROMPT: dict[str, Any] = {
-    "help": "Name of the prompt template; an unknown one lists those there are.",
-    "show_default": "the checkpoint's",
-}
 ENCODER: dict[str, Any] = {
     "help": "Directory or hub id of the encoder that made the index's vectors.",
     "show_default": "where it lay then",
@@ -31,25 +30,8 @@ ENCODER: dict[str, Any] = {
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def adaptive_option(command: _F) -> _F:
-    """Add --adaptive to a command that can answer by `disc`."""
-    return click.option(
-        "--adaptive",
-        is_flag=True,
-        help="disc: what the first draws find invalid is left out of later ones; more are accepted.",
-        **SHOWN,
-    )(command)
-
-
-def hardware_options(dtype: str = "auto") -> Callable[[_F], _F]:
-    """Add --device, --dtype and --threads to a command, with a default for --dtype."""
-    options = (
-        click.option("--device", **DEVICE, **SHOWN),
-        click.option("--dtype", **{**DTYPE, "default": dtype}, **SHOWN),
-        click.option(
-            "--threads", type=click.IntRange(min=1), default=1, help="Torch threads on a CPU.", **SHOWN
-        ),
-    )
+def together(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
+    """Return one decorator that adds options to a command, in their order."""
 
     def add(command: _F) -> _F:
         for option in reversed(options):  # decorators apply from the last to the first
@@ -57,6 +39,51 @@ def hardware_options(dtype: str = "auto") -> Callable[[_F], _F]:
         return command
 
     return add
+
+
+def flag_settings(option: Option) -> dict[str, Any]:
+    """Return the settings of `click.option` for an option of a request."""
+    settings = {**SHOWN, "help": option.help, "default": option.default, "show_default": option.unset or True}
+    if option.type is bool:
+        return settings | {"is_flag": True}
+    if option.type is tuple:  # ids come in a file
+        return settings | {"type": click.Path(), "default": None}
+    return settings | {"type": click.Choice(option.choices) if option.choices else option.type}
+
+
+def request_flags(request: Any, last: tuple[str, ...] = (), **defaults: Any) -> list[Callable[[_F], _F]]:
+    """Return what adds the options of a request to a command, one each.
+
+    Args:
+        request: Dataclass of the request.
+        last: Names of options that come behind all others.
+        **defaults: Defaults of options that have none in the request.
+    """
+    found = []
+    for option in sorted(options_of(request).values(), key=lambda one: one.name in last):  # stable
+        if option.name in defaults:
+            option = replace(option, default=defaults[option.name], unset="")
+        found.append(click.option(*flag_names(option), **flag_settings(option)))
+    return found
+
+
+def flag_names(option: Option) -> tuple[str, ...]:
+    """Return how an option of a request is spelled on the command line."""
+    flag = option.name.replace("_", "-")
+    if len(flag) == 1:
+        return f"-{flag}", f"--{flag}"
+    return (f"--{flag}/--no-{flag}" if option.default is True else f"--{flag}",)
+
+
+def hardware_options(dtype: str = "auto") -> Callable[[_F], _F]:
+    """Add --device, --dtype and --threads to a command, with a default for --dtype."""
+    return together(
+        click.option("--device", **DEVICE, **SHOWN),
+        click.option("--dtype", **{**DTYPE, "default": dtype}, **SHOWN),
+        click.option(
+            "--threads", type=click.IntRange(min=1), default=1, help="Torch threads on a CPU.", **SHOWN
+        ),
+    )
 
 
 def model_options(command: _F) -> _F:
@@ -76,44 +103,6 @@ def prompt_option(more: str = "", envvar: str | None = None) -> Callable[[_F], _
         more: What the command does with it, a sentence behind that of all commands.
         envvar: Variable of a command that names its own; None: by the command's name.
     """
-    told = f"{PROMPT['help']} {more}".strip()
-    return click.option("--prompt", **{**PROMPT, "help": told}, show_envvar=True, envvar=envvar)
-
-
-_OPTIONS = (
-    click.option(
-        "--exact",
-        is_flag=True,
-        help="beam: go on until the list is proven, or --exact-budget is spent.",
-        **SHOWN,
-    ),
-    click.option(
-        "--exact-budget",
-        type=int,
-        help="beam: most tokens computed for that, at most 1000000.",
-        show_default="1024",
-        show_envvar=True,
-    ),
-    click.option(
-        "--length-penalty",
-        type=float,
-        default=0.0,
-        help="beam: rank by log P / length ** this, in [-4, 4]; above 0 favours long titles.",
-        **SHOWN,
-    ),
-    click.option(
-        "--aggregate",
-        type=click.Choice(["sum", "max"]),
-        help="beam: an entity's score is the probability of all of its titles and aliases found, or the "
-        "score of the best one.",
-        show_default="sum; max with a --length-penalty",
-        show_envvar=True,
-    ),
-)
-
-
-def scoring_options(command: _F) -> _F:
-    """Add --exact, --exact-budget, --length-penalty and --aggregate to a command."""
-    for option in reversed(_OPTIONS):  # decorators apply from the last to the first
-        command = option(command)
-    return command
+    return click.option(
+        "--prompt", **{**flag_settings(PROMPT), "help": f"{PROMPT.help} {more}".strip()}, envvar=envvar
+    )

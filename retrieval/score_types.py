@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from retrieval.arguments import check_text, sequence
+from retrieval.arguments import check_filled, sequence
 from retrieval.errors import InputError
+from retrieval.request_options import checked_options, prompt_name
 from retrieval.types import KvShare, Timings
 
 MAX_SCORED_TITLES = 10_000
@@ -28,14 +29,11 @@ class ScoreRequest:
 
     query: str
     titles: tuple[str, ...]
-    prompt: str | None = None
+    prompt: str | None = prompt_name()
 
     def __post_init__(self) -> None:
-        check_text("query", self.query)
-        if not self.query.strip():
-            raise InputError("query", "must not be empty")
-        if self.prompt is not None:
-            check_text("prompt", self.prompt)
+        check_filled("query", self.query)
+        checked_options(self)
         object.__setattr__(self, "titles", _checked_titles(self.titles))
 
 
@@ -46,9 +44,7 @@ def _checked_titles(titles: Iterable[str]) -> tuple[str, ...]:
     if not 1 <= len(read) <= MAX_SCORED_TITLES:
         raise InputError("titles", f"must be 1 to {MAX_SCORED_TITLES}, got {len(read)}")
     for i, title in enumerate(read):
-        check_text(f"titles[{i}]", title)
-        if not title.strip():
-            raise InputError(f"titles[{i}]", "must not be empty")
+        check_filled(f"titles[{i}]", title)
     return tuple(read)
 
 

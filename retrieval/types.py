@@ -6,7 +6,7 @@ the ranges of its fields, and which of them go together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
@@ -22,39 +22,52 @@ from decoding.params import (
     MAX_TOTAL_DRAWS,
     default_beam_size,
 )
-from retrieval.arguments import check_text, integer, number
+from retrieval.arguments import check_filled, check_text
 from retrieval.errors import InputError
 from retrieval.explanation import Explanation
 from retrieval.filters.predicate import parse
-from retrieval.filters.restriction import Restriction, checked_ids
+from retrieval.filters.restriction import Restriction
+from retrieval.request_options import checked_options, option, options_of, prompt_name
 
 MetadataValue = str | int | float | bool | None
+
+METHODS = ("auto", "beam", "disc", "shortlist")
+DECODERS = ("beam", "disc")
+SCORED_METHODS = ("auto", "shortlist")  # they score every surface form of what they list
+AGGREGATES = ("sum", "max")
+DEFAULT_NUM_SAMPLES = 16
+DEFAULT_SHORTLIST_SIZE = 100
+# What evidence puts further behind is hardly ever right, and every candidate costs the model some tokens.
+DEFAULT_AUTO_SIZE = 24
+# Of what evidence and decoder find together, `auto` has the model score so many, at least k.
+DEFAULT_NUM_RANKED = 10
+MAX_SHORTLIST_SIZE = 2000
+MAX_VECTOR_WEIGHT = 1000
+# Fitted on labelled mentions (docs/numbers.md): the entity that a name is the title of is meant ten times as
+# often as those that have it as an alias, all together.
+DEFAULT_TITLE_WEIGHT = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class RetrieveRequest:
     """One query and how to answer it.
 
-    Options of another method are checked and have no effect, but for those that change what an answer
+    Options say what they do where they are declared; those that need more words are listed here too. Options
+    of another method are checked and have no effect, but for those that change what an answer
     means, which are refused (`min_mass` and `adaptive` by `beam`; `exact`, `exact_budget`, `length_penalty`
     and `aggregate` by `disc`; all of these by `shortlist`): a threshold that nobody looks at would be taken
     for one that was passed. What concerns shortlists is refused by methods that make none.
 
     Attributes:
         query: The query text; must hold something besides white space.
-        k: Candidates wanted, in [1, 1000].
         method: "beam" (top-k list), "disc" (unbiased samples and their posterior), "shortlist" (the entities
             that the index's evidence proposes, scored exactly) or "auto" (what a decoder finds and what the
             evidence proposes, all scored exactly, in the order of the index's ranking; the decoder alone
             where there is no evidence to use).
         beam_size: `beam`: live prefixes per step, in [1, 1000]; None: max(k, 10). `disc`: prefixes per draw,
             in [1, 64]; None: 1, which is DISC itself. With more, draws favour likely titles.
-        num_draws: `disc`: K, draws tried per sample, in [1, 256].
         num_samples: `disc`: independent samples, in [1, 256]; None: 16. Samples times draws times prefixes
             per draw: at most 8,192.
-        temperature: `disc`: divides the logits, in [0.01, 100].
-        top_m: `disc`: verify only the M likeliest tokens of a step, which biases the weights; None: exact.
-        seed: `disc`: seed of this request; None: one is chosen and reported with the result.
         min_mass: `disc`: abstain (no candidates) when the model's probability that its answer is in the
             catalogue is estimated to be below this, in [0, 1]; None: never. Under a filter, that its answer
             is a surface form of an allowed entity.
@@ -63,13 +76,11 @@ class RetrieveRequest:
         exact: `beam`: go on after the beam search, through what it dropped, until the list of entities is
             proven or the budget is spent. Where entities have several surface forms that may take fewer forms
             than the beam search lists, or many more.
-        exact_budget: `exact`: most tokens computed for that, in [0, 1,000,000]; None: 1,024.
         length_penalty: `beam`: surface forms are ranked by logprob / length ** length_penalty, the length in
             tokens with the end token, in [-4, 4]. 0: by log-probability; above 0 favours long ones.
         aggregate: `beam`: what the score of an entity is: "sum", its probability by all of its surface forms
             that were found, or "max", that by the best one. None: "sum", and "max" with a
             `length_penalty`, where "sum" is refused: a sum of probabilities has no length.
-        prompt: Name of the prompt template; None: the checkpoint's default.
         filter: Predicate over the entities' columns (docs/filters.md); None: all of them. Whether it fits an
             index is seen when that index is asked.
         allow_ids: Ids of the entities allowed, at most 100,000; None: all of them, empty: none.
@@ -81,11 +92,9 @@ class RetrieveRequest:
             `shortlist`, 24 with `auto`. Where the filter allows no more (100 with None), all of them are
             scored, and no decoder is asked. Of those proposed and those decoded, `auto` by its ranking scores
             as many (12 with None), at least k: those that can be the first by what the decoder found of them.
-        decoder: `auto`: "beam" or "disc", whose options are valid then; None: "beam".
         vector_weight: `shortlist`, `auto`: what a vector similarity of 1 adds to the log-probabilities by
             which candidates are put in order, in [0, 1000]; None: 0. With `auto` it takes the place of the
             ranking, as do `exact`, `length_penalty` and `aggregate`.
-        shortlist_query: `shortlist`, `auto`: the text that the evidence is asked with; None: the query.
         title_weight: How much more an entity counts for a surface form that is its title than for one that is
             its alias, where several entities share the form, in [1e-6, 1e6]; None: the checkpoint's.
         restriction: What these three say, read once.
@@ -95,30 +104,122 @@ class RetrieveRequest:
     """
 
     query: str
-    k: int = 10
-    method: str = "auto"
-    beam_size: int | None = None
-    num_draws: int = 4
-    num_samples: int | None = None
-    temperature: float = 1.0
-    top_m: int | None = None
-    seed: int | None = None
-    min_mass: float | None = None
-    adaptive: bool = False
-    exact: bool = False
-    exact_budget: int | None = None
-    length_penalty: float = 0.0
-    aggregate: str | None = None
-    prompt: str | None = None
-    filter: str | None = None
-    allow_ids: tuple[str, ...] | None = None
-    deny_ids: tuple[str, ...] = ()
-    explain: bool = False
-    shortlist_size: int | None = None
-    decoder: str | None = None
-    vector_weight: float | None = None
-    shortlist_query: str | None = None
-    title_weight: float | None = None
+    k: int = option(10, "Candidates wanted, at most 1000.", (1, MAX_K))
+    method: str = option(
+        "auto",
+        "auto: what a decoder finds and the evidence proposes, by the index's ranking; beam: the k most "
+        "probable titles; disc: samples and their shares; shortlist: what the evidence proposes, scored.",
+        choices=METHODS,
+    )
+    beam_size: int | None = option(
+        None,
+        "beam: live prefixes per step, at most 1000; disc: prefixes per draw, at most 64.",
+        (1, MAX_BEAM_SIZE),
+        disc_high=MAX_DISC_BEAM_SIZE,
+        unset="beam: the larger of k and 10; disc: 1",
+    )
+    num_draws: int = option(4, "disc: draws tried per sample.", (1, MAX_DRAWS))
+    num_samples: int | None = option(
+        None, "disc: independent samples.", (1, MAX_SAMPLES), unset=str(DEFAULT_NUM_SAMPLES)
+    )
+    temperature: float = option(1.0, "disc: divides the logits.", (0.01, 100))
+    top_m: int | None = option(
+        None,
+        "disc: only the M likeliest tokens of a step, which biases the shares.",
+        (1, 2**31 - 1),
+        unset="all, exact",
+    )
+    seed: int | None = option(None, "disc: the same seed gives the same answer.", unset="chosen and told")
+    min_mass: float | None = option(
+        None,
+        "disc: no match when the model's probability that its answer is in the catalogue is below this, "
+        "in [0, 1].",
+        (0, 1),
+        methods=("disc",),
+        unset="no limit",
+    )
+    adaptive: bool = option(
+        False,
+        "disc: what the first draws find invalid is left out of later ones; more are accepted.",
+        methods=("disc",),
+    )
+    exact: bool = option(
+        False, "beam: go on until the list is proven, or --exact-budget is spent.", methods=("beam",)
+    )
+    exact_budget: int | None = option(
+        None,
+        "beam: most tokens computed for that, at most 1000000.",
+        (0, MAX_EXACT_BUDGET),
+        methods=("beam",),
+        unset=str(DEFAULT_EXACT_BUDGET),
+    )
+    length_penalty: float = option(
+        0.0,
+        "beam: rank by log P / length ** this, in [-4, 4]; above 0 favours long titles.",
+        (-MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY),
+        methods=("beam",),
+    )
+    aggregate: str | None = option(
+        None,
+        "beam: an entity's score is the probability of all of its titles and aliases found, or the "
+        "score of the best one.",
+        choices=AGGREGATES,
+        methods=("beam",),
+        unset="sum; max with a --length-penalty",
+        wire="aggregation",
+    )
+    prompt: str | None = prompt_name()
+    filter: str | None = option(
+        None, "Only entities for which this is true: kind = 'film' and year >= 1990", unset="all entities"
+    )
+    allow_ids: tuple[str, ...] | None = option(
+        None,
+        "File of entity ids, one per line: only these.",
+        unset="all entities",
+        wire="allow_entity_ids.ids",
+    )
+    deny_ids: tuple[str, ...] = option(
+        (), "File of entity ids, one per line: none of these.", unset="none", wire="deny_entity_ids"
+    )
+    explain: bool = option(
+        False,
+        "Show the tokens the model walked through as well; disc: and its draws. Excludes adaptive draws.",
+    )
+    shortlist_size: int | None = option(
+        None,
+        "auto, shortlist: entities that the evidence proposes, at most 2000.",
+        (1, MAX_SHORTLIST_SIZE),
+        methods=SCORED_METHODS,
+        unset=f"auto: {DEFAULT_AUTO_SIZE}; shortlist: {DEFAULT_SHORTLIST_SIZE}",
+    )
+    decoder: str | None = option(
+        None,
+        "auto: what decodes beside the shortlist; its options are the ones that count.",
+        choices=DECODERS,
+        methods=("auto",),
+        unset="beam",
+    )
+    vector_weight: float | None = option(
+        None,
+        "auto, shortlist: order by log P + this * similarity, at most 1000.",
+        (0, MAX_VECTOR_WEIGHT),
+        methods=SCORED_METHODS,
+        unset="shortlist: 0; auto: the order of the ranking",
+    )
+    shortlist_query: str | None = option(
+        None,
+        "auto, shortlist: text that the evidence is asked with.",
+        methods=SCORED_METHODS,
+        unset="the query",
+        is_filled=True,
+    )
+    title_weight: float | None = option(
+        None,
+        "How much more an entity counts for a name that is its title than for one that is its alias, "
+        "where several share the name, in [1e-6, 1e6].",
+        (1e-6, 1e6),
+        unset="the checkpoint's",
+    )
     restriction: Restriction = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -423,128 +524,28 @@ def with_options(k: int, method: str, prompt: str | None, options: RequestOption
     return RetrieveRequest("-", k=k, method=method, prompt=prompt, **fields)
 
 
-METHODS = ("auto", "beam", "disc", "shortlist")
-DECODERS = ("beam", "disc")
-SCORED_METHODS = ("auto", "shortlist")  # they score every surface form of what they list
-AGGREGATES = ("sum", "max")
-DEFAULT_NUM_SAMPLES = 16
-DEFAULT_SHORTLIST_SIZE = 100
-# What evidence puts further behind is hardly ever right, and every candidate costs the model some tokens.
-DEFAULT_AUTO_SIZE = 24
-# Of what evidence and decoder find together, `auto` has the model score so many, at least k.
-DEFAULT_NUM_RANKED = 10
-MAX_SHORTLIST_SIZE = 2000
-MAX_VECTOR_WEIGHT = 1000.0
-# Fitted on labelled mentions (docs/numbers.md): the entity that a name is the title of is meant ten times as
-# often as those that have it as an alias, all together.
-DEFAULT_TITLE_WEIGHT = 10.0
-MIN_TITLE_WEIGHT, MAX_TITLE_WEIGHT = 1e-6, 1e6
-
-# Integer fields: name, least, most, whether None is allowed.
-_INTEGERS = (
-    ("k", 1, MAX_K, False),
-    ("num_draws", 1, MAX_DRAWS, False),
-    ("num_samples", 1, MAX_SAMPLES, True),
-    ("top_m", 1, 2**31 - 1, True),
-    ("seed", -(2**63), 2**63 - 1, True),
-    ("exact_budget", 0, MAX_EXACT_BUDGET, True),
-    ("shortlist_size", 1, MAX_SHORTLIST_SIZE, True),
-)
-# Other numbers, likewise.
-_NUMBERS = (
-    ("temperature", 0.01, 100.0, False),
-    ("min_mass", 0.0, 1.0, True),
-    ("length_penalty", -MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY, False),
-    ("vector_weight", 0.0, MAX_VECTOR_WEIGHT, True),
-    ("title_weight", MIN_TITLE_WEIGHT, MAX_TITLE_WEIGHT, True),
-)
-
-
 def checked_fields(request: RetrieveRequest) -> dict[str, Any]:
     """Return fields of a request as they are kept: plain numbers, ids read once, the restriction made.
 
     Raises:
         InputError: a field is out of range, or does not go with another one; it is named.
     """
-    check_text("query", request.query)
-    if not request.query.strip():
-        raise InputError("query", "must not be empty")
-    if request.method not in METHODS:
-        raise InputError("method", f"must be one of {', '.join(METHODS)}; got {request.method!r}")
-    fields = _checked_numbers(request)
-    for name in ("adaptive", "exact", "explain"):
-        if not isinstance(value := getattr(request, name), bool):
-            raise InputError(name, f"must be True or False, got {value!r}")
-    if request.aggregate is not None and request.aggregate not in AGGREGATES:
-        raise InputError("aggregate", f"must be one of {', '.join(AGGREGATES)}; got {request.aggregate!r}")
-    if request.prompt is not None:
-        check_text("prompt", request.prompt)
-    _check_shortlist(request)
-    fields |= _checked_restriction(request)
-    return fields | _CHECKED_BY[request.decoding](request)
-
-
-def _check_shortlist(request: RetrieveRequest) -> None:
-    if request.decoder is not None:
-        if request.decoder not in DECODERS:
-            raise InputError("decoder", f"must be one of {', '.join(DECODERS)}; got {request.decoder!r}")
-        if request.method != "auto":
-            raise InputError("decoder", f"needs the method auto, got the method {request.method}")
-    if request.method not in SCORED_METHODS:
-        for name in ("shortlist_size", "vector_weight", "shortlist_query"):
-            if getattr(request, name) is not None:
-                needed = " or ".join(SCORED_METHODS)
-                raise InputError(name, f"needs the method {needed}, got the method {request.method}")
-    if request.shortlist_query is not None:
-        check_text("shortlist_query", request.shortlist_query)
-        if not request.shortlist_query.strip():
-            raise InputError("shortlist_query", "must not be empty")
-
-
-def _checked_numbers(request: RetrieveRequest) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    for name, least, most, optional in _INTEGERS:
-        if not ((value := getattr(request, name)) is None and optional):
-            fields[name] = integer(name, value, least, most)
-    for name, low, high, optional in _NUMBERS:
-        if not ((value := getattr(request, name)) is None and optional):
-            fields[name] = number(name, value, low, high)
-    return fields
-
-
-def _checked_restriction(request: RetrieveRequest) -> dict[str, Any]:
-    predicate = None
-    if request.filter is not None:
-        check_text("filter", request.filter)
-        predicate = parse(request.filter)
-    allowed = None if request.allow_ids is None else checked_ids("allow_ids", request.allow_ids)
-    denied = checked_ids("deny_ids", request.deny_ids)
-    return {
-        "allow_ids": allowed,
-        "deny_ids": denied,
-        "restriction": Restriction(predicate, allowed, denied),
-    }
-
-
-def _checked_beam_size(request: RetrieveRequest, most: int, when: str = "") -> dict[str, Any]:
-    if request.beam_size is None:
-        return {}
-    return {"beam_size": integer("beam_size", request.beam_size, 1, most, when)}
-
-
-def _checked_beam(request: RetrieveRequest) -> dict[str, Any]:
-    """Refuse what changes the meaning of an answer and is not done here."""
-    fields = _checked_beam_size(request, MAX_BEAM_SIZE)
-    _refuse_disc_options(request)
-    if request.exact_budget is not None and not request.exact:
-        raise InputError("exact_budget", f"needs exact, which is not asked for; got {request.exact_budget}")
-    if request.aggregate == "sum" and request.length_penalty:
-        raise InputError(
-            "aggregate",
-            "must be max with a length_penalty, as a sum of probabilities has no length; "
-            f"got sum with length_penalty {request.length_penalty:g}",
-        )
-    return fields
+    check_filled("query", request.query)
+    in_force, options = (request.method, request.decoding), options_of(RetrieveRequest)
+    checked = checked_options(request, request.decoding)
+    for name, declared in options.items():
+        takers = declared.methods
+        if checked[name] != declared.default and takers and not any(word in takers for word in in_force):
+            raise InputError(name, f"needs the method {' or '.join(takers)}, got {_method(request)}")
+    if request.decoding == "disc":
+        _check_disc(request)
+    elif request.decoding == "beam":
+        _check_beam(request)
+    elif request.explain:
+        raise InputError("explain", "needs a decoder, got the method shortlist, which walks no token tree")
+    predicate = None if request.filter is None else parse(request.filter)
+    restriction = Restriction(predicate, checked["allow_ids"], checked["deny_ids"])
+    return {**checked, "restriction": restriction}
 
 
 def _method(request: RetrieveRequest) -> str:
@@ -554,67 +555,38 @@ def _method(request: RetrieveRequest) -> str:
     return f"the method {request.method}"
 
 
-def _refuse_beam_options(request: RetrieveRequest) -> None:
-    asked = {
-        "exact": request.exact,
-        "exact_budget": request.exact_budget is not None,
-        "length_penalty": request.length_penalty != 0,
-        "aggregate": request.aggregate is not None,
-    }
-    for name, is_set in asked.items():
-        if is_set:
-            raise InputError(name, f"needs the method beam, got {_method(request)}")
+def _check_beam(request: RetrieveRequest) -> None:
+    """Refuse what changes the meaning of an answer and is not done here."""
+    if request.exact_budget is not None and not request.exact:
+        raise InputError("exact_budget", f"needs exact, which is not asked for; got {request.exact_budget}")
+    if request.aggregate == "sum" and request.length_penalty:
+        raise InputError(
+            "aggregate",
+            "must be max with a length_penalty, as a sum of probabilities has no length; "
+            f"got sum with length_penalty {request.length_penalty:g}",
+        )
 
 
-def _refuse_disc_options(request: RetrieveRequest) -> None:
-    for name, is_set in (("min_mass", request.min_mass is not None), ("adaptive", request.adaptive)):
-        if is_set:
-            raise InputError(name, f"needs the method disc, got {_method(request)}")
-
-
-def _checked_shortlist(request: RetrieveRequest) -> dict[str, Any]:
-    _refuse_disc_options(request)
-    _refuse_beam_options(request)
-    if request.explain:
-        raise InputError("explain", "needs a decoder, got the method shortlist, which walks no token tree")
-    return _checked_beam_size(request, MAX_BEAM_SIZE)
-
-
-def _checked_disc(request: RetrieveRequest) -> dict[str, Any]:
-    _refuse_beam_options(request)
-    fields = _checked_beam_size(request, MAX_DISC_BEAM_SIZE, " with the method disc")
+def _check_disc(request: RetrieveRequest) -> None:
+    """Refuse options of DISC that exclude each other, explained draws without one way, and too many draws."""
+    several = request.prefixes > 1
     clashes = [f"top_m {request.top_m}"] if request.top_m is not None else []
-    clashes += [f"beam_size {request.prefixes}"] if request.prefixes > 1 else []
+    clashes += [f"beam_size {request.prefixes}"] if several else []
     if request.adaptive and clashes:
         got = " and ".join(clashes)
         raise InputError("adaptive", f"excludes top_m and a beam_size above 1, got {got}")
-    _check_explained_draws(request)
-    if (total := request.width) > MAX_TOTAL_DRAWS:
-        prefixes = f" and beam_size {request.prefixes}" if request.prefixes > 1 else ""
-        raise InputError(
-            "num_samples",
-            f"times num_draws times beam_size must be at most {MAX_TOTAL_DRAWS}, got {total} "
-            f"(with num_draws {request.num_draws}{prefixes})",
-        )
-    return fields
-
-
-def _check_explained_draws(request: RetrieveRequest) -> None:
-    """Refuse draws that have no one way through the token tree and no one sample that they are of."""
-    if not request.explain:
-        return
-    clashes = ["adaptive"] if request.adaptive else []
-    clashes += [f"a beam_size of {request.prefixes}"] if request.prefixes > 1 else []
-    if clashes:
+    if request.explain and (request.adaptive or several):
+        clashes = ["adaptive"] if request.adaptive else []
+        clashes += [f"a beam_size of {request.prefixes}"] if several else []
         raise InputError(
             "explain",
             "cannot be combined with adaptive or a beam_size above 1 with the method disc; "
             f"got {' and '.join(clashes)}",
         )
-
-
-_CHECKED_BY: dict[str | None, Callable[[RetrieveRequest], dict[str, Any]]] = {
-    "beam": _checked_beam,
-    "disc": _checked_disc,
-    None: _checked_shortlist,
-}
+    if (total := request.width) > MAX_TOTAL_DRAWS:
+        prefixes = f" and beam_size {request.prefixes}" if several else ""
+        raise InputError(
+            "num_samples",
+            f"times num_draws times beam_size must be at most {MAX_TOTAL_DRAWS}, got {total} "
+            f"(with num_draws {request.num_draws}{prefixes})",
+        )

@@ -15,17 +15,21 @@ from decoding.grammar.compile_options import (
     Whitespace,
 )
 from decoding.params import MAX_BEAM_SIZE, MAX_DRAWS, MAX_K
-from retrieval.arguments import check_text, integer, number
+from retrieval.arguments import check_filled, check_text
 from retrieval.errors import InputError
+from retrieval.request_options import checked_options, option, prompt_name
 from retrieval.types import Entity, KvShare, Timings
 
-DEFAULT_MAX_TOKENS = 512
+ANSWER_METHODS = ("greedy", "sample", "beam", "disc")
+DEFAULT_MAX_TOKENS, MAX_ANSWER_TOKENS = 512, 65_536
 Schema = str | Mapping[str, Any] | bool
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerRequest:
     """A query and the JSON Schema of its answer.
+
+    Options say what they do where they are declared; those that need more words are listed here too.
 
     Attributes:
         query: The query text; must hold something besides white space.
@@ -37,19 +41,12 @@ class AnswerRequest:
             "disc" (an unbiased sample of the model's own distribution over documents).
         max_tokens: Most tokens of the answer, end token included, in [1, 65,536]. The document is closed in
             time; a budget below the shortest answer is refused.
-        temperature: `sample` and `disc`: divides the logits, in [0.01, 100].
-        seed: `sample` and `disc`: seed of this request; None: one is chosen and reported.
-        beam_size: `beam`: live prefixes per step, in [1, 1000].
-        num_draws: `disc`: K, draws tried for acceptance, in [1, 256].
         whitespace: "spaced" (as `json.dumps` writes), "compact" or "flexible" (the model's choice, bounded).
-        property_order: "schema" or "any" (the model's choice).
         formats: "assert": known formats are enforced; "annotate": none is.
         extra_properties: "declared": properties the schema does not mention only where it speaks of such;
             "allowed": wherever it does not forbid them.
         shortlist: Choose every title among the so many likeliest ones of a beam search in the words that the
             checkpoint was taught, in [1, 1000]; None: all. For models that know titles better than JSON.
-        forced_spans: `greedy` and `sample`: write what must come without asking the model.
-        prompt: Name of the prompt template; None: the checkpoint's for answers.
 
     Raises:
         InputError: a field is out of range; it is named.
@@ -58,19 +55,45 @@ class AnswerRequest:
     query: str
     schema: Schema | None = None
     schema_name: str | None = None
-    method: str = "greedy"
-    max_tokens: int = DEFAULT_MAX_TOKENS
-    temperature: float = 1.0
-    seed: int | None = None
-    beam_size: int = 4
-    num_draws: int = 4
-    whitespace: str = "spaced"
-    property_order: str = "schema"
-    formats: str = "assert"
-    extra_properties: str = "declared"
-    shortlist: int | None = None
-    forced_spans: bool = True
-    prompt: str | None = None
+    method: str = option(
+        "greedy",
+        "greedy: the likeliest token at each step; sample: the model's own distribution over the allowed "
+        "ones; beam: the likeliest document found; disc: an unbiased sample of documents.",
+        choices=ANSWER_METHODS,
+    )
+    max_tokens: int = option(
+        DEFAULT_MAX_TOKENS, "Most tokens of an answer; it is closed in time.", (1, MAX_ANSWER_TOKENS)
+    )
+    temperature: float = option(1.0, "sample, disc: divides the logits.", (0.01, 100))
+    seed: int | None = option(
+        None, "sample, disc: the same seed gives the same answer.", unset="chosen and told"
+    )
+    beam_size: int = option(4, "beam: live prefixes per step.", (1, MAX_BEAM_SIZE))
+    num_draws: int = option(4, "disc: draws tried.", (1, MAX_DRAWS))
+    whitespace: str = option(
+        "spaced",
+        "Between the parts of the answer: none, a blank behind commas and colons, or the model's choice.",
+        choices=get_args(Whitespace),
+    )
+    property_order: str = option(
+        "schema",
+        "Order of properties: the schema's, or the model's choice.",
+        choices=get_args(PropertyOrder),
+    )
+    formats: str = option("assert", "Whether known formats are enforced.", choices=get_args(Formats))
+    extra_properties: str = option(
+        "declared",
+        "Properties the schema does not mention: only where it speaks of such, or wherever allowed.",
+        choices=get_args(ExtraProperties),
+    )
+    shortlist: int | None = option(
+        None,
+        "Choose every title among the so many likeliest ones of a beam search, at most 1000.",
+        (1, MAX_K),
+        unset="among all titles",
+    )
+    forced_spans: bool = option(True, "greedy, sample: write what must come without asking the model.")
+    prompt: str | None = prompt_name()
 
     def __post_init__(self) -> None:
         for name, value in checked_answer_fields(self).items():
@@ -181,44 +204,14 @@ class AnswerOptions(TypedDict, total=False):
     prompt: str | None
 
 
-ANSWER_METHODS = ("greedy", "sample", "beam", "disc")
-MAX_ANSWER_TOKENS = 65_536
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "method": ANSWER_METHODS,
-    "whitespace": get_args(Whitespace),
-    "property_order": get_args(PropertyOrder),
-    "formats": get_args(Formats),
-    "extra_properties": get_args(ExtraProperties),
-}
-
-
 def checked_answer_fields(request: AnswerRequest) -> dict[str, Any]:
     """Return fields of a request as they are kept: plain numbers, the schema as text.
 
     Raises:
         InputError: a field is out of range; it is named.
     """
-    check_text("query", request.query)
-    if not request.query.strip():
-        raise InputError("query", "must not be empty")
-    for name, choices in _CHOICES.items():
-        if getattr(request, name) not in choices:
-            raise InputError(name, f"must be one of {', '.join(choices)}; got {getattr(request, name)!r}")
-    fields: dict[str, Any] = {
-        "max_tokens": integer("max_tokens", request.max_tokens, 1, MAX_ANSWER_TOKENS),
-        "beam_size": integer("beam_size", request.beam_size, 1, MAX_BEAM_SIZE),
-        "num_draws": integer("num_draws", request.num_draws, 1, MAX_DRAWS),
-        "temperature": number("temperature", request.temperature, 0.01, 100.0),
-    }
-    if request.shortlist is not None:
-        fields["shortlist"] = integer("shortlist", request.shortlist, 1, MAX_K)
-    if request.seed is not None:
-        fields["seed"] = integer("seed", request.seed, -(2**63), 2**63 - 1)
-    if not isinstance(request.forced_spans, bool):
-        raise InputError("forced_spans", f"must be True or False, got {request.forced_spans!r}")
-    if request.prompt is not None:
-        check_text("prompt", request.prompt)
-    return fields | _checked_schema(request)
+    check_filled("query", request.query)
+    return checked_options(request) | _checked_schema(request)
 
 
 def _checked_schema(request: AnswerRequest) -> dict[str, Any]:

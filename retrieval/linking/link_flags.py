@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import click
 
-from retrieval.command_options import DEVICE, DTYPE, ENCODER, MODEL, PROMPT, SHOWN
+from retrieval.command_options import DEVICE, DTYPE, ENCODER, MODEL, SHOWN, flag_names, flag_settings
 from retrieval.errors import InputError
 from retrieval.linking.documents.corpus import (
     DEFAULT_SHARD_CHARS,
@@ -31,7 +31,8 @@ from retrieval.linking.link_options import (
     LinkOptions,
     WorkerOptions,
 )
-from retrieval.types import DECODERS, METHODS
+from retrieval.request_options import options_of
+from retrieval.types import RetrieveRequest
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 Values = Mapping[str, Any]
@@ -353,6 +354,14 @@ mention_flags = flag_group(
     ],
     lambda values: (_find(values), values["cache_dir"] or default_cache_dir()),
 )
+
+
+def _asked(name: str, **changes: Any) -> Flag:
+    """Return the option of a request of this name, with what is told otherwise of mentions."""
+    option = options_of(RetrieveRequest)[name]
+    return Flag(flag_names(option), {**flag_settings(option), **changes}, name)
+
+
 linking_flags = flag_group(
     "linking",
     "Linking",
@@ -371,59 +380,32 @@ linking_flags = flag_group(
             help="What a mention may be linked to: all entities, or those named so; auto: found mentions to "
             "those named so, given ones to all.",
         ),
-        flag(
-            "--method",
-            type=click.Choice(METHODS),
-            default="auto",
+        _asked(
+            "method",
             help="beam: the k most probable titles; disc: samples and their shares; shortlist: entities that "
             "the index's evidence proposes, all of them scored; auto: what beam or disc finds and a "
             "shortlist, in the order of the index's ranking; without evidence just beam or disc.",
         ),
-        flag(
-            "--decoder",
-            type=click.Choice(DECODERS),
-            help="auto: what finds entities beside the evidence.",
-            show_default="beam",
-        ),
-        flag(
-            "--shortlist-size",
-            type=int,
+        _asked("decoder", help="auto: what finds entities beside the evidence."),
+        _asked(
+            "shortlist_size",
             help="shortlist, auto: entities that the evidence proposes, at most 2000.",
             show_default="shortlist: 100; auto: 24",
         ),
-        flag(
-            "--vector-weight",
-            type=float,
+        _asked(
+            "vector_weight",
             help="shortlist, auto: what a similarity of 1 adds to the log-probability, at most 1000; auto: "
             "in place of the ranking.",
             show_default="shortlist: 0; auto: the ranking makes the order",
         ),
-        flag(
-            "--title-weight",
-            type=float,
+        _asked(
+            "title_weight",
             help="How much more a title counts than an alias where entities share a name, above 0.",
-            show_default="the checkpoint's",
         ),
-        flag(
-            "-k",
-            "--k",
-            key="k",
-            type=int,
-            default=5,
-            help="Candidates kept per mention, at most 1000.",
-        ),
-        flag(
-            "--beam-size",
-            type=int,
-            help="beam: live prefixes per step, at most 1000; disc: prefixes per draw, at most 64.",
-            show_default="beam: the larger of k and 10; disc: 1",
-        ),
-        flag("--seed", type=int, default=0, help="disc: the same seed gives the same answers."),
-        flag(
-            "--prompt",
-            help=PROMPT["help"],
-            show_default="the checkpoint's for mentions",
-        ),
+        _asked("k", default=5, help="Candidates kept per mention, at most 1000."),
+        _asked("beam_size"),
+        _asked("seed", default=0, help="disc: the same seed gives the same answers.", show_default=True),
+        _asked("prompt", show_default="the checkpoint's for mentions"),
         flag(
             "--context-chars",
             type=int,
@@ -442,46 +424,14 @@ linking_flags = flag_group(
             help="The same for its probability to be the one meant, in [0, 1].",
             show_default="no limit",
         ),
-        flag(
-            "--min-mass",
-            type=float,
+        _asked(
+            "min_mass",
             help="disc: NIL when the model's probability that its answer is in the catalogue is below this, "
             "in [0, 1].",
-            show_default="no limit",
         ),
-        flag(
-            "--adaptive",
-            is_flag=True,
-            help="disc: what the first draws find invalid is left out of later ones; more are accepted.",
-        ),
-        flag(
-            "--exact",
-            is_flag=True,
-            help="beam: go on until the list is proven, or --exact-budget is spent.",
-        ),
-        flag(
-            "--exact-budget",
-            type=int,
-            help="beam: most tokens computed for that, at most 1000000.",
-            show_default="1024",
-        ),
-        flag(
-            "--length-penalty",
-            type=float,
-            default=0.0,
-            help="beam: rank by log P / length ** this, in [-4, 4]; above 0 favours long titles.",
-        ),
-        flag(
-            "--aggregate",
-            type=click.Choice(["sum", "max"]),
-            help="beam: an entity's score is the probability of all of its titles and aliases found, or the "
-            "score of the best one.",
-            show_default="sum; max with a --length-penalty",
-        ),
-        flag(
-            "--filter",
-            help="Link to entities for which this is true: kind = 'city' and population > 100000",
-            show_default="all entities",
+        *map(_asked, ("adaptive", "exact", "exact_budget", "length_penalty", "aggregate")),
+        _asked(
+            "filter", help="Link to entities for which this is true: kind = 'city' and population > 100000"
         ),
     ],
     dict,

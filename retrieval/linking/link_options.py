@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import cast
 
 from retrieval.errors import InputError
 from retrieval.linking.documents.corpus import CorpusOptions
@@ -19,6 +20,8 @@ OUTPUT_FORMATS = ("parquet", "jsonl")
 class LinkOptions:
     """How mentions are linked: whatever changes a row of the output, and nothing else.
 
+    Options that are not listed here are those of `RetrieveRequest`, and mean what they mean there.
+
     Attributes:
         mentions: Where mentions come from: "given" by the documents, "found" by the index's names,
             "generated" by the model as it writes the text again with links in it, or "auto": given where a
@@ -32,11 +35,6 @@ class LinkOptions:
             `auto` and `shortlist` score all of them. The index's ranking makes the order of `auto`, but for
             named candidates, which are alike to it: these are put in order by name, text and model.
         k: Candidates kept per mention.
-        beam_size: Live prefixes per step of `beam`, prefixes per draw of `disc`.
-        decoder: Of `auto`: "beam" or "disc", whose options are valid then; None: "beam".
-        shortlist_size: Entities that the evidence proposes to `auto` and `shortlist`; None: the default.
-        vector_weight: What a similarity of 1 adds to the score there, in place of the ranking; None: nothing.
-        title_weight: How much more a title counts than an alias; None: the checkpoint's.
         seed: Seed of `disc`.
         prompt: Name of the template that puts a mention to the model; None: the checkpoint's for mentions.
         context_chars: Characters of text to the left and to the right of a mention that the model sees; None:
@@ -48,12 +46,6 @@ class LinkOptions:
             share among the candidates listed, which needs a k of at least 2; `auto` needs it too, as it is
             its decoder where there is no evidence.
         min_mass: With `disc`, a mention whose mass is below it is NIL, without candidates.
-        adaptive: Whether the second phase of `disc` learns from the first.
-        exact: Whether `beam` goes on until the candidates are proven.
-        exact_budget: Most tokens computed for that; None: the default.
-        length_penalty: Of `beam`.
-        aggregate: How the forms of an entity make its score with `beam`; None: the default.
-        filter: Predicate that every linked entity passes; None: all do.
         keep_nil: Whether mentions without an entity are written.
     """
 
@@ -115,21 +107,9 @@ class LinkOptions:
 
     def request_options(self) -> RequestOptions:
         """Return what every mention is asked with, beside `k` and `method`."""
-        return RequestOptions(
-            beam_size=self.beam_size,
-            decoder=self.decoder,
-            shortlist_size=self.shortlist_size,
-            vector_weight=self.vector_weight,
-            title_weight=self.title_weight,
-            seed=self.seed if self.decoding == "disc" else None,
-            min_mass=self.min_mass,
-            adaptive=self.adaptive,
-            exact=self.exact,
-            exact_budget=self.exact_budget,
-            length_penalty=self.length_penalty,
-            aggregate=self.aggregate,
-            filter=self.filter,
-        )
+        shared = RequestOptions.__annotations__.keys() & LinkOptions.__annotations__.keys()
+        asked = {name: getattr(self, name) for name in shared}
+        return cast(RequestOptions, {**asked, "seed": self.seed if self.decoding == "disc" else None})
 
 
 @dataclass(frozen=True, slots=True)

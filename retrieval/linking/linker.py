@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -344,21 +344,18 @@ def _check_evidence(retriever: Retriever, options: LinkOptions) -> None:
         retriever.ranker.require(retriever.index)
 
 
-# What only the linking of mentions one by one looks at: its value where nothing is asked of it.
-_REFUSED: dict[str, object] = {
-    "candidates": "auto",
-    "context_chars": None,
-    "min_probability": None,
-    "decoder": None,
-    "shortlist_size": None,
-    "vector_weight": None,
-    "title_weight": None,
-    "min_mass": None,
-    "adaptive": False,
-    "exact": False,
-    "exact_budget": None,
-    "length_penalty": 0.0,
-    "aggregate": None,
+# Options that the generation of mentions looks at; it refuses the others.
+_TAKEN = {
+    "mentions",
+    "find",
+    "method",
+    "k",
+    "beam_size",
+    "seed",
+    "prompt",
+    "min_logprob",
+    "filter",
+    "keep_nil",
 }
 
 
@@ -437,9 +434,9 @@ def _method(options: LinkOptions) -> str:
 def _generate_options(options: LinkOptions, worker: WorkerOptions) -> GenerateOptions:
     from retrieval.linking.link_options import GenerateOptions
 
-    for name, unset in _REFUSED.items():
-        if (value := getattr(options, name)) != unset:
-            raise InputError(name, f"does not go with generated mentions, got {value!r}")
+    for one in fields(options):
+        if one.name not in _TAKEN and (value := getattr(options, one.name)) != one.default:
+            raise InputError(one.name, f"does not go with generated mentions, got {value!r}")
     method = _method(options)
     method = "greedy" if method == "beam" and options.beam_size == 1 else method
     made = GenerateOptions(

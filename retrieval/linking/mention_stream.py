@@ -128,9 +128,7 @@ class MentionContexts:
             template = replace(template, context_chars=options.context_chars)
         self._template = template
         self._asks_evidence = options.asks_evidence
-        self._asked = with_options(
-            options.k, options.method, template.name, {**options.request_options(), "seed": _seed(options)}
-        )
+        self._asked = with_options(options.k, options.method, template.name, options.request_options())
 
     def around(self, text: str, start: int, end: int) -> Mention:
         """Return a span with as much of the text around it as the template shows."""
@@ -187,7 +185,3 @@ class MentionContexts:
         left = mention.left[-width:] if width else ""
         query = self._template.mention_query(Mention(mention.mention, left, mention.right[:width]))
         return replace(request, query=query)
-
-
-def _seed(options: LinkOptions) -> int | None:
-    return options.seed if options.decoding == "disc" else None

@@ -16,17 +16,11 @@ from retrieval.filters.restriction import Restriction
 from retrieval.index.owners import best_first
 from retrieval.index.reader import Index
 from retrieval.ranking.ranker import Ranker
+from retrieval.request_options import options_of
 from retrieval.types import Candidate, RetrievalResult, RetrieveRequest, Timings
 
-# Options of `auto` that mean nothing without a model, and their defaults.
-_OF_A_MODEL = {
-    "decoder": None,
-    "exact": False,
-    "length_penalty": 0.0,
-    "aggregate": None,
-    "vector_weight": None,
-    "explain": False,
-}
+# Options of `auto` that mean nothing without a model.
+_OF_A_MODEL = ("decoder", "exact", "length_penalty", "aggregate", "vector_weight", "explain")
 
 
 class EvidenceSearch:
@@ -85,8 +79,8 @@ class EvidenceSearch:
         """
         if request.method != "auto":
             raise InputError("method", f"must be auto without a model, got {request.method!r}")
-        for name, default in _OF_A_MODEL.items():
-            if getattr(request, name) != default:
+        for name in _OF_A_MODEL:
+            if getattr(request, name) != options_of(RetrieveRequest)[name].default:
                 raise InputError(name, "needs a model")
 
     def retrieve_batch(self, requests: Sequence[RetrieveRequest]) -> list[RetrievalResult | GenretError]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from decoding.grammar.compile_options import ExtraProperties, Formats, PropertyOrder, Whitespace
-from retrieval.answers.answer_types import ANSWER_METHODS, DEFAULT_MAX_TOKENS, AnswerRequest
-from retrieval.command_options import SHOWN, prompt_option
+from retrieval.answers.answer_types import AnswerRequest
+from retrieval.command_options import SHOWN, request_flags, together
 from retrieval.errors import InputError
 from service.commands import usage_error
 from service.commands.connection import Connection, call_error, connection_options
@@ -25,6 +23,9 @@ if TYPE_CHECKING:
 
 # How a server begins what it says about a schema that was sent to it.
 _ABOUT_SCHEMA = "schema_json: "
+
+
+_GRAMMAR = ("whitespace", "property_order", "formats", "extra_properties", "forced_spans", "prompt")
 
 
 @click.command("answer")
@@ -50,73 +51,7 @@ _ABOUT_SCHEMA = "schema_json: "
     help="Say keyword by keyword what is enforced and what is refused, and ask no server.",
     **SHOWN,
 )
-@click.option(
-    "--method",
-    type=click.Choice(ANSWER_METHODS),
-    default="greedy",
-    help="greedy: the likeliest token at each step; sample: the model's own distribution over the allowed "
-    "ones; beam: the likeliest document found; disc: an unbiased sample of documents.",
-    **SHOWN,
-)
-@click.option(
-    "--max-tokens",
-    type=int,
-    default=DEFAULT_MAX_TOKENS,
-    help="Most tokens of an answer; it is closed in time.",
-    **SHOWN,
-)
-@click.option("--temperature", type=float, default=1.0, help="sample, disc: divides the logits.", **SHOWN)
-@click.option(
-    "--seed",
-    type=int,
-    help="sample, disc: the same seed gives the same answer.",
-    show_default="chosen and told",
-    show_envvar=True,
-)
-@click.option("--beam-size", type=int, default=4, help="beam: live prefixes per step.", **SHOWN)
-@click.option("--num-draws", type=int, default=4, help="disc: draws tried.", **SHOWN)
-@click.option(
-    "--shortlist",
-    type=int,
-    help="Choose every title among the so many likeliest ones of a beam search, at most 1000.",
-    show_default="among all titles",
-    show_envvar=True,
-)
-@click.option(
-    "--whitespace",
-    type=click.Choice(get_args(Whitespace)),
-    default="spaced",
-    help="Between the parts of the answer: none, a blank behind commas and colons, or the model's choice.",
-    **SHOWN,
-)
-@click.option(
-    "--property-order",
-    type=click.Choice(get_args(PropertyOrder)),
-    default="schema",
-    help="Order of properties: the schema's, or the model's choice.",
-    **SHOWN,
-)
-@click.option(
-    "--formats",
-    type=click.Choice(get_args(Formats)),
-    default="assert",
-    help="Whether known formats are enforced.",
-    **SHOWN,
-)
-@click.option(
-    "--extra-properties",
-    type=click.Choice(get_args(ExtraProperties)),
-    default="declared",
-    help="Properties the schema does not mention: only where it speaks of such, or wherever allowed.",
-    **SHOWN,
-)
-@click.option(
-    "--forced-spans/--no-forced-spans",
-    default=True,
-    help="greedy, sample: write what must come without asking the model.",
-    **SHOWN,
-)
-@prompt_option()
+@together(*request_flags(AnswerRequest, last=_GRAMMAR))
 @click.option(
     "--index",
     default="",
@@ -138,22 +73,10 @@ def answer_command(
     schema_file: Path | None,
     schema_name: str | None,
     explain_schema: bool,
-    method: str,
-    max_tokens: int,
-    temperature: float,
-    seed: int | None,
-    beam_size: int,
-    num_draws: int,
-    shortlist: int | None,
-    whitespace: str,
-    property_order: str,
-    formats: str,
-    extra_properties: str,
-    forced_spans: bool,
-    prompt: str | None,
     index: str,
     as_json_lines: bool,
     connection: Connection,
+    **options: Any,
 ) -> None:
     """Ask a running server for JSON that is valid under a schema.
 
@@ -167,24 +90,10 @@ def answer_command(
     if (schema_file is None) == (schema_name is None):
         raise click.UsageError("name a schema: --schema FILE, or --schema-name NAME of one the server knows")
     schema = None if schema_file is None else read_schema(schema_file)
-    make = partial(
-        AnswerRequest,
-        schema=schema,
-        schema_name=schema_name,
-        method=method,
-        max_tokens=max_tokens,
-        temperature=temperature,
-        seed=seed,
-        beam_size=beam_size,
-        num_draws=num_draws,
-        shortlist=shortlist,
-        whitespace=whitespace,
-        property_order=property_order,
-        formats=formats,
-        extra_properties=extra_properties,
-        forced_spans=forced_spans,
-        prompt=prompt,
-    )
+
+    def make(query: str) -> AnswerRequest:
+        return AnswerRequest(query, schema=schema, schema_name=schema_name, **options)
+
     try:
         probe = make("probe")
     except InputError as error:

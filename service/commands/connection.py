@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from retrieval.command_options import SHOWN
+from retrieval.command_options import SHOWN, together
 from retrieval.errors import InputError
 from retrieval.interruption import surely_interrupted
 from service.client.client_options import ClientOptions
@@ -72,12 +72,10 @@ def connection_options(timeout_s: float, waits_for: str = "an answer") -> Callab
             with surely_interrupted():
                 command(**values, connection=_connection(**taken))
 
-        with_options: _F = run
         timeout = click.option(
             "--timeout", type=float, default=timeout_s, help=f"Seconds to wait for {waits_for}.", **SHOWN
         )
-        for option in reversed((*_OPTIONS, timeout)):  # decorators apply from the last to the first
-            with_options = option(with_options)
+        with_options: _F = together(*_OPTIONS, timeout)(run)
         return with_options
 
     return add

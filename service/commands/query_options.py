@@ -8,16 +8,17 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, BinaryIO
 
 import click
 
-from retrieval.command_options import SHOWN, adaptive_option, prompt_option, scoring_options
+from retrieval.command_options import SHOWN, request_flags, together
 from retrieval.errors import InputError, SourceError
 from retrieval.filters.restriction import read_ids
-from retrieval.types import DEFAULT_NUM_SAMPLES, METHODS, RetrieveRequest
+from retrieval.request_options import options_of
+from retrieval.types import DEFAULT_NUM_SAMPLES, RetrieveRequest
 from service.commands import usage_error
 
 BATCH_ITEMS = 64
@@ -110,118 +111,12 @@ class Question:
             yield [self.request(query) for query in batch]
 
 
-_FIELDS = {field.name for field in fields(RetrieveRequest)}
-_OPTIONS: Sequence[Callable[[Any], Any]] = (
-    click.option("-k", "--k", "k", type=int, default=10, help="Candidates wanted, at most 1000.", **SHOWN),
-    click.option(
-        "--method",
-        type=click.Choice(METHODS),
-        default="auto",
-        help="auto: what a decoder finds and the evidence proposes, by the index's ranking; beam: the k most "
-        "probable titles; disc: samples and their shares; shortlist: what the evidence proposes, scored.",
-        **SHOWN,
-    ),
-    click.option("--json", "json", is_flag=True, help="One JSON object per query.", **SHOWN),
-    click.option(
-        "--beam-size",
-        type=int,
-        help="beam: live prefixes per step, at most 1000; disc: prefixes per draw, at most 64.",
-        show_default="beam: the larger of k and 10; disc: 1",
-        show_envvar=True,
-    ),
-    click.option("--num-draws", type=int, default=4, help="disc: draws tried per sample.", **SHOWN),
-    click.option(
-        "--num-samples", type=int, default=DEFAULT_NUM_SAMPLES, help="disc: independent samples.", **SHOWN
-    ),
-    click.option("--temperature", type=float, default=1.0, help="disc: divides the logits.", **SHOWN),
-    click.option(
-        "--top-m",
-        type=int,
-        help="disc: only the M likeliest tokens of a step, which biases the shares.",
-        show_default="all, exact",
-        show_envvar=True,
-    ),
-    click.option(
-        "--seed",
-        type=int,
-        help="disc: the same seed gives the same answer.",
-        show_default="chosen and told",
-        show_envvar=True,
-    ),
-    click.option(
-        "--min-mass",
-        type=float,
-        help="disc: no match when the model's probability that its answer is in the catalogue is below this, "
-        "in [0, 1].",
-        show_default="no limit",
-        show_envvar=True,
-    ),
-    adaptive_option,
-    scoring_options,
-    click.option(
-        "--shortlist-size",
-        type=int,
-        help="auto, shortlist: entities that the evidence proposes, at most 2000.",
-        show_default="auto: 24; shortlist: 100",
-        show_envvar=True,
-    ),
-    click.option(
-        "--decoder",
-        type=click.Choice(["beam", "disc"]),
-        help="auto: what decodes beside the shortlist; its options are the ones that count.",
-        show_default="beam",
-        show_envvar=True,
-    ),
-    click.option(
-        "--vector-weight",
-        type=float,
-        help="auto, shortlist: order by log P + this * similarity, at most 1000.",
-        show_default="shortlist: 0; auto: the order of the ranking",
-        show_envvar=True,
-    ),
-    click.option(
-        "--shortlist-query",
-        help="auto, shortlist: text that the evidence is asked with.",
-        show_default="the query",
-        show_envvar=True,
-    ),
-    click.option(
-        "--title-weight",
-        type=float,
-        help="How much more an entity counts for a name that is its title than for one that is its alias, "
-        "where several share the name, in [1e-6, 1e6].",
-        show_default="the checkpoint's",
-        show_envvar=True,
-    ),
-    prompt_option(),
-    click.option(
-        "--filter",
-        help="Only entities for which this is true: kind = 'film' and year >= 1990",
-        show_default="all entities",
-        show_envvar=True,
-    ),
-    click.option(
-        "--allow-ids",
-        type=click.Path(),
-        help="File of entity ids, one per line: only these.",
-        show_default="all entities",
-        show_envvar=True,
-    ),
-    click.option(
-        "--deny-ids",
-        type=click.Path(),
-        help="File of entity ids, one per line: none of these.",
-        show_default="none",
-        show_envvar=True,
-    ),
-    click.option(
-        "--explain",
-        is_flag=True,
-        help="Show the tokens the model walked through as well; disc: and its draws. Excludes adaptive "
-        "draws.",
-        **SHOWN,
-    ),
+_FLAGS = request_flags(
+    RetrieveRequest,
+    last=("prompt", "filter", "allow_ids", "deny_ids", "explain"),
+    num_samples=DEFAULT_NUM_SAMPLES,
 )
+_FLAGS.insert(2, click.option("--json", "json", is_flag=True, help="One JSON object per query.", **SHOWN))
 
 
 def question_options(example: str) -> Callable[[_F], _F]:
@@ -234,7 +129,7 @@ def question_options(example: str) -> Callable[[_F], _F]:
     def add(command: _F) -> _F:
         @functools.wraps(command)
         def run(queries: tuple[str, ...], json: bool, **values: Any) -> None:
-            options = {name: values.pop(name) for name in _FIELDS & values.keys()}
+            options = {name: values.pop(name) for name in options_of(RetrieveRequest)}
             if not queries:
                 raise click.UsageError(f"what is the query? {example}")
             try:
@@ -253,9 +148,7 @@ def question_options(example: str) -> Callable[[_F], _F]:
                 raise click.UsageError("query: must not be empty")
             command(question=question, **values)
 
-        with_options: _F = run
-        for option in reversed(_OPTIONS):  # decorators apply from the last to the first
-            with_options = option(with_options)
+        with_options: _F = together(*_FLAGS)(run)
         return with_options
 
     return add

@@ -12,7 +12,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from retrieval.command_options import PROMPT
+from retrieval.request_options import PROMPT
 from service.configuration.kinds import Checkpoint, Kind, Switch, fields_of, kind_of
 from service.configuration.server_config import IndexSpec, ModelSpec, SchemaSpec, ServerConfig
 
@@ -158,7 +158,7 @@ SETTINGS: tuple[Setting, ...] = (
     _of_model("device", "--device", "auto, cpu, cuda, cuda:1, ..."),
     _of_model("dtype", "--dtype", "Number type of the model."),
     _of_model("threads", "--threads", "Torch threads on a CPU.", at="num_threads"),
-    _of_model("prompt", "--prompt", PROMPT["help"], unset=PROMPT["show_default"]),
+    _of_model("prompt", "--prompt", PROMPT.help, unset=PROMPT.unset),
     _of_model(
         "draft",
         "--draft-model",

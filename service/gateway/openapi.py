@@ -3,7 +3,8 @@
     python -m service.gateway.openapi [--proto DIR] [--out FILE]
 
 writes the checked-in document again. Messages become JSON Schemas of what `service.wire.json` reads and
-writes. What fields may hold beyond their types stands here; the server enforces it, and a test compares.
+writes. Ranges of options are those of the library's requests; other limits of fields stand here. The server
+enforces both, and a test compares.
 """
 
 from __future__ import annotations
@@ -18,6 +19,11 @@ from typing import Any
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
+from retrieval.answers.answer_types import AnswerRequest
+from retrieval.filters.restriction import MAX_IDS
+from retrieval.request_options import INT64, options_of
+from retrieval.score_types import MAX_SCORED_TITLES
+from retrieval.types import RetrieveRequest
 from service.gateway.endpoints import ENDPOINTS, NDJSON_TYPE, Endpoint
 from service.pb.descriptors import descriptor_set
 from service.wire.json import INTEGER_RANGES, WIDE_INTEGERS
@@ -278,36 +284,29 @@ def _is_map(field: FieldDescriptor) -> bool:
     return message is not None and bool(message.GetOptions().map_entry)
 
 
-_TEMPERATURE = {"minimum": 0.01, "maximum": 100}
 _NOT_BLANK = {"minLength": 1, "pattern": r"\S"}
-_IDS = {"maxItems": 100_000}
+_IDS = {"maxItems": MAX_IDS}
+
+
+def _ranges(request: Any) -> Iterator[tuple[str, dict[str, float]]]:
+    """Yield the ranges of a request's numbers; one of all 64-bit integers is that of the type."""
+    for option in options_of(request).values():
+        if option.type in (int, float) and option.range != INT64:
+            low, high = option.range
+            yield f"{request.__name__}.{option.wire}", {"minimum": low, "maximum": high}
+
 
 # By message and field: keywords of JSON Schema.
 CONSTRAINTS: Mapping[str, Mapping[str, Any]] = {
+    **dict(_ranges(RetrieveRequest)),
+    **dict(_ranges(AnswerRequest)),
     "RetrieveRequest.query": _NOT_BLANK,
-    "RetrieveRequest.k": {"minimum": 1, "maximum": 1000},
-    "RetrieveRequest.beam_size": {"minimum": 1, "maximum": 1000},
-    "RetrieveRequest.num_draws": {"minimum": 1, "maximum": 256},
-    "RetrieveRequest.num_samples": {"minimum": 1, "maximum": 256},
-    "RetrieveRequest.temperature": _TEMPERATURE,
-    "RetrieveRequest.top_m": {"minimum": 1, "maximum": 2**31 - 1},
-    "RetrieveRequest.min_mass": {"minimum": 0, "maximum": 1},
-    "RetrieveRequest.exact_budget": {"minimum": 0, "maximum": 1_000_000},
-    "RetrieveRequest.length_penalty": {"minimum": -4, "maximum": 4},
     "RetrieveRequest.deny_entity_ids": _IDS,
-    "RetrieveRequest.shortlist_size": {"minimum": 1, "maximum": 2000},
-    "RetrieveRequest.vector_weight": {"minimum": 0, "maximum": 1000},
-    "RetrieveRequest.title_weight": {"minimum": 1e-6, "maximum": 1e6},
     "EntityIds.ids": _IDS,
     "Mention.mention": _NOT_BLANK,
     "AnswerRequest.query": _NOT_BLANK,
-    "AnswerRequest.max_tokens": {"minimum": 1, "maximum": 65_536},
-    "AnswerRequest.beam_size": {"minimum": 1, "maximum": 1000},
-    "AnswerRequest.num_draws": {"minimum": 1, "maximum": 256},
-    "AnswerRequest.temperature": _TEMPERATURE,
-    "AnswerRequest.shortlist": {"minimum": 1, "maximum": 1000},
     "ScoreRequest.query": _NOT_BLANK,
-    "ScoreRequest.titles": {"minItems": 1, "maxItems": 10_000},
+    "ScoreRequest.titles": {"minItems": 1, "maxItems": MAX_SCORED_TITLES},
 }
 
 # Fields that requests cannot do without.

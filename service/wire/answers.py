@@ -10,62 +10,27 @@ from retrieval.types import Entity
 from service.client.reply import AnswerReply
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.serving.served import IndexDescription
+from service.wire.fields import (
+    error_on_wire,
+    fields_from_proto,
+    fields_to_proto,
+    numbers_of,
+    options_from_proto,
+    options_to_proto,
+    words_of,
+)
 from service.wire.replies import (
     index_ref_from_proto,
     index_ref_to_proto,
     kv_from_proto,
     kv_to_proto,
-    optional,
     timings_from_proto,
     timings_to_proto,
     value_from_proto,
     value_to_proto,
 )
 
-# Per field its enum and what each value is called in the library; 0 is the server's default.
-_ENUMS: dict[str, tuple[Any, dict[int, str]]] = {
-    "method": (
-        pb.AnswerMethod,
-        {
-            pb.ANSWER_METHOD_GREEDY: "greedy",
-            pb.ANSWER_METHOD_SAMPLE: "sample",
-            pb.ANSWER_METHOD_BEAM: "beam",
-            pb.ANSWER_METHOD_DISC: "disc",
-        },
-    ),
-    "whitespace": (
-        pb.AnswerWhitespace,
-        {
-            pb.ANSWER_WHITESPACE_SPACED: "spaced",
-            pb.ANSWER_WHITESPACE_COMPACT: "compact",
-            pb.ANSWER_WHITESPACE_FLEXIBLE: "flexible",
-        },
-    ),
-    "property_order": (
-        pb.PropertyOrder,
-        {pb.PROPERTY_ORDER_SCHEMA: "schema", pb.PROPERTY_ORDER_ANY: "any"},
-    ),
-    "formats": (
-        pb.FormatPolicy,
-        {pb.FORMAT_POLICY_ASSERT: "assert", pb.FORMAT_POLICY_ANNOTATE: "annotate"},
-    ),
-    "extra_properties": (
-        pb.ExtraProperties,
-        {pb.EXTRA_PROPERTIES_DECLARED: "declared", pb.EXTRA_PROPERTIES_ALLOWED: "allowed"},
-    ),
-}
-_OPTIONAL_FIELDS = (
-    "max_tokens",
-    "temperature",
-    "seed",
-    "beam_size",
-    "num_draws",
-    "shortlist",
-    "forced_spans",
-)
-# Fields that are called otherwise here than in the library.
-WIRE_FIELDS = {"schema": "schema_json", "prompt": "prompt_template"}
-_COUNTS = ("num_tokens", "num_forced", "num_drafted", "num_accepted", "num_forwards")
+_METHODS = pb.AnswerMethod.DESCRIPTOR
 
 
 def answer_request_from_proto(message: pb.AnswerRequest) -> AnswerRequest:
@@ -74,22 +39,13 @@ def answer_request_from_proto(message: pb.AnswerRequest) -> AnswerRequest:
     Raises:
         InputError: a field is out of range.
     """
-    options: dict[str, Any] = {
-        name: getattr(message, name) for name in _OPTIONAL_FIELDS if message.HasField(name)
-    }
-    for name, (enum, names) in _ENUMS.items():
-        number = getattr(message, name)
-        if number in names:
-            options[name] = names[number]
-        elif number:
-            raise InputError(name, f"must be one of {', '.join(enum.keys())}, got {number}")
+    options = options_from_proto(message, AnswerRequest)
     source = message.WhichOneof("schema")
     try:
         return AnswerRequest(
             query=message.query,
             schema=message.schema_json if source == "schema_json" else None,
             schema_name=message.schema_name if source == "schema_name" else None,
-            prompt=message.prompt_template or None,
             **options,
         )
     except InputError as error:
@@ -98,16 +54,13 @@ def answer_request_from_proto(message: pb.AnswerRequest) -> AnswerRequest:
 
 def wire_error(error: InputError) -> InputError:
     """Return an error about a field under the name the field has here."""
-    return InputError(WIRE_FIELDS.get(error.field, error.field), error.message)
+    if error.field == "schema":
+        return InputError("schema_json", error.message)
+    return error_on_wire(error, AnswerRequest)
 
 
 def answer_request_to_proto(request: AnswerRequest, index: str = "") -> pb.AnswerRequest:
     """Return the wire's form of a request."""
-    options = {name: getattr(request, name) for name in _OPTIONAL_FIELDS}
-    enums: dict[str, Any] = {
-        name: next(number for number, text in names.items() if text == getattr(request, name))
-        for name, (_, names) in _ENUMS.items()
-    }
     named = request.schema_name is not None
     source: dict[str, Any] = (
         {"schema_name": request.schema_name} if named else {"schema_json": request.schema}
@@ -115,10 +68,8 @@ def answer_request_to_proto(request: AnswerRequest, index: str = "") -> pb.Answe
     return pb.AnswerRequest(
         index=index,
         query=request.query,
-        prompt_template=request.prompt or "",
         **source,
-        **enums,
-        **{name: value for name, value in options.items() if value is not None},
+        **options_to_proto(request, pb.AnswerRequest),
     )
 
 
@@ -126,22 +77,14 @@ def answer_to_proto(
     result: AnswerResult, index: IndexDescription, queue_ms: float, total_ms: float
 ) -> pb.AnswerResponse:
     """Return the wire's form of an answer."""
-    methods = _ENUMS["method"][1]
-    counts: dict[str, Any] = {name: getattr(result, name) for name in _COUNTS}
-    counts["method"] = next(number for number, name in methods.items() if name == result.method)
     return pb.AnswerResponse(
+        **fields_to_proto(result, pb.AnswerResponse),
         json=result.text,
+        method=numbers_of(_METHODS)[result.method],
         entities=[_answer_entity_to_proto(entity) for entity in result.entities],
-        logprob=result.logprob,
-        seed=result.seed,
-        schema_digest=result.schema_digest,
-        compile_ms=result.compile_ms,
-        mass=result.mass,
-        mass_stderr=result.mass_stderr,
         timings=timings_to_proto(result.timings, queue_ms, total_ms),
         index=index_ref_to_proto(index),
         kv_usage=kv_to_proto(result.kv),
-        **counts,
     )
 
 
@@ -149,52 +92,38 @@ def answer_from_proto(query: str, message: pb.AnswerResponse) -> AnswerReply:
     """Return the library's form of an answer to `query`."""
     timings = message.timings
     result = AnswerResult(
+        **fields_from_proto(message, AnswerResult),
         query=query,
-        method=_ENUMS["method"][1].get(message.method, "greedy"),
+        method=words_of(_METHODS).get(message.method, "greedy"),
         text=message.json,
         entities=tuple(_answer_entity_from_proto(entity) for entity in message.entities),
-        logprob=message.logprob,
-        seed=optional(message, "seed"),
-        schema_digest=message.schema_digest,
-        compile_ms=message.compile_ms,
-        mass=optional(message, "mass"),
-        mass_stderr=optional(message, "mass_stderr"),
         timings=timings_from_proto(timings),
         kv=kv_from_proto(message.kv_usage),
-        **{name: getattr(message, name) for name in _COUNTS},
     )
     return AnswerReply(result, timings.queue_ms, timings.total_ms, index_ref_from_proto(message.index))
 
 
 def _answer_entity_to_proto(found: AnswerEntity) -> pb.AnswerEntity:
     return pb.AnswerEntity(
-        pointer=found.pointer,
-        index=found.index,
-        title=found.title,
+        **fields_to_proto(found, pb.AnswerEntity),
         entities=[
             pb.Entity(
-                entity_id=entity.entity_id,
-                title=entity.title,
+                **fields_to_proto(entity, pb.Entity),
                 metadata={name: value_to_proto(value) for name, value in entity.metadata.items()},
             )
             for entity in found.entities
         ],
-        shares=found.shares,
     )
 
 
 def _answer_entity_from_proto(message: pb.AnswerEntity) -> AnswerEntity:
     return AnswerEntity(
-        pointer=message.pointer,
-        index=message.index,
-        title=message.title,
+        **fields_from_proto(message, AnswerEntity),
         entities=tuple(
             Entity(
-                entity_id=entity.entity_id,
-                title=entity.title,
+                **fields_from_proto(entity, Entity),
                 metadata={name: value_from_proto(value) for name, value in sorted(entity.metadata.items())},
             )
             for entity in message.entities
         ),
-        shares=tuple(message.shares),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from retrieval.errors import GenretError
@@ -9,21 +11,15 @@ from service.client.reply import EvidenceInfo, IndexInfo, RankingInfo, ReloadRep
 from service.pb.genret.v1 import index_service_pb2 as pb
 from service.serving.served import IndexDescription, RankingDescription, VectorsDescription
 from service.status import failure_of
+from service.wire.fields import fields_from_proto, fields_to_proto
 
 
 def index_to_proto(index: IndexDescription, is_default: bool) -> pb.Index:
     """Return the wire's form of an index description."""
     message = pb.Index(
-        name=index.name,
-        version=index.version,
-        digest=index.digest,
-        num_rows=index.num_rows,
-        num_entities=index.num_entities,
-        model=index.model,
-        device=index.device,
+        **fields_to_proto(index, pb.Index),
         is_default=is_default,
         columns=[pb.Column(name=name, type=kind) for name, kind in index.columns],
-        max_title_tokens=index.max_title_tokens,
         evidence=[
             pb.Evidence(kind=one.kind, count=one.count, bytes=one.bytes, problem=_words(one.problem))
             for one in index.evidence
@@ -41,72 +37,32 @@ def index_from_proto(message: pb.Index) -> IndexInfo:
     at = message.loaded_at
     loaded_at = at.seconds + at.nanos / 1e9 if message.HasField("loaded_at") else None
     return IndexInfo(
-        name=message.name,
-        version=message.version,
-        digest=message.digest,
-        num_rows=message.num_rows,
-        num_entities=message.num_entities,
-        model=message.model,
-        device=message.device,
-        is_default=message.is_default,
+        **fields_from_proto(message, IndexInfo),
         loaded_at=loaded_at,
         columns=tuple((column.name, column.type) for column in message.columns),
-        max_title_tokens=message.max_title_tokens,
-        vectors=_vectors_from_proto(message.vectors) if message.HasField("vectors") else None,
-        evidence=tuple(EvidenceInfo(one.kind, one.count, one.bytes, one.problem) for one in message.evidence),
-        ranking=_ranking_from_proto(message.ranking) if message.HasField("ranking") else None,
+        vectors=VectorsInfo(**fields_from_proto(message.vectors, VectorsInfo))
+        if message.HasField("vectors")
+        else None,
+        evidence=tuple(EvidenceInfo(**fields_from_proto(one, EvidenceInfo)) for one in message.evidence),
+        ranking=RankingInfo(**fields_from_proto(message.ranking, RankingInfo))
+        if message.HasField("ranking")
+        else None,
     )
 
 
 def _vectors_to_proto(vectors: VectorsDescription) -> pb.Vectors:
-    return pb.Vectors(
-        method=vectors.method,
-        kind=vectors.kind,
-        dimensions=vectors.dimensions,
-        count=vectors.count,
-        bytes=vectors.bytes,
-        recall=vectors.recall,
-        usable=vectors.problem is None,
-        problem=_words(vectors.problem),
-    )
+    plain = fields_to_proto(replace(vectors, problem=None), pb.Vectors)
+    return pb.Vectors(**plain, usable=vectors.problem is None, problem=_words(vectors.problem))
 
 
 def _ranking_to_proto(ranking: RankingDescription) -> pb.Ranking:
-    return pb.Ranking(
-        fitted=ranking.fitted,
-        fitted_with_model=ranking.fitted_with_model,
-        queries=ranking.queries,
-        num_queries=ranking.num_queries,
-        problem=_words(ranking.problem),
-    )
-
-
-def _ranking_from_proto(message: pb.Ranking) -> RankingInfo:
-    return RankingInfo(
-        fitted=message.fitted,
-        fitted_with_model=message.fitted_with_model,
-        queries=message.queries,
-        num_queries=message.num_queries,
-        problem=message.problem,
-    )
+    plain = fields_to_proto(replace(ranking, problem=None), pb.Ranking)
+    return pb.Ranking(**plain, problem=_words(ranking.problem))
 
 
 def _words(problem: GenretError | None) -> str:
     """Return a problem as answers say it: the error's own words may name a path of the server."""
     return "" if problem is None else failure_of(problem, "").message
-
-
-def _vectors_from_proto(message: pb.Vectors) -> VectorsInfo:
-    return VectorsInfo(
-        method=message.method,
-        kind=message.kind,
-        dimensions=message.dimensions,
-        count=message.count,
-        bytes=message.bytes,
-        recall=message.recall if message.HasField("recall") else None,
-        usable=message.usable,
-        problem=message.problem,
-    )
 
 
 def indexes_from_proto(message: pb.ListIndexesResponse) -> list[IndexInfo]:
@@ -116,13 +72,7 @@ def indexes_from_proto(message: pb.ListIndexesResponse) -> list[IndexInfo]:
 
 def reload_from_proto(message: pb.ReloadIndexResponse) -> ReloadReply:
     """Return the client's form of what became of a reload."""
-    return ReloadReply(
-        index=index_from_proto(message.index),
-        previous_version=message.previous_version,
-        reloaded=message.reloaded,
-        open_ms=message.open_ms,
-        warm_up_ms=message.warm_up_ms,
-    )
+    return ReloadReply(**fields_from_proto(message, ReloadReply), index=index_from_proto(message.index))
 
 
 def list_indexes_to_proto() -> pb.ListIndexesRequest:

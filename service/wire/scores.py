@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from retrieval.errors import InputError
 from retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
@@ -10,18 +11,16 @@ from retrieval.types import Mention, RetrieveRequest
 from service.client.reply import ScoreReply
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.serving.served import IndexDescription
+from service.wire.fields import error_on_wire, fields_from_proto, fields_to_proto
 from service.wire.replies import (
     index_ref_from_proto,
     index_ref_to_proto,
     kv_from_proto,
     kv_to_proto,
-    optional,
     timings_from_proto,
     timings_to_proto,
 )
 
-# Fields that are called otherwise here than in the library.
-_WIRE_FIELDS = {"prompt": "prompt_template"}
 _PLACEHOLDER = RetrieveRequest("-")
 
 
@@ -55,7 +54,7 @@ def score_error(error: InputError, is_mention: bool) -> InputError:
     """Return what is wrong with a request under the names that the fields have here."""
     if is_mention and error.field == "query":
         return InputError("mention", error.message)
-    return InputError(_WIRE_FIELDS.get(error.field, error.field), error.message)
+    return error_on_wire(error, ScoreRequest)
 
 
 def score_request_to_proto(
@@ -82,15 +81,7 @@ def score_reply_to_proto(
     """Return the wire's form of scores."""
     return pb.ScoreResponse(
         scores=[
-            pb.TitleScore(
-                title=score.title,
-                logprob=score.logprob,
-                probability=None if score.logprob is None else score.probability,
-                num_tokens=score.num_tokens,
-                entity_ids=score.entity_ids,
-                entity_shares=score.entity_shares,
-            )
-            for score in result.scores
+            pb.TitleScore(**fields_to_proto(_without_share(score), pb.TitleScore)) for score in result.scores
         ],
         num_nodes=result.num_nodes,
         timings=timings_to_proto(result.timings, queue_ms, total_ms),
@@ -99,20 +90,18 @@ def score_reply_to_proto(
     )
 
 
+def _without_share(score: TitleScore) -> TitleScore:
+    """Return a score as it is sent: a title without a log-probability has no share either."""
+    return replace(score, probability=None) if score.logprob is None else score
+
+
 def score_reply_from_proto(query: str, message: pb.ScoreResponse) -> ScoreReply:
     """Return the library's form of scores of titles for `query`."""
     timings = message.timings
     result = ScoreResult(
         query=query,
         scores=tuple(
-            TitleScore(
-                title=score.title,
-                logprob=optional(score, "logprob"),
-                probability=score.probability,
-                num_tokens=score.num_tokens,
-                entity_ids=tuple(score.entity_ids),
-                entity_shares=tuple(score.entity_shares),
-            )
+            TitleScore(**{**fields_from_proto(score, TitleScore), "probability": score.probability})
             for score in message.scores
         ),
         num_nodes=message.num_nodes,
