@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from retrieval.request_options import PROMPT, Option, options_of
+from retrieval.request_options import PROMPT, RequestOption, options_of
 
 # Every option shows its default and the environment variable that sets it.
 SHOWN: dict[str, Any] = {"show_default": True, "show_envvar": True}
@@ -41,7 +41,7 @@ def together(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
     return add
 
 
-def flag_settings(option: Option) -> dict[str, Any]:
+def flag_settings(option: RequestOption) -> dict[str, Any]:
     """Return the settings of `click.option` for an option of a request."""
     settings = {**SHOWN, "help": option.help, "default": option.default, "show_default": option.unset or True}
     if option.type is bool:
@@ -67,7 +67,7 @@ def request_flags(request: Any, last: tuple[str, ...] = (), **defaults: Any) -> 
     return found
 
 
-def flag_names(option: Option) -> tuple[str, ...]:
+def flag_names(option: RequestOption) -> tuple[str, ...]:
     """Return how an option of a request is spelled on the command line."""
     flag = option.name.replace("_", "-")
     if len(flag) == 1:

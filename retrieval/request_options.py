@@ -21,7 +21,7 @@ INT64 = (-(2**63), 2**63 - 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class RequestOption:
     """One option of a request.
 
     Attributes:
@@ -84,8 +84,8 @@ class Option:
 
 
 def option(default: Any, help: str, range: tuple[float, float] = INT64, **more: Any) -> Any:
-    """Return a field of a dataclass that is an option of a request; the arguments are those of `Option`."""
-    return field(default=default, metadata={"option": Option(default, help, range, **more)})
+    """Return a field of a dataclass that is an option of a request; arguments as of `RequestOption`."""
+    return field(default=default, metadata={"option": RequestOption(default, help, range, **more)})
 
 
 def prompt_name() -> Any:
@@ -93,7 +93,7 @@ def prompt_name() -> Any:
     return field(default=None, metadata={"option": PROMPT})
 
 
-PROMPT = Option(
+PROMPT = RequestOption(
     None,
     "Name of the prompt template; an unknown one lists those there are.",
     unset="the checkpoint's",
@@ -103,13 +103,13 @@ PROMPT = Option(
 
 
 @cache
-def options_of(request: Any) -> Mapping[str, Option]:
+def options_of(request: Any) -> Mapping[str, RequestOption]:
     """Return the options that a dataclass of requests declares, by name, in the order of its fields."""
     hints = get_type_hints(request)
     found = {}
     for one in fields(request):
         if "option" in one.metadata:
-            declared: Option = one.metadata["option"]
+            declared: RequestOption = one.metadata["option"]
             kinds = [kind for kind in get_args(hints[one.name]) if kind is not type(None)]
             is_optional = type(None) in get_args(hints[one.name])
             kind = kinds[0] if is_optional else hints[one.name]

@@ -15,7 +15,7 @@ from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from retrieval.errors import InputError
-from retrieval.request_options import Option, options_of
+from retrieval.request_options import RequestOption, options_of
 
 
 def fields_to_proto(value: Any, message: Any) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def numbers_of(enum: EnumDescriptor) -> Mapping[str, Any]:
     return {word: number for number, word in words_of(enum).items()}
 
 
-def _word(option: Option, field: FieldDescriptor, number: int) -> str:
+def _word(option: RequestOption, field: FieldDescriptor, number: int) -> str:
     """Return the library's word for a value of an enum."""
     words, names = words_of(field.enum_type), field.enum_type.values_by_number
     if (word := words.get(number, "")) in option.choices:
@@ -116,7 +116,7 @@ def _word(option: Option, field: FieldDescriptor, number: int) -> str:
 
 
 @cache
-def _option_fields(message: Any, request: Any) -> tuple[tuple[Option, FieldDescriptor, str], ...]:
+def _option_fields(message: Any, request: Any) -> tuple[tuple[RequestOption, FieldDescriptor, str], ...]:
     """Return every option with its field, and the name of the list inside the field, if it is a message."""
     found = []
     for option in options_of(request).values():

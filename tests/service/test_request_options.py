@@ -12,7 +12,7 @@ import pytest
 from retrieval.answers.answer_types import AnswerOptions, AnswerRequest
 from retrieval.linking.link_command import link_command
 from retrieval.linking.link_options import LinkOptions
-from retrieval.request_options import INT64, Option, options_of
+from retrieval.request_options import INT64, RequestOption, options_of
 from retrieval.score_types import ScoreRequest
 from retrieval.types import RequestOptions, RetrieveRequest
 from service.commands.answer import answer_command
@@ -38,7 +38,7 @@ DECLARED = [
 
 
 @pytest.mark.parametrize(("request_type", "option"), DECLARED)
-def test_an_option_is_wherever_requests_are(request_type: type, option: Option) -> None:
+def test_an_option_is_wherever_requests_are(request_type: type, option: RequestOption) -> None:
     message = getattr(pb, request_type.__name__).DESCRIPTOR
     name, _, inner = option.wire.partition(".")
     field = message.fields_by_name[name]
@@ -56,7 +56,7 @@ def test_an_option_is_wherever_requests_are(request_type: type, option: Option) 
 
 
 @pytest.mark.parametrize("option", options_of(RetrieveRequest).values(), ids=lambda option: option.name)
-def test_the_explorer_has_the_ranges_of_its_fields(option: Option) -> None:
+def test_the_explorer_has_the_ranges_of_its_fields(option: RequestOption) -> None:
     if found := re.search(rf'<input id="{option.wire}"[^>]* min="([^"]+)" max="([^"]+)"', FORM):
         assert tuple(map(float, found.groups())) == option.range
 
