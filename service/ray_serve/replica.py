@@ -1,7 +1,7 @@
 """Runs one replica: a server without listeners, whose methods Ray Serve calls. Imported where replicas run.
 
 A call that came through Ray Serve's proxy goes from the name of its method through the same interceptors as
-on a gRPC server, and looks to them and to the servicers like any other.
+on a gRPC server, and looks to them and to the methods like any other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from service.pb.genret.v1 import index_service_pb2 as index_pb
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.ray_serve.deployment import REFUSAL
 from service.ray_serve.proxied_services import MethodRegistry
-from service.serving.executor import keep_freed_memory
+from service.serving.batching import keep_freed_memory
 from service.serving.models import IndexOpener
 from service.serving.readiness import State
 from service.serving.server import SWITCH_INTERVAL_S, Server

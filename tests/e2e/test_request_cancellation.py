@@ -138,7 +138,7 @@ class Api:
     async def _over_http(self, method: str, message: Message, deadline_s: float | None) -> str:
         (endpoint,) = (e for e in ENDPOINTS if e.method == method)
         content = json_format.MessageToJson(message, preserving_proto_field_name=True, indent=None)
-        headers = {"content-type": NDJSON_TYPE if endpoint.is_stream else "application/json"}
+        headers = {"content-type": NDJSON_TYPE if endpoint.row.is_stream else "application/json"}
         if deadline_s is not None:
             headers["x-request-timeout-seconds"] = str(deadline_s)
         response = await self.http.post(endpoint.path, content=content, headers=headers)
@@ -212,7 +212,7 @@ async def leave_the_queue(
     # All of it while the device is still at the other one.
     await until(lambda: not lane.batcher.num_waiting)
     await until(lambda: (lane.admission.num_requests, api.users(), api.running_calls()) == (1, 1, 1))
-    assert lane.patience._requests == 0
+    assert lane.fair_queue._requests == 0
     api.model.release()
     assert (await ahead).candidates
     await api.check_free()
@@ -231,7 +231,7 @@ async def leave_the_model(
     await until(lambda: not api.running_calls() and not api.users())
     lane = api.running.server.lanes.of("cpu")
     assert lane.admission.num_requests == FORMS[form][2]
-    assert lane.patience._requests == 0
+    assert lane.fair_queue._requests == 0
     api.model.release()
     await until(lambda: not api.held())
     assert api.model.passes == at + 1

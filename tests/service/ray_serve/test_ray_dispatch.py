@@ -174,7 +174,7 @@ async def test_a_stream_that_is_left_early_leaves_nothing_behind() -> None:
         stream = dispatcher(s).stream(STREAM, sent("a", "b", "c"), RayContext())
         await anext(stream)
         await stream.aclose()  # type: ignore[attr-defined]
-        assert len(s.server.streams) == 0
+        assert len(s.server.methods.streams) == 0
 
 
 @asynchronous
