@@ -158,7 +158,6 @@ class ObservationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc] 
         self, handler: grpc.RpcMethodHandler, scope: CallScope, full_method: str, headers: dict[str, str]
     ) -> grpc.RpcMethodHandler:
         kind = _kind(handler)
-        run = _answer_once if kind.endswith("_unary") else _answer_many
         behaviour = getattr(handler, kind)
         streams = kind.startswith("stream_")
 
@@ -167,7 +166,7 @@ class ObservationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc] 
             with self._observer.observe(scope, full_method, headers, "grpc") as call:
                 if self._observer.wants_queries:
                     request = _noting(request, call) if streams else _noted(request, call)
-                return await _ended(run(behaviour, request, context, call), context, call)
+                return await _ended(_answered(behaviour, request, context), context, call)
 
         return handler._replace(**{kind: observed})
 
@@ -197,20 +196,15 @@ def _kind(handler: grpc.RpcMethodHandler) -> str:
     return f"{sides[bool(handler.request_streaming)]}_{sides[bool(handler.response_streaming)]}"
 
 
-async def _answer_once(behaviour: Behaviour, request: Any, context: Any, call: ObservedCall) -> Any:
-    response = await behaviour(request, context)
-    call.note_index(*index_of(response))
-    return response
-
-
-async def _answer_many(behaviour: Behaviour, request: Any, context: Any, call: ObservedCall) -> None:
-    responses = behaviour(request, context)
-    if not hasattr(responses, "__aiter__"):
-        await responses
-        return
-    async with aclosing(responses):
-        async for response in responses:
+async def _answered(behaviour: Behaviour, request: Any, context: Any) -> Any:
+    """Run the behaviour of a method of any kind: return its reply, or write its replies as they come."""
+    answering = behaviour(request, context)
+    if not hasattr(answering, "__aiter__"):
+        return await answering
+    async with aclosing(answering):
+        async for response in answering:
             await context.write(response)
+    return None
 
 
 async def _ended(running: Awaitable[Any], context: Any, call: ObservedCall) -> Any:
@@ -229,6 +223,7 @@ async def _ended(running: Awaitable[Any], context: Any, call: ObservedCall) -> A
         call.code = grpc.StatusCode.INTERNAL.name
         await refuse(context, error, call.scope.request_id)
     call.code = _code_name(context)
+    call.note_index(*index_of(response))
     return response
 
 
@@ -358,11 +353,7 @@ def _refusing_malformed(behaviour: Behaviour, streams: bool) -> Behaviour:
                 request = _checked(request)
             elif isinstance(request, _Malformed):
                 raise _error(request)
-            answering = behaviour(request, context)
-            if not hasattr(answering, "__aiter__"):
-                return await answering
-            async for response in answering:
-                await context.write(response)
+            return await _answered(behaviour, request, context)
         except MalformedMessageError as error:  # unless the method refuses it itself
             await refuse(context, error, call_of(context, max_seconds=0.0).request_id)
 
