@@ -31,6 +31,7 @@ import grpc
 import torch
 from harness.report import announce, command_line, environment, write_json
 
+import service
 from index_builder.build import build_index
 from index_builder.build_options import BuildOptions
 from retrieval.prompts import CheckpointConfig
@@ -42,8 +43,8 @@ from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
 from service.serving.models import IndexOpener
 from service.serving.server import Server
 
-_ROOT = Path(__file__).resolve().parents[1]
-_MODEL = _ROOT / "data/small-model"
+_ROOT = Path(service.__file__).resolve().parents[1]  # of the code that runs
+_MODEL = Path(__file__).resolve().parents[1] / "data/small-model"
 _PACKAGES = ("decoding", "index_builder", "retrieval", "service")
 _QUERY = "a large cat with stripes"
 _TITLES = "Amazon\nNile\nTiger\n"

@@ -212,8 +212,10 @@ class Methods:
     async def batch_retrieve(self, message: pb.BatchRetrieveRequest, call: Call) -> pb.BatchRetrieveResponse:
         """Answer several queries, each with its own status; they wait where their queue is full."""
         self._check_items("requests", len(message.requests))
-        asked = (self.single(item, call, RETRIEVE, WhenFull.WAIT) for item in message.requests)
-        results = (_outcome(pb.BatchRetrieveResult(), answering, call) for answering in asked)
+        results = (
+            _outcome(pb.BatchRetrieveResult(), call, self.single, item, call, RETRIEVE, WhenFull.WAIT)
+            for item in message.requests
+        )
         return pb.BatchRetrieveResponse(results=await asyncio.gather(*results))
 
     async def retrieve_stream(
@@ -232,8 +234,10 @@ class Methods:
         self._check_items("mentions", len(message.mentions))
         options = link_options_from_proto(message)
         with self._indexes.use(message.index) as served:
-            asked = (self._mention(served, mention, options, call) for mention in message.mentions)
-            results = (_outcome(pb.LinkResult(), answering, call) for answering in asked)
+            results = (
+                _outcome(pb.LinkResult(), call, self._mention, served, mention, options, call)
+                for mention in message.mentions
+            )
             return pb.LinkResponse(results=await asyncio.gather(*results))
 
     async def _mention(
@@ -348,10 +352,10 @@ async def _work(served: ServedIndex, request: RetrieveRequest | ScoreRequest) ->
     return estimate_tokens(request, count() if inline else await asyncio.to_thread(count), scored_forms)
 
 
-async def _outcome(result: M, answering: Awaitable[Any], call: Call) -> M:
-    """Put the reply into the message `result`, or the status of the error that there is instead."""
+async def _outcome(result: M, call: Call, ask: Callable[..., Awaitable[Any]], *arguments: Any) -> M:
+    """Put the reply of `ask` into the message `result`, or the status of the error that there is instead."""
     try:
-        result.response.CopyFrom(await answering)
+        result.response.CopyFrom(await ask(*arguments))
     except Exception as error:
         result.error.CopyFrom(failure_status(error, call.request_id))
     return result
@@ -477,7 +481,7 @@ class _Stream:
 
     async def _answer(self, message: pb.RetrieveStreamRequest) -> None:
         call = replace(self._call, arrived=time.monotonic())
-        answer = await _outcome(pb.RetrieveStreamResponse(id=message.id), self._checked(message, call), call)
+        answer = await _outcome(pb.RetrieveStreamResponse(id=message.id), call, self._checked, message, call)
         self._room.answered(answer.ByteSize())
         self._answers.put_nowait(answer)
 
