@@ -1,9 +1,10 @@
-"""Implements the methods of `genret.v1`, whatever carries them: messages in, messages out, errors raised.
+"""The methods of `genret.v1`, whatever carries them: a message and a `Call` in, a message out, errors raised.
 
-A method converts the message, admits the work, waits for the device's batch and converts the result back. A
-mention in context becomes a query of its own; a stream holds a bounded number of queries and a bounded
-number of bytes of answers that nobody has taken yet. `failure_status` turns an error into the wire's
-status: a bug is logged, and only its request id is told.
+`METHODS` is the table that both faces carry, gRPC and HTTP. A query takes one way, from top to bottom of
+`Methods`: `call` asks whether the server takes requests, `single` takes the index out of the table and
+converts the message, `_ask` measures the work, waits for admission and for the device's batch, and converts
+the result back. A batch, the mentions of a text and a stream send each of their queries that way.
+`failure_status` turns an error into the wire's status: a bug is logged, and only its request id is told.
 """
 
 from __future__ import annotations
@@ -12,11 +13,16 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import partial
+from typing import Any, TypeVar
 
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import Message
 from grpc import StatusCode
 
+from decoding.errors import PromptTooLongError
 from retrieval.answers.answer_types import AnswerRequest, AnswerResult
 from retrieval.errors import InputError
 from retrieval.score_types import ScoreRequest, ScoreResult
@@ -27,11 +33,10 @@ from service.errors import NotReadyError, OverloadedError
 from service.pb.genret.v1 import index_service_pb2 as index_pb
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.serving.admission import estimate_tokens
-from service.serving.batching import Answer, Lane, Lanes
-from service.serving.executor import DeviceExecutor, contained
+from service.serving.batching import DeviceExecutor, Lanes, contained
 from service.serving.readiness import Quiet, Readiness
 from service.serving.reload import Reloader
-from service.serving.served import IndexDescription, IndexTable, ServedIndex
+from service.serving.served import BatchCall, IndexDescription, IndexTable, ServedIndex, ServedRetriever
 from service.status import Failure, failure_of
 from service.wire.answers import answer_request_from_proto, answer_to_proto, wire_error
 from service.wire.indexes import index_to_proto
@@ -47,19 +52,76 @@ from service.wire.requests import (
 from service.wire.rpc_status import WireStatus, failure_to_proto
 from service.wire.scores import score_error, score_reply_to_proto, score_request_from_proto
 
-# One that is known takes microseconds, a new one seconds at worst.
+M = TypeVar("M", bound=Message)
+# Above this a query is tokenised off the event loop: 1 MB takes a second, 2,000 characters well under 1 ms.
+_INLINE_QUERY_CHARS = 2000
+# A schema that is known takes microseconds, a new one seconds at worst.
 _MAX_COMPILING = 256
 
 
-class RetrievalMethods:
-    """What gRPC and HTTP serve alike. Every method raises what `service.status.TABLE` has rows for.
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One kind of question to a model, as `Methods._ask` converts it, has it answered, and converts back.
+
+    Attributes:
+        read: Converts a message into the library's request, for the index that answers; raises InputError.
+        batch_call: Names the call of the retriever that answers a batch of such requests.
+        result: Type of the library's result.
+        write: Converts a result into the reply, with the index, the wait and the whole time, milliseconds.
+        error: Renames the field of a library's InputError as the message calls it.
+        compiles: Whether the schema of a request is compiled first.
+    """
+
+    read: Callable[[Any, ServedIndex], Any]
+    batch_call: Callable[[ServedRetriever], BatchCall]
+    result: type[Any]
+    write: Callable[[Any, IndexDescription, float, float], Message]
+    error: Callable[[InputError, Any], InputError]
+    compiles: bool = False
+
+
+RETRIEVE = Query(
+    read=lambda message, served: request_from_proto(message),
+    batch_call=lambda retriever: retriever.retrieve_batch,
+    result=RetrievalResult,
+    write=reply_to_proto,
+    error=lambda error, message: request_error(error),
+)
+SCORE = Query(
+    read=lambda message, served: score_request_from_proto(message, served.retriever.mention_request),
+    batch_call=lambda retriever: retriever.score_batch,
+    result=ScoreResult,
+    write=score_reply_to_proto,
+    error=lambda error, message: score_error(error, message.HasField("mention")),
+)
+ANSWER = Query(
+    read=lambda message, served: answer_request_from_proto(message),
+    batch_call=lambda retriever: retriever.answer_batch,
+    result=AnswerResult,
+    write=answer_to_proto,
+    error=lambda error, message: wire_error(error),
+    compiles=True,
+)
+
+
+class WhenFull(Enum):
+    """What becomes of a query that finds the queue of its device full."""
+
+    REFUSE = "refused at once"
+    WAIT = "waits for room, unless too much waits already"
+    WAIT_UNBOUNDED = "waits for room: whoever sent it reads no further meanwhile"
+
+
+class Methods:
+    """Runs the methods of the API. Every one raises what `service.status.TABLE` has rows for.
 
     Args:
-        indexes: What is served.
+        indexes: The indexes that are served.
         lanes: The devices' queues.
-        readiness: Whether requests are taken.
+        readiness: Says whether requests are taken.
+        reloader: Serves new versions.
         config: Limits.
-        compiler: Where schemas are compiled, one at a time: off the event loop and off the device.
+        compiler: Thread on which schemas are compiled, one at a time: off the event loop and the device.
 
     Attributes:
         streams: The streams that are open.
@@ -70,237 +132,233 @@ class RetrievalMethods:
         indexes: IndexTable,
         lanes: Lanes,
         readiness: Readiness,
+        reloader: Reloader,
         config: ServerConfig,
         compiler: DeviceExecutor,
     ) -> None:
         self._indexes = indexes
         self._lanes = lanes
+        self._readiness = readiness
+        self._reloader = reloader
+        self._config = config
         self._compiler = compiler
         self._num_compiling = 0
-        self._readiness = readiness
-        self._config = config
-        self._queries = Queries(indexes, lanes, config.max_request_seconds)
-        self._linker = Linker(indexes, self._queries)
-        self.streams = Streams(self._queries.answer_patiently)
+        self.streams = Streams(partial(self.single, query=RETRIEVE, when_full=WhenFull.WAIT_UNBOUNDED))
 
-    async def retrieve(self, request: pb.RetrieveRequest, call: Call) -> pb.RetrieveResponse:
-        """Answer one query."""
+    async def call(self, method: Method, request: Any, call: Call, *write: Write) -> Any:
+        """Run a method of the table.
+
+        Args:
+            method: The method.
+            request: Its message; of a stream, its messages as they come.
+            call: The call that it serves.
+            write: Of a stream, sends an answer, and returns when there is room for the next one.
+
+        Returns:
+            The reply; None of a stream.
+        """
         self._readiness.check()
-        return await self._queries.answer(request, call)
+        return await method.run(self, request, call, *write)
 
-    async def batch_retrieve(self, request: pb.BatchRetrieveRequest, call: Call) -> pb.BatchRetrieveResponse:
-        """Answer several queries, each with its own status."""
-        self._readiness.check()
-        self._check_items("requests", len(request.requests))
-        results = await asyncio.gather(*(self._item(item, call) for item in request.requests))
-        return pb.BatchRetrieveResponse(results=results)
-
-    async def retrieve_stream(
-        self, requests: AsyncIterator[pb.RetrieveStreamRequest], call: Call, write: Write
-    ) -> None:
-        """Answer queries as they come; see `Streams.serve`."""
-        self._readiness.check()
-        await self.streams.serve(requests, call, write)
-
-    async def link(self, request: pb.LinkRequest, call: Call) -> pb.LinkResponse:
-        """Link several mentions, each with its own status."""
-        self._readiness.check()
-        self._check_items("mentions", len(request.mentions))
-        return await self._linker.link(request, call)
-
-    async def answer(self, request: pb.AnswerRequest, call: Call) -> pb.AnswerResponse:
-        """Answer one query with JSON."""
-        self._readiness.check()
-        try:
-            return await self._answer(request, call)
-        except InputError as error:
-            raise wire_error(error) from None
-
-    async def score(self, request: pb.ScoreRequest, call: Call) -> pb.ScoreResponse:
-        """Score given titles for one query."""
-        self._readiness.check()
-        return await self._queries.score(request, call)
-
-    async def _item(self, request: pb.RetrieveRequest, call: Call) -> pb.BatchRetrieveResult:
-        try:
-            return pb.BatchRetrieveResult(response=await self._queries.answer_item(request, call))
-        except Exception as error:
-            return pb.BatchRetrieveResult(error=failure_status(error, call.request_id))
-
-    def _check_items(self, field: str, number: int) -> None:
-        if number > self._config.max_batch_items:
-            raise InputError(field, f"at most {self._config.max_batch_items}, got {number}")
-
-    async def _answer(self, message: pb.AnswerRequest, call: Call) -> pb.AnswerResponse:
+    async def single(
+        self, message: Any, call: Call, query: Query, when_full: WhenFull = WhenFull.REFUSE
+    ) -> Any:
+        """Convert a message, and ask the index that it names, whose version stays open meanwhile."""
         with self._indexes.use(message.index) as served:
-            request = answer_request_from_proto(message)
-            token = call.cancel_token()
-            tokens = estimate_tokens(request, await self._prepare(served, request))
-            batcher = self._lanes.of(served.description.device).batcher
-            answer = await batcher.submit(served.retriever, request, tokens, token)
-            result = expected(AnswerResult, answer.result)
-            return answer_to_proto(result, served.description, answer.queue_ms, call.elapsed_ms())
+            return await self._ask(query, served, query.read(message, served), message, call, when_full)
 
-    async def _prepare(self, served: ServedIndex, request: AnswerRequest) -> int:
-        """Compile the schema where it is new, and return the length of the prompt."""
+    async def _ask(
+        self, query: Query, served: ServedIndex, request: Any, message: Any, call: Call, when_full: WhenFull
+    ) -> Any:
+        """Measure a request, admit it, wait for its batch, and convert the result back."""
+        lane = self._lanes.of(served.description.device)
+        batch_call = query.batch_call(served.retriever)
+        try:
+            if query.compiles:
+                tokens = await self._compiled_work(served, request)
+            else:
+                tokens = await _work(served, request)
+            if when_full is WhenFull.REFUSE:
+                answer = await lane.batcher.submit(batch_call, request, tokens, call.cancel_token())
+            else:
+                share = lane.admission.share(request, tokens)
+                bounded = when_full is WhenFull.WAIT
+                async with lane.fair_queue.room(share, call.deadline, bounded):
+                    # The caller decides how long to wait for room; from here on it is a request like others.
+                    limit = time.monotonic() + self._config.max_request_seconds
+                    token = replace(call, deadline=min(call.deadline, limit)).cancel_token()
+                    answer = await lane.batcher.submit(batch_call, request, tokens, token, share)
+        except InputError as error:
+            raise query.error(error, message) from None
+        if not isinstance(answer.result, query.result):
+            raise TypeError(
+                f"the retriever gave a {type(answer.result).__name__} for a {query.result.__name__}"
+            )
+        return query.write(answer.result, served.description, answer.queue_ms, call.elapsed_ms())
+
+    async def _compiled_work(self, served: ServedIndex, request: AnswerRequest) -> int:
+        """Compile the schema of a request where it is new, and return the work of the request, tokens."""
         if self._num_compiling >= _MAX_COMPILING:
             self._lanes.of(served.description.device).observer.rejected("queue_full")
             held = f"{self._num_compiling} schemas wait to be compiled"
             raise OverloadedError("QUEUE_FULL", f"the queue is full: {held}", retry_after_s=1.0)
         self._num_compiling += 1
         try:
-            return await self._compiler.run(served.retriever.prepare_answer, request)
+            prompt_tokens = await self._compiler.run(served.retriever.prepare_answer, request)
         finally:
             self._num_compiling -= 1
-
-
-# Above this a query is tokenised off the event loop: 1 MB takes a second, 2,000 characters well under 1 ms.
-_INLINE_QUERY_CHARS = 2000
-T = TypeVar("T")
-
-
-class Queries:
-    """Converts, admits, waits, converts back.
-
-    Args:
-        indexes: What is served.
-        lanes: The devices' queues.
-        max_seconds: Longest a query of a batch or stream may take once there is room for it, seconds.
-    """
-
-    def __init__(self, indexes: IndexTable, lanes: Lanes, max_seconds: float) -> None:
-        self._indexes = indexes
-        self._lanes = lanes
-        self._max_seconds = max_seconds
-
-    async def answer(self, message: pb.RetrieveRequest, call: Call) -> pb.RetrieveResponse:
-        """Answer a single query; it is refused where its queue is full."""
-        with self._indexes.use(message.index) as served:
-            request = request_from_proto(message)
-            try:
-                tokens = await _work(served, request)
-                answer = await self._submit(self._lane(served), served, request, tokens, call)
-            except InputError as error:
-                raise request_error(error) from None
-            return _reply(answer, served, call)
-
-    async def score(self, message: pb.ScoreRequest, call: Call) -> pb.ScoreResponse:
-        """Score the titles of a request; it is refused where its queue is full."""
-        with self._indexes.use(message.index) as served:
-            request = score_request_from_proto(message, served.retriever.mention_request)
-            try:
-                tokens = await _work(served, request)
-                answer = await self._submit(self._lane(served), served, request, tokens, call)
-            except InputError as error:
-                raise score_error(error, message.HasField("mention")) from None
-            result = expected(ScoreResult, answer.result)
-            return score_reply_to_proto(result, served.description, answer.queue_ms, call.elapsed_ms())
-
-    async def answer_item(self, message: pb.RetrieveRequest, call: Call) -> pb.RetrieveResponse:
-        """Answer a query of a batch; it waits where its queue is full, is refused where too much waits."""
-        with self._indexes.use(message.index) as served:
-            return await self.answer_in_turn(served, request_from_proto(message), call)
-
-    async def answer_patiently(self, message: pb.RetrieveRequest, call: Call) -> pb.RetrieveResponse:
-        """Answer a query of a stream; it waits where its queue is full."""
-        with self._indexes.use(message.index) as served:
-            return await self.answer_in_turn(served, request_from_proto(message), call, bounded=False)
-
-    async def answer_in_turn(
-        self, served: ServedIndex, request: RetrieveRequest, call: Call, bounded: bool = True
-    ) -> pb.RetrieveResponse:
-        """Answer a query from an index that is in use; it waits where its queue is full.
-
-        Args:
-            served: The index.
-            request: The query.
-            call: When the query came, and when its batch or stream must be over.
-            bounded: Whether it is refused where too much waits.
-        """
-        try:
-            tokens = await _work(served, request)
-            lane = self._lane(served)
-            share = lane.admission.share(request, tokens)
-            async with lane.patience.room(share, call.deadline, bounded):
-                # What it waits for room is the caller's affair; from here on it is a request like others.
-                limited = replace(call, deadline=min(call.deadline, time.monotonic() + self._max_seconds))
-                answer = await self._submit(lane, served, request, tokens, limited, share)
-        except InputError as error:
-            raise request_error(error) from None
-        return _reply(answer, served, call)
-
-    def _lane(self, served: ServedIndex) -> Lane:
-        return self._lanes.of(served.description.device)
-
-    @staticmethod
-    async def _submit(
-        lane: Lane,
-        served: ServedIndex,
-        request: RetrieveRequest | ScoreRequest,
-        tokens: int,
-        call: Call,
-        share: int | None = None,
-    ) -> Answer:
-        return await lane.batcher.submit(served.retriever, request, tokens, call.cancel_token(), share)
-
-
-def _reply(answer: Answer, served: ServedIndex, call: Call) -> pb.RetrieveResponse:
-    result = expected(RetrievalResult, answer.result)
-    return reply_to_proto(result, served.description, answer.queue_ms, call.elapsed_ms())
-
-
-async def _work(served: ServedIndex, request: RetrieveRequest | ScoreRequest) -> int:
-    """Return the work of a request, tokens; checks what only the index and the model can check."""
-
-    def count() -> int:
-        return contained(served.retriever.prompt_tokens, request)
-
-    inline = len(request.query) <= _INLINE_QUERY_CHARS
-    prompt_tokens = count() if inline else await asyncio.to_thread(count)
-    if isinstance(request, ScoreRequest):
         return estimate_tokens(request, prompt_tokens)
-    return estimate_tokens(request, prompt_tokens, served.description.scored_forms(request))
 
+    async def batch_retrieve(self, message: pb.BatchRetrieveRequest, call: Call) -> pb.BatchRetrieveResponse:
+        """Answer several queries, each with its own status; they wait where their queue is full."""
+        self._check_items("requests", len(message.requests))
+        results = (
+            _outcome(pb.BatchRetrieveResult(), call, self.single, item, call, RETRIEVE, WhenFull.WAIT)
+            for item in message.requests
+        )
+        return pb.BatchRetrieveResponse(results=await asyncio.gather(*results))
 
-def expected(kind: type[T], result: object) -> T:
-    """Return a result that is of the kind its request was; anything else is a bug."""
-    if not isinstance(result, kind):
-        raise TypeError(f"the retriever gave a {type(result).__name__} for a {kind.__name__}")
-    return result
-
-
-class Linker:
-    """Links the mentions of a call.
-
-    Args:
-        indexes: What is served.
-        queries: Answers what mentions become.
-    """
-
-    def __init__(self, indexes: IndexTable, queries: Queries) -> None:
-        self._indexes = indexes
-        self._queries = queries
+    async def retrieve_stream(
+        self, messages: AsyncIterator[pb.RetrieveStreamRequest], call: Call, write: Write
+    ) -> None:
+        """Answer queries as they come; see `Streams.serve`."""
+        await self.streams.serve(messages, call, write)
 
     async def link(self, message: pb.LinkRequest, call: Call) -> pb.LinkResponse:
-        """Link mentions, each with its own outcome.
+        """Link several mentions, each with its own status; they wait where their queue is full.
 
         Raises:
             InputError: the options cannot be used for any mention.
             UnknownIndexError: there is no such index.
         """
+        self._check_items("mentions", len(message.mentions))
         options = link_options_from_proto(message)
         with self._indexes.use(message.index) as served:
-            items = (self._item(served, mention, options, call) for mention in message.mentions)
-            return pb.LinkResponse(results=await asyncio.gather(*items))
+            results = (
+                _outcome(pb.LinkResult(), call, self._mention, served, mention, options, call)
+                for mention in message.mentions
+            )
+            return pb.LinkResponse(results=await asyncio.gather(*results))
 
-    async def _item(
+    async def _mention(
         self, served: ServedIndex, mention: pb.Mention, options: RetrieveRequest, call: Call
-    ) -> pb.LinkResult:
+    ) -> Any:
+        """Ask the query that a mention becomes."""
         try:
             request = served.retriever.mention_request(mention_from_proto(mention), options)
-            return pb.LinkResult(response=await self._queries.answer_in_turn(served, request, call))
-        except Exception as error:
-            return pb.LinkResult(error=failure_status(mention_error(error), call.request_id))
+            return await self._ask(RETRIEVE, served, request, mention, call, WhenFull.WAIT)
+        except (InputError, PromptTooLongError) as error:
+            raise mention_error(error) from None
+
+    def _check_items(self, field: str, number: int) -> None:
+        if number > self._config.max_batch_items:
+            raise InputError(field, f"at most {self._config.max_batch_items}, got {number}")
+
+    async def list_indexes(
+        self, message: index_pb.ListIndexesRequest, call: Call
+    ) -> index_pb.ListIndexesResponse:
+        """List every index."""
+        messages = [self._index(description) for description in self._indexes.describe()]
+        return index_pb.ListIndexesResponse(indexes=messages)
+
+    async def get_index(self, message: index_pb.GetIndexRequest, call: Call) -> index_pb.GetIndexResponse:
+        """Describe one index."""
+        return index_pb.GetIndexResponse(index=self._index(self._indexes.resolve(message.name).description))
+
+    async def reload_index(
+        self, message: index_pb.ReloadIndexRequest, call: Call
+    ) -> index_pb.ReloadIndexResponse:
+        """Serve the live version of an index.
+
+        It takes as long as it takes, whatever a request may: the call's own deadline ends the wait, and the
+        reload goes on.
+        """
+        done = await self._reloader.reload(message.name, message.force)
+        return index_pb.ReloadIndexResponse(
+            index=self._index(done.description),
+            previous_version=done.previous_version,
+            reloaded=done.reloaded,
+            open_ms=done.open_ms,
+            warm_up_ms=done.warm_up_ms,
+        )
+
+    def _index(self, description: IndexDescription) -> index_pb.Index:
+        default = self._indexes.resolve("").description
+        return index_to_proto(description, is_default=description.name == default.name)
+
+
+_RETRIEVAL: ServiceDescriptor = pb.DESCRIPTOR.services_by_name["RetrievalService"]
+_INDEXES: ServiceDescriptor = index_pb.DESCRIPTOR.services_by_name["IndexService"]
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One row of the table of methods.
+
+    Attributes:
+        service: Descriptor of its service.
+        name: Its name, as the `.proto` spells it.
+        run: Runs it; see `Methods.call`.
+        is_stream: Whether messages stream both ways.
+        is_limited: Whether the server's longest time of a call holds for it.
+    """
+
+    service: ServiceDescriptor
+    name: str
+    run: Callable[..., Awaitable[Any]]
+    is_stream: bool = False
+    is_limited: bool = True
+
+    @property
+    def descriptor(self) -> MethodDescriptor:
+        """What the `.proto` says of it."""
+        return self.service.methods_by_name[self.name]
+
+    @property
+    def full_name(self) -> str:
+        """Its name as gRPC spells it."""
+        return f"/{self.service.full_name}/{self.name}"
+
+
+METHODS: dict[str, Method] = {
+    method.name: method
+    for method in (
+        Method(_RETRIEVAL, "Retrieve", partial(Methods.single, query=RETRIEVE)),
+        Method(_RETRIEVAL, "BatchRetrieve", Methods.batch_retrieve),
+        # The limit on time is that of each query, not of the stream.
+        Method(_RETRIEVAL, "RetrieveStream", Methods.retrieve_stream, is_stream=True, is_limited=False),
+        Method(_RETRIEVAL, "Link", Methods.link),
+        Method(_RETRIEVAL, "Answer", partial(Methods.single, query=ANSWER)),
+        Method(_RETRIEVAL, "Score", partial(Methods.single, query=SCORE)),
+        Method(_INDEXES, "ListIndexes", Methods.list_indexes),
+        Method(_INDEXES, "GetIndex", Methods.get_index),
+        Method(_INDEXES, "ReloadIndex", Methods.reload_index, is_limited=False),
+    )
+}
+
+
+async def _work(served: ServedIndex, request: RetrieveRequest | ScoreRequest) -> int:
+    """Return the work of a request, tokens; checks what only the index and the model can check."""
+    asked, scored_forms = request, 0
+    if isinstance(asked, ScoreRequest):
+        asked = RetrieveRequest(request.query, prompt=request.prompt)
+    else:
+        scored_forms = served.description.scored_forms(asked)
+
+    def count() -> int:
+        return contained(served.retriever.prompt_tokens, asked)
+
+    inline = len(request.query) <= _INLINE_QUERY_CHARS
+    return estimate_tokens(request, count() if inline else await asyncio.to_thread(count), scored_forms)
+
+
+async def _outcome(result: M, call: Call, ask: Callable[..., Awaitable[Any]], *arguments: Any) -> M:
+    """Put the reply of `ask` into the message `result`, or the status of the error that there is instead."""
+    try:
+        result.response.CopyFrom(await ask(*arguments))
+    except Exception as error:
+        result.error.CopyFrom(failure_status(error, call.request_id))
+    return result
 
 
 # Queries of one stream that have been read and whose answers have not been taken off the server.
@@ -316,14 +374,10 @@ class Streams:
 
     Args:
         ask: Answers one query; waits where there is no room.
-        max_in_flight: Most queries of one stream that have been read and whose answers have not been written.
-        max_bytes: Most bytes of such answers; see `StreamRoom`.
     """
 
-    def __init__(self, ask: Ask, max_in_flight: int = MAX_IN_FLIGHT, max_bytes: int = MAX_HELD_BYTES) -> None:
+    def __init__(self, ask: Ask) -> None:
         self._ask = ask
-        self._max_in_flight = max_in_flight
-        self._max_bytes = max_bytes
         self._open: set[_Stream] = set()
         self._stopped = False
 
@@ -344,7 +398,7 @@ class Streams:
         """
         if self._stopped:
             raise _shutting_down()
-        stream = _Stream(self._ask, call, StreamRoom(self._max_in_flight, self._max_bytes))
+        stream = _Stream(self._ask, call)
         self._open.add(stream)
         try:
             await stream.run(requests, write)
@@ -364,10 +418,10 @@ class Streams:
 class _Stream:
     """One stream: a task that reads, a task per query, and the caller's task, which alone writes."""
 
-    def __init__(self, ask: Ask, call: Call, room: StreamRoom) -> None:
+    def __init__(self, ask: Ask, call: Call) -> None:
         self._ask = ask
         self._call = call
-        self._room = room
+        self._room = StreamRoom(MAX_IN_FLIGHT, MAX_HELD_BYTES)
         self._tasks: set[asyncio.Task[None]] = set()
         self._answers: asyncio.Queue[pb.RetrieveStreamResponse | None] = asyncio.Queue()
         self._dropping: Quiet | None = None  # None: queries are taken
@@ -427,15 +481,13 @@ class _Stream:
 
     async def _answer(self, message: pb.RetrieveStreamRequest) -> None:
         call = replace(self._call, arrived=time.monotonic())
-        try:
-            check_stream_id(message.id)
-            response = await self._ask(message.request, call)
-            answer = pb.RetrieveStreamResponse(id=message.id, response=response)
-        except Exception as error:
-            status = failure_status(error, call.request_id)
-            answer = pb.RetrieveStreamResponse(id=message.id, error=status)
+        answer = await _outcome(pb.RetrieveStreamResponse(id=message.id), call, self._checked, message, call)
         self._room.answered(answer.ByteSize())
         self._answers.put_nowait(answer)
+
+    async def _checked(self, message: pb.RetrieveStreamRequest, call: Call) -> pb.RetrieveResponse:
+        check_stream_id(message.id)
+        return await self._ask(message.request, call)
 
 
 def _shutting_down() -> NotReadyError:
@@ -505,58 +557,6 @@ class StreamRoom:
             return True
         expected = self._bytes + (self._num_asked + 1) * self._expected
         return len(self) < self._max_queries and expected <= self._max_bytes
-
-
-class IndexMethods:
-    """What gRPC and HTTP serve alike. Every method raises what `service.status.TABLE` has rows for.
-
-    Args:
-        indexes: What is served.
-        readiness: Whether requests are taken.
-        reloader: Serves new versions.
-    """
-
-    def __init__(self, indexes: IndexTable, readiness: Readiness, reloader: Reloader) -> None:
-        self._indexes = indexes
-        self._readiness = readiness
-        self._reloader = reloader
-
-    async def list_indexes(
-        self, request: index_pb.ListIndexesRequest, call: Call
-    ) -> index_pb.ListIndexesResponse:
-        """List every index."""
-        self._readiness.check()
-        described = self._indexes.describe()
-        messages = [index_to_proto(index, is_default=i == 0) for i, index in enumerate(described)]
-        return index_pb.ListIndexesResponse(indexes=messages)
-
-    async def get_index(self, request: index_pb.GetIndexRequest, call: Call) -> index_pb.GetIndexResponse:
-        """Describe one index."""
-        self._readiness.check()
-        description = self._indexes.resolve(request.name).description
-        return index_pb.GetIndexResponse(index=self._message(description))
-
-    async def reload_index(
-        self, request: index_pb.ReloadIndexRequest, call: Call
-    ) -> index_pb.ReloadIndexResponse:
-        """Serve the live version of an index.
-
-        It takes as long as it takes, whatever a request may: the call's own deadline ends the wait, and the
-        reload goes on.
-        """
-        self._readiness.check()
-        done = await self._reloader.reload(request.name, request.force)
-        return index_pb.ReloadIndexResponse(
-            index=self._message(done.description),
-            previous_version=done.previous_version,
-            reloaded=done.reloaded,
-            open_ms=done.open_ms,
-            warm_up_ms=done.warm_up_ms,
-        )
-
-    def _message(self, description: IndexDescription) -> index_pb.Index:
-        default = self._indexes.resolve("").description
-        return index_to_proto(description, is_default=description.name == default.name)
 
 
 _LOG = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Serves `genret.v1` over gRPC: the servicers, and the interceptors before them.
+"""Serves `genret.v1` over gRPC: the handlers of the methods, and the interceptors before them.
 
 From the outside in: every call is counted, timed, traced and, where asked for, logged, however it ends; its
 caller is authenticated before anything of the request is read; bytes that are no message of the method's
@@ -15,117 +15,59 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 from urllib.parse import unquote
 
 import grpc
+from google.protobuf.message_factory import GetMessageClass
 
 from service.call import REQUEST_ID_KEY, Call, CallScope, current_scope, enter, sane_request_id
 from service.configuration.server_config import LogConfig
 from service.errors import MalformedMessageError, PermissionDeniedError, ServiceError, UnauthenticatedError
-from service.methods import IndexMethods, RetrievalMethods, logged_failure
+from service.methods import METHODS, Method, Methods, logged_failure
 from service.observability.metrics import UNKNOWN_METHOD, Metrics
 from service.observability.observations import CallObserver, ObservedCall
 from service.observability.tracing import Tracing
-from service.pb.genret.v1 import index_service_pb2 as index_pb
-from service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
 from service.security.authority import PRINCIPAL, Authority
 from service.security.bearer_tokens import METHOD_SCOPES, Scope
 from service.wire.requests import index_of, queries_of
 from service.wire.rpc_status import failure_to_proto
 
-M = TypeVar("M")
-R = TypeVar("R")
+Behaviour = Callable[..., Any]
 
 
-async def _unary(
-    method: Callable[[M, Call], Awaitable[R]], request: M, context: Any, max_seconds: float
-) -> R:
-    call = call_of(context, max_seconds)
-    context.set_trailing_metadata(((REQUEST_ID_KEY, call.request_id),))
-    try:
-        return await method(request, call)
-    except Exception as error:
-        await refuse(context, error, call.request_id)
-
-
-class RetrievalServicer(pb_grpc.RetrievalServiceServicer):
-    """`genret.v1.RetrievalService`.
+def handlers(methods: Methods, max_seconds: float) -> dict[str, dict[str, grpc.RpcMethodHandler]]:
+    """Return gRPC's handlers of the API, by service and method.
 
     Args:
-        methods: What is served.
-        max_seconds: Longest a call may take.
+        methods: Runs what the handlers are asked.
+        max_seconds: Longest a call may take, where its method is limited.
     """
+    found: dict[str, dict[str, grpc.RpcMethodHandler]] = {}
+    for method in METHODS.values():
+        make = (
+            grpc.stream_stream_rpc_method_handler if method.is_stream else grpc.unary_unary_rpc_method_handler
+        )
+        found.setdefault(method.service.full_name, {})[method.name] = make(
+            _behaviour(methods, method, max_seconds if method.is_limited else math.inf),
+            request_deserializer=GetMessageClass(method.descriptor.input_type).FromString,
+            response_serializer=GetMessageClass(method.descriptor.output_type).SerializeToString,
+        )
+    return found
 
-    def __init__(self, methods: RetrievalMethods, max_seconds: float) -> None:
-        self._methods = methods
-        self._max_seconds = max_seconds
 
-    async def Retrieve(self, request: pb.RetrieveRequest, context: Any) -> pb.RetrieveResponse:  # noqa: N802
-        """Answer one query."""
-        return await _unary(self._methods.retrieve, request, context, self._max_seconds)
-
-    async def BatchRetrieve(  # noqa: N802
-        self, request: pb.BatchRetrieveRequest, context: Any
-    ) -> pb.BatchRetrieveResponse:
-        """Answer several queries, each with its own status."""
-        return await _unary(self._methods.batch_retrieve, request, context, self._max_seconds)
-
-    async def RetrieveStream(  # noqa: N802
-        self, requests: AsyncIterator[pb.RetrieveStreamRequest], context: Any
-    ) -> None:
-        """Answer queries as they come; the limit on time is that of each query, not of the stream."""
-        call = call_of(context, math.inf)
+def _behaviour(methods: Methods, method: Method, max_seconds: float) -> Behaviour:
+    async def serve(request: Any, context: Any) -> Any:
+        call = call_of(context, max_seconds)
         context.set_trailing_metadata(((REQUEST_ID_KEY, call.request_id),))
         try:
-            await self._methods.retrieve_stream(requests, call, context.write)
+            if method.is_stream:
+                return await methods.call(method, request, call, context.write)
+            return await methods.call(method, request, call)
         except Exception as error:
             await refuse(context, error, call.request_id)
 
-    async def Link(self, request: pb.LinkRequest, context: Any) -> pb.LinkResponse:  # noqa: N802
-        """Link several mentions, each with its own status."""
-        return await _unary(self._methods.link, request, context, self._max_seconds)
-
-    async def Answer(self, request: pb.AnswerRequest, context: Any) -> pb.AnswerResponse:  # noqa: N802
-        """Answer one query with JSON."""
-        return await _unary(self._methods.answer, request, context, self._max_seconds)
-
-    async def Score(self, request: pb.ScoreRequest, context: Any) -> pb.ScoreResponse:  # noqa: N802
-        """Score given titles for one query."""
-        return await _unary(self._methods.score, request, context, self._max_seconds)
-
-
-class IndexServicer(index_grpc.IndexServiceServicer):
-    """`genret.v1.IndexService`.
-
-    Args:
-        methods: What is served.
-        max_seconds: Longest a call may take.
-    """
-
-    def __init__(self, methods: IndexMethods, max_seconds: float) -> None:
-        self._methods = methods
-        self._max_seconds = max_seconds
-
-    async def ListIndexes(  # noqa: N802
-        self, request: index_pb.ListIndexesRequest, context: Any
-    ) -> index_pb.ListIndexesResponse:
-        """List every index."""
-        return await _unary(self._methods.list_indexes, request, context, self._max_seconds)
-
-    async def GetIndex(  # noqa: N802
-        self, request: index_pb.GetIndexRequest, context: Any
-    ) -> index_pb.GetIndexResponse:
-        """Describe one index."""
-        return await _unary(self._methods.get_index, request, context, self._max_seconds)
-
-    async def ReloadIndex(  # noqa: N802
-        self, request: index_pb.ReloadIndexRequest, context: Any
-    ) -> index_pb.ReloadIndexResponse:
-        """Serve the live version of an index."""
-        return await _unary(self._methods.reload_index, request, context, self._max_seconds)
+    return serve
 
 
 def call_of(context: Any, max_seconds: float) -> Call:
@@ -175,8 +117,6 @@ _CODE_NAMES: dict[int, str] = {code.value[0]: code.name for code in grpc.StatusC
 # A client that gives up at its deadline says so a little before the server's own clock does.
 _DEADLINE_SLACK_S = 0.05
 
-Behaviour = Callable[..., Any]
-
 
 class ObservationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is untyped
     """Observes calls of all kinds. To be the first of a server's interceptors.
@@ -218,7 +158,6 @@ class ObservationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc] 
         self, handler: grpc.RpcMethodHandler, scope: CallScope, full_method: str, headers: dict[str, str]
     ) -> grpc.RpcMethodHandler:
         kind = _kind(handler)
-        run = _answer_once if kind.endswith("_unary") else _answer_many
         behaviour = getattr(handler, kind)
         streams = kind.startswith("stream_")
 
@@ -227,7 +166,7 @@ class ObservationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc] 
             with self._observer.observe(scope, full_method, headers, "grpc") as call:
                 if self._observer.wants_queries:
                     request = _noting(request, call) if streams else _noted(request, call)
-                return await _ended(run(behaviour, request, context, call), context, call)
+                return await _ended(_answered(behaviour, request, context), context, call)
 
         return handler._replace(**{kind: observed})
 
@@ -257,20 +196,15 @@ def _kind(handler: grpc.RpcMethodHandler) -> str:
     return f"{sides[bool(handler.request_streaming)]}_{sides[bool(handler.response_streaming)]}"
 
 
-async def _answer_once(behaviour: Behaviour, request: Any, context: Any, call: ObservedCall) -> Any:
-    response = await behaviour(request, context)
-    call.note_index(*index_of(response))
-    return response
-
-
-async def _answer_many(behaviour: Behaviour, request: Any, context: Any, call: ObservedCall) -> None:
-    responses = behaviour(request, context)
-    if not hasattr(responses, "__aiter__"):
-        await responses
-        return
-    async with aclosing(responses):
-        async for response in responses:
+async def _answered(behaviour: Behaviour, request: Any, context: Any) -> Any:
+    """Run the behaviour of a method of any kind: return its reply, or write its replies as they come."""
+    answering = behaviour(request, context)
+    if not hasattr(answering, "__aiter__"):
+        return await answering
+    async with aclosing(answering):
+        async for response in answering:
             await context.write(response)
+    return None
 
 
 async def _ended(running: Awaitable[Any], context: Any, call: ObservedCall) -> Any:
@@ -289,6 +223,7 @@ async def _ended(running: Awaitable[Any], context: Any, call: ObservedCall) -> A
         call.code = grpc.StatusCode.INTERNAL.name
         await refuse(context, error, call.scope.request_id)
     call.code = _code_name(context)
+    call.note_index(*index_of(response))
     return response
 
 
@@ -388,13 +323,11 @@ class MalformedMessageInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[m
         handler = await continuation(handler_call_details)
         if handler is None or handler.request_deserializer is None:
             return handler
-        method = str(handler_call_details.method)
-        replaced: dict[str, Any] = {"request_deserializer": _tolerant(handler.request_deserializer, method)}
-        for kind, wrap in _WRAPPERS.items():
-            behaviour = getattr(handler, kind)
-            if behaviour is not None:
-                replaced[kind] = wrap(behaviour)
-        return handler._replace(**replaced)
+        method, kind = str(handler_call_details.method), _kind(handler)
+        wrapped = {kind: _refusing_malformed(getattr(handler, kind), streams=kind.startswith("stream_"))}
+        return handler._replace(
+            request_deserializer=_tolerant(handler.request_deserializer, method), **wrapped
+        )
 
 
 def _tolerant(parse: Callable[[bytes], Any], method: str) -> Callable[[bytes], Any]:
@@ -411,48 +344,18 @@ def _error(message: _Malformed) -> MalformedMessageError:
     return MalformedMessageError(f"the bytes are not a valid request of {message.method}")
 
 
-def _request_id(context: Any) -> str:
-    return call_of(context, max_seconds=0.0).request_id
+def _refusing_malformed(behaviour: Behaviour, streams: bool) -> Behaviour:
+    """Wrap the behaviour of a method that takes one message, or where it `streams` several."""
 
-
-async def _refuse(message: _Malformed, context: Any) -> None:
-    await refuse(context, _error(message), _request_id(context))
-
-
-def _wrap_unary_unary(behaviour: Callable[..., Any]) -> Callable[..., Any]:
     async def call(request: Any, context: Any) -> Any:
-        if isinstance(request, _Malformed):
-            await _refuse(request, context)
-        return await behaviour(request, context)
-
-    return call
-
-
-def _wrap_unary_stream(behaviour: Callable[..., Any]) -> Callable[..., Any]:
-    async def call(request: Any, context: Any) -> Any:
-        if isinstance(request, _Malformed):
-            await _refuse(request, context)
-        result = behaviour(request, context)
-        if hasattr(result, "__aiter__"):
-            async for response in result:
-                await context.write(response)
-        else:
-            await result
-
-    return call
-
-
-def _wrap_stream_stream(behaviour: Callable[..., Any]) -> Callable[..., Any]:
-    async def call(requests: AsyncIterator[Any], context: Any) -> Any:
         try:
-            result = behaviour(_checked(requests), context)
-            if hasattr(result, "__aiter__"):
-                async for response in result:
-                    await context.write(response)
-            else:
-                await result
+            if streams:
+                request = _checked(request)
+            elif isinstance(request, _Malformed):
+                raise _error(request)
+            return await _answered(behaviour, request, context)
         except MalformedMessageError as error:  # unless the method refuses it itself
-            await refuse(context, error, _request_id(context))
+            await refuse(context, error, call_of(context, max_seconds=0.0).request_id)
 
     return call
 
@@ -467,10 +370,3 @@ async def _checked(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
         if isinstance(request, _Malformed):
             raise _error(request)
         yield request
-
-
-_WRAPPERS = {
-    "unary_unary": _wrap_unary_unary,
-    "unary_stream": _wrap_unary_stream,
-    "stream_stream": _wrap_stream_stream,
-}

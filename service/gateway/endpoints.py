@@ -10,9 +10,8 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from starlette.requests import Request
@@ -30,19 +29,14 @@ from service.gateway.http_calls import (
     with_deadline,
     write_message,
 )
+from service.methods import METHODS, Method, Methods
 from service.observability.observations import CallObserver, ObservedCall
-from service.pb.genret.v1 import index_service_pb2 as index_pb
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.security.authority import PRINCIPAL, Authority, refuse_cross_site, refuse_foreign_host
 from service.security.bearer_tokens import METHOD_SCOPES, Scope
 from service.serving.readiness import State
 from service.wire.requests import index_of, queries_of
 
 NDJSON_TYPE = "application/x-ndjson"
-_SERVICES = {
-    "RetrievalService": pb.DESCRIPTOR.services_by_name["RetrievalService"],
-    "IndexService": index_pb.DESCRIPTOR.services_by_name["IndexService"],
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,54 +46,45 @@ class Endpoint:
     Attributes:
         verb: HTTP's method.
         path: The path; `{name}` stands for the field `name` of the request.
-        service: Name of the service.
-        method: Name of its method.
+        method: Name of the method of the API.
         has_body: Whether the other fields of the request come in a body.
-        is_stream: Whether bodies are streams of messages, one a line.
-        is_limited: Whether the server's longest time of a call holds for it.
     """
 
     verb: Literal["GET", "POST"]
     path: str
-    service: str
     method: str
     has_body: bool = True
-    is_stream: bool = False
-    is_limited: bool = True
 
     @property
-    def descriptor(self) -> MethodDescriptor:
-        """What the `.proto` says of the method."""
-        return _SERVICES[self.service].methods_by_name[self.method]
+    def row(self) -> Method:
+        """The method's row of the table of methods."""
+        return METHODS[self.method]
 
     @property
-    def full_name(self) -> str:
-        """The method as gRPC spells it."""
-        return f"/{_SERVICES[self.service].full_name}/{self.method}"
+    def service(self) -> str:
+        """Name of the method's service."""
+        return str(self.row.service.name)
 
     @property
     def scope(self) -> Scope | None:
         """What a token must allow."""
-        return METHOD_SCOPES[self.full_name]
+        return METHOD_SCOPES[self.row.full_name]
 
 
 # The order matters where two patterns fit one path: the first wins.
 ENDPOINTS: tuple[Endpoint, ...] = (
-    Endpoint("POST", "/v1/retrieve", "RetrievalService", "Retrieve"),
-    Endpoint("POST", "/v1/batchRetrieve", "RetrievalService", "BatchRetrieve"),
-    Endpoint(
-        "POST", "/v1/retrieveStream", "RetrievalService", "RetrieveStream", is_stream=True, is_limited=False
-    ),
-    Endpoint("POST", "/v1/link", "RetrievalService", "Link"),
-    Endpoint("POST", "/v1/answer", "RetrievalService", "Answer"),
-    Endpoint("POST", "/v1/score", "RetrievalService", "Score"),
-    Endpoint("GET", "/v1/indexes", "IndexService", "ListIndexes", has_body=False),
-    Endpoint("POST", "/v1/indexes/{name}:reload", "IndexService", "ReloadIndex", is_limited=False),
-    Endpoint("GET", "/v1/indexes/{name}", "IndexService", "GetIndex", has_body=False),
+    Endpoint("POST", "/v1/retrieve", "Retrieve"),
+    Endpoint("POST", "/v1/batchRetrieve", "BatchRetrieve"),
+    Endpoint("POST", "/v1/retrieveStream", "RetrieveStream"),
+    Endpoint("POST", "/v1/link", "Link"),
+    Endpoint("POST", "/v1/answer", "Answer"),
+    Endpoint("POST", "/v1/score", "Score"),
+    Endpoint("GET", "/v1/indexes", "ListIndexes", has_body=False),
+    Endpoint("POST", "/v1/indexes/{name}:reload", "ReloadIndex"),
+    Endpoint("GET", "/v1/indexes/{name}", "GetIndex", has_body=False),
 )
 
 
-Method = Callable[[Any, Call], Awaitable[Message]]
 Handler = Callable[[Request], Awaitable[Response]]
 
 _HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
@@ -140,11 +125,11 @@ class Gate:
     @asynccontextmanager
     async def admit(self, request: Request, endpoint: Endpoint) -> AsyncIterator[tuple[Call, ObservedCall]]:
         """Observe a call from here to the end of the block."""
-        call = begin_call(request, self.max_seconds if endpoint.is_limited else math.inf)
+        call = begin_call(request, self.max_seconds if endpoint.row.is_limited else math.inf)
         peer = request.client.host if request.client is not None else ""
         scope = CallScope(call.request_id, endpoint.method, peer)
         enter(scope)
-        full_method = endpoint.full_name.removeprefix("/")
+        full_method = endpoint.row.full_name.removeprefix("/")
         with self.observer.observe(scope, full_method, dict(request.headers), "http") as observed:
             yield call, observed
 
@@ -169,9 +154,9 @@ def refusal(error: BaseException, call: Call, observed: ObservedCall) -> Respons
     return finished(response, call.request_id)
 
 
-def unary(endpoint: Endpoint, method: Method, gate: Gate) -> Handler:
+def unary(endpoint: Endpoint, methods: Methods, gate: Gate) -> Handler:
     """Return the handler of a method that takes one message and gives one."""
-    message_type = GetMessageClass(endpoint.descriptor.input_type)
+    message_type = GetMessageClass(endpoint.row.descriptor.input_type)
 
     async def serve(request: Request) -> Response:
         async with gate.admit(request, endpoint) as (call, observed):
@@ -181,7 +166,7 @@ def unary(endpoint: Endpoint, method: Method, gate: Gate) -> Handler:
                 message = await _message_of(request, message_type(), endpoint, gate.max_bytes)
                 if gate.observer.wants_queries:
                     observed.note_queries(queries_of(message))
-                reply = await attended(request, _run(method, message, call), call.deadline)
+                reply = await attended(request, methods.call(endpoint.row, message, call), call.deadline)
                 observed.note_index(*index_of(reply))
                 response = Response(await write_message(reply), media_type=JSON_TYPE)
             except (Exception, asyncio.CancelledError) as error:
@@ -201,7 +186,3 @@ async def _message_of(request: Request, message: Message, endpoint: Endpoint, ma
             raise InputError(name, "stands in the path, and must not be in the body")
         setattr(message, name, value)
     return message
-
-
-async def _run(method: Method, message: Message, call: Call) -> Message:
-    return await method(message, call)

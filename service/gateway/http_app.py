@@ -9,7 +9,6 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from grpc import StatusCode
 from starlette.applications import Starlette
@@ -24,7 +23,7 @@ from service.gateway.endpoints import ENDPOINTS, Endpoint, Gate, Handler, finish
 from service.gateway.http_calls import HttpError, begin_call, error_response
 from service.gateway.http_server import Parting
 from service.gateway.streams import stream
-from service.methods import IndexMethods, RetrievalMethods
+from service.methods import Methods
 from service.observability.metrics import Metrics, monitoring_app
 from service.observability.observations import CallObserver
 from service.observability.tracing import Tracing
@@ -36,8 +35,7 @@ OPENAPI_FILE = Path(__file__).parent / "openapi.json"
 
 
 def make_app(
-    retrieval: RetrievalMethods,
-    indexes: IndexMethods,
+    methods: Methods,
     readiness: Readiness,
     authority: Authority | None,
     metrics: Metrics,
@@ -47,8 +45,7 @@ def make_app(
     """Return the application that serves the API over HTTP.
 
     Args:
-        retrieval: The methods of RetrievalService.
-        indexes: The methods of IndexService.
+        methods: Runs the methods of the API.
         readiness: What /readyz says; connections are not kept while it drains.
         authority: Who may call; None: everybody.
         metrics: Where calls are counted, and what /metrics shows.
@@ -57,12 +54,7 @@ def make_app(
     """
     observer = CallObserver(metrics, config.log, tracing)
     gate = Gate(authority, observer, config.max_request_seconds, config.max_request_bytes)
-    services: dict[str, Any] = {"RetrievalService": retrieval, "IndexService": indexes}
-    routes = [
-        _route(endpoint, services[endpoint.service], gate)
-        for endpoint in ENDPOINTS
-        if hasattr(services[endpoint.service], _snake(endpoint.method))
-    ]
+    routes = [_route(endpoint, methods, gate) for endpoint in ENDPOINTS]
     document = StaticFile.of(OPENAPI_FILE.read_bytes(), "application/json")
     routes += [file_route("/openapi.json", document), *_watching(metrics, readiness, gate)]
     if config.http.explorer:
@@ -74,16 +66,11 @@ def make_app(
     return app
 
 
-def _route(endpoint: Endpoint, methods: object, gate: Gate) -> Route:
-    method = getattr(methods, _snake(endpoint.method))
+def _route(endpoint: Endpoint, methods: Methods, gate: Gate) -> Route:
     # Names of indexes may hold slashes.
     path = endpoint.path.replace("{name}", "{name:path}")
-    handler = (stream if endpoint.is_stream else unary)(endpoint, method, gate)
+    handler = (stream if endpoint.row.is_stream else unary)(endpoint, methods, gate)
     return Route(path, handler, methods=[endpoint.verb])
-
-
-def _snake(name: str) -> str:
-    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).removeprefix("_")
 
 
 def _watching(metrics: Metrics, readiness: Readiness, gate: Gate) -> list[Route]:

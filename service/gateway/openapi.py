@@ -86,7 +86,7 @@ def openapi_document(descriptors: bytes, version: str) -> dict[str, Any]:
     for endpoint in ENDPOINTS:
         operation = _operation(endpoint, schemas, comments)
         paths.setdefault(endpoint.path, {})[endpoint.verb.lower()] = operation
-    services = {endpoint.service: endpoint.descriptor.containing_service for endpoint in ENDPOINTS}
+    services = {endpoint.service: endpoint.row.descriptor.containing_service for endpoint in ENDPOINTS}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -115,7 +115,7 @@ def openapi_document(descriptors: bytes, version: str) -> dict[str, Any]:
 
 
 def _operation(endpoint: Endpoint, schemas: Schemas, comments: Mapping[str, str]) -> dict[str, Any]:
-    method = endpoint.descriptor
+    method = endpoint.row.descriptor
     text = comments.get(method.full_name, "")
     in_path = re.findall(r"\{(\w+)\}", endpoint.path)
     operation: dict[str, Any] = {
@@ -133,27 +133,27 @@ def _operation(endpoint: Endpoint, schemas: Schemas, comments: Mapping[str, str]
 
 
 def _body(endpoint: Endpoint, schemas: Schemas, in_path: list[str]) -> dict[str, Any]:
-    media: dict[str, Any] = {"schema": schemas.request(endpoint.descriptor.input_type, in_path)}
+    media: dict[str, Any] = {"schema": schemas.request(endpoint.row.descriptor.input_type, in_path)}
     if example := _EXAMPLES.get(endpoint.method):
         media["example"] = example
     body = {"required": not in_path, "content": {_media_type(endpoint): media}}
-    if endpoint.is_stream:
+    if endpoint.row.is_stream:
         body["description"] = "One JSON object a line."
     return body
 
 
 def _reply(endpoint: Endpoint, schemas: Schemas) -> dict[str, Any]:
-    schema: Schema = schemas.response(endpoint.descriptor.output_type)
-    text = "The answers, one JSON object a line." if endpoint.is_stream else "The answer."
+    schema: Schema = schemas.response(endpoint.row.descriptor.output_type)
+    text = "The answers, one JSON object a line." if endpoint.row.is_stream else "The answer."
     return {"description": text, "headers": _HEADERS, "content": {_media_type(endpoint): {"schema": schema}}}
 
 
 def _media_type(endpoint: Endpoint) -> str:
-    return NDJSON_TYPE if endpoint.is_stream else "application/json"
+    return NDJSON_TYPE if endpoint.row.is_stream else "application/json"
 
 
 def _path_parameter(endpoint: Endpoint, name: str, comments: Mapping[str, str]) -> dict[str, Any]:
-    text = comments.get(f"{endpoint.descriptor.input_type.full_name}.{name}", "")
+    text = comments.get(f"{endpoint.row.descriptor.input_type.full_name}.{name}", "")
     schema = {"type": "string", "minLength": 1}
     return {"name": name, "in": "path", "required": True, "description": text, "schema": schema}
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator
 
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
@@ -18,6 +17,7 @@ from service.call import Call
 from service.errors import MalformedMessageError
 from service.gateway.endpoints import NDJSON_TYPE, Endpoint, Gate, Handler, finished, refusal
 from service.gateway.http_calls import check_type, off_the_loop, write_message
+from service.methods import Methods
 from service.observability.observations import ObservedCall
 from service.wire.json import message_from_json
 from service.wire.requests import queries_of
@@ -25,14 +25,13 @@ from service.wire.requests import queries_of
 # Of a body that is sent faster than it is answered, bytes.
 _READ_AHEAD_BYTES = 256 * 1024
 _BLANK_LINES = 256
-StreamMethod = Callable[[AsyncIterator[Any], Call, Callable[[Any], Awaitable[None]]], Awaitable[None]]
 
 
-def stream(endpoint: Endpoint, method: StreamMethod, gate: Gate) -> Handler:
+def stream(endpoint: Endpoint, methods: Methods, gate: Gate) -> Handler:
     """Return the handler of a method that takes a stream of messages and gives one."""
 
     async def serve(request: Request) -> Response:
-        return _Exchange(endpoint, method, gate, request)
+        return _Exchange(endpoint, methods, gate, request)
 
     return serve
 
@@ -40,11 +39,11 @@ def stream(endpoint: Endpoint, method: StreamMethod, gate: Gate) -> Handler:
 class _Exchange(Response):
     """A reply that is written while its request is read."""
 
-    def __init__(self, endpoint: Endpoint, method: StreamMethod, gate: Gate, request: Request) -> None:
+    def __init__(self, endpoint: Endpoint, methods: Methods, gate: Gate, request: Request) -> None:
         super().__init__(media_type=NDJSON_TYPE)
         del self.headers["content-length"]
         self._endpoint = endpoint
-        self._method = method
+        self._methods = methods
         self._gate = gate
         self._request = request
         self._begun = False
@@ -70,7 +69,7 @@ class _Exchange(Response):
     async def _exchange(self, call: Call, observed: ObservedCall, send: Send) -> None:
         lines = _Lines(self._request, self._gate.max_bytes)
         wants_queries = self._gate.observer.wants_queries
-        message_type = GetMessageClass(self._endpoint.descriptor.input_type)
+        message_type = GetMessageClass(self._endpoint.row.descriptor.input_type)
 
         async def messages() -> AsyncIterator[Message]:
             async for number, line in lines:
@@ -82,7 +81,7 @@ class _Exchange(Response):
         async def write(answer: Message) -> None:
             await self._write(await write_message(answer), send)
 
-        working = asyncio.ensure_future(self._method(messages(), call, write))
+        working = asyncio.ensure_future(self._methods.call(self._endpoint.row, messages(), call, write))
         leaving = asyncio.create_task(lines.read_until_client_gone())
         try:
             await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)

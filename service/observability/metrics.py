@@ -225,7 +225,7 @@ class ServerState(Collector):
         )
         for lane in self._lanes.all():
             depth.add_metric([lane.device], lane.batcher.num_waiting)
-            patient.add_metric([lane.device], lane.patience.num_waiting)
+            patient.add_metric([lane.device], lane.fair_queue.num_waiting)
             tokens.add_metric([lane.device], lane.admission.num_tokens)
         return depth, patient, tokens
 

@@ -1,7 +1,7 @@
 """Runs one replica: a server without listeners, whose methods Ray Serve calls. Imported where replicas run.
 
 A call that came through Ray Serve's proxy goes from the name of its method through the same interceptors as
-on a gRPC server, and looks to them and to the servicers like any other.
+on a gRPC server, and looks to them and to the methods like any other.
 """
 
 from __future__ import annotations
@@ -14,31 +14,30 @@ from functools import partial
 from typing import Any, NoReturn
 
 import grpc
+from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2
 
 from retrieval.errors import GenretError
 from service.configuration.server_config import ServerConfig
+from service.methods import METHODS, Method
 from service.observability.logs import configure as configure_logs
 from service.observability.tracing import start as start_tracing
-from service.pb.genret.v1 import index_service_pb2 as index_pb
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.ray_serve.deployment import REFUSAL
 from service.ray_serve.proxied_services import MethodRegistry
-from service.serving.executor import keep_freed_memory
+from service.serving.batching import keep_freed_memory
 from service.serving.models import IndexOpener
 from service.serving.readiness import State
 from service.serving.server import SWITCH_INTERVAL_S, Server
 from service.version import version
 
-_RETRIEVAL = "/genret.v1.RetrievalService/"
-_INDEXES = "/genret.v1.IndexService/"
 _HEALTH = "/grpc.health.v1.Health/"
 
 
 class GenretReplica:
     """Opens the indexes and answers calls as `genret serve` does; Ray Serve makes one per replica.
 
-    Each has the models, queues, caches and limits of a whole server.
+    Each has the models, queues, caches and limits of a whole server. Methods of the API come from the table,
+    `METHODS`; ReloadIndex is refused, as it would reach one replica alone.
 
     Args:
         config: What is served, and the limits.
@@ -70,42 +69,6 @@ class GenretReplica:
         if self._server.readiness.state is not State.READY:
             raise RuntimeError(self._server.readiness.state.value)
 
-    async def Retrieve(self, request: Any, grpc_context: Any) -> Any:  # noqa: N802
-        """Answer one query."""
-        return await self._calls.answer(f"{_RETRIEVAL}Retrieve", request, grpc_context, pb.RetrieveResponse)
-
-    async def BatchRetrieve(self, request: Any, grpc_context: Any) -> Any:  # noqa: N802
-        """Answer several queries."""
-        method = f"{_RETRIEVAL}BatchRetrieve"
-        return await self._calls.answer(method, request, grpc_context, pb.BatchRetrieveResponse)
-
-    async def RetrieveStream(self, request: Any, grpc_context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        """Answer queries as they come."""
-        async for message in self._calls.stream(f"{_RETRIEVAL}RetrieveStream", request, grpc_context):
-            yield message
-
-    async def Link(self, request: Any, grpc_context: Any) -> Any:  # noqa: N802
-        """Link mentions."""
-        return await self._calls.answer(f"{_RETRIEVAL}Link", request, grpc_context, pb.LinkResponse)
-
-    async def Answer(self, request: Any, grpc_context: Any) -> Any:  # noqa: N802
-        """Answer one query with JSON."""
-        return await self._calls.answer(f"{_RETRIEVAL}Answer", request, grpc_context, pb.AnswerResponse)
-
-    async def ListIndexes(self, request: Any, grpc_context: Any) -> Any:  # noqa: N802
-        """List every index."""
-        method = f"{_INDEXES}ListIndexes"
-        return await self._calls.answer(method, request, grpc_context, index_pb.ListIndexesResponse)
-
-    async def GetIndex(self, request: Any, grpc_context: Any) -> Any:  # noqa: N802
-        """Describe one index."""
-        method = f"{_INDEXES}GetIndex"
-        return await self._calls.answer(method, request, grpc_context, index_pb.GetIndexResponse)
-
-    async def ReloadIndex(self, request: Any, grpc_context: Any) -> Any:  # noqa: N802
-        """Refuse: it would reach one replica alone."""
-        return await self._calls.answer(RELOAD, request, grpc_context, index_pb.ReloadIndexResponse)
-
     async def Check(self, request: Any, grpc_context: Any) -> Any:  # noqa: N802
         """Answer a health check."""
         method = f"{_HEALTH}Check"
@@ -117,7 +80,24 @@ class GenretReplica:
             yield message
 
 
-RELOAD = "/genret.v1.IndexService/ReloadIndex"
+def _proxied(method: Method) -> Callable[..., Any]:
+    """Return the method of a replica that answers calls of a method of the API."""
+    empty = GetMessageClass(method.descriptor.output_type)
+
+    async def answer(self: GenretReplica, request: Any, grpc_context: Any) -> Any:
+        return await self._calls.answer(method.full_name, request, grpc_context, empty)
+
+    async def stream(self: GenretReplica, request: Any, grpc_context: Any) -> AsyncIterator[Any]:
+        async for message in self._calls.stream(method.full_name, request, grpc_context):
+            yield message
+
+    return stream if method.is_stream else answer
+
+
+for _method in METHODS.values():
+    setattr(GenretReplica, _method.name, _proxied(_method))
+
+RELOAD = METHODS["ReloadIndex"].full_name
 _WHY_NO_RELOAD = (
     "behind a proxy a reload would reach one replica of several, and which one is not known; deploy again to "
     "serve the live version: replicas are then replaced one after another"

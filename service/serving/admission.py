@@ -1,12 +1,12 @@
 """Admits work: estimates the cost of a request, and refuses or queues it when a device has too much to do.
 
 - `Admission` counts the work that was accepted and is not finished, and says when the server refuses more.
-- `Patience` queues the work of batches and streams until there is room, first come first served.
-- `Demand` tells whether a call would take a place in the next batch that a later call fills as well.
-- `Forecast` learns how much of their budgets requests really take. Clients set `exact_budget` and
+- `FairQueue` queues the work of batches and streams until there is room, first come first served.
+- `OverloadGuard` tells under overload whether later calls will fill the next batch without this one.
+- `CostModel` learns how much of their budgets requests really take. Clients set `exact_budget` and
   `max_tokens` for the worst case, and the draws of DISC share most of their tokens. Counted in full, a few
   such requests would fill a queue whose device is nearly idle.
-- `Pace` learns the cost of a batch, and of each token of work on top of it.
+- `SpeedModel` learns the time of a batch, and of each token of work on top of it.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class Admission:
     ) -> None:
         self._limits = limits
         self._batch = batch or BatchLimits()
-        self._pace = Pace()
-        self._demand = Demand(self._batch, limits.max_wait_seconds, clock)
-        self._forecast = Forecast()
+        self._speed = SpeedModel()
+        self._guard = OverloadGuard(self._batch, limits.max_wait_seconds, clock)
+        self._costs = CostModel()
         self._requests = 0
         self._tokens = 0
         self._tells: list[Callable[[], None]] = []
@@ -100,7 +100,7 @@ class Admission:
             request: The request.
             tokens: Its work, see `estimate_tokens`.
         """
-        counted = min(self._forecast.expected(request), self._limits.max_tokens // _QUEUE_PER_BUDGET)
+        counted = min(self._costs.expected(request), self._limits.max_tokens // _QUEUE_PER_BUDGET)
         return max(1, tokens - open_tokens(request) + min(open_tokens(request), counted))
 
     def fits(self, tokens: int) -> bool:
@@ -121,7 +121,7 @@ class Admission:
 
         Args:
             tokens: The work.
-            has_waited: Whether it is patient work, which has waited until `fits` said that there is room.
+            has_waited: Whether it comes from the `FairQueue`, where it waited until `fits` held.
 
         Raises:
             OverloadedError: a limit would be passed, or later calls will fill the place that there is. A
@@ -129,13 +129,13 @@ class Admission:
                 be served otherwise.
         """
         if not has_waited:
-            self._demand.arrived(tokens)
+            self._guard.arrived(tokens)
         fits = self.fits(tokens)
-        if fits and (has_waited or not self._demand.fills_next(self._requests, self._tokens)):
+        if fits and (has_waited or not self._guard.fills_next(self._requests, self._tokens)):
             self._requests += 1
             self._tokens += tokens
             return
-        self._demand.refused()
+        self._guard.refused()
         if fits:
             held = "far more comes than can be answered, and those who come later wait less"
         elif self._requests >= self._limits.max_requests:
@@ -160,19 +160,19 @@ class Admission:
             requests: In it.
             tokens: Their work, as it was admitted.
         """
-        self._demand.begin(requests, tokens, self._pace.seconds(tokens, 1))
+        self._guard.begin(requests, tokens, self._speed.seconds(tokens, 1))
 
     def end(self) -> None:
         """Note that the batch is over."""
-        self._demand.end()
+        self._guard.end()
 
     def learn(self, request: Request, outcome: object) -> None:
         """Learn from a request that is done what others of its kind will take."""
-        self._forecast.learn(request, outcome)
+        self._costs.learn(request, outcome)
 
     def observe(self, tokens: int, seconds: float) -> None:
         """Learn the device's speed from a batch that ran."""
-        self._pace.observe(tokens, seconds)
+        self._speed.observe(tokens, seconds)
 
     def leaves_half(self, tokens: int) -> bool:
         """Whether a request of so much work would leave half of the time that calls may wait to others."""
@@ -191,7 +191,7 @@ class Admission:
             return 0.0
         by_size = math.ceil(self._requests / self._batch.max_size)
         by_tokens = math.ceil(self._tokens / self._batch.max_tokens)
-        return self._pace.seconds(self._tokens, max(by_size, by_tokens))
+        return self._speed.seconds(self._tokens, max(by_size, by_tokens))
 
     def retry_after_s(self) -> float:
         """Return when a refused request may be tried again: when half the work should be done, seconds."""
@@ -199,16 +199,16 @@ class Admission:
         return min(max(wait, _MIN_RETRY_S), _MAX_RETRY_S)
 
 
-class Patience:
-    """Lets patient work into a queue, first come first served. Lives on one event loop.
+class FairQueue:
+    """Lets the work of batches and streams in, first come first served. Lives on one event loop.
 
-    It takes half of what the queue may hold at most: whoever makes a single call finds room beside streams
-    that have no end. Room that comes free goes to patient work before any call that comes later.
+    It takes half of what the device's queue may hold at most: single calls find room beside streams that
+    have no end. Room that comes free goes to work that waits here before any call that comes later.
 
     Args:
-        admission: What the queue holds.
+        admission: Counts what the device's queue holds.
         limits: How much it may hold.
-        observer: Is told of work that found no room; None: nobody is.
+        observer: Notified of work that found no room; None: nobody is.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class Patience:
 
     @asynccontextmanager
     async def room(self, tokens: int, deadline: float, bounded: bool = False) -> AsyncIterator[None]:
-        """Wait until there is room, and hold a share of what patient work may take.
+        """Wait until there is room, and hold a share of what waiting work may take together.
 
         Work that is submitted in the body before anything is awaited there is admitted for sure.
 
@@ -302,8 +302,8 @@ _MEMORY = 2.0
 _LATEST_BATCHES = 4
 
 
-class Demand:
-    """Knows whether a call would wait in a place that a later one fills. Used on the event loop only.
+class OverloadGuard:
+    """Refuses early callers under overload. Used on the event loop only.
 
     When calls come four times as fast as they can be answered, the first to come while a batch runs would
     take all places of the next, wait until the one is done and then for their own. Those who come at its end
@@ -385,7 +385,7 @@ class Demand:
 TITLE_TOKENS = 8
 # A token of text has four bytes in the mean; every title has an end token.
 _BYTES_PER_TOKEN = 4
-_FORECAST_SMOOTHING = 0.1
+_COST_SMOOTHING = 0.1
 # How far above the mean is expected, in mean deviations: few requests take more.
 _DEVIATIONS = 4
 
@@ -416,58 +416,56 @@ def used_tokens(request: Request, outcome: object) -> int:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _Used:
     mean: float
     deviation: float
 
 
-class Forecast:
-    """Expects of a request what those of its kind took lately, and some more. Used on the event loop only."""
+class CostModel:
+    """Expects of a request what recent ones of its kind cost, and more. Used on the event loop only."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, _Used] = {}
 
     def expected(self, request: Request) -> int:
         """Return what a request will take of its budget, tokens: all of it before any of its kind is done."""
         most = open_tokens(request)
-        seen = self._seen.get(_kind(request))
+        kind, branches = _kind(request)
+        seen = self._seen.get(kind)
         if seen is None:
             return most
-        return min(most, round(_branches(request) * (seen.mean + _DEVIATIONS * seen.deviation)))
+        return min(most, round(branches * (seen.mean + _DEVIATIONS * seen.deviation)))
 
     def learn(self, request: Request, outcome: object) -> None:
         """Learn from a request that was answered; one that failed says nothing of its kind."""
         if not open_tokens(request) or not isinstance(outcome, AnswerResult | RetrievalResult):
             return
-        used = used_tokens(request, outcome) / _branches(request)
-        seen = self._seen.get(_kind(request))
+        kind, branches = _kind(request)
+        used = used_tokens(request, outcome) / branches
+        seen = self._seen.get(kind)
         if seen is None:
-            self._seen[_kind(request)] = _Seen(used, used / 2)
+            self._seen[kind] = _Used(used, used / 2)
             return
-        seen.deviation += _FORECAST_SMOOTHING * (abs(used - seen.mean) - seen.deviation)
-        seen.mean += _FORECAST_SMOOTHING * (used - seen.mean)
+        seen.deviation += _COST_SMOOTHING * (abs(used - seen.mean) - seen.deviation)
+        seen.mean += _COST_SMOOTHING * (used - seen.mean)
 
 
-def _kind(request: Request) -> str:
+def _kind(request: Request) -> tuple[str, int]:
+    """Return the kind of a request, and how many branches share its budget."""
     if isinstance(request, AnswerRequest):
-        return f"answer {request.method}"
-    return "disc" if isinstance(request, RetrieveRequest) and request.decoding == "disc" else "proof"
+        return f"answer {request.method}", max(1, request.width)
+    if isinstance(request, RetrieveRequest) and request.decoding == "disc":
+        return "disc", max(1, request.width)
+    return "proof", 1
 
 
-def _branches(request: Request) -> int:
-    if isinstance(request, ScoreRequest):
-        return 1
-    is_proof = isinstance(request, RetrieveRequest) and request.decoding != "disc"
-    return 1 if is_proof else max(1, request.width)
-
-
-_PACE_SMOOTHING = 0.2
+_SPEED_SMOOTHING = 0.2
 # Work in one batch takes at most so many times what it takes in smaller ones.
 _MAX_PER_TOKEN = 2.0
 
 
-class Pace:
-    """Learns from the batches that ran. Used on the event loop only.
+class SpeedModel:
+    """Learns the speed of a device from the batches that ran. Used on the event loop only.
 
     A single request takes far more time per token than a full batch: a speed in tokens per second that was
     seen with single requests would refuse a burst that full batches master. So batches are kept apart by
@@ -491,8 +489,8 @@ class Pace:
         new = (float(max(1, tokens)), max(seconds, 1e-6))
         old = self._means.get(size, new)
         self._means[size] = (
-            old[0] + _PACE_SMOOTHING * (new[0] - old[0]),
-            old[1] + _PACE_SMOOTHING * (new[1] - old[1]),
+            old[0] + _SPEED_SMOOTHING * (new[0] - old[0]),
+            old[1] + _SPEED_SMOOTHING * (new[1] - old[1]),
         )
         self._means = _plausible(self._means)
         self._per_batch_s, self._per_token_s = _line(list(self._means.values()))

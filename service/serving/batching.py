@@ -1,35 +1,95 @@
 """Batches requests dynamically: many requests, one device, one batch at a time.
 
-Requests wait in arrival order. The head's retriever decides what the next batch is of; every waiting
-request of that retriever joins until the batch is full, whatever its options are (the retriever groups what
-can decode together). While a batch runs the queue fills. An idle device waits for companions only where
+Requests wait in arrival order. The head decides which call of which retriever answers the next batch; every
+waiting request of that call joins until the batch is full, whatever its options are (the retriever groups
+what can decode together). While a batch runs the queue fills. An idle device waits for companions only where
 they are to be expected: the clients of the last batch, when it had several, send their next requests at
 about the same time. It waits until as many have come, `max_delay_ms` at most; a single client never waits.
 
-A `Lane` is a device with its thread, its queue and its limits; `Lanes` makes them as devices turn up.
+A `Lane` is a device with its thread (`DeviceExecutor`), its queue and its limits; `Lanes` makes them as
+devices turn up. The memory that a batch frees is kept in the process's heap for the next one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import gc
 import logging
 import math
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from typing import ParamSpec, TypeVar
 
 from decoding.cancellation import CancelToken
 from decoding.errors import DeadlineExceededError
 from service.configuration.server_config import BatchLimits, QueueLimits
 from service.errors import NotReadyError, OverloadedError
-from service.serving.admission import Admission, Patience, done_tokens
-from service.serving.executor import DeviceExecutor
+from service.serving.admission import Admission, FairQueue, done_tokens
 from service.serving.observer import LaneObserver, ObserverOf, SilentObserver, Stage, silent
-from service.serving.served import Outcome, Request, Result, ServedRetriever
+from service.serving.served import BatchCall, Outcome, Request, Result
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 # A client that stops waiting at its deadline says so a little before the server's own clock does.
 _DEADLINE_SLACK_S = 0.05
+
+
+class DeviceExecutor:
+    """Runs blocking model work, one call at a time, off the event loop.
+
+    With the model on the loop itself a health check takes as long as a batch (measured: 1 s against 2 ms),
+    and two batches at once on one device only take turns.
+
+    Args:
+        device: Name of the device, for the thread's name.
+    """
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"genret-{device}")
+
+    async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run `call` on the device's thread and return what it returns.
+
+        Cancelling the awaiting task does not stop a call that has started: pass it a CancelToken.
+        """
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, partial(contained, call, *args, **kwargs))
+
+    def close(self) -> None:
+        """Drop calls that have not started and wait for the one that has. Idempotent."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def contained(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return what `call` returns; whatever it raises is an error of that call, and of nothing else.
+
+    A panic in an extension written in Rust, as tokenizers are, is no `Exception`; a stray cancellation would
+    be taken for one of the task that waits; and a future cannot hold a StopIteration, so its waiter would
+    never hear of it.
+
+    Raises:
+        RuntimeError: one of these; it is the cause.
+        Exception: all else that `call` raises.
+    """
+    try:
+        return call(*args, **kwargs)
+    except (StopIteration, CancelledError) as error:
+        raise _died_of(error) from error
+    except Exception:
+        raise
+    except BaseException as error:
+        raise _died_of(error) from error
+
+
+def _died_of(error: BaseException) -> RuntimeError:
+    return RuntimeError(f"the call ended with {type(error).__name__}: {error}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +102,7 @@ class Answer:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    retriever: ServedRetriever
+    batch_call: BatchCall
     request: Request
     tokens: int
     share: int  # what it counts for in the queue
@@ -99,7 +159,7 @@ class Batcher:
 
     async def submit(
         self,
-        retriever: ServedRetriever,
+        batch_call: BatchCall,
         request: Request,
         tokens: int,
         cancel: CancelToken,
@@ -111,8 +171,8 @@ class Batcher:
         stop before its next decode step.
 
         Args:
-            retriever: Who answers.
-            request: What is asked.
+            batch_call: Call of a retriever that answers requests of this kind.
+            request: The request.
             tokens: Its work, see `admission.estimate_tokens`.
             cancel: Polled by decoding; its deadline is the request's.
             share: What it counts for while it is not finished, tokens, where it has waited for room; None for
@@ -129,7 +189,7 @@ class Batcher:
             share = self._admission.share(request, tokens)
         self._let_in(share, cancel, has_waited)
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        job = _Job(retriever, request, tokens, share, cancel, time.monotonic(), future)
+        job = _Job(batch_call, request, tokens, share, cancel, time.monotonic(), future)
         self._queue.append(job)
         self._arrival.set()
         overdue = asyncio.timeout_at(_finite(cancel.deadline))
@@ -250,9 +310,8 @@ class Batcher:
                 self._fail(job, DeadlineExceededError("the deadline passed in the queue"))
                 self._admission.release(job.share)
             elif not batch or (
-                job.retriever is batch[0].retriever
-                # A title takes a few steps, a document hundreds: nobody waits for the other.
-                and type(job.request) is type(batch[0].request)
+                # A title takes a few steps, a document hundreds: each kind has batches of its own.
+                job.batch_call == batch[0].batch_call
                 and len(batch) < self._limits.max_size
                 and tokens + job.tokens <= self._limits.max_tokens
             ):
@@ -300,10 +359,9 @@ class Batcher:
 
     async def _answer(self, batch: Sequence[_Job]) -> Sequence[Outcome | Exception]:
         """Run a batch; when it fails as a whole, run its requests one by one: only the guilty fail."""
-        retriever = batch[0].retriever
         requests, cancels = [job.request for job in batch], [job.cancel for job in batch]
         try:
-            outcomes = await self._executor.run(retriever.respond, requests, cancels)
+            outcomes = await self._executor.run(batch[0].batch_call, requests, cancels)
             if len(outcomes) != len(batch):
                 raise ValueError(f"the retriever gave {len(outcomes)} answers to {len(batch)} requests")
             return outcomes
@@ -363,7 +421,7 @@ class Lane:
         executor: The only thread that runs its models.
         admission: What was accepted and is not finished.
         batcher: Its queue.
-        patience: Where the work of streams waits for room in it.
+        fair_queue: Where the work of batches and streams waits for room in it.
     """
 
     def __init__(self, device: str, batch: BatchLimits, queue: QueueLimits, observer: LaneObserver) -> None:
@@ -372,7 +430,7 @@ class Lane:
         self.executor = DeviceExecutor(device)
         self.admission = Admission(queue, batch)
         self.batcher = Batcher(self.executor, batch, self.admission, observer)
-        self.patience = Patience(self.admission, queue, observer)
+        self.fair_queue = FairQueue(self.admission, queue, observer)
 
 
 class Lanes:
@@ -407,3 +465,34 @@ class Lanes:
         for lane in self.all():
             await lane.batcher.close()
             await asyncio.to_thread(lane.executor.close)
+
+
+# A batch of 32 takes and frees some 40 MB. By default glibc gives them back to the system and gets them again
+# as pages that must be zeroed, which is 4 % of a batch's time on a CPU.
+_OPTIONS = {
+    -1: 128 * 2**20,  # M_TRIM_THRESHOLD: kept at the end of each thread's arena, bytes
+    -2: 64 * 2**20,  # M_TOP_PAD: and the next piece of an arena that has grown, which is so large
+    -3: 32 * 2**20,  # M_MMAP_THRESHOLD: allocations that are not kept; glibc takes no more
+}
+# With these an operator decides.
+_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
+
+
+def keep_freed_memory(environ: Mapping[str, str] = os.environ) -> bool:
+    """Have the C library keep some memory that is freed, unless the environment says what it keeps.
+
+    Returns:
+        Whether it will: only glibc can be asked.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None or any(name in environ for name in _VARIABLES):
+        return False
+    return all(mallopt(option, value) for option, value in _OPTIONS.items())
+
+
+def give_back_memory() -> None:
+    """Free what is unreachable, and give what is kept back to the system: behind work that took much once."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -1,7 +1,7 @@
 """Opens indexes with their models and answers through them. The only module of serving that starts torch.
 
-A `ServedModel` is one model with the versions of the indexes that it answers for; a `Responder` is a
-retriever as the service sees it: requests of every kind in, outcomes out.
+A `ServedModel` is one model with the versions of the indexes that it answers for; a `PinnedRetriever` is a
+retriever whose schemas name fixed versions of indexes.
 """
 
 from __future__ import annotations
@@ -9,19 +9,18 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from decoding.cancellation import CancelToken
 from retrieval.answers.answer_types import AnswerRequest
-from retrieval.errors import GenretError, InputError, SourceError
+from retrieval.errors import InputError, SourceError
 from retrieval.index.reader import read_manifest
 from retrieval.index.summary import evidence_facts
 from retrieval.index.versions import read_version, version_dir
-from retrieval.score_types import ScoreRequest
-from retrieval.types import Mention, RetrieveRequest
+from retrieval.types import RetrieveRequest
 from service.configuration.server_config import (
     DEFAULT_FILTER_CACHE_MIB,
     DEFAULT_GRAMMAR_CACHE_MIB,
@@ -39,7 +38,6 @@ from service.serving.served import (
     IndexDescription,
     Outcome,
     RankingDescription,
-    Request,
     ServedIndex,
     VectorsDescription,
 )
@@ -56,9 +54,9 @@ _LOG = logging.getLogger(__name__)
 class ServedModel:
     """Loaded with the first index that names it and shared by all, with its prompts and its grammars.
 
-    Every index has a responder, which knows the versions of all indexes of the model that its requests may
-    name. When one of them is replaced the others get new responders that know the new version; requests that
-    run keep those they began with.
+    Every index is served by a `PinnedRetriever`, which knows the versions of all indexes of the model that
+    its requests may name. When one of them is replaced the others get new ones that know the new version;
+    requests that run keep those they began with.
 
     Args:
         spec: Which checkpoint, and where it runs.
@@ -86,7 +84,7 @@ class ServedModel:
         retriever = self._open(spec)
         answerer, named = retriever.answerer, retriever.named_index()
         indexes = answerer.engine.indexes.with_index(named)
-        served = ServedIndex(self._describe(spec, retriever), Responder(retriever, indexes))
+        served = ServedIndex(self._describe(spec, retriever), PinnedRetriever(retriever, indexes))
         _LOG.info(
             "index %r: version %s from %s; model %s on %s; the trie is walked by %s kernels",
             spec.name,
@@ -126,7 +124,7 @@ class ServedModel:
         """Let schemas name a version from now on.
 
         Returns:
-            All indexes of the model, whose responders know it.
+            All indexes of the model, whose retrievers know it.
         """
         indexes = self._alive[opened]
         self._loaded = self._retriever_of(opened)
@@ -134,8 +132,8 @@ class ServedModel:
         others = [known for name, known in self._published.items() if name != opened.description.name]
         self._published[opened.description.name] = opened
         for known in others:
-            responder = Responder(self._retriever_of(known), indexes)
-            self._published[known.description.name] = ServedIndex(known.description, responder)
+            pinned = PinnedRetriever(self._retriever_of(known), indexes)
+            self._published[known.description.name] = ServedIndex(known.description, pinned)
         with self._lock:
             self._alive.update(dict.fromkeys(self._published.values(), indexes))
         return list(self._published.values())
@@ -255,12 +253,14 @@ def _close(closing: list[tuple[NamedIndex, Retriever]]) -> None:
 _TRIAL_QUERY = "capital of france"
 
 
-class Responder:
-    """Implements `service.serving.served.ServedRetriever`.
+class PinnedRetriever:
+    """A retriever, with the versions of indexes that schemas of its requests may name.
+
+    Implements `service.serving.served.ServedRetriever`. Queries and titles go straight to the retriever.
 
     Args:
         retriever: Answers for one index.
-        indexes: Those that schemas of its requests may name; None: those that they may name when asked.
+        indexes: Indexes that schemas may name; None: those that they may name when a request comes.
 
     Attributes:
         retriever: As given.
@@ -269,46 +269,23 @@ class Responder:
     def __init__(self, retriever: Retriever, indexes: IndexSet | None = None) -> None:
         self.retriever = retriever
         self._indexes = indexes
-
-    def prompt_tokens(self, request: RetrieveRequest | ScoreRequest) -> int:
-        """Return the length of the request's prompt; see `Retriever.prompt_tokens`."""
-        if isinstance(request, ScoreRequest):
-            return self.retriever.prompt_tokens(RetrieveRequest(request.query, prompt=request.prompt))
-        return self.retriever.prompt_tokens(request)
-
-    def mention_request(self, mention: Mention, options: RetrieveRequest) -> RetrieveRequest:
-        """Return the request that links a mention; see `Retriever.mention_request`."""
-        return self.retriever.mention_request(mention, options)
+        self.retrieve_batch = retriever.retrieve_batch
+        self.score_batch = retriever.score_batch
+        self.prompt_tokens = retriever.prompt_tokens
+        self.mention_request = retriever.mention_request
+        self.warm_up_steps = retriever.warm_up_steps
 
     def prepare_answer(self, request: AnswerRequest) -> int:
         """Compile the request's schema, unless it is known, and return the length of its prompt."""
         return len(self._job(request).prompt)
 
-    def respond(
-        self, requests: Sequence[Request], cancel: Sequence[CancelToken | None] | None = None
+    def answer_batch(
+        self, requests: Sequence[AnswerRequest], cancel: Sequence[CancelToken | None] | None = None
     ) -> Sequence[Outcome]:
-        """Answer every request, in order; errors of single requests are values."""
-        tokens = list(cancel) if cancel is not None else [None] * len(requests)
-        outcomes: dict[int, Outcome] = {}
-        titles = {i: request for i, request in enumerate(requests) if isinstance(request, RetrieveRequest)}
-        if titles:
-            found = self.retriever.retrieve_batch(list(titles.values()), [tokens[i] for i in titles])
-            outcomes.update(zip(titles, found, strict=True))
-        given = {i: request for i, request in enumerate(requests) if isinstance(request, ScoreRequest)}
-        if given:
-            scored = self.retriever.score_batch(list(given.values()), [tokens[i] for i in given])
-            outcomes.update(zip(given, scored, strict=True))
-        answerer = self.retriever.answerer
-        jobs = {}
-        for i, request in enumerate(requests):
-            if isinstance(request, AnswerRequest):
-                try:
-                    jobs[i] = self._job(request, tokens[i])
-                except GenretError as error:
-                    outcomes[i] = error
-        if jobs:
-            outcomes.update(zip(jobs, answerer.run(list(jobs.values())), strict=True))
-        return [outcomes[i] for i in range(len(requests))]
+        """Answer every request with JSON, in order; errors of single requests are values."""
+        from retrieval.methods.batches import answer_prepared
+
+        return answer_prepared(requests, cancel, self._job, self.retriever.answerer.run)
 
     def filter_cache(self) -> CacheCounts:
         """Return the counts of the filters kept of the index."""
@@ -321,16 +298,12 @@ class Responder:
         # Who waits for a compilation that another request began has not found the grammar in the cache.
         return CacheCounts(stats.hits, stats.compilations + stats.waits, stats.evictions, stats.held_bytes)
 
-    def warm_up_steps(self) -> Iterator[Callable[[], object]]:
-        """Return what makes a first request slower than the next, one query each."""
-        return self.retriever.warm_up_steps()
-
     def trial(self, num_requests: int) -> tuple[int, float]:
         """Answer so many plain requests, and return their work in tokens and how long they took, seconds."""
         requests = [RetrieveRequest(_TRIAL_QUERY)] * num_requests
         tokens = sum(estimate_tokens(request, self.prompt_tokens(request)) for request in requests)
         begun = time.perf_counter()
-        self.respond(requests)
+        self.retrieve_batch(requests)
         return tokens, time.perf_counter() - begun
 
     def _job(self, request: AnswerRequest, cancel: CancelToken | None = None) -> AnswerJob:

@@ -12,8 +12,7 @@ from typing import Any
 from retrieval.errors import GenretError
 from service.configuration.server_config import IndexSpec
 from service.errors import NotReadyError
-from service.serving.batching import Lanes
-from service.serving.executor import DeviceExecutor, give_back_memory
+from service.serving.batching import DeviceExecutor, Lanes, give_back_memory
 from service.serving.served import IndexDescription, IndexTable, Opener, ServedIndex
 
 _LOG = logging.getLogger(__name__)

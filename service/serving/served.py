@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from decoding.cancellation import CancelToken
 from decoding.errors import DecodingError
@@ -24,20 +24,35 @@ from service.errors import UnknownIndexError
 Request = RetrieveRequest | AnswerRequest | ScoreRequest
 Result = RetrievalResult | AnswerResult | ScoreResult
 Outcome = Result | GenretError | DecodingError
+# Answers requests of one kind, in order, each with a token that is polled; errors of single requests are
+# values. Blocks.
+BatchCall = Callable[[Sequence[Any], Sequence[CancelToken]], Sequence[Outcome]]
 
 
 class ServedRetriever(Protocol):
     """The part of `retrieval.Retriever` that a server uses."""
 
-    def prompt_tokens(self, request: RetrieveRequest | ScoreRequest) -> int:
+    @property
+    def retrieve_batch(self) -> BatchCall:
+        """Answers `RetrieveRequest`s with titles."""
+
+    @property
+    def score_batch(self) -> BatchCall:
+        """Answers `ScoreRequest`s."""
+
+    @property
+    def answer_batch(self) -> BatchCall:
+        """Answers `AnswerRequest`s with JSON."""
+
+    def prompt_tokens(self, request: RetrieveRequest) -> int:
         """Return the length of the request's prompt; raises InputError for what cannot be answered."""
 
-    def mention_request(self, mention: Mention, options: RetrieveRequest) -> RetrieveRequest:
+    def mention_request(self, mention: Mention, asked: RetrieveRequest) -> RetrieveRequest:
         """Return the request that links a mention with the model's template for mentions.
 
         Args:
             mention: The mention and its context.
-            options: What else is asked; its query is a placeholder.
+            asked: What else is asked; its query is a placeholder.
 
         Raises:
             InputError: the mention is blank.
@@ -48,11 +63,6 @@ class ServedRetriever(Protocol):
 
         May take as long as compiling may; raises InputError for what cannot be answered.
         """
-
-    def respond(
-        self, requests: Sequence[Request], cancel: Sequence[CancelToken | None] | None = None
-    ) -> Sequence[Outcome]:
-        """Answer every request, in order; errors of single requests are values. Blocks."""
 
     def warm_up_steps(self) -> Iterable[Callable[[], object]]:
         """Return what makes a first request slower than the next, in pieces that each block for a while.

@@ -25,25 +25,19 @@ from service.configuration.server_config import IndexSpec, ServerConfig, TlsConf
 from service.errors import BindError, ServiceError
 from service.gateway.http_app import make_app
 from service.gateway.http_server import HttpServer
-from service.methods import IndexMethods, RetrievalMethods
+from service.methods import METHODS, Methods
 from service.observability.metrics import Metrics, ServerState, monitoring_app
 from service.observability.observations import LaneObservations
 from service.observability.tracing import Tracing
-from service.pb.genret.v1 import index_service_pb2 as index_pb
-from service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
 from service.rpc import (
     AuthenticationInterceptor,
-    IndexServicer,
     MalformedMessageInterceptor,
     ObservationInterceptor,
-    RetrievalServicer,
+    handlers,
 )
 from service.security.authority import Authority
 from service.security.tls import server_credentials
-from service.serving.batching import Lanes
-from service.serving.executor import DeviceExecutor, give_back_memory, keep_freed_memory
+from service.serving.batching import DeviceExecutor, Lanes, give_back_memory, keep_freed_memory
 from service.serving.readiness import Readiness, State
 from service.serving.reload import Reloader
 from service.serving.served import IndexTable, Opener
@@ -66,7 +60,7 @@ class Server:
         readiness: Whether requests are taken.
         metrics: What is counted.
         reloader: Serves new versions of indexes.
-        streams: The streams that are open.
+        methods: Runs the methods of the API.
         listeners: What the server listens with.
         on_hangup: Called on SIGHUP, before indexes are reloaded; must not block for long.
     """
@@ -93,12 +87,12 @@ class Server:
         self.metrics.watch(ServerState(version(), self.readiness, self.lanes, self.indexes))
         authority = Authority.of(config)
         self.on_hangup: list[Callable[[], object]] = [authority.reload]
-        self._retrieval = RetrievalMethods(self.indexes, self.lanes, self.readiness, config, self._compiler)
-        self.streams = self._retrieval.streams
+        self.methods = Methods(
+            self.indexes, self.lanes, self.readiness, self.reloader, config, self._compiler
+        )
         self.listeners = Listeners(
             config,
-            self._retrieval,
-            IndexMethods(self.indexes, self.readiness, self.reloader),
+            self.methods,
             self.readiness,
             authority,
             self.metrics,
@@ -178,7 +172,7 @@ class Server:
             hurried = asyncio.create_task(hurry.wait())
             await asyncio.wait({hurried}, timeout=self._config.lame_duck_seconds)
             hurried.cancel()
-        self.streams.stop()
+        self.methods.streams.stop()
         await self.readiness.refuse(hurry)
         self.readiness.servicer.end_watches()
         await self.listeners.stop(self._config.drain_seconds, hurry)
@@ -190,16 +184,11 @@ class Server:
         await self.listeners.stop_monitoring()
 
 
-_DESCRIPTORS = (
-    pb.DESCRIPTOR.services_by_name["RetrievalService"],
-    index_pb.DESCRIPTOR.services_by_name["IndexService"],
-)
-SERVICES = tuple(service.full_name for service in _DESCRIPTORS)
+SERVICES = tuple(dict.fromkeys(str(method.service.full_name) for method in METHODS.values()))
 _MIN_PING_INTERVAL_MS = 5_000
 # Bits of the compressions of gRPC that are accepted.
 _IDENTITY, _GZIP = 1, 4
 _MIN_CALLS_PER_CONNECTION = 1024
-METHODS = tuple(method.name for service in _DESCRIPTORS for method in service.methods)
 
 
 def max_calls_per_connection(config: ServerConfig) -> int:
@@ -217,8 +206,7 @@ class Listeners:
 
     Args:
         config: Addresses, encryption and limits.
-        retrieval: The methods of RetrievalService.
-        indexes: The methods of IndexService.
+        methods: Runs the methods of the API.
         readiness: Answers health checks.
         authority: Who may call.
         metrics: Counts calls, and is shown.
@@ -234,16 +222,14 @@ class Listeners:
     def __init__(
         self,
         config: ServerConfig,
-        retrieval: RetrievalMethods,
-        indexes: IndexMethods,
+        methods: Methods,
         readiness: Readiness,
         authority: Authority,
         metrics: Metrics,
         tracing: Tracing | None = None,
     ) -> None:
         self._config = config
-        self._retrieval = retrieval
-        self._indexes = indexes
+        self._methods = methods
         self._readiness = readiness
         self.interceptors = [
             ObservationInterceptor(metrics, config.log, tracing),
@@ -255,7 +241,7 @@ class Listeners:
         self.http: HttpServer | None = None
         self.monitoring: HttpServer | None = None
         if config.http.port is not None:
-            app = make_app(retrieval, indexes, readiness, authority, metrics, config, tracing)
+            app = make_app(methods, readiness, authority, metrics, config, tracing)
             self.http = HttpServer(app, config.http.host, config.http.port, config.tls)
         if config.metrics.port is not None:
             watched = monitoring_app(metrics, readiness)
@@ -296,11 +282,9 @@ class Listeners:
 
     def add_services(self, server: Any) -> None:
         """Add the API, health and reflection to a server of gRPC, or to what stands in for one."""
-        limit = self._config.max_request_seconds
-        add_retrieval: Any = pb_grpc.add_RetrievalServiceServicer_to_server  # generated, so untyped
-        add_index: Any = index_grpc.add_IndexServiceServicer_to_server
-        add_retrieval(RetrievalServicer(self._retrieval, limit), server)
-        add_index(IndexServicer(self._indexes, limit), server)
+        for service, found in handlers(self._methods, self._config.max_request_seconds).items():
+            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, found),))
+            server.add_registered_method_handlers(service, found)
         health_pb2_grpc.add_HealthServicer_to_server(self._readiness.servicer, server)
         names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)

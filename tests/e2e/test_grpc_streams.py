@@ -221,9 +221,9 @@ async def test_cancelling_a_stream_frees_the_queue_and_stops_decoding() -> None:
     async with running(fake, **options) as api:
         call = api.stub.RetrieveStream(iter([item(str(i)) for i in range(40)]), timeout=60)
         lane = (await lanes_of(api))[0]
-        await until(lambda: fake.running.is_set() and lane.patience.num_waiting > 0)
+        await until(lambda: fake.running.is_set() and lane.fair_queue.num_waiting > 0)
         call.cancel()
-        await until(lambda: in_flight(api) == 0 and lane.patience.num_waiting == 0)
+        await until(lambda: in_flight(api) == 0 and lane.fair_queue.num_waiting == 0)
         await until(lambda: bool(fake.stopped_by))  # decoding noticed
         assert api.waiting == 0
         fake.hold.set()
@@ -379,7 +379,7 @@ async def test_a_stream_that_has_sent_all_before_a_drain_ends_well(monkeypatch: 
 @asynchronous
 async def test_idle_streams_are_so_many_a_connection_and_hold_up_nobody() -> None:
     async with running(FakeRetriever(), queue=QueueLimits(max_requests=4)) as api:
-        open_streams = api.server.streams
+        open_streams = api.server.methods.streams
         most = 1024
         assert (await api.retrieve()).candidates  # from here on the client knows the limit
         idle = [api.stub.RetrieveStream() for _ in range(most + 50)]

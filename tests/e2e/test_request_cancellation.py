@@ -12,7 +12,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -28,12 +28,11 @@ from decoding.model.hf_session import TreeSession
 from index_builder.build_options import VectorWish
 from retrieval.ranking.ranker import Ranker
 from retrieval.vectors.embedder import VectorMethod
-from service import methods as queries_module
-from service import methods as retrieval_module
 from service import rpc as observation
 from service.configuration.server_config import HttpConfig, IndexSpec, ModelSpec
 from service.gateway import endpoints as handlers
 from service.gateway.endpoints import ENDPOINTS, NDJSON_TYPE
+from service.methods import Methods, Query
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.serving.models import IndexOpener
 from service.serving.served import ServedIndex
@@ -138,7 +137,7 @@ class Api:
     async def _over_http(self, method: str, message: Message, deadline_s: float | None) -> str:
         (endpoint,) = (e for e in ENDPOINTS if e.method == method)
         content = json_format.MessageToJson(message, preserving_proto_field_name=True, indent=None)
-        headers = {"content-type": NDJSON_TYPE if endpoint.is_stream else "application/json"}
+        headers = {"content-type": NDJSON_TYPE if endpoint.row.is_stream else "application/json"}
         if deadline_s is not None:
             headers["x-request-timeout-seconds"] = str(deadline_s)
         response = await self.http.post(endpoint.path, content=content, headers=headers)
@@ -212,7 +211,7 @@ async def leave_the_queue(
     # All of it while the device is still at the other one.
     await until(lambda: not lane.batcher.num_waiting)
     await until(lambda: (lane.admission.num_requests, api.users(), api.running_calls()) == (1, 1, 1))
-    assert lane.patience._requests == 0
+    assert lane.fair_queue._requests == 0
     api.model.release()
     assert (await ahead).candidates
     await api.check_free()
@@ -231,7 +230,7 @@ async def leave_the_model(
     await until(lambda: not api.running_calls() and not api.users())
     lane = api.running.server.lanes.of("cpu")
     assert lane.admission.num_requests == FORMS[form][2]
-    assert lane.patience._requests == 0
+    assert lane.fair_queue._requests == 0
     api.model.release()
     await until(lambda: not api.held())
     assert api.model.passes == at + 1
@@ -380,13 +379,12 @@ async def test_a_client_leaves_while_its_answer_is_converted(
 
             return run
 
-        conversions = (
-            (queries_module, "reply_to_proto"),
-            (queries_module, "score_reply_to_proto"),
-            (retrieval_module, "answer_to_proto"),
-        )
-        for module, name in conversions:
-            monkeypatch.setattr(module, name, leaving(getattr(module, name)))
+        ask = Methods._ask
+
+        async def asked(methods: Methods, query: Query, *arguments: Any) -> Any:
+            return await ask(methods, replace(query, write=leaving(query.write)), *arguments)
+
+        monkeypatch.setattr(Methods, "_ask", asked)
         for form, (_, _, number) in FORMS.items():
             converted = 0
             calls.append(api.ask(transport, form))
@@ -405,17 +403,17 @@ async def test_a_client_leaves_while_its_answer_is_on_its_way_out(
     async with serving(tiny, sessions) as api:
         calls: list[asyncio.Task[Any]] = []
         answered = asyncio.Event()
-        answer_once = observation._answer_once
+        answering = observation._answered
 
         async def leaving(*arguments: Any) -> Any:
-            response = await answer_once(*arguments)
+            response = await answering(*arguments)
             if calls:
                 answered.set()
                 calls.pop().cancel()
                 await asyncio.Event().wait()  # until the server cancels the call
             return response
 
-        monkeypatch.setattr(observation, "_answer_once", leaving)
+        monkeypatch.setattr(observation, "_answered", leaving)
         for form in UNARY:
             answered.clear()
             call = api.ask("grpc", form)

@@ -23,6 +23,7 @@ from retrieval.types import (
 )
 from service.serving.served import IndexDescription, Outcome, Request, ServedIndex
 
+Cancel = Sequence[CancelToken | None] | None
 MAX_PROMPT_TOKENS = 100
 FAKE_MASS = 0.25
 
@@ -78,9 +79,16 @@ class FakeRetriever:
     def _warm_up(self) -> None:
         self.num_warm_ups += 1
 
-    def respond(
-        self, requests: Sequence[Request], cancel: Sequence[CancelToken | None] | None = None
-    ) -> list[Outcome]:
+    def retrieve_batch(self, requests: Sequence[Request], cancel: Cancel = None) -> list[Outcome]:
+        return self.respond(requests, cancel)
+
+    def score_batch(self, requests: Sequence[Request], cancel: Cancel = None) -> list[Outcome]:
+        return self.respond(requests, cancel)
+
+    def answer_batch(self, requests: Sequence[Request], cancel: Cancel = None) -> list[Outcome]:
+        return self.respond(requests, cancel)
+
+    def respond(self, requests: Sequence[Request], cancel: Cancel = None) -> list[Outcome]:
         self.batches.append([request.query for request in requests])
         self.threads.add(threading.current_thread().name)
         self.running.set()

@@ -91,14 +91,14 @@ def held_for_requests(server: Any) -> list[str]:
             "admitted": lane.admission.num_requests,
             "admitted tokens": lane.admission.num_tokens,
             "waiting": lane.batcher.num_waiting,
-            "patient": lane.patience.num_waiting,
-            "patient shares": lane.patience._requests,
-            "patient tokens": lane.patience._tokens,
+            "patient": lane.fair_queue.num_waiting,
+            "patient shares": lane.fair_queue._requests,
+            "patient tokens": lane.fair_queue._tokens,
         }
         held += [f"{number} {what} on {lane.device}" for what, number in counts.items() if number]
-    compiling = server._retrieval._num_compiling
+    compiling = server.methods._num_compiling
     held += [f"{compiling} compiling"] if compiling else []
-    held += [f"{len(server._retrieval.streams)} streams"] if len(server._retrieval.streams) else []
+    held += [f"{len(server.methods.streams)} streams"] if len(server.methods.streams) else []
     for family in server.metrics.in_flight.collect():
         held += [f"{s.value} in flight of {s.labels['method']}" for s in family.samples if s.value]
     return held

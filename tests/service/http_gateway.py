@@ -17,10 +17,9 @@ from starlette.applications import Starlette
 from service.configuration.server_config import TlsConfig
 from service.gateway.http_app import make_app
 from service.gateway.http_server import HttpServer
-from service.methods import IndexMethods, RetrievalMethods
+from service.methods import Methods
 from service.observability.metrics import Metrics
-from service.serving.batching import Batcher, Lanes
-from service.serving.executor import DeviceExecutor
+from service.serving.batching import Batcher, DeviceExecutor, Lanes
 from service.serving.readiness import Readiness, State
 from service.serving.reload import Reloaded, Reloader
 from service.serving.served import IndexTable, ServedIndex
@@ -47,8 +46,7 @@ class Gateway:
     app: Starlette
     lanes: Lanes
     readiness: Readiness
-    retrieval: RetrievalMethods
-    indexes: IndexMethods
+    methods: Methods
     reloader: FakeReloader
 
     @property
@@ -74,12 +72,11 @@ async def gateway(
     config = make_config(*indexes, **options)
     lanes, compiler, readiness = Lanes(config.batch, config.queue), DeviceExecutor("schemas"), Readiness(())
     await readiness.announce(state)
-    retrieval = RetrievalMethods(table, lanes, readiness, config, compiler)
     reloader = FakeReloader(table)
-    describing = IndexMethods(table, readiness, cast("Reloader", reloader))
-    app = make_app(retrieval, describing, readiness, authority, metrics or Metrics(), config)
+    methods = Methods(table, lanes, readiness, cast("Reloader", reloader), config, compiler)
+    app = make_app(methods, readiness, authority, metrics or Metrics(), config)
     try:
-        yield Gateway(app, lanes, readiness, retrieval, describing, reloader)
+        yield Gateway(app, lanes, readiness, methods, reloader)
     finally:
         for retriever in retrievers:
             retriever.hold.set()

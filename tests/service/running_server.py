@@ -19,7 +19,7 @@ from retrieval.retriever import Retriever
 from service.configuration.server_config import IndexSpec, ServerConfig
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
-from service.serving.models import IndexOpener, Responder
+from service.serving.models import IndexOpener, PinnedRetriever
 from service.serving.served import ServedIndex
 from service.serving.server import Server
 from tests.service.fake_retriever import FakeRetriever, served
@@ -181,5 +181,5 @@ async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
 
 def retriever_of(served: ServedIndex) -> Retriever:
     """The library's retriever behind a real index."""
-    assert isinstance(served.retriever, Responder)
+    assert isinstance(served.retriever, PinnedRetriever)
     return served.retriever.retriever

@@ -60,11 +60,11 @@ async def ask_grpc(api: Running, ask: Ask) -> Seen:
     """Ask over gRPC, with bytes: what is sent may be no message."""
     raw = ask.message.SerializeToString() if ask.raw is None else ask.raw[0]
     call: Any
-    if ask.endpoint.is_stream:
-        call = api.channel.stream_stream(ask.endpoint.full_name)(iter([raw]), timeout=20)
+    if ask.endpoint.row.is_stream:
+        call = api.channel.stream_stream(ask.endpoint.row.full_name)(iter([raw]), timeout=20)
     else:
         metadata = tuple(ask.headers.items())
-        call = api.channel.unary_unary(ask.endpoint.full_name)(raw, timeout=20, metadata=metadata)
+        call = api.channel.unary_unary(ask.endpoint.row.full_name)(raw, timeout=20, metadata=metadata)
     try:
         answer = await call
     except grpc.aio.AioRpcError as error:
@@ -79,7 +79,10 @@ async def ask_http(client: httpx.AsyncClient, ask: Ask) -> Seen:
     """Ask over HTTP."""
     fields = json_format.MessageToDict(ask.message, preserving_proto_field_name=True)
     path = ask.endpoint.path.replace("{name}", str(fields.pop("name", "")))
-    headers = {"content-type": NDJSON_TYPE if ask.endpoint.is_stream else "application/json", **ask.headers}
+    headers = {
+        "content-type": NDJSON_TYPE if ask.endpoint.row.is_stream else "application/json",
+        **ask.headers,
+    }
     if ask.raw is not None:
         response = await client.post(path, content=ask.raw[1], headers=headers)
     else:

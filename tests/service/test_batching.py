@@ -19,8 +19,7 @@ from retrieval.types import RetrievalResult, RetrieveRequest
 from service.configuration.server_config import BatchLimits, QueueLimits
 from service.errors import NotReadyError, OverloadedError
 from service.serving.admission import Admission
-from service.serving.batching import Answer, Batcher
-from service.serving.executor import DeviceExecutor
+from service.serving.batching import Answer, Batcher, DeviceExecutor
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import until
 from tests.service.turned_clock import TurnedClock
@@ -46,7 +45,7 @@ def submit(
     batcher: Batcher, fake: FakeRetriever, query: str, tokens: int = 1, seconds: float | None = None
 ) -> asyncio.Task[Answer]:
     deadline = None if seconds is None else time.monotonic() + seconds
-    call = batcher.submit(fake, RetrieveRequest(query), tokens, CancelToken(deadline))
+    call = batcher.submit(fake.respond, RetrieveRequest(query), tokens, CancelToken(deadline))
     return asyncio.create_task(call)
 
 
@@ -261,7 +260,7 @@ def test_deadlines_hold_while_a_device_hangs(monkeypatch: pytest.MonkeyPatch) ->
                 begun = time.monotonic()
                 tokens = [CancelToken(begun + 600), CancelToken(begun + 1200), CancelToken(math.inf)]
                 calls = [
-                    asyncio.create_task(batcher.submit(retriever, RetrieveRequest(f"q{i}"), 5, token))
+                    asyncio.create_task(batcher.submit(retriever.respond, RetrieveRequest(f"q{i}"), 5, token))
                     for i, token in enumerate(tokens)
                 ]
                 await until(lambda: retriever.running.is_set() and batcher.num_waiting == 2)
@@ -284,11 +283,11 @@ def test_requests_that_fail_do_not_make_a_device_look_fast() -> None:
         retriever = FakeRetriever(errors={"bad": InputError("query", "fits no model")})
         async with batching() as (batcher, admission):
             retriever.seconds = 0.05
-            await batcher.submit(retriever, RetrieveRequest("good"), 100, CancelToken())
+            await batcher.submit(retriever.respond, RetrieveRequest("good"), 100, CancelToken())
             retriever.seconds = 0.0
             for _ in range(30):
                 with pytest.raises(InputError):
-                    await batcher.submit(retriever, RetrieveRequest("bad"), 100, CancelToken())
+                    await batcher.submit(retriever.respond, RetrieveRequest("bad"), 100, CancelToken())
             admission.admit(100)
             try:
                 assert admission.expected_wait_s() >= 0.04
@@ -317,7 +316,7 @@ def test_admission_is_told_of_every_batch_and_of_who_has_waited_for_room(
             fake = FakeRetriever(errors={"bad": InputError("query", "fits no model")})
             await asyncio.gather(
                 submit(batcher, fake, "a", 3),
-                batcher.submit(fake, RetrieveRequest("b"), 9, CancelToken(), share=4),
+                batcher.submit(fake.respond, RetrieveRequest("b"), 9, CancelToken(), share=4),
             )
             with pytest.raises(InputError):
                 await submit(batcher, fake, "bad")

@@ -10,7 +10,7 @@ import pytest
 
 from retrieval.types import RetrieveRequest
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.serving.executor import DeviceExecutor, contained
+from service.serving.batching import DeviceExecutor, contained
 from tests.service.asynchronous import asynchronous
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import failure, running

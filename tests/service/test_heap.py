@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
-from service.serving.executor import keep_freed_memory
+from service.serving.batching import keep_freed_memory
 
 GLIBC = hasattr(ctypes.CDLL(None), "mallopt")
 PAGES = """
 import json, resource, threading
-from service.serving.executor import give_back_memory, keep_freed_memory
+from service.serving.batching import give_back_memory, keep_freed_memory
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

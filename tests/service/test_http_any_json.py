@@ -77,10 +77,12 @@ def objects(draw: st.DrawFn, kind: Descriptor, depth: int = 3) -> dict[str, Any]
 
 
 def bodies(endpoint: Endpoint) -> st.SearchStrategy[bytes]:
-    whole = (objects(endpoint.descriptor.input_type) | ANYTHING).map(lambda found: json.dumps(found).encode())
+    whole = (objects(endpoint.row.descriptor.input_type) | ANYTHING).map(
+        lambda found: json.dumps(found).encode()
+    )
     cut = st.tuples(whole, st.integers(0, 50)).map(lambda pair: pair[0][: -pair[1] or None])
     one = whole | whole | cut | TEXTS | st.binary(max_size=50)
-    return st.lists(one, max_size=5).map(b"\n".join) if endpoint.is_stream else one
+    return st.lists(one, max_size=5).map(b"\n".join) if endpoint.row.is_stream else one
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +97,7 @@ def client() -> Iterator[httpx.Client]:
 def explore(client: httpx.Client, endpoint: Endpoint, examples: int, derandomize: bool) -> None:
     """Send bodies to a path; every reply is JSON, and none says that the server is to blame."""
     path = endpoint.path.replace("{name}", "fake")
-    headers = {"content-type": NDJSON_TYPE if endpoint.is_stream else "application/json"}
+    headers = {"content-type": NDJSON_TYPE if endpoint.row.is_stream else "application/json"}
 
     @settings(
         max_examples=examples,
@@ -109,7 +111,7 @@ def explore(client: httpx.Client, endpoint: Endpoint, examples: int, derandomize
     def send(body: bytes) -> None:
         response = client.post(path, content=body, headers=headers)
         assert response.status_code in ALLOWED, response.text[:500]
-        for line in response.content.splitlines() if endpoint.is_stream else [response.content]:
+        for line in response.content.splitlines() if endpoint.row.is_stream else [response.content]:
             answer = json.loads(line)
             if response.status_code != 200:
                 assert answer["error"]["code"] == response.status_code

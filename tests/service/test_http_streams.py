@@ -118,7 +118,7 @@ async def test_a_client_that_leaves_takes_its_queries_along() -> None:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
         await until(lambda: face.batcher.num_waiting == 0 and bool(fake.stopped_by))
-        await until(lambda: len(face.retrieval.streams) == 0)
+        await until(lambda: len(face.methods.streams) == 0)
 
 
 @asynchronous

@@ -22,8 +22,7 @@ from service.configuration.server_config import BatchLimits, QueueLimits
 from service.errors import NotReadyError, OverloadedError
 from service.observability.metrics import Metrics, ServerState, geometric
 from service.observability.observations import LaneObservations
-from service.serving.batching import Lanes
-from service.serving.executor import DeviceExecutor
+from service.serving.batching import DeviceExecutor, Lanes
 from service.serving.readiness import Readiness, State
 from service.serving.served import IndexTable
 from tests.service.fake_retriever import FakeRetriever, served
@@ -109,9 +108,9 @@ def test_what_exists_anyway_is_read_at_the_scrape() -> None:
             first.hold.clear()
             batcher = lanes.of("cpu").batcher
             token = CancelToken()
-            running = asyncio.create_task(batcher.submit(first, RetrieveRequest("a"), 10, token))
+            running = asyncio.create_task(batcher.submit(first.respond, RetrieveRequest("a"), 10, token))
             await until(first.running.is_set)
-            waiting = asyncio.create_task(batcher.submit(first, RetrieveRequest("b"), 7, token))
+            waiting = asyncio.create_task(batcher.submit(first.respond, RetrieveRequest("b"), 7, token))
             await until(lambda: batcher.num_waiting == 1)
             seen = Scraped(metrics)
             assert seen("genret_ready") == 1
@@ -149,6 +148,7 @@ def test_what_exists_anyway_is_read_at_the_scrape() -> None:
 def test_an_answer_is_counted_with_its_batch_and_its_work() -> None:
     async def scenario() -> None:
         fake = FakeRetriever()
+        answer = fake.respond
         async with watched(fake) as (metrics, lanes, _):
             batcher = lanes.of("cpu").batcher
             for request in (
@@ -157,7 +157,7 @@ def test_an_answer_is_counted_with_its_batch_and_its_work() -> None:
                 RetrieveRequest("b", method="disc", min_mass=0.9),
                 AnswerRequest("c", schema="{}"),
             ):
-                await batcher.submit(fake, request, 100, CancelToken())
+                await batcher.submit(answer, request, 100, CancelToken())
             seen = Scraped(metrics)
         assert seen("genret_results_total", method="beam", finish_reason="ok") == 1
         assert seen("genret_results_total", method="beam", finish_reason="no_match") == 1
@@ -179,6 +179,7 @@ def test_an_answer_is_counted_with_its_batch_and_its_work() -> None:
 def test_scored_titles_are_counted_whoever_proposed_them() -> None:
     async def scenario() -> None:
         fake = FakeRetriever()
+        answer = fake.respond
         async with watched(fake) as (metrics, lanes, _):
             batcher = lanes.of("cpu").batcher
             for request in (
@@ -187,7 +188,7 @@ def test_scored_titles_are_counted_whoever_proposed_them() -> None:
                 RetrieveRequest("c", method="beam"),
                 ScoreRequest("d", ("one", "two")),
             ):
-                await batcher.submit(fake, request, 100, CancelToken())
+                await batcher.submit(answer, request, 100, CancelToken())
             seen = Scraped(metrics)
         for method in ("auto", "shortlist", "beam", "score"):
             assert seen("genret_results_total", method=method, finish_reason="ok") == 1
@@ -205,21 +206,22 @@ def test_scored_titles_are_counted_whoever_proposed_them() -> None:
 def test_refusals_are_counted_by_their_reason() -> None:
     async def scenario() -> None:
         fake = FakeRetriever(bugs={"huge": MemoryError()})
+        answer = fake.respond
         async with watched(fake, max_requests=1) as (metrics, lanes, _):
             batcher = lanes.of("cpu").batcher
             with pytest.raises(OverloadedError):
-                await batcher.submit(fake, RetrieveRequest("huge"), 1, CancelToken())
+                await batcher.submit(answer, RetrieveRequest("huge"), 1, CancelToken())
             fake.hold.clear()
             fake.running.clear()
-            running = asyncio.create_task(batcher.submit(fake, RetrieveRequest("a"), 1, CancelToken()))
+            running = asyncio.create_task(batcher.submit(answer, RetrieveRequest("a"), 1, CancelToken()))
             await until(fake.running.is_set)
             with pytest.raises(OverloadedError):
-                await batcher.submit(fake, RetrieveRequest("b"), 1, CancelToken())
+                await batcher.submit(answer, RetrieveRequest("b"), 1, CancelToken())
             await lanes.close()
             with pytest.raises(NotReadyError):
                 await running
             with pytest.raises(NotReadyError):
-                await batcher.submit(fake, RetrieveRequest("c"), 1, CancelToken())
+                await batcher.submit(answer, RetrieveRequest("c"), 1, CancelToken())
             seen = Scraped(metrics)
         assert seen("genret_rejected_total", reason="memory_full") == 1
         assert seen("genret_rejected_total", reason="queue_full") == 1
@@ -235,16 +237,17 @@ def test_clients_that_leave_and_deadlines_are_counted_once_where_they_happened(
 
     async def scenario() -> None:
         fake = FakeRetriever()
+        answer = fake.respond
         async with watched(fake) as (metrics, lanes, _):
             batcher = lanes.of("cpu").batcher
             with pytest.raises(DeadlineExceededError):
-                await batcher.submit(fake, RetrieveRequest("late"), 1, CancelToken(time.monotonic() - 1))
+                await batcher.submit(answer, RetrieveRequest("late"), 1, CancelToken(time.monotonic() - 1))
             fake.hold.clear()
-            running = asyncio.create_task(batcher.submit(fake, RetrieveRequest("a"), 1, CancelToken()))
+            running = asyncio.create_task(batcher.submit(answer, RetrieveRequest("a"), 1, CancelToken()))
             await until(fake.running.is_set)
-            waiting = asyncio.create_task(batcher.submit(fake, RetrieveRequest("b"), 1, CancelToken()))
+            waiting = asyncio.create_task(batcher.submit(answer, RetrieveRequest("b"), 1, CancelToken()))
             hurried = CancelToken(time.monotonic() + 600)
-            expired = asyncio.create_task(batcher.submit(fake, RetrieveRequest("c"), 1, hurried))
+            expired = asyncio.create_task(batcher.submit(answer, RetrieveRequest("c"), 1, hurried))
             await until(lambda: batcher.num_waiting == 2)
             waiting.cancel()
             await until(lambda: batcher.num_waiting == 1)
@@ -259,7 +262,7 @@ def test_clients_that_leave_and_deadlines_are_counted_once_where_they_happened(
             ]
             fake.running.clear()
             soon = CancelToken(time.monotonic() + 600)
-            decoding = asyncio.create_task(batcher.submit(fake, RetrieveRequest("d"), 1, soon))
+            decoding = asyncio.create_task(batcher.submit(answer, RetrieveRequest("d"), 1, soon))
             await until(fake.running.is_set)
             clock.forward(600)
             with pytest.raises(DeadlineExceededError):
@@ -290,11 +293,12 @@ def test_a_deadline_that_ends_the_decoding_and_the_wait_at_once_is_counted_once(
 
     async def scenario() -> None:
         fake = FakeRetriever({"a": DeadlineExceededError("late")})
+        answer = fake.respond
         async with watched(fake) as (metrics, lanes, _):
             batcher = lanes.of("cpu").batcher
             monkeypatch.setattr(DeviceExecutor, "run", late)
             with pytest.raises(DeadlineExceededError):
-                await batcher.submit(fake, RetrieveRequest("a"), 1, CancelToken(time.monotonic() + 600))
+                await batcher.submit(answer, RetrieveRequest("a"), 1, CancelToken(time.monotonic() + 600))
             seen = Scraped(metrics)
         stages = ("arrival", "queue", "running")
         assert [seen("genret_deadline_exceeded_total", stage=s) for s in stages] == [0, 0, 1]
@@ -308,22 +312,22 @@ def test_work_of_batches_and_streams_counts_while_it_waits_for_room(monkeypatch:
     async def scenario() -> None:
         fake = FakeRetriever()
         async with watched(fake, max_requests=2) as (metrics, lanes, _):
-            patience, entered = lanes.of("cpu").patience, asyncio.Event()
+            fair_queue, entered = lanes.of("cpu").fair_queue, asyncio.Event()
 
             async def hold() -> None:
-                async with patience.room(1, math.inf):
+                async with fair_queue.room(1, math.inf):
                     entered.set()
                     await asyncio.Event().wait()
 
             async def wait(deadline: float, bounded: bool = False) -> None:
-                async with patience.room(1, deadline, bounded):
+                async with fair_queue.room(1, deadline, bounded):
                     raise AssertionError("there was no room")
 
             holding = asyncio.create_task(hold())
             await entered.wait()
             waiting = asyncio.create_task(wait(math.inf))
             expiring = asyncio.create_task(wait(time.monotonic() + 600))
-            await until(lambda: patience.num_waiting == 2)
+            await until(lambda: fair_queue.num_waiting == 2)
             assert Scraped(metrics)("genret_queue_patient", device="cpu") == 2
             with pytest.raises(OverloadedError):
                 await wait(math.inf, bounded=True)
@@ -346,11 +350,12 @@ def test_work_of_batches_and_streams_counts_while_it_waits_for_room(monkeypatch:
 def test_a_client_that_gives_up_at_its_deadline_is_no_cancellation() -> None:
     async def scenario() -> None:
         fake = FakeRetriever()
+        answer = fake.respond
         async with watched(fake) as (metrics, lanes, _):
             fake.hold.clear()
             token = CancelToken(time.monotonic() + 30)
             running = asyncio.create_task(
-                lanes.of("cpu").batcher.submit(fake, RetrieveRequest("a"), 1, token)
+                lanes.of("cpu").batcher.submit(answer, RetrieveRequest("a"), 1, token)
             )
             await until(fake.running.is_set)
             token.deadline = time.monotonic() + 0.02

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ from decoding.errors import DeadlineExceededError, DecodingError
 from retrieval.errors import GenretError, IndexChecksumError, InputError
 from service.configuration.server_config import AuthConfig
 from service.errors import OverloadedError
+from service.methods import METHODS
 from service.pb.genret.v1 import index_service_pb2 as index_pb
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.ray_serve.proxied_services import MethodRegistry, add_services_to_server
-from service.ray_serve.replica import RELOAD, Dispatcher
+from service.ray_serve.replica import RELOAD, Dispatcher, GenretReplica
 from service.security.bearer_tokens import Scope, line_of, new_token
 from tests.service.asynchronous import asynchronous
 from tests.service.fake_retriever import FakeRetriever
@@ -70,6 +72,13 @@ def dispatcher(s: Running, max_bytes: int = 4 * 2**20) -> Dispatcher:
 async def ask(calls: Dispatcher, request: Any, context: RayContext, method: str = RETRIEVE) -> Any:
     raw = request if isinstance(request, bytes) else request.SerializeToString()
     return await calls.answer(method, raw, context, pb.RetrieveResponse)
+
+
+def test_a_replica_has_every_method_of_the_api() -> None:
+    for method in METHODS.values():
+        behaviour = getattr(GenretReplica, method.name)
+        assert "grpc_context" in inspect.signature(behaviour).parameters, "by its name Serve hands it over"
+        assert inspect.isasyncgenfunction(behaviour) == method.is_stream
 
 
 @asynchronous
@@ -174,7 +183,7 @@ async def test_a_stream_that_is_left_early_leaves_nothing_behind() -> None:
         stream = dispatcher(s).stream(STREAM, sent("a", "b", "c"), RayContext())
         await anext(stream)
         await stream.aclose()  # type: ignore[attr-defined]
-        assert len(s.server.streams) == 0
+        assert len(s.server.methods.streams) == 0
 
 
 @asynchronous

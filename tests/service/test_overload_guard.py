@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from service.configuration.server_config import BatchLimits, QueueLimits
 from service.errors import OverloadedError
-from service.serving.admission import Admission, Demand
+from service.serving.admission import Admission, OverloadGuard
 from tests.service.simulated_lane import Device, Lane
 
 CPU = Device(per_batch_s=0.055, per_request_s=0.0235)
@@ -29,19 +29,19 @@ class Crowd:
     def __init__(self, every_s: float, max_wait_s: float = 1.0, max_size: int = 9, tokens: int = 1) -> None:
         self.clock = Clock()
         self.tokens = tokens
-        self.demand = Demand(BatchLimits(max_size=max_size, max_tokens=90), max_wait_s, self.clock)
+        self.guard = OverloadGuard(BatchLimits(max_size=max_size, max_tokens=90), max_wait_s, self.clock)
         self.every_s = every_s
 
     def begin(self, seconds: float = 1.0) -> None:
-        self.demand.begin(9, 9 * self.tokens, seconds)
+        self.guard.begin(9, 9 * self.tokens, seconds)
 
     def wait(self, seconds: float) -> None:
         for _ in range(round(seconds / self.every_s)):
             self.clock.now += self.every_s
-            self.demand.arrived(self.tokens)
+            self.guard.arrived(self.tokens)
 
     def is_told_to_come_later(self, waiting: int = 0) -> bool:
-        return self.demand.fills_next(9 + waiting, (9 + waiting) * self.tokens)
+        return self.guard.fills_next(9 + waiting, (9 + waiting) * self.tokens)
 
 
 @pytest.mark.parametrize(("max_size", "tokens"), [(9, 1), (4000, 10)])
@@ -52,7 +52,7 @@ def test_the_first_of_many_calls_are_told_to_come_later_and_the_last_are_let_in(
     for _ in range(6):
         crowd.begin()
         crowd.wait(1.0)
-        crowd.demand.refused()
+        crowd.guard.refused()
     crowd.begin()
     assert crowd.is_told_to_come_later(), "fifty come in a second, and nine are wanted"
     crowd.wait(0.5)
@@ -64,7 +64,7 @@ def test_the_first_of_many_calls_are_told_to_come_later_and_the_last_are_let_in(
     assert crowd.is_told_to_come_later(waiting=9)
     crowd.wait(0.4)
     assert not crowd.is_told_to_come_later(waiting=8), "the batch is late: the next one begins at any time"
-    crowd.demand.end()
+    crowd.guard.end()
     assert not crowd.is_told_to_come_later(waiting=-9), "nothing runs"
 
 
@@ -73,7 +73,7 @@ def test_who_might_wait_longer_anyway_is_let_in() -> None:
         crowd = Crowd(every_s=0.02, max_wait_s=max_wait_s)
         crowd.begin()
         crowd.wait(1.0)
-        crowd.demand.refused()
+        crowd.guard.refused()
         crowd.begin()
         assert crowd.is_told_to_come_later() is told
 
@@ -82,7 +82,7 @@ def test_overload_is_over_when_nobody_was_refused_for_two_batches() -> None:
     crowd = Crowd(every_s=0.02)
     crowd.begin()
     crowd.wait(1.0)
-    crowd.demand.refused()
+    crowd.guard.refused()
     crowd.begin()
     crowd.wait(0.98)
     crowd.begin()
@@ -96,7 +96,7 @@ def test_a_small_batch_between_large_ones_does_not_end_the_overload() -> None:
     crowd = Crowd(every_s=0.002)
     crowd.begin()
     crowd.wait(1.0)
-    crowd.demand.refused()
+    crowd.guard.refused()
     crowd.begin(seconds=0.1)
     assert crowd.is_told_to_come_later(waiting=1)
 
@@ -106,16 +106,16 @@ def test_nobody_is_told_to_come_later_before_a_limit_was_met(
     events: list[tuple[float, int, int]],
 ) -> None:
     clock = Clock()
-    demand = Demand(BatchLimits(max_size=4, max_tokens=100), 0.1, clock)
+    guard = OverloadGuard(BatchLimits(max_size=4, max_tokens=100), 0.1, clock)
     for passed, event, tokens in events:
         clock.now += passed
         if event == 0:
-            demand.arrived(tokens)
+            guard.arrived(tokens)
         elif event == 1:
-            demand.begin(1 + tokens % 4, tokens, 1.0)
+            guard.begin(1 + tokens % 4, tokens, 1.0)
         else:
-            demand.end()
-        assert not demand.fills_next(8, 200)
+            guard.end()
+        assert not guard.fills_next(8, 200)
 
 
 def test_work_that_has_waited_for_room_is_not_told_to_come_later() -> None:
@@ -142,7 +142,7 @@ def test_work_that_has_waited_for_room_is_not_told_to_come_later() -> None:
 
 
 def without_demand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Demand, "fills_next", lambda *_: False)
+    monkeypatch.setattr(OverloadGuard, "fills_next", lambda *_: False)
 
 
 @pytest.mark.parametrize("times", [2, 4, 8])

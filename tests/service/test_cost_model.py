@@ -13,7 +13,7 @@ from retrieval.errors import ModelError
 from retrieval.types import RetrievalResult, RetrieveRequest
 from service.configuration.server_config import QueueLimits
 from service.errors import OverloadedError
-from service.serving.admission import Admission, Forecast, estimate_tokens, open_tokens, used_tokens
+from service.serving.admission import Admission, CostModel, estimate_tokens, open_tokens, used_tokens
 
 PROOF = RetrieveRequest("q", k=2, exact=True, exact_budget=1_000)
 ANSWER = AnswerRequest("q", True, max_tokens=400)
@@ -38,47 +38,47 @@ def test_what_a_client_bounds_and_what_was_taken_of_it() -> None:
 
 
 def test_a_budget_counts_in_full_before_any_of_its_kind_is_done() -> None:
-    forecast = Forecast()
-    assert forecast.expected(ANSWER) == 400
-    forecast.learn(PROOF, proof_of(10))
-    forecast.learn(ANSWER, ModelError("says nothing of others"))
-    assert forecast.expected(ANSWER) == 400
-    forecast.learn(ANSWER, answer_of(20))
-    assert 20 < forecast.expected(ANSWER) < 100
-    assert forecast.expected(WIDE) == 1_600, "another method"
+    cost_model = CostModel()
+    assert cost_model.expected(ANSWER) == 400
+    cost_model.learn(PROOF, proof_of(10))
+    cost_model.learn(ANSWER, ModelError("says nothing of others"))
+    assert cost_model.expected(ANSWER) == 400
+    cost_model.learn(ANSWER, answer_of(20))
+    assert 20 < cost_model.expected(ANSWER) < 100
+    assert cost_model.expected(WIDE) == 1_600, "another method"
 
 
 def test_requests_without_a_budget_teach_nothing() -> None:
-    forecast = Forecast()
-    forecast.learn(RetrieveRequest("q"), proof_of(0))
-    assert forecast.expected(PROOF) == 1_000
+    cost_model = CostModel()
+    cost_model.learn(RetrieveRequest("q"), proof_of(0))
+    assert cost_model.expected(PROOF) == 1_000
 
 
 def test_a_wide_request_is_expected_to_take_as_many_times_more() -> None:
-    forecast = Forecast()
+    cost_model = CostModel()
     for _ in range(100):
-        forecast.learn(WIDE, answer_of(50))
+        cost_model.learn(WIDE, answer_of(50))
     narrow = AnswerRequest("q", True, method="beam", beam_size=1, max_tokens=400)
-    assert forecast.expected(WIDE) == pytest.approx(4 * 50, rel=0.1)
-    assert forecast.expected(narrow) == pytest.approx(50, rel=0.1)
+    assert cost_model.expected(WIDE) == pytest.approx(4 * 50, rel=0.1)
+    assert cost_model.expected(narrow) == pytest.approx(50, rel=0.1)
 
 
 @given(st.lists(st.integers(0, 400), min_size=1, max_size=60), st.integers(1, 400))
 def test_nothing_is_expected_beyond_the_budget_or_below_nothing(seen: list[int], budget: int) -> None:
-    forecast = Forecast()
+    cost_model = CostModel()
     for tokens in seen:
-        forecast.learn(ANSWER, answer_of(tokens))
+        cost_model.learn(ANSWER, answer_of(tokens))
     asked = AnswerRequest("q", True, max_tokens=budget)
-    assert 0 <= forecast.expected(asked) <= budget
+    assert 0 <= cost_model.expected(asked) <= budget
 
 
 def test_most_requests_take_less_than_is_expected_and_a_change_is_followed() -> None:
     rng = random.Random(1)
-    forecast = Forecast()
+    cost_model = CostModel()
     for mean in (40, 200, 20):
         for _ in range(100):
-            forecast.learn(ANSWER, answer_of(round(rng.uniform(0.5, 1.5) * mean)))
-        expected = forecast.expected(ANSWER)
+            cost_model.learn(ANSWER, answer_of(round(rng.uniform(0.5, 1.5) * mean)))
+        expected = cost_model.expected(ANSWER)
         assert 1.5 * mean <= expected < 3.5 * mean
 
 
@@ -110,10 +110,10 @@ def test_a_share_is_never_less_than_one_and_never_more_than_the_work() -> None:
 def test_draws_count_for_the_tokens_that_they_do_not_share() -> None:
     wide = RetrieveRequest("q", method="disc", num_samples=256, num_draws=16)
     assert open_tokens(wide) == 8 * 4096
-    forecast = Forecast()
-    assert forecast.expected(wide) == 8 * 4096
+    cost_model = CostModel()
+    assert cost_model.expected(wide) == 8 * 4096
     usual = RetrieveRequest("q", method="disc")
     for _ in range(50):
-        forecast.learn(usual, RetrievalResult("q", "disc", (), num_nodes=32))
-    assert 32 <= forecast.expected(usual) <= 40
-    assert 64 * 32 <= forecast.expected(wide) <= 64 * 40
+        cost_model.learn(usual, RetrievalResult("q", "disc", (), num_nodes=32))
+    assert 32 <= cost_model.expected(usual) <= 40
+    assert 64 * 32 <= cost_model.expected(wide) <= 64 * 40

@@ -1,0 +1,221 @@
+"""How much of the code one call passes through: files, functions and hand-overs.
+
+    python benchmarks/walks.py
+
+Each walk is traced when it has been taken once before: a query asked of the library, the same query as a
+gRPC Retrieve of a server in this process, and a build of an index of three titles. Counted are the files
+and functions of the product that are entered, and the calls. A hand-over is a step of the call stack from one
+file of the product to another, between the handler of the call and the first tensor that is made on the
+thread of the device; the queue of the device is one. The modules that `from retrieval.retriever import
+Retriever` loads are counted in a process of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+import grpc
+import torch
+from harness.report import announce, command_line, environment, write_json
+
+import service
+from index_builder.build import build_index
+from index_builder.build_options import BuildOptions
+from retrieval.prompts import CheckpointConfig
+from retrieval.retriever import Retriever
+from retrieval.text import TextTokenizer
+from service.configuration.server_config import IndexSpec, ModelSpec, ServerConfig
+from service.pb.genret.v1 import retrieval_service_pb2 as pb
+from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
+from service.serving.models import IndexOpener
+from service.serving.server import Server
+
+_ROOT = Path(service.__file__).resolve().parents[1]  # of the code that runs
+_MODEL = Path(__file__).resolve().parents[1] / "data/small-model"
+_PACKAGES = ("decoding", "index_builder", "retrieval", "service")
+_QUERY = "a large cat with stripes"
+_TITLES = "Amazon\nNile\nTiger\n"
+_IMPORTS = f"""
+import sys
+from retrieval.retriever import Retriever
+print(sum(name.split(".")[0] in {_PACKAGES!r} for name in sys.modules))
+"""
+
+
+@dataclass
+class Walk:
+    """What one call entered.
+
+    Attributes:
+        calls: Calls of each function of the product, by file and qualified name.
+        queued: Files of the stack that put the request into the queue of the device, the outermost first.
+        computing: Files of the stack that made the first tensor on the thread of the device.
+    """
+
+    calls: Counter[tuple[str, str]] = field(default_factory=Counter)
+    queued: list[str] = field(default_factory=list)
+    computing: list[str] = field(default_factory=list)
+
+    @property
+    def files(self) -> Counter[str]:
+        """Functions entered, by file."""
+        return Counter(file for file, _ in self.calls)
+
+    @property
+    def hand_overs(self) -> int:
+        """Steps from one file to another between the handler and the first tensor."""
+        path = self.queued + self.computing
+        return sum(a != b for a, b in pairwise(path))
+
+
+_FILES: dict[str, str] = {}  # by a code's file name: the product's file, empty for others
+
+
+def _file(name: str) -> str:
+    if name not in _FILES:
+        path = Path(name)
+        inside = path.relative_to(_ROOT).as_posix() if path.is_relative_to(_ROOT) else ""
+        _FILES[name] = inside if inside.split("/")[0] in _PACKAGES and "/pb/" not in inside else ""
+    return _FILES[name]
+
+
+def _stack(frame: FrameType | None) -> list[str]:
+    files: list[str] = []
+    while frame is not None:
+        if file := _file(frame.f_code.co_filename):
+            files.append(file)
+        frame = frame.f_back
+    return files[::-1]
+
+
+_LOOP = threading.main_thread()
+_TRACED: list[Walk] = []
+
+
+def _trace(frame: FrameType, event: str, function: Any) -> None:
+    if not _TRACED:
+        return
+    walk = _TRACED[0]
+    if event == "call" and (file := _file(frame.f_code.co_filename)):
+        walk.calls[file, frame.f_code.co_qualname] += 1
+        if frame.f_code.co_qualname == "Batcher.submit" and not walk.queued:
+            walk.queued = _stack(frame)
+    elif event == "c_call" and not walk.computing and threading.current_thread() is not _LOOP:
+        owner = getattr(function, "__self__", None)
+        if isinstance(owner, torch.Tensor) or owner is torch._C._VariableFunctions:
+            walk.computing = _stack(frame)
+
+
+@contextmanager
+def traced() -> Iterator[Walk]:
+    """Trace what all threads do during the block."""
+    walk = Walk()
+    _TRACED.append(walk)
+    sys.setprofile(_trace)
+    try:
+        yield walk
+    finally:
+        sys.setprofile(None)
+        _TRACED.clear()
+
+
+def build(folder: Path) -> Path:
+    """Build an index of three titles."""
+    source = folder / "titles.txt"
+    folder.mkdir(parents=True, exist_ok=True)
+    source.write_text(_TITLES, encoding="utf-8")
+    rendering = CheckpointConfig.load(_MODEL).title_rendering()
+    build_index(source, TextTokenizer.load(_MODEL), BuildOptions(out=folder / "index", rendering=rendering))
+    return folder / "index"
+
+
+def library_walk(index: Path) -> Walk:
+    """Trace a query that the library answers by beam search."""
+    with Retriever.open(index, _MODEL) as retriever:
+        retriever.retrieve(_QUERY, method="beam")
+        with traced() as walk:
+            retriever.retrieve(_QUERY, method="beam")
+    return walk
+
+
+async def service_walk(index: Path) -> Walk:
+    """Trace the same query as a gRPC Retrieve: from the handler to its reply."""
+    config = ServerConfig(
+        indexes=(IndexSpec("walk", index),), models=(ModelSpec(checkpoint=str(_MODEL)),), port=0
+    )
+    server = Server(config, IndexOpener.of(config))
+    await server.start()
+    try:
+        await server.load()
+        async with grpc.aio.insecure_channel(server.address) as channel:
+            stub: Any = pb_grpc.RetrievalServiceStub(channel)
+            request = pb.RetrieveRequest(query=_QUERY, method=pb.RETRIEVAL_METHOD_BEAM)
+            await stub.Retrieve(request)
+            with traced() as walk:
+                await stub.Retrieve(request)
+    finally:
+        await server.drain()
+    return walk
+
+
+def num_modules() -> int:
+    """Return how many modules of the product the import of the retriever loads."""
+    return int(subprocess.check_output([sys.executable, "-c", _IMPORTS], cwd=_ROOT, text=True))
+
+
+def figures(name: str, walk: Walk, list_files: bool) -> dict[str, Any]:
+    """Print what a walk entered, and return it for the file of figures."""
+    print(f"{name}: {len(walk.files)} files, {len(walk.calls)} functions, {walk.calls.total()} calls", end="")
+    print(f", {walk.hand_overs} hand-overs" if walk.computing else "")
+    packages = Counter(file.split("/")[0] for file in walk.files)
+    print("  files of " + ", ".join(f"{package}: {count}" for package, count in sorted(packages.items())))
+    if walk.computing:
+        print("  path: " + " > ".join(dict.fromkeys(walk.queued + walk.computing)))
+    if list_files:
+        print("".join(f"  {count:4} {file}\n" for file, count in sorted(walk.files.items())), end="")
+    return {
+        "files": dict(walk.files),
+        "functions": len(walk.calls),
+        "calls": walk.calls.total(),
+        "hand_overs": walk.hand_overs if walk.computing else None,
+    }
+
+
+@click.command()
+@click.option("--files", "list_files", is_flag=True, help="List the files, each with its functions entered.")
+@click.option("--json", "out", type=click.Path(dir_okay=False, path_type=Path), help="File for the figures.")
+def main(list_files: bool, out: Path | None) -> None:
+    """Trace a query, a call and a build, and say how much of the code each passes through."""
+    surroundings = environment("torch", "grpcio")
+    announce(surroundings)
+    threading.setprofile(_trace)
+    with tempfile.TemporaryDirectory() as folder:
+        index = build(Path(folder, "first"))
+        with traced() as building:
+            build(Path(folder, "second"))
+        walks = {
+            "query by the library": library_walk(index),
+            "gRPC Retrieve": asyncio.run(service_walk(index)),
+            "build of three titles": building,
+        }
+    told: dict[str, Any] = {name: figures(name, walk, list_files) for name, walk in walks.items()}
+    told["modules"] = num_modules()
+    print(f"from retrieval.retriever import Retriever: {told['modules']} modules")
+    write_json(out, command_line(), surroundings, told)
+
+
+if __name__ == "__main__":
+    main()
