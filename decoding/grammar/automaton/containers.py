@@ -126,11 +126,11 @@ class _Container:
         self._nodes = {}
 
     def keep(self, node: ThreadPosition) -> None:
-        """Know a node again (`Frame.keep`)."""
+        """Know a node again (`ValueKind.keep`)."""
         self._nodes[node.phase, node.progress, node.key_label, node.blanks] = node
 
     def read(self, node: ThreadPosition, byte: int) -> ThreadPosition | Pushes | int | None:
-        """Read one byte (`Frame.read`): of whitespace, or one of `moves`."""
+        """Read one byte (`ValueKind.read`): of whitespace, or one of `moves`."""
         if byte in _BLANKS:
             blanks = self._whitespace.after(node.blanks, byte, IS_BEHIND_SEPARATOR[node.phase])
             return None if blanks is None else self.node(node.phase, node.progress, node.key_label, blanks)
@@ -160,7 +160,7 @@ class _Container:
         return self._whitespace.must_come(node.blanks, IS_BEHIND_SEPARATOR[node.phase])
 
     def after(self, node: ThreadPosition, label: int) -> ThreadPosition:
-        """The node behind the value inside (`Frame.after`)."""
+        """The node behind the value inside (`ValueKind.after`)."""
         raise NotImplementedError
 
     def _begin(self, options: tuple[Option, ...], byte: int) -> Pushes | None:
