@@ -31,7 +31,7 @@ from retrieval.training.quality import (
     rank_entities,
     searchable_texts,
 )
-from retrieval.training.training_data import LabelledQuery, TrainingEntity, read_catalogue, read_queries
+from retrieval.training.training_data import TrainingEntity, TrainingQuery, read_catalogue, read_queries
 from retrieval.training.training_run import load_model
 from retrieval.vectors.encoder import EncoderEmbedder
 
@@ -53,7 +53,7 @@ def main() -> None:
     entities = read_catalogue(options.catalogue)
     queries = read_queries(options.queries, entities)
     training = [query for query in queries if query.split == "train"]
-    sets: dict[str, list[LabelledQuery]] = {
+    sets: dict[str, list[TrainingQuery]] = {
         split: [query for query in queries if query.split == split] for split in ("dev", "test")
     }
     sets.update(noise_probes(entities, PROBE_SEED))
@@ -109,8 +109,8 @@ def main() -> None:
 
 def bm25_rankings(
     entities: Sequence[TrainingEntity],
-    queries: Sequence[LabelledQuery],
-    training_queries: Sequence[LabelledQuery] = (),
+    queries: Sequence[TrainingQuery],
+    training_queries: Sequence[TrainingQuery] = (),
 ) -> list[list[str]]:
     """Rank entities with bm25s over title, aliases and description, plus training queries where given."""
     texts = searchable_texts(entities, training_queries)

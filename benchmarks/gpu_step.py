@@ -31,7 +31,7 @@ from harness.titles import JSON
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from decoding.disc.static_proposer import Walk, static_step
+from decoding.disc.static_proposer import DrawWalk, static_step
 from decoding.model.hf_model import HFLanguageModel
 from decoding.trie.title_trie import TitleTrie
 from decoding.trie.trie_arrays import derive_trie
@@ -179,7 +179,7 @@ def contestants(trie: TitleTrie, states: Tensor, depth: int, n: int) -> dict[str
     device, nodes = states.device, len(states)
     width = max(1, trie.width_at(depth))
     candidates = torch.randint(trie.vocab_size, (nodes, _CANDIDATES), device=device)
-    walk = Walk(
+    walk = DrawWalk(
         state=states.expand(1, n).contiguous(),
         log_weight=torch.zeros(1, n, dtype=torch.float64, device=device),
         logprob=torch.zeros(1, n, dtype=torch.float64, device=device),

@@ -167,7 +167,7 @@ def build_index(
 
 
 def _add_evidence(
-    manifest: Manifest, maker: EvidenceMaker, options: BuildOptions, front: FrontHalf
+    manifest: Manifest, maker: EvidenceMaker, options: BuildOptions, front: SourceRuns
 ) -> Manifest:
     evidence, vectors = options.evidence, options.vectors
     if evidence is not None:
@@ -224,7 +224,7 @@ def written_rejects(
             rejects.write(options.rejects)
 
 
-def check_rejects(front: FrontHalf, outcome: str = "nothing was built") -> None:
+def check_rejects(front: SourceRuns, outcome: str = "nothing was built") -> None:
     """Fail when there are too many bad rows, or nothing else.
 
     Args:
@@ -255,7 +255,7 @@ def peak_rss_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _history(front: FrontHalf, options: BuildOptions, entities: int) -> HistoryEntry:
+def _history(front: SourceRuns, options: BuildOptions, entities: int) -> HistoryEntry:
     return HistoryEntry(
         operation="build",
         parent="",
@@ -274,7 +274,7 @@ Sources = str | Path | Sequence[str | Path]
 
 
 @dataclass(frozen=True, slots=True)
-class FrontHalf:
+class SourceRuns:
     """Everything that was read, as sorted runs.
 
     Attributes:
@@ -316,7 +316,7 @@ class FrontHalf:
 @contextmanager
 def read_shards(
     sources: Sources, tokenizer: TextTokenizer, options: BuildOptions, root: Path, progress: StepProgress
-) -> Iterator[FrontHalf]:
+) -> Iterator[SourceRuns]:
     """Read, tokenise and sort everything, or go on where an earlier run of the same was cut short.
 
     On the way out of the block the bad rows are written to `options.rejects`, whatever has happened.
@@ -367,7 +367,7 @@ def read_shards(
         if aliases is not None:
             source.reject_unknown_aliases(_known_keys(shards, aliases), rejects)
         fault_point("identities-resolved")
-        yield FrontHalf(
+        yield SourceRuns(
             shards=shards,
             columns=columns,
             weight_column=None if source.columns.weight is None else columns[source.columns.weight].name,

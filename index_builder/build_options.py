@@ -1,8 +1,8 @@
 """Holds what a build or an update is asked to do, checked as far as that can be done before anything is read.
 
-`BuildOptions` are the parameters of a build, and say how an update reads. `EvidenceWish` and `VectorWish`
-are evidence to make; `EvidenceChange` and `VectorChange` are what an update does about evidence that is
-there.
+`BuildOptions` are the parameters of a build, and say how an update reads. `EvidenceOptions` and
+`VectorBuildOptions` are evidence to make; `EvidenceChange` and `VectorChange` are what an update does about
+evidence that is there.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _CONFIG_FILE = "config.json"
 
 
 @dataclass(frozen=True, slots=True)
-class EvidenceWish:
+class EvidenceOptions:
     """Evidence by words and letters to make: always of names, and of what is asked for here.
 
     Attributes:
@@ -97,7 +97,7 @@ class EvidenceChange:
         InputError: it is to be made and dropped at once, or queries are for evidence that is dropped.
     """
 
-    wish: EvidenceWish | None = None
+    wish: EvidenceOptions | None = None
     drop: bool = False
     queries: tuple[QueryFile, ...] = ()
     drop_queries: bool = False
@@ -127,7 +127,7 @@ class EvidenceChange:
 
 
 @dataclass(frozen=True, slots=True)
-class VectorWish:
+class VectorBuildOptions:
     """Vectors to make.
 
     Attributes:
@@ -167,7 +167,7 @@ class VectorChange:
         InputError: they are to be made and dropped at once.
     """
 
-    wish: VectorWish | None = None
+    wish: VectorBuildOptions | None = None
     drop: bool = False
     device: str = "cpu"
     encoder: str | None = None
@@ -190,7 +190,7 @@ class VectorChange:
         return {} if self.wish is None else {"vectors": self.wish.shaping()}
 
 
-def asked_columns(evidence: EvidenceWish | None, vectors: VectorWish | None) -> tuple[str, ...]:
+def asked_columns(evidence: EvidenceOptions | None, vectors: VectorBuildOptions | None) -> tuple[str, ...]:
     """Return the columns that are asked for by name."""
     of_vectors = None if vectors is None else vectors.options.columns
     of_evidence = None if evidence is None else evidence.columns
@@ -331,8 +331,8 @@ class BuildOptions:
     keep_versions: int = 2
     memory_limit: int = DEFAULT_MEMORY_LIMIT
     resume: bool = True
-    evidence: EvidenceWish | None = field(default_factory=EvidenceWish)
-    vectors: VectorWish | None = None
+    evidence: EvidenceOptions | None = field(default_factory=EvidenceOptions)
+    vectors: VectorBuildOptions | None = None
     threads: int | None = None
     shard_records: int = _SHARD_RECORDS
 

@@ -19,8 +19,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index_builder.build import FrontHalf, Sources, check_evidence, peak_rss_bytes, read_shards
-from index_builder.build_options import BuildOptions, EvidenceWish, VectorWish, text_columns
+from index_builder.build import SourceRuns, Sources, check_evidence, peak_rss_bytes, read_shards
+from index_builder.build_options import BuildOptions, EvidenceOptions, VectorBuildOptions, text_columns
 from index_builder.entity_writer import check_weights
 from index_builder.memory_budget import MIB, TYPICAL_FORM_BYTES, MemoryBudget, cut
 from index_builder.merge import VersionSpec, WrittenVersion, write_version
@@ -174,7 +174,7 @@ class _Sample:
 
 
 def _plan(
-    front: FrontHalf,
+    front: SourceRuns,
     options: BuildOptions,
     lengths: IntArray,
     plans: tuple[EvidencePlan | None, VectorPlan | None],
@@ -234,7 +234,7 @@ def _row_lengths(
 
 
 def _write_sample(
-    front: FrontHalf, tokenizer: TextTokenizer, options: BuildOptions, place: Path, progress: StepProgress
+    front: SourceRuns, tokenizer: TextTokenizer, options: BuildOptions, place: Path, progress: StepProgress
 ) -> _Sample:
     """Write a version over some ranges of the rows, or over all of them if they are few."""
     if not front.num_entities:
@@ -348,7 +348,7 @@ class VectorPlan:
 
 
 def plan_evidence(
-    wish: EvidenceWish, shards: Sequence[Run], columns: Sequence[MetadataColumn], rejects: Rejects
+    wish: EvidenceOptions, shards: Sequence[Run], columns: Sequence[MetadataColumn], rejects: Rejects
 ) -> EvidencePlan:
     """Reckon up the evidence by words and letters of the entities that some runs keep.
 
@@ -365,7 +365,9 @@ def plan_evidence(
     return EvidencePlan(names, chosen, texts, queries, round(size))
 
 
-def plan_vectors(wish: VectorWish, shards: Sequence[Run], columns: Sequence[MetadataColumn]) -> VectorPlan:
+def plan_vectors(
+    wish: VectorBuildOptions, shards: Sequence[Run], columns: Sequence[MetadataColumn]
+) -> VectorPlan:
     """Reckon up the vectors of the entities that some runs keep.
 
     Raises:
@@ -403,7 +405,7 @@ def _count_texts(shards: Sequence[Run], columns: Sequence[str]) -> tuple[int, in
     return sums[0], sums[1], sums[2], sums[3]
 
 
-def _dimensions(wish: VectorWish) -> int | None:
+def _dimensions(wish: VectorBuildOptions) -> int | None:
     try:
         config = json.loads((Path(wish.method.source) / "config.json").read_bytes())
         size = config.get("hidden_size", config.get("d_model"))

@@ -24,7 +24,7 @@ from retrieval.index.reader import Index
 from retrieval.index.small_files import digest_bytes
 from retrieval.normalize import normalize
 from retrieval.sources import digest_files
-from retrieval.sources.rejects import Reason, Rejects
+from retrieval.sources.rejects import RejectReason, Rejects
 from retrieval.sources.source_files import ByteStream, line_blocks
 
 # Between the aliases of an entity when they are compared as one text: no alias holds a control character.
@@ -134,7 +134,7 @@ def _remove(live: VersionRun, removals: Removals, rejects: Rejects, ignore_missi
         for number in missing.tolist():
             entity_id = removals.entity_ids[number].as_py()
             line, file = int(removals.lines[number]), int(removals.files[number])
-            rejects.add(line, Reason.UNKNOWN_ID, entity_id, file=file)
+            rejects.add(line, RejectReason.UNKNOWN_ID, entity_id, file=file)
     gone = np.unique(numbers[numbers >= 0])
     live.keep[gone] = False
     return len(gone), len(missing)
@@ -258,7 +258,7 @@ def _read(path: str | Path, file: int, rejects: Rejects) -> Iterator[list[tuple[
                 try:
                     entity_id = normalize(raw.decode("utf-8"))
                 except UnicodeDecodeError as error:
-                    rejects.add(line, Reason.BAD_UTF8, raw, f"byte {error.start + 1}", file)
+                    rejects.add(line, RejectReason.BAD_UTF8, raw, f"byte {error.start + 1}", file)
                     continue
                 if entity_id:
                     ids.append((line, entity_id))

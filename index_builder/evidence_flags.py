@@ -15,9 +15,9 @@ from index_builder.build_options import (
     DESCRIPTION,
     SHIPPED,
     EvidenceChange,
-    EvidenceWish,
+    EvidenceOptions,
+    VectorBuildOptions,
     VectorChange,
-    VectorWish,
 )
 from index_builder.past_queries import QueryFile
 from retrieval.errors import InputError
@@ -45,8 +45,8 @@ class EvidenceWishes:
         vectors: Vectors; None for none.
     """
 
-    evidence: EvidenceWish | None
-    vectors: VectorWish | None
+    evidence: EvidenceOptions | None
+    vectors: VectorBuildOptions | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ def _wishes(
             _refuse({"--evidence-columns": evidence_columns}, f"goes without --evidence {NONE}")
     files = tuple(map(QueryFile.parse, queries))
     return EvidenceWishes(
-        None if kinds == NONE else EvidenceWish(columns, files, ranking, weigh_model),
+        None if kinds == NONE else EvidenceOptions(columns, files, ranking, weigh_model),
         _vector_wish(method, columns, given),
     )
 
@@ -201,7 +201,7 @@ def _changes(
     if kinds != ALL and method in (None, NONE):
         _refuse({"--evidence-columns": evidence_columns}, f"goes with --evidence {ALL} or --vectors METHOD")
     evidence = EvidenceChange(
-        wish=EvidenceWish(columns) if kinds == ALL else None,
+        wish=EvidenceOptions(columns) if kinds == ALL else None,
         drop=kinds == NONE,
         queries=tuple(QueryFile.parse(text) for text in queries if text != NONE),
         drop_queries=NONE in queries,
@@ -215,7 +215,9 @@ def _changes(
     return EvidenceChanges(evidence, VectorChange(wish=wish, drop=wish is None, encoder=encoder))
 
 
-def _vector_wish(method: str, columns: tuple[str, ...] | None, given: dict[str, Any]) -> VectorWish | None:
+def _vector_wish(
+    method: str, columns: tuple[str, ...] | None, given: dict[str, Any]
+) -> VectorBuildOptions | None:
     if method == NONE:
         _refuse(given, "goes with --vectors METHOD")
         return None
@@ -229,7 +231,7 @@ def _vector_wish(method: str, columns: tuple[str, ...] | None, given: dict[str, 
     options = VectorOptions(
         kind=kind or "auto", columns=columns, sample=given["--vector-sample"], device=device or "cpu"
     )
-    return VectorWish(chosen, options)
+    return VectorBuildOptions(chosen, options)
 
 
 def _refuse(given: dict[str, Any], why: str) -> None:

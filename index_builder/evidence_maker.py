@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from index_builder.build_options import BuildOptions, VectorChange, VectorWish, text_columns
+from index_builder.build_options import BuildOptions, VectorBuildOptions, VectorChange, text_columns
 from index_builder.changes import VersionRun, equal_entities
 from index_builder.faults import fault_point
 from index_builder.memory_budget import MemoryBudget
@@ -58,7 +58,7 @@ FIELD_FILES = (NAMES_FILE, TEXTS_FILE, QUERIES_FILE)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Before:
+class PreviousEvidence:
     """The version that an update starts from.
 
     Attributes:
@@ -97,7 +97,7 @@ class EvidenceMaker:
         columns: Sequence[str] | None,
         files: Sequence[QueryFile],
         rejects: Rejects,
-        before: Before | None = None,
+        before: PreviousEvidence | None = None,
     ) -> Manifest:
         """Make the evidence by words and letters.
 
@@ -136,7 +136,7 @@ class EvidenceMaker:
                 )
         return self._added(replace(manifest, evidence=entry), names)
 
-    def make_vectors(self, manifest: Manifest, wish: VectorWish) -> Manifest:
+    def make_vectors(self, manifest: Manifest, wish: VectorBuildOptions) -> Manifest:
         """Make vectors.
 
         Raises:
@@ -159,7 +159,9 @@ class EvidenceMaker:
             )
         return self._added(replace(manifest, vectors=entry), names, _LIBRARIES)
 
-    def carry_vectors_over(self, manifest: Manifest, before: Before, change: VectorChange) -> Manifest:
+    def carry_vectors_over(
+        self, manifest: Manifest, before: PreviousEvidence, change: VectorChange
+    ) -> Manifest:
         """Take the vectors of the version before over; new texts get new ones.
 
         Args:
@@ -264,7 +266,7 @@ class EvidenceMaker:
         write_synced(self._folder / RANKING_FILE, old.evidence_path(RANKING_FILE).read_bytes())
         return self._added(manifest, (RANKING_FILE,))
 
-    def carry_priors_over(self, manifest: Manifest, before: Before) -> Manifest:
+    def carry_priors_over(self, manifest: Manifest, before: PreviousEvidence) -> Manifest:
         """Take the priors of the version before over, for entities whose forms and shares are the same.
 
         Damaged ones are dropped: a ranking that needs one is not used, and whoever opens the index is told.
@@ -358,7 +360,7 @@ def copy_version(index: Index, folder: Path, with_fields: bool, with_vectors: bo
     )
 
 
-def _take_over(before: Before, past: PastQueries) -> None:
+def _take_over(before: PreviousEvidence, past: PastQueries) -> None:
     """Give past queries to the entities that now have the numbers of those they were for."""
     from retrieval.evidence.evidence import QUERIES, open_field
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from index_builder.runs import IntArray
 from index_builder.shards import ShardRun, digest_texts
 from retrieval.index.layout import ENTITY_ID, TITLE
-from retrieval.sources.rejects import Reason, Rejects
+from retrieval.sources.rejects import RejectReason, Rejects
 
 HashArray = npt.NDArray[np.uint64]
 
@@ -181,7 +181,7 @@ def _reject(
             first_file, first_line = lines[first_of[place]]
             source = "" if first_file == file else f" of {names[first_file]}"
             detail = f"{entity_id!r}, first on line {first_line}{source} with other fields"
-            rejects.add(line, Reason.DUPLICATE_ID, title, detail, file)
+            rejects.add(line, RejectReason.DUPLICATE_ID, title, detail, file)
 
 
 def _records_at(

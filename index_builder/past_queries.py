@@ -20,7 +20,7 @@ from retrieval.index.reader import Index
 from retrieval.normalize import normalize
 from retrieval.sources.columns import find_column
 from retrieval.sources.records import Refusal, is_nan, name_text, refuse_wrong_width, shown
-from retrieval.sources.rejects import Reason, Rejects
+from retrieval.sources.rejects import RejectReason, Rejects
 from retrieval.sources.row_readers import BadRow, Cell, RowReader, open_rows
 
 QUERY, COUNT, SPLIT = "query", "count", "split"
@@ -169,7 +169,7 @@ def read_queries(files: Sequence[QueryFile], index: Index, rejects: Rejects, int
             for line, query, name, mine in zip(batch.lines, batch.queries, batch.names, owners, strict=True):
                 if not mine:
                     detail = f"{ENTITY_ID if by_id else TITLE} {name!r}"
-                    rejects.add(line, Reason.UNKNOWN_ENTITY_ASKED_FOR, query, detail, number)
+                    rejects.add(line, RejectReason.UNKNOWN_ENTITY_ASKED_FOR, query, detail, number)
             many = [len(mine) for mine in owners]
             places = np.repeat(np.arange(len(owners)), many).tolist()
             entities = np.array([n for mine in owners for n in mine], np.int64)
@@ -295,10 +295,10 @@ def _line(row: Sequence[Cell], columns: _Columns) -> tuple[str, str, int]:
     """
     named = normalize(name_text(row[columns.name], ENTITY_ID if columns.by_id else TITLE))
     if not named:
-        raise Refusal(Reason.NO_ENTITY_ID if columns.by_id else Reason.NO_TITLE)
+        raise Refusal(RejectReason.NO_ENTITY_ID if columns.by_id else RejectReason.NO_TITLE)
     query = normalize(name_text(row[columns.query], QUERY))
     if not query:
-        raise Refusal(Reason.NO_QUERY)
+        raise Refusal(RejectReason.NO_QUERY)
     return named, query, 1 if columns.count is None else _count(row[columns.count])
 
 
@@ -312,6 +312,6 @@ def _count(cell: Cell) -> int:
         number = 0.0
     if not 1 <= number <= _MAX_COUNT or number != int(number):
         raise Refusal(
-            Reason.BAD_VALUE, f"{COUNT}: expected a whole number from 1 to {_MAX_COUNT}, got {cell!r}"
+            RejectReason.BAD_VALUE, f"{COUNT}: expected a whole number from 1 to {_MAX_COUNT}, got {cell!r}"
         )
     return int(number)

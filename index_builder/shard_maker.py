@@ -27,7 +27,7 @@ from retrieval.progress import StepProgress
 from retrieval.sources import Record, SourceBatch, TitleSource
 from retrieval.sources.columns import Kinds
 from retrieval.sources.records import Position
-from retrieval.sources.rejects import Reason, Reject, Rejects
+from retrieval.sources.rejects import Reject, RejectReason, Rejects
 from retrieval.text import Rendering, TextTokenizer
 
 _BATCH_RECORDS = 8192
@@ -344,9 +344,9 @@ class RowEncoder:
                 row = encoded[at]
                 fault = self._fault(row, texts[at])
                 if fault is not None or row is None:
-                    reason, detail = fault or (Reason.UNSTABLE_BOUNDARY, "")
+                    reason, detail = fault or (RejectReason.UNSTABLE_BOUNDARY, "")
                     rejects.add(record.line, reason, texts[at], detail, record.file)
-                    if reason is Reason.OVER_LONG and row is not None:
+                    if reason is RejectReason.OVER_LONG and row is not None:
                         self._note_length(record, texts[at], len(row))
                     break
                 good.append(row)
@@ -361,19 +361,19 @@ class RowEncoder:
         if self.longest is None or tokens > self.longest.tokens:
             self.longest = OverLong(tokens, text, record.file, record.line)
 
-    def _fault(self, row: list[int] | None, text: str) -> tuple[Reason, str] | None:
+    def _fault(self, row: list[int] | None, text: str) -> tuple[RejectReason, str] | None:
         if row is None:
-            return Reason.UNSTABLE_BOUNDARY, "its first characters change the tokens before it"
+            return RejectReason.UNSTABLE_BOUNDARY, "its first characters change the tokens before it"
         if row == self._empty_row or len(row) < 2:
-            return Reason.NO_TOKENS, ""
+            return RejectReason.NO_TOKENS, ""
         if len(row) > self._max_title_tokens:
-            return Reason.OVER_LONG, f"{len(row)} tokens, at most {self._max_title_tokens}"
+            return RejectReason.OVER_LONG, f"{len(row)} tokens, at most {self._max_title_tokens}"
         if self._unknown_id in row[:-1]:
             # It stands for whatever is not in the vocabulary, so unrelated entities would share the row.
-            return Reason.UNKNOWN_TOKEN, self._unspellable(text)
+            return RejectReason.UNKNOWN_TOKEN, self._unspellable(text)
         if row.index(self.end_token_id) != len(row) - 1:
             # Only a row that closes with its one end token can be no prefix of another.
-            return Reason.END_TOKEN_INSIDE, f"token {self.end_token_id}"
+            return RejectReason.END_TOKEN_INSIDE, f"token {self.end_token_id}"
         return None
 
     def _unspellable(self, text: str) -> str:

@@ -13,17 +13,23 @@ from typing import Any
 
 import numpy as np
 
-from index_builder.build import FrontHalf, check_rejects, peak_rss_bytes, read_shards
+from index_builder.build import SourceRuns, check_rejects, peak_rss_bytes, read_shards
 from index_builder.build_options import BuildOptions, EvidenceChange, VectorChange, check_method
 from index_builder.changes import Changes, Removals, VersionRun, apply_changes, read_removals
 from index_builder.entity_writer import check_weights
-from index_builder.evidence_maker import Before, EvidenceMaker, copy_version
+from index_builder.evidence_maker import EvidenceMaker, PreviousEvidence, copy_version
 from index_builder.memory_budget import MemoryBudget
 from index_builder.merge import VersionSpec, write_version
 from index_builder.publish import prune, publish, staging, work_root
 from index_builder.runs import Run
 from index_builder.shards import ShardRun
-from index_builder.update_evidence import Ancestry, Fates, check_changes, fates_of, update_evidence
+from index_builder.update_evidence import (
+    EvidenceDecisions,
+    PreviousVersion,
+    check_changes,
+    fates_of,
+    update_evidence,
+)
 from index_builder.workplace import (
     remove_vector_work,
     remove_work,
@@ -71,7 +77,7 @@ class UpdateSummary:
     version: str
     manifest: Manifest
     changes: Changes
-    fates: Fates
+    fates: EvidenceDecisions
     weight_column: str | None
     dry_run: bool
     rejected: Mapping[str, int]
@@ -159,7 +165,7 @@ def update_index(
             fates = fates_of(request.evidence, request.vectors, index, rewritten)
             if fates.vectors == "dropped" and (why := unusable_vectors(index.manifest)) is not None:
                 clock.note(f"the vectors are dropped: {why}")
-            ancestry = Ancestry(index.num_entities, every, replaced)
+            ancestry = PreviousVersion(index.num_entities, every, replaced)
             history = extend_history(index.manifest.history, _history(reading, index, changes))
             manifest = None
             if rewritten and folder is not None:
@@ -175,7 +181,7 @@ def update_index(
                 manifest,
                 EvidenceMaker(folder, root, options, clock),
                 fates,
-                Before(index, ancestry.numbers() if rewritten else np.arange(index.num_entities)),
+                PreviousEvidence(index, ancestry.numbers() if rewritten else np.arange(index.num_entities)),
                 request.evidence,
                 request.vectors,
                 reading.rejects,
@@ -230,7 +236,7 @@ def _write(
     index: Index,
     folder: Path,
     history: tuple[HistoryEntry, ...],
-    ancestry: Ancestry,
+    ancestry: PreviousVersion,
     progress: StepProgress,
 ) -> Manifest:
     """Write the files of the new version but its evidence, and return the manifest of them."""
@@ -335,7 +341,7 @@ class UpdateReading:
 
     request: UpdateRequest
     options: BuildOptions
-    front: FrontHalf | None
+    front: SourceRuns | None
     removals: Removals
     rejects: Rejects
 

@@ -1,7 +1,7 @@
 """Keeps, carries over, remakes or drops the evidence of an index when it is updated.
 
-`Ancestry` says which entity each new entity was before. `publish_rankings` publishes the live version with
-other rankings or priors and nothing else changed, for `genret tune`.
+`PreviousVersion` says which entity each new entity was before. `publish_rankings` publishes the live
+version with other rankings or priors and nothing else changed, for `genret tune`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from index_builder.build_options import (
     check_columns,
     check_method,
 )
-from index_builder.evidence_maker import Before, EvidenceMaker, copy_version
+from index_builder.evidence_maker import EvidenceMaker, PreviousEvidence, copy_version
 from index_builder.past_queries import check_query_files
 from index_builder.publish import prune, publish, staging
 from index_builder.runs import IntArray, Run
@@ -44,7 +44,7 @@ Fate = Literal["absent", "kept", "carried over", "made", "dropped"]
 
 
 @dataclass(frozen=True, slots=True)
-class Fates:
+class EvidenceDecisions:
     """What becomes of the evidence of an index: "absent", "kept" as it is, "carried over" to the new
     entities, "made" or "dropped".
 
@@ -85,7 +85,9 @@ def check_changes(evidence: EvidenceChange, vectors: VectorChange, index: Index)
         _check_keeping(index, vectors.encoder, vectors.device)
 
 
-def fates_of(evidence: EvidenceChange, vectors: VectorChange, index: Index, rewritten: bool) -> Fates:
+def fates_of(
+    evidence: EvidenceChange, vectors: VectorChange, index: Index, rewritten: bool
+) -> EvidenceDecisions:
     """Return what becomes of the evidence.
 
     Args:
@@ -98,7 +100,7 @@ def fates_of(evidence: EvidenceChange, vectors: VectorChange, index: Index, rewr
         index.evidence and (evidence.queries or evidence.drop_queries)
     )
     drops_vectors = vectors.drop or unusable_vectors(index.manifest) is not None
-    return Fates(
+    return EvidenceDecisions(
         _fate(is_made, evidence.drop, index.evidence is not None, rewritten),
         _fate(vectors.wish is not None, drops_vectors, index.vectors is not None, rewritten),
     )
@@ -117,8 +119,8 @@ def _fate(is_made: bool, is_dropped: bool, is_there: bool, rewritten: bool) -> F
 def update_evidence(
     manifest: Manifest,
     maker: EvidenceMaker,
-    fates: Fates,
-    before: Before,
+    fates: EvidenceDecisions,
+    before: PreviousEvidence,
     evidence: EvidenceChange,
     vectors: VectorChange,
     rejects: Rejects,
@@ -210,7 +212,7 @@ def _cause(problem: IndexChecksumError) -> str:
     return str(problem).removeprefix(f"{problem.file}: ")
 
 
-class Ancestry:
+class PreviousVersion:
     """Which entity of the live version each entity of the new one was; 16 bytes per entity.
 
     Args:

@@ -51,7 +51,7 @@ from retrieval.ranking.ranker import Ranker
 from retrieval.score_types import ScoreRequest, ScoreResult
 from retrieval.text import TextTokenizer
 from retrieval.types import Entity, Mention, RequestOptions, RetrievalResult, RetrieveRequest, with_options
-from retrieval.vectors.vector_search import Shortlister
+from retrieval.vectors.vector_search import VectorProposer
 
 if TYPE_CHECKING:  # what answers JSON is loaded when JSON is first asked for
     from retrieval.answers.answer_types import AnswerOptions, AnswerResult, Schema
@@ -438,7 +438,7 @@ class Retriever(Questions):
         return self._answerer.get()
 
     @property
-    def vectors(self) -> Shortlister | None:
+    def vectors(self) -> VectorProposer | None:
         """What proposes entities by vectors; None where nothing can."""
         return self.ranker.evidence.vectors
 

@@ -33,8 +33,8 @@ from service.errors import NotReadyError, OverloadedError
 from service.pb.genret.v1 import index_service_pb2 as index_pb
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.serving.admission import estimate_tokens
-from service.serving.batching import DeviceExecutor, Lanes, contained
-from service.serving.readiness import Quiet, Readiness
+from service.serving.batching import DeviceExecutor, DeviceQueues, contained
+from service.serving.readiness import IdleWait, Readiness
 from service.serving.reload import Reloader
 from service.serving.served import BatchCall, IndexDescription, IndexTable, ServedIndex, ServedRetriever
 from service.status import Failure, failure_of
@@ -130,7 +130,7 @@ class Methods:
     def __init__(
         self,
         indexes: IndexTable,
-        lanes: Lanes,
+        lanes: DeviceQueues,
         readiness: Readiness,
         reloader: Reloader,
         config: ServerConfig,
@@ -424,7 +424,7 @@ class _Stream:
         self._room = StreamRoom(MAX_IN_FLIGHT, MAX_HELD_BYTES)
         self._tasks: set[asyncio.Task[None]] = set()
         self._answers: asyncio.Queue[pb.RetrieveStreamResponse | None] = asyncio.Queue()
-        self._dropping: Quiet | None = None  # None: queries are taken
+        self._dropping: IdleWait | None = None  # None: queries are taken
         self._num_dropped = 0
 
     async def run(self, requests: AsyncIterator[pb.RetrieveStreamRequest], write: Write) -> None:
@@ -449,11 +449,11 @@ class _Stream:
     def stop(self) -> None:
         """Take no more queries."""
         if self._dropping is None:
-            self._dropping = Quiet()
+            self._dropping = IdleWait()
             self._room.open()
             self._answers.put_nowait(None)
 
-    async def _see_out(self, dropping: Quiet, reader: asyncio.Task[None]) -> None:
+    async def _see_out(self, dropping: IdleWait, reader: asyncio.Task[None]) -> None:
         """End a stream that was stopped; it ends well where the client has sent nothing in vain."""
         dropping.broken()  # the last answer may well be what the next query waits for
         ended = asyncio.Event()

@@ -64,7 +64,7 @@ class FieldViolation:
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
+class ResourceInfo:
     """google.rpc.ResourceInfo."""
 
     resource_type: str
@@ -96,7 +96,7 @@ class RetryAfter:
     seconds: float
 
 
-Detail = FieldViolation | Resource | Precondition | Reason | RetryAfter
+Detail = FieldViolation | ResourceInfo | Precondition | Reason | RetryAfter
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ TABLE: tuple[Row, ...] = (
     Row(MalformedMessageError, StatusCode.INVALID_ARGUMENT, lambda e: (FieldViolation("", str(e)),)),
     Row(InputError, StatusCode.INVALID_ARGUMENT, lambda e: (FieldViolation(e.field, e.message),)),
     Row(PromptTooLongError, StatusCode.INVALID_ARGUMENT, lambda e: (FieldViolation("query", str(e)),)),
-    Row(UnknownIndexError, StatusCode.NOT_FOUND, lambda e: (Resource(INDEX_RESOURCE, e.name, str(e)),)),
+    Row(UnknownIndexError, StatusCode.NOT_FOUND, lambda e: (ResourceInfo(INDEX_RESOURCE, e.name, str(e)),)),
     Row(
         OverloadedError,
         StatusCode.RESOURCE_EXHAUSTED,

@@ -9,7 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from retrieval.evaluation.labelled_sets import LabelledQuery, LabelledSet, MethodRun, RankedEntity, Ranking
+from retrieval.evaluation.labelled_sets import (
+    LabelledQuery,
+    LabelledSet,
+    MethodRun,
+    RankedAnswers,
+    RankedEntity,
+)
 from retrieval.evaluation.metrics import PRIMARY_METRICS
 
 
@@ -37,7 +43,7 @@ def ranked(*entity_ids: str, scores: Sequence[float] | None = None) -> tuple[Ran
 
 def run_of(labelled: LabelledSet, answers: Sequence[Sequence[str]], method: str = "method") -> MethodRun:
     rankings = tuple(
-        Ranking(query.query_id, ranked(*names))
+        RankedAnswers(query.query_id, ranked(*names))
         for query, names in zip(labelled.queries, answers, strict=True)
     )
     return MethodRun(method, labelled.name, rankings, 1.0, None, True)
@@ -53,7 +59,7 @@ def random_case(seed: int, num_queries: int = 40, num_entities: int = 60) -> tup
         queries.append(LabelledQuery(f"q{i}", f"query {i}", gold=gold))
         found = random_.sample(names, random_.choice([0, 1, 5, 10, 25]))
         scores = sorted((float(random_.randrange(-4, 4)) for _ in found), reverse=True)
-        rankings.append(Ranking(f"q{i}", ranked(*found, scores=scores)))
+        rankings.append(RankedAnswers(f"q{i}", ranked(*found, scores=scores)))
     return labelled_set(queries), MethodRun("random", "it", tuple(rankings), 1.0, seed, True)
 
 

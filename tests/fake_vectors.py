@@ -13,11 +13,11 @@ from retrieval.evidence.evidence import Evidence
 from retrieval.index.reader import Index
 from retrieval.ranking.ranker import Ranker
 from retrieval.ranking.rankings import NO_MODEL, Rankings
-from retrieval.vectors.vector_search import Shortlist, Shortlister
+from retrieval.vectors.vector_search import Shortlist, VectorProposer
 
 
 class MadeUpVectors:
-    """Proposes entities of an index as `Shortlister` does.
+    """Proposes entities of an index as `VectorProposer` does.
 
     Args:
         index: An open index.
@@ -40,7 +40,7 @@ class MadeUpVectors:
         """Return them as a retriever takes them: as the only evidence, beside a model never weighed."""
         ranking, _ = Rankings().of("unweighed")
         alone, _ = Rankings().of(NO_MODEL)
-        return Ranker(Evidence(self._index, vectors=cast("Shortlister", self)), ranking, alone)
+        return Ranker(Evidence(self._index, vectors=cast("VectorProposer", self)), ranking, alone)
 
     def propose(self, texts: Sequence[str], sizes: Sequence[int]) -> list[Shortlist]:
         vectors = self.embed(texts)

@@ -7,7 +7,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Protocol
 
-from decoding.grammar.leaves.leaf import HoleName
+from decoding.grammar.leaves.leaf import TitleSlotName
 from decoding.grammar.regular.number_set import NumberSet
 from decoding.grammar.schema.formula import (
     And,
@@ -25,7 +25,7 @@ from decoding.grammar.schema.formula import (
     PropertyNames,
     Reference,
     Required,
-    TextFromHole,
+    TextFromSlot,
     TextIn,
     TypeIs,
     UniqueItems,
@@ -44,7 +44,7 @@ class Resolves(Protocol):
 
 
 _INTEGERS = NumberSet.of(integers=True)
-HoleMembers = Callable[[HoleName, str], bool]
+HoleMembers = Callable[[TitleSlotName, str], bool]
 
 
 def type_of(value: Any) -> JsonType:
@@ -104,7 +104,7 @@ def evaluates(formula: Formula, table: Resolves, instance: Any, holes: HoleMembe
     if kind == JsonType.NUMBER:
         return not isinstance(formula, NumberIn) or _is_number_in(formula, table, instance)
     if kind == JsonType.STRING:
-        if isinstance(formula, TextFromHole):
+        if isinstance(formula, TextFromSlot):
             return holes is None or holes(formula.name, instance)
         return not isinstance(formula, TextIn) or formula.texts.accepts(instance)
     if kind == JsonType.ARRAY:

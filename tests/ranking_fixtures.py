@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from retrieval.evidence.evidence import FEATURE_NUMBER, FEATURES
-from retrieval.ranking.fitting import Example
+from retrieval.ranking.fitting import RankedExample
 from retrieval.ranking.rankings import MODEL_LOGPROB, softmax
 
 # Weights that queries are drawn by.
@@ -28,7 +28,7 @@ def true_weights(has_model: bool = False) -> np.ndarray:
 
 def drawn_examples(
     count: int, seed: int = 0, candidates: int = 12, has_model: bool = False, nothing_share: float = 0.0
-) -> list[Example]:
+) -> list[RankedExample]:
     """Return queries whose right candidate is drawn by the true weights; of some it is taken out."""
     rng = np.random.default_rng(seed)
     weights = true_weights(has_model)
@@ -46,5 +46,7 @@ def drawn_examples(
         kept = np.ones(candidates, np.bool_)
         if rng.random() < nothing_share:
             kept = ~right
-        examples.append(Example(features[kept], right[kept], None if logprobs is None else logprobs[kept]))
+        examples.append(
+            RankedExample(features[kept], right[kept], None if logprobs is None else logprobs[kept])
+        )
     return examples

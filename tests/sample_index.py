@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from index_builder.build import build_index
-from index_builder.build_options import BuildOptions, EvidenceWish
+from index_builder.build_options import BuildOptions, EvidenceOptions
 from index_builder.past_queries import QueryFile
 from retrieval.defaults import sample_catalogue, sample_queries, small_model_dir
 from retrieval.errors import ModelError
@@ -29,6 +29,6 @@ def build_sample_index(out: Path, with_queries: bool = False) -> Path:
     rendering = CheckpointConfig.load(model).title_rendering()
     assert rendering is not None
     queries = (QueryFile(sample_queries(), "train"),) if with_queries else ()
-    options = BuildOptions(out=out, rendering=rendering, evidence=EvidenceWish(queries=queries))
+    options = BuildOptions(out=out, rendering=rendering, evidence=EvidenceOptions(queries=queries))
     build_index(sample_catalogue(), TextTokenizer.load(model), options)
     return out

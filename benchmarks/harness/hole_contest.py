@@ -29,7 +29,7 @@ from harness.grammar_engines import (
     _OurMatcher,
 )
 from harness.report import Spread
-from retrieval.answers.title_holes import TitleHoles
+from retrieval.answers.title_holes import TitleSlots
 from retrieval.filters.entity_filter import FilterStore
 from retrieval.index.reader import Index
 
@@ -188,8 +188,8 @@ class _Genret:
         """Begin an answer."""
         return _OurMatcher(self._grammar)
 
-    def _opened(self) -> TitleHoles:
-        holes = TitleHoles(self._leaves)
+    def _opened(self) -> TitleSlots:
+        holes = TitleSlots(self._leaves)
         holes.add(_NAME, self._index, FilterStore(self._index, "cpu", 0))
         return holes
 

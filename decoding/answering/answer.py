@@ -41,7 +41,7 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 4, 64
 
 
 @runtime_checkable
-class Weighed(Protocol):
+class HasWeight(Protocol):
     """A model that can be weighed."""
 
     @property
@@ -55,13 +55,13 @@ def relative_cost(draft: object, model: object) -> float:
     Passes of few tokens take the time in which weights are read, or in which kernels are started, one layer
     after the other. Times are not measured: answers must not depend on them. At most `MOST_COST`.
     """
-    if not (isinstance(draft, Weighed) and isinstance(model, Weighed)):
+    if not (isinstance(draft, HasWeight) and isinstance(model, HasWeight)):
         return USUAL_COST
     (small, flat), (large, deep) = _size(draft.pretrained), _size(model.pretrained)
     return min(max(small / large, flat / deep), MOST_COST)
 
 
-class Pace:
+class DraftCostModel:
     """Of one answer and one way to propose.
 
     Args:
@@ -214,8 +214,8 @@ class Answer:
         self.state = grammar.start
         self.scored = 0
         self.forwards = self.draft_forwards = self.drafted = self.accepted = self.guessed = 0
-        self.drafts = Pace(params.draft_tokens, draft_cost)
-        self.guesses = Pace(1, 0.0)
+        self.drafts = DraftCostModel(params.draft_tokens, draft_cost)
+        self.guesses = DraftCostModel(1, 0.0)
         self._budget = budget
         self._speller = speller if params.forced_spans else None
         self._num_forced = 0

@@ -1,8 +1,8 @@
 """Decodes speculatively: a small model proposes what comes next, the large one verifies it in one pass.
 
 Both write under the same grammar. Tokens that are forced between two proposals are free for both models.
-Proposals stand or fall, and behind them one token is chosen. A `Feed` is a model that keeps up with texts
-that grow and are taken back.
+Proposals stand or fall, and behind them one token is chosen. A `FedSession` is a model that keeps up with
+texts that grow and are taken back.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ProposedPlace:
 
 
 @dataclass(slots=True, eq=False)
-class Stretch:
+class ProposedSpan:
     """What may follow an answer: proposed tokens, and forced ones behind each of them.
 
     Attributes:
@@ -65,11 +65,11 @@ class Stretch:
     guesses: bool = False
 
     @staticmethod
-    def behind(answer: Answer, is_wanted: bool) -> Stretch:
+    def behind(answer: Answer, is_wanted: bool) -> ProposedSpan:
         """What may follow an answer in the pass that comes: nothing yet."""
         if not is_wanted or answer.over:
-            return Stretch(answer.state, closed=True)
-        return Stretch(answer.state, wanted=answer.drafts.next(), guesses=answer.guesses.next() > 0)
+            return ProposedSpan(answer.state, closed=True)
+        return ProposedSpan(answer.state, wanted=answer.drafts.next(), guesses=answer.guesses.next() > 0)
 
     @property
     def tokens(self) -> list[int]:
@@ -81,10 +81,10 @@ class Stretch:
         return self.tokens[:-1] if self.steps and self.state == end else self.tokens
 
 
-class Proposer(Protocol):
+class SpanProposer(Protocol):
     """Proposes what may follow the answers of a batch."""
 
-    def propose(self, answers: Sequence[Answer], wanted: Sequence[bool]) -> list[Stretch]:
+    def propose(self, answers: Sequence[Answer], wanted: Sequence[bool]) -> list[ProposedSpan]:
         """Propose what may come next; nothing for answers that are over.
 
         Args:
@@ -92,7 +92,7 @@ class Proposer(Protocol):
             wanted: For which of them something is to be proposed. Length Q.
         """
 
-    def select(self, queries: Sequence[int]) -> Proposer:
+    def select(self, queries: Sequence[int]) -> SpanProposer:
         """A proposer for some of the queries, in that order."""
 
 
@@ -106,13 +106,13 @@ class Drafter:
     """
 
     def __init__(self, model: LanguageModel, prompts: Sequence[Sequence[int]], vocab_size: int) -> None:
-        self._feed = Feed(model.prefill_chains(prompts), len(prompts))
+        self._feed = FedSession(model.prefill_chains(prompts), len(prompts))
         self._vocab_size = vocab_size
         limit = model.max_positions
         taken = [0 if model.is_encoder_decoder else len(prompt) for prompt in prompts]
         self._rooms = [math.inf if limit is None else limit - length for length in taken]
 
-    def propose(self, answers: Sequence[Answer], wanted: Sequence[bool]) -> list[Stretch]:
+    def propose(self, answers: Sequence[Answer], wanted: Sequence[bool]) -> list[ProposedSpan]:
         """Propose what may come next.
 
         Args:
@@ -134,7 +134,7 @@ class Drafter:
         other._rooms = [self._rooms[query] for query in queries]
         return other
 
-    def _close_full(self, answers: Sequence[Answer], stretches: Sequence[Stretch]) -> None:
+    def _close_full(self, answers: Sequence[Answer], stretches: Sequence[ProposedSpan]) -> None:
         """Close the stretches behind which nothing more is to be proposed."""
         for answer, stretch, room in zip(answers, stretches, self._rooms, strict=True):
             stretch.closed = (
@@ -144,7 +144,7 @@ class Drafter:
                 or len(answer.tokens) + len(stretch.steps) > room
             )
 
-    def _propose_one(self, answers: Sequence[Answer], stretches: Sequence[Stretch]) -> None:
+    def _propose_one(self, answers: Sequence[Answer], stretches: Sequence[ProposedSpan]) -> None:
         """One more token for every stretch that is open."""
         texts = [
             None if stretch.closed else answer.tokens + stretch.tokens
@@ -165,21 +165,21 @@ class Drafter:
             _take(answer, stretches[point.query], suggestion)
 
 
-def expected(answers: Sequence[Answer], wanted: Sequence[bool]) -> list[Stretch]:
+def expected(answers: Sequence[Answer], wanted: Sequence[bool]) -> list[ProposedSpan]:
     """What can be expected to follow without a model.
 
     Args:
         answers: Of all queries; nothing is proposed for those that are over.
         wanted: For which of them something is to be proposed. Length Q.
     """
-    stretches = [Stretch.behind(answer, want) for answer, want in zip(answers, wanted, strict=True)]
+    stretches = [ProposedSpan.behind(answer, want) for answer, want in zip(answers, wanted, strict=True)]
     for answer, stretch in zip(answers, stretches, strict=True):
         if not stretch.closed:
             _guess(answer, stretch)
     return stretches
 
 
-def _guess(answer: Answer, stretch: Stretch) -> None:
+def _guess(answer: Answer, stretch: ProposedSpan) -> None:
     """Put behind a stretch the tokens that usually spell the bytes which are forced there.
 
     They are not certain, since another token may spell these bytes and some of what follows. Asking for them
@@ -194,7 +194,7 @@ def _guess(answer: Answer, stretch: Stretch) -> None:
         stretch.state = following
 
 
-def _take(answer: Answer, stretch: Stretch, suggestion: Suggestion) -> None:
+def _take(answer: Answer, stretch: ProposedSpan, suggestion: Suggestion) -> None:
     """Put what the draft model chose behind a stretch, and what can be expected behind that."""
     if suggestion.broken:
         answer.give_up("the draft model returned NaN or infinite logits")
@@ -233,7 +233,7 @@ _STREAM, _STREAM_WITHIN_BUDGET = 0, 2
 Decided = Sequence[tuple[ChoicePoint, Choice]]
 
 
-def points_of(answer: Answer, stretch: Stretch, query: int, first: int) -> list[ChoicePoint]:
+def points_of(answer: Answer, stretch: ProposedSpan, query: int, first: int) -> list[ChoicePoint]:
     """Where the model has to decide: at every proposal, and behind the stretch if it does not end the answer.
 
     Args:
@@ -256,7 +256,7 @@ def points_of(answer: Answer, stretch: Stretch, query: int, first: int) -> list[
 
 
 def commit(
-    answer: Answer, stretch: Stretch, decided: Decided, known: Sequence[float], logits: Tensor
+    answer: Answer, stretch: ProposedSpan, decided: Decided, known: Sequence[float], logits: Tensor
 ) -> None:
     """Write what stands, and the token that the model chose behind it.
 
@@ -328,7 +328,7 @@ def _candidates(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class PassLogits:
     """Logits of one pass.
 
     Attributes:
@@ -345,7 +345,7 @@ class Rows:
     ran: tuple[bool, ...]
 
 
-class Feed:
+class FedSession:
     """A session with what its queries have been fed.
 
     Args:
@@ -361,7 +361,7 @@ class Feed:
         """Tokens that every query has been fed."""
         return [len(fed) for fed in self._fed]
 
-    def run(self, texts: Sequence[Sequence[int] | None], wanted: Sequence[int]) -> Rows:
+    def run(self, texts: Sequence[Sequence[int] | None], wanted: Sequence[int]) -> PassLogits:
         """Feed every query what is new in its text, in one pass, and none if nothing is.
 
         What was fed and is not in the text any more is taken back, and so is what logits are wanted behind.
@@ -390,16 +390,16 @@ class Feed:
             starts = True
         for fed, chunk in zip(self._fed, chunks, strict=True):
             fed += chunk
-        return Rows(
+        return PassLogits(
             logits=logits,
             first=tuple(length + (not starts) for length in kept),
             behind=tuple(self.lengths()),
             ran=tuple(map(bool, chunks)),
         )
 
-    def select(self, queries: Sequence[int]) -> Feed:
+    def select(self, queries: Sequence[int]) -> FedSession:
         """A feed of some of the queries, in that order."""
-        other = Feed(self._session.select(queries), 0)
+        other = FedSession(self._session.select(queries), 0)
         other._fed = [list(self._fed[query]) for query in queries]
         return other
 

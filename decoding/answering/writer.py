@@ -13,10 +13,10 @@ from decoding.answering.answer import USUAL_COST, Answer, AnswerText, relative_c
 from decoding.answering.speculation import (
     LONGEST_PASS,
     Drafter,
-    Feed,
-    Proposer,
-    Rows,
-    Stretch,
+    FedSession,
+    PassLogits,
+    ProposedSpan,
+    SpanProposer,
     commit,
     expected,
     points_of,
@@ -40,7 +40,7 @@ def write_answers(
     prefix: PromptPrefix | None = None,
     speller: Speller | None = None,
     draft: LanguageModel | None = None,
-    proposer: Proposer | None = None,
+    proposer: SpanProposer | None = None,
     cancel: Sequence[CancelToken | None] | None = None,
 ) -> list[AnswerText | DecodingError]:
     """Write one answer per query.
@@ -85,7 +85,7 @@ def write_answers(
     if answers:
         tokens = {query: token for query in answers if cancel and (token := cancel[query]) is not None}
         chosen = [prompts[query] for query in answers]
-        feed = Feed(model.prefill_chains(chosen, prefix), len(chosen))
+        feed = FedSession(model.prefill_chains(chosen, prefix), len(chosen))
         drafter = None if proposer is None else proposer.select(list(answers))
         if draft is not None:
             drafter = Drafter(draft, chosen, model.vocab_size)
@@ -146,7 +146,7 @@ class AnswerBatch:
         drafter: Proposes tokens: the draft model, just run, or whatever knows what may come.
     """
 
-    def __init__(self, answers: Sequence[Answer], feed: Feed, drafter: Proposer | None) -> None:
+    def __init__(self, answers: Sequence[Answer], feed: FedSession, drafter: SpanProposer | None) -> None:
         self._answers = list(answers)
         self._feed = feed
         self._drafter = drafter
@@ -187,7 +187,7 @@ class AnswerBatch:
                 commit(answer, stretch, decided, known, rows.logits)
         self._shrink()
 
-    def _propose(self) -> list[Stretch]:
+    def _propose(self) -> list[ProposedSpan]:
         # Right behind the prompt, where nothing is forced, the next token costs no pass.
         wanted = [bool(answer.tokens) for answer in self._answers]
         if self._drafter is not None:
@@ -213,7 +213,7 @@ class AnswerBatch:
                 if text is not None:
                     answer.score(said.known[row][answer.scored - rows.first[row] :])
 
-    def _run(self, texts: Sequence[Sequence[int] | None]) -> Rows:
+    def _run(self, texts: Sequence[Sequence[int] | None]) -> PassLogits:
         rows = self._feed.run(texts, [answer.scored for answer in self._answers])
         for answer, ran in zip(self._answers, rows.ran, strict=True):
             answer.forwards += ran
@@ -229,7 +229,7 @@ class AnswerBatch:
 
 
 def _following(
-    rows: Rows, texts: Sequence[Sequence[int] | None], wholes: Sequence[Sequence[int]]
+    rows: PassLogits, texts: Sequence[Sequence[int] | None], wholes: Sequence[Sequence[int]]
 ) -> list[Sequence[int]]:
     """The tokens that the rows of every query speak of, as far as they are known."""
     return [

@@ -21,7 +21,7 @@ from decoding.row_trees import NodeSpan, RowLayout, RowTrees
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Frontier:
+class FrontierAnswers:
     """Answers of one forward pass.
 
     Attributes:
@@ -39,7 +39,7 @@ class Frontier:
     hidden: Tensor | None
 
 
-class TreeModel(LanguageModel, Protocol):
+class DrivenModel(LanguageModel, Protocol):
     """A model whose sessions are token trees (`decoding.model.hf_model.HFLanguageModel`)."""
 
     def prefill(self, prompts: Sequence[Sequence[int]], prefix: PromptPrefix | None = None) -> TreeSession:
@@ -57,7 +57,7 @@ class Driver:
         generator: Source of what is random in a scenario.
     """
 
-    model: TreeModel
+    model: DrivenModel
     tree: RandomTree
     reader: LayerReader | None
     generator: torch.Generator
@@ -70,18 +70,20 @@ class Driver:
         packed = None if outputs.shape[1:3] == parents.shape else PackedFrontier.of(parents)
         return outputs if packed is None else torch.stack([packed.unpack(layer) for layer in outputs])
 
-    def roots(self, session: TreeSession, queries: Sequence[int]) -> Frontier:
+    def roots(self, session: TreeSession, queries: Sequence[int]) -> FrontierAnswers:
         """The answers after the prompts, which have just been run."""
         hidden = None if self.reader is None else self.reader.outputs()[:, :, -1:]
-        return Frontier(0, tuple(queries), (0,), session.root_logits[:, None], hidden)
+        return FrontierAnswers(0, tuple(queries), (0,), session.root_logits[:, None], hidden)
 
-    def write(self, session: TreeSession, level: int, queries: Sequence[int]) -> Frontier:
+    def write(self, session: TreeSession, level: int, queries: Sequence[int]) -> FrontierAnswers:
         """Write a whole level of the tree."""
         rows = list(queries)
         device = self.model.device
         parents, tokens = self.tree.parents[level, rows].to(device), self.tree.tokens[level, rows].to(device)
         logits = session.step(parents, tokens)
-        return Frontier(level + 1, tuple(rows), tuple(range(tokens.shape[1])), logits, self._hidden(parents))
+        return FrontierAnswers(
+            level + 1, tuple(rows), tuple(range(tokens.shape[1])), logits, self._hidden(parents)
+        )
 
     def write_part(
         self,
@@ -90,7 +92,7 @@ class Driver:
         queries: Sequence[int],
         columns: Sequence[int],
         above: Sequence[int] | None,
-    ) -> Frontier:
+    ) -> FrontierAnswers:
         """Write some columns of a level; `above` holds those of the level above in the order written."""
         rows, chosen = list(queries), list(columns)
         parents = self.tree.parents[level][rows][:, chosen]
@@ -101,9 +103,11 @@ class Driver:
         tokens = self.tree.tokens[level][rows][:, chosen]
         parents = parents.to(self.model.device)
         logits = session.step(parents, tokens.to(self.model.device), level + 1)
-        return Frontier(level + 1, tuple(rows), tuple(chosen), logits, self._hidden(parents))
+        return FrontierAnswers(level + 1, tuple(rows), tuple(chosen), logits, self._hidden(parents))
 
-    def write_whole(self, session: TreeSession, paths: _Paths, nodes_at_once: int) -> Iterator[Frontier]:
+    def write_whole(
+        self, session: TreeSession, paths: _Paths, nodes_at_once: int
+    ) -> Iterator[FrontierAnswers]:
         """Write the trees of all queries, so many nodes in a forward."""
         writer = session.tree_writer(paths.trees)
         logits, hidden = [], []
@@ -116,7 +120,7 @@ class Driver:
         for level, nodes in enumerate(paths.nodes.to(answers.device)):
             found = nodes.clamp(min=0)
             read = None if outputs is None else outputs[:, found]
-            yield Frontier(level + 1, queries, columns, answers[found], read)
+            yield FrontierAnswers(level + 1, queries, columns, answers[found], read)
 
 
 def _spans(trees: RowTrees, first: int, end: int) -> list[NodeSpan]:
@@ -154,7 +158,7 @@ class _Paths:
         return cls(layout.trees, nodes.permute(1, 0, 2))
 
 
-def one_prompt(driver: Driver) -> Iterator[Frontier]:
+def one_prompt(driver: Driver) -> Iterator[FrontierAnswers]:
     """A session for every query."""
     for query, prompt in enumerate(driver.tree.prompts):
         session = driver.model.prefill([prompt])
@@ -163,12 +167,12 @@ def one_prompt(driver: Driver) -> Iterator[Frontier]:
             yield driver.write(session, level, [query])
 
 
-def mixed_lengths(driver: Driver) -> Iterator[Frontier]:
+def mixed_lengths(driver: Driver) -> Iterator[FrontierAnswers]:
     """All queries in one session, so that shorter prompts are padded."""
     yield from _together(driver, driver.model.prefill(driver.tree.prompts))
 
 
-def collections(driver: Driver) -> Iterator[Frontier]:
+def collections(driver: Driver) -> Iterator[FrontierAnswers]:
     """Dead branches are collected after levels chosen at random, the first included."""
     tree = driver.tree
     session = driver.model.prefill(tree.prompts)
@@ -182,7 +186,7 @@ def collections(driver: Driver) -> Iterator[Frontier]:
             session.collect()
 
 
-def shared_prefix(driver: Driver) -> Iterator[Frontier]:
+def shared_prefix(driver: Driver) -> Iterator[FrontierAnswers]:
     """What the prompts begin with is run once for all of them. Nothing where the model cannot."""
     tree = driver.tree
     prefix = driver.model.share_prefix(tree.prompts[0][: tree.prefix_length])
@@ -190,7 +194,7 @@ def shared_prefix(driver: Driver) -> Iterator[Frontier]:
         yield from _together(driver, driver.model.prefill(tree.prompts, prefix))
 
 
-def selection(driver: Driver) -> Iterator[Frontier]:
+def selection(driver: Driver) -> Iterator[FrontierAnswers]:
     """In the middle the queries change places and one of them is left out."""
     tree = driver.tree
     session = driver.model.prefill(tree.prompts)
@@ -205,7 +209,7 @@ def selection(driver: Driver) -> Iterator[Frontier]:
             queries = [queries[place] for place in chosen]
 
 
-def kept_levels(driver: Driver) -> Iterator[Frontier]:
+def kept_levels(driver: Driver) -> Iterator[FrontierAnswers]:
     """Parts of all levels are written in random order, also below levels that were left long ago."""
     tree, generator = driver.tree, driver.generator
     session = driver.model.prefill(tree.prompts)
@@ -234,7 +238,7 @@ def _ready(tree: RandomTree, written: list[list[int]], level: int) -> list[int]:
     return [column for column in missing if there.issuperset(tree.parents[level, :, column].tolist())]
 
 
-def whole_trees(driver: Driver) -> Iterator[Frontier]:
+def whole_trees(driver: Driver) -> Iterator[FrontierAnswers]:
     """The levels of all queries are written in one forward, and again in several that end inside of trees."""
     tree = driver.tree
     paths = _Paths.of(tree, driver.model.vocab_size)
@@ -244,7 +248,7 @@ def whole_trees(driver: Driver) -> Iterator[Frontier]:
         yield from driver.write_whole(session, paths, nodes_at_once)
 
 
-def _together(driver: Driver, session: TreeSession) -> Iterator[Frontier]:
+def _together(driver: Driver, session: TreeSession) -> Iterator[FrontierAnswers]:
     queries = range(driver.tree.num_queries)
     yield driver.roots(session, queries)
     for level in range(driver.tree.depth):
@@ -261,7 +265,7 @@ class Scenario:
     """
 
     name: str
-    drive: Callable[[Driver], Iterator[Frontier]] = field(compare=False)
+    drive: Callable[[Driver], Iterator[FrontierAnswers]] = field(compare=False)
 
 
 ONE_PROMPT = Scenario("one prompt per session", one_prompt)
@@ -313,7 +317,7 @@ def replay(driver: Driver, scenario: Scenario, answers: PlainAnswers) -> Outcome
 
 
 def _compare(
-    frontier: Frontier, tree: RandomTree, answers: PlainAnswers, reader: LayerReader | None
+    frontier: FrontierAnswers, tree: RandomTree, answers: PlainAnswers, reader: LayerReader | None
 ) -> Outcome:
     """Compare one frontier."""
     queries, columns = list(frontier.queries), list(frontier.columns)

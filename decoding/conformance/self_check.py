@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from decoding.conformance.difference import Tolerance, exactly
 from decoding.conformance.plain_passes import PlainAnswers, RandomTree, plain_answers, random_tree
-from decoding.conformance.scenarios import MIXED_LENGTHS, Driver, TreeModel, replay
+from decoding.conformance.scenarios import MIXED_LENGTHS, DrivenModel, Driver, replay
 from decoding.errors import UnsupportedModelError
 from decoding.model.architectures import other_engine, writable_tokens
 
@@ -60,7 +60,7 @@ def probe(model: PreTrainedModel, decoder_prompt: Sequence[int]) -> Expectation:
     return Expectation(name, model.dtype, tree, answers)
 
 
-def refuse_if_different(model: TreeModel, expected: Expectation) -> None:
+def refuse_if_different(model: DrivenModel, expected: Expectation) -> None:
     """Decode the same paths as a token tree and compare.
 
     Raises:

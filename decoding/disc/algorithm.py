@@ -38,13 +38,13 @@ from decoding.disc.draws import (
     CHOOSE,
     FIRST,
     SECOND,
+    DecidedDraws,
     DiscResult,
     DiscSample,
     DrawBatch,
     Draws,
     Key,
     Proposer,
-    Verdict,
     estimate_mass,
     written_mass,
     written_rows,
@@ -116,7 +116,7 @@ def _proposer(batch: DrawBatch) -> Proposer:
     return TreeProposer(batch)
 
 
-def _first_phase(batch: DrawBatch, proposer: Proposer) -> Verdict:
+def _first_phase(batch: DrawBatch, proposer: Proposer) -> DecidedDraws:
     """Make K draws for every result and take the first that is accepted; with K = 1 take the one."""
     wanted = [(q, s, 0, p.num_draws) for q, p in enumerate(batch.params) for s in range(p.num_samples)]
     draws = batch.new_draws(wanted)
@@ -124,7 +124,9 @@ def _first_phase(batch: DrawBatch, proposer: Proposer) -> Verdict:
     proposer.run(draws, FIRST, _early_threshold(draws, batch.params, log_u))
     accepted = _accepted(draws, log_u)
     plain = torch.tensor([p.num_draws == 1 for p in batch.params], device=batch.device)[draws.query]
-    return Verdict(draws, accepted, _lowest_numbered(draws, torch.where(plain, draws.finished, accepted)))
+    return DecidedDraws(
+        draws, accepted, _lowest_numbered(draws, torch.where(plain, draws.finished, accepted))
+    )
 
 
 def _log_uniforms(batch: DrawBatch, draws: Draws, stream: int) -> Tensor:
@@ -137,7 +139,7 @@ def _accepted(draws: Draws, log_u: Tensor) -> Tensor:
     return draws.finished & (log_u < draws.log_weight - draws.log_bound)
 
 
-def _undecided(batch: DrawBatch, first: Verdict) -> list[Key]:
+def _undecided(batch: DrawBatch, first: DecidedDraws) -> list[Key]:
     """Return the results that have a second phase."""
     return [
         (q, s)
@@ -148,8 +150,8 @@ def _undecided(batch: DrawBatch, first: Verdict) -> list[Key]:
 
 
 def _second_phase(
-    batch: DrawBatch, proposer: Proposer, first: Verdict, wanted: Sequence[Key]
-) -> list[Verdict]:
+    batch: DrawBatch, proposer: Proposer, first: DecidedDraws, wanted: Sequence[Key]
+) -> list[DecidedDraws]:
     """Make K fresh draws for every result that is left, and choose one by weight where none is accepted.
 
     Returns:
@@ -166,7 +168,7 @@ def _second_phase(
     winners |= {key: choice.draw for key, choice in chosen.items() if choice.is_fresh}
     seen = {key: choice.draw for key, choice in chosen.items() if not choice.is_fresh}
     refused = torch.zeros_like(first.accepted)
-    return [Verdict(draws, accepted, winners, True), Verdict(first.draws, refused, seen, True)]
+    return [DecidedDraws(draws, accepted, winners, True), DecidedDraws(first.draws, refused, seen, True)]
 
 
 def _early_threshold(draws: Draws, params: Sequence[DiscParams], log_u: Tensor) -> Tensor | None:
@@ -188,7 +190,7 @@ def _lowest_numbered(draws: Draws, taken: Tensor) -> dict[Key, int]:
 
 
 def _collect(
-    batch: DrawBatch, proposer: Proposer, first: Verdict, second: Sequence[Verdict]
+    batch: DrawBatch, proposer: Proposer, first: DecidedDraws, second: Sequence[DecidedDraws]
 ) -> list[DiscResult | DecodingCancelledError]:
     samples: dict[Key, DiscSample] = {}
     for one in (first, *second):
@@ -219,7 +221,7 @@ def _collect(
     return results
 
 
-class Candidate(NamedTuple):
+class WeightedDraw(NamedTuple):
     """A draw that may be chosen.
 
     Attributes:
@@ -235,7 +237,7 @@ class Candidate(NamedTuple):
 
 def candidates(
     batch: DrawBatch, first: Draws, fresh: Draws, wanted: Sequence[Key]
-) -> dict[Key, list[Candidate]]:
+) -> dict[Key, list[WeightedDraw]]:
     """Return what each result can be chosen among.
 
     Plain: its fresh draws, each worth x / K. Adaptive: the rows that the first draws of the query wrote, each
@@ -256,27 +258,28 @@ def candidates(
                 rows[query][row] = index
     logprobs = first.logprob.tolist()
     found = {
-        key: [Candidate(False, index, logprobs[index]) for index in rows[key[0]].values()] for key in wanted
+        key: [WeightedDraw(False, index, logprobs[index]) for index in rows[key[0]].values()]
+        for key in wanted
     }
     samples, log_weights = fresh.sample.tolist(), fresh.log_weight.tolist()
     for index, (query, row) in written_rows(fresh).items():
         key = (query, samples[index])
         if key in found and row not in rows[query]:
             share = math.log(params[query].num_draws)
-            found[key].append(Candidate(True, index, log_weights[index] - share))
+            found[key].append(WeightedDraw(True, index, log_weights[index] - share))
     return found
 
 
 def choose_by_weight(
-    batch: DrawBatch, candidates_of: Mapping[Key, Sequence[Candidate]]
-) -> dict[Key, Candidate]:
+    batch: DrawBatch, candidates_of: Mapping[Key, Sequence[WeightedDraw]]
+) -> dict[Key, WeightedDraw]:
     """Choose a candidate per result, with probability proportional to its weight.
 
     A result whose candidates all weigh nothing is left out.
     """
     keys = torch.tensor(list(candidates_of), dtype=torch.int64, device=batch.device).reshape(-1, 2)
     u = uniforms(batch.seed[keys[:, 0]], CHOOSE, keys[:, 1], 0, 0).tolist()
-    chosen: dict[Key, Candidate] = {}
+    chosen: dict[Key, WeightedDraw] = {}
     for (key, mine), uniform in zip(candidates_of.items(), u, strict=True):
         largest = max((one.log_weight for one in mine), default=-math.inf)
         if largest == -math.inf:

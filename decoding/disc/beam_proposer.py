@@ -32,7 +32,7 @@ from torch import Tensor
 
 from decoding.constraints import Constraint, EdgeChooser, Edges
 from decoding.counter_rng import extend_key, hash_key, uniforms_of
-from decoding.disc.draws import DrawBatch, Draws, Frontier, merge_branches
+from decoding.disc.draws import DrawBatch, DrawFrontier, Draws, merge_branches
 
 
 class BeamProposer:
@@ -103,7 +103,7 @@ class BeamProposer:
         for number, mass in zip(batch.numbers.tolist(), log_mass.tolist(), strict=True):
             self._log_root_mass[number] = mass
 
-    def _count(self, batch: DrawBatch, frontier: Frontier) -> None:
+    def _count(self, batch: DrawBatch, frontier: DrawFrontier) -> None:
         self.num_steps += 1
         counts = (frontier.parents >= 0).sum(dim=1).tolist()
         for number, count in zip(batch.numbers.tolist(), counts, strict=True):
@@ -122,7 +122,7 @@ def _advance(batch: DrawBatch, query: Tensor, pool: BeamPool, nodes: Tensor, log
     return log_mass
 
 
-def _merge(num_queries: int, query: Tensor, pool: BeamPool) -> Frontier:
+def _merge(num_queries: int, query: Tensor, pool: BeamPool) -> DrawFrontier:
     """Make one node of live prefixes that are the same text, and tell each entry its node."""
     at = pool.live.nonzero(as_tuple=True)
     frontier = merge_branches(num_queries, query[at[0]], pool.state[at], pool.token[at], pool.slot[at])

@@ -176,7 +176,7 @@ class Proposer(Protocol):
 _TOKEN_BITS = 32  # leaves 31 bits for queries times slots
 
 
-class Frontier(NamedTuple):
+class DrawFrontier(NamedTuple):
     """Nodes to compute next, padded to a rectangle.
 
     Attributes:
@@ -194,7 +194,7 @@ class Frontier(NamedTuple):
 
 def merge_branches(
     num_queries: int, query: Tensor, states: Tensor, tokens: Tensor, parents: Tensor
-) -> Frontier:
+) -> DrawFrontier:
     """Merge equal branches and lay the rest out as one row per query.
 
     Branches are the same text when they add the same token to the same node; their states are then equal.
@@ -215,7 +215,7 @@ def merge_branches(
     slot = torch.arange(len(keys), device=keys.device) - (counts.cumsum(0) - counts)[node_query]
     width = int(counts.max()) if len(keys) else 0
     shape = (num_queries, width)
-    rectangle = Frontier(
+    rectangle = DrawFrontier(
         states=torch.full(shape, -1, dtype=torch.int64, device=keys.device),
         tokens=torch.zeros(shape, dtype=torch.int64, device=keys.device),
         parents=torch.full(shape, -1, dtype=torch.int64, device=keys.device),
@@ -282,7 +282,7 @@ class DiscResult:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Verdict:
+class DecidedDraws:
     """Draws that were made together, and the results they decide.
 
     Attributes:
@@ -327,7 +327,7 @@ def written_rows(draws: Draws) -> dict[int, tuple[int, tuple[int, ...]]]:
     return dict(zip(done.tolist(), zip(draws.query[done].tolist(), rows, strict=True), strict=True))
 
 
-def estimate_mass(first: Verdict, query: int, params: DiscParams) -> tuple[float, float]:
+def estimate_mass(first: DecidedDraws, query: int, params: DiscParams) -> tuple[float, float]:
     """Return the estimate of P_L(S) that the first phase's draws of a query give, and its standard error."""
     draws = first.draws
     mine = draws.query == query

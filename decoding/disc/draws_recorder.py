@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from decoding.disc.draws import DrawBatch, Draws, Verdict
-from decoding.disc.tree_proposer import Level, TreeProposer
+from decoding.disc.draws import DecidedDraws, DrawBatch, Draws
+from decoding.disc.tree_proposer import ExploredDepth, TreeProposer
 from decoding.params import DiscParams
 from decoding.trace import ROOT, Trace, TraceDraw
 
@@ -50,7 +50,7 @@ class _HostLevel(NamedTuple):
     degree: _Ints
 
     @classmethod
-    def of(cls, level: Level) -> _HostLevel:
+    def of(cls, level: ExploredDepth) -> _HostLevel:
         edges = level.edges
         mass = edges.logprob.new_zeros(len(level)).index_add(0, edges.owner, edges.logprob.exp())
         degree = torch.bincount(edges.owner, minlength=len(level))
@@ -58,7 +58,7 @@ class _HostLevel(NamedTuple):
 
 
 def record_draws(
-    batch: DrawBatch, proposer: TreeProposer, verdicts: Sequence[Verdict], traces: Mapping[int, Trace]
+    batch: DrawBatch, proposer: TreeProposer, verdicts: Sequence[DecidedDraws], traces: Mapping[int, Trace]
 ) -> None:
     """Write the draws of some queries into their traces.
 
@@ -131,7 +131,7 @@ def _expand(trace: Trace, place: int, level: _HostLevel, node: int, is_counted: 
     trace.expand(place, float(level.mass[node]), int(level.degree[node]) if is_counted else None)
 
 
-def _draws(batch: DrawBatch, verdict: Verdict, ends: Mapping[int, int]) -> list[tuple[int, TraceDraw]]:
+def _draws(batch: DrawBatch, verdict: DecidedDraws, ends: Mapping[int, int]) -> list[tuple[int, TraceDraw]]:
     """Return the draws with known ends, with the queries they are of."""
     draws, chosen = verdict.draws, set(verdict.winners.values())
     queries, samples, numbers = (column.tolist() for column in (draws.query, draws.sample, draws.number))

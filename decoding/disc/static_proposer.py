@@ -158,7 +158,7 @@ class _Walking:
         self._coordinates = (stream, grid.spread(draws.sample, 0), grid.spread(draws.number, 0))
         self._ahead = torch.arange(_STEPS_AHEAD, device=batch.device)[:, None, None]
         self._uniforms = self._ahead
-        self.walk: Walk = grid.begin(draws, constraint.start(batch.numbers))
+        self.walk: DrawWalk = grid.begin(draws, constraint.start(batch.numbers))
         self.tokens: list[Tensor] = []
         self.num_nodes = torch.zeros(grid.num_rows, dtype=torch.int64, device=batch.device)
         self.log_root_mass: Tensor | None = None
@@ -239,14 +239,14 @@ class DrawGrid:
         cells[self._places] = column[self._members]
         return cells.view(self.num_rows, self.num_columns)
 
-    def begin(self, draws: Draws, start: Tensor) -> Walk:
+    def begin(self, draws: Draws, start: Tensor) -> DrawWalk:
         """Return the draws at the beginning of their walk.
 
         Args:
             draws: All draws.
             start: Where each row starts. Shape: (Q,), int64.
         """
-        return Walk(
+        return DrawWalk(
             state=start.unsqueeze(1).expand(self.num_rows, self.num_columns).contiguous(),
             log_weight=self.spread(draws.log_weight, -math.inf),
             logprob=self.spread(draws.logprob, 0.0),
@@ -255,7 +255,7 @@ class DrawGrid:
             broken=torch.zeros((), dtype=torch.bool, device=start.device),
         )
 
-    def collect(self, draws: Draws, walk: Walk, tokens: Sequence[Tensor]) -> None:
+    def collect(self, draws: Draws, walk: DrawWalk, tokens: Sequence[Tensor]) -> None:
         """Put what the draws of the rectangle did where all draws are; the others stay as they are.
 
         Args:
@@ -279,7 +279,7 @@ class DrawGrid:
 MAX_CELLS = 1 << 22
 
 
-class Walk(NamedTuple):
+class DrawWalk(NamedTuple):
     """What D draws of each of Q queries have done so far.
 
     Attributes:
@@ -314,7 +314,7 @@ class Step(NamedTuple):
         flags: Whether any draw is running, and `walk.broken`. Shape: (2,), bool.
     """
 
-    walk: Walk
+    walk: DrawWalk
     token: Tensor
     log_mass: Tensor
     parents: Tensor
@@ -341,7 +341,7 @@ class _Picked(NamedTuple):
 
 def static_step(
     constraint: StaticConstraint,
-    walk: Walk,
+    walk: DrawWalk,
     logits: Tensor,
     u: Tensor,
     dropped: Tensor,
@@ -398,12 +398,12 @@ def static_step(
 
 def _move(
     constraint: StaticConstraint,
-    walk: Walk,
+    walk: DrawWalk,
     running: Tensor,
     broken: Tensor,
     log_threshold: Tensor,
     picked: _Picked,
-) -> tuple[Walk, Tensor]:
+) -> tuple[DrawWalk, Tensor]:
     """Return the draws after they took their edges, and the token each wrote."""
     shape = running.shape
     log_mass = picked.log_mass.expand(picked.token.shape).reshape(shape)
@@ -412,7 +412,7 @@ def _move(
     log_weight = torch.where(walk.running & ~moves, -math.inf, log_weight)
     state = torch.where(moves, picked.next_state.view(shape), walk.state)
     done = moves & constraint.is_final(state.flatten()).view(shape)
-    after = Walk(
+    after = DrawWalk(
         state=state,
         log_weight=log_weight,
         logprob=walk.logprob + torch.where(moves, picked.logprob.view(shape), 0.0),

@@ -58,7 +58,7 @@ class TreeProposer:
         self._nodes = torch.zeros(batch.num_queries, dtype=torch.int64, device=batch.device)
 
     @property
-    def levels(self) -> list[Level]:
+    def levels(self) -> list[ExploredDepth]:
         """What was computed, by depth; roots are numbered by query."""
         return self._tree.levels
 
@@ -104,7 +104,7 @@ class TreeProposer:
         batch = self._batch
         states = batch.constraint.start(batch.numbers)
         edges = batch.expand(states.unsqueeze(1), batch.session.root_logits.unsqueeze(1))
-        self._tree.add(0, Level(torch.zeros_like(states), torch.full_like(states, -1), edges))
+        self._tree.add(0, ExploredDepth(torch.zeros_like(states), torch.full_like(states, -1), edges))
 
     def _sample_step(self, draws: Draws, node: Tensor, key: Tensor, depth: int) -> Tensor:
         """Choose an edge for every running draw and write its token.
@@ -194,10 +194,10 @@ class TreeProposer:
         columns = torch.arange(first_column, first_column + width, device=states.device).repeat(num_rows)
         parent_edge = torch.full_like(states, -1)
         parent_edge[rows * width + frontier.slots] = edge
-        self._tree.add(depth, Level(columns, parent_edge, edges))
+        self._tree.add(depth, ExploredDepth(columns, parent_edge, edges))
 
 
-class Level:
+class ExploredDepth:
     """The nodes at one depth, N of them, numbered in the order computed. Padding counts: it has no edges.
 
     Args:
@@ -223,7 +223,7 @@ class Level:
     def __len__(self) -> int:
         return len(self.column)
 
-    def extend(self, other: Level) -> None:
+    def extend(self, other: ExploredDepth) -> None:
         """Add nodes behind those that are there."""
         moved = other.edges._replace(owner=other.edges.owner + len(self))
         self.edges = Edges(*(torch.cat(pair) for pair in zip(self.edges, moved, strict=True)))
@@ -238,10 +238,10 @@ class ExploredTree:
     """The computed nodes of all queries of a batch, level by level. Roots are level 0, one per query."""
 
     def __init__(self) -> None:
-        self.levels: list[Level] = []
+        self.levels: list[ExploredDepth] = []
         self._deepest_news = -1  # of the levels that have had nodes added since the last refresh
 
-    def add(self, depth: int, level: Level) -> int:
+    def add(self, depth: int, level: ExploredDepth) -> int:
         """Add nodes that were computed at a depth, and let their parents' edges lead to them.
 
         Returns:

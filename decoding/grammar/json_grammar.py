@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.grammar.automaton.configurations import Configuration, Configurations, forced
-from decoding.grammar.automaton.containers import Frames
+from decoding.grammar.automaton.configurations import ParseStack, ParseStacks, forced
+from decoding.grammar.automaton.containers import ValueKinds
 from decoding.grammar.automaton.finishing import Budgets
-from decoding.grammar.automaton.levels import Levels, Memory
+from decoding.grammar.automaton.levels import ByteCount, StackSegments
 from decoding.grammar.automaton.string_sources import Tracer
 from decoding.grammar.automaton.token_masks import Mask, Masks
 from decoding.grammar.compile_options import GrammarOptions, compile_budget
-from decoding.grammar.leaves.leaf import HoleName, HoleOpener
+from decoding.grammar.leaves.leaf import TitleSlotName, TitleSlotOpener
 from decoding.grammar.leaves.leaf_factory import Leaves
 from decoding.grammar.schema.formula_table import FormulaTable
 from decoding.grammar.schema.schema_document import canonical_text
@@ -35,7 +35,7 @@ def compile_schema(
     schema: str | bytes | Mapping[str, Any] | bool,
     leaves: Leaves,
     options: GrammarOptions | None = None,
-    holes: HoleOpener | None = None,
+    holes: TitleSlotOpener | None = None,
 ) -> Grammar:
     """Compile a JSON Schema for one vocabulary.
 
@@ -72,7 +72,7 @@ _FINISHED = 1
 
 
 @dataclass(frozen=True, slots=True)
-class HoleValue:
+class TitleSlotValue:
     """A string of an answer that came out of a hole.
 
     Attributes:
@@ -84,7 +84,7 @@ class HoleValue:
     """
 
     pointer: str
-    name: HoleName
+    name: TitleSlotName
     members: tuple[int, ...]
     first_byte: int
     last_byte: int
@@ -129,12 +129,12 @@ class Grammar:
         self._max_bytes = self._limit = max_bytes
         self._base_bytes = base_bytes + _EMPTY_BYTES
         self._lock = threading.RLock()
-        self._memory = Memory()
+        self._memory = ByteCount()
         self._memory.num_bytes = self._base_bytes
         self._leaves_counted = (-1, 0)
-        self._frames = Frames(self._options)
-        self._levels = levels = Levels(value, self._frames, self._memory)
-        self._configurations = Configurations(levels, self._memory)
+        self._frames = ValueKinds(self._options)
+        self._levels = levels = StackSegments(value, self._frames, self._memory)
+        self._configurations = ParseStacks(levels, self._memory)
         self._masks_by_levels = Masks(vocabulary, levels, self._configurations, self._memory)
         # Read without the lock. Entries are only ever added, or the whole dictionary is replaced.
         self._masks: dict[int, NDArray[np.uint32]] = {}
@@ -148,7 +148,7 @@ class Grammar:
 
     def __del__(self) -> None:
         # What is found for a grammar goes with it, and does not wait for the collector of cycles.
-        levels: Levels | None = self.__dict__.get("_levels")
+        levels: StackSegments | None = self.__dict__.get("_levels")
         if levels is not None:  # the vocabulary could write blanks
             levels.drop()
 
@@ -268,7 +268,7 @@ class Grammar:
         with self._lock:
             return tokens[self._budgets.fitting(self._configuration(state), tokens, left)]
 
-    def holes(self, text: bytes) -> tuple[HoleValue, ...]:
+    def holes(self, text: bytes) -> tuple[TitleSlotValue, ...]:
         """The strings of a complete answer that came out of holes, in order.
 
         Where several alternatives allow the answer, so that a string may have come out of several sets, or
@@ -282,7 +282,7 @@ class Grammar:
         if strings is None:
             raise ValueError("text: expected a complete answer under the grammar")
         return tuple(
-            HoleValue(s.pointer, s.hole.name, s.hole.members(s.state), s.begin, s.end) for s in strings
+            TitleSlotValue(s.pointer, s.hole.name, s.hole.members(s.state), s.begin, s.end) for s in strings
         )
 
     def text(self, token_ids: Sequence[int]) -> bytes:
@@ -319,13 +319,13 @@ class Grammar:
             self._leaves_counted = (now, num_bytes)
         return num_bytes
 
-    def _configuration(self, state: int) -> Configuration:
+    def _configuration(self, state: int) -> ParseStack:
         configuration = self._by_state[state] if 0 <= state < len(self._by_state) else None
         if configuration is None:
             raise _unknown(state)
         return configuration
 
-    def _number(self, configuration: Configuration | None) -> int:
+    def _number(self, configuration: ParseStack | None) -> int:
         if configuration is None:
             return _REFUSED
         return self._configurations.number(configuration)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from decoding.answering.answer import Answer
-from decoding.answering.speculation import LONGEST_PASS, ProposedPlace, Stretch
+from decoding.answering.speculation import LONGEST_PASS, ProposedPlace, ProposedSpan
 from decoding.answering.token_choice import Proposal
 from decoding.markup.annotation_grammar import AnnotationGrammar
 
@@ -20,7 +20,7 @@ _PROPOSED = 8
 class CopyProposer:
     """Proposes the texts' own tokens, outside of links, where the likeliest token is taken.
 
-    A `decoding.answering.speculation.Proposer`.
+    A `decoding.answering.speculation.SpanProposer`.
 
     Args:
         grammars: Of the texts. Length Q.
@@ -31,11 +31,11 @@ class CopyProposer:
         self._grammars = list(grammars)
         self._tokens = [_by_place(grammar, text) for grammar, text in zip(grammars, tokens, strict=True)]
 
-    def propose(self, answers: Sequence[Answer], wanted: Sequence[bool]) -> list[Stretch]:
+    def propose(self, answers: Sequence[Answer], wanted: Sequence[bool]) -> list[ProposedSpan]:
         """Propose what comes next in the text."""
         stretches = []
         for number, (answer, want) in enumerate(zip(answers, wanted, strict=True)):
-            stretch = Stretch(answer.state, closed=True)
+            stretch = ProposedSpan(answer.state, closed=True)
             if want and not answer.over and answer.params.temperature == 0:
                 self._extend(answer, stretch, number)
             stretches.append(stretch)
@@ -48,7 +48,7 @@ class CopyProposer:
         other._tokens = [self._tokens[query] for query in queries]
         return other
 
-    def _extend(self, answer: Answer, stretch: Stretch, number: int) -> None:
+    def _extend(self, answer: Answer, stretch: ProposedSpan, number: int) -> None:
         grammar, tokens = self._grammars[number], self._tokens[number]
         while len(stretch.places) < _PROPOSED and len(stretch.steps) < LONGEST_PASS:
             place = grammar.copied(stretch.state)

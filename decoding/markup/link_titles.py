@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.grammar.holes.text_leaf import TextSearcher
-from decoding.grammar.holes.text_places import FIRST_PLAIN, PLAIN, QUOTE, Place
+from decoding.grammar.holes.text_places import FIRST_PLAIN, PLAIN, QUOTE, TextRange
 from decoding.grammar.leaves.leaf import FEW_TOKENS, Exit, LeafTokens, TokenCache
 from decoding.grammar.token_trie import TokenNode
 from decoding.markup.link_syntax import BACKSLASH, TITLE_CLOSE, TITLE_OPEN, spelled_title
@@ -29,7 +29,7 @@ _KEPT_BYTES = 16 << 20
 _ENDED = -1
 
 
-class Run(NamedTuple):
+class TitleRange(NamedTuple):
     """Titles that begin with the bytes written so far: positions [begin, end), `depth` bytes written."""
 
     begin: int
@@ -45,8 +45,8 @@ class TitlePlace(NamedTuple):
         spelled: Of those that were copied, as they are spelled; None: none is left.
     """
 
-    plain: Run | None
-    spelled: Run | None
+    plain: TitleRange | None
+    spelled: TitleRange | None
 
 
 class LinkTitles:
@@ -77,7 +77,9 @@ class LinkTitles:
     @property
     def start(self) -> TitlePlace:
         """The place before the first byte."""
-        runs = (Run(0, len(texts), 0) if len(texts) else None for texts in (self._plain, self._spelled))
+        runs = (
+            TitleRange(0, len(texts), 0) if len(texts) else None for texts in (self._plain, self._spelled)
+        )
         return TitlePlace(*runs)
 
     @cached_property
@@ -155,7 +157,7 @@ class LinkTitles:
             found += numbers if texts is self._plain else [self._numbers[number] for number in numbers]
         return tuple(sorted(found))
 
-    def _in(self, place: TitlePlace) -> Iterator[tuple[SortedTexts, Run]]:
+    def _in(self, place: TitlePlace) -> Iterator[tuple[SortedTexts, TitleRange]]:
         if place.plain is not None:
             yield self._plain, place.plain
         if place.spelled is not None:
@@ -166,7 +168,7 @@ class LinkTitles:
         many: NDArray[np.uint32] | None = None
         vocabulary = self.searcher.vocabulary
         if place.plain is not None:
-            found = self.searcher.tokens(self._plain, Place(*place.plain, PLAIN), node)
+            found = self.searcher.tokens(self._plain, TextRange(*place.plain, PLAIN), node)
             inside.update(found.few)
             if found.many is not None:
                 many = found.many & ~self._quotes
@@ -183,7 +185,7 @@ class LinkTitles:
         packed.flags.writeable = False
         return LeafTokens((), packed, rests)
 
-    def _walk(self, run: Run, node: TokenNode, inside: set[int]) -> None:
+    def _walk(self, run: TitleRange, node: TokenNode, inside: set[int]) -> None:
         """Find the tokens that stay inside of titles that were copied."""
         waiting = [(node, run)]
         while waiting:
@@ -244,16 +246,16 @@ class LinkTitles:
         return self.searcher.vocabulary.packed(sorted(self._quoting))
 
 
-def _narrow(texts: SortedTexts, run: Run | None, byte: int) -> Run | None:
+def _narrow(texts: SortedTexts, run: TitleRange | None, byte: int) -> TitleRange | None:
     if run is None:
         return None
     first = _lower(texts, run, byte)
     if first == run.end or texts.byte(first, run.depth) != byte:
         return None
-    return Run(first, _lower(texts, run._replace(begin=first), byte + 1), run.depth + 1)
+    return TitleRange(first, _lower(texts, run._replace(begin=first), byte + 1), run.depth + 1)
 
 
-def _lower(texts: SortedTexts, run: Run, byte: int) -> int:
+def _lower(texts: SortedTexts, run: TitleRange, byte: int) -> int:
     """The first text of a run that goes on with this byte or a greater one."""
     begin, end, depth = run
     while begin < end:
@@ -265,7 +267,7 @@ def _lower(texts: SortedTexts, run: Run, byte: int) -> int:
     return begin
 
 
-def _bytes_of(texts: SortedTexts, run: Run) -> Iterator[int]:
+def _bytes_of(texts: SortedTexts, run: TitleRange) -> Iterator[int]:
     """The bytes that titles of a run go on with, ascending, each once; -1 first, where one ends."""
     at = run.begin
     while at < run.end:

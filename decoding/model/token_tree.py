@@ -184,7 +184,7 @@ class TokenTree:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sight:
+class Visibility:
     """What may be seen of a stretch of slots.
 
     Attributes:
@@ -229,9 +229,9 @@ class TreeStep:
         self.positions = prompts.lengths_on_device + (depth - 1)
         self.largest_position = prompts.longest + depth - 1
         # Layers with the same window share their masks; there are one or two windows per model.
-        self._by_window: dict[int | None, tuple[Sight, Sight, Sight]] = {}
+        self._by_window: dict[int | None, tuple[Visibility, Visibility, Visibility]] = {}
 
-    def sights(self, window: int | None) -> tuple[Sight, Sight, Sight]:
+    def sights(self, window: int | None) -> tuple[Visibility, Visibility, Visibility]:
         """What may be seen of the shared prefix (S slots), of the prompts (T) and of the tail (n).
 
         Args:
@@ -241,7 +241,7 @@ class TreeStep:
             window = None
         if window not in self._by_window:
             self._by_window[window] = (
-                Sight(0, None) if window is None else self._prefix(window),
+                Visibility(0, None) if window is None else self._prefix(window),
                 self._prompt(window),
                 self._tail(window),
             )
@@ -260,25 +260,25 @@ class TreeStep:
         tail = (self._depth - self._tail_depths).clamp_(min=0)
         return prefix[:, None], prompt[:, None], tail[:, None]
 
-    def _prefix(self, window: int) -> Sight:
+    def _prefix(self, window: int) -> Visibility:
         prompts = self._prompts
         # Position p sees p - window + 1 and what follows; the shortest prompt's branches see farthest back.
         first = min(max(prompts.shortest + self._depth - window, 0), prompts.prefix_length)
         if first == prompts.prefix_length or prompts.longest + self._depth - window <= first:
-            return Sight(first, None)
+            return Visibility(first, None)
         slots = torch.arange(first, prompts.prefix_length, device=self.positions.device)
-        return Sight(first, (self.positions[:, None] - slots >= window)[:, None])
+        return Visibility(first, (self.positions[:, None] - slots >= window)[:, None])
 
-    def _prompt(self, window: int | None) -> Sight:
+    def _prompt(self, window: int | None) -> Visibility:
         width, padding = self._prompts.width, self._prompts.padding
         first = 0 if window is None else min(max(width + self._depth - window, 0), width)
-        return Sight(first, None if padding is None or first == width else padding[:, None, first:])
+        return Visibility(first, None if padding is None or first == width else padding[:, None, first:])
 
-    def _tail(self, window: int | None) -> Sight:
+    def _tail(self, window: int | None) -> Visibility:
         if window is None or self._depth <= window:
-            return Sight(0, self._invisible)
+            return Visibility(0, self._invisible)
         too_far = self._depth - self._tail_depths >= window
-        return Sight(0, self._invisible | too_far[:, None])
+        return Visibility(0, self._invisible | too_far[:, None])
 
 
 class ChainStep:
@@ -322,9 +322,9 @@ class ChainStep:
         self._least_depth = least_depth
         self.positions = prompts.lengths_on_device[:, None] + depths - 1
         self.largest_position = largest_position
-        self._by_window: dict[int | None, tuple[Sight, Sight, Sight]] = {}
+        self._by_window: dict[int | None, tuple[Visibility, Visibility, Visibility]] = {}
 
-    def sights(self, window: int | None) -> tuple[Sight, Sight, Sight]:
+    def sights(self, window: int | None) -> tuple[Visibility, Visibility, Visibility]:
         """What may be seen of the shared prefix (S slots), of the prompts (T) and of the tail (n).
 
         Args:
@@ -334,7 +334,7 @@ class ChainStep:
             window = None
         if window not in self._by_window:
             self._by_window[window] = (
-                Sight(0, None) if window is None else self._prefix(window),
+                Visibility(0, None) if window is None else self._prefix(window),
                 self._prompt(window),
                 self._tail(window),
             )
@@ -355,28 +355,28 @@ class ChainStep:
             (self._depths[..., None] - self._slot_depths[:, None]).clamp_(min=0),
         )
 
-    def _prefix(self, window: int) -> Sight:
+    def _prefix(self, window: int) -> Visibility:
         length = self._prompts.prefix_length
         first = min(max(self._prompts.shortest + self._least_depth - window, 0), length)
         if first == length or self.largest_position + 1 - window <= first:
-            return Sight(first, None)
+            return Visibility(first, None)
         slots = torch.arange(first, length, device=self.positions.device)
-        return Sight(first, self.positions[..., None] - slots >= window)
+        return Visibility(first, self.positions[..., None] - slots >= window)
 
-    def _prompt(self, window: int | None) -> Sight:
+    def _prompt(self, window: int | None) -> Visibility:
         width, padding = self._prompts.width, self._prompts.padding
         first = 0 if window is None else min(max(width + self._least_depth - window, 0), width)
         hidden = None if padding is None or first == width else padding[:, None, first:]
         if window is None or first == width:
-            return Sight(first, hidden)
+            return Visibility(first, hidden)
         slots = torch.arange(first, width, device=self.positions.device)
         too_far = self._depths[..., None] + (width - 1) - slots >= window
-        return Sight(first, too_far if hidden is None else hidden | too_far)
+        return Visibility(first, too_far if hidden is None else hidden | too_far)
 
-    def _tail(self, window: int | None) -> Sight:
+    def _tail(self, window: int | None) -> Visibility:
         slots, rows = self._slot_depths[:, None], self._depths[..., None]
         hidden = (slots == 0) | (slots > rows)
-        return Sight(0, hidden if window is None else hidden | (rows - slots >= window))
+        return Visibility(0, hidden if window is None else hidden | (rows - slots >= window))
 
 
 class PromptLayout:
@@ -473,7 +473,7 @@ DEFAULT_COLLECTION = CollectionPolicy()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Survivors:
+class LiveSlots:
     """The slots that a collection keeps, in their old order.
 
     The result is as wide as the query with most live slots needs. Rows of other queries end in fillers:
@@ -489,7 +489,7 @@ class Survivors:
     new_slots: Tensor
 
 
-def survivors(paths: Tensor, wanted: Tensor, num_slots: int) -> Survivors | None:
+def survivors(paths: Tensor, wanted: Tensor, num_slots: int) -> LiveSlots | None:
     """Mark the slots on the paths of some branches. Waits for the device, once.
 
     Args:
@@ -513,4 +513,4 @@ def survivors(paths: Tensor, wanted: Tensor, num_slots: int) -> Survivors | None
     # Again one more column, for the dead. What is not written stays slot 0, the filler.
     old_slots = torch.zeros(queries, width + 1, dtype=torch.int64, device=paths.device)
     old_slots.scatter_(1, torch.where(live, ranks - 1, width), slots)
-    return Survivors(old_slots[:, :width], (ranks - 1).clamp_(min=0))
+    return LiveSlots(old_slots[:, :width], (ranks - 1).clamp_(min=0))

@@ -20,7 +20,7 @@ from transformers.cache_utils import Cache
 
 from decoding.errors import PromptTooLongError
 from decoding.model.segment_attention import Rule, Segment, attend, bias_by_distance
-from decoding.model.token_tree import PromptLayout, Sight
+from decoding.model.token_tree import PromptLayout, Visibility
 from decoding.model.tree_cache import TreeCache
 from decoding.row_trees import NodeSpan, RowTrees
 
@@ -270,9 +270,9 @@ class TreeBlock:
         self._least = least
         self._ends = ends
         self._path_ends = path_ends
-        self._by_window: dict[int | None, tuple[Sight, Sight, Sight, Sight]] = {}
+        self._by_window: dict[int | None, tuple[Visibility, Visibility, Visibility, Visibility]] = {}
 
-    def sights(self, window: int | None) -> tuple[Sight, Sight, Sight, Sight]:
+    def sights(self, window: int | None) -> tuple[Visibility, Visibility, Visibility, Visibility]:
         """What may be seen of shared prefix (S slots), prompt (T), path (k) and of the block itself (b).
 
         Args:
@@ -300,7 +300,7 @@ class TreeBlock:
         slots = torch.arange(self._prompt + len(self.path), device=self._positions.device)
         return slots[: self._prefix], slots[self._prefix : self._prompt], slots[self._prompt :]
 
-    def _look(self, window: int | None) -> tuple[Sight, Sight, Sight, Sight]:
+    def _look(self, window: int | None) -> tuple[Visibility, Visibility, Visibility, Visibility]:
         rows = torch.arange(self.first, self.end, device=self._positions.device)
         not_below = rows[:, None] >= self._path_ends
         unrelated = (rows > rows[:, None]) | (rows[:, None] >= self._ends)
@@ -311,19 +311,19 @@ class TreeBlock:
         return (
             self._of_prompt(window, 0, self._prefix),
             self._of_prompt(window, self._prefix, self._prompt),
-            Sight(0, not_below[None]),
-            Sight(0, unrelated[None]),
+            Visibility(0, not_below[None]),
+            Visibility(0, unrelated[None]),
         )
 
-    def _of_prompt(self, window: int | None, start: int, end: int) -> Sight:
+    def _of_prompt(self, window: int | None, start: int, end: int) -> Visibility:
         """What is seen of the slots at positions [start, end)."""
         if window is None:
-            return Sight(0, None)
+            return Visibility(0, None)
         seen = min(max(self._least - window + 1, start), end)
         if seen == end or self.largest_position - seen < window:
-            return Sight(seen - start, None)
+            return Visibility(seen - start, None)
         slots = torch.arange(seen, end, device=self._positions.device)
-        return Sight(seen - start, (self._positions[:, None] - slots >= window)[None])
+        return Visibility(seen - start, (self._positions[:, None] - slots >= window)[None])
 
 
 def cut(

@@ -64,7 +64,7 @@ class TitleTrie:
         tables = TrieTables.of(arrays, device)
         self.kernels = choose_kernels(device, kernels)(tables)
         self.num_bytes = tables.num_bytes
-        self._level_widths = LevelWidths(arrays)
+        self._level_widths = DepthWidths(arrays)
         self.device = device
         self.vocab_size = vocab_size
         self.num_rows = arrays.num_rows
@@ -228,7 +228,7 @@ def _numba_kernels(tables: TrieTables) -> TrieKernels:
     return kernels
 
 
-class LevelWidths:
+class DepthWidths:
     """Most children of any state after a number of tokens; known to the host, reckoned on first use.
 
     Nodes are numbered in level order, so the children of one level are the next level, and a pass over

@@ -23,13 +23,13 @@ from decoding.errors import DecodingCancelledError, DecodingError, InvalidLogits
 from decoding.grammar.constraint import GrammarConstraint
 from decoding.grammar.errors import GrammarError
 from decoding.grammar.grammar_cache import CacheStats
-from decoding.grammar.json_grammar import HoleValue
+from decoding.grammar.json_grammar import TitleSlotValue
 from decoding.language_model import DecodeSession, LanguageModel, PromptPrefix
 from decoding.params import AnswerParams, BeamParams, DiscParams
 from retrieval.answers.answer_types import AnswerEntity, AnswerOptions, AnswerRequest, AnswerResult, Schema
 from retrieval.answers.schema_explanation import user_error
 from retrieval.answers.schemas import AnswerEngine, CompiledSchema
-from retrieval.answers.title_holes import Finder, IndexSet, Shortlist
+from retrieval.answers.title_holes import Finder, IndexSet, ShortlistedSlots
 from retrieval.answers.validation import InvalidAnswerError, SlowValidationError, standing
 from retrieval.arguments import new_seed
 from retrieval.errors import GenretError, InputError, ModelError
@@ -256,7 +256,9 @@ class Answerer:
         request, engine = job.request, self.engine
         if job.cancel is not None:
             job.cancel.check()
-        shortlist = Shortlist(request.query, request.shortlist or 1, job.indexes.finder, engine.searcher)
+        shortlist = ShortlistedSlots(
+            request.query, request.shortlist or 1, job.indexes.finder, engine.searcher
+        )
         schema = engine.schemas.narrowed(job.schema, request, job.titles, shortlist)
         _check_budget(schema, request.max_tokens, request.max_tokens)
         compile_ms = job.compile_ms + (time.perf_counter() - begun) * 1e3
@@ -275,13 +277,13 @@ class Answerer:
         replies: list[AnswerReply] = []
         for job, outcome in zip(jobs, written, strict=True):
             self.engine.schemas.settle(job.schema)
-            if isinstance(outcome, Written):
+            if isinstance(outcome, WrittenDocument):
                 replies.append(self._finish(job, outcome, total_ms))
             else:
                 replies.append(outcome)
         return replies
 
-    def _finish(self, job: AnswerJob, written: Written, total_ms: float) -> AnswerReply:
+    def _finish(self, job: AnswerJob, written: WrittenDocument, total_ms: float) -> AnswerReply:
         """Parse and validate a document, and find the entities behind its titles."""
         request = job.request
         try:
@@ -312,7 +314,7 @@ class Answerer:
             kv=written.kv,
         )
 
-    def _entity(self, job: AnswerJob, text: bytes, value: HoleValue) -> AnswerEntity:
+    def _entity(self, job: AnswerJob, text: bytes, value: TitleSlotValue) -> AnswerEntity:
         """Return the entities behind a title: all that the hole allows, a shortlist is one of titles."""
         index = job.indexes.index(value.name.index)
         spelled = text[value.first_byte : value.last_byte]
@@ -350,7 +352,7 @@ def _check_budget(schema: CompiledSchema, budget: int, asked: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenDocument:
     """A document, not yet looked at.
 
     Attributes:
@@ -380,7 +382,7 @@ class Written:
     kv: KvShare = field(default_factory=KvShare)
 
 
-Outcome = Written | GenretError | DecodingCancelledError
+Outcome = WrittenDocument | GenretError | DecodingCancelledError
 
 
 def write(
@@ -412,7 +414,7 @@ def write(
             continue
         hypothesis, num_steps, mass, stderr = found
         outcomes.append(
-            Written(
+            WrittenDocument(
                 text=jobs[number].schema.grammar.text(hypothesis.token_ids),
                 logprob=hypothesis.logprob,
                 num_tokens=len(hypothesis.token_ids),
@@ -516,7 +518,7 @@ def _written(answer: AnswerText | DecodingError, meter: ChainMeter) -> Outcome:
     if not isinstance(answer, AnswerText):
         return ModelError(str(answer))
     counts = answer.counts
-    return Written(
+    return WrittenDocument(
         text=answer.text,
         logprob=answer.logprob,
         num_tokens=len(answer.token_ids),

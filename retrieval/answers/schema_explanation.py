@@ -22,7 +22,7 @@ from retrieval.errors import GenretError, InputError, ModelError
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class SchemaExplanation:
     """A schema's keywords, one by one.
 
     Attributes:
@@ -55,7 +55,7 @@ class Explanation:
         return captured.get().rstrip("\n")
 
 
-def explain(schema: str, options: GrammarOptions) -> Explanation:
+def explain(schema: str, options: GrammarOptions) -> SchemaExplanation:
     """Say what the keywords of a schema do, and whether it can be used with some tokenizer.
 
     Indexes and filters that it names are not looked for.
@@ -69,7 +69,7 @@ def explain(schema: str, options: GrammarOptions) -> Explanation:
         raise user_error(error) from error
     refused = report.refusals()
     if refused:
-        return Explanation(report, f"{refused[0].pointer}: {refused[0].keyword}: {refused[0].note}")
+        return SchemaExplanation(report, f"{refused[0].pointer}: {refused[0].keyword}: {refused[0].note}")
     # What depends on keywords together shows when it is compiled.
     leaves = Leaves(Vocabulary([bytes([byte]) for byte in range(256)], end_token_id=256, vocab_size=257))
     texts = SortedTexts.of([b"a title", b"another title"])
@@ -77,10 +77,10 @@ def explain(schema: str, options: GrammarOptions) -> Explanation:
     try:
         compile_schema(schema, leaves, options, lambda name: TextLeaf(name, name, texts, searcher))
     except SchemaError as error:
-        return Explanation(report.with_refusal(error.keyword, error.pointer, error.reason), str(error))
+        return SchemaExplanation(report.with_refusal(error.keyword, error.pointer, error.reason), str(error))
     except GrammarError as error:
-        return Explanation(report, str(error))
-    return Explanation(report, "")
+        return SchemaExplanation(report, str(error))
+    return SchemaExplanation(report, "")
 
 
 class SchemaRejectedError(InputError):

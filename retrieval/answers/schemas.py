@@ -20,13 +20,13 @@ from decoding.grammar.errors import GrammarError, SchemaLimitError, VocabularyEr
 from decoding.grammar.grammar_cache import CacheStats, GrammarCache
 from decoding.grammar.holes.text_leaf import TextSearcher
 from decoding.grammar.json_grammar import Grammar, compile_schema
-from decoding.grammar.leaves.leaf import HoleLeaf, HoleName, HoleOpener
+from decoding.grammar.leaves.leaf import TitleSlotLeaf, TitleSlotName, TitleSlotOpener
 from decoding.grammar.leaves.leaf_factory import Leaves
 from decoding.grammar.schema.schema_document import canonical_text, parse_document
 from decoding.grammar.vocabulary import Vocabulary
 from retrieval.answers.answer_types import AnswerRequest, schema_text
 from retrieval.answers.schema_explanation import user_error
-from retrieval.answers.title_holes import FIRST_INDEX, Finder, IndexSet, NamedIndex, TitleHoles
+from retrieval.answers.title_holes import FIRST_INDEX, Finder, IndexSet, NamedIndex, TitleSlots
 from retrieval.answers.validation import AnswerValidator
 from retrieval.arguments import check_text
 from retrieval.errors import InputError, ModelError
@@ -149,7 +149,7 @@ class SchemaStore:
             raise user_error(error, "schema" if request.schema_name is None else "schema_name") from error
 
     def narrowed(
-        self, schema: CompiledSchema, request: AnswerRequest, titles: str, holes: HoleOpener
+        self, schema: CompiledSchema, request: AnswerRequest, titles: str, holes: TitleSlotOpener
     ) -> CompiledSchema:
         """Compile a request's schema over other sets of titles, for this request alone.
 
@@ -163,7 +163,7 @@ class SchemaStore:
             SchemaRejectedError: nothing is valid over these sets.
         """
 
-        def open_hole(name: HoleName) -> HoleLeaf:
+        def open_hole(name: TitleSlotName) -> TitleSlotLeaf:
             with current_budget().stopped():
                 return holes(_meant(name, titles))
 
@@ -191,7 +191,7 @@ class SchemaStore:
         return self._named[request.schema_name]
 
     def _compile(self, text: str, options: GrammarOptions, indexes: IndexSet, titles: str) -> CompiledSchema:
-        def open_hole(name: HoleName) -> HoleLeaf:
+        def open_hole(name: TitleSlotName) -> TitleSlotLeaf:
             return indexes.holes(_meant(name, titles))
 
         grammar = _measured(compile_schema(text, self._leaves, options, open_hole), options)
@@ -218,7 +218,7 @@ def _without_own_keywords(value: dict[str, object]) -> dict[str, object]:
     return {name: inner for name, inner in value.items() if not name.startswith("x-genret-")}
 
 
-def _meant(name: HoleName, titles: str) -> HoleName:
+def _meant(name: TitleSlotName, titles: str) -> TitleSlotName:
     """The set that a schema means, by the index's own name."""
     return replace(name, index=titles) if name.index == FIRST_INDEX else name
 
@@ -296,7 +296,7 @@ class AnswerEngine:
         return self._made("leaves", lambda: Leaves(self.vocabulary))
 
     @property
-    def holes(self) -> TitleHoles:
+    def holes(self) -> TitleSlots:
         """The titles that schemas may name."""
         return self._indexes.holes
 
@@ -383,8 +383,8 @@ class AnswerEngine:
         except VocabularyError as error:
             raise ModelError(f"{self._tokenizer.name}: {error}") from error
 
-    def _open_holes(self, indexes: IndexSet) -> TitleHoles:
+    def _open_holes(self, indexes: IndexSet) -> TitleSlots:
         """Holes over indexes, which share what is known of those there are now."""
         with self._lock:
-            known = self._indexes.opened_holes or self._made("holes", lambda: TitleHoles(self.leaves))
+            known = self._indexes.opened_holes or self._made("holes", lambda: TitleSlots(self.leaves))
             return known.among((named.name, named.index, named.filters) for named in indexes)

@@ -2,11 +2,11 @@
 
 `IndexSet` holds the indexes that schemas may name at one moment. It is immutable: a request keeps the set
 it began with, so that an index can be replaced while answers are written over it. What is known of an index
-(its titles in order, leaves under filters) is shared by all sets with it, in `TitleHoles`.
+(its titles in order, leaves under filters) is shared by all sets with it, in `TitleSlots`.
 
-`Shortlist` puts what a beam search finds for one query in place of all titles of an index. A model that was
-taught to write bare titles knows little behind `{"title": "`, where it has never been. Asked in the words
-it was taught, it says which titles are likely, and the document is written with these.
+`ShortlistedSlots` puts what a beam search finds for one query in place of all titles of an index. A model
+that was taught to write bare titles knows little behind `{"title": "`, where it has never been. Asked in
+the words it was taught, it says which titles are likely, and the document is written with these.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from decoding.bounded_cache import BoundedCache
 from decoding.grammar.errors import VocabularyError
 from decoding.grammar.holes.text_leaf import TextLeaf, TextSearcher
 from decoding.grammar.holes.text_places import spelled
-from decoding.grammar.leaves.leaf import HoleError, HoleName
+from decoding.grammar.leaves.leaf import TitleSlotError, TitleSlotName
 from decoding.grammar.leaves.leaf_factory import Leaves
 from decoding.sorted_texts import SortedTexts
 from retrieval.errors import InputError
@@ -66,11 +66,11 @@ class IndexSet:
     """
 
     def __init__(
-        self, indexes: Mapping[str, NamedIndex], open_holes: Callable[[IndexSet], TitleHoles]
+        self, indexes: Mapping[str, NamedIndex], open_holes: Callable[[IndexSet], TitleSlots]
     ) -> None:
         self._indexes = dict(indexes)
         self._open_holes = open_holes
-        self._holes: TitleHoles | None = None
+        self._holes: TitleSlots | None = None
         self._lock = threading.Lock()
 
     def __iter__(self) -> Iterator[NamedIndex]:
@@ -89,7 +89,7 @@ class IndexSet:
         return IndexSet({**self._indexes, named.name: named}, self._open_holes)
 
     @property
-    def holes(self) -> TitleHoles:
+    def holes(self) -> TitleSlots:
         """The titles that schemas may name."""
         if self._holes is None:
             with self._lock:
@@ -98,7 +98,7 @@ class IndexSet:
         return self._holes
 
     @property
-    def opened_holes(self) -> TitleHoles | None:
+    def opened_holes(self) -> TitleSlots | None:
         """The holes, if they were asked for before."""
         return self._holes
 
@@ -110,7 +110,7 @@ class IndexSet:
         """
         named = self._named(name)
         if named is None:
-            raise HoleError(f"there is no index {name!r}")
+            raise TitleSlotError(f"there is no index {name!r}")
         return named.index
 
     def finder(self, name: str) -> Finder:
@@ -158,8 +158,8 @@ FIRST_INDEX = "titles"
 DEFAULT_MAX_FILTERED_BYTES = 256 << 20
 
 
-class TitleHoles:
-    """Opens the titles of indexes for schemas (`decoding.grammar.leaves.leaf.HoleOpener`).
+class TitleSlots:
+    """Opens the titles of indexes for schemas (`decoding.grammar.leaves.leaf.TitleSlotOpener`).
 
     All schemas over one index, or over one index under one filter, share one leaf. What a filter leaves of
     the order of titles takes 4 bytes per title; the filters used last are kept up to a number of bytes, and
@@ -174,12 +174,12 @@ class TitleHoles:
         self._searcher = TextSearcher(leaves.vocabulary)
         self._indexes: dict[str, _Titles] = {}
         # Those used last, of all versions of all indexes. They grow by the masks that are found of them.
-        self._filtered: BoundedCache[tuple[_Titles, HoleName], TextLeaf] = BoundedCache(
+        self._filtered: BoundedCache[tuple[_Titles, TitleSlotName], TextLeaf] = BoundedCache(
             max_filtered_bytes, lambda key, leaf: leaf.num_bytes, max_value_size=math.inf
         )
         self._lock = threading.RLock()
 
-    def among(self, indexes: Iterable[tuple[str, Index, FilterStore]]) -> TitleHoles:
+    def among(self, indexes: Iterable[tuple[str, Index, FilterStore]]) -> TitleSlots:
         """Return holes over other indexes; what is known of those that are among these is shared.
 
         Args:
@@ -223,7 +223,7 @@ class TitleHoles:
         """
         return self._titles(name).index
 
-    def __call__(self, name: HoleName) -> TextLeaf:
+    def __call__(self, name: TitleSlotName) -> TextLeaf:
         """Return the leaf of an index's titles, of those that a filter allows if there is one.
 
         Raises:
@@ -232,7 +232,7 @@ class TitleHoles:
         """
         titles = self._titles(name.index)
         if titles.refusal is not None:
-            raise HoleError(titles.refusal)
+            raise TitleSlotError(titles.refusal)
         if name.predicate is None:
             return titles.leaf()
         try:
@@ -240,8 +240,8 @@ class TitleHoles:
             restriction = Restriction(predicate)
             titles.filters.check(restriction)
         except InputError as error:
-            raise HoleError(error.message, "x-genret-filter") from None
-        key = HoleName(titles.name, canonical(predicate))
+            raise TitleSlotError(error.message, "x-genret-filter") from None
+        key = TitleSlotName(titles.name, canonical(predicate))
         found = self._filtered.get((titles, key))
         if found is not None:
             return found
@@ -278,7 +278,7 @@ class TitleHoles:
                 found = next(iter(self._indexes.values()), None)
             if found is None:
                 known = ", ".join(map(repr, self._indexes)) or "none"
-                raise HoleError(f"there is no index {name!r}; there are: {known}")
+                raise TitleSlotError(f"there is no index {name!r}; there are: {known}")
             return found
 
 
@@ -320,10 +320,12 @@ class _Titles:
         texts = self.texts()
         with self._lock:
             if self.opened is None:
-                self.opened = TextLeaf(HoleName(self.name), (self.index.digest, ""), texts, self._searcher)
+                self.opened = TextLeaf(
+                    TitleSlotName(self.name), (self.index.digest, ""), texts, self._searcher
+                )
             return self.opened
 
-    def filtered(self, name: HoleName, restriction: Restriction) -> TextLeaf:
+    def filtered(self, name: TitleSlotName, restriction: Restriction) -> TextLeaf:
         """The leaf of the titles that a filter allows.
 
         Raises:
@@ -332,7 +334,7 @@ class _Titles:
         (batch,) = self.filters.batches([restriction], 1)
         (allowed,) = batch
         if not isinstance(allowed, EntityFilter):  # only a cancelled or an open restriction has none
-            raise HoleError(f"filter: {name.predicate!r} could not be applied")
+            raise TitleSlotError(f"filter: {name.predicate!r} could not be applied")
         texts = self.texts().among(allowed.allowed)
         key = (self.index.digest, name.predicate)
         leaf = TextLeaf(name, key, texts, self._searcher, own_bytes=texts.order.nbytes)
@@ -349,7 +351,7 @@ class _Titles:
             if self._texts is None:
                 order = self.index.title_order
                 if order is None:
-                    raise HoleError(
+                    raise TitleSlotError(
                         f"the index {self.name!r} is of format version {self.index.manifest.format_version}, "
                         "which has no order of titles; rebuild it, or update it with genret update"
                     )
@@ -362,8 +364,8 @@ class _Titles:
 Finder = Callable[[str, str | None, int], Sequence[Entity]]
 
 
-class Shortlist:
-    """Opens the holes of one request's schema (`decoding.grammar.leaves.leaf.HoleOpener`).
+class ShortlistedSlots:
+    """Opens the holes of one request's schema (`decoding.grammar.leaves.leaf.TitleSlotOpener`).
 
     Args:
         query: What is asked.
@@ -379,9 +381,9 @@ class Shortlist:
         self._size = size
         self._finder = finder
         self._searcher = searcher
-        self._leaves: dict[HoleName, TextLeaf] = {}
+        self._leaves: dict[TitleSlotName, TextLeaf] = {}
 
-    def __call__(self, name: HoleName) -> TextLeaf:
+    def __call__(self, name: TitleSlotName) -> TextLeaf:
         """Return the leaf of the likeliest titles of an index; they are looked for once."""
         leaf = self._leaves.get(name)
         if leaf is None:

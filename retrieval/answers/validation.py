@@ -22,8 +22,8 @@ from jsonschema.protocols import Validator
 from referencing.exceptions import Unresolvable
 
 from decoding.grammar.compile_options import Formats
-from decoding.grammar.json_grammar import HoleValue
-from decoding.grammar.leaves.leaf import HoleName
+from decoding.grammar.json_grammar import TitleSlotValue
+from decoding.grammar.leaves.leaf import TitleSlotName
 from decoding.grammar.schema.schema_document import escaped_step
 from retrieval.errors import GenretError, InputError
 
@@ -143,14 +143,16 @@ def _legacy_dialect(schema: Mapping[str, Any]) -> Any:
     return found
 
 
-def standing(values: Iterable[HoleValue], text: bytes) -> list[HoleValue]:
+def standing(values: Iterable[TitleSlotValue], text: bytes) -> list[TitleSlotValue]:
     """Return those strings that parsers find where they were written, in their order.
 
     Args:
         values: Of a document, in its order.
         text: The document.
     """
-    last: dict[tuple[str, HoleName], HoleValue] = {(value.pointer, value.name): value for value in values}
+    last: dict[tuple[str, TitleSlotName], TitleSlotValue] = {
+        (value.pointer, value.name): value for value in values
+    }
     if not last:
         return []
     found = dict(_strings(json.loads(text)))

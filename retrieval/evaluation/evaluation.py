@@ -19,7 +19,7 @@ import xxhash
 from decoding.model.hf_model import HFLanguageModel
 from retrieval.checkpoints import folder_fingerprint
 from retrieval.errors import InputError, SourceError
-from retrieval.evaluation.datasets.index_entities import IndexResolver, IndexTitles, read_redirects
+from retrieval.evaluation.datasets.index_entities import EntityFinder, IndexResolver, read_redirects
 from retrieval.evaluation.datasets.labels import SetSpec
 from retrieval.evaluation.datasets.readers import read_set
 from retrieval.evaluation.labelled_sets import LabelledSet
@@ -164,7 +164,7 @@ def _compared(
     sets: Sequence[LabelledSet],
     methods: Sequence[EvaluatedMethod],
     store: RunStore,
-    titles: IndexTitles,
+    titles: EntityFinder,
 ) -> tuple[SetComparison, ...]:
     seeds = range(plan.seed, plan.seed + plan.num_seeds)
     tasks = plan_tasks(sets, methods, seeds)

@@ -91,7 +91,7 @@ class RankedEntity:
 
 
 @dataclass(frozen=True, slots=True)
-class Ranking:
+class RankedAnswers:
     """What a method answered to one query.
 
     Attributes:
@@ -122,7 +122,7 @@ class MethodRun:
 
     method: str
     set_name: str
-    rankings: tuple[Ranking, ...]
+    rankings: tuple[RankedAnswers, ...]
     seconds: float
     seed: int | None
     is_constrained: bool
@@ -141,7 +141,7 @@ class JudgedRanking:
     """
 
     query: LabelledQuery
-    ranking: Ranking
+    ranking: RankedAnswers
     entity_ids: tuple[str, ...]
 
     @property

@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from retrieval.errors import GenretError
-from retrieval.evaluation.datasets.index_entities import IndexTitles
-from retrieval.evaluation.labelled_sets import LabelledSet, MethodRun, Ranking
+from retrieval.evaluation.datasets.index_entities import EntityFinder
+from retrieval.evaluation.labelled_sets import LabelledSet, MethodRun, RankedAnswers
 from retrieval.evaluation.methods.evaluated_method import EvaluatedMethod
 from retrieval.evaluation.run_files import RunStore
 from retrieval.progress import ProgressDisplay
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _WARM_UP_QUERIES = 2
 
 
-class InvalidAnswerError(GenretError):
+class AnswerOutsideIndexError(GenretError):
     """A method that can only answer what exists answered something else: nothing it did can be trusted."""
 
 
@@ -38,7 +38,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class EvaluationProgress:
     """Where an evaluation is.
 
     Attributes:
@@ -71,8 +71,8 @@ def plan_tasks(
 def run_tasks(
     tasks: Sequence[Task],
     store: RunStore,
-    titles: IndexTitles,
-    report: Callable[[Progress], None],
+    titles: EntityFinder,
+    report: Callable[[EvaluationProgress], None],
     num_warm_up: int = _WARM_UP_QUERIES,
 ) -> list[MethodRun]:
     """Return what every task came to, in order; what the store has is not done again.
@@ -102,7 +102,7 @@ def run_tasks(
     return runs
 
 
-def check_valid(run: MethodRun, titles: IndexTitles) -> None:
+def check_valid(run: MethodRun, titles: EntityFinder) -> None:
     """Refuse a run of a constrained method with an answer that the index lacks.
 
     Raises:
@@ -115,17 +115,17 @@ def check_valid(run: MethodRun, titles: IndexTitles) -> None:
     for ranking in run.rankings:
         for entity in ranking.entities:
             if entity.entity_id not in known:
-                raise InvalidAnswerError(
+                raise AnswerOutsideIndexError(
                     f"{run.method} on {run.set_name}, query {ranking.query_id}: answered {entity.title!r} "
                     f"({entity.entity_id}), which the index lacks, although it is constrained to the index"
                 )
 
 
-def _run(task: Task, number: int, num_tasks: int, report: Callable[[Progress], None]) -> MethodRun:
+def _run(task: Task, number: int, num_tasks: int, report: Callable[[EvaluationProgress], None]) -> MethodRun:
     started = time.perf_counter()
 
     def answered(count: int) -> None:
-        report(Progress(task, number, num_tasks, count, time.perf_counter() - started))
+        report(EvaluationProgress(task, number, num_tasks, count, time.perf_counter() - started))
 
     answered(0)
     rankings = _ask(task, None, answered)
@@ -139,7 +139,7 @@ def _run(task: Task, number: int, num_tasks: int, report: Callable[[Progress], N
     )
 
 
-def _ask(task: Task, limit: int | None, report: Callable[[int], None]) -> list[Ranking]:
+def _ask(task: Task, limit: int | None, report: Callable[[int], None]) -> list[RankedAnswers]:
     return task.method.answer(task.labelled.queries[:limit], task.seed or 0, report)
 
 
@@ -167,7 +167,7 @@ class Reporter:
     ) -> None:
         self._display.__exit__(kind, value, trace)
 
-    def report(self, progress: Progress) -> None:
+    def report(self, progress: EvaluationProgress) -> None:
         """Show where the evaluation is."""
         total = len(progress.task.labelled.queries)
         if progress.num_answered and progress.seconds > 0:
@@ -178,7 +178,7 @@ class Reporter:
         """Print a line."""
         self._display.say(text)
 
-    def _line(self, progress: Progress, total: int) -> str:
+    def _line(self, progress: EvaluationProgress, total: int) -> str:
         task = progress.task
         seed = "" if task.seed is None else f" (seed {task.seed})"
         text = f"{progress.number}/{progress.num_tasks} {task.labelled.name} {task.method.name}{seed}: "

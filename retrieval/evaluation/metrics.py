@@ -43,7 +43,7 @@ from retrieval.evaluation.labelled_sets import (
     LabelledQuery,
     LabelledSet,
     MethodRun,
-    Ranking,
+    RankedAnswers,
     judge,
 )
 
@@ -145,33 +145,33 @@ def evidence_precision(sets: Collection[frozenset[str]], guesses: Sequence[str],
     return sum(evidence_ranks(sets, guesses)[:k]) / k
 
 
-def no_match(ranking: Ranking) -> float:
+def no_match(ranking: RankedAnswers) -> float:
     """Return 1.0 where the method said that nothing answers."""
     return float(not ranking.entities and ranking.error is None)
 
 
-def invalid(ranking: Ranking) -> float:
+def invalid(ranking: RankedAnswers) -> float:
     """Return the share of the answers that are no entity of the index."""
     return _share(sum(not entity.is_valid for entity in ranking.entities), ranking)
 
 
-def invalid_first(ranking: Ranking) -> float:
+def invalid_first(ranking: RankedAnswers) -> float:
     """Return 1.0 where the first answer is no entity of the index."""
     return float(bool(ranking.entities) and not ranking.entities[0].is_valid)
 
 
-def duplicates(ranking: Ranking) -> float:
+def duplicates(ranking: RankedAnswers) -> float:
     """Return the share of the answers that were given before, for the same query."""
     distinct = {entity.entity_id for entity in ranking.entities}
     return _share(len(ranking.entities) - len(distinct), ranking)
 
 
-def errors(ranking: Ranking) -> float:
+def errors(ranking: RankedAnswers) -> float:
     """Return 1.0 where there is no answer because of an error."""
     return float(ranking.error is not None)
 
 
-RATES: Mapping[str, Callable[[Ranking], float]] = {
+RATES: Mapping[str, Callable[[RankedAnswers], float]] = {
     "NO_MATCH": no_match,
     "invalid": invalid,
     "invalid@1": invalid_first,
@@ -180,7 +180,7 @@ RATES: Mapping[str, Callable[[Ranking], float]] = {
 }
 
 
-def _share(number: int, ranking: Ranking) -> float:
+def _share(number: int, ranking: RankedAnswers) -> float:
     return number / len(ranking.entities) if ranking.entities else 0.0
 
 

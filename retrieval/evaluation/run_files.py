@@ -36,7 +36,7 @@ from retrieval.evaluation.datasets.file_lines import (
     wrong,
 )
 from retrieval.evaluation.datasets.labels import decode_token, encode_token
-from retrieval.evaluation.labelled_sets import LabelledSet, MethodRun, RankedEntity, Ranking, judge
+from retrieval.evaluation.labelled_sets import LabelledSet, MethodRun, RankedAnswers, RankedEntity, judge
 
 _STEP = 1e-6  # the last decimal written
 _LARGEST = 1e30  # of what is far from the ends of 32-bit floats
@@ -133,7 +133,7 @@ def read_run(file: str | Path) -> dict[str, tuple[RankedEntity, ...]]:
     return {query: _ordered(scores) for query, scores in found.items()}
 
 
-def read_rankings(file: str | Path) -> list[Ranking]:
+def read_rankings(file: str | Path) -> list[RankedAnswers]:
     """Read what `write_rankings` wrote, optionally compressed; a score that is null is minus infinity.
 
     Raises:
@@ -146,7 +146,7 @@ def read_rankings(file: str | Path) -> list[Ranking]:
             wrong(file, line, "entities", "a list", entities)
         error = value.get("error")
         rankings.append(
-            Ranking(
+            RankedAnswers(
                 text_field(file, line, value.get("query_id"), "query_id", clean=False),
                 tuple(_entity(file, line, entity, f"entities[{i}]") for i, entity in enumerate(entities)),
                 _number(file, line, value.get("seconds", 0.0), "seconds") or 0.0,

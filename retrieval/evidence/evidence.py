@@ -30,7 +30,7 @@ from retrieval.evidence.postings import (
     IntArray,
     Lookup,
     Mask,
-    Postings,
+    TermLists,
     Terms,
     fold_all,
 )
@@ -38,7 +38,7 @@ from retrieval.index.entity_texts import EntityTexts
 from retrieval.index.layout import NAMES_FILE, QUERIES_FILE, TEXTS_FILE
 from retrieval.index.priors import Prior
 from retrieval.index.reader import Index
-from retrieval.vectors.vector_search import Shortlister
+from retrieval.vectors.vector_search import VectorProposer
 
 NAMES, TEXTS, QUERIES, VECTORS, MODEL, WEIGHT = "names", "texts", "queries", "vectors", "model", "weight"
 # Kinds of evidence, in the order in which they are shown.
@@ -120,7 +120,7 @@ _COMPARED = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Asked:
+class EvidenceQuery:
     """A query as evidence sees it.
 
     Attributes:
@@ -168,7 +168,7 @@ class Evidence:
         names: Field | None = None,
         texts: Field | None = None,
         queries: Field | None = None,
-        vectors: Shortlister | None = None,
+        vectors: VectorProposer | None = None,
         problems: Mapping[str, GenretError] = MappingProxyType({}),
     ) -> None:
         self.vectors = vectors
@@ -202,7 +202,7 @@ class Evidence:
         known = prior.logprobs[~np.isnan(prior.logprobs)]
         self._prior = prior, float(_surprise(known).mean()) if len(known) else 0.0
 
-    def ask(self, texts: Sequence[str], with_vectors: bool = True) -> list[Asked]:
+    def ask(self, texts: Sequence[str], with_vectors: bool = True) -> list[EvidenceQuery]:
         """Look up queries. The encoder of the vectors, if it is asked, sees all of them at once.
 
         Raises:
@@ -220,10 +220,10 @@ class Evidence:
             characters = Characters([folded])
             words, letters = np.unique(characters.words().term), np.unique(characters.letters().term)
             lookups = {kind: field.look_up(words, letters) for kind, field in self.fields.items()}
-            asked.append(Asked(text, folded, words, letters, lookups, vector))
+            asked.append(EvidenceQuery(text, folded, words, letters, lookups, vector))
         return asked
 
-    def propose(self, asked: Asked, size: int, allowed: Mask | None = None) -> IntArray:
+    def propose(self, asked: EvidenceQuery, size: int, allowed: Mask | None = None) -> IntArray:
         """Return the entities that any kind proposes, in order of their numbers.
 
         Args:
@@ -236,7 +236,7 @@ class Evidence:
             found.append(self.vectors.search(asked.vector, size, allowed).entities)
         return np.unique(np.concatenate([np.empty(0, np.int64), *found]))
 
-    def features(self, asked: Asked, entities: IntArray, without_same: bool = False) -> FloatArray:
+    def features(self, asked: EvidenceQuery, entities: IntArray, without_same: bool = False) -> FloatArray:
         """Return what entities are like in the light of a query.
 
         Args:
@@ -270,7 +270,7 @@ class Evidence:
             found[:, FEATURE_NUMBER["weight.weight"]] = np.log1p(shares)
         return found
 
-    def _describe(self, asked: Asked, entities: IntArray, found: FloatArray) -> None:
+    def _describe(self, asked: EvidenceQuery, entities: IntArray, found: FloatArray) -> None:
         if NAMES in self.fields:
             batch = self._names.of(entities)
             names = _describe_names(asked, batch.texts, self.fields[NAMES])
@@ -282,7 +282,7 @@ class Evidence:
                 found[:, columns.start : columns.start + 2] = scores
 
     def _compare_queries(
-        self, asked: Asked, entities: IntArray, found: FloatArray, without_same: bool
+        self, asked: EvidenceQuery, entities: IntArray, found: FloatArray, without_same: bool
     ) -> None:
         """Compare the query with past queries themselves, those for the entities that these say most for."""
         letters, nearest = FEATURE_NUMBER["queries.letters"], FEATURE_NUMBER["queries.nearest"]
@@ -306,7 +306,7 @@ class Evidence:
 
     def _forget(
         self,
-        asked: Asked,
+        asked: EvidenceQuery,
         entities: IntArray,
         found: FloatArray,
         chosen: IntArray,
@@ -331,7 +331,7 @@ class Evidence:
             at += len(mine)
 
 
-def _describe_names(asked: Asked, names: Sequence[str], field: Field) -> FloatArray:
+def _describe_names(asked: EvidenceQuery, names: Sequence[str], field: Field) -> FloatArray:
     """Return the features of names. Shape: (len(names), number of features of names)."""
     folded = fold_all(names)
     characters = Characters(folded)
@@ -382,7 +382,7 @@ def _overlap(terms: Terms, lookup: Lookup, count: int) -> FloatArray:
     return np.bincount(terms.text, weights=idf, minlength=count).astype(np.float32)
 
 
-def _factor(terms: Terms, postings: Postings, count: int) -> FloatArray:
+def _factor(terms: Terms, postings: TermLists, count: int) -> FloatArray:
     lengths = np.bincount(terms.text, minlength=count)
     return postings.length_factor[np.minimum(lengths, len(postings.length_factor) - 1)]
 
@@ -424,7 +424,7 @@ def open_evidence(index: Index, encoder: str | Path | None = None, device: str =
     vectors = None
     if index.vectors is not None:
         try:
-            vectors = Shortlister.open(index, encoder, device)
+            vectors = VectorProposer.open(index, encoder, device)
         except GenretError as error:
             problems[VECTORS] = error.with_traceback(None)
     for kind, problem in problems.items():

@@ -28,8 +28,8 @@ from retrieval.evidence.postings import (
     IntArray,
     Lookup,
     Mask,
-    Postings,
     Span,
+    TermLists,
     Terms,
     fold_all,
 )
@@ -212,8 +212,8 @@ class Field:
 
     def __init__(
         self,
-        words: Postings,
-        letters: Postings,
+        words: TermLists,
+        letters: TermLists,
         owner: npt.NDArray[np.int32] | None,
         queries: tuple[pa.ChunkedArray, pa.ChunkedArray] | None = None,
         weights: npt.NDArray[np.float64] | None = None,
@@ -260,7 +260,7 @@ class Field:
         queries = None
         if has_queries:
             queries = _queries_of(batches, [len(block.length) for block in words], name)
-        return cls(Postings(words), Postings(letters), owner, queries, weights)
+        return cls(TermLists(words), TermLists(letters), owner, queries, weights)
 
     def look_up(
         self, words: npt.NDArray[np.uint32], letters: npt.NDArray[np.uint32]
@@ -269,7 +269,7 @@ class Field:
         return self.words.look_up(words), self.letters.look_up(letters)
 
     def propose(self, lookups: tuple[Lookup, Lookup], size: int, allowed: Mask | None) -> IntArray:
-        """Return the entities of the best texts by words and by trigrams, as `Postings.search` finds them."""
+        """Return the entities of the best texts by words and by trigrams (`TermLists.search`)."""
         found = [
             postings.search(lookup, size, self.owner, allowed, self._weight)[0]
             for postings, lookup in zip((self.words, self.letters), lookups, strict=True)

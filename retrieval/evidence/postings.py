@@ -109,7 +109,7 @@ class Lookup:
     is_known: Mask
 
 
-class Postings:
+class TermLists:
     """The lists of all blocks. Safe to use from several threads.
 
     Args:

@@ -222,21 +222,21 @@ def parse(text: str) -> Predicate:
 
 
 class _Parser:
-    def __init__(self, tokens: list[Token]) -> None:
+    def __init__(self, tokens: list[PredicateToken]) -> None:
         self._tokens = tokens
         self._position = 0
-        self._open: list[Token] = []
+        self._open: list[PredicateToken] = []
         self._num_tests = 0
 
     def disjunction(self) -> Predicate:
         operands = [self._conjunction()]
-        while self._take(Kind.KEYWORD, "or"):
+        while self._take(TokenKind.KEYWORD, "or"):
             operands.append(self._conjunction())
         return _joined(Or, operands)
 
     def expect_end(self) -> None:
         token = self._next
-        if token.kind is Kind.END:
+        if token.kind is TokenKind.END:
             return
         if token.value == ")":
             raise error_at(token.at, "this ')' closes nothing")
@@ -244,37 +244,37 @@ class _Parser:
 
     def _conjunction(self) -> Predicate:
         operands = [self._negation()]
-        while self._take(Kind.KEYWORD, "and"):
+        while self._take(TokenKind.KEYWORD, "and"):
             operands.append(self._negation())
         return _joined(And, operands)
 
     def _negation(self) -> Predicate:
         negated = False
-        while self._take(Kind.KEYWORD, "not"):
+        while self._take(TokenKind.KEYWORD, "not"):
             negated = not negated
         operand = self._primary()
         return _negated(operand) if negated else operand
 
     def _primary(self) -> Predicate:
         token = self._next
-        if self._take(Kind.SIGN, "("):
+        if self._take(TokenKind.SIGN, "("):
             return self._brackets(token)
-        if token.kind is Kind.KEYWORD and token.value in _CONSTANTS:
+        if token.kind is TokenKind.KEYWORD and token.value in _CONSTANTS:
             self._position += 1
             return Constant(_CONSTANTS[token.value])
-        if token.kind is Kind.VALUE:
+        if token.kind is TokenKind.VALUE:
             raise error_at(token.at, f"expected a column name, got the value {token.shown}; columns go left")
-        if token.kind is not Kind.NAME:
+        if token.kind is not TokenKind.NAME:
             self._refuse_as_column(token)
         self._position += 1
         return self._test(Column(str(token.value), token.at))
 
-    def _brackets(self, opening: Token) -> Predicate:
+    def _brackets(self, opening: PredicateToken) -> Predicate:
         self._open.append(opening)
         if len(self._open) > MAX_DEPTH:
             raise error_at(opening.at, f"brackets are nested more than {MAX_DEPTH} deep")
         inside = self.disjunction()
-        if not self._take(Kind.SIGN, ")"):
+        if not self._take(TokenKind.SIGN, ")"):
             self._fail(f"')' for the '(' at character {opening.at}")
         self._open.pop()
         return inside
@@ -284,68 +284,68 @@ class _Parser:
         if self._num_tests > MAX_TESTS:
             raise error_at(column.at, f"more than {MAX_TESTS} tests; many values of a column go into one in")
         token = self._next
-        if token.kind is Kind.SIGN and token.value in COMPARISONS:
+        if token.kind is TokenKind.SIGN and token.value in COMPARISONS:
             self._position += 1
             return Comparison(column, str(token.value), self._value())
-        if self._take(Kind.KEYWORD, "is"):
-            negated = self._take(Kind.KEYWORD, "not")
-            if not self._take(Kind.KEYWORD, "null"):
+        if self._take(TokenKind.KEYWORD, "is"):
+            negated = self._take(TokenKind.KEYWORD, "not")
+            if not self._take(TokenKind.KEYWORD, "null"):
                 self._fail("null" if negated else "null or not null")
             return _negated(IsNull(column)) if negated else IsNull(column)
-        negated = self._take(Kind.KEYWORD, "not")
-        if self._take(Kind.KEYWORD, "in"):
+        negated = self._take(TokenKind.KEYWORD, "not")
+        if self._take(TokenKind.KEYWORD, "in"):
             test: Predicate = Membership(column, self._values())
-        elif self._take(Kind.KEYWORD, "like"):
+        elif self._take(TokenKind.KEYWORD, "like"):
             test = Like(column, self._pattern())
         elif negated:
             self._fail("in or like")
-        elif token.kind in (Kind.NAME, Kind.VALUE) or token.value in ("(", *_CONSTANTS):
+        elif token.kind in (TokenKind.NAME, TokenKind.VALUE) or token.value in ("(", *_CONSTANTS):
             self._fail(_AFTER_COLUMN)
         else:
             return Truth(column)
         return _negated(test) if negated else test
 
     def _values(self) -> tuple[Literal, ...]:
-        if not self._take(Kind.SIGN, "("):
+        if not self._take(TokenKind.SIGN, "("):
             self._fail("'(' before the values")
         values = [self._value()]
-        while self._take(Kind.SIGN, ","):
+        while self._take(TokenKind.SIGN, ","):
             values.append(self._value())
-        if not self._take(Kind.SIGN, ")"):
+        if not self._take(TokenKind.SIGN, ")"):
             self._fail("',' or ')' after a value")
         return tuple(values)
 
     def _pattern(self) -> Literal:
-        if self._next.kind is not Kind.VALUE or not isinstance(self._next.value, str):
+        if self._next.kind is not TokenKind.VALUE or not isinstance(self._next.value, str):
             self._fail("a pattern in single quotes")
         return self._value()
 
     def _value(self) -> Literal:
         token = self._next
-        if token.kind is Kind.VALUE:
+        if token.kind is TokenKind.VALUE:
             self._position += 1
             return Literal(token.value, token.at)
-        if token.kind is Kind.KEYWORD and token.value in _CONSTANTS:
+        if token.kind is TokenKind.KEYWORD and token.value in _CONSTANTS:
             self._position += 1
             return Literal(_CONSTANTS[token.value], token.at)
-        hint = "; text stands in single quotes" if token.kind is Kind.NAME else ""
-        name = "the name " if token.kind is Kind.NAME else ""
+        hint = "; text stands in single quotes" if token.kind is TokenKind.NAME else ""
+        name = "the name " if token.kind is TokenKind.NAME else ""
         raise error_at(token.at, f"expected a value, got {name}{token.shown}{hint}")
 
     @property
-    def _next(self) -> Token:
+    def _next(self) -> PredicateToken:
         return self._tokens[self._position]
 
-    def _take(self, kind: Kind, value: str) -> bool:
+    def _take(self, kind: TokenKind, value: str) -> bool:
         """Step over the next token if it is the one given."""
         taken = self._next.kind is kind and self._next.value == value
         self._position += taken
         return taken
 
-    def _refuse_as_column(self, token: Token) -> NoReturn:
+    def _refuse_as_column(self, token: PredicateToken) -> NoReturn:
         following = self._tokens[self._position + 1 : self._position + 2]
         hint = ""
-        if token.kind is Kind.KEYWORD and following and following[0].value in COMPARISONS:
+        if token.kind is TokenKind.KEYWORD and following and following[0].value in COMPARISONS:
             hint = f'; a column of that name is written "{token.text}"'
         raise error_at(token.at, f"expected a column name, not or '(', got {token.shown}{hint}")
 
@@ -384,7 +384,7 @@ _PATTERN = re.compile(
 _SPELLINGS = {"==": "=", "<>": "!="}
 
 
-class Kind(Enum):
+class TokenKind(Enum):
     """What a token is."""
 
     KEYWORD = "keyword"
@@ -395,7 +395,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class PredicateToken:
     """One token.
 
     Attributes:
@@ -405,7 +405,7 @@ class Token:
         at: Its first character, from 1.
     """
 
-    kind: Kind
+    kind: TokenKind
     text: str
     value: Value
     at: int
@@ -413,10 +413,10 @@ class Token:
     @property
     def shown(self) -> str:
         """The token in a message."""
-        if self.kind is Kind.END:
+        if self.kind is TokenKind.END:
             return "the end"
         text = self.text if len(self.text) <= _SHOWN_CHARS else self.text[: _SHOWN_CHARS - 1] + "…"
-        return text if self.kind is Kind.VALUE or text.startswith('"') else f"'{text}'"
+        return text if self.kind is TokenKind.VALUE or text.startswith('"') else f"'{text}'"
 
 
 def error_at(at: int, message: str) -> InputError:
@@ -424,14 +424,14 @@ def error_at(at: int, message: str) -> InputError:
     return InputError(FIELD, f"at character {at}: {message}")
 
 
-def tokenise(text: str) -> list[Token]:
+def tokenise(text: str) -> list[PredicateToken]:
     """Cut a predicate into tokens; the last one is the end.
 
     Raises:
         InputError: a string or quoted name is not closed, a number is malformed, or a character cannot
             begin anything; says where.
     """
-    tokens: list[Token] = []
+    tokens: list[PredicateToken] = []
     position = 0
     while position < len(text):
         match = _PATTERN.match(text, position)
@@ -440,26 +440,26 @@ def tokenise(text: str) -> list[Token]:
         if match.lastgroup != "space":
             tokens.append(_token(match))
         position = match.end()
-    tokens.append(Token(Kind.END, "", None, len(text) + 1))
+    tokens.append(PredicateToken(TokenKind.END, "", None, len(text) + 1))
     return tokens
 
 
-def _token(match: re.Match[str]) -> Token:
+def _token(match: re.Match[str]) -> PredicateToken:
     text, at = match.group(), match.start() + 1
     match match.lastgroup:
         case "name":
             keyword = text.lower()
             if keyword in KEYWORDS:
-                return Token(Kind.KEYWORD, text, keyword, at)
-            return Token(Kind.NAME, text, text, at)
+                return PredicateToken(TokenKind.KEYWORD, text, keyword, at)
+            return PredicateToken(TokenKind.NAME, text, text, at)
         case "quoted":
-            return Token(Kind.NAME, text, text[1:-1].replace('""', '"'), at)
+            return PredicateToken(TokenKind.NAME, text, text[1:-1].replace('""', '"'), at)
         case "string":
-            return Token(Kind.VALUE, text, text[1:-1].replace("''", "'"), at)
+            return PredicateToken(TokenKind.VALUE, text, text[1:-1].replace("''", "'"), at)
         case "number":
-            return Token(Kind.VALUE, text, _number(text, at), at)
+            return PredicateToken(TokenKind.VALUE, text, _number(text, at), at)
         case _:
-            return Token(Kind.SIGN, text, _SPELLINGS.get(text, text), at)
+            return PredicateToken(TokenKind.SIGN, text, _SPELLINGS.get(text, text), at)
 
 
 def _number(text: str, at: int) -> int | float:

@@ -31,7 +31,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class TrieDepth:
     """The trie nodes of one depth. Nodes below the first that holds a single row are not stored.
 
     Attributes:
@@ -79,7 +79,7 @@ class IndexShape:
 
     num_rows: int
     num_entities: int
-    levels: tuple[Level, ...]
+    levels: tuple[TrieDepth, ...]
     paddings: tuple[Padding, ...]
 
     @classmethod
@@ -105,7 +105,7 @@ class IndexShape:
         return sum(padding.padded_bytes for padding in self.paddings)
 
 
-def trie_levels(child_begin: IntArray) -> Iterator[Level]:
+def trie_levels(child_begin: IntArray) -> Iterator[TrieDepth]:
     """Yield the levels of a trie whose nodes are numbered in level order.
 
     Args:
@@ -115,7 +115,7 @@ def trie_levels(child_begin: IntArray) -> Iterator[Level]:
     while begin < end:
         children = np.diff(child_begin[begin : end + 1])
         branching = children[children > 0]
-        yield Level(
+        yield TrieDepth(
             depth=depth,
             nodes=end - begin,
             branching=len(branching),

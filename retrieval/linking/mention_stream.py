@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from retrieval.errors import InputError
-from retrieval.linking.documents.text_document import BadDocument, Document, Place, Span
+from retrieval.linking.documents.text_document import BadDocument, Document, DocumentPlace, Span
 from retrieval.linking.link_options import LinkOptions
 from retrieval.linking.run_progress import LinkCounts
 from retrieval.types import Mention, RetrieveRequest, with_options
@@ -38,7 +38,7 @@ class PlacedMention:
     source: str
     row: int
     doc_id: str
-    place: Place
+    place: DocumentPlace
     context: Mention
     mention_id: str | None
     origin: str

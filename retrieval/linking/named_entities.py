@@ -41,7 +41,7 @@ _KEPT_NAMES = 4096
 _WORD = re.compile(r"[^\W\d_]{2,}")
 
 
-class Called(NamedTuple):
+class NamesakeMatch(NamedTuple):
     """An entity as one of several of a name.
 
     Attributes:
@@ -164,7 +164,7 @@ class NamedEntities:
         entity = self._index.entity(number)
         return only_entity(entity, _surface(entity, mention))
 
-    def _read_called(self, mention: str, ids: IdList) -> dict[str, Called]:
+    def _read_called(self, mention: str, ids: IdList) -> dict[str, NamesakeMatch]:
         """Return by id how entities are called; an id that the index lacks is left out."""
         name, spelling = fold_name(mention), fold_name(mention, keep_case=True)
         own = ENGLISH_STOP_WORDS.union(_WORD.findall(name))
@@ -173,7 +173,7 @@ class NamedEntities:
             if number >= 0:
                 entity = self._index.entity(number)
                 title, forms = fold_name(entity.title), (entity.title, *entity.aliases)
-                found[entity_id] = Called(
+                found[entity_id] = NamesakeMatch(
                     number=number,
                     is_title=title == name,
                     is_spelled=any(fold_name(form, keep_case=True) == spelling for form in forms),

@@ -25,7 +25,7 @@ from decoding.trace import Trace
 from decoding.trie.title_trie import TitleTrie
 from retrieval.arguments import new_seed
 from retrieval.errors import GenretError, ModelError
-from retrieval.evidence.evidence import Asked
+from retrieval.evidence.evidence import EvidenceQuery
 from retrieval.filters.entity_filter import EntityFilter, FilterStore
 from retrieval.index.reader import Index
 from retrieval.kv_memory import KvMeter, PrefixStore
@@ -336,11 +336,11 @@ class BatchAnswerer:
         A request that needs evidence gets its reply where there is none.
         """
         wanting = [work for work in batch if work.job.request.proposals]
-        asked: Sequence[Asked | GenretError | None] = [None] * len(wanting)
+        asked: Sequence[EvidenceQuery | GenretError | None] = [None] * len(wanting)
         if wanting and self._ranker.can_propose:
             asked = self._ranker.ask([work.job.request.evidence_text for work in wanting])
         for work, found in zip(wanting, asked, strict=True):
-            request, query = work.job.request, found if isinstance(found, Asked) else None
+            request, query = work.job.request, found if isinstance(found, EvidenceQuery) else None
             few = request.shortlist_size or DEFAULT_SHORTLIST_SIZE
             if count_entities(self._index, work.allowed) <= few:
                 work.proposed = Proposed(all_entities(self._index, work.allowed), query)

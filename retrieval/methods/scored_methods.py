@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from retrieval.evidence.evidence import FEATURE_NUMBER, LEAST_LOGPROB, VECTORS, Asked
+from retrieval.evidence.evidence import FEATURE_NUMBER, LEAST_LOGPROB, VECTORS, EvidenceQuery
 from retrieval.filters.entity_filter import EntityFilter
 from retrieval.index.owners import best_first
 from retrieval.index.reader import Index
@@ -37,7 +37,7 @@ class Proposed:
     """
 
     entities: tuple[int, ...]
-    asked: Asked | None = None
+    asked: EvidenceQuery | None = None
     proposals: Proposals | None = None
 
     @property

@@ -50,7 +50,7 @@ _FREE = frozenset(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Example:
+class RankedExample:
     """A query whose answer is known.
 
     Attributes:
@@ -72,7 +72,7 @@ class Example:
         return filled(self.features, self.logprobs)
 
 
-def fit(examples: Sequence[Example], provenance: Provenance) -> Ranking:
+def fit(examples: Sequence[RankedExample], provenance: Provenance) -> Ranking:
     """Return the weights under which the right candidates are likeliest.
 
     Args:
@@ -96,7 +96,7 @@ def fit(examples: Sequence[Example], provenance: Provenance) -> Ranking:
     return Ranking(weights, _fit_nothing(examples, weights), provenance)
 
 
-def _fit_weights(examples: Sequence[Example]) -> FloatArray:
+def _fit_weights(examples: Sequence[RankedExample]) -> FloatArray:
     table = np.concatenate([example.table() for example in examples])
     right = np.concatenate([example.right for example in examples])
     ends = np.cumsum([len(example.right) for example in examples])
@@ -147,7 +147,7 @@ def _log_sums(
     return most + np.log(sums), parts / sums[query]
 
 
-def _fit_nothing(examples: Sequence[Example], weights: FloatArray) -> FloatArray:
+def _fit_nothing(examples: Sequence[RankedExample], weights: FloatArray) -> FloatArray:
     """Fit what says that nothing fits: every answered query counts again as if its entity were not there.
 
     The share of queries for nothing is that of the examples without a right candidate, or `NOTHING_SHARE`
@@ -219,7 +219,7 @@ def labelled(made: Iterable[MadeQuery]) -> list[Labelled]:
     return [Labelled(query.text, (query.entity,), 1.0, query.name) for query in made]
 
 
-def example_of(query: Labelled, evidence: Evidence, scored: Scored | None = None) -> Example:
+def example_of(query: Labelled, evidence: Evidence, scored: Scored | None = None) -> RankedExample:
     """Return the candidates of a query, as `auto` would find them, had it never been asked before.
 
     Args:
@@ -234,11 +234,11 @@ def example_of(query: Labelled, evidence: Evidence, scored: Scored | None = None
         (called,) = evidence.ask([query.name])
         right |= evidence.features(called, entities)[:, FEATURE_NUMBER["names.whole"]] == 1
     features = evidence.features(asked, entities, without_same=True)
-    return Example(features, right, logprobs, query.weight, is_nothing=not query.entities)
+    return RankedExample(features, right, logprobs, query.weight, is_nothing=not query.entities)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class QueryOutcome:
     """What a ranking makes of one query.
 
     Attributes:
@@ -257,7 +257,7 @@ class Outcome:
     without: float
 
 
-def outcome_of(ranking: Ranking, example: Example) -> Outcome:
+def outcome_of(ranking: Ranking, example: RankedExample) -> QueryOutcome:
     """Return what a ranking makes of a query."""
     right, logprobs = example.right, example.logprobs
     ranked = ranking.rank(example.features, logprobs)
@@ -268,7 +268,7 @@ def outcome_of(ranking: Ranking, example: Example) -> Outcome:
         others = None if logprobs is None else logprobs[~right]
         without = ranking.rank(example.features[~right], others).nothing
     loss = min(-math.log(max(probability, 1e-12)), 20.0)
-    return Outcome(place, loss, float(ranked.probabilities.max(initial=0)), ranked.nothing, without)
+    return QueryOutcome(place, loss, float(ranked.probabilities.max(initial=0)), ranked.nothing, without)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +289,7 @@ class Quality:
     firsts: npt.NDArray[np.bool_]
 
 
-def quality_of(ranking: Ranking, examples: Sequence[Example]) -> Quality:
+def quality_of(ranking: Ranking, examples: Sequence[RankedExample]) -> Quality:
     """Return how well a ranking does."""
     outcomes = [outcome_of(ranking, example) for example in examples]
     places = np.array([outcome.place for outcome in outcomes])
@@ -349,7 +349,7 @@ def fit_made_queries(
         return None
 
 
-def _metrics(examples: Sequence[Example], told: Provenance) -> dict[str, float]:
+def _metrics(examples: Sequence[RankedExample], told: Provenance) -> dict[str, float]:
     """Return hits at 1 before and after: of the library's weights, and of weights fitted to other queries."""
     halves = (examples[::2], examples[1::2])
     before = quality_of(DEFAULT_RANKING, examples).hits[0]

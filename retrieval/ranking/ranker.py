@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from retrieval.errors import EvidenceMissingError, GenretError, IndexMismatchError
-from retrieval.evidence.evidence import NAMES, QUERIES, TEXTS, VECTORS, Asked, Evidence, open_evidence
+from retrieval.evidence.evidence import NAMES, QUERIES, TEXTS, VECTORS, Evidence, EvidenceQuery, open_evidence
 from retrieval.evidence.loops import compile_loops
 from retrieval.evidence.postings import IntArray, Mask
 from retrieval.index.layout import PRIOR_FILE
@@ -42,7 +42,7 @@ class Proposals:
         size: So many are proposed, the first ones.
     """
 
-    asked: Asked
+    asked: EvidenceQuery
     entities: IntArray
     features: npt.NDArray[np.float32]
     size: int
@@ -166,7 +166,7 @@ class Ranker:
         for problem in self.problems.values():
             raise _another(problem)
 
-    def ask(self, texts: Sequence[str]) -> Sequence[Asked | GenretError]:
+    def ask(self, texts: Sequence[str]) -> Sequence[EvidenceQuery | GenretError]:
         """Look up queries.
 
         A query that the encoder fails for is looked up without its vector. Where nothing but vectors proposes
@@ -184,7 +184,7 @@ class Ranker:
                 return [error.with_traceback(None)]
             return self.evidence.ask(texts, with_vectors=False)
 
-    def propose(self, asked: Asked, size: int, allowed: Mask | None = None) -> Proposals:
+    def propose(self, asked: EvidenceQuery, size: int, allowed: Mask | None = None) -> Proposals:
         """Return the entities that are best by the evidence alone.
 
         Args:
@@ -197,7 +197,7 @@ class Ranker:
         order = np.lexsort((entities, -self.alone.scores(features)))
         return Proposals(asked, entities[order], features[order], size)
 
-    def missing(self, asked: Asked | None) -> tuple[str, ...]:
+    def missing(self, asked: EvidenceQuery | None) -> tuple[str, ...]:
         """Return the kinds of evidence that the index has and that an answer goes without.
 
         Args:

@@ -30,9 +30,9 @@ from retrieval.prompts import CheckpointConfig
 from retrieval.ranking.fitting import (
     MADE_QUERIES,
     Decode,
-    Example,
     Labelled,
-    Outcome,
+    QueryOutcome,
+    RankedExample,
     Scored,
     calibration_error,
     example_of,
@@ -55,7 +55,7 @@ _BATCH = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class TunedFigure:
     """A metric of one set, with 95 % bootstrap intervals over its queries.
 
     Attributes:
@@ -85,7 +85,7 @@ class SetReport:
     num_queries: int
     num_nothing: int
     num_found: int
-    figures: Mapping[str, Figure]
+    figures: Mapping[str, TunedFigure]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ def tune(
     weights = _weights(sets, labelled_share)
     pairs = zip(sets, weights, strict=True)
     queries = [replace(query, weight=weight) for one, weight in pairs for query in one.queries]
-    examples: list[Example] = []
+    examples: list[RankedExample] = []
     for begin in range(0, total, _BATCH):
         batch = queries[begin : begin + _BATCH]
         scored = [None] * len(batch) if decode is None else decode([query.text for query in batch])
@@ -198,13 +198,13 @@ def _weights(sets: Sequence[QuerySet], labelled_share: float) -> list[float]:
 
 
 def _held_out(
-    texts: Sequence[str], examples: Sequence[Example], told: Provenance, folds: int, seed: int
-) -> list[Outcome]:
+    texts: Sequence[str], examples: Sequence[RankedExample], told: Provenance, folds: int, seed: int
+) -> list[QueryOutcome]:
     """Return what rankings make of queries that were held out, equal ones together."""
     different = sorted(set(texts))
     drawn = np.random.default_rng(seed).permutation(len(different)) % folds
     fold_of = dict(zip(different, drawn.tolist(), strict=True))
-    outcomes: dict[int, Outcome] = {}
+    outcomes: dict[int, QueryOutcome] = {}
     for fold in range(folds):
         held = [at for at, text in enumerate(texts) if fold_of[text] == fold]
         seen = [example for example, text in zip(examples, texts, strict=True) if fold_of[text] != fold]
@@ -219,9 +219,9 @@ def _held_out(
 
 def _report(
     name: str,
-    examples: Sequence[Example],
-    before: Sequence[Outcome],
-    after: Sequence[Outcome],
+    examples: Sequence[RankedExample],
+    before: Sequence[QueryOutcome],
+    after: Sequence[QueryOutcome],
     seed: int,
 ) -> SetReport:
     is_nothing = np.array([example.is_nothing for example in examples])
@@ -238,7 +238,7 @@ def _report(
         if math.isnan(first) or math.isnan(second):
             continue
         parts = resampled[:, :, number]
-        figures[metric] = Figure(
+        figures[metric] = TunedFigure(
             Interval(first, *percentiles(parts[:, 0], 0.95)),
             Interval(second, *percentiles(parts[:, 1], 0.95)),
             Interval(second - first, *percentiles(parts[:, 1] - parts[:, 0], 0.95)),
@@ -247,7 +247,7 @@ def _report(
     return SetReport(name, len(examples), int(is_nothing.sum()), found, figures)
 
 
-def _table(outcomes: Sequence[Outcome]) -> FloatArray:
+def _table(outcomes: Sequence[QueryOutcome]) -> FloatArray:
     """Return outcomes as columns: place, loss, sure, nothing, without. Shape: (5, n)."""
     rows = [(one.place, one.loss, one.sure, one.nothing, one.without) for one in outcomes]
     return np.array(rows, np.float64).T

@@ -18,7 +18,7 @@ from retrieval.index.manifest import FileEntry
 from retrieval.normalize import normalize
 from retrieval.sources.columns import find_column
 from retrieval.sources.records import Record, Refusal, name_text, refuse_wrong_width, resolved_text, shown
-from retrieval.sources.rejects import Reason, Rejects
+from retrieval.sources.rejects import RejectReason, Rejects
 from retrieval.sources.row_readers import BadRow, Cell, RowChunk, open_rows
 from retrieval.sources.source_files import FileState, digest_file, display_name, is_read_once
 
@@ -135,7 +135,7 @@ class AliasFile:
         for number in self.unknown(key_hashes).tolist():
             detail = f"{ENTITY_ID if self.by_id else TITLE} {self._keys[number].as_py()!r}"
             alias = self._aliases[number].as_py()
-            rejects.add(int(self._lines[number]), Reason.UNKNOWN_ENTITY, alias, detail, file)
+            rejects.add(int(self._lines[number]), RejectReason.UNKNOWN_ENTITY, alias, detail, file)
 
     def _key(self, record: Record) -> str:
         return record.title if not self.by_id or record.entity_id is None else record.entity_id
@@ -177,14 +177,14 @@ class AliasFile:
         else:
             key = self._name(cell, TITLE)
         if not key:
-            raise Refusal(Reason.NO_ENTITY_ID if self.by_id else Reason.NO_TITLE)
+            raise Refusal(RejectReason.NO_ENTITY_ID if self.by_id else RejectReason.NO_TITLE)
         return key
 
     def _forms_of(self, cell: Cell) -> list[str]:
         cells = cell if isinstance(cell, list) else [cell]
         forms = [self._name(item, ALIAS) for item in cells]
         if not all(forms) or not forms:
-            raise Refusal(Reason.NO_ALIAS)
+            raise Refusal(RejectReason.NO_ALIAS)
         return forms
 
     def _name(self, cell: Cell, field: str) -> str:

@@ -30,7 +30,7 @@ from retrieval.sources.columns import (
     fit_number,
     kind_of_int,
 )
-from retrieval.sources.rejects import Reason, Rejects
+from retrieval.sources.rejects import RejectReason, Rejects
 from retrieval.sources.row_readers import BadRow, Cell, RowChunk, json_kind
 
 
@@ -192,7 +192,7 @@ class RecordMaker:
         title = self._title(cells[layout.title])
         entity_id = None if layout.entity_id is None else normalize(cells[layout.entity_id])
         if entity_id == "":
-            raise Refusal(Reason.NO_ENTITY_ID)
+            raise Refusal(RejectReason.NO_ENTITY_ID)
         aliases: tuple[str, ...] = ()
         if layout.aliases is not None and cells[layout.aliases]:
             aliases = self._aliases(normalize(cells[layout.aliases]).split(self._separator), title)
@@ -208,7 +208,7 @@ class RecordMaker:
         if layout.entity_id is not None:
             entity_id = normalize(name_text(row[layout.entity_id], "entity_id"))
             if not entity_id:
-                raise Refusal(Reason.NO_ENTITY_ID)
+                raise Refusal(RejectReason.NO_ENTITY_ID)
         aliases: tuple[str, ...] = ()
         if layout.aliases is not None and row[layout.aliases] is not None:
             aliases = self._aliases(alias_texts(row[layout.aliases], self._separator), title)
@@ -233,7 +233,7 @@ class RecordMaker:
             is_unescaped, text = resolved != text, resolved
         title = normalize(text)
         if not title:
-            raise Refusal(Reason.NO_TITLE)
+            raise Refusal(RejectReason.NO_TITLE)
         if title != text:
             self._counts.composed += _is_composed(text)
             self._counts.respaced += " ".join(text.split()) != text
@@ -256,7 +256,7 @@ class RecordMaker:
             name = self._columns.names[number]
             expected = "a finite number" if declared is None else _ARTICLE[declared]
             bound = ", at least 0" if is_weight else ""
-            raise Refusal(Reason.BAD_VALUE, f"{name}: expected {expected}{bound}, got {cell[:80]!r}")
+            raise Refusal(RejectReason.BAD_VALUE, f"{name}: expected {expected}{bound}, got {cell[:80]!r}")
         return text
 
 
@@ -295,7 +295,7 @@ _LINE_SPACE = str.maketrans("\t\n\r", "   ")
 class Refusal(Exception):  # noqa: N818 - it never leaves the package: it carries a bad row's reason to the row
     """Why a row is bad."""
 
-    def __init__(self, reason: Reason, detail: str = "") -> None:
+    def __init__(self, reason: RejectReason, detail: str = "") -> None:
         super().__init__(reason, detail)
         self.reason = reason
         self.detail = detail
@@ -323,16 +323,16 @@ def value_text(value: str | bytes) -> str:
         try:
             value = value.decode()
         except UnicodeDecodeError as error:
-            raise Refusal(Reason.BAD_UTF8, f"byte {error.start + 1} of a value") from None
+            raise Refusal(RejectReason.BAD_UTF8, f"byte {error.start + 1} of a value") from None
     if value.isprintable():
         return value
     value = value.translate(_LINE_SPACE)
     control = find_control(value)
     if control is not None:
-        raise Refusal(Reason.CONTROL_CHARACTER, control)
+        raise Refusal(RejectReason.CONTROL_CHARACTER, control)
     surrogate = find_surrogate(value)
     if surrogate is not None:
-        raise Refusal(Reason.BAD_VALUE, f"half of a surrogate pair, {surrogate}")
+        raise Refusal(RejectReason.BAD_VALUE, f"half of a surrogate pair, {surrogate}")
     return value
 
 
@@ -358,7 +358,7 @@ def name_text(value: Cell, field: str) -> str:
         return value_text(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    raise Refusal(Reason.BAD_VALUE, f"{field}: expected a string, got {json_kind(value)}")
+    raise Refusal(RejectReason.BAD_VALUE, f"{field}: expected a string, got {json_kind(value)}")
 
 
 def alias_texts(value: Cell, separator: str) -> list[str]:
@@ -373,7 +373,7 @@ def alias_texts(value: Cell, separator: str) -> list[str]:
         return []
     if isinstance(value, list):
         return [name_text(item, "aliases") for item in value]
-    raise Refusal(Reason.BAD_VALUE, f"aliases: expected a list of strings, got {json_kind(value)}")
+    raise Refusal(RejectReason.BAD_VALUE, f"aliases: expected a list of strings, got {json_kind(value)}")
 
 
 def typed_cell(value: Cell, name: str) -> TypedCell:
@@ -394,7 +394,7 @@ def typed_cell(value: Cell, name: str) -> TypedCell:
     if isinstance(value, float):
         return TypedCell(repr(value), Kinds.FLOAT)
     raise Refusal(
-        Reason.BAD_VALUE,
+        RejectReason.BAD_VALUE,
         f"{name}: expected a string, number, bool or null, got {json_kind(value)}; {LEAVE_OUT}",
     )
 
@@ -408,8 +408,8 @@ def refuse_wrong_width(row: Sequence[Cell], count: int) -> None:
     if len(row) == count:
         return
     if not any(isinstance(cell, str) and cell.strip() for cell in row):
-        raise Refusal(Reason.NO_TITLE)
-    reason = Reason.TOO_MANY_FIELDS if len(row) > count else Reason.TOO_FEW_FIELDS
+        raise Refusal(RejectReason.NO_TITLE)
+    reason = RejectReason.TOO_MANY_FIELDS if len(row) > count else RejectReason.TOO_FEW_FIELDS
     raise Refusal(reason, f"expected {count} fields, got {len(row)}")
 
 

@@ -18,7 +18,7 @@ SHOWN = 5
 _READ_ON = 10_000
 
 
-class Reason(StrEnum):
+class RejectReason(StrEnum):
     """Why a row was refused."""
 
     NO_TITLE = "no title"
@@ -57,7 +57,7 @@ class Reject:
     """
 
     line: int
-    reason: Reason
+    reason: RejectReason
     detail: str
     text: str
     file: int = 0
@@ -78,7 +78,7 @@ class Reject:
             ValueError: it is something else.
         """
         file, line, reason, detail, text = value
-        return cls(int(line), Reason(reason), str(detail), str(text), int(file))
+        return cls(int(line), RejectReason(reason), str(detail), str(text), int(file))
 
 
 @dataclass(slots=True)
@@ -96,7 +96,9 @@ class Rejects:
     rows: list[Reject] = field(default_factory=list)
     files: tuple[str, ...] = ()
 
-    def add(self, line: int, reason: Reason, text: str | bytes, detail: str = "", file: int = 0) -> None:
+    def add(
+        self, line: int, reason: RejectReason, text: str | bytes, detail: str = "", file: int = 0
+    ) -> None:
         """Note a bad row.
 
         Raises:

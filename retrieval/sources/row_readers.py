@@ -22,7 +22,7 @@ from retrieval.errors import InputError, SourceError
 from retrieval.index.layout import TITLE
 from retrieval.normalize import find_control, is_normalized_block, normalize
 from retrieval.sources.columns import LEAVE_OUT, check_header
-from retrieval.sources.rejects import Reason
+from retrieval.sources.rejects import RejectReason
 from retrieval.sources.source_files import BOM, PARQUET_MAGIC, ByteStream, first_line, line_blocks
 
 SourceFormat = Literal["auto", "tsv", "jsonl", "parquet", "lines"]
@@ -124,7 +124,7 @@ Cell: TypeAlias = object
 class BadRow:
     """A row that could not be taken apart."""
 
-    reason: Reason
+    reason: RejectReason
     detail: str
     text: str | bytes
 
@@ -265,7 +265,7 @@ def _chunks(first: int, text: str) -> Iterator[RowChunk]:
 def _row(line: str) -> list[str] | BadRow:
     control = find_control(line)
     if control is not None:
-        return BadRow(Reason.CONTROL_CHARACTER, control, line)
+        return BadRow(RejectReason.CONTROL_CHARACTER, control, line)
     return line.split("\t")
 
 
@@ -274,7 +274,7 @@ def _odd_row(raw: bytes) -> list[str] | BadRow:
     try:
         return _row(raw.removesuffix(b"\r").decode())
     except UnicodeDecodeError as error:
-        return BadRow(Reason.BAD_UTF8, f"byte {error.start + 1}", raw)
+        return BadRow(RejectReason.BAD_UTF8, f"byte {error.start + 1}", raw)
 
 
 _HEAD_BYTES = 4 << 20
@@ -339,7 +339,7 @@ class JsonLinesReader:
                     f"{late!r} is in none of the first {HEAD_LINES:,} lines, by which the columns are known; "
                     f"give it in the first line, if only as null, or {LEAVE_OUT}"
                 )
-                return BadRow(Reason.UNKNOWN_FIELD, detail, raw)
+                return BadRow(RejectReason.UNKNOWN_FIELD, detail, raw)
         keys = self._keys
         row: list[object] = [None] * len(keys)
         for place in self._used:
@@ -356,19 +356,19 @@ def parse_object(raw: bytes) -> dict[str, Any] | BadRow:
     try:
         value = _DECODER.decode(raw.decode())
     except UnicodeDecodeError as error:
-        return BadRow(Reason.BAD_UTF8, f"byte {error.start + 1}", raw)
+        return BadRow(RejectReason.BAD_UTF8, f"byte {error.start + 1}", raw)
     except json.JSONDecodeError as error:
         if not raw.strip():
-            return BadRow(Reason.BAD_JSON, "an empty line", raw)
-        return BadRow(Reason.BAD_JSON, f"{error.msg} at character {error.pos + 1}", raw)
+            return BadRow(RejectReason.BAD_JSON, "an empty line", raw)
+        return BadRow(RejectReason.BAD_JSON, f"{error.msg} at character {error.pos + 1}", raw)
     except _BadJsonError as error:
-        return BadRow(Reason.BAD_JSON, str(error), raw)
+        return BadRow(RejectReason.BAD_JSON, str(error), raw)
     except RecursionError:
-        return BadRow(Reason.BAD_JSON, "nested too deeply", raw)
+        return BadRow(RejectReason.BAD_JSON, "nested too deeply", raw)
     except ValueError:  # Python refuses to read integers of thousands of digits
-        return BadRow(Reason.BAD_JSON, "a number of too many digits", raw)
+        return BadRow(RejectReason.BAD_JSON, "a number of too many digits", raw)
     if not isinstance(value, dict):
-        return BadRow(Reason.NOT_AN_OBJECT, f"got {json_kind(value)}", raw)
+        return BadRow(RejectReason.NOT_AN_OBJECT, f"got {json_kind(value)}", raw)
     return value
 
 

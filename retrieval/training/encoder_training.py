@@ -30,14 +30,14 @@ from retrieval.training.quality import Hits, count_hits, nearest_rankings
 from retrieval.training.trainer import BudgetTrainer, train_model
 from retrieval.training.training_data import (
     SPLITS,
-    LabelledQuery,
+    TrainingQuery,
     read_catalogue,
     read_queries,
     training_queries,
 )
 from retrieval.training.training_run import (
     SAVE_DTYPES,
-    RunPlan,
+    TrainingPlan,
     asked_sets,
     check_out,
     planned,
@@ -153,7 +153,7 @@ class ContrastiveTrainer(BudgetTrainer):
         return (loss, None) if return_outputs else loss
 
 
-def run_encoder_training(plan: RunPlan, report: Callable[[str], None]) -> dict[str, Any]:
+def run_encoder_training(plan: TrainingPlan, report: Callable[[str], None]) -> dict[str, Any]:
     """Train an encoder as planned, write its folder and return its metrics.
 
     Raises:
@@ -192,7 +192,7 @@ def run_encoder_training(plan: RunPlan, report: Callable[[str], None]) -> dict[s
 
     sets = asked_sets(plan, entities, queries)
 
-    def measure(folder: Path, sets: Mapping[str, Sequence[LabelledQuery]]) -> dict[str, Hits]:
+    def measure(folder: Path, sets: Mapping[str, Sequence[TrainingQuery]]) -> dict[str, Hits]:
         embedder, found = EncoderEmbedder(folder), {}
         with_queries = {f"{name}{_WITH_QUERIES}": sets[name] for name in SPLITS if asked and name in sets}
         for some, more in ((sets, []), (with_queries, asked)):

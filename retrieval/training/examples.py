@@ -33,7 +33,7 @@ from retrieval.noise import (
     typo,
 )
 from retrieval.prompts import CheckpointConfig
-from retrieval.training.training_data import LabelledMention, LabelledQuery, TrainingEntity, training_queries
+from retrieval.training.training_data import LabelledMention, TrainingEntity, TrainingQuery, training_queries
 from retrieval.types import Mention
 
 _WORD = re.compile(r"[^\W_]+(?:['’.-][^\W_]+)*")
@@ -178,7 +178,7 @@ class ExampleGenerator:
     def __init__(
         self,
         entities: Sequence[TrainingEntity],
-        queries: Sequence[LabelledQuery] = (),
+        queries: Sequence[TrainingQuery] = (),
         options: ExampleOptions | None = None,
         mentions: Sequence[LabelledMention] = (),
     ) -> None:

@@ -26,7 +26,7 @@ from retrieval.noise import shorten, typo
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import Rendering, TextTokenizer
 from retrieval.training.dataset import check_markup, fit_prompt
-from retrieval.training.training_data import LabelledQuery, TrainingEntity
+from retrieval.training.training_data import TrainingEntity, TrainingQuery
 from retrieval.types import Mention
 from retrieval.vectors.embedder import TextEmbedder
 
@@ -68,7 +68,7 @@ class Hits:
         }
 
 
-def count_hits(rankings: Sequence[Sequence[str]], queries: Sequence[LabelledQuery]) -> Hits:
+def count_hits(rankings: Sequence[Sequence[str]], queries: Sequence[TrainingQuery]) -> Hits:
     """Compare rankings of entity ids, best first, with the labels.
 
     Raises:
@@ -121,7 +121,7 @@ class TitleRows:
 
 
 def measure_hits(
-    model: Any, titles: TitleRows, queries: Sequence[LabelledQuery], prompt: str | None = None
+    model: Any, titles: TitleRows, queries: Sequence[TrainingQuery], prompt: str | None = None
 ) -> Hits:
     """Rank the entities for every query with the model and count hits. See `rank_entities`."""
     return count_hits(rank_entities(model, titles, queries, prompt), queries)
@@ -129,7 +129,7 @@ def measure_hits(
 
 @torch.no_grad()
 def rank_entities(
-    model: Any, titles: TitleRows, queries: Sequence[LabelledQuery], prompt: str | None = None
+    model: Any, titles: TitleRows, queries: Sequence[TrainingQuery], prompt: str | None = None
 ) -> list[list[str]]:
     """Return entity ids, best first, for every query put through a template (None: the default one).
 
@@ -148,7 +148,7 @@ def rank_entities(
 
 
 def _rank(
-    model: HFLanguageModel, titles: TitleRows, queries: Sequence[LabelledQuery], prompt: str | None
+    model: HFLanguageModel, titles: TitleRows, queries: Sequence[TrainingQuery], prompt: str | None
 ) -> list[list[str]]:
     tokenizer = titles.tokenizer
     trie = titles.trie(model.vocab_size, model.device)
@@ -181,7 +181,7 @@ def _by_entity(result: BeamResult, owners: Mapping[tuple[int, ...], Sequence[str
     return sorted(mass, key=lambda entity_id: -mass[entity_id])
 
 
-def noise_probes(entities: Sequence[TrainingEntity], seed: int) -> dict[str, list[LabelledQuery]]:
+def noise_probes(entities: Sequence[TrainingEntity], seed: int) -> dict[str, list[TrainingQuery]]:
     """Return queries made from the catalogue itself, by kind: what the model was taught, not unseen text.
 
     Up to 300 each of: the title as written, an alias as written, the title with one typo in lower case,
@@ -194,8 +194,8 @@ def noise_probes(entities: Sequence[TrainingEntity], seed: int) -> dict[str, lis
     described = [entity for entity in entities if entity.description]
     described = random.sample(described, min(_PROBES, len(described)))
 
-    def ask(pairs: Iterable[tuple[str, TrainingEntity]]) -> list[LabelledQuery]:
-        return [LabelledQuery(text, entity.entity_id, "dev") for text, entity in pairs]
+    def ask(pairs: Iterable[tuple[str, TrainingEntity]]) -> list[TrainingQuery]:
+        return [TrainingQuery(text, entity.entity_id, "dev") for text, entity in pairs]
 
     probes = {
         "exact title": ask((e.title, e) for e in titles),
@@ -209,7 +209,7 @@ def noise_probes(entities: Sequence[TrainingEntity], seed: int) -> dict[str, lis
 
 def mention_probes(
     entities: Sequence[TrainingEntity], config: CheckpointConfig, seed: int
-) -> list[LabelledQuery]:
+) -> list[TrainingQuery]:
     """Return up to 300 titles and aliases inside sentences, as texts of the mention template.
 
     A bracketed addition to a title ("Mercury (planet)") is left out, as in running text; three words of the
@@ -223,15 +223,15 @@ def mention_probes(
         clue = " ".join(entity.description.split()[:3])
         surface = random.choice(entity.surfaces).split(" (")[0]
         mention = Mention(surface, left=left, right=f"{right} ({clue})" if clue else right)
-        probes.append(LabelledQuery(template.mention_query(mention), entity.entity_id, "dev"))
+        probes.append(TrainingQuery(template.mention_query(mention), entity.entity_id, "dev"))
     return probes
 
 
 def nearest_rankings(
     embedder: TextEmbedder,
     entities: Sequence[TrainingEntity],
-    queries: Sequence[LabelledQuery],
-    training_queries: Sequence[LabelledQuery] = (),
+    queries: Sequence[TrainingQuery],
+    training_queries: Sequence[TrainingQuery] = (),
 ) -> list[list[str]]:
     """Rank entities by their most similar text: titles, aliases, descriptions, and queries where given."""
     texts = searchable_texts(entities, training_queries)
@@ -248,7 +248,7 @@ def nearest_rankings(
 
 
 def searchable_texts(
-    entities: Sequence[TrainingEntity], queries: Sequence[LabelledQuery]
+    entities: Sequence[TrainingEntity], queries: Sequence[TrainingQuery]
 ) -> dict[str, list[str]]:
     """Entity id -> titles, aliases, description and queries."""
     texts = {e.entity_id: [text for text in (*e.surfaces, e.description) if text] for e in entities}

@@ -298,13 +298,13 @@ def train_command(
         checkpoint_step,
         last_checkpoint,
     )
-    from retrieval.training.training_run import RunPlan, run_training
+    from retrieval.training.training_run import TrainingPlan, run_training
 
     torch.set_num_threads(threads)
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
-        plan = RunPlan(
+        plan = TrainingPlan(
             catalogue=catalogue,
             queries=queries,
             mentions=mentions,

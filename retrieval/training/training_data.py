@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retrieval.errors import SourceError
-from retrieval.linking.documents.document_records import BadRow, read_mentions
+from retrieval.linking.documents.document_records import BadRecord, read_mentions
 from retrieval.normalize import normalize
 from retrieval.sources import Columns, Record, numbered_id, open_source
-from retrieval.sources.rejects import Reason, Rejects
+from retrieval.sources.rejects import RejectReason, Rejects
 from retrieval.types import Mention
 
 SPLITS = ("train", "dev", "test")
@@ -47,7 +47,7 @@ class TrainingEntity:
 
 
 @dataclass(frozen=True, slots=True)
-class LabelledQuery:
+class TrainingQuery:
     """One query with the entity that answers it."""
 
     text: str
@@ -112,14 +112,14 @@ def _identified(records: Sequence[Record], has_ids: bool, rejects: Rejects) -> I
             continue
         if earlier and has_ids:
             detail = f"{key!r}, first on line {earlier[0].line} with other fields"
-            rejects.add(record.line, Reason.DUPLICATE_ID, record.title, detail)
+            rejects.add(record.line, RejectReason.DUPLICATE_ID, record.title, detail)
             continue
         earlier.append(record)
         number = len(earlier)
         yield (key if number == 1 else numbered_id(key, number, titles.__contains__)), record
 
 
-def read_queries(file: Path, entities: Sequence[TrainingEntity]) -> list[LabelledQuery]:
+def read_queries(file: Path, entities: Sequence[TrainingEntity]) -> list[TrainingQuery]:
     """Read pairs: a `query` column and `entity_id` or `title`; `split` (train if absent).
 
     Names of columns may be in any case. Ids and titles are compared after the catalogue's text policy; a
@@ -132,7 +132,7 @@ def read_queries(file: Path, entities: Sequence[TrainingEntity]) -> list[Labelle
     by_title: dict[str, str] = {}
     for entity in entities:
         by_title.setdefault(entity.title, entity.entity_id)
-    queries: list[LabelledQuery] = []
+    queries: list[TrainingQuery] = []
     for line, row in _rows(file, required=("query",)):
         text = row["query"].strip()
         if not text:
@@ -150,13 +150,13 @@ def read_queries(file: Path, entities: Sequence[TrainingEntity]) -> list[Labelle
             raise SourceError(f"{file}:1: the header needs a column entity_id or title, got {sorted(row)}")
         if entity_id is None:
             raise SourceError(f"{file}:{line}: the catalogue has no entity {named!r}")
-        queries.append(LabelledQuery(text, entity_id, split))
+        queries.append(TrainingQuery(text, entity_id, split))
     if not queries:
         raise SourceError(f"{file}: no queries below the header")
     return queries
 
 
-def training_queries(queries: Sequence[LabelledQuery]) -> list[LabelledQuery]:
+def training_queries(queries: Sequence[TrainingQuery]) -> list[TrainingQuery]:
     """Return those of split "train", without any that is, letter case apart, a dev or test query as well."""
     held_out = {query.text.lower() for query in queries if query.split != "train"}
     return [query for query in queries if query.split == "train" and query.text.lower() not in held_out]
@@ -214,7 +214,7 @@ def read_labelled_mentions(file: Path, entities: Sequence[TrainingEntity]) -> li
     titles = {entity.title for entity in entities}
     labelled: list[LabelledMention] = []
     for row in read_mentions(str(file)):
-        if isinstance(row, BadRow):
+        if isinstance(row, BadRecord):
             raise SourceError(f"{file}, line {row.line}: {row.reason}")
         if row.entity_id is not None:
             title = title_of_id.get(normalize(row.entity_id))

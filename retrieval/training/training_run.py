@@ -50,8 +50,8 @@ from retrieval.training.quality import Hits, TitleRows, measure_hits, mention_pr
 from retrieval.training.trainer import Budget, TitleTrainer, TrainerOptions, train_model
 from retrieval.training.training_data import (
     LabelledMention,
-    LabelledQuery,
     TrainingEntity,
+    TrainingQuery,
     read_catalogue,
     read_labelled_mentions,
     read_queries,
@@ -66,7 +66,7 @@ _RAMP_PASSES = 3  # passes over the pairs during which the mixture moves from co
 
 
 @dataclass(frozen=True, slots=True)
-class RunPlan:
+class TrainingPlan:
     """What to train, on what, for how long, and where the result goes.
 
     Attributes:
@@ -163,7 +163,7 @@ class _Checkpoint:
     base: str = ""  # the name of the model they belong to
 
 
-def run_training(plan: RunPlan, report: Callable[[str], None]) -> dict[str, Any]:
+def run_training(plan: TrainingPlan, report: Callable[[str], None]) -> dict[str, Any]:
     """Train as planned, write the checkpoint folder and return its metrics.
 
     Args:
@@ -238,7 +238,7 @@ def run_training(plan: RunPlan, report: Callable[[str], None]) -> dict[str, Any]
 
 
 def _drawn(
-    plan: RunPlan, budget: Budget, num_pairs: int, has_queries: bool, has_mentions: bool
+    plan: TrainingPlan, budget: Budget, num_pairs: int, has_queries: bool, has_mentions: bool
 ) -> ExampleOptions:
     """Return what the examples of a run are: only a model from scratch has to learn to copy first."""
     later = LATER_WITH_MENTIONS if has_mentions else OF_PRETRAINED if plan.model and has_queries else LATER
@@ -252,7 +252,12 @@ def _drawn(
 
 
 def write_metrics(
-    plan: RunPlan, budget: Budget, steps: int, model: Any, hits: Mapping[str, Hits], more: Mapping[str, Any]
+    plan: TrainingPlan,
+    budget: Budget,
+    steps: int,
+    model: Any,
+    hits: Mapping[str, Hits],
+    more: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Write `metrics.json` beside the checkpoint and return what is in it."""
     metrics = {
@@ -269,7 +274,7 @@ def write_metrics(
     return metrics
 
 
-def check_out(plan: RunPlan) -> None:
+def check_out(plan: TrainingPlan) -> None:
     """Create the folder of the result.
 
     Raises:
@@ -287,9 +292,9 @@ def check_out(plan: RunPlan) -> None:
 
 
 def _start_checkpoint(
-    plan: RunPlan,
+    plan: TrainingPlan,
     entities: Sequence[TrainingEntity],
-    queries: Sequence[LabelledQuery],
+    queries: Sequence[TrainingQuery],
     mentions: Sequence[LabelledMention],
 ) -> _Checkpoint:
     if plan.model is not None:
@@ -307,13 +312,13 @@ def _start_checkpoint(
     return _Checkpoint(build_model(preset, tokenizer), TextTokenizer.load(plan.out), scratch_config())
 
 
-def training_texts(entities: Sequence[TrainingEntity], queries: Sequence[LabelledQuery]) -> list[str]:
+def training_texts(entities: Sequence[TrainingEntity], queries: Sequence[TrainingQuery]) -> list[str]:
     """Titles, aliases, descriptions and training queries: what a tokenizer is learnt from."""
     texts = [text for entity in entities for text in (*entity.surfaces, entity.description) if text]
     return texts + [query.text for query in queries if query.split == "train"]
 
 
-def _fine_tuned(plan: RunPlan, named: str) -> _Checkpoint:
+def _fine_tuned(plan: TrainingPlan, named: str) -> _Checkpoint:
     found = find_checkpoint(named)
     adapter = None if plan.lora is None else found.adapter  # its matrices are trained on
     base = named if adapter is None else str(base_of(adapter))
@@ -387,7 +392,7 @@ def _collator(checkpoint: _Checkpoint) -> Callable[[Sequence[EncodedExample]], d
     return CausalCollator(_pad_id(checkpoint))
 
 
-def run_budget(plan: RunPlan, num_pairs: int) -> Budget:
+def run_budget(plan: TrainingPlan, num_pairs: int) -> Budget:
     """Return the length of a run over so many texts with labels."""
     limits = []
     if plan.max_steps is not None:
@@ -400,7 +405,7 @@ def run_budget(plan: RunPlan, num_pairs: int) -> Budget:
     return Budget(min(limits, default=MAX_STEPS), plan.minutes)
 
 
-def planned(plan: RunPlan, budget: Budget, num_pairs: int) -> str:
+def planned(plan: TrainingPlan, budget: Budget, num_pairs: int) -> str:
     """One line that says how long a run is before it begins: steps, passes over the texts, minutes."""
     batch = plan.trainer.batch_size
     ends = []
@@ -418,10 +423,10 @@ def _steps_of(epochs: float, num_pairs: int, batch_size: int) -> int:
 
 
 def _log_start(
-    plan: RunPlan,
+    plan: TrainingPlan,
     checkpoint: _Checkpoint,
     entities: Sequence[TrainingEntity],
-    queries: Sequence[LabelledQuery],
+    queries: Sequence[TrainingQuery],
     mentions: Sequence[LabelledMention],
     report: Callable[[str], None],
 ) -> None:
@@ -440,7 +445,7 @@ def _log_start(
 
 
 def _encoder(
-    plan: RunPlan,
+    plan: TrainingPlan,
     checkpoint: _Checkpoint,
     entities: Sequence[TrainingEntity],
     report: Callable[[str], None],
@@ -472,7 +477,7 @@ def _encoder(
     return encoder
 
 
-def _save(checkpoint: _Checkpoint, plan: RunPlan) -> None:
+def _save(checkpoint: _Checkpoint, plan: TrainingPlan) -> None:
     checkpoint.config.save(plan.out)
     if checkpoint.adapted is not None:
         lora.save_adapter(checkpoint.adapted, checkpoint.base, SAVE_DTYPES[plan.save_dtype], plan.out)
@@ -485,11 +490,11 @@ def _save(checkpoint: _Checkpoint, plan: RunPlan) -> None:
 
 
 def _final_hits(
-    plan: RunPlan,
+    plan: TrainingPlan,
     model: Any,
     titles: TitleRows,
     entities: Sequence[TrainingEntity],
-    queries: Sequence[LabelledQuery],
+    queries: Sequence[TrainingQuery],
     report: Callable[[str], None],
 ) -> dict[str, Hits]:
     found, sets = {}, asked_sets(plan, entities, queries)
@@ -504,8 +509,8 @@ def _final_hits(
 
 
 def asked_sets(
-    plan: RunPlan, entities: Sequence[TrainingEntity], queries: Sequence[LabelledQuery]
-) -> dict[str, list[LabelledQuery]]:
+    plan: TrainingPlan, entities: Sequence[TrainingEntity], queries: Sequence[TrainingQuery]
+) -> dict[str, list[TrainingQuery]]:
     """Return what is asked of a finished model: the held-out queries and probes of the catalogue, by name."""
     splits = ("dev", "test") if plan.test else ("dev",)
     held_out = {split: [query for query in queries if query.split == split] for split in splits}

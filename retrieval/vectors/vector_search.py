@@ -1,6 +1,6 @@
 """Proposes the entities nearest to a query, under a filter: the embedder and the vectors of one index.
 
-`Shortlister` embeds queries; `VectorSearcher` searches a faiss index that holds a vector per text.
+`VectorProposer` embeds queries; `VectorSearcher` searches a faiss index that holds a vector per text.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from retrieval.vectors.faiss_index import (
 )
 
 
-class Shortlister:
+class VectorProposer:
     """Proposes entities of one index. Safe to use from several threads.
 
     A search of many vectors is shared out among a few threads of its own, which work while the one that asks

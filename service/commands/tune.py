@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from retrieval.index.reader import Index
     from retrieval.progress import StepProgress
     from retrieval.ranking.ranker import Ranker
-    from retrieval.ranking.tuned_ranking import Figure, SetReport, Tuned
+    from retrieval.ranking.tuned_ranking import SetReport, Tuned, TunedFigure
     from retrieval.retriever import Retriever
 
 _ENV = "GENRET_TUNE_"
@@ -389,7 +389,7 @@ def _report_lines(report: SetReport) -> list[str]:
     return lines
 
 
-def _figure(figure: Figure) -> str:
+def _figure(figure: TunedFigure) -> str:
     before, after, difference = figure.before, figure.after, figure.difference
     return (
         f"{before.value:.3f} [{before.low:.3f}, {before.high:.3f}] -> "

@@ -286,7 +286,7 @@ class FilePath:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class CheckpointName:
     """A directory or file with a model, or the id of one on a hub.
 
     In a file of settings it is a path relative to that file if something is there, or if it begins with
@@ -328,7 +328,7 @@ def locate(kind: Kind, value: Any, folder: Path) -> Any:
     """Return a value with what is relative in it taken as relative to a folder."""
     if isinstance(kind, FilePath):
         return folder / value
-    if isinstance(kind, Checkpoint):
+    if isinstance(kind, CheckpointName):
         place = folder / value
         dotted = value.split(os.sep, 1)[0] in (os.curdir, os.pardir)
         return str(place) if dotted or place.exists() else value

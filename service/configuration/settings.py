@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from retrieval.request_options import PROMPT
-from service.configuration.kinds import Checkpoint, Kind, Switch, fields_of, kind_of
+from service.configuration.kinds import CheckpointName, Kind, Switch, fields_of, kind_of
 from service.configuration.server_config import IndexSpec, ModelSpec, SchemaSpec, ServerConfig
 
 NAME = "NAME"  # stands for any name in a key
@@ -146,14 +146,14 @@ SETTINGS: tuple[Setting, ...] = (
         IndexSpec,
         "encoder",
         "INDEX=ENCODER",
-        Checkpoint(),
+        CheckpointName(),
     ),
     _of_model(
         "checkpoint",
         "--model",
         "Checkpoint directory or hub id.",
         unset="the default model",
-        kind=Checkpoint(),
+        kind=CheckpointName(),
     ),
     _of_model("device", "--device", "auto, cpu, cuda, cuda:1, ..."),
     _of_model("dtype", "--dtype", "Number type of the model."),
@@ -165,7 +165,7 @@ SETTINGS: tuple[Setting, ...] = (
         "Checkpoint directory or hub id of a smaller model with the same tokenizer that proposes tokens of "
         "JSON answers.",
         unset="none",
-        kind=Checkpoint(),
+        kind=CheckpointName(),
     ),
     _of_model(
         "trust_remote_code",
@@ -180,7 +180,7 @@ SETTINGS: tuple[Setting, ...] = (
         ModelSpec,
         "checkpoint",
         "NAME=CHECKPOINT",
-        Checkpoint(),
+        CheckpointName(),
     ),
     _plain("server.host", "--host", "Name or address to listen on.", at="host"),
     _plain("server.port", "--port", "Port; 0 picks a free one.", at="port"),

@@ -18,7 +18,7 @@ from typing import Any
 import tomli_w
 
 from retrieval.errors import InputError, SourceError
-from service.configuration.kinds import Checkpoint, WrongValueError, described, locate
+from service.configuration.kinds import CheckpointName, WrongValueError, described, locate
 from service.configuration.server_config import IndexSpec, SchemaSpec, ServerConfig, check_name
 from service.configuration.settings import (
     BY_KEY,
@@ -339,7 +339,7 @@ def _header(table: Key) -> str:
 
 
 def _assignment(key: Key, value: Any, setting: Setting) -> str:
-    is_local = isinstance(setting.kind, Checkpoint) and Path(value).exists()
+    is_local = isinstance(setting.kind, CheckpointName) and Path(value).exists()
     if isinstance(value, Path) or is_local:
         value = os.path.abspath(value)
     try:

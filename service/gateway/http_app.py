@@ -21,7 +21,7 @@ from starlette.routing import Route
 from service.configuration.server_config import ServerConfig
 from service.gateway.endpoints import ENDPOINTS, Endpoint, Gate, Handler, finished, unary
 from service.gateway.http_calls import HttpError, begin_call, error_response
-from service.gateway.http_server import Parting
+from service.gateway.http_server import ConnectionCloser
 from service.gateway.streams import stream
 from service.methods import Methods
 from service.observability.metrics import Metrics, monitoring_app
@@ -59,7 +59,7 @@ def make_app(
     routes += [file_route("/openapi.json", document), *_watching(metrics, readiness, gate)]
     if config.http.explorer:
         routes += page_routes(read_files(STATIC_DIRECTORY))
-    parting = Middleware(Parting, readiness=readiness)
+    parting = Middleware(ConnectionCloser, readiness=readiness)
     app = Starlette(routes=routes, exception_handlers={HTTPException: _refused}, middleware=[parting])
     # A path with a slash too many is another one: a redirect would go wherever the Host header says.
     app.router.redirect_slashes = False

@@ -238,7 +238,7 @@ class _Protocol(H11Protocol):
             self._patience = None
 
 
-class Parting:
+class ConnectionCloser:
     """Tells clients of a server that drains to send their next request over another connection.
 
     A connection that is closed while it is idle may be closed just as a request comes: its client does not

@@ -28,7 +28,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from service.serving.batching import Lanes
+from service.serving.batching import DeviceQueues
 from service.serving.observer import REJECTIONS, STAGES
 from service.serving.readiness import Readiness, State
 from service.serving.served import CacheCounts, CachingRetriever, IndexTable, ServedIndex
@@ -193,7 +193,7 @@ class ServerState(Collector):
         indexes: What is served.
     """
 
-    def __init__(self, version: str, readiness: Readiness, lanes: Lanes, indexes: IndexTable) -> None:
+    def __init__(self, version: str, readiness: Readiness, lanes: DeviceQueues, indexes: IndexTable) -> None:
         self._version = version
         self._readiness = readiness
         self._lanes = lanes

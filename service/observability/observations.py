@@ -138,8 +138,8 @@ class CallObserver:
         )
 
 
-class LaneObservations:
-    """Implements `service.serving.observer.LaneObserver`.
+class QueueObservations:
+    """Implements `service.serving.observer.QueueObserver`.
 
     Args:
         metrics: Where to count.

@@ -25,7 +25,7 @@ from retrieval.score_types import ScoreRequest
 from retrieval.types import RetrievalResult, RetrieveRequest
 from service.configuration.server_config import BatchLimits, QueueLimits
 from service.errors import OverloadedError
-from service.serving.observer import LaneObserver, SilentObserver
+from service.serving.observer import QueueObserver, SilentObserver
 from service.serving.served import Request, Result
 
 _QUEUE_PER_BUDGET = 4
@@ -212,7 +212,7 @@ class FairQueue:
     """
 
     def __init__(
-        self, admission: Admission, limits: QueueLimits, observer: LaneObserver | None = None
+        self, admission: Admission, limits: QueueLimits, observer: QueueObserver | None = None
     ) -> None:
         self._admission = admission
         self._observer = observer or SilentObserver()

@@ -6,8 +6,8 @@ what can decode together). While a batch runs the queue fills. An idle device wa
 they are to be expected: the clients of the last batch, when it had several, send their next requests at
 about the same time. It waits until as many have come, `max_delay_ms` at most; a single client never waits.
 
-A `Lane` is a device with its thread (`DeviceExecutor`), its queue and its limits; `Lanes` makes them as
-devices turn up. The memory that a batch frees is kept in the process's heap for the next one.
+A `DeviceQueue` is a device with its thread (`DeviceExecutor`), its queue and its limits; `DeviceQueues`
+makes them as devices turn up. The memory that a batch frees is kept in the process's heap for the next one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from decoding.errors import DeadlineExceededError
 from service.configuration.server_config import BatchLimits, QueueLimits
 from service.errors import NotReadyError, OverloadedError
 from service.serving.admission import Admission, FairQueue, done_tokens
-from service.serving.observer import LaneObserver, ObserverOf, SilentObserver, Stage, silent
+from service.serving.observer import ObserverOf, QueueObserver, SilentObserver, Stage, silent
 from service.serving.served import BatchCall, Outcome, Request, Result
 
 P = ParamSpec("P")
@@ -93,7 +93,7 @@ def _died_of(error: BaseException) -> RuntimeError:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class QueuedResult:
     """A result and how long its request waited for its batch, milliseconds."""
 
     result: Result
@@ -108,7 +108,7 @@ class _Job:
     share: int  # what it counts for in the queue
     cancel: CancelToken
     arrived: float
-    future: asyncio.Future[Answer]
+    future: asyncio.Future[QueuedResult]
     running: bool = False
 
     @property
@@ -135,7 +135,7 @@ class Batcher:
         executor: DeviceExecutor,
         limits: BatchLimits,
         admission: Admission,
-        observer: LaneObserver | None = None,
+        observer: QueueObserver | None = None,
     ) -> None:
         self._executor = executor
         self._limits = limits
@@ -164,7 +164,7 @@ class Batcher:
         tokens: int,
         cancel: CancelToken,
         share: int | None = None,
-    ) -> Answer:
+    ) -> QueuedResult:
         """Queue one request and wait for its answer.
 
         Cancelling the awaiting task takes a waiting request out of the queue, and asks a running one to
@@ -188,7 +188,7 @@ class Batcher:
         if share is None:
             share = self._admission.share(request, tokens)
         self._let_in(share, cancel, has_waited)
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[QueuedResult] = asyncio.get_running_loop().create_future()
         job = _Job(batch_call, request, tokens, share, cancel, time.monotonic(), future)
         self._queue.append(job)
         self._arrival.set()
@@ -384,7 +384,7 @@ class Batcher:
         if isinstance(outcome, Exception):
             self._fail(job, outcome)
         else:
-            job.future.set_result(Answer(outcome, queue_ms=(started - job.arrived) * 1000))
+            job.future.set_result(QueuedResult(outcome, queue_ms=(started - job.arrived) * 1000))
 
     @staticmethod
     def _fail(job: _Job, error: Exception) -> None:
@@ -406,7 +406,7 @@ def _as_memory_error(error: Exception) -> Exception:
     return error
 
 
-class Lane:
+class DeviceQueue:
     """One device: all models on it take turns in its batches.
 
     Args:
@@ -424,7 +424,7 @@ class Lane:
         fair_queue: Where the work of batches and streams waits for room in it.
     """
 
-    def __init__(self, device: str, batch: BatchLimits, queue: QueueLimits, observer: LaneObserver) -> None:
+    def __init__(self, device: str, batch: BatchLimits, queue: QueueLimits, observer: QueueObserver) -> None:
         self.device = device
         self.observer = observer
         self.executor = DeviceExecutor(device)
@@ -433,7 +433,7 @@ class Lane:
         self.fair_queue = FairQueue(self.admission, queue, observer)
 
 
-class Lanes:
+class DeviceQueues:
     """The lanes of a server, made as devices turn up. Lives on one event loop.
 
     Args:
@@ -446,17 +446,19 @@ class Lanes:
         self._batch = batch
         self._queue = queue
         self._observer_of = observer_of
-        self._lanes: dict[str, Lane] = {}
+        self._lanes: dict[str, DeviceQueue] = {}
 
-    def of(self, device: str) -> Lane:
+    def of(self, device: str) -> DeviceQueue:
         """Return the lane of a device."""
         lane = self._lanes.get(device)
         if lane is None:
-            lane = self._lanes[device] = Lane(device, self._batch, self._queue, self._observer_of(device))
+            lane = self._lanes[device] = DeviceQueue(
+                device, self._batch, self._queue, self._observer_of(device)
+            )
             lane.batcher.start()
         return lane
 
-    def all(self) -> list[Lane]:
+    def all(self) -> list[DeviceQueue]:
         """Return the lanes there are."""
         return list(self._lanes.values())
 

@@ -14,7 +14,7 @@ REJECTIONS: tuple[Rejection, ...] = get_args(Rejection)
 STAGES: tuple[Stage, ...] = get_args(Stage)
 
 
-class LaneObserver(Protocol):
+class QueueObserver(Protocol):
     """Is told what becomes of the requests of one device, on the event loop. May not raise or block."""
 
     def rejected(self, reason: Rejection) -> None:
@@ -76,9 +76,9 @@ class SilentObserver:
 
 
 # Makes the observer of a device's lane.
-ObserverOf = Callable[[str], LaneObserver]
+ObserverOf = Callable[[str], QueueObserver]
 
 
-def silent(device: str) -> LaneObserver:
+def silent(device: str) -> QueueObserver:
     """Return an observer that does nothing."""
     return SilentObserver()

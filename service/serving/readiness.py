@@ -42,7 +42,7 @@ class Readiness:
         self.servicer = HealthServicer()
         self.state = State.WARMING
         self._services = tuple(services)
-        self._quiet: Quiet | None = None  # None: nothing is refused for being late
+        self._quiet: IdleWait | None = None  # None: nothing is refused for being late
 
     async def announce(self, state: State) -> None:
         """Enter a state and tell those who watch."""
@@ -77,7 +77,7 @@ class Readiness:
         Args:
             hurry: When set, it returns at once.
         """
-        self._quiet = Quiet()
+        self._quiet = IdleWait()
         await self._quiet.come(hurry)
 
 
@@ -128,7 +128,7 @@ class HealthServicer(health.aio.HealthServicer):  # type: ignore[misc]  # grpc i
 _QUIET_S, _MAX_S = 0.05, 1.0
 
 
-class Quiet:
+class IdleWait:
     """Waits for the end of what comes and is refused. The wait begins as this is made."""
 
     def __init__(self) -> None:

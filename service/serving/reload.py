@@ -12,7 +12,7 @@ from typing import Any
 from retrieval.errors import GenretError
 from service.configuration.server_config import IndexSpec
 from service.errors import NotReadyError
-from service.serving.batching import DeviceExecutor, Lanes, give_back_memory
+from service.serving.batching import DeviceExecutor, DeviceQueues, give_back_memory
 from service.serving.served import IndexDescription, IndexTable, Opener, ServedIndex
 
 _LOG = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Reloader:
         specs: Sequence[IndexSpec],
         opener: Opener,
         indexes: IndexTable,
-        lanes: Lanes,
+        lanes: DeviceQueues,
         loading: DeviceExecutor,
         compiler: DeviceExecutor,
         on_ended: Callable[[str, str], None] = lambda index, outcome: None,

@@ -27,7 +27,7 @@ from service.gateway.http_app import make_app
 from service.gateway.http_server import HttpServer
 from service.methods import METHODS, Methods
 from service.observability.metrics import Metrics, ServerState, monitoring_app
-from service.observability.observations import LaneObservations
+from service.observability.observations import QueueObservations
 from service.observability.tracing import Tracing
 from service.rpc import (
     AuthenticationInterceptor,
@@ -37,7 +37,7 @@ from service.rpc import (
 )
 from service.security.authority import Authority
 from service.security.tls import server_credentials
-from service.serving.batching import DeviceExecutor, Lanes, give_back_memory, keep_freed_memory
+from service.serving.batching import DeviceExecutor, DeviceQueues, give_back_memory, keep_freed_memory
 from service.serving.readiness import Readiness, State
 from service.serving.reload import Reloader
 from service.serving.served import IndexTable, Opener
@@ -73,7 +73,7 @@ class Server:
         self.indexes = IndexTable()
         self.metrics = Metrics()
         self.metrics.expect(METHODS, (spec.name for spec in config.indexes))
-        self.lanes = Lanes(config.batch, config.queue, partial(LaneObservations, self.metrics))
+        self.lanes = DeviceQueues(config.batch, config.queue, partial(QueueObservations, self.metrics))
         self.readiness = Readiness(SERVICES)
         self.reloader = Reloader(
             config.indexes,

@@ -15,7 +15,7 @@ from service.status import (
     FieldViolation,
     Precondition,
     Reason,
-    Resource,
+    ResourceInfo,
     RetryAfter,
 )
 
@@ -74,7 +74,7 @@ def _detail_to_proto(detail: Detail) -> Message:
                 field=_clip(detail.field), description=_clip(detail.description)
             )
             return error_details_pb2.BadRequest(field_violations=[violation])
-        case Resource():
+        case ResourceInfo():
             return error_details_pb2.ResourceInfo(
                 resource_type=detail.resource_type,
                 resource_name=_clip(detail.name),

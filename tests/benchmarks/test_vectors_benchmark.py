@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from index_builder.build import build_index
-from index_builder.build_options import BuildOptions, VectorWish
+from index_builder.build_options import BuildOptions, VectorBuildOptions
 from retrieval.index.reader import Index
 from retrieval.vectors.embedder import VectorMethod
 from retrieval.vectors.vector_maker import VectorOptions
@@ -40,7 +40,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
     titles = sorted({" ".join(draw.choices(words, k=draw.randint(1, 4))) for _ in range(600)})
     source = write_titles(folder / "titles.txt", titles)
     method = VectorMethod("encoder", str(make_checkpoint(folder / "encoder")))
-    wish = VectorWish(method, VectorOptions("ivfpq"))
+    wish = VectorBuildOptions(method, VectorOptions("ivfpq"))
     options = BuildOptions(out=folder / "it.index", format="lines", vectors=wish, evidence=None, threads=1)
     with Index.open(build_index(source, character_tokenizer(LETTERS + " "), options).index) as opened:
         yield opened

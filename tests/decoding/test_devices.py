@@ -15,7 +15,7 @@ from decoding.constraints import Constraint
 from decoding.counter_rng import uniforms
 from decoding.disc import DiscResult, disc
 from decoding.disc.draws import merge_branches
-from decoding.disc.static_proposer import StaticProposer, Step, Walk, static_step
+from decoding.disc.static_proposer import DrawWalk, StaticProposer, Step, static_step
 from decoding.model.hf_model import HFLanguageModel
 from decoding.params import BeamParams, DiscParams
 from decoding.trie.row_filter import FilteredTrie, RowFilter
@@ -296,7 +296,7 @@ def step_arguments(constraint: Constraint, depth: int, top_m: int | None, seed: 
         owner, _, following = constraint.children(state)
         state = following[torch.searchsorted(owner, torch.arange(24, device=DEVICE))]
     zeros = torch.zeros(3, 8, dtype=torch.float64, device=DEVICE)
-    walk = Walk(
+    walk = DrawWalk(
         state=state.view(3, 8),
         log_weight=zeros.clone(),
         logprob=zeros.clone(),

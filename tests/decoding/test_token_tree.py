@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoding.model.token_tree import PromptLayout, Sight, TokenTree
+from decoding.model.token_tree import PromptLayout, TokenTree, Visibility
 
 CPU = torch.device("cpu")
 
@@ -130,7 +130,7 @@ def check(tree: TokenTree, walk: Walk, step: Frontier, window: int | None) -> No
         assert all(0 <= distance <= grown.largest_position for distance in part.flatten().tolist())
 
 
-def _visible(sight: Sight, query: int, branch: int, count: int) -> set[int]:
+def _visible(sight: Visibility, query: int, branch: int, count: int) -> set[int]:
     slots = range(sight.first, count)
     if sight.hidden is None:
         return set(slots)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from retrieval.evaluation.labelled_sets import LabelledQuery, Ranking
+from retrieval.evaluation.labelled_sets import LabelledQuery, RankedAnswers
 from retrieval.evaluation.methods.model_free_methods import LexicalMethod
 from service.main import cli
 from tests.checkpoints import make_checkpoint, make_index
@@ -135,7 +135,7 @@ def test_another_index_is_refused_by_its_digest(place: Path, tmp_path: Path) -> 
 def test_an_interruption_loses_the_running_method_alone(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(*_: object) -> list[Ranking]:
+    def stop(*_: object) -> list[RankedAnswers]:
         raise KeyboardInterrupt
 
     out = tmp_path / "report"
@@ -157,7 +157,7 @@ def test_an_answer_that_cannot_be_fails_loudly(
 
     def broken(
         self: LexicalMethod, queries: Sequence[LabelledQuery], seed: int, report: Callable[[int], None]
-    ) -> list[Ranking]:
+    ) -> list[RankedAnswers]:
         rankings = answer(self, queries, seed, report)
         wrong = tuple(replace(entity, entity_id="Atlantis") for entity in rankings[0].entities)
         return [replace(rankings[0], entities=wrong), *rankings[1:]]

@@ -28,7 +28,7 @@ _OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
 METHOD = "/genret.v1.RetrievalService/RetrieveStream"
 
 
-class Patient(quiet.Quiet):
+class Patient(quiet.IdleWait):
     """Waits for the end, however long that takes."""
 
     def _left(self) -> float:

@@ -25,7 +25,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from decoding.model.hf_session import TreeSession
-from index_builder.build_options import VectorWish
+from index_builder.build_options import VectorBuildOptions
 from retrieval.ranking.ranker import Ranker
 from retrieval.vectors.embedder import VectorMethod
 from service import rpc as observation
@@ -92,7 +92,7 @@ CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedIndex]:
     folder: Path = tmp_path_factory.mktemp("tiny")
     checkpoint = make_checkpoint(folder / "checkpoint")
-    wish = VectorWish(VectorMethod("encoder", str(checkpoint))) if HAS_FAISS else None
+    wish = VectorBuildOptions(VectorMethod("encoder", str(checkpoint))) if HAS_FAISS else None
     index = make_index(folder / "index", checkpoint, wish)
     opener = IndexOpener(ModelSpec(checkpoint=str(checkpoint), device="cpu", dtype="float32", num_threads=1))
     served = open_all(opener, IndexSpec("tiny", index))["tiny"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from index_builder.build import build_index
-from index_builder.build_options import BuildOptions, VectorWish
+from index_builder.build_options import BuildOptions, VectorBuildOptions
 from retrieval.methods.scoring import MAX_SCORED_FORMS
 from retrieval.prompts import CheckpointConfig
 from retrieval.score_types import MAX_SCORED_TITLES
@@ -46,7 +46,7 @@ def test_the_examples_print_what_the_page_says(tmp_path: Path) -> None:
     checkpoint = ROOT / "data" / "small-model"
     rendering = CheckpointConfig.load(checkpoint).title_rendering()
     assert rendering is not None
-    wish = VectorWish(VectorMethod("encoder", str(checkpoint)), VectorOptions())
+    wish = VectorBuildOptions(VectorMethod("encoder", str(checkpoint)), VectorOptions())
     options = BuildOptions(out=tmp_path / "sample.index", rendering=rendering, vectors=wish)
     build_index(ROOT / "data" / "catalogue.tsv", TextTokenizer.load(checkpoint), options)
     (library, printed), (client, replied) = re.findall(r"```python\n(.*?)```\n```\n(.*?)```", PAGE, re.DOTALL)

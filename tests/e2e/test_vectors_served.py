@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from index_builder.build_options import VectorWish
+from index_builder.build_options import VectorBuildOptions
 from index_builder.update_evidence import publish_rankings
 from retrieval.index.layout import RANKING_FILE
 from retrieval.ranking.rankings import DEFAULT_RANKING, NO_MODEL, Provenance, Ranking, Rankings
@@ -39,7 +39,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def index(tmp_path: Path, checkpoint: Path) -> ChangingIndex:
-    wish = VectorWish(VectorMethod("encoder", str(checkpoint)))
+    wish = VectorBuildOptions(VectorMethod("encoder", str(checkpoint)))
     return ChangingIndex(tmp_path / "a", checkpoint, TITLES, vectors=wish)
 
 

@@ -15,7 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from index_builder.build import BuildSummary, build_index
-from index_builder.build_options import BuildOptions, EvidenceChange, EvidenceWish, VectorChange, VectorWish
+from index_builder.build_options import (
+    BuildOptions,
+    EvidenceChange,
+    EvidenceOptions,
+    VectorBuildOptions,
+    VectorChange,
+)
 from index_builder.cli import build_command
 from index_builder.past_queries import QueryFile
 from index_builder.rollback import roll_back
@@ -67,8 +73,8 @@ def queries(tmp_path: Path) -> Path:
     return write_titles(tmp_path / "queries.tsv", QUERY_LINES)
 
 
-def wish(*files: Path, columns: tuple[str, ...] | None = None) -> EvidenceWish:
-    return EvidenceWish(columns, tuple(QueryFile(file) for file in files))
+def wish(*files: Path, columns: tuple[str, ...] | None = None) -> EvidenceOptions:
+    return EvidenceOptions(columns, tuple(QueryFile(file) for file in files))
 
 
 def update(index: Path, lines: Sequence[str] = (), **request: Any) -> UpdateSummary:
@@ -229,7 +235,7 @@ def test_any_update_gives_the_evidence_of_a_fresh_build(
     def lines(entities: dict[str, str]) -> list[str]:
         return [f"{entity_id}\t{name}\t\t{name} {entity_id}\tx" for entity_id, name in entities.items()]
 
-    def asked_for(ids: set[str], name: str) -> EvidenceWish:
+    def asked_for(ids: set[str], name: str) -> EvidenceOptions:
         kept = [f"find {key}\t{key}\t{count}" for key, count in asked.items() if key in ids]
         file = write_titles(folder / name, ["query\tentity_id\tcount", *kept])
         return wish(file)
@@ -434,13 +440,13 @@ def test_vectors_are_weighed_too(tmp_path: Path, trigrams: VectorMethod) -> None
     pytest.importorskip("faiss", reason="needs the extra vectors")
     summary = build(tmp_path, MANY, TOKENIZER)
     before = ranking(summary.index).fitted[NO_MODEL]
-    update(summary.index, vectors=VectorChange(VectorWish(trigrams)))
+    update(summary.index, vectors=VectorChange(VectorBuildOptions(trigrams)))
     after = ranking(summary.index).fitted[NO_MODEL]
     assert before.provenance is not None
     assert after.provenance is not None
     assert before.provenance.kinds == ("names", "texts")
     assert after.provenance.kinds == ("names", "texts", "vectors")
-    built = fresh(tmp_path, MANY, vectors=VectorWish(trigrams))
+    built = fresh(tmp_path, MANY, vectors=VectorBuildOptions(trigrams))
     assert ranking(built.index).to_bytes() == ranking(summary.index).to_bytes()
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from index_builder import evidence_maker as evidence_module
 from index_builder.build import BuildSummary, build_index
-from index_builder.build_options import BuildOptions, VectorChange, VectorWish
+from index_builder.build_options import BuildOptions, VectorBuildOptions, VectorChange
 from index_builder.build_plan import plan_build
 from index_builder.rollback import roll_back
 from index_builder.update import UpdateRequest, UpdateSummary, update_index
@@ -43,7 +43,7 @@ LINES = [
     "3\tc\ta\tthird\t\t",
     "4\tbcd\t\t\tz\t4",
 ]
-WISH = VectorWish(VectorMethod("encoder", "hub/model"))
+WISH = VectorBuildOptions(VectorMethod("encoder", "hub/model"))
 NO_CHANGE: dict[str, Any] = {"remove_ids": ("absent",), "ignore_missing": True}
 
 
@@ -112,7 +112,7 @@ def test_the_same_input_gives_the_same_bytes(fake: FakeVectors, tmp_path: Path) 
 def test_the_options_are_passed_on_and_noted(fake: FakeVectors, tmp_path: Path) -> None:
     options = VectorOptions(kind="hnsw", columns=("kind",), sample=7, device="auto")
     summary = build(
-        tmp_path, LINES, TOKENIZER, vectors=VectorWish(VectorMethod("encoder", "hub/model"), options)
+        tmp_path, LINES, TOKENIZER, vectors=VectorBuildOptions(VectorMethod("encoder", "hub/model"), options)
     )
     assert fake.calls[0]["options"] == options
     assert summary.manifest.history[-1].options["vectors"] == {
@@ -128,11 +128,11 @@ def test_the_options_are_passed_on_and_noted(fake: FakeVectors, tmp_path: Path) 
 def test_a_column_without_texts_is_refused_before_anything_is_tokenised(
     fake: FakeVectors, tmp_path: Path
 ) -> None:
-    wish = VectorWish(VectorMethod("encoder", "hub/model"), VectorOptions(columns=("colour",)))
+    wish = VectorBuildOptions(VectorMethod("encoder", "hub/model"), VectorOptions(columns=("colour",)))
     with pytest.raises(InputError, match=r"evidence_columns: 'colour': there is no such column; .*'kind'"):
         build(tmp_path, LINES, TOKENIZER, vectors=wish)
     assert not (tmp_path / "it.index").exists()
-    wish = VectorWish(VectorMethod("encoder", "hub/model"), VectorOptions(columns=("year",)))
+    wish = VectorBuildOptions(VectorMethod("encoder", "hub/model"), VectorOptions(columns=("year",)))
     with pytest.raises(InputError, match="evidence_columns: 'year': the column is int"):
         build(tmp_path, LINES, TOKENIZER, vectors=wish)
     assert list((tmp_path / "it.index" / "work").glob("*/journal.jsonl")), "what was tokenised is kept"
@@ -152,7 +152,7 @@ def test_a_missing_extra_is_named_before_anything_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, package: str, extra: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    options = BuildOptions(out=tmp_path / "it.index", vectors=VectorWish(VectorMethod.parse(method)))
+    options = BuildOptions(out=tmp_path / "it.index", vectors=VectorBuildOptions(VectorMethod.parse(method)))
     with pytest.raises(MissingExtraError, match=rf"{package}.*generative-retrieval\[{extra}\]"):
         build_index(tmp_path / "absent.tsv", TOKENIZER, options)
     with pytest.raises(MissingExtraError, match=package):
@@ -170,7 +170,7 @@ def test_a_model_that_is_not_there_is_named_before_anything_is_read(tmp_path: Pa
         ("./model", "there is no such directory"),
         ("a/b/c", "there is no such directory"),
     ):
-        wish = VectorWish(VectorMethod("encoder", str(place)))
+        wish = VectorBuildOptions(VectorMethod("encoder", str(place)))
         with pytest.raises(InputError, match=f"vectors: 'encoder:{place}': {message}"):
             build_index(tmp_path / "absent.tsv", TOKENIZER, BuildOptions(out=tmp_path / "i", vectors=wish))
 
@@ -181,7 +181,7 @@ def test_what_a_model_has_embedded_is_kept_until_the_publication(
     model = tmp_path / "model"
     model.mkdir()
     (model / "config.json").write_text("{}")
-    wish = VectorWish(VectorMethod("encoder", str(model)))
+    wish = VectorBuildOptions(VectorMethod("encoder", str(model)))
 
     def embeds_and_dies(*arguments: Any, work: Path, **named: Any) -> None:
         (work / "block").write_text("vectors of some texts")
@@ -251,7 +251,7 @@ def test_vectors_are_added_replaced_and_dropped_and_nothing_else_changes(
     with_them = data_files(summary.index, added.version)
     assert {name: with_them[name] for name in plain} == plain
     assert set(with_them) - set(plain) == {VECTORS_FILE}
-    other = VectorWish(VectorMethod("encoder", "hub/model"), VectorOptions(columns=()))
+    other = VectorBuildOptions(VectorMethod("encoder", "hub/model"), VectorOptions(columns=()))
     replaced = update(summary.index, vectors=VectorChange(other))
     assert replaced.manifest.vectors is not None
     assert replaced.manifest.vectors.columns == ()
@@ -333,7 +333,7 @@ def test_where_the_model_lies_now(fake: FakeVectors, tmp_path: Path) -> None:
     plain = build(tmp_path, LINES, TOKENIZER, name="plain.index")
     with pytest.raises(InputError, match=r"encoder: .* the index has no vectors"):
         update(plain.index, remove_ids=("2",), vectors=VectorChange(encoder="x"))
-    wish = VectorWish(VectorMethod("encoder", str(model)))
+    wish = VectorBuildOptions(VectorMethod("encoder", str(model)))
     summary = build(tmp_path, LINES, TOKENIZER, name="model.index", vectors=wish)
     moved = model.rename(tmp_path / "moved")
     with pytest.raises(InputError, match=r"encoder: .*there is no such directory; --encoder says where"):
@@ -363,9 +363,9 @@ def test_a_device_that_is_not_there_is_refused_before_anything_is_read(
     source = str(tmp_path / "model")
     Path(source).mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
-    sound = VectorWish(VectorMethod("encoder", source), VectorOptions(device="auto"))
+    sound = VectorBuildOptions(VectorMethod("encoder", source), VectorOptions(device="auto"))
     summary = build(tmp_path, LINES, TOKENIZER, vectors=sound)
-    wish = VectorWish(sound.method, VectorOptions(device=device))
+    wish = VectorBuildOptions(sound.method, VectorOptions(device=device))
     options = BuildOptions(out=tmp_path / "other.index", vectors=wish)
     for refused in (
         lambda: build_index(tmp_path / "absent", TOKENIZER, options),
@@ -383,7 +383,7 @@ def test_the_last_device_there_is_will_do(
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    wish = VectorWish(VectorMethod("encoder", "hub/model"), VectorOptions(device="cuda:1"))
+    wish = VectorBuildOptions(VectorMethod("encoder", "hub/model"), VectorOptions(device="cuda:1"))
     build(tmp_path, LINES, TOKENIZER, vectors=wish)
     assert fake.calls[-1]["options"] == wish.options
 
@@ -395,7 +395,7 @@ def test_a_models_directory_is_stored_as_an_absolute_path(
     model = tmp_path / "model"
     model.mkdir()
     (model / "config.json").write_text("{}")
-    wish = VectorWish(VectorMethod("encoder", "./model"))
+    wish = VectorBuildOptions(VectorMethod("encoder", "./model"))
     summary = build(tmp_path, LINES, TOKENIZER, vectors=wish)
     assert summary.manifest.vectors is not None
     assert summary.manifest.vectors.source == str(model)

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from index_builder.build import BuildSummary, build_index
-from index_builder.build_options import BuildOptions, VectorChange, VectorWish
+from index_builder.build_options import BuildOptions, VectorBuildOptions, VectorChange
 from index_builder.build_plan import plan_build
 from index_builder.cli import build_command
 from index_builder.rollback import roll_back
@@ -291,7 +291,7 @@ def test_vectors_stay_where_nothing_but_the_weights_changes(tmp_path: Path, trig
     pytest.importorskip("faiss")
     plain = build(tmp_path, LINES, TOKENIZER)
     index = plain.index
-    made = update(index, vectors=VectorChange(VectorWish(trigrams)))
+    made = update(index, vectors=VectorChange(VectorBuildOptions(trigrams)))
     changed = update(index, weight_column="population")
     assert (changed.fates.vectors, changed.manifest.files) == ("kept", made.manifest.files)
     assert changed.manifest.vectors == made.manifest.vectors

@@ -15,7 +15,7 @@ from index_builder.build import BuildSummary, build_index
 from index_builder.build_options import BuildOptions
 from retrieval.index.reader import Index
 from retrieval.index.verification import verify
-from retrieval.sources.rejects import Reason
+from retrieval.sources.rejects import RejectReason
 from retrieval.text import Rendering, TextTokenizer
 from tests.shared_titles import END_TOKENS, load_tokenizer, odd_titles, shared_file
 
@@ -67,26 +67,26 @@ def clean(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
-def fault_of_field(text: str, source_format: str) -> Reason | None:
+def fault_of_field(text: str, source_format: str) -> RejectReason | None:
     """What the policy of the source says, before any tokenizer sees the title."""
     space = "\t\n\r" if source_format in TYPED else "\t"
     text = text if source_format in TYPED else one_line(text)
     if any(unicodedata.category(character) == "Cc" and character not in space for character in text):
-        return Reason.CONTROL_CHARACTER
+        return RejectReason.CONTROL_CHARACTER
     if "\t" in text and (source_format == "tsv" or (source_format == "lines" and not text.isspace())):
-        return Reason.TOO_MANY_FIELDS
-    return None if clean(text) else Reason.NO_TITLE
+        return RejectReason.TOO_MANY_FIELDS
+    return None if clean(text) else RejectReason.NO_TITLE
 
 
-def fault_of_title(title: str, tokenizer: TextTokenizer, rendering: Rendering) -> Reason | None:
+def fault_of_title(title: str, tokenizer: TextTokenizer, rendering: Rendering) -> RejectReason | None:
     ids = tokenizer.encode_text(title)
     if not ids:
-        return Reason.NO_TOKENS
+        return RejectReason.NO_TOKENS
     if len(ids) >= MAX_TITLE_TOKENS:
-        return Reason.OVER_LONG
+        return RejectReason.OVER_LONG
     if tokenizer.unknown_id in ids:
-        return Reason.UNKNOWN_TOKEN
-    return Reason.END_TOKEN_INSIDE if tokenizer.end_token_id(rendering) in ids else None
+        return RejectReason.UNKNOWN_TOKEN
+    return RejectReason.END_TOKEN_INSIDE if tokenizer.end_token_id(rendering) in ids else None
 
 
 def build(
@@ -137,7 +137,7 @@ def test_odd_titles_come_back_or_are_refused_by_name(tmp_path: Path, name: str, 
             kept[f"T{n}" if has_ids else title] = title
     refused = read_rejects(tmp_path / "rejects.tsv", first_line=2 if source_format == "tsv" else 1)
     assert refused == expected
-    assert (Reason.UNKNOWN_TOKEN in refused.values()) == (name in LOSSY)
+    assert (RejectReason.UNKNOWN_TOKEN in refused.values()) == (name in LOSSY)
 
     report = verify(summary.index)
     assert report.ok, report.problems

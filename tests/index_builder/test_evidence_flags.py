@@ -11,7 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from index_builder.build_options import EvidenceChange, EvidenceWish, VectorChange, VectorWish
+from index_builder.build_options import EvidenceChange, EvidenceOptions, VectorBuildOptions, VectorChange
 from index_builder.cli import build_command
 from index_builder.evidence_flags import build_evidence_flags, update_evidence_flags
 from index_builder.past_queries import QueryFile
@@ -20,7 +20,7 @@ from retrieval.vectors.embedder import VectorMethod
 from retrieval.vectors.vector_maker import VectorOptions
 from tests.index_fixtures import write_titles
 
-Wish = VectorWish | None
+Wish = VectorBuildOptions | None
 HUB = VectorMethod("encoder", "a/b")
 
 
@@ -43,22 +43,24 @@ def taken(flags: Any, arguments: list[str], **environment: str) -> Any:
     [
         ([], None),
         (["--vectors", "none"], None),
-        (["--vectors", "encoder:a:b"], VectorWish(VectorMethod("encoder", "a:b"))),
+        (["--vectors", "encoder:a:b"], VectorBuildOptions(VectorMethod("encoder", "a:b"))),
         (
             ["--vectors", "sentence-transformers:hub/m", "--vector-device", "cuda:1"],
-            VectorWish(VectorMethod("sentence-transformers", "hub/m"), VectorOptions(device="cuda:1")),
+            VectorBuildOptions(
+                VectorMethod("sentence-transformers", "hub/m"), VectorOptions(device="cuda:1")
+            ),
         ),
         (
             ["--vectors=encoder:a/b", "--vector-index=IVF64,PQ8", "--vector-sample=9"],
-            VectorWish(HUB, VectorOptions("IVF64,PQ8", None, 9)),
+            VectorBuildOptions(HUB, VectorOptions("IVF64,PQ8", None, 9)),
         ),
         (
             ["--vectors", "encoder:a/b", "--evidence-columns", "a, b c"],
-            VectorWish(HUB, VectorOptions(columns=("a", "b c"))),
+            VectorBuildOptions(HUB, VectorOptions(columns=("a", "b c"))),
         ),
         (
             ["--vectors", "encoder:a/b", "--evidence-columns", ""],
-            VectorWish(HUB, VectorOptions(columns=())),
+            VectorBuildOptions(HUB, VectorOptions(columns=())),
         ),
     ],
 )
@@ -71,18 +73,18 @@ def test_what_they_ask_for(arguments: list[str], wish: Wish) -> None:
 @pytest.mark.parametrize(
     ("arguments", "wish"),
     [
-        ([], EvidenceWish()),
-        (["--evidence", "all"], EvidenceWish()),
+        ([], EvidenceOptions()),
+        (["--evidence", "all"], EvidenceOptions()),
         (["--evidence", "none"], None),
-        (["--evidence-columns", "a, b c"], EvidenceWish(("a", "b c"))),
-        (["--evidence-columns", ""], EvidenceWish(())),
+        (["--evidence-columns", "a, b c"], EvidenceOptions(("a", "b c"))),
+        (["--evidence-columns", ""], EvidenceOptions(())),
         (
             ["--queries", "some.tsv#train", "--queries", "more.jsonl"],
-            EvidenceWish(None, (QueryFile(Path("some.tsv"), "train"), QueryFile(Path("more.jsonl")))),
+            EvidenceOptions(None, (QueryFile(Path("some.tsv"), "train"), QueryFile(Path("more.jsonl")))),
         ),
     ],
 )
-def test_what_they_ask_of_a_build(arguments: list[str], wish: EvidenceWish | None) -> None:
+def test_what_they_ask_of_a_build(arguments: list[str], wish: EvidenceOptions | None) -> None:
     assert taken(build_evidence_flags, arguments).evidence == wish
 
 
@@ -90,9 +92,9 @@ def test_what_they_ask_of_a_build(arguments: list[str], wish: EvidenceWish | Non
     ("arguments", "change"),
     [
         ([], EvidenceChange()),
-        (["--evidence", "all"], EvidenceChange(EvidenceWish())),
+        (["--evidence", "all"], EvidenceChange(EvidenceOptions())),
         (["--evidence", "none"], EvidenceChange(drop=True)),
-        (["--evidence", "all", "--evidence-columns", "a"], EvidenceChange(EvidenceWish(("a",)))),
+        (["--evidence", "all", "--evidence-columns", "a"], EvidenceChange(EvidenceOptions(("a",)))),
         (["--queries", "a.tsv"], EvidenceChange(queries=(QueryFile(Path("a.tsv")),))),
         (["--queries", "none"], EvidenceChange(drop_queries=True)),
         (
@@ -123,8 +125,8 @@ def test_they_can_stand_in_the_environment() -> None:
     told = taken(
         build_evidence_flags, [], X_VECTORS="encoder:a/b", X_VECTOR_INDEX="flat", X_EVIDENCE_COLUMNS="a"
     )
-    assert told.vectors == VectorWish(HUB, VectorOptions(kind="flat", columns=("a",)))
-    assert told.evidence == EvidenceWish(("a",))
+    assert told.vectors == VectorBuildOptions(HUB, VectorOptions(kind="flat", columns=("a",)))
+    assert told.evidence == EvidenceOptions(("a",))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from index_builder.shards import ShardRun, ShardWriter
 from retrieval.index.layout import ENTITY_ID
 from retrieval.index.manifest import MetadataColumn
 from retrieval.sources import Record, numbered_id
-from retrieval.sources.rejects import Reason, Rejects
+from retrieval.sources.rejects import RejectReason, Rejects
 
 TITLES = st.sampled_from(["a", "b", "a#", "a#2", "a#2#", "a##2", "a#3", "b#2", "ab"])
 COLUMNS = ("kind",)
@@ -113,7 +113,7 @@ def test_identities_equal_the_rules(records: list[Record], sizes: list[int], mem
     assert len(set(ids.values())) == len(ids)
     assert sorted(row.line for row in rejects.rows) == [line for line, _ in expected.conflicts]
     for row in rejects.rows:
-        assert row.reason is Reason.DUPLICATE_ID
+        assert row.reason is RejectReason.DUPLICATE_ID
         assert f"first on line {dict(expected.conflicts)[row.line]} with other fields" in row.detail
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from index_builder import past_queries
 from index_builder.build import BuildSummary, build_index
-from index_builder.build_options import BuildOptions, EvidenceWish
+from index_builder.build_options import BuildOptions, EvidenceOptions
 from index_builder.past_queries import PastQueries, QueryFile
 from retrieval.errors import SourceError
 from tests.index_fixtures import character_tokenizer, past_queries_of, write_titles
@@ -27,7 +27,7 @@ TITLES = ["entity_id\ttitle\taliases", "1\tabc\tcab|bad", "2\tabc\t", "3\tc\ta",
 
 def build(folder: Path, *files: QueryFile | Path, **options: object) -> BuildSummary:
     queries = tuple(file if isinstance(file, QueryFile) else QueryFile(file) for file in files)
-    wish = EvidenceWish(queries=queries)
+    wish = EvidenceOptions(queries=queries)
     titles = write_titles(folder / "titles.tsv", TITLES)
     return build_index(titles, TOKENIZER, BuildOptions(folder / "it.index", evidence=wish, **options))  # type: ignore[arg-type]
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from index_builder.build import BuildSummary, build_index
-from index_builder.build_options import BuildOptions, VectorChange, VectorWish
+from index_builder.build_options import BuildOptions, VectorBuildOptions, VectorChange
 from index_builder.build_plan import plan_vectors
 from index_builder.changes import VersionRun
 from index_builder.runs import Run
@@ -23,7 +23,7 @@ from retrieval.index.small_files import digest_bytes
 from retrieval.index.verification import verify
 from retrieval.vectors.embedder import VectorMethod
 from retrieval.vectors.vector_maker import VectorOptions
-from retrieval.vectors.vector_search import Shortlister
+from retrieval.vectors.vector_search import VectorProposer
 from tests.index_fixtures import character_tokenizer, version_files, write_titles
 from tests.trigram_encoder import DIMENSIONS, TRIGRAMS
 from tests.vector_fixtures import rename
@@ -33,11 +33,11 @@ pytest.importorskip("faiss", reason="needs the extra vectors")
 TOKENIZER = character_tokenizer("abcdefghijklmnopqrstuvwxyz 0123456789")
 WORDS = ("river", "harbour", "mountain", "castle", "bridge", "garden", "museum", "station", "tower", "island")
 TITLES = [f"{one} {other}" for one in WORDS for other in WORDS if one < other]
-WISH = VectorWish(TRIGRAMS)
+WISH = VectorBuildOptions(TRIGRAMS)
 pytestmark = pytest.mark.usefixtures("trigrams")
 
 
-def build(folder: Path, name: str = "it.index", wish: VectorWish = WISH) -> BuildSummary:
+def build(folder: Path, name: str = "it.index", wish: VectorBuildOptions = WISH) -> BuildSummary:
     source = write_titles(folder / "titles.txt", TITLES)
     return build_index(
         source, TOKENIZER, BuildOptions(out=folder / name, format="lines", vectors=wish, threads=1)
@@ -52,7 +52,7 @@ def summary(tmp_path_factory: pytest.TempPathFactory, trigrams: VectorMethod) ->
 def proposed(index: Path, texts: list[str]) -> list[str]:
     """Return the title that the vectors find first for each text."""
     with Index.open(index) as opened:
-        shortlister = Shortlister.open(opened)
+        shortlister = VectorProposer.open(opened)
         found = [shortlister.search(vector, 1, None) for vector in shortlister.embed(texts)]
         return [opened.entity(int(one.entities[0])).title for one in found]
 
@@ -109,7 +109,7 @@ def test_verify_finds_what_a_faulty_builder_wrote(summary: BuildSummary, tmp_pat
     name = VECTORS_FILE
     sound = version_files(summary)[name]
     if damage == "foreign":
-        wish = VectorWish(TRIGRAMS, VectorOptions("hnsw"))
+        wish = VectorBuildOptions(TRIGRAMS, VectorOptions("hnsw"))
         data = version_files(build(tmp_path, "other.index", wish))[name]
     else:
         data = b"\x07" * 200 if damage == "noise" else sound[: len(sound) // 2]
@@ -162,7 +162,7 @@ def test_the_size_of_a_models_vectors_is_told_where_the_model_says_it(
     with Index.open(summary.index) as index:
         runs: list[Run] = [VersionRun(index)]
         known, unknown = (
-            plan_vectors(VectorWish(VectorMethod("encoder", source)), runs, ())
+            plan_vectors(VectorBuildOptions(VectorMethod("encoder", source)), runs, ())
             for source in (str(tmp_path), "hub/model")
         )
     assert (known.dimensions, known.bytes) == (24, len(TITLES) * (4 * 24 + 8))
@@ -174,7 +174,7 @@ def test_the_size_of_a_models_vectors_is_told_where_the_model_says_it(
 @pytest.mark.parametrize("kind", ["flat", "hnsw", "ivfpq", "SQ8"])
 def test_sizes_are_reckoned_up_about_right(tmp_path: Path, kind: str) -> None:
     (tmp_path / "config.json").write_text(f'{{"hidden_size": {DIMENSIONS}}}')
-    wish = VectorWish(VectorMethod("encoder", str(tmp_path)), VectorOptions(kind))
+    wish = VectorBuildOptions(VectorMethod("encoder", str(tmp_path)), VectorOptions(kind))
     made = build(tmp_path, wish=wish)
     vectors = made.manifest.file(VECTORS_FILE)
     assert vectors is not None

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoding.grammar.leaves.leaf import HoleError, HoleName
+from decoding.grammar.leaves.leaf import TitleSlotError, TitleSlotName
 from decoding.grammar.leaves.leaf_factory import Leaves
 from decoding.grammar.vocabulary import Vocabulary
-from retrieval.answers.title_holes import IndexSet, NamedIndex, TitleHoles
+from retrieval.answers.title_holes import IndexSet, NamedIndex, TitleSlots
 from retrieval.errors import InputError
 from retrieval.filters.entity_filter import FilterStore
 from retrieval.index.reader import Index
@@ -34,9 +34,9 @@ def named(name: str, index: Index) -> NamedIndex:
 
 
 def index_set(*indexes: NamedIndex) -> IndexSet:
-    base = TitleHoles(Leaves(VOCABULARY))
+    base = TitleSlots(Leaves(VOCABULARY))
 
-    def open_holes(asked: IndexSet) -> TitleHoles:
+    def open_holes(asked: IndexSet) -> TitleSlots:
         return base.among((one.name, one.index, one.filters) for one in asked)
 
     return IndexSet({one.name: one for one in indexes}, open_holes)
@@ -52,20 +52,20 @@ def test_a_set_with_one_index_more_leaves_the_first_one_as_it_is(index: Index, t
         assert (first.index("titles"), replaced.index("titles")) == (index, other)
         assert "films" in second
         assert "films" not in first
-        for unknown in (lambda: first.index("films"), lambda: first.holes(HoleName("films"))):
-            with pytest.raises(HoleError, match="there is no index 'films'"):
+        for unknown in (lambda: first.index("films"), lambda: first.holes(TitleSlotName("films"))):
+            with pytest.raises(TitleSlotError, match="there is no index 'films'"):
                 unknown()
         with pytest.raises(InputError, match="nothing finds titles of the index 'films'"):
             first.finder("films")
         assert second.finder("films")("q", None, 1) == []
-        assert first.holes(HoleName("wiki")).key != replaced.holes(HoleName("wiki")).key
+        assert first.holes(TitleSlotName("wiki")).key != replaced.holes(TitleSlotName("wiki")).key
 
 
 def test_an_empty_set_has_no_titles() -> None:
     empty = index_set()
     assert empty.first_name == "titles"
     assert empty.opened_holes is None
-    with pytest.raises(HoleError):
+    with pytest.raises(TitleSlotError):
         empty.index("titles")
     assert empty.stamp('{"x-genret-index": "titles"}', "titles") == ()
 
@@ -73,11 +73,11 @@ def test_an_empty_set_has_no_titles() -> None:
 def test_sets_share_what_is_known_of_the_same_version(index: Index) -> None:
     wiki, films = named("wiki", index), named("films", index)
     first = index_set(wiki)
-    leaf = first.holes(HoleName("wiki"))
+    leaf = first.holes(TitleSlotName("wiki"))
     assert first.opened_holes is not None
     shared = first.opened_holes.among([("wiki", wiki.index, wiki.filters), ("films", index, films.filters)])
-    assert shared(HoleName("wiki")) is leaf
-    assert shared(HoleName("films")) is not leaf
+    assert shared(TitleSlotName("wiki")) is leaf
+    assert shared(TitleSlotName("films")) is not leaf
 
 
 def test_a_stamp_holds_the_versions_that_a_schema_may_ask_for(index: Index) -> None:
@@ -99,6 +99,6 @@ def test_a_stamp_holds_the_versions_that_a_schema_may_ask_for(index: Index) -> N
 @given(st.text(min_size=1, max_size=6), st.booleans())
 def test_no_index_that_a_schema_names_is_missing_from_its_stamp(name: str, ascii_only: bool) -> None:
     one = NamedIndex(name, None, None)  # type: ignore[arg-type]  # nothing looks into it
-    indexes = IndexSet({name: one}, lambda asked: TitleHoles(Leaves(VOCABULARY)))
+    indexes = IndexSet({name: one}, lambda asked: TitleSlots(Leaves(VOCABULARY)))
     schema = json.dumps({"x-genret-index": name}, ensure_ascii=ascii_only)
     assert indexes.stamp(schema, "another") == (one.serial,)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index_builder.build_options import VectorWish
+from index_builder.build_options import VectorBuildOptions
 from retrieval import Retriever
 from retrieval.errors import EvidenceMissingError, IndexChecksumError
 from retrieval.index.reader import Index
@@ -28,7 +28,7 @@ MODEL = TableModel.random(TOKENIZER.vocab_size, seed=1)
 @pytest.fixture
 def folder(tmp_path: Path, trigrams: VectorMethod) -> Path:
     """An index with vectors and no other evidence."""
-    wish = VectorWish(trigrams)
+    wish = VectorBuildOptions(trigrams)
     return make_index(tmp_path, TOKENIZER, rendering=CONFIG.rendering, vectors=wish, evidence=None)
 
 

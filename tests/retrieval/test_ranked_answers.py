@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 from decoding.cancellation import CancelToken
 from decoding.errors import DecodingCancelledError
-from index_builder.build_options import EvidenceWish, VectorWish
+from index_builder.build_options import EvidenceOptions, VectorBuildOptions
 from index_builder.past_queries import QueryFile
 from retrieval import RetrievalResult, Retriever, RetrieveRequest
 from retrieval.errors import IndexChecksumError, ModelError
-from retrieval.evidence.evidence import FEATURE_NUMBER, KINDS, Asked
+from retrieval.evidence.evidence import FEATURE_NUMBER, KINDS, EvidenceQuery
 from retrieval.filters.entity_filter import EntityFilter
 from retrieval.index.manifest import Manifest
 from retrieval.index.reader import Index
@@ -125,7 +125,7 @@ class Setting:
         numbers = None if made is None else set(np.flatnonzero(made.allowed).tolist())
         return EntityOracle(self.index, self.rows(request.query), numbers)
 
-    def asked(self, request: RetrieveRequest) -> Asked:
+    def asked(self, request: RetrieveRequest) -> EvidenceQuery:
         (asked,) = self.ranker.evidence.ask([request.evidence_text])
         return asked
 
@@ -190,8 +190,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory, trigrams: VectorMethod) -> 
         TEXT,
         rendering=CONFIG.rendering,
         mapping=ColumnMapping(weight="fame"),
-        evidence=EvidenceWish(queries=(QueryFile(place / "past.tsv"),)),
-        vectors=VectorWish(trigrams),
+        evidence=EvidenceOptions(queries=(QueryFile(place / "past.tsv"),)),
+        vectors=VectorBuildOptions(trigrams),
     )
 
 

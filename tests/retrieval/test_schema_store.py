@@ -11,7 +11,7 @@ from decoding.grammar.leaves.leaf_factory import Leaves
 from decoding.grammar.vocabulary import Vocabulary
 from retrieval.answers.answer_types import AnswerRequest
 from retrieval.answers.schemas import CompiledSchema, SchemaStore
-from retrieval.answers.title_holes import IndexSet, NamedIndex, TitleHoles
+from retrieval.answers.title_holes import IndexSet, NamedIndex, TitleSlots
 from retrieval.errors import InputError
 from retrieval.filters.entity_filter import FilterStore
 from retrieval.index.reader import Index
@@ -29,7 +29,7 @@ def store() -> SchemaStore:
 
 
 def no_indexes() -> IndexSet:
-    return IndexSet({}, lambda indexes: TitleHoles(Leaves(VOCABULARY)))
+    return IndexSet({}, lambda indexes: TitleSlots(Leaves(VOCABULARY)))
 
 
 def writes(schema: CompiledSchema, text: str) -> bool:
@@ -93,7 +93,7 @@ def test_titles_are_those_of_the_index_that_a_request_means(store: SchemaStore, 
         Index.open(build(tmp_path / "one", ["entity_id\ttitle", "1\ta"], tokenizer).index) as one,
         Index.open(build(tmp_path / "two", ["entity_id\ttitle", "1\tb"], tokenizer).index) as two,
     ):
-        holes = TitleHoles(Leaves(VOCABULARY))
+        holes = TitleSlots(Leaves(VOCABULARY))
         indexes = IndexSet({}, lambda them: holes.among((n.name, n.index, n.filters) for n in them))
         for name, index in (("one", one), ("two", two)):
             indexes = indexes.with_index(NamedIndex(name, index, FilterStore(index, "cpu", 1 << 20)))

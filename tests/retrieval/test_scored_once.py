@@ -11,7 +11,7 @@ import pytest
 
 from decoding.constraints import Hypothesis
 from decoding.row_scores import score_rows
-from index_builder.build_options import EvidenceWish
+from index_builder.build_options import EvidenceOptions
 from retrieval import RetrievalResult, Retriever, RetrieveRequest
 from retrieval.methods.decoded_methods import Decoded, decode_by_beam
 from retrieval.methods.scoring import EntityScorer
@@ -60,7 +60,7 @@ def once(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     checkpoint = make_checkpoint(
         folder / "model", request.param, tokenizer=tokenizer, config=config, max_positions=_POSITIONS
     )
-    index = make_index(folder, checkpoint, catalogue(), evidence=EvidenceWish())
+    index = make_index(folder, checkpoint, catalogue(), evidence=EvidenceOptions())
     with Retriever.open(index, checkpoint, device="cpu", dtype="float64") as opened:
         yield opened
 

@@ -7,22 +7,22 @@ from collections.abc import Sequence
 
 import pytest
 
-from decoding.grammar.json_grammar import HoleValue
-from decoding.grammar.leaves.leaf import HoleName
+from decoding.grammar.json_grammar import TitleSlotValue
+from decoding.grammar.leaves.leaf import TitleSlotName
 from retrieval.answers.validation import standing
 
-TITLES, PEOPLE = HoleName("titles"), HoleName("people")
+TITLES, PEOPLE = TitleSlotName("titles"), TitleSlotName("people")
 
 
-def values(text: bytes, *written: tuple[str, str, HoleName]) -> list[HoleValue]:
+def values(text: bytes, *written: tuple[str, str, TitleSlotName]) -> list[TitleSlotValue]:
     """Pointers, strings and sets, in the order in which the strings stand in the document."""
-    found: list[HoleValue] = []
+    found: list[TitleSlotValue] = []
     at = 0
     for pointer, string, name in written:
         spelled = json.dumps(string, ensure_ascii=False).encode()
         if not found or found[-1].pointer != pointer or found[-1].name == name:
             at = text.index(spelled, at) + len(spelled)
-        found.append(HoleValue(pointer, name, (0,), at - len(spelled), at))
+        found.append(TitleSlotValue(pointer, name, (0,), at - len(spelled), at))
     return found
 
 
@@ -62,7 +62,7 @@ def values(text: bytes, *written: tuple[str, str, HoleName]) -> list[HoleValue]:
     ],
 )
 def test_what_a_parser_keeps_is_reported(
-    document: str, written: Sequence[tuple[str, str, HoleName]], left: list[int]
+    document: str, written: Sequence[tuple[str, str, TitleSlotName]], left: list[int]
 ) -> None:
     text = document.encode()
     found = values(text, *written)

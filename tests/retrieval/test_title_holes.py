@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from decoding.grammar.holes.text_leaf import TextLeaf
-from decoding.grammar.leaves.leaf import HoleError, HoleLeaf, HoleName
+from decoding.grammar.leaves.leaf import TitleSlotError, TitleSlotLeaf, TitleSlotName
 from decoding.grammar.leaves.leaf_factory import Leaves
 from decoding.grammar.vocabulary import Vocabulary
 from decoding.sorted_texts import TextBatches
 from index_builder.build import build_index
 from index_builder.build_options import BuildOptions
 from index_builder.update import UpdateRequest, update_index
-from retrieval.answers.title_holes import TitleHoles
+from retrieval.answers.title_holes import TitleSlots
 from retrieval.filters.entity_filter import FilterStore
 from retrieval.index.reader import Index
 from retrieval.index.small_files import digest_bytes
@@ -49,12 +49,12 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
 
 
 @pytest.fixture
-def holes(index: Index) -> TitleHoles:
+def holes(index: Index) -> TitleSlots:
     return opened_holes(index)
 
 
-def opened_holes(index: Index, name: str = "wiki", max_filtered_bytes: int = 1 << 20) -> TitleHoles:
-    holes = TitleHoles(Leaves(VOCABULARY), max_filtered_bytes)
+def opened_holes(index: Index, name: str = "wiki", max_filtered_bytes: int = 1 << 20) -> TitleSlots:
+    holes = TitleSlots(Leaves(VOCABULARY), max_filtered_bytes)
     holes.add(name, index, FilterStore(index, "cpu", 1 << 20))
     return holes
 
@@ -77,9 +77,9 @@ def ids(index: Index, leaf: TextLeaf, title: str) -> set[str]:
     return set() if state < 0 else {index.entity(number).entity_id for number in leaf.members(state)}
 
 
-def test_titles_are_written_and_aliases_are_not(index: Index, holes: TitleHoles) -> None:
-    leaf = holes(HoleName("wiki"))
-    assert isinstance(leaf, HoleLeaf)
+def test_titles_are_written_and_aliases_are_not(index: Index, holes: TitleSlots) -> None:
+    leaf = holes(TitleSlotName("wiki"))
+    assert isinstance(leaf, TitleSlotLeaf)
     assert ids(index, leaf, "abc") == {"1", "2"}
     assert ids(index, leaf, "a") == {"3"}
     assert ids(index, leaf, 'a "b" c\\d') == {"4"}
@@ -88,15 +88,15 @@ def test_titles_are_written_and_aliases_are_not(index: Index, holes: TitleHoles)
         assert ids(index, leaf, other) == set()
 
 
-def test_filters_are_those_of_requests(index: Index, holes: TitleHoles) -> None:
-    leaf = holes(HoleName("wiki", "kind = 'x'"))
+def test_filters_are_those_of_requests(index: Index, holes: TitleSlots) -> None:
+    leaf = holes(TitleSlotName("wiki", "kind = 'x'"))
     assert ids(index, leaf, "abc") == {"1"}
     assert ids(index, leaf, "a") == {"3"}
     assert ids(index, leaf, "é😀") == set()
-    few = holes(HoleName("wiki", "area > 2 and kind = 'y'"))
+    few = holes(TitleSlotName("wiki", "area > 2 and kind = 'y'"))
     assert ids(index, few, "abc") == {"2"}
     assert few.shortest(0) == b'"abc"'
-    nothing = holes(HoleName("wiki", "kind = 'none'"))
+    nothing = holes(TitleSlotName("wiki", "kind = 'none'"))
     assert nothing.is_empty
     assert not leaf.is_empty
 
@@ -109,19 +109,19 @@ def without(*missing: int) -> Vocabulary:
     return Vocabulary(tokens, VOCABULARY.end_token_id, VOCABULARY.vocab_size)
 
 
-def opened_with(index: Index, vocabulary: Vocabulary) -> TitleHoles:
-    holes = TitleHoles(Leaves(vocabulary))
+def opened_with(index: Index, vocabulary: Vocabulary) -> TitleSlots:
+    holes = TitleSlots(Leaves(vocabulary))
     holes.add("wiki", index, FilterStore(index, "cpu", 1 << 20))
     return holes
 
 
-def test_bytes_that_no_title_has_may_lack(index: Index, holes: TitleHoles) -> None:
+def test_bytes_that_no_title_has_may_lack(index: Index, holes: TitleSlots) -> None:
     """As in SmolLM2, whose vocabulary lacks some control characters and two leads of rare scripts."""
     lacking = without(0x01, 0x04, 0xF1, 0xF2, ord("z"))
     assert not lacking.writable.is_everything
     found = opened_with(index, lacking)
     found.warm_up()
-    leaf, full = found(HoleName("wiki")), holes(HoleName("wiki"))
+    leaf, full = found(TitleSlotName("wiki")), holes(TitleSlotName("wiki"))
     for number in range(index.num_entities):
         title = index.entity(number).title
         assert ids(index, leaf, title) == ids(index, full, title) != set()
@@ -130,7 +130,7 @@ def test_bytes_that_no_title_has_may_lack(index: Index, holes: TitleHoles) -> No
             state = after(leaf, text[:length])
             tokens, expected = leaf.tokens(state, lacking.root), full.tokens(state, VOCABULARY.root)
             assert (tokens.few, tokens.many) == (expected.few, expected.many)
-    assert ids(index, found(HoleName("wiki", "kind = 'x'")), "abc") == {"1"}
+    assert ids(index, found(TitleSlotName("wiki", "kind = 'x'")), "abc") == {"1"}
 
 
 @pytest.mark.parametrize(
@@ -148,19 +148,21 @@ def test_a_title_that_cannot_be_written_is_named(index: Index, byte: int, messag
     holes = opened_with(index, without(0x01, byte))
     holes.warm_up()
     for _ in range(2):
-        with pytest.raises(HoleError, match=re.escape(message)):
-            holes(HoleName("wiki"))
+        with pytest.raises(TitleSlotError, match=re.escape(message)):
+            holes(TitleSlotName("wiki"))
 
 
 def test_a_tokenizer_of_characters_needs_those_of_the_titles(index: Index) -> None:
-    def holes_of(characters: str) -> TitleHoles:
+    def holes_of(characters: str) -> TitleSlots:
         tokens: list[bytes | None] = [character.encode() for character in characters]
         return opened_with(index, Vocabulary([*tokens, None], len(tokens), len(tokens) + 1))
 
-    leaf = holes_of(ALPHABET + "{}[]:,")(HoleName("wiki"))
+    leaf = holes_of(ALPHABET + "{}[]:,")(TitleSlotName("wiki"))
     assert ids(index, leaf, "é😀") == {"5"}
-    with pytest.raises(HoleError, match=re.escape("the title 'é😀': it has no token for the character 'é'")):
-        holes_of(ALPHABET.replace("é", "") + "{}[]:,")(HoleName("wiki"))
+    with pytest.raises(
+        TitleSlotError, match=re.escape("the title 'é😀': it has no token for the character 'é'")
+    ):
+        holes_of(ALPHABET.replace("é", "") + "{}[]:,")(TitleSlotName("wiki"))
 
 
 def test_titles_are_read_once_and_only_for_a_tokenizer_that_lacks_bytes(
@@ -174,31 +176,31 @@ def test_titles_are_read_once_and_only_for_a_tokenizer_that_lacks_bytes(
         return plain(self, of_bytes)
 
     monkeypatch.setattr(TextBatches, "units", counted)
-    opened_with(index, VOCABULARY)(HoleName("wiki"))
+    opened_with(index, VOCABULARY)(TitleSlotName("wiki"))
     assert passes == []
     holes = opened_with(index, without(0x01))
     for predicate in (None, "kind = 'x'", "kind = 'y'"):
-        holes(HoleName("wiki", predicate))
+        holes(TitleSlotName("wiki", predicate))
     assert passes == [True]
 
 
-def test_equal_holes_are_one_object(holes: TitleHoles) -> None:
-    leaf = holes(HoleName("wiki"))
-    assert holes(HoleName("titles")) is leaf
-    some = holes(HoleName("wiki", "kind = 'x'"))
-    assert holes(HoleName("titles", " kind='x'")) is some
+def test_equal_holes_are_one_object(holes: TitleSlots) -> None:
+    leaf = holes(TitleSlotName("wiki"))
+    assert holes(TitleSlotName("titles")) is leaf
+    some = holes(TitleSlotName("wiki", "kind = 'x'"))
+    assert holes(TitleSlotName("titles", " kind='x'")) is some
     assert some.key != leaf.key
     assert some.is_shared
-    assert leaf.name == HoleName("wiki")
+    assert leaf.name == TitleSlotName("wiki")
 
 
 def test_filtered_titles_are_kept_within_bounds(index: Index) -> None:
     holes = opened_holes(index, max_filtered_bytes=1)
-    first = holes(HoleName("wiki", "kind = 'x'"))
-    assert holes(HoleName("wiki", "kind = 'x'")) is first
-    second = holes(HoleName("wiki", "kind = 'y'"))
-    assert holes(HoleName("wiki", "kind = 'y'")) is second
-    again = holes(HoleName("wiki", "kind = 'x'"))
+    first = holes(TitleSlotName("wiki", "kind = 'x'"))
+    assert holes(TitleSlotName("wiki", "kind = 'x'")) is first
+    second = holes(TitleSlotName("wiki", "kind = 'y'"))
+    assert holes(TitleSlotName("wiki", "kind = 'y'")) is second
+    again = holes(TitleSlotName("wiki", "kind = 'x'"))
     assert again is not first
     assert again.key == first.key
     assert holes.num_bytes == again.num_bytes
@@ -208,22 +210,22 @@ def test_filtered_titles_are_kept_within_bounds(index: Index) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        (HoleName("other"), "^there is no index 'other'; there are: 'wiki'"),
-        (HoleName("wiki", "kind ="), "^at character 7: expected a value"),
-        (HoleName("wiki", "kinds = 'x'"), "unknown column 'kinds', did you mean 'kind'"),
-        (HoleName("wiki", "kind = 3"), "column 'kind' is string, got a number"),
-        (HoleName("wiki", " "), "^must not be empty"),
+        (TitleSlotName("other"), "^there is no index 'other'; there are: 'wiki'"),
+        (TitleSlotName("wiki", "kind ="), "^at character 7: expected a value"),
+        (TitleSlotName("wiki", "kinds = 'x'"), "unknown column 'kinds', did you mean 'kind'"),
+        (TitleSlotName("wiki", "kind = 3"), "column 'kind' is string, got a number"),
+        (TitleSlotName("wiki", " "), "^must not be empty"),
     ],
 )
-def test_what_cannot_be_opened_is_named(holes: TitleHoles, name: HoleName, message: str) -> None:
-    with pytest.raises(HoleError, match=message) as caught:
+def test_what_cannot_be_opened_is_named(holes: TitleSlots, name: TitleSlotName, message: str) -> None:
+    with pytest.raises(TitleSlotError, match=message) as caught:
         holes(name)
     assert caught.value.keyword == ("x-genret-index" if name.predicate is None else "x-genret-filter")
 
 
 def test_there_may_be_no_index() -> None:
-    with pytest.raises(HoleError, match="there is no index 'titles'; there are: none"):
-        TitleHoles(Leaves(VOCABULARY))(HoleName("titles"))
+    with pytest.raises(TitleSlotError, match="there is no index 'titles'; there are: none"):
+        TitleSlots(Leaves(VOCABULARY))(TitleSlotName("titles"))
 
 
 def test_several_indexes(index: Index, tmp_path: Path) -> None:
@@ -233,13 +235,13 @@ def test_several_indexes(index: Index, tmp_path: Path) -> None:
         holes.add("other", second, FilterStore(second, "cpu", 1 << 20))
         assert holes.index("titles") is index
         assert holes.index("other") is second
-        leaf = holes(HoleName("other"))
+        leaf = holes(TitleSlotName("other"))
         assert ids(second, leaf, "gh") == {"gh"}
-        assert ids(index, holes(HoleName("titles")), "gh") == set()
-        with pytest.raises(HoleError, match="there are: 'wiki', 'other'"):
-            holes(HoleName("third"))
+        assert ids(index, holes(TitleSlotName("titles")), "gh") == set()
+        with pytest.raises(TitleSlotError, match="there are: 'wiki', 'other'"):
+            holes(TitleSlotName("third"))
         holes.add("wiki", second, FilterStore(second, "cpu", 1 << 20))
-        assert holes(HoleName("wiki")).key == leaf.key
+        assert holes(TitleSlotName("wiki")).key == leaf.key
         holes.warm_up()
 
 
@@ -257,8 +259,10 @@ def test_an_index_of_the_older_format_says_what_to_do_and_an_update_does_it(tmp_
         holes = opened_holes(old, "old")
         holes.warm_up()
         for predicate in (None, "kind = 'x'"):
-            with pytest.raises(HoleError, match=r"the index 'old' is of format version 2.*genret update"):
-                holes(HoleName("titles", predicate))
+            with pytest.raises(
+                TitleSlotError, match=r"the index 'old' is of format version 2.*genret update"
+            ):
+                holes(TitleSlotName("titles", predicate))
     updated = update_index(
         UpdateRequest(remove_ids=("absent",), ignore_missing=True), None, BuildOptions(out=summary.index)
     )
@@ -269,7 +273,7 @@ def test_an_index_of_the_older_format_says_what_to_do_and_an_update_does_it(tmp_
     for name, content in fresh.items():
         assert name == "manifest.json" or (new / name).read_bytes() == content
     with Index.open(summary.index) as index:
-        assert ids(index, opened_holes(index)(HoleName("titles", "kind = 'x'")), "a") == {"a"}
+        assert ids(index, opened_holes(index)(TitleSlotName("titles", "kind = 'x'")), "a") == {"a"}
 
 
 @pytest.mark.shared_data
@@ -285,7 +289,7 @@ def test_odd_real_titles_are_written_and_near_misses_are_not(tmp_path: Path) -> 
     with Index.open(out) as index:
         holes = opened_holes(index)
         holes.warm_up()
-        leaf = holes(HoleName("titles"))
+        leaf = holes(TitleSlotName("titles"))
         known = {index.entity(number).title for number in range(index.num_entities)}
         for title in known:
             state = after(leaf, written(title))

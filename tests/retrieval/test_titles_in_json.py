@@ -17,7 +17,7 @@ from decoding.grammar.errors import InvalidSchemaError, UnsatisfiableSchemaError
 from decoding.grammar.json_grammar import Grammar, compile_schema
 from decoding.grammar.leaves.leaf_factory import Leaves
 from decoding.grammar.vocabulary import Vocabulary
-from retrieval.answers.title_holes import TitleHoles
+from retrieval.answers.title_holes import TitleSlots
 from retrieval.filters.entity_filter import FilterStore
 from retrieval.index.reader import Index
 from tests.index_fixtures import build, character_tokenizer
@@ -51,9 +51,9 @@ PLACE = {"type": "string", "x-genret-index": "places"}
 
 
 @pytest.fixture(scope="module")
-def holes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TitleHoles]:
+def holes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TitleSlots]:
     folder: Path = tmp_path_factory.mktemp("json")
-    holes = TitleHoles(LEAVES)
+    holes = TitleSlots(LEAVES)
     with (
         Index.open(build(folder, PEOPLE, TOKENIZER, "people.index").index) as people,
         Index.open(build(folder, PLACES, TOKENIZER, "places.index").index) as places,
@@ -64,7 +64,7 @@ def holes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TitleHoles]:
         yield holes
 
 
-def compiled(schema: Any, holes: TitleHoles) -> Grammar:
+def compiled(schema: Any, holes: TitleSlots) -> Grammar:
     return compile_schema(schema, LEAVES, GrammarOptions.for_writing(), holes)
 
 
@@ -74,7 +74,7 @@ def admits(grammar: Grammar, value: Any) -> bool:
     return state >= 0 and grammar.is_complete(state)
 
 
-def found(grammar: Grammar, value: Any, holes: TitleHoles) -> list[tuple[str, str, set[str]]]:
+def found(grammar: Grammar, value: Any, holes: TitleSlots) -> list[tuple[str, str, set[str]]]:
     """Pointers, indexes and ids of the entities behind the titles of an answer."""
     text = json.dumps(value, ensure_ascii=False).encode()
     values = grammar.holes(text)
@@ -88,7 +88,7 @@ def found(grammar: Grammar, value: Any, holes: TitleHoles) -> list[tuple[str, st
     ]
 
 
-def test_titles_stand_anywhere_and_come_back_as_entities(holes: TitleHoles) -> None:
+def test_titles_stand_anywhere_and_come_back_as_entities(holes: TitleSlots) -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -112,7 +112,7 @@ def test_titles_stand_anywhere_and_come_back_as_entities(holes: TitleHoles) -> N
         assert not admits(grammar, wrong)
 
 
-def test_filters_of_one_schema_are_independent(holes: TitleHoles) -> None:
+def test_filters_of_one_schema_are_independent(holes: TitleSlots) -> None:
     schema = {
         "type": "array",
         "prefixItems": [{**TITLE, "x-genret-filter": f"kind = '{kind}'"} for kind in "xy"],
@@ -124,7 +124,7 @@ def test_filters_of_one_schema_are_independent(holes: TitleHoles) -> None:
     assert not admits(grammar, ["é😀", "a"])
 
 
-def test_items_that_differ(holes: TitleHoles) -> None:
+def test_items_that_differ(holes: TitleSlots) -> None:
     grammar = compiled({"type": "array", "items": PLACE, "uniqueItems": True, "minItems": 1}, holes)
     assert admits(grammar, ["h", "gh", 'x"y', "xyz"])
     assert not admits(grammar, ["h", "h"])
@@ -132,7 +132,7 @@ def test_items_that_differ(holes: TitleHoles) -> None:
     assert [place for _, _, ids in found(grammar, ["gh", "h"], holes) for place in ids] == ["gh", "h"]
 
 
-def test_a_filter_that_nothing_passes(holes: TitleHoles) -> None:
+def test_a_filter_that_nothing_passes(holes: TitleSlots) -> None:
     nobody = {**TITLE, "x-genret-filter": "kind = 'none'"}
     with pytest.raises(UnsatisfiableSchemaError):
         compiled(nobody, holes)
@@ -153,14 +153,14 @@ def test_a_filter_that_nothing_passes(holes: TitleHoles) -> None:
     ],
 )
 def test_what_cannot_be_opened_is_refused_with_its_place(
-    schema: dict[str, Any], message: str, holes: TitleHoles
+    schema: dict[str, Any], message: str, holes: TitleSlots
 ) -> None:
     with pytest.raises(InvalidSchemaError, match=message) as caught:
         compiled({"type": "object", "properties": {"who": schema}, "required": ["who"]}, holes)
     assert caught.value.pointer.startswith("#/properties/who/x-genret-")
 
 
-def test_random_walks_end_in_valid_answers(holes: TitleHoles) -> None:
+def test_random_walks_end_in_valid_answers(holes: TitleSlots) -> None:
     schema = {
         "type": "object",
         "properties": {

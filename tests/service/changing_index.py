@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from index_builder.build import build_index
-from index_builder.build_options import BuildOptions, EvidenceWish, VectorWish
+from index_builder.build_options import BuildOptions, EvidenceOptions, VectorBuildOptions
 from index_builder.update import UpdateRequest, update_index
 from retrieval.prompts import CheckpointConfig
 from retrieval.text import TextTokenizer
@@ -29,8 +29,8 @@ class ChangingIndex:
     checkpoint: Path
     titles: tuple[str, ...] = ("Hamlet", "Macbeth", "Paris", "Nile")
     kind: str | None = None
-    vectors: VectorWish | None = None
-    evidence: EvidenceWish | None = field(default_factory=EvidenceWish)
+    vectors: VectorBuildOptions | None = None
+    evidence: EvidenceOptions | None = field(default_factory=EvidenceOptions)
     versions: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from service.configuration.server_config import BatchLimits, QueueLimits
 from service.observability.metrics import Metrics, ServerState
-from service.serving.batching import Lanes
+from service.serving.batching import DeviceQueues
 from service.serving.readiness import Readiness
 from service.serving.served import CacheCounts, IndexTable
 from tests.service.fake_retriever import FakeRetriever, served
@@ -33,11 +33,11 @@ class CachingFake(FakeRetriever):
         return CacheCounts(hits=7, misses=3, evictions=0, held_bytes=4000)
 
 
-async def full_metrics() -> tuple[Metrics, Lanes]:
+async def full_metrics() -> tuple[Metrics, DeviceQueues]:
     """Return metrics in which every family has a sample."""
     metrics, table = Metrics(), IndexTable()
     table.put(served(CachingFake()))
-    lanes = Lanes(BatchLimits(), QueueLimits())
+    lanes = DeviceQueues(BatchLimits(), QueueLimits())
     lanes.of("cpu")
     metrics.watch(ServerState("1.2.3", Readiness([]), lanes, table))
     for metric in vars(metrics).values():

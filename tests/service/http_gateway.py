@@ -19,7 +19,7 @@ from service.gateway.http_app import make_app
 from service.gateway.http_server import HttpServer
 from service.methods import Methods
 from service.observability.metrics import Metrics
-from service.serving.batching import Batcher, DeviceExecutor, Lanes
+from service.serving.batching import Batcher, DeviceExecutor, DeviceQueues
 from service.serving.readiness import Readiness, State
 from service.serving.reload import Reloaded, Reloader
 from service.serving.served import IndexTable, ServedIndex
@@ -44,7 +44,7 @@ class FakeReloader:
 @dataclass
 class Gateway:
     app: Starlette
-    lanes: Lanes
+    lanes: DeviceQueues
     readiness: Readiness
     methods: Methods
     reloader: FakeReloader
@@ -70,7 +70,11 @@ async def gateway(
     for index in indexes.values():
         table.put(index)
     config = make_config(*indexes, **options)
-    lanes, compiler, readiness = Lanes(config.batch, config.queue), DeviceExecutor("schemas"), Readiness(())
+    lanes, compiler, readiness = (
+        DeviceQueues(config.batch, config.queue),
+        DeviceExecutor("schemas"),
+        Readiness(()),
+    )
     await readiness.announce(state)
     reloader = FakeReloader(table)
     methods = Methods(table, lanes, readiness, cast("Reloader", reloader), config, compiler)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from service.configuration.kinds import Checkpoint, FilePath, Number, Switch, Whole, Word
+from service.configuration.kinds import CheckpointName, FilePath, Number, Switch, Whole, Word
 from service.configuration.resolve import Resolved, resolve
 from service.configuration.server_config import ServerConfig
 from service.configuration.settings import NAME, Key, Setting
@@ -90,7 +90,7 @@ def sample(setting: Setting, number: int) -> Sample:
             value = others[number % len(others)]
         case FilePath():
             value = Path(f"/some/where{number}")
-        case Checkpoint():
+        case CheckpointName():
             value = f"hub/model-{number}"
         case _ if setting.key[-1] == "endpoint":
             value = f"http://127.0.0.{2 + number}:4317"

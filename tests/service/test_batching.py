@@ -19,7 +19,7 @@ from retrieval.types import RetrievalResult, RetrieveRequest
 from service.configuration.server_config import BatchLimits, QueueLimits
 from service.errors import NotReadyError, OverloadedError
 from service.serving.admission import Admission
-from service.serving.batching import Answer, Batcher, DeviceExecutor
+from service.serving.batching import Batcher, DeviceExecutor, QueuedResult
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import until
 from tests.service.turned_clock import TurnedClock
@@ -43,7 +43,7 @@ async def batching(
 
 def submit(
     batcher: Batcher, fake: FakeRetriever, query: str, tokens: int = 1, seconds: float | None = None
-) -> asyncio.Task[Answer]:
+) -> asyncio.Task[QueuedResult]:
     deadline = None if seconds is None else time.monotonic() + seconds
     call = batcher.submit(fake.respond, RetrieveRequest(query), tokens, CancelToken(deadline))
     return asyncio.create_task(call)
@@ -175,8 +175,8 @@ def test_a_bug_hits_the_guilty_only() -> None:
             fake = FakeRetriever(bugs={"bug": ZeroDivisionError("x"), "big": MemoryError()})
             calls = [submit(batcher, fake, q) for q in ("a", "bug", "b", "big")]
             a, bug, b, big = await asyncio.gather(*calls, return_exceptions=True)
-            assert isinstance(a, Answer)
-            assert isinstance(b, Answer)
+            assert isinstance(a, QueuedResult)
+            assert isinstance(b, QueuedResult)
             assert isinstance(bug, ZeroDivisionError)
             assert isinstance(big, OverloadedError)
             assert big.reason == "MEMORY_FULL"
@@ -195,7 +195,7 @@ def test_a_retriever_that_breaks_its_contract_does_not_stop_the_batcher() -> Non
             calls = [submit(batcher, Short(), "a"), submit(batcher, FakeRetriever(), "b")]
             broken, good = await asyncio.gather(*calls, return_exceptions=True)
             assert isinstance(broken, ValueError)
-            assert isinstance(good, Answer)
+            assert isinstance(good, QueuedResult)
 
     asyncio.run(scenario())
 

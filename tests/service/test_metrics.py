@@ -21,8 +21,8 @@ from retrieval.types import RetrieveRequest
 from service.configuration.server_config import BatchLimits, QueueLimits
 from service.errors import NotReadyError, OverloadedError
 from service.observability.metrics import Metrics, ServerState, geometric
-from service.observability.observations import LaneObservations
-from service.serving.batching import DeviceExecutor, Lanes
+from service.observability.observations import QueueObservations
+from service.serving.batching import DeviceExecutor, DeviceQueues
 from service.serving.readiness import Readiness, State
 from service.serving.served import IndexTable
 from tests.service.fake_retriever import FakeRetriever, served
@@ -50,11 +50,13 @@ class Scraped:
 @asynccontextmanager
 async def watched(
     *retrievers: FakeRetriever, **queue: Any
-) -> AsyncIterator[tuple[Metrics, Lanes, Readiness]]:
+) -> AsyncIterator[tuple[Metrics, DeviceQueues, Readiness]]:
     metrics, readiness, table = Metrics(), Readiness([]), IndexTable()
     for i, retriever in enumerate(retrievers):
         table.put(served(retriever, f"index{i}"))
-    lanes = Lanes(BatchLimits(), QueueLimits(**queue), lambda device: LaneObservations(metrics, device))
+    lanes = DeviceQueues(
+        BatchLimits(), QueueLimits(**queue), lambda device: QueueObservations(metrics, device)
+    )
     metrics.watch(ServerState("1.2.3", readiness, lanes, table))
     try:
         yield metrics, lanes, readiness

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.configuration.kinds import Checkpoint, FilePath, Kind, Number, Switch, Whole, Word
+from service.configuration.kinds import CheckpointName, FilePath, Kind, Number, Switch, Whole, Word
 from service.configuration.resolve import resolve
 from service.configuration.server_config import IndexSpec, ModelSpec, SchemaSpec, ServerConfig
 from service.configuration.settings import SETTINGS, Setting
@@ -43,7 +43,7 @@ def values(kind: Kind) -> st.SearchStrategy[Any]:
             return st.sampled_from(rule.words)
         case FilePath():
             return PATH
-        case Checkpoint():
+        case CheckpointName():
             return st.one_of(PATH.map(str), PRINTABLE.map(lambda word: f"hub/{word}"))
         case _:
             return PRINTABLE

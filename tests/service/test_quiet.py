@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from service.serving.readiness import Quiet
+from service.serving.readiness import IdleWait
 from tests.service.asynchronous import asynchronous
 from tests.service.turned_clock import TurnedClock
 
@@ -23,13 +23,13 @@ async def pass_by(clock: TurnedClock, seconds: float) -> None:
         await asyncio.sleep(0)
 
 
-def coming(quiet: Quiet, hurry: asyncio.Event | None = None) -> asyncio.Task[None]:
+def coming(quiet: IdleWait, hurry: asyncio.Event | None = None) -> asyncio.Task[None]:
     return asyncio.create_task(quiet.come(hurry or asyncio.Event()))
 
 
 @asynchronous
 async def test_where_nothing_comes_it_is_quiet_soon(clock: TurnedClock) -> None:
-    waiting = coming(Quiet())
+    waiting = coming(IdleWait())
     await pass_by(clock, 0.04)
     assert not waiting.done()
     await pass_by(clock, 0.02)
@@ -38,7 +38,7 @@ async def test_where_nothing_comes_it_is_quiet_soon(clock: TurnedClock) -> None:
 
 @asynchronous
 async def test_what_comes_is_waited_out(clock: TurnedClock) -> None:
-    quiet = Quiet()
+    quiet = IdleWait()
     waiting = coming(quiet)
     await pass_by(clock, 0.04)
     quiet.broken()
@@ -50,7 +50,7 @@ async def test_what_comes_is_waited_out(clock: TurnedClock) -> None:
 
 @asynchronous
 async def test_what_never_ends_is_not_waited_for(clock: TurnedClock) -> None:
-    quiet = Quiet()
+    quiet = IdleWait()
     waiting = coming(quiet)
     for _ in range(24):
         await pass_by(clock, 0.04)
@@ -63,12 +63,12 @@ async def test_what_never_ends_is_not_waited_for(clock: TurnedClock) -> None:
 @asynchronous
 async def test_who_is_in_a_hurry_does_not_wait(clock: TurnedClock) -> None:
     hurry = asyncio.Event()
-    waiting = coming(Quiet(), hurry)
+    waiting = coming(IdleWait(), hurry)
     await pass_by(clock, 0.04)
     assert not waiting.done()
     hurry.set()
     await pass_by(clock, 0)
     assert waiting.done()
-    another = coming(Quiet(), hurry)
+    another = coming(IdleWait(), hurry)
     await pass_by(clock, 0)
     assert another.done()

@@ -26,7 +26,7 @@ from service.call import REQUEST_ID_KEY
 from service.configuration.server_config import TracingConfig
 from service.observability import tracing
 from service.observability.metrics import Metrics
-from service.observability.observations import LaneObservations
+from service.observability.observations import QueueObservations
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from tests.service.fake_retriever import fake_result, fake_scores
 from tests.service.observed_server import observed
@@ -75,7 +75,7 @@ def call(
 async def answer(request: Any, context: Any) -> Any:
     """Stand in for the batcher, which tells its lane's observer of answers in the task of the call."""
     asked = RetrieveRequest(request.query, k=3, method="beam")
-    LaneObservations(Metrics(), "cpu").answered(asked, fake_result(asked), queued_s=0.5, seconds=1.0)
+    QueueObservations(Metrics(), "cpu").answered(asked, fake_result(asked), queued_s=0.5, seconds=1.0)
     await asyncio.sleep(0.01)
     return pb.RetrieveResponse(index=pb.IndexRef(name="plays", version="v7"))
 
@@ -124,7 +124,7 @@ def test_a_call_has_a_span_with_its_stages(exporter: InMemorySpanExporter) -> No
 def test_a_scored_shortlist_has_stages_of_its_own(exporter: InMemorySpanExporter) -> None:
     async def scored(request: Any, context: Any) -> Any:
         asked = RetrieveRequest(request.query, k=3, method="auto")
-        LaneObservations(Metrics(), "cpu").answered(asked, fake_result(asked), queued_s=0.5, seconds=1.0)
+        QueueObservations(Metrics(), "cpu").answered(asked, fake_result(asked), queued_s=0.5, seconds=1.0)
         return pb.RetrieveResponse()
 
     spans = call(exporter, scored)
@@ -140,7 +140,7 @@ def test_a_scored_shortlist_has_stages_of_its_own(exporter: InMemorySpanExporter
 def test_given_titles_have_a_stage_of_their_scoring(exporter: InMemorySpanExporter) -> None:
     async def scored(request: Any, context: Any) -> Any:
         asked = ScoreRequest(request.query, ("one", "two"))
-        LaneObservations(Metrics(), "cpu").answered(asked, fake_scores(asked), queued_s=0.5, seconds=1.0)
+        QueueObservations(Metrics(), "cpu").answered(asked, fake_scores(asked), queued_s=0.5, seconds=1.0)
         return pb.RetrieveResponse()
 
     spans = call(exporter, scored)

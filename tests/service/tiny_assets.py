@@ -13,7 +13,7 @@ from tokenizers.trainers import BpeTrainer
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from index_builder.build import build_index
-from index_builder.build_options import BuildOptions, VectorWish
+from index_builder.build_options import BuildOptions, VectorBuildOptions
 from retrieval.prompts import BUILT_IN, CheckpointConfig, PromptTemplate
 from retrieval.text import TextTokenizer
 
@@ -62,7 +62,7 @@ def make_checkpoint(folder: Path) -> Path:
     return folder
 
 
-def make_index(folder: Path, checkpoint: Path, vectors: VectorWish | None = None) -> Path:
+def make_index(folder: Path, checkpoint: Path, vectors: VectorBuildOptions | None = None) -> Path:
     """Build an index over the titles for the checkpoint's tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
     source = folder / "titles.tsv"

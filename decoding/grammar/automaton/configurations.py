@@ -6,16 +6,16 @@ equal stacks are one object. Those that a token leads to are states and get a nu
 
 from __future__ import annotations
 
-from decoding.grammar.automaton.levels import Level, Levels, Memory, Pop, Push
-from decoding.grammar.automaton.nodes import LeafFrame
+from decoding.grammar.automaton.levels import ByteCount, Pop, Push, StackSegment, StackSegments
+from decoding.grammar.automaton.nodes import ScalarKind
 
 # Measured with their share of the tables.
 _CONFIGURATION_BYTES = 220
 _NUMBER_BYTES = 40
 
 
-class Configuration:
-    """A level on a stack. Equal only to itself: made by `Configurations`.
+class ParseStack:
+    """A level on a stack. Equal only to itself: made by `ParseStacks`.
 
     Attributes:
         level: On top.
@@ -25,7 +25,7 @@ class Configuration:
 
     __slots__ = ("below", "level", "state")
 
-    def __init__(self, level: Level, below: Configuration | None) -> None:
+    def __init__(self, level: StackSegment, below: ParseStack | None) -> None:
         self.level = level
         self.below = below
         self.state = -1
@@ -42,7 +42,7 @@ class Configuration:
         return below.level.complete(level.ended).is_done
 
 
-class Configurations:
+class ParseStacks:
     """The configurations of one grammar.
 
     Args:
@@ -54,23 +54,23 @@ class Configurations:
         by_state: Those with a number, by number.
     """
 
-    def __init__(self, levels: Levels, memory: Memory) -> None:
+    def __init__(self, levels: StackSegments, memory: ByteCount) -> None:
         self._memory = memory
         self._levels = levels
-        self._known: dict[tuple[Level, Configuration | None], Configuration] = {}
-        self.by_state: list[Configuration | None] = []
+        self._known: dict[tuple[StackSegment, ParseStack | None], ParseStack] = {}
+        self.by_state: list[ParseStack | None] = []
         self.start = self.of(levels.start, None)
 
-    def of(self, level: Level, below: Configuration | None) -> Configuration:
+    def of(self, level: StackSegment, below: ParseStack | None) -> ParseStack:
         """The configuration of a level on a stack."""
         key = (level, below)
         configuration = self._known.get(key)
         if configuration is None:
-            configuration = self._known[key] = Configuration(level, below)
+            configuration = self._known[key] = ParseStack(level, below)
             self._memory.num_bytes += _CONFIGURATION_BYTES
         return configuration
 
-    def clear(self) -> set[Level]:
+    def clear(self) -> set[StackSegment]:
         """Forget which configurations there are, but for those with a number and what they stand on.
 
         What is left is counted anew.
@@ -78,7 +78,7 @@ class Configurations:
         Returns:
             The levels of those that are left.
         """
-        kept: dict[Configuration, None] = {self.start: None}
+        kept: dict[ParseStack, None] = {self.start: None}
         for configuration in self.by_state:
             while configuration is not None and configuration not in kept:
                 kept[configuration] = None
@@ -87,7 +87,7 @@ class Configurations:
         self._memory.num_bytes += _CONFIGURATION_BYTES * len(kept) + _NUMBER_BYTES * len(self.by_state)
         return {configuration.level for configuration in kept}
 
-    def number(self, configuration: Configuration) -> int:
+    def number(self, configuration: ParseStack) -> int:
         """Its state, given to it when first asked for."""
         state = configuration.state
         if state < 0:
@@ -97,7 +97,7 @@ class Configurations:
             self._memory.num_bytes += _NUMBER_BYTES
         return state
 
-    def after(self, configuration: Configuration, text: bytes) -> Configuration | None:
+    def after(self, configuration: ParseStack, text: bytes) -> ParseStack | None:
         """Read some bytes; None where they are not allowed."""
         level, below = configuration.level, configuration.below
         place, end = 0, len(text)
@@ -111,7 +111,7 @@ class Configurations:
                 step, place = self._through_leaf(level, level.leaf, text, place)
             else:
                 step = level.step(byte)
-            if type(step) is Level:
+            if type(step) is StackSegment:
                 level = step
                 place += 1
             elif type(step) is Push:
@@ -129,8 +129,8 @@ class Configurations:
         return self.of(level, below)
 
     def _through_leaf(
-        self, level: Level, frame: LeafFrame, text: bytes, place: int
-    ) -> tuple[Level | Pop | None, int]:
+        self, level: StackSegment, frame: ScalarKind, text: bytes, place: int
+    ) -> tuple[StackSegment | Pop | None, int]:
         """Read bytes as long as they belong to a leaf: the last step taken, and the place of its byte."""
         node, parents = level.entries[0]
         leaf, is_number = frame.leaf, frame.is_number
@@ -151,7 +151,7 @@ class Configurations:
             place += 1
 
 
-def forced(configurations: Configurations, start: Configuration, limit: int) -> bytes:
+def forced(configurations: ParseStacks, start: ParseStack, limit: int) -> bytes:
     """Follow the only byte that is allowed, as long as there is only one and the text cannot end.
 
     Args:
@@ -172,7 +172,7 @@ def forced(configurations: Configurations, start: Configuration, limit: int) -> 
     return bytes(written)
 
 
-def _allowed(configuration: Configuration) -> tuple[int, ...] | None:
+def _allowed(configuration: ParseStack) -> tuple[int, ...] | None:
     """The bytes that may come next; None where they are too many to list."""
     level, below = configuration.level, configuration.below
     out = level.out

@@ -10,7 +10,15 @@ from collections.abc import Hashable, Iterable, Mapping
 from itertools import count
 from typing import NamedTuple
 
-from decoding.grammar.automaton.nodes import BLANK, LINE_BREAK, START, LeafFrame, Node, Pushes, Whitespace
+from decoding.grammar.automaton.nodes import (
+    BLANK,
+    LINE_BREAK,
+    START,
+    Pushes,
+    ScalarKind,
+    ThreadPosition,
+    Whitespace,
+)
 from decoding.grammar.compile_options import GrammarOptions
 from decoding.grammar.leaves.leaf import Leaf
 from decoding.grammar.shapes import ArrayShape, ObjectShape, Option, ValueNode
@@ -35,13 +43,13 @@ class ValueStarts:
 
     __slots__ = ("_children", "_frames", "_out", "value")
 
-    def __init__(self, value: ValueNode, frames: Frames) -> None:
+    def __init__(self, value: ValueNode, frames: ValueKinds) -> None:
         self.value = value
         self._frames = frames
-        self._children: dict[int, tuple[Node, ...]] = {}
+        self._children: dict[int, tuple[ThreadPosition, ...]] = {}
         self._out: tuple[int, ...] | None = None
 
-    def children(self, byte: int) -> tuple[Node, ...]:
+    def children(self, byte: int) -> tuple[ThreadPosition, ...]:
         """The nodes behind the first byte of the value."""
         children = self._children.get(byte)
         if children is None:
@@ -62,7 +70,7 @@ class ValueStarts:
             out = self._out = tuple(sorted(found))
         return out
 
-    def _find(self, byte: int) -> Iterable[Node]:
+    def _find(self, byte: int) -> Iterable[ThreadPosition]:
         frames, value = self._frames, self.value
         if byte == OPEN_ARRAY:
             return [frames.array(shape).node(OPENED, shape.start()) for shape in value.arrays]
@@ -71,7 +79,7 @@ class ValueStarts:
         if byte not in _VALUE_STARTS:
             return []
         is_number = byte in NUMBER_STARTS
-        found: dict[Node, None] = {}
+        found: dict[ThreadPosition, None] = {}
         for leaf in value.leaves:
             state = leaf.step(0, byte)
             if state >= 0:
@@ -88,7 +96,7 @@ class Moves(NamedTuple):
         options: The values that may begin here; () where none may.
     """
 
-    punctuation: Mapping[int, Node | Pushes | int]
+    punctuation: Mapping[int, ThreadPosition | Pushes | int]
     options: tuple[Option, ...] = ()
 
 
@@ -97,30 +105,32 @@ class _Container:
 
     __slots__ = ("_frames", "_nodes", "_whitespace")
 
-    def __init__(self, frames: Frames) -> None:
+    def __init__(self, frames: ValueKinds) -> None:
         self._frames = frames
         self._whitespace = frames.whitespace
-        self._nodes: dict[tuple[int, Hashable, int, int], Node] = {}
+        self._nodes: dict[tuple[int, Hashable, int, int], ThreadPosition] = {}
 
-    def node(self, phase: int, progress: Hashable, key_label: int = -1, blanks: int = START) -> Node:
+    def node(
+        self, phase: int, progress: Hashable, key_label: int = -1, blanks: int = START
+    ) -> ThreadPosition:
         """The node at a place."""
         key = (phase, progress, key_label, blanks)
         node = self._nodes.get(key)
         if node is None:
             number = next(self._frames.numbers)
-            node = self._nodes[key] = Node(number, self, phase, progress, key_label, blanks)
+            node = self._nodes[key] = ThreadPosition(number, self, phase, progress, key_label, blanks)
         return node
 
     def clear(self) -> None:
         """Forget which nodes there are."""
         self._nodes = {}
 
-    def keep(self, node: Node) -> None:
-        """Know a node again (`Frame.keep`)."""
+    def keep(self, node: ThreadPosition) -> None:
+        """Know a node again (`ValueKind.keep`)."""
         self._nodes[node.phase, node.progress, node.key_label, node.blanks] = node
 
-    def read(self, node: Node, byte: int) -> Node | Pushes | int | None:
-        """Read one byte (`Frame.read`): of whitespace, or one of `moves`."""
+    def read(self, node: ThreadPosition, byte: int) -> ThreadPosition | Pushes | int | None:
+        """Read one byte (`ValueKind.read`): of whitespace, or one of `moves`."""
         if byte in _BLANKS:
             blanks = self._whitespace.after(node.blanks, byte, IS_BEHIND_SEPARATOR[node.phase])
             return None if blanks is None else self.node(node.phase, node.progress, node.key_label, blanks)
@@ -131,11 +141,11 @@ class _Container:
         reading = punctuation.get(byte)
         return self._begin(options, byte) if reading is None and options else reading
 
-    def moves(self, node: Node) -> Moves:
+    def moves(self, node: ThreadPosition) -> Moves:
         """Return the ways on from a node, whitespace left out."""
         raise NotImplementedError
 
-    def out_bytes(self, node: Node) -> tuple[int, ...]:
+    def out_bytes(self, node: ThreadPosition) -> tuple[int, ...]:
         """Whitespace, then punctuation and beginnings of values."""
         is_behind_separator = IS_BEHIND_SEPARATOR[node.phase]
         blanks = self._whitespace.bytes_at(node.blanks, is_behind_separator)
@@ -145,12 +155,12 @@ class _Container:
         first = self._first_bytes(options) if options else ()
         return blanks + (tuple(sorted((*first, *punctuation))) if punctuation else first)
 
-    def must_be_blank(self, node: Node) -> bool:
+    def must_be_blank(self, node: ThreadPosition) -> bool:
         """Whether a node lets nothing through but whitespace."""
         return self._whitespace.must_come(node.blanks, IS_BEHIND_SEPARATOR[node.phase])
 
-    def after(self, node: Node, label: int) -> Node:
-        """The node behind the value inside (`Frame.after`)."""
+    def after(self, node: ThreadPosition, label: int) -> ThreadPosition:
+        """The node behind the value inside (`ValueKind.after`)."""
         raise NotImplementedError
 
     def _begin(self, options: tuple[Option, ...], byte: int) -> Pushes | None:
@@ -159,7 +169,7 @@ class _Container:
             ((value, progress),) = options
             children = self._frames.starts(value).children(byte)
             return ((self.node(INSIDE, progress), children),) if children else None
-        begun: dict[Node, dict[Node, None]] = {}
+        begun: dict[ThreadPosition, dict[ThreadPosition, None]] = {}
         for value, progress in options:
             children = self._frames.starts(value).children(byte)
             if children:
@@ -171,12 +181,12 @@ class _Container:
         return starts[0] if len(starts) == 1 else tuple(sorted({byte for out in starts for byte in out}))
 
 
-class ObjectFrame(_Container):
+class ObjectKind(_Container):
     """Objects of one shape."""
 
     __slots__ = ("_options", "shape")
 
-    def __init__(self, shape: ObjectShape, frames: Frames) -> None:
+    def __init__(self, shape: ObjectShape, frames: ValueKinds) -> None:
         super().__init__(frames)
         self.shape = shape
         self._options: dict[tuple[Hashable, int], tuple[Option, ...]] = {}
@@ -186,13 +196,13 @@ class ObjectFrame(_Container):
         super().clear()
         self._options = {}
 
-    def after(self, node: Node, label: int) -> Node:
+    def after(self, node: ThreadPosition, label: int) -> ThreadPosition:
         """Behind a key the colon, behind a value the comma."""
         if node.phase == INSIDE_KEY:
             return self.node(BEFORE_COLON, node.progress, label)
         return self.node(BEHIND, self.shape.after_value(node.progress, label))
 
-    def moves(self, node: Node) -> Moves:
+    def moves(self, node: ThreadPosition) -> Moves:
         """Colon and value behind a key; otherwise another key, a comma before one, or the end."""
         phase, shape, progress = node.phase, self.shape, node.progress
         if phase == VALUE:
@@ -203,7 +213,7 @@ class ObjectFrame(_Container):
             return Moves({}, options)
         if phase == BEFORE_COLON:
             return Moves({COLON: self.node(VALUE, progress, node.key_label)})
-        punctuation: dict[int, Node | Pushes | int] = {}
+        punctuation: dict[int, ThreadPosition | Pushes | int] = {}
         keys = shape.keys(progress)
         if keys is not None and phase == BEHIND:
             punctuation[COMMA] = self.node(MEMBER, progress)
@@ -215,12 +225,12 @@ class ObjectFrame(_Container):
         return Moves(punctuation)
 
 
-class ArrayFrame(_Container):
+class ArrayKind(_Container):
     """Arrays of one shape."""
 
     __slots__ = ("_options", "shape")
 
-    def __init__(self, shape: ArrayShape, frames: Frames) -> None:
+    def __init__(self, shape: ArrayShape, frames: ValueKinds) -> None:
         super().__init__(frames)
         self.shape = shape
         self._options: dict[Hashable, tuple[Option, ...]] = {}
@@ -230,17 +240,17 @@ class ArrayFrame(_Container):
         super().clear()
         self._options = {}
 
-    def after(self, node: Node, label: int) -> Node:
+    def after(self, node: ThreadPosition, label: int) -> ThreadPosition:
         """Behind an item the comma."""
         return self.node(BEHIND, self.shape.after_value(node.progress, label))
 
-    def moves(self, node: Node) -> Moves:
+    def moves(self, node: ThreadPosition) -> Moves:
         """An item, a comma before one, or the end."""
         phase, shape, progress = node.phase, self.shape, node.progress
         options = self._options.get(progress)
         if options is None:
             options = self._options[progress] = shape.items(progress)
-        punctuation: dict[int, Node | Pushes | int] = {}
+        punctuation: dict[int, ThreadPosition | Pushes | int] = {}
         if phase != MEMBER and shape.can_close(progress):
             punctuation[CLOSE_ARRAY] = 0
         if phase != BEHIND:
@@ -250,26 +260,26 @@ class ArrayFrame(_Container):
         return Moves(punctuation)
 
 
-class DocumentFrame(_Container):
+class DocumentKind(_Container):
     """The one value that the text is. Nothing stands before or behind it."""
 
     __slots__ = ("_options",)
 
-    def __init__(self, value: ValueNode, frames: Frames) -> None:
+    def __init__(self, value: ValueNode, frames: ValueKinds) -> None:
         super().__init__(frames)
         self._whitespace = Whitespace(GrammarOptions(whitespace="compact"))
         self._options = (Option(value, None),)
 
-    def moves(self, node: Node) -> Moves:
+    def moves(self, node: ThreadPosition) -> Moves:
         """The value, once."""
         return Moves({}, self._options if node.phase == OPENED else ())
 
-    def after(self, node: Node, label: int) -> Node:
+    def after(self, node: ThreadPosition, label: int) -> ThreadPosition:
         """Behind the value the end."""
         return self.node(DONE, None)
 
 
-class Frames:
+class ValueKinds:
     """The frames of one grammar, one for each leaf and shape.
 
     Args:
@@ -285,21 +295,21 @@ class Frames:
         self.whitespace = Whitespace(options)
         self.numbers = count()
         self.own_leaves: dict[Hashable, Leaf] = {}
-        self._leaves: dict[tuple[Hashable, bool], LeafFrame] = {}
-        self._arrays: dict[int, ArrayFrame] = {}
-        self._objects: dict[int, ObjectFrame] = {}
+        self._leaves: dict[tuple[Hashable, bool], ScalarKind] = {}
+        self._arrays: dict[int, ArrayKind] = {}
+        self._objects: dict[int, ObjectKind] = {}
         self._starts: dict[int, ValueStarts] = {}
 
-    def leaf(self, leaf: Leaf, is_number: bool) -> LeafFrame:
+    def leaf(self, leaf: Leaf, is_number: bool) -> ScalarKind:
         """The frame of a leaf."""
         key = (leaf.key, is_number)
         frame = self._leaves.get(key)
         if frame is None:
-            frame = self._leaves[key] = LeafFrame(leaf, is_number, self.numbers)
+            frame = self._leaves[key] = ScalarKind(leaf, is_number, self.numbers)
             self._own(leaf)
         return frame
 
-    def clear(self, kept: set[Node]) -> None:
+    def clear(self, kept: set[ThreadPosition]) -> None:
         """Forget which nodes there are, but for some, and everything that can be asked again."""
         for table in (self._leaves, self._arrays, self._objects):
             for known in table.values():
@@ -310,7 +320,7 @@ class Frames:
         for node in kept:
             frame = node.frame
             frame.keep(node)
-            if type(frame) is LeafFrame:
+            if type(frame) is ScalarKind:
                 self._leaves[frame.leaf.key, frame.is_number] = frame
                 self._own(frame.leaf)
 
@@ -325,18 +335,18 @@ class Frames:
             self.own_leaves[leaf.key] = leaf
 
     # Shapes and value nodes are told apart by identity; the frames hold them, so that no id is used twice.
-    def array(self, shape: ArrayShape) -> ArrayFrame:
+    def array(self, shape: ArrayShape) -> ArrayKind:
         """The frame of an array shape."""
         frame = self._arrays.get(id(shape))
         if frame is None:
-            frame = self._arrays[id(shape)] = ArrayFrame(shape, self)
+            frame = self._arrays[id(shape)] = ArrayKind(shape, self)
         return frame
 
-    def object(self, shape: ObjectShape) -> ObjectFrame:
+    def object(self, shape: ObjectShape) -> ObjectKind:
         """The frame of an object shape."""
         frame = self._objects.get(id(shape))
         if frame is None:
-            frame = self._objects[id(shape)] = ObjectFrame(shape, self)
+            frame = self._objects[id(shape)] = ObjectKind(shape, self)
         return frame
 
     def starts(self, value: ValueNode) -> ValueStarts:

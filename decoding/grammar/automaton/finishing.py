@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.grammar.automaton.configurations import Configuration, Configurations
+from decoding.grammar.automaton.configurations import ParseStack, ParseStacks
 from decoding.grammar.automaton.containers import (
     BEFORE_COLON,
     CLOSE_ARRAY,
@@ -23,13 +23,13 @@ from decoding.grammar.automaton.containers import (
     COMMA,
     INSIDE,
     OPENED,
-    ArrayFrame,
-    DocumentFrame,
-    Frames,
-    ObjectFrame,
+    ArrayKind,
+    DocumentKind,
+    ObjectKind,
+    ValueKinds,
 )
-from decoding.grammar.automaton.levels import Level, Levels, Memory
-from decoding.grammar.automaton.nodes import LeafFrame, Node
+from decoding.grammar.automaton.levels import ByteCount, StackSegment, StackSegments
+from decoding.grammar.automaton.nodes import ScalarKind, ThreadPosition
 from decoding.grammar.automaton.token_masks import Walk
 from decoding.grammar.compile_options import check_time
 from decoding.grammar.leaves.leaf import Leaf
@@ -56,18 +56,18 @@ class Budgets:
     def __init__(
         self,
         vocabulary: Vocabulary,
-        levels: Levels,
-        frames: Frames,
-        configurations: Configurations,
-        memory: Memory,
+        levels: StackSegments,
+        frames: ValueKinds,
+        configurations: ParseStacks,
+        memory: ByteCount,
     ) -> None:
         self._vocabulary = vocabulary
         self._levels = levels
         self._configurations = configurations
         self._memory = memory
-        self._finishing = Finishing(frames, configurations, memory)
-        self._enough: dict[Configuration, int] = {}
-        self._most: dict[Configuration, int | None] = {}
+        self._finishing = ShortestEndings(frames, configurations, memory)
+        self._enough: dict[ParseStack, int] = {}
+        self._most: dict[ParseStack, int | None] = {}
 
     def clear(self) -> None:
         """Forget what has been found."""
@@ -75,7 +75,7 @@ class Budgets:
         self._enough = {}
         self._most = {}
 
-    def enough(self, configuration: Configuration) -> int:
+    def enough(self, configuration: ParseStack) -> int:
         """Tokens of the shortest completion, end token included; `cheap_bound` where that is very long.
 
         Raises:
@@ -90,14 +90,14 @@ class Budgets:
             self._memory.num_bytes += _BOUND_BYTES
         return found
 
-    def cheap_bound(self, configuration: Configuration) -> int:
+    def cheap_bound(self, configuration: ParseStack) -> int:
         """No less than `enough`, and found without writing the completion.
 
         Every token writes a byte, and there is a blank for a comma or a colon at most.
         """
         return 2 * self._finishing.distance(configuration) + 1
 
-    def most_behind(self, configuration: Configuration) -> int | None:
+    def most_behind(self, configuration: ParseStack) -> int | None:
         """No allowed token leads to where `enough` is more; None where no bound is known."""
         if configuration in self._most:
             return self._most[configuration]
@@ -109,12 +109,10 @@ class Budgets:
         self._memory.num_bytes += _BOUND_BYTES
         return most
 
-    def fitting(
-        self, configuration: Configuration, tokens: NDArray[np.int64], left: int
-    ) -> NDArray[np.bool_]:
+    def fitting(self, configuration: ParseStack, tokens: NDArray[np.int64], left: int) -> NDArray[np.bool_]:
         """Behind which of some allowed tokens `enough` is less than `left`. Shape: (n,), bool."""
         end, bytes_of = self._vocabulary.end_token_id, self._vocabulary.bytes_of
-        known: dict[Configuration, bool] = {}
+        known: dict[ParseStack, bool] = {}
         fits = []
         for token in tokens.tolist():
             if token == end:
@@ -154,7 +152,7 @@ class BoundedLeaf(Leaf, Protocol):
         """All labels that texts have."""
 
 
-class Way(NamedTuple):
+class ShortestEnding(NamedTuple):
     """A shortest way on.
 
     Attributes:
@@ -166,11 +164,11 @@ class Way(NamedTuple):
     text: bytes
 
 
-_AT_END = Way(0, b"")
-_NO_WAY = Way(1 << 60, b"")
+_AT_END = ShortestEnding(0, b"")
+_NO_WAY = ShortestEnding(1 << 60, b"")
 
 
-class Finishing:
+class ShortestEndings:
     """Shortest ways of one grammar.
 
     Args:
@@ -179,15 +177,15 @@ class Finishing:
         memory: Counts what is kept.
     """
 
-    def __init__(self, frames: Frames, configurations: Configurations, memory: Memory) -> None:
+    def __init__(self, frames: ValueKinds, configurations: ParseStacks, memory: ByteCount) -> None:
         self._frames = frames
         self._configurations = configurations
-        self._closings: dict[Node, Way] = {}
+        self._closings: dict[ThreadPosition, ShortestEnding] = {}
         # Nodes whose closing is being looked for, by depth, and the lowest of them that was met again.
-        self._open: dict[Node, int] = {}
+        self._open: dict[ThreadPosition, int] = {}
         self._lowest_met = _NO_WAY.cost
-        self._outside: dict[Configuration, tuple[int, ...]] = {}
-        self._texts: dict[Configuration, bytes] = {}
+        self._outside: dict[ParseStack, tuple[int, ...]] = {}
+        self._texts: dict[ParseStack, bytes] = {}
         self._memory = memory
 
     def clear(self) -> None:
@@ -196,7 +194,7 @@ class Finishing:
         self._outside = {}
         self._texts = {}
 
-    def distance(self, configuration: Configuration) -> int:
+    def distance(self, configuration: ParseStack) -> int:
         """Fewest bytes that end the text, whitespace left out."""
         return self._way(configuration.level, configuration.below).cost
 
@@ -209,7 +207,7 @@ class Finishing:
         for level, below in set(walk.places or ()):
             most = max(most, self._way(level, below).cost)
         for (node, parents), below in walk.leaves:
-            assert type(node.frame) is LeafFrame  # containers know no tokens
+            assert type(node.frame) is ScalarKind  # containers know no tokens
             leaf = node.frame.leaf
             if not isinstance(leaf, BoundedLeaf):
                 return None
@@ -221,10 +219,10 @@ class Finishing:
             most = max(most, leaf.farthest + max(behind))
         return most
 
-    def text(self, configuration: Configuration) -> bytes:
+    def text(self, configuration: ParseStack) -> bytes:
         """The shortest text that ends the document."""
         written = bytearray()
-        passed: list[tuple[Configuration, int]] = []
+        passed: list[tuple[ParseStack, int]] = []
         while True:
             check_time()
             known = self._texts.get(configuration)
@@ -249,7 +247,7 @@ class Finishing:
             self._memory.num_bytes += len(passed) * (_ENTRY_BYTES + len(text))
         return text
 
-    def _way(self, level: Level, below: Configuration | None) -> Way:
+    def _way(self, level: StackSegment, below: ParseStack | None) -> ShortestEnding:
         """The best way on of all threads: the shortest, of those the first in byte order."""
         if below is None:
             ways = [self._closing(node) for node, _ in level.entries]
@@ -257,22 +255,24 @@ class Finishing:
             outside = self._outside_of(below, level)
             ways = []
             for (node, parents), rest in zip(level.entries, outside, strict=True):
-                if type(node.frame) is LeafFrame:
+                if type(node.frame) is ScalarKind:
                     ways.append(self._leaf_way(node.frame.leaf, node, parents, below))
                 else:
                     way = self._closing(node)
-                    ways.append(Way(way.cost + rest, way.text))
+                    ways.append(ShortestEnding(way.cost + rest, way.text))
         return ways[0] if len(ways) == 1 else min(ways)
 
-    def _leaf_way(self, leaf: Leaf, node: Node, parents: tuple[int, ...], below: Configuration) -> Way:
+    def _leaf_way(
+        self, leaf: Leaf, node: ThreadPosition, parents: tuple[int, ...], below: ParseStack
+    ) -> ShortestEnding:
         """End a leaf's text, and go on behind it in the parent where that is shortest."""
         entries = below.level.entries
         outside = self._outside_of_entries(below)
         state: int = node.progress  # type: ignore[assignment]
 
-        def behind(label: int) -> Way:
+        def behind(label: int) -> ShortestEnding:
             return min(
-                Way(way.cost + outside[parent], way.text)
+                ShortestEnding(way.cost + outside[parent], way.text)
                 for parent in parents
                 for way in (self._closing(entries[parent][0].after(label)),)
             )
@@ -281,18 +281,18 @@ class Finishing:
         floor = _BEHIND_KEY if is_key else _BEHIND_VALUE
         expected = None if is_key else min(outside[p] + self._untouched(entries[p][0]) for p in parents)
         cost, text, label = _best_ending(leaf, state, lambda label: behind(label).cost, floor, expected)
-        return Way(cost, text or behind(label).text)
+        return ShortestEnding(cost, text or behind(label).text)
 
-    def _untouched(self, node: Node) -> int:
+    def _untouched(self, node: ThreadPosition) -> int:
         """What closing costs behind a value as far as its label makes no difference."""
         frame = node.frame
-        if isinstance(frame, ObjectFrame | ArrayFrame):
+        if isinstance(frame, ObjectKind | ArrayKind):
             return frame.shape.shortest(node.progress)
         return 0
 
-    def _outside_of(self, below: Configuration, level: Level) -> list[int]:
+    def _outside_of(self, below: ParseStack, level: StackSegment) -> list[int]:
         """What follows when a container at each entry of a level has been closed."""
-        if type(level.entries[0][0].frame) is LeafFrame:
+        if type(level.entries[0][0].frame) is ScalarKind:
             return [0] * len(level.entries)
         outside = self._outside_of_entries(below)
         entries = below.level.entries
@@ -301,7 +301,7 @@ class Finishing:
             for _, parents in level.entries
         ]
 
-    def _outside_of_entries(self, configuration: Configuration) -> tuple[int, ...]:
+    def _outside_of_entries(self, configuration: ParseStack) -> tuple[int, ...]:
         """The same for the entries of a configuration's own level; kept, and found from the bottom up."""
         found = self._outside.get(configuration)
         if found is not None:
@@ -316,7 +316,7 @@ class Finishing:
                 self._outside[place] = tuple(self._outside_of(place.below, place.level))
         return self._outside[configuration]
 
-    def _closing(self, node: Node) -> Way:
+    def _closing(self, node: ThreadPosition) -> ShortestEnding:
         """The shortest way to close the container that a node stands in.
 
         A shortest way never leads through another container that stands where this one does: closing that one
@@ -342,31 +342,31 @@ class Finishing:
             self._lowest_met = met_before
         return way
 
-    def _find_closing(self, node: Node) -> Way:
+    def _find_closing(self, node: ThreadPosition) -> ShortestEnding:
         frame = node.frame
-        if isinstance(frame, DocumentFrame):
+        if isinstance(frame, DocumentKind):
             options = frame.moves(node).options
             return self._begin_value(frame, options) if options else _AT_END
-        if not isinstance(frame, ObjectFrame | ArrayFrame):
+        if not isinstance(frame, ObjectKind | ArrayKind):
             raise TypeError("only containers are closed")
         if frame.must_be_blank(node):
-            return Way(self._written(node, frame).cost, _BLANK)
+            return ShortestEnding(self._written(node, frame).cost, _BLANK)
         return self._written(node, frame)
 
-    def _written(self, node: Node, frame: ObjectFrame | ArrayFrame) -> Way:
+    def _written(self, node: ThreadPosition, frame: ObjectKind | ArrayKind) -> ShortestEnding:
         shape, progress = frame.shape, node.progress
         punctuation, options = frame.moves(node)
         for closing in (CLOSE_ARRAY, CLOSE_OBJECT):
             if closing in punctuation:
-                return Way(1, bytes((closing,)))
+                return ShortestEnding(1, bytes((closing,)))
         if COMMA in punctuation:
-            return Way(shape.shortest(progress), _COMMA)
+            return ShortestEnding(shape.shortest(progress), _COMMA)
         colon = punctuation.get(COLON)
-        if type(colon) is Node:
-            return Way(1 + self._closing(colon).cost, _COLON)
+        if type(colon) is ThreadPosition:
+            return ShortestEnding(1 + self._closing(colon).cost, _COLON)
         if options:
             return self._begin_value(frame, options)
-        assert type(frame) is ObjectFrame
+        assert type(frame) is ObjectKind
         keys = frame.shape.keys(progress)
         assert keys is not None  # an object that cannot be closed goes on
 
@@ -375,33 +375,33 @@ class Finishing:
 
         # What the shape counts from behind a member includes a comma.
         least = shape.shortest(progress) - 1
-        return Way(_best_ending(keys, 0, behind_key, _BEHIND_KEY, None, least)[0], _QUOTE)
+        return ShortestEnding(_best_ending(keys, 0, behind_key, _BEHIND_KEY, None, least)[0], _QUOTE)
 
     def _begin_value(
-        self, frame: ObjectFrame | ArrayFrame | DocumentFrame, options: tuple[Option, ...]
-    ) -> Way:
+        self, frame: ObjectKind | ArrayKind | DocumentKind, options: tuple[Option, ...]
+    ) -> ShortestEnding:
         """Write the value that leads to the shortest end, and close behind it."""
         ways = []
         for value, progress in options:
             inside = frame.node(INSIDE, progress)
             expected = self._untouched(inside)
 
-            def behind(label: int, inside: Node = inside) -> int:
+            def behind(label: int, inside: ThreadPosition = inside) -> int:
                 return self._closing(inside.after(label)).cost
 
             for leaf in value.leaves:
                 cost, text, _ = _best_ending(leaf, 0, behind, _BEHIND_VALUE, expected)
-                ways.append(Way(cost, text[:1]))
+                ways.append(ShortestEnding(cost, text[:1]))
             for array in value.arrays:
                 if ways and array.shortest(array.start()) + behind(0) > min(ways).cost:
                     continue
                 opened = self._frames.array(array).node(OPENED, array.start())
-                ways.append(Way(1 + self._closing(opened).cost + behind(0), b"["))
+                ways.append(ShortestEnding(1 + self._closing(opened).cost + behind(0), b"["))
             for shape in value.objects:
                 if ways and shape.shortest(shape.start()) + behind(0) > min(ways).cost:
                     continue
                 opened = self._frames.object(shape).node(OPENED, shape.start())
-                ways.append(Way(1 + self._closing(opened).cost + behind(0), b"{"))
+                ways.append(ShortestEnding(1 + self._closing(opened).cost + behind(0), b"{"))
         return min(ways)
 
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from typing import Any, final
 
-from decoding.grammar.automaton.containers import DONE, DocumentFrame, Frames
-from decoding.grammar.automaton.nodes import LeafFrame, Node
+from decoding.grammar.automaton.containers import DONE, DocumentKind, ValueKinds
+from decoding.grammar.automaton.nodes import ScalarKind, ThreadPosition
 from decoding.grammar.shapes import ValueNode
 
 # A value that ended: (node of the level below that it was in, the value's label), ascending, each once.
 Survivors = tuple[tuple[int, int], ...]
-Entry = tuple[Node, tuple[int, ...]]
+Entry = tuple[ThreadPosition, tuple[int, ...]]
 
 # What a level, a node and an entry of a dictionary take, measured with their share of the tables.
 _LEVEL_BYTES = 750
@@ -49,14 +49,14 @@ class Push:
 
     __slots__ = ("below", "top")
 
-    def __init__(self, below: Level, top: Level) -> None:
+    def __init__(self, below: StackSegment, top: StackSegment) -> None:
         self.below = below
         self.top = top
 
 
 @final
-class Level:
-    """Nodes with the indices of their parents in the level below. Equal only to itself: made by `Levels`.
+class StackSegment:
+    """Nodes with the indices of their parents in the level below. Equal only to itself.
 
     Attributes:
         entries: The nodes with their parents, ascending by node and parents.
@@ -70,17 +70,17 @@ class Level:
     __slots__ = ("_completions", "_levels", "ended", "entries", "is_done", "leaf", "out", "steps")
 
     out: tuple[int, ...] | None
-    steps: dict[int, Level | Push | Pop | None]
-    _completions: dict[Survivors, Level]
+    steps: dict[int, StackSegment | Push | Pop | None]
+    _completions: dict[Survivors, StackSegment]
 
-    def __init__(self, entries: tuple[Entry, ...], levels: Levels) -> None:
+    def __init__(self, entries: tuple[Entry, ...], levels: StackSegments) -> None:
         self.entries = entries
         self._levels = levels
         node, parents = entries[0]
         frame = node.frame
         self.ended: Survivors = ()
-        self.leaf: LeafFrame | None = None
-        if type(frame) is not LeafFrame:
+        self.leaf: ScalarKind | None = None
+        if type(frame) is not ScalarKind:
             # Only the document's node is in nothing.
             self.is_done = not parents and node.phase == DONE
             return
@@ -103,7 +103,7 @@ class Level:
             return getattr(self, name)
         raise AttributeError(name)
 
-    def step(self, byte: int) -> Level | Push | Pop | None:
+    def step(self, byte: int) -> StackSegment | Push | Pop | None:
         """Read one byte; None: no node lets it through."""
         try:
             return self.steps[byte]
@@ -111,7 +111,7 @@ class Level:
             step = self.steps[byte] = self._levels.find_step(self, byte)
             return step
 
-    def complete(self, survivors: Survivors) -> Level:
+    def complete(self, survivors: Survivors) -> StackSegment:
         """What the level turns into when the value inside has ended."""
         try:
             return self._completions[survivors]
@@ -145,7 +145,7 @@ def _ended(entries: tuple[Entry, ...]) -> Survivors:
     return tuple(sorted(ended))
 
 
-class Levels:
+class StackSegments:
     """The levels of one grammar.
 
     Args:
@@ -157,22 +157,22 @@ class Levels:
         frames: As given.
     """
 
-    def __init__(self, value: ValueNode, frames: Frames, memory: Memory) -> None:
+    def __init__(self, value: ValueNode, frames: ValueKinds, memory: ByteCount) -> None:
         self.frames = frames
         self._memory = memory
-        self._levels: dict[tuple[Entry, ...], Level] = {}
-        self._document = DocumentFrame(value, frames)
+        self._levels: dict[tuple[Entry, ...], StackSegment] = {}
+        self._document = DocumentKind(value, frames)
         self.start = self.level(((self._document.node(0, None), ()),))
 
-    def level(self, entries: tuple[Entry, ...]) -> Level:
+    def level(self, entries: tuple[Entry, ...]) -> StackSegment:
         """The level of some entries, which are in order and in which no two could be one."""
         level = self._levels.get(entries)
         if level is None:
-            level = self._levels[entries] = Level(entries, self)
+            level = self._levels[entries] = StackSegment(entries, self)
             self._memory.num_bytes += _LEVEL_BYTES
         return level
 
-    def clear(self, kept: set[Level]) -> None:
+    def clear(self, kept: set[StackSegment]) -> None:
         """Forget which levels there are, but for some, and what bytes do. What is left is counted anew."""
         self._memory.num_bytes += _LEVEL_BYTES * len(kept)
         self._levels = {level.entries: level for level in kept}
@@ -187,14 +187,14 @@ class Levels:
         self._document.clear()
         self.frames.drop()
 
-    def find_step(self, level: Level, byte: int) -> Level | Push | Pop | None:
+    def find_step(self, level: StackSegment, byte: int) -> StackSegment | Push | Pop | None:
         """Read a byte in every node; nothing is looked up."""
         self._memory.num_bytes += _STEP_BYTES
         entries = level.entries
         if len(entries) == 1:
             node, parents = entries[0]
             reading = node.read(byte)
-            if type(reading) is Node:
+            if type(reading) is ThreadPosition:
                 return self.level(((reading, parents),))
             if type(reading) is tuple and len(reading) == 1:
                 ((under, children),) = reading
@@ -204,14 +204,14 @@ class Levels:
                 return Push(self.level(((under, parents),)), self.level(above))
             if type(reading) is int:
                 return Pop(tuple([(parent, reading) for parent in parents]), True)
-        moved: dict[Node, set[int]] = {}
-        pushed: dict[Entry, list[Node]] = {}
+        moved: dict[ThreadPosition, set[int]] = {}
+        pushed: dict[Entry, list[ThreadPosition]] = {}
         popped: set[tuple[int, int]] = set()
         for node, parents in entries:
             reading = node.read(byte)
             if reading is None:
                 continue
-            if type(reading) is Node:
+            if type(reading) is ThreadPosition:
                 moved.setdefault(reading, set()).update(parents)
             elif type(reading) is int:
                 popped.update((parent, reading) for parent in parents)
@@ -227,33 +227,33 @@ class Levels:
             return Pop(tuple(sorted(popped)), True)
         return Pop(level.ended, False) if level.ended else None
 
-    def find_completion(self, level: Level, survivors: Survivors) -> Level:
+    def find_completion(self, level: StackSegment, survivors: Survivors) -> StackSegment:
         """Go on behind the value inside; nothing is looked up."""
         self._memory.num_bytes += _STEP_BYTES
         if len(survivors) == 1:
             ((index, label),) = survivors
             node, parents = level.entries[index]
             return self.level(((node.after(label), parents),))
-        moved: dict[Node, set[int]] = {}
+        moved: dict[ThreadPosition, set[int]] = {}
         for index, label in survivors:
             node, parents = level.entries[index]
             moved.setdefault(node.after(label), set()).update(parents)
         return self._merged(moved)
 
-    def _merged(self, moved: dict[Node, set[int]]) -> Level:
+    def _merged(self, moved: dict[ThreadPosition, set[int]]) -> StackSegment:
         nodes = sorted(moved, key=_number)
         return self.level(tuple((node, tuple(sorted(moved[node]))) for node in nodes))
 
-    def _push(self, pushed: dict[Entry, list[Node]]) -> Push:
+    def _push(self, pushed: dict[Entry, list[ThreadPosition]]) -> Push:
         below = sorted(pushed, key=_entry_order)
-        inside: dict[Node, set[int]] = {}
+        inside: dict[ThreadPosition, set[int]] = {}
         for index, entry in enumerate(below):
             for child in pushed[entry]:
                 inside.setdefault(child, set()).add(index)
         return Push(self.level(tuple(below)), self._merged(inside))
 
 
-def _number(node: Node) -> int:
+def _number(node: ThreadPosition) -> int:
     return node.id
 
 
@@ -261,7 +261,7 @@ def _entry_order(entry: Entry) -> tuple[int, tuple[int, ...]]:
     return entry[0].id, entry[1]
 
 
-class Memory:
+class ByteCount:
     """A running count, shared by the tables of one grammar.
 
     Attributes:

@@ -3,7 +3,7 @@
 A node stands in a leaf's text, or at one place of an array, an object or the document. It knows nothing of
 what encloses it. Reading a byte, it
 
-- goes on within its value: another `Node`;
+- goes on within its value: another `ThreadPosition`;
 - begins a value inside: `Pushes`, the nodes its own place turns into and, for each, those inside;
 - ends its value with this byte: an int, the label of the value (0 for containers);
 - or dies: None.
@@ -79,28 +79,28 @@ class Whitespace:
         return (BLANK,) if self.is_spaced and is_behind_separator else ()
 
 
-Pushes = tuple[tuple["Node", tuple["Node", ...]], ...]
+Pushes = tuple[tuple["ThreadPosition", tuple["ThreadPosition", ...]], ...]
 
 _UNREAD = object()
 
 
-class Frame(Protocol):
+class ValueKind(Protocol):
     """One kind of value: what its nodes do."""
 
-    def read(self, node: Node, byte: int) -> Node | Pushes | int | None:
+    def read(self, node: ThreadPosition, byte: int) -> ThreadPosition | Pushes | int | None:
         """Read a byte in a node of the frame."""
 
-    def out_bytes(self, node: Node) -> tuple[int, ...] | None:
+    def out_bytes(self, node: ThreadPosition) -> tuple[int, ...] | None:
         """The bytes that may be allowed in a node, ascending; None where they are too many to list."""
 
-    def after(self, node: Node, label: int) -> Node:
+    def after(self, node: ThreadPosition, label: int) -> ThreadPosition:
         """The node behind the value inside, of a node that a value was begun in."""
 
-    def keep(self, node: Node) -> None:
+    def keep(self, node: ThreadPosition) -> None:
         """Know a node again after everything was forgotten."""
 
 
-class Node:
+class ThreadPosition:
     """A position within one value. Equal only to itself: made once by its frame.
 
     Attributes:
@@ -128,13 +128,13 @@ class Node:
     )
 
     out: tuple[int, ...] | None
-    _readings: dict[int, Node | Pushes | int | None]
-    _after: dict[int, Node]
+    _readings: dict[int, ThreadPosition | Pushes | int | None]
+    _after: dict[int, ThreadPosition]
 
     def __init__(
         self,
         number: int,
-        frame: Frame,
+        frame: ValueKind,
         phase: int,
         progress: Hashable,
         key_label: int = -1,
@@ -160,14 +160,14 @@ class Node:
             return getattr(self, name)
         raise AttributeError(name)
 
-    def read(self, byte: int) -> Node | Pushes | int | None:
+    def read(self, byte: int) -> ThreadPosition | Pushes | int | None:
         """Read one byte."""
         reading = self._readings.get(byte, _UNREAD)
         if reading is _UNREAD:
             reading = self._readings[byte] = self.frame.read(self, byte)
         return reading  # type: ignore[return-value]
 
-    def after(self, label: int) -> Node:
+    def after(self, label: int) -> ThreadPosition:
         """The node behind the value inside, which had this label."""
         node = self._after.get(label)
         if node is None:
@@ -180,7 +180,7 @@ class Node:
         self._after = {}
 
 
-class LeafFrame:
+class ScalarKind:
     """The texts of a leaf, as far as they are numbers or as far as they are not.
 
     Numbers end where something else begins, all others where their last byte says so.
@@ -192,25 +192,25 @@ class LeafFrame:
         self.leaf = leaf
         self.is_number = is_number
         self._numbers = numbers
-        self._nodes: dict[int, Node] = {}
+        self._nodes: dict[int, ThreadPosition] = {}
 
-    def node(self, state: int) -> Node:
+    def node(self, state: int) -> ThreadPosition:
         """The node of a state of the leaf."""
         node = self._nodes.get(state)
         if node is None:
             label = self.leaf.label(state)
-            node = self._nodes[state] = Node(next(self._numbers), self, 0, state, -1, START, label)
+            node = self._nodes[state] = ThreadPosition(next(self._numbers), self, 0, state, -1, START, label)
         return node
 
     def clear(self) -> None:
         """Forget which nodes there are."""
         self._nodes = {}
 
-    def keep(self, node: Node) -> None:
+    def keep(self, node: ThreadPosition) -> None:
         """Know a node again."""
         self._nodes[node.progress] = node  # type: ignore[index]
 
-    def read(self, node: Node, byte: int) -> Node | int | None:
+    def read(self, node: ThreadPosition, byte: int) -> ThreadPosition | int | None:
         """Follow the leaf's automaton; a text that is no number is over where nothing can follow."""
         leaf = self.leaf
         state = leaf.step(node.progress, byte)  # type: ignore[arg-type]
@@ -220,11 +220,11 @@ class LeafFrame:
             return leaf.label(state)
         return self.node(state)
 
-    def out_bytes(self, node: Node) -> tuple[int, ...] | None:
+    def out_bytes(self, node: ThreadPosition) -> tuple[int, ...] | None:
         """As the leaf lists them."""
         edges = self.leaf.edges(node.progress)  # type: ignore[arg-type]
         return None if edges is None else tuple(sorted(edges))
 
-    def after(self, node: Node, label: int) -> Node:
+    def after(self, node: ThreadPosition, label: int) -> ThreadPosition:
         """Nothing begins inside a leaf."""
         raise TypeError("a leaf has no values inside")

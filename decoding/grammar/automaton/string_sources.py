@@ -11,9 +11,9 @@ import json
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from decoding.grammar.automaton.containers import INSIDE_KEY, ArrayFrame, DocumentFrame, Frames
-from decoding.grammar.automaton.nodes import LeafFrame, Node
-from decoding.grammar.leaves.leaf import HoleLeaf
+from decoding.grammar.automaton.containers import INSIDE_KEY, ArrayKind, DocumentKind, ValueKinds
+from decoding.grammar.automaton.nodes import ScalarKind, ThreadPosition
+from decoding.grammar.leaves.leaf import TitleSlotLeaf
 from decoding.grammar.schema.schema_document import escaped_step
 from decoding.grammar.shapes import ValueNode
 
@@ -30,7 +30,7 @@ class TracedString(NamedTuple):
     """
 
     pointer: str
-    hole: HoleLeaf
+    hole: TitleSlotLeaf
     state: int
     begin: int
     end: int
@@ -50,9 +50,9 @@ class _Vertex:
 
     __slots__ = ("before", "node", "parents", "state", "string")
 
-    def __init__(self, node: Node, parents: list[_Vertex]) -> None:
+    def __init__(self, node: ThreadPosition, parents: list[_Vertex]) -> None:
         self.node = node
-        self.state: int = node.progress if type(node.frame) is LeafFrame else 0  # type: ignore[assignment]
+        self.state: int = node.progress if type(node.frame) is ScalarKind else 0  # type: ignore[assignment]
         self.parents = parents
         self.before: list[tuple[_Vertex, _Vertex | None]] = []
         self.string: TracedString | None = None
@@ -84,8 +84,8 @@ class Tracer:
         text: The text.
     """
 
-    def __init__(self, value: ValueNode, frames: Frames, text: bytes) -> None:
-        document = DocumentFrame(value, frames)
+    def __init__(self, value: ValueNode, frames: ValueKinds, text: bytes) -> None:
+        document = DocumentKind(value, frames)
         self._text = text
         self._stack = [_Level([_Vertex(document.node(0, None), [])], 0)]
         self._place = 0
@@ -109,7 +109,7 @@ class Tracer:
 
     def _is_leaf(self) -> bool:
         vertices = self._stack[-1].vertices
-        return bool(vertices) and type(vertices[0].node.frame) is LeafFrame
+        return bool(vertices) and type(vertices[0].node.frame) is ScalarKind
 
     def _read(self, byte: int) -> bool:
         """Read one byte; False if nothing is alive behind it."""
@@ -125,7 +125,7 @@ class Tracer:
         ended: list[tuple[_Vertex, int]] = []
         for vertex in self._stack[-1].vertices:
             frame = vertex.node.frame
-            assert type(frame) is LeafFrame  # a level is in leaves, or it is not
+            assert type(frame) is ScalarKind  # a level is in leaves, or it is not
             state = frame.leaf.step(vertex.state, byte)
             if state < 0:
                 continue
@@ -144,7 +144,7 @@ class Tracer:
         ended = []
         for vertex in self._stack[-1].vertices:
             frame = vertex.node.frame
-            assert type(frame) is LeafFrame  # asked for of leaves only
+            assert type(frame) is ScalarKind  # asked for of leaves only
             label = frame.leaf.label(vertex.state)
             if label >= 0:
                 ended.append((vertex, label))
@@ -153,15 +153,15 @@ class Tracer:
         return bool(ended)
 
     def _read_in_container(self, byte: int) -> bool:
-        moved: dict[Node, _Vertex] = {}
+        moved: dict[ThreadPosition, _Vertex] = {}
         closed: list[tuple[_Vertex, int]] = []
-        below: dict[tuple[Node, tuple[int, ...]], _Vertex] = {}
-        inside: dict[Node, _Vertex] = {}
+        below: dict[tuple[ThreadPosition, tuple[int, ...]], _Vertex] = {}
+        inside: dict[ThreadPosition, _Vertex] = {}
         for vertex in self._stack[-1].vertices:
             reading = vertex.node.read(byte)
             if reading is None:
                 continue
-            if type(reading) is Node:
+            if type(reading) is ThreadPosition:
                 self._reach(moved, reading, vertex.parents, (vertex, None))
             elif type(reading) is int:
                 closed.append((vertex, reading))
@@ -183,8 +183,8 @@ class Tracer:
 
     def _reach(
         self,
-        reached: dict[Node, _Vertex],
-        node: Node,
+        reached: dict[ThreadPosition, _Vertex],
+        node: ThreadPosition,
         parents: list[_Vertex],
         before: tuple[_Vertex, _Vertex | None] | None,
     ) -> None:
@@ -199,7 +199,7 @@ class Tracer:
     def _push(self, below: list[_Vertex], inside: list[_Vertex]) -> None:
         level = self._stack[-1]
         level.vertices = below
-        if type(below[0].node.frame) is ArrayFrame:
+        if type(below[0].node.frame) is ArrayKind:
             level.step = int(level.step) + 1
         self._stack.append(_Level(inside, self._place))
 
@@ -210,10 +210,10 @@ class Tracer:
     def _pop(self, ended: list[tuple[_Vertex, int]], end: int) -> None:
         level = self._stack.pop()
         below = self._stack[-1]
-        behind: dict[Node, _Vertex] = {}
+        behind: dict[ThreadPosition, _Vertex] = {}
         for vertex, label in ended:
             frame = vertex.node.frame
-            if type(frame) is LeafFrame and isinstance(frame.leaf, HoleLeaf):
+            if type(frame) is ScalarKind and isinstance(frame.leaf, TitleSlotLeaf):
                 vertex.string = TracedString(self._pointer(), frame.leaf, vertex.state, level.begin, end)
             for parent in vertex.parents:
                 self._reach(behind, parent.node.after(label), parent.parents, (parent, vertex))

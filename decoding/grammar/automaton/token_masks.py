@@ -10,9 +10,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.grammar.automaton.configurations import Configuration, Configurations
-from decoding.grammar.automaton.levels import Entry, Level, Levels, Memory, Pop, Push, Survivors
-from decoding.grammar.automaton.nodes import LeafFrame
+from decoding.grammar.automaton.configurations import ParseStack, ParseStacks
+from decoding.grammar.automaton.levels import (
+    ByteCount,
+    Entry,
+    Pop,
+    Push,
+    StackSegment,
+    StackSegments,
+    Survivors,
+)
+from decoding.grammar.automaton.nodes import ScalarKind
 from decoding.grammar.leaves.leaf import LeafTokens
 from decoding.grammar.token_trie import TokenNode
 from decoding.grammar.vocabulary import WORD_BITS, Vocabulary
@@ -43,7 +51,7 @@ class Mask(NamedTuple):
         return np.flatnonzero(np.unpackbits(self.packed.view(np.uint8), bitorder="little"))
 
 
-_ByLevels = dict["Level | None", "Mask | _ByLevels"]
+_ByLevels = dict["StackSegment | None", "Mask | _ByLevels"]
 
 
 class Masks:
@@ -57,7 +65,7 @@ class Masks:
     """
 
     def __init__(
-        self, vocabulary: Vocabulary, levels: Levels, configurations: Configurations, memory: Memory
+        self, vocabulary: Vocabulary, levels: StackSegments, configurations: ParseStacks, memory: ByteCount
     ) -> None:
         self._vocabulary = vocabulary
         self._levels = levels
@@ -67,7 +75,7 @@ class Masks:
         self._shared: dict[tuple[int, ...], Mask] = {}
         self._num_octets = vocabulary.num_words * (WORD_BITS // 8)
 
-    def mask(self, configuration: Configuration) -> Mask:
+    def mask(self, configuration: ParseStack) -> Mask:
         """The mask of a configuration, found now or before."""
         found = self._by_levels.get(configuration.level)
         place = configuration.below
@@ -85,7 +93,7 @@ class Masks:
         self._by_levels = {}
         self._shared = {}
 
-    def _find(self, configuration: Configuration) -> Mask:
+    def _find(self, configuration: ParseStack) -> Mask:
         walk = Walk(self._levels, self._configurations, configuration, self._vocabulary.root)
         mask = self._pack(walk, configuration)
         if walk.depth == 1:
@@ -98,7 +106,7 @@ class Masks:
         table[levels[-1]] = mask
         return mask
 
-    def _pack(self, walk: Walk, configuration: Configuration) -> Mask:
+    def _pack(self, walk: Walk, configuration: ParseStack) -> Mask:
         found, level = walk.tokens, configuration.level
         if level.is_done or (level.ended and configuration.is_complete):
             found.append(self._vocabulary.end_token_id)
@@ -156,9 +164,9 @@ class Masks:
         return np.frombuffer(bytes(octets), _WORD)
 
 
-def _top_levels(configuration: Configuration, depth: int) -> list[Level]:
+def _top_levels(configuration: ParseStack, depth: int) -> list[StackSegment]:
     levels = []
-    place: Configuration | None = configuration
+    place: ParseStack | None = configuration
     for _ in range(depth):
         assert place is not None  # the walk has been there
         levels.append(place.level)
@@ -192,9 +200,9 @@ class Walk:
 
     def __init__(
         self,
-        levels: Levels,
-        configurations: Configurations,
-        start: Configuration,
+        levels: StackSegments,
+        configurations: ParseStacks,
+        start: ParseStack,
         root: TokenNode,
         is_recorded: bool = False,
     ) -> None:
@@ -203,10 +211,10 @@ class Walk:
         self.tokens: list[int] = []
         self.inside: list[LeafTokens] = []
         self.depth = 1
-        self.places: list[tuple[Level, Configuration | None]] | None = [] if is_recorded else None
-        self.leaves: list[tuple[Entry, Configuration]] = []
+        self.places: list[tuple[StackSegment, ParseStack | None]] | None = [] if is_recorded else None
+        self.leaves: list[tuple[Entry, ParseStack]] = []
         # Places in the trie with the level and the stack there, and how much higher than the start's it is.
-        waiting: list[tuple[TokenNode, Level, Configuration | None, int]] = [
+        waiting: list[tuple[TokenNode, StackSegment, ParseStack | None, int]] = [
             (root, start.level, start.below, 0)
         ]
         self._open = waiting
@@ -221,7 +229,12 @@ class Walk:
                 self._follow(node, level, out, below, height)
 
     def _follow(
-        self, node: TokenNode, level: Level, out: tuple[int, ...], below: Configuration | None, height: int
+        self,
+        node: TokenNode,
+        level: StackSegment,
+        out: tuple[int, ...],
+        below: ParseStack | None,
+        height: int,
     ) -> None:
         """Follow every byte that a level lists; as long as there is one only, without coming back."""
         tokens, waiting, places = self.tokens, self._open, self.places
@@ -233,7 +246,7 @@ class Walk:
                 if child is None:
                     continue
                 step = level.step(byte)
-                if type(step) is Level:
+                if type(step) is StackSegment:
                     tokens += child.tokens
                     if places is not None:
                         places.append((step, below))
@@ -250,10 +263,10 @@ class Walk:
             out = following.out
 
     def _restack(
-        self, child: TokenNode, byte: int, step: Push | Pop, below: Configuration | None, height: int
+        self, child: TokenNode, byte: int, step: Push | Pop, below: ParseStack | None, height: int
     ) -> None:
         """Follow one byte that begins or ends values."""
-        level: Level | Push | Pop | None = step
+        level: StackSegment | Push | Pop | None = step
         while type(level) is Pop:
             height -= 1
             self.depth = max(self.depth, 1 - height)
@@ -273,24 +286,26 @@ class Walk:
         if child.children:
             self._open.append((child, level, below, height))
 
-    def _leave(self, node: TokenNode, level: Level, below: Configuration | None, height: int) -> None:
+    def _leave(self, node: TokenNode, level: StackSegment, below: ParseStack | None, height: int) -> None:
         """Go on as if the value, a number, had ended before the node's next bytes."""
         assert below is not None  # values are in something
         self._go_on_behind(node, level.ended, below, height)
 
-    def _go_on_behind(self, node: TokenNode, survivors: Survivors, below: Configuration, height: int) -> None:
+    def _go_on_behind(self, node: TokenNode, survivors: Survivors, below: ParseStack, height: int) -> None:
         """Go on at a place of the trie behind a value that has ended."""
         self.depth = max(self.depth, 2 - height)
         self._open.append((node, below.level.complete(survivors), below.below, height - 1))
 
-    def _ask_leaves(self, node: TokenNode, level: Level, below: Configuration | None, height: int) -> None:
+    def _ask_leaves(
+        self, node: TokenNode, level: StackSegment, below: ParseStack | None, height: int
+    ) -> None:
         """Take the tokens that leaves know, and go on behind their ends."""
         assert below is not None  # leaves are in something
         listed: list[Entry] = []
         for entry in level.entries:
             place, parents = entry
             frame = place.frame
-            assert type(frame) is LeafFrame  # containers list their bytes
+            assert type(frame) is ScalarKind  # containers list their bytes
             state: int = place.progress  # type: ignore[assignment]
             found = frame.leaf.tokens(state, node)
             if found is None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.grammar.holes.search_loops import narrow, walk
-from decoding.grammar.holes.text_places import Place, Walked
+from decoding.grammar.holes.text_places import TextRange, TextWalk
 from decoding.grammar.leaves.leaf import FEW_TOKENS
 from decoding.numba_compiling import keep_nothing
 from decoding.sorted_texts import SortedTexts
@@ -46,7 +46,7 @@ class CompiledSearch:
         self._tokens = trie.tokens
         self._depth = trie.max_depth
         self._num_words = vocabulary.num_words
-        texts, place = SortedTexts.of([b"a"]), Place(0, 1, 0, 0)
+        texts, place = SortedTexts.of([b"a"]), TextRange(0, 1, 0, 0)
         try:
             self._warm_up(texts, place)
         except Exception as error:
@@ -60,12 +60,12 @@ class CompiledSearch:
         """Memory of what was copied for the loops."""
         return self._nodes.nbytes
 
-    def narrow(self, texts: SortedTexts, place: Place, byte: int) -> Place | None:
+    def narrow(self, texts: SortedTexts, place: TextRange, byte: int) -> TextRange | None:
         """The place behind one byte of JSON, None where no text goes on with it."""
         found = narrow(texts.order, texts.batches.addresses, texts.batches.shift, *place, byte)
-        return Place(*found) if found[3] >= 0 else None
+        return TextRange(*found) if found[3] >= 0 else None
 
-    def walk(self, texts: SortedTexts, place: Place, positions: tuple[int, ...]) -> Walked:
+    def walk(self, texts: SortedTexts, place: TextRange, positions: tuple[int, ...]) -> TextWalk:
         """Find the tokens below some positions of the trie that go on with some text."""
         mask: NDArray[np.uint32] = np.zeros(self._num_words, dtype=np.uint32)
         roots = np.array([self._node(position) for position in positions], dtype=np.int32)
@@ -91,16 +91,16 @@ class CompiledSearch:
             room = num_exits  # rare: many texts end within tokens
         exits = found[_EXITS : _EXITS + num_exits].tolist()
         if num_tokens <= FEW_TOKENS:
-            return Walked(found[_TOKENS : _TOKENS + num_tokens].tolist(), None, exits)
+            return TextWalk(found[_TOKENS : _TOKENS + num_tokens].tolist(), None, exits)
         mask.flags.writeable = False
-        return Walked(None, mask, exits)
+        return TextWalk(None, mask, exits)
 
     def _node(self, position: int) -> int:
         """The row of a position of the trie; those of one depth are in the trie's order."""
         depth = self._depths[position]
         return bisect_left(self._positions, position, self._begins[depth], self._begins[depth + 1])
 
-    def _warm_up(self, texts: SortedTexts, place: Place) -> None:
+    def _warm_up(self, texts: SortedTexts, place: TextRange) -> None:
         self.narrow(texts, place, 0)
         self.walk(texts, place, (0,))
 

@@ -26,13 +26,13 @@ from decoding.grammar.holes.text_places import (
     PLAIN,
     START,
     WRITTEN,
-    Place,
-    Search,
+    TextRange,
+    TextSearch,
     pack,
     spelled,
     unpack,
 )
-from decoding.grammar.leaves.leaf import FEW_TOKENS, Exit, HoleName, LeafTokens, TokenCache
+from decoding.grammar.leaves.leaf import FEW_TOKENS, Exit, LeafTokens, TitleSlotName, TokenCache
 from decoding.grammar.token_trie import TokenNode
 from decoding.sorted_texts import SortedTexts, TextBatches
 
@@ -53,7 +53,7 @@ _LEAF_BYTES = 2048
 
 
 class TextLeaf:
-    """Sorted texts as a leaf (`decoding.grammar.leaves.leaf.HoleLeaf`).
+    """Sorted texts as a leaf (`decoding.grammar.leaves.leaf.TitleSlotLeaf`).
 
     Args:
         name: What schemas call the set.
@@ -66,13 +66,18 @@ class TextLeaf:
     is_shared = True
 
     def __init__(
-        self, name: HoleName, key: Hashable, texts: SortedTexts, searcher: TextSearcher, own_bytes: int = 0
+        self,
+        name: TitleSlotName,
+        key: Hashable,
+        texts: SortedTexts,
+        searcher: TextSearcher,
+        own_bytes: int = 0,
     ) -> None:
         self.name = name
         self.key = ("texts of a set", key)
         self._texts = texts
         self._searcher = searcher
-        self._search = Search(texts)
+        self._search = TextSearch(texts)
         self._shortest = ShortestTexts(texts)
         self._shortest_of_all: bytes | None = None
         self._own_bytes = own_bytes
@@ -99,7 +104,7 @@ class TextLeaf:
         """Find what every answer needs: the shortest text, and the tokens before and behind the quote."""
         if not self.is_empty:
             self.shortest(0)
-            for state in (0, pack(Place(0, len(self._texts), 0, PLAIN))):
+            for state in (0, pack(TextRange(0, len(self._texts), 0, PLAIN))):
                 self._find_wide(state)
 
     def warm_up(self) -> None:
@@ -182,7 +187,7 @@ class TextLeaf:
         if self._wide.get(at) is None:
             self._wide.put(at, self._searcher.tokens(self._texts, self._place(state), at[1]))
 
-    def _place(self, state: int) -> Place:
+    def _place(self, state: int) -> TextRange:
         return unpack(state, len(self._texts))
 
 
@@ -239,18 +244,18 @@ class TextSearcher:
         except Exception as error:  # an installation that does not fit together fails in ways of its own
             logger.warning("numba is installed but does not work: %r; titles are searched in Python", error)
 
-    def narrow(self, texts: SortedTexts, place: Place, byte: int) -> Place | None:
+    def narrow(self, texts: SortedTexts, place: TextRange, byte: int) -> TextRange | None:
         """The place behind one byte of JSON, None where no text goes on with it."""
         if self._compiled is not None:
             return self._compiled.narrow(texts, place, byte)
-        return Search(texts).narrow(place, byte)
+        return TextSearch(texts).narrow(place, byte)
 
-    def tokens(self, texts: SortedTexts, place: Place, node: TokenNode) -> LeafTokens:
+    def tokens(self, texts: SortedTexts, place: TextRange, node: TokenNode) -> LeafTokens:
         """The tokens below a node that go on with some text (`Leaf.tokens`)."""
         if self._compiled is not None:
             tokens, mask, exits = self._compiled.walk(texts, place, node.positions)
         else:
-            tokens, mask, exits = Search(texts).walk(place, self.vocabulary.trie, node.positions)
+            tokens, mask, exits = TextSearch(texts).walk(place, self.vocabulary.trie, node.positions)
         rests = (Exit(0, self.vocabulary.rest(exits)),) if exits else ()
         if tokens is None:
             return LeafTokens((), mask, rests)
@@ -261,7 +266,7 @@ class TextSearcher:
         return LeafTokens((), many, rests)
 
 
-def widest_places(texts: SortedTexts, searcher: TextSearcher, least: int) -> Iterator[Place]:
+def widest_places(texts: SortedTexts, searcher: TextSearcher, least: int) -> Iterator[TextRange]:
     """Yield places behind the opening quote and whole tokens, the one with the most texts first.
 
     Args:
@@ -269,7 +274,7 @@ def widest_places(texts: SortedTexts, searcher: TextSearcher, least: int) -> Ite
         searcher: Of the vocabulary.
         least: Places with fewer texts are left out.
     """
-    start = Place(0, len(texts), 0, PLAIN)
+    start = TextRange(0, len(texts), 0, PLAIN)
     seen = {start}
     waiting = [(-len(texts), start)]
     while waiting:
@@ -281,7 +286,9 @@ def widest_places(texts: SortedTexts, searcher: TextSearcher, least: int) -> Ite
                 heapq.heappush(waiting, (after.begin - after.end, after))
 
 
-def _behind_tokens(texts: SortedTexts, searcher: TextSearcher, place: Place, least: int) -> Iterator[Place]:
+def _behind_tokens(
+    texts: SortedTexts, searcher: TextSearcher, place: TextRange, least: int
+) -> Iterator[TextRange]:
     trie = searcher.vocabulary.trie
     byte, end, begin = trie.byte_view, trie.end_view, trie.token_begin_view
     # (where a subtree ends, the place at its root) from the outermost to the one we are in

@@ -6,7 +6,7 @@ One text is spelled in one way: quotes and backslashes stand behind a backslash,
 short escape that JSON knows for them or else `u00` and two lower-case digits behind a backslash, everything
 else stands as it is.
 
-`Search` follows texts byte by byte, and below the vocabulary's trie;
+`TextSearch` follows texts byte by byte, and below the vocabulary's trie;
 `decoding.grammar.holes.compiled_search` does the same in compiled loops.
 """
 
@@ -38,7 +38,7 @@ _BITS = 31
 _MASK = (1 << _BITS) - 1
 
 
-class Place(NamedTuple):
+class TextRange(NamedTuple):
     """A run of texts and how far they are written.
 
     Attributes:
@@ -54,7 +54,7 @@ class Place(NamedTuple):
     mode: int
 
 
-def pack(place: Place) -> int:
+def pack(place: TextRange) -> int:
     """Return the place as an int, which needs no table that would have to be kept. The start is 0."""
     begin, end, depth, mode = place
     if mode == START:
@@ -62,12 +62,12 @@ def pack(place: Place) -> int:
     return (((begin << _BITS | end) << _BITS) | depth) << _MODE_BITS | mode
 
 
-def unpack(state: int, num_texts: int) -> Place:
+def unpack(state: int, num_texts: int) -> TextRange:
     """Return the place of an int."""
     if state == 0:
-        return Place(0, num_texts, 0, START)
+        return TextRange(0, num_texts, 0, START)
     rest = state >> _MODE_BITS
-    return Place(rest >> 2 * _BITS, (rest >> _BITS) & _MASK, rest & _MASK, state & _MODE_MASK)
+    return TextRange(rest >> 2 * _BITS, (rest >> _BITS) & _MASK, rest & _MASK, state & _MODE_MASK)
 
 
 def escaped(byte: int) -> bytes:
@@ -95,7 +95,7 @@ _FEW_CHILDREN = 4
 _MODES = {written: mode for mode, written in enumerate(WRITTEN)}
 
 
-class Walked(NamedTuple):
+class TextWalk(NamedTuple):
     """Tokens and positions of a trie that a walk has met.
 
     Attributes:
@@ -109,7 +109,7 @@ class Walked(NamedTuple):
     exits: list[int]
 
 
-class Search:
+class TextSearch:
     """Follows texts in Python.
 
     Args:
@@ -120,27 +120,27 @@ class Search:
         self._texts = texts
         self._byte = texts.byte
 
-    def narrow(self, place: Place, byte: int) -> Place | None:
+    def narrow(self, place: TextRange, byte: int) -> TextRange | None:
         """The place behind one byte of JSON, None where no text goes on with it."""
         begin, end, depth, mode = place
         if mode == PLAIN:
             if byte == QUOTE:
                 run = self._run(begin, end, depth, -1)
-                return Place(*run, depth, FINAL) if run else None
+                return TextRange(*run, depth, FINAL) if run else None
             if byte == BACKSLASH:
-                return Place(begin, end, depth, ESCAPE) if self._spelled_by(place, b"\\") else None
+                return TextRange(begin, end, depth, ESCAPE) if self._spelled_by(place, b"\\") else None
             return self._plain(place, byte) if byte >= FIRST_PLAIN else None
         if mode == START:
-            return Place(begin, end, 0, PLAIN) if byte == QUOTE else None
+            return TextRange(begin, end, 0, PLAIN) if byte == QUOTE else None
         if mode == FINAL:
             return None
         return self._within_escape(place, WRITTEN[mode] + bytes([byte]))
 
-    def edges(self, place: Place) -> dict[int, Place]:
+    def edges(self, place: TextRange) -> dict[int, TextRange]:
         """All bytes of JSON that go on with some text, ascending, and the places behind them."""
         begin, end, depth, mode = place
         if mode == START:
-            return {QUOTE: Place(begin, end, 0, PLAIN)}
+            return {QUOTE: TextRange(begin, end, 0, PLAIN)}
         if mode == FINAL:
             return {}
         if mode != PLAIN:
@@ -148,34 +148,34 @@ class Search:
             bytes_ = sorted({SPELLINGS[byte][behind] for byte in self._spelled_by(place, WRITTEN[mode])})
             found = [(byte, self._within_escape(place, WRITTEN[mode] + bytes([byte]))) for byte in bytes_]
             return {byte: after for byte, after in found if after}
-        edges: dict[int, Place] = {}
+        edges: dict[int, TextRange] = {}
         at = begin
         while at < end:
             byte = self._byte(at, depth)
             behind = self._lower(at, end, depth, byte + 1)
             if byte < 0:
-                edges[QUOTE] = Place(at, behind, depth, FINAL)
+                edges[QUOTE] = TextRange(at, behind, depth, FINAL)
             elif len(SPELLINGS[byte]) > 1:
-                edges[BACKSLASH] = Place(begin, end, depth, ESCAPE)
+                edges[BACKSLASH] = TextRange(begin, end, depth, ESCAPE)
             else:
-                edges[byte] = Place(at, behind, depth + 1, PLAIN)
+                edges[byte] = TextRange(at, behind, depth + 1, PLAIN)
             at = behind
         return dict(sorted(edges.items()))
 
-    def is_forced(self, place: Place) -> bool:
+    def is_forced(self, place: TextRange) -> bool:
         """Whether all texts of the run go on with the same byte of their own."""
         begin, end, depth, _ = place
         return self._byte(begin, depth) == self._byte(end - 1, depth)
 
-    def walk(self, place: Place, trie: FlatTrie, positions: tuple[int, ...]) -> Walked:
+    def walk(self, place: TextRange, trie: FlatTrie, positions: tuple[int, ...]) -> TextWalk:
         """Find the tokens of the trie below some positions that go on with some text."""
         tokens: list[int] = []
         exits: list[int] = []
         for position in positions:
             self._walk(place, trie, position, tokens, exits)
-        return Walked(tokens, None, exits)
+        return TextWalk(tokens, None, exits)
 
-    def _walk(self, place: Place, trie: FlatTrie, root: int, tokens: list[int], exits: list[int]) -> None:
+    def _walk(self, place: TextRange, trie: FlatTrie, root: int, tokens: list[int], exits: list[int]) -> None:
         begin, ids = trie.token_begin_view, trie.tokens_view
         byte, end = trie.byte_view, trie.end_view
         open_places = [(root, place)]
@@ -203,12 +203,12 @@ class Search:
                 else:
                     open_places.append((child, after))
 
-    def _plain(self, place: Place, byte: int) -> Place | None:
+    def _plain(self, place: TextRange, byte: int) -> TextRange | None:
         """The place behind a whole byte of the texts."""
         run = self._run(place.begin, place.end, place.depth, byte)
-        return Place(*run, place.depth + 1, PLAIN) if run else None
+        return TextRange(*run, place.depth + 1, PLAIN) if run else None
 
-    def _within_escape(self, place: Place, written: bytes) -> Place | None:
+    def _within_escape(self, place: TextRange, written: bytes) -> TextRange | None:
         """The place where so much of an escape is written."""
         if written in _MODES:
             there = self._spelled_by(place, written)
@@ -218,7 +218,7 @@ class Search:
                 return self._plain(place, byte)
         return None
 
-    def _spelled_by(self, place: Place, written: bytes) -> list[int]:
+    def _spelled_by(self, place: TextRange, written: bytes) -> list[int]:
         """The next bytes of texts whose escape begins so."""
         begin, end, depth, _ = place
         return [

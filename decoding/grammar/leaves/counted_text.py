@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from decoding.grammar.leaves.dfa_leaf import DfaLeaf
 from decoding.grammar.leaves.leaf import FEW_TOKENS, Exit, LeafTokens, TokenCache
-from decoding.grammar.leaves.table_walk import Table, TableWalker, ranges
+from decoding.grammar.leaves.table_walk import TableWalker, TransitionTable, ranges
 from decoding.grammar.regular.byte_dfa import ByteDfa
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.json_spelling import spell_any_text, spell_texts
@@ -244,7 +244,7 @@ class StringTokens:
         vocabulary: Vocabulary,
         walker: TableWalker,
         strings: Strings,
-        table: Table,
+        table: TransitionTable,
         state: int,
         positions: tuple[int, ...],
     ) -> None:

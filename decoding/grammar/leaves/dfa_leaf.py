@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.grammar.leaves.leaf import Exit, LeafTokens, TokenCache
-from decoding.grammar.leaves.table_walk import FEW_PLACES, Table, TableWalker
+from decoding.grammar.leaves.table_walk import FEW_PLACES, TableWalker, TransitionTable
 from decoding.grammar.regular.byte_dfa import ByteDfa, Overlay
 from decoding.grammar.regular.minimise import Row
 from decoding.grammar.regular.product import together
@@ -70,9 +70,9 @@ class DfaLeaf:
         return _STATE_BYTES * len(self._labels) + table + self._tokens.num_bytes
 
     @cached_property
-    def table(self) -> Table:
+    def table(self) -> TransitionTable:
         """The automaton as walks read it."""
-        return Table.of_automaton(self.automaton)
+        return TransitionTable.of_automaton(self.automaton)
 
     def step(self, state: int, byte: int) -> int:
         """The state after one byte, -1 if it is not allowed."""

@@ -12,7 +12,7 @@ import re
 import threading
 from collections.abc import Hashable, Mapping
 
-from decoding.grammar.leaves.leaf import Exit, HoleLeaf, HoleName, Leaf, LeafTokens, TokenCache
+from decoding.grammar.leaves.leaf import Exit, Leaf, LeafTokens, TitleSlotLeaf, TitleSlotName, TokenCache
 from decoding.grammar.token_trie import TokenNode
 from decoding.grammar.vocabulary import Vocabulary
 
@@ -39,7 +39,7 @@ class Writings:
         self.base = base
         self.texts = texts
         self.vocabulary = vocabulary
-        self.is_hole = isinstance(base, HoleLeaf)
+        self.is_hole = isinstance(base, TitleSlotLeaf)
         self._numbers = {(0, 0): 0}
         self._pairs = [(0, 0)]
         self._lock = threading.Lock()
@@ -308,18 +308,18 @@ class DistinctLeaf:
         return self._base.label(inner)
 
 
-class DistinctHoleLeaf(DistinctLeaf):
-    """Members of a set that have not been written yet (`decoding.grammar.leaves.leaf.HoleLeaf`)."""
+class DistinctSlotLeaf(DistinctLeaf):
+    """Members of a set that have not been written yet (`decoding.grammar.leaves.leaf.TitleSlotLeaf`)."""
 
     @property
-    def _hole(self) -> HoleLeaf:
+    def _hole(self) -> TitleSlotLeaf:
         base = self._base
-        if not isinstance(base, HoleLeaf):
+        if not isinstance(base, TitleSlotLeaf):
             raise TypeError("expected a leaf over a set")
         return base
 
     @property
-    def name(self) -> HoleName:
+    def name(self) -> TitleSlotName:
         """What the schema asked for."""
         return self._hole.name
 

@@ -1,8 +1,8 @@
 """Defines leaves, the deterministic automata over bytes of scalar values and keys, quotes included.
 
-`Leaf` is the contract. `SparseLeaf` is the leaf of a few given texts; a `HoleLeaf` takes its strings from a
-set outside the schema, such as the titles of an index, which a `HoleOpener` finds by name. `TokenCache` keeps
-the tokens that leaves have found.
+`Leaf` is the contract. `SparseLeaf` is the leaf of a few given texts; a `TitleSlotLeaf` takes its strings
+from a set outside the schema, such as the titles of an index, which a `TitleSlotOpener` finds by name.
+`TokenCache` keeps the tokens that leaves have found.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class SparseLeaf:
 
 
 @dataclass(frozen=True, slots=True)
-class HoleName:
+class TitleSlotName:
     """Which set a schema asks for.
 
     Attributes:
@@ -211,11 +211,11 @@ class HoleName:
 
 
 @runtime_checkable
-class HoleLeaf(Leaf, Protocol):
+class TitleSlotLeaf(Leaf, Protocol):
     """A leaf whose texts are the members of a set."""
 
     @property
-    def name(self) -> HoleName:
+    def name(self) -> TitleSlotName:
         """What the schema asked for."""
 
     @property
@@ -226,10 +226,10 @@ class HoleLeaf(Leaf, Protocol):
         """Numbers of the members that a final state stands for, ascending; of an index: its entities."""
 
 
-class HoleOpener(Protocol):
+class TitleSlotOpener(Protocol):
     """Knows the sets that schemas may name."""
 
-    def __call__(self, name: HoleName) -> HoleLeaf:
+    def __call__(self, name: TitleSlotName) -> TitleSlotLeaf:
         """Return the leaf of a set; the same object for the same name.
 
         Raises:
@@ -237,7 +237,7 @@ class HoleOpener(Protocol):
         """
 
 
-class HoleError(Exception):
+class TitleSlotError(Exception):
     """A schema names a set that is not there, or a filter that cannot be read.
 
     Args:

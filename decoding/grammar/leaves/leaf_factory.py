@@ -12,7 +12,7 @@ from decoding.grammar.compile_options import AutomatonLimitError
 from decoding.grammar.errors import VocabularyError
 from decoding.grammar.leaves.counted_text import AnyText, CountedTextLeaf
 from decoding.grammar.leaves.dfa_leaf import DfaLeaf
-from decoding.grammar.leaves.distinct_leaf import AlikeExits, DistinctHoleLeaf, DistinctLeaf, Texts, Writings
+from decoding.grammar.leaves.distinct_leaf import AlikeExits, DistinctLeaf, DistinctSlotLeaf, Texts, Writings
 from decoding.grammar.leaves.leaf import Leaf, SparseLeaf
 from decoding.grammar.leaves.restricted_keys import LabelledKeys, RestrictedKeys
 from decoding.grammar.leaves.table_walk import TableWalker
@@ -189,7 +189,7 @@ class Leaves:
         key = (writings, excluded)
         found = self._distinct_leaves.get(key)
         if found is None:
-            kind = DistinctHoleLeaf if writings.is_hole else DistinctLeaf
+            kind = DistinctSlotLeaf if writings.is_hole else DistinctLeaf
             made = kind(writings, excluded)
             with self._lock:
                 found = self._distinct_leaves.setdefault(key, made)

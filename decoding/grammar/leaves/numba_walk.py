@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decoding.grammar.leaves.leaf import FEW_TOKENS
-from decoding.grammar.leaves.table_walk import Ints, Table, Walked
+from decoding.grammar.leaves.table_walk import Ints, TableWalk, TransitionTable
 from decoding.grammar.regular.byte_dfa import ByteDfa
 from decoding.numba_compiling import compiled, keep_nothing
 
@@ -247,7 +247,7 @@ class CompiledWalk:
             logger.warning("compiled loops are neither found nor kept for the next process: %r", error)
 
     def _ask_nothing(self) -> None:
-        nothing = Table.of_automaton(ByteDfa.literals([]))
+        nothing = TransitionTable.of_automaton(ByteDfa.literals([]))
         self(nothing, 0, (0,))
         self.trace(nothing, 0, (0,), (-1, -1))
 
@@ -256,7 +256,7 @@ class CompiledWalk:
         """Memory of what was copied for the loop."""
         return self._nodes.nbytes
 
-    def __call__(self, table: Table, state: int, positions: tuple[int, ...]) -> Walked:
+    def __call__(self, table: TransitionTable, state: int, positions: tuple[int, ...]) -> TableWalk:
         """Walk (`decoding.grammar.leaves.table_walk.Walk`)."""
         mask = np.zeros(self._num_words, dtype=np.uint32)
         roots = np.array(positions, dtype=np.int32)
@@ -273,12 +273,12 @@ class CompiledWalk:
         for place, label in zip(pairs[::2], pairs[1::2], strict=True):
             exits.setdefault(label, []).append(place)
         if num_tokens <= FEW_TOKENS:
-            return Walked(found[_TOKENS : _TOKENS + num_tokens].tolist(), None, exits)
+            return TableWalk(found[_TOKENS : _TOKENS + num_tokens].tolist(), None, exits)
         mask.flags.writeable = False
-        return Walked(None, mask, exits)
+        return TableWalk(None, mask, exits)
 
     def trace(
-        self, table: Table, state: int, positions: tuple[int, ...], begin: tuple[int, int]
+        self, table: TransitionTable, state: int, positions: tuple[int, ...], begin: tuple[int, int]
     ) -> tuple[Ints, Ints, Ints]:
         """Trace (`decoding.grammar.leaves.table_walk.Trace`)."""
         roots = np.array(positions, dtype=np.int32)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from decoding.grammar.leaves.dfa_leaf import MAX_LISTED_EDGES, DfaLeaf, StateModels, is_nested, without
 from decoding.grammar.leaves.leaf import LeafTokens, TokenCache
-from decoding.grammar.leaves.table_walk import FEW_PLACES, Table, TableWalker
+from decoding.grammar.leaves.table_walk import FEW_PLACES, TableWalker, TransitionTable
 from decoding.grammar.token_trie import TokenNode
 
 # The object itself, without what it finds out.
@@ -60,7 +60,7 @@ class LabelledKeys:
         octets = b"".join([labels.to_bytes(num_bytes, "little") for labels in self.reachable])
         return np.frombuffer(octets, dtype="<u8").reshape(len(self.reachable), -1)
 
-    def table(self, allowed: int) -> Table:
+    def table(self, allowed: int) -> TransitionTable:
         """The automaton's table, with the states and the ends of keys that have certain labels.
 
         Args:
@@ -216,7 +216,7 @@ class RestrictedKeys:
         return listed
 
     @cached_property
-    def table(self) -> Table:
+    def table(self) -> TransitionTable:
         """The automaton's table, with what is left of its states and labels."""
         return self._keys.table(self._allowed)
 

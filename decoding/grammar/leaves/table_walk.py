@@ -112,7 +112,7 @@ logger = logging.getLogger(__name__)
 FEW_PLACES = 24
 
 
-class Table(NamedTuple):
+class TransitionTable(NamedTuple):
     """An automaton as the walks read it.
 
     Rows are written when a walk first needs them: automata of counted patterns have 100,000 states, of which
@@ -136,12 +136,12 @@ class Table(NamedTuple):
     alive: NDArray[np.bool_]
 
     @staticmethod
-    def of_automaton(automaton: ByteDfa) -> Table:
+    def of_automaton(automaton: ByteDfa) -> TransitionTable:
         """The table of an automaton, nothing of which has been met."""
         num_states = automaton.num_states
         alive = np.ones(num_states, np.bool_)
         alive.flags.writeable = False
-        return Table(
+        return TransitionTable(
             sparse_zeros((num_states, 256), np.int32),
             np.zeros(num_states, np.uint8),
             automaton.edges,
@@ -150,7 +150,7 @@ class Table(NamedTuple):
             alive,
         )
 
-    def with_some(self, label: NDArray[np.int32], alive: NDArray[np.bool_]) -> Table:
+    def with_some(self, label: NDArray[np.int32], alive: NDArray[np.bool_]) -> TransitionTable:
         """The table of some of the texts; rows are shared.
 
         Args:
@@ -159,7 +159,7 @@ class Table(NamedTuple):
         """
         label.flags.writeable = alive.flags.writeable = False
         rows = (self.next_state, self.is_written, self.edges, self.edge_begin)
-        return Table(*rows, label, alive)
+        return TransitionTable(*rows, label, alive)
 
     def written(self) -> NDArray[np.int32]:
         """The next states of all states, whose rows are written now. Shape: (S, 256), int32."""
@@ -194,7 +194,7 @@ class Steps(Protocol):
     """An automaton, read byte by byte or as a table."""
 
     @property
-    def table(self) -> Table:
+    def table(self) -> TransitionTable:
         """The whole of it."""
 
     def step(self, state: int, byte: int) -> int:
@@ -204,7 +204,7 @@ class Steps(Protocol):
         """What the text written so far is, -1 where it is not a whole text."""
 
 
-class Walked(NamedTuple):
+class TableWalk(NamedTuple):
     """What a walk has met.
 
     Attributes:
@@ -218,8 +218,8 @@ class Walked(NamedTuple):
     exits: dict[int, list[int]]
 
 
-Walk = Callable[[Table, int, tuple[int, ...]], Walked]
-Trace = Callable[[Table, int, tuple[int, ...], tuple[int, int]], tuple[Ints, Ints, Ints]]
+Walk = Callable[[TransitionTable, int, tuple[int, ...]], TableWalk]
+Trace = Callable[[TransitionTable, int, tuple[int, ...], tuple[int, int]], tuple[Ints, Ints, Ints]]
 
 
 class TableWalker:
@@ -272,7 +272,7 @@ class TableWalker:
         return LeafTokens((), many, rests)
 
     def trace(
-        self, table: Table, state: int, positions: tuple[int, ...], begin: tuple[int, int]
+        self, table: TransitionTable, state: int, positions: tuple[int, ...], begin: tuple[int, int]
     ) -> tuple[Ints, Ints, Ints]:
         """List the positions below some that pass, the state at each, and a count; in any order.
 
@@ -285,12 +285,12 @@ class TableWalker:
         return self._trace(table, state, positions, begin)
 
     def trace_levels(
-        self, table: Table, state: int, positions: tuple[int, ...], begin: tuple[int, int]
+        self, table: TransitionTable, state: int, positions: tuple[int, ...], begin: tuple[int, int]
     ) -> tuple[Ints, Ints, Ints]:
         """Trace with NumPy."""
         return trace_by_levels(self.vocabulary.trie, table.written(), table.alive, state, positions, begin)
 
-    def walk_nodes(self, leaf: Steps, state: int, positions: tuple[int, ...]) -> Walked:
+    def walk_nodes(self, leaf: Steps, state: int, positions: tuple[int, ...]) -> TableWalk:
         """Walk in Python, without the table."""
         trie = self.vocabulary.trie
         byte, end, begin, ids = trie.byte_view, trie.end_view, trie.token_begin_view, trie.tokens_view
@@ -316,9 +316,9 @@ class TableWalker:
                         exits.setdefault(label, []).append(position)
                     open_roots.append((behind, after))
                 position += 1
-        return Walked(tokens, None, exits)
+        return TableWalk(tokens, None, exits)
 
-    def walk_levels(self, table: Table, state: int, positions: tuple[int, ...]) -> Walked:
+    def walk_levels(self, table: TransitionTable, state: int, positions: tuple[int, ...]) -> TableWalk:
         """Walk with NumPy."""
         tokens, places, ended = walk_by_levels(
             self.vocabulary.trie, table.written(), table.label, table.alive, state, positions
@@ -327,10 +327,10 @@ class TableWalker:
         for place, label in zip(places.tolist(), ended.tolist(), strict=True):
             exits.setdefault(label, []).append(place)
         if len(tokens) <= FEW_TOKENS:
-            return Walked(tokens.tolist(), None, exits)
+            return TableWalk(tokens.tolist(), None, exits)
         mask = self.vocabulary.packed(tokens)
         mask.flags.writeable = False
-        return Walked(None, mask, exits)
+        return TableWalk(None, mask, exits)
 
 
 _Number = TypeVar("_Number", bound=np.generic)

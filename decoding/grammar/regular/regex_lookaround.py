@@ -1,9 +1,9 @@
 """The subset construction for patterns that look ahead or behind.
 
-A *run* of the pattern is a state together with *duties*: what the rest of the text must be, as states of the
-automata of what is looked for ahead. What is behind is followed from the beginning of the text, for all runs
-alike. Dropped are duties that nothing can break any more, runs with one that cannot be kept, and runs that
-have all duties of another one in the same state, and more.
+A *run* of the pattern is a state together with *pending lookaheads*: what the rest of the text must be, as
+states of the automata of what is looked for ahead. What is behind is followed from the beginning of the
+text, for all runs alike. Dropped are lookaheads that nothing can break any more, runs with one that cannot
+be kept, and runs that have all lookaheads of another one in the same state, and more.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from decoding.grammar.regular.regex_parser import Assertion, Look, Node, any_par
 FIRST_LOOK = 16
 
 # (number of an automaton, its state).
-_Duty = tuple[int, int]
-_Run = tuple[int, frozenset[_Duty]]
-_NO_DUTIES: frozenset[_Duty] = frozenset()
+_PendingLookahead = tuple[int, int]
+_Run = tuple[int, frozenset[_PendingLookahead]]
+_NO_LOOKAHEADS: frozenset[_PendingLookahead] = frozenset()
 # Runs, what is in front of the place, and the state of what is followed behind it.
 _Key = tuple[frozenset[_Run], int, tuple[int, ...]]
 
@@ -100,7 +100,7 @@ class _Runs:
 
     def build(self, start: int, before: int) -> tuple[list[list[Edge]], list[bool]]:
         """Rows over classes of symbols, and whether a text may end."""
-        first: _Key = (frozenset([(start, _NO_DUTIES)]), before, (0,) * len(self._followed))
+        first: _Key = (frozenset([(start, _NO_LOOKAHEADS)]), before, (0,) * len(self._followed))
         numbers = {first: 0}
         order = [first]
         rows: list[list[Edge]] = []
@@ -118,8 +118,8 @@ class _Runs:
                     [self._move(number, at, part) for number, at in zip(self._followed, behind, strict=True)]
                 )
                 successor: _Key = (following, ahead, now)
-                if (self._absorbing, _NO_DUTIES) in following:
-                    successor = (frozenset([(self._absorbing, _NO_DUTIES)]), Side.OTHER, first[2])
+                if (self._absorbing, _NO_LOOKAHEADS) in following:
+                    successor = (frozenset([(self._absorbing, _NO_LOOKAHEADS)]), Side.OTHER, first[2])
                 number = numbers.setdefault(successor, len(order))
                 if number == len(order):
                     order.append(successor)
@@ -145,11 +145,11 @@ class _Runs:
         stack = list(seen)
         check_time = current_budget().check_time
         while stack:
-            state, duties = stack.pop()
+            state, pending = stack.pop()
             for target, condition in self._nfa.steps[state]:
-                now: frozenset[_Duty] | None = duties
+                now: frozenset[_PendingLookahead] | None = pending
                 if condition >= FIRST_LOOK:
-                    now = self._with_look(condition - FIRST_LOOK, duties, before, behind)
+                    now = self._with_look(condition - FIRST_LOOK, pending, before, behind)
                 elif condition and not holds(condition, before, ahead):
                     now = None
                 if now is not None and (target, now) not in seen:
@@ -160,61 +160,63 @@ class _Runs:
         return seen
 
     def _with_look(
-        self, index: int, duties: frozenset[_Duty], before: int, behind: tuple[int, ...]
-    ) -> frozenset[_Duty] | None:
-        """The duties behind a step that looks; None where it fails."""
+        self, index: int, pending: frozenset[_PendingLookahead], before: int, behind: tuple[int, ...]
+    ) -> frozenset[_PendingLookahead] | None:
+        """The lookaheads behind a step that looks; None where it fails."""
         followed = self._table.behind.get(index)
         if followed is not None:
             state = behind[self._place[followed]]
-            return duties if state >= 0 and self._table.automata[followed].finals[state] else None
+            return pending if state >= 0 and self._table.automata[followed].finals[state] else None
         number = self._table.ahead(index, before)
         dfa = self._table.automata[number]
         if dfa.is_everything:
-            return duties
-        return None if dfa.is_empty else duties | {(number, 0)}
+            return pending
+        return None if dfa.is_empty else pending | {(number, 0)}
 
     def _may_end(self, runs: Iterable[_Run]) -> bool:
         """Whether the text may end here."""
         return any(
             self._nfa.labels[state] >= 0
-            and all(self._table.automata[number].finals[at] for number, at in duties)
-            for state, duties in runs
+            and all(self._table.automata[number].finals[at] for number, at in pending)
+            for state, pending in runs
         )
 
     def _successors(
         self, runs: frozenset[_Run], before: int, behind: tuple[int, ...]
     ) -> dict[int, frozenset[_Run]]:
         """The runs behind one more symbol, by part of the symbols; parts without any are left out."""
-        found: dict[int, dict[int, set[frozenset[_Duty]]]] = {}
+        found: dict[int, dict[int, set[frozenset[_PendingLookahead]]]] = {}
         for side in (Side.WORD, Side.OTHER):
             wants_word = side == Side.WORD
-            for state, duties in self._closure(runs, before, side, behind):
+            for state, pending in self._closure(runs, before, side, behind):
                 for charset, target in self._nfa.edges[state]:
                     for part in self._members[charset]:
                         if self._is_word[part] == wants_word:
-                            found.setdefault(part, {}).setdefault(target, set()).add(duties)
+                            found.setdefault(part, {}).setdefault(target, set()).add(pending)
         out: dict[int, frozenset[_Run]] = {}
         for part, by_target in found.items():
             kept = [
-                (target, duties)
+                (target, pending)
                 for target, choices in by_target.items()
-                for duties in self._least(choices, part)
+                for pending in self._least(choices, part)
             ]
             if kept:
                 out[part] = frozenset(kept)
         return out
 
-    def _least(self, choices: set[frozenset[_Duty]], part: int) -> list[frozenset[_Duty]]:
-        """Choices of duties behind a symbol, without those that are another choice and more."""
-        moved = {now for duties in choices if (now := self._kept(duties, part)) is not None}
-        if _NO_DUTIES in moved:
-            return [_NO_DUTIES]
+    def _least(
+        self, choices: set[frozenset[_PendingLookahead]], part: int
+    ) -> list[frozenset[_PendingLookahead]]:
+        """Choices of pending lookaheads behind a symbol, without those that are another choice and more."""
+        moved = {now for pending in choices if (now := self._kept(pending, part)) is not None}
+        if _NO_LOOKAHEADS in moved:
+            return [_NO_LOOKAHEADS]
         return [now for now in moved if not any(other < now for other in moved)]
 
-    def _kept(self, duties: frozenset[_Duty], part: int) -> frozenset[_Duty] | None:
-        """The duties behind one more symbol; None where one cannot be kept."""
-        out: set[_Duty] = set()
-        for number, state in duties:
+    def _kept(self, pending: frozenset[_PendingLookahead], part: int) -> frozenset[_PendingLookahead] | None:
+        """The lookaheads behind one more symbol; None where one cannot be kept."""
+        out: set[_PendingLookahead] = set()
+        for number, state in pending:
             target = self._move(number, state, part)
             if target < 0:
                 return None

@@ -27,19 +27,19 @@ from decoding.grammar.schema.formula import (
     PropertyNames,
     Reference,
     Required,
-    TextFromHole,
+    TextFromSlot,
     TextIn,
     TypeIs,
     UniqueItems,
 )
 from decoding.grammar.schema.scalar_keywords import ANY, OBJECT, TYPES, count
 from decoding.grammar.schema.schema_document import Json, pointer_step
-from decoding.grammar.schema.translation import Schema, Scope, Translation, pattern_dfa
+from decoding.grammar.schema.translation import Schema, SchemaScope, Translation, pattern_dfa
 
 _NO_OBJECT = TYPES[ANY & ~OBJECT]
 
 
-def properties(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+def properties(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
     """`properties`, `patternProperties` and `additionalProperties`."""
     named: list[tuple[str, Formula]] = []
     if "properties" in schema:
@@ -66,13 +66,13 @@ def properties(t: Translation, schema: Schema, keyword: str, pointer: str, scope
     return Properties(tuple(named), tuple(patterns), additional, says_additional, place_of)
 
 
-def required(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+def required(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
     """`required`."""
     names = schema["required"]
     return Required(tuple(names), Place("required", f"{pointer}/required")) if names else ANYTHING
 
 
-def property_count(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+def property_count(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
     """`minProperties` and `maxProperties`."""
     least = count(schema, "minProperties", pointer) or 0
     most = count(schema, "maxProperties", pointer)
@@ -81,7 +81,7 @@ def property_count(t: Translation, schema: Schema, keyword: str, pointer: str, s
     return PropertyCount(least, most, Place(keyword, f"{pointer}/{keyword}"))
 
 
-def property_names(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+def property_names(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
     """`propertyNames`."""
     if t.only_texts:
         return ANYTHING
@@ -94,7 +94,9 @@ def property_names(t: Translation, schema: Schema, keyword: str, pointer: str, s
     return ANYTHING if allowed.is_everything else PropertyNames(allowed, place)
 
 
-def dependent_required(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+def dependent_required(
+    t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope
+) -> Formula:
     """`dependentRequired`."""
     return And(
         tuple(
@@ -110,7 +112,9 @@ def _requires(name: str, needed: list[str], place: Place) -> Formula:
     return Or((absent, Required(tuple(needed), place)), place)
 
 
-def dependent_schemas(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+def dependent_schemas(
+    t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope
+) -> Formula:
     """`dependentSchemas`."""
     parts = []
     for name, inner in schema[keyword].items():
@@ -120,7 +124,7 @@ def dependent_schemas(t: Translation, schema: Schema, keyword: str, pointer: str
     return And(tuple(parts))
 
 
-def dependencies(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+def dependencies(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
     """`dependencies` of older drafts: of names or of schemas."""
     parts = []
     for name, inner in schema[keyword].items():
@@ -137,7 +141,7 @@ def dependencies(t: Translation, schema: Schema, keyword: str, pointer: str, sco
 
 
 def _implies(
-    t: Translation, schema: Schema, name: str, inner: Json, pointer: str, keyword: str, scope: Scope
+    t: Translation, schema: Schema, name: str, inner: Json, pointer: str, keyword: str, scope: SchemaScope
 ) -> Formula:
     """An object that has the property is as `inner` says."""
     then = t.formula(inner, pointer, scope)
@@ -152,7 +156,7 @@ def _implies(
     return Or(tuple(parts), place)
 
 
-def items(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+def items(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
     """`prefixItems` and `items`, or `items` and `additionalItems` of older drafts."""
     first_of, rest_of = item_keywords(schema, scope)
     prefix: tuple[Formula, ...] = ()
@@ -170,7 +174,7 @@ def items(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Sco
     return Items(prefix, rest, Place(keyword, f"{pointer}/{keyword}"))
 
 
-def item_keywords(schema: Schema, scope: Scope) -> tuple[str | None, str | None]:
+def item_keywords(schema: Schema, scope: SchemaScope) -> tuple[str | None, str | None]:
     """The keywords that speak of the first items and of all others, where they are there and mean it."""
     if isinstance(schema.get("items"), list):
         return "items", "additionalItems" if "additionalItems" in schema else None
@@ -179,7 +183,7 @@ def item_keywords(schema: Schema, scope: Scope) -> tuple[str | None, str | None]
     return first, "items" if "items" in schema else None
 
 
-def item_count(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+def item_count(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
     """`minItems` and `maxItems`."""
     least = count(schema, "minItems", pointer) or 0
     most = count(schema, "maxItems", pointer)
@@ -188,7 +192,7 @@ def item_count(t: Translation, schema: Schema, keyword: str, pointer: str, scope
     return ItemCount(least, most, Place(keyword, f"{pointer}/{keyword}"))
 
 
-def contains(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+def contains(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
     """`contains` with `minContains` and `maxContains`."""
     least, most = contains_bounds(schema, pointer, scope)
     if not least and most is None:
@@ -201,7 +205,7 @@ def contains(t: Translation, schema: Schema, keyword: str, pointer: str, scope: 
     return And((Contains(item, least, None, place), Contains(possible, 0, most, place)))
 
 
-def contains_bounds(schema: Schema, pointer: str, scope: Scope) -> tuple[int, int | None]:
+def contains_bounds(schema: Schema, pointer: str, scope: SchemaScope) -> tuple[int, int | None]:
     """How many items must and may be as `contains` says."""
     if "minContains" not in scope.resource.dialect.keywords:
         return 1, None
@@ -209,18 +213,18 @@ def contains_bounds(schema: Schema, pointer: str, scope: Scope) -> tuple[int, in
     return 1 if least is None else least, count(schema, "maxContains", pointer)
 
 
-def unique_items(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+def unique_items(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
     """`uniqueItems`."""
     wanted: Json = schema["uniqueItems"]
     return UniqueItems(Place("uniqueItems", f"{pointer}/uniqueItems")) if wanted else ANYTHING
 
 
-def reference(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+def reference(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
     """`$ref`, `$dynamicRef` and `$recursiveRef`."""
     return t.reference(t.referred(schema, keyword, pointer, scope), scope)
 
 
-def all_of(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+def all_of(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
     """`allOf`."""
     parts: list[Formula] = []
     for part in branches(t, schema, keyword, pointer, scope):
@@ -228,7 +232,7 @@ def all_of(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Sc
     return parts[0] if len(parts) == 1 else And(tuple(parts))
 
 
-def any_of(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+def any_of(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
     """`anyOf`."""
     parts = [part for part in branches(t, schema, keyword, pointer, scope) if part != NOTHING]
     if ANYTHING in parts:
@@ -238,7 +242,7 @@ def any_of(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Sc
     return Or(tuple(parts), Place("anyOf", f"{pointer}/anyOf"))
 
 
-def one_of(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+def one_of(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
     """`oneOf`."""
     parts = [part for part in branches(t, schema, keyword, pointer, scope) if part != NOTHING]
     if len(parts) < 2:
@@ -256,14 +260,14 @@ def one_of(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Sc
     return And((Or(tuple(parts), place), ExactlyOne(tuple(possible), place)))
 
 
-def branches(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> list[Formula]:
+def branches(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> list[Formula]:
     """The formulas of an array of schemas."""
     t.budget.check_time()
     base = f"{pointer}/{keyword}/"
     return [t.formula(inner, f"{base}{n}", scope) for n, inner in enumerate(schema[keyword])]
 
 
-def negation(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+def negation(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
     """`not`."""
     place = Place("not", f"{pointer}/not")
     return negated(t.formula(schema["not"], place.pointer, t.flipped(scope)), place)
@@ -278,7 +282,7 @@ def negated(formula: Formula, place: Place) -> Formula:
     return formula.part if isinstance(formula, Not) else Not(formula, place)
 
 
-def conditional(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+def conditional(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
     """`if`, `then` and `else`, as two cases that exclude each other."""
     if "then" not in schema and "else" not in schema:
         return ANYTHING
@@ -334,7 +338,7 @@ def texts_of(formula: Formula, t: Translation, place: Place, open_targets: tuple
         return ~texts_of(formula.part, t, place, open_targets)
     if isinstance(formula, Reference):
         return _followed(formula.target, t, place, open_targets)
-    if isinstance(formula, TextFromHole):
+    if isinstance(formula, TextFromSlot):
         raise UnsupportedSchemaError(
             place.keyword, formula.place.pointer, "keys cannot be taken from an index"
         )

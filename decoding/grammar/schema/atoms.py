@@ -45,7 +45,7 @@ from decoding.grammar.schema.formula import (
     PropertyNames,
     Reference,
     Required,
-    TextFromHole,
+    TextFromSlot,
     TextIn,
     TypeIs,
     UniqueItems,
@@ -247,7 +247,7 @@ def negated_atom(atoms: Atoms, number: int, place: Place) -> Cases:
         return Cases(arrays=tuple(_arrays(atoms, number, atom, place)))
     if isinstance(atom, Properties | Required | PropertyCount | PropertyNames):
         return Cases(objects=tuple(_objects(atoms, number, atom, place)))
-    if isinstance(atom, TextFromHole):
+    if isinstance(atom, TextFromSlot):
         raise UnsupportedSchemaError(
             place.keyword, place.pointer, "a set outside the schema cannot be negated"
         )

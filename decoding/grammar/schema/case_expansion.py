@@ -57,7 +57,7 @@ from decoding.grammar.schema.formula import (
     PropertyCount,
     PropertyNames,
     Required,
-    TextFromHole,
+    TextFromSlot,
     TextIn,
     TypeIs,
     UniqueItems,
@@ -88,7 +88,7 @@ class _Gathered:
         self.types = int(JsonType.ANY)
         self.numbers: list[NumberIn] = []
         self.texts: list[TextIn] = []
-        self.holes: list[TextFromHole] = []
+        self.holes: list[TextFromSlot] = []
         self.rules: list[MemberRule] = []
         self.required: dict[str, None] = {}
         self.members: tuple[int, int | None] = (0, None)
@@ -123,7 +123,7 @@ class _Gathered:
         elif isinstance(atom, Contains):
             item = self.atoms.conjunction(atom.item)
             self.quotas.append(ItemQuota(0, item, atom.least, atom.most, atom.place))
-        elif isinstance(atom, TextFromHole):
+        elif isinstance(atom, TextFromSlot):
             self.holes.append(atom)
         else:
             raise TypeError(f"not a condition: {type(atom).__name__}")
@@ -132,7 +132,7 @@ class _Gathered:
         """Everything that was added, at once."""
         types = self.types
         numbers = texts = None
-        holes: tuple[TextFromHole, ...] = ()
+        holes: tuple[TextFromSlot, ...] = ()
         if types & NUMBER:
             numbers = ALL_NUMBERS
             for condition in self.numbers:
@@ -156,7 +156,7 @@ class _Gathered:
             (self._object(),) if types & OBJECT and _possible(self.members, len(self.required)) else (),
         )
 
-    def _only_hole(self, alone: bool) -> tuple[TextFromHole, ...]:
+    def _only_hole(self, alone: bool) -> tuple[TextFromSlot, ...]:
         """The hole that strings come from, if nothing else is said of them."""
         first = self.holes[0]
         if not alone or any(hole.name != first.name for hole in self.holes):

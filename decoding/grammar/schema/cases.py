@@ -14,7 +14,7 @@ from decoding.grammar.errors import SchemaLimitError, UnsupportedSchemaError
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.number_set import NumberSet
 from decoding.grammar.regular.text_set import TextSet
-from decoding.grammar.schema.formula import JsonType, Place, TextFromHole
+from decoding.grammar.schema.formula import JsonType, Place, TextFromSlot
 
 Thing = TypeVar("Thing")
 Closed = TypeVar("Closed", NumberSet, TextSet)
@@ -139,7 +139,7 @@ class Cases(NamedTuple):
     literals: int = 0
     numbers: NumberSet | None = None
     texts: TextSet | None = None
-    holes: tuple[TextFromHole, ...] = ()
+    holes: tuple[TextFromSlot, ...] = ()
     arrays: tuple[ArrayCase, ...] = ()
     objects: tuple[ObjectCase, ...] = ()
 
@@ -232,7 +232,7 @@ def both_objects(first: ObjectCase, second: ObjectCase) -> ObjectCase | None:
     return ObjectCase(rules, required, least, most, names, merged(first.quotas, second.quotas))
 
 
-def both_texts(first: Cases, second: Cases) -> tuple[TextSet | None, tuple[TextFromHole, ...]]:
+def both_texts(first: Cases, second: Cases) -> tuple[TextSet | None, tuple[TextFromSlot, ...]]:
     """Strings of both.
 
     Raises:
@@ -243,7 +243,7 @@ def both_texts(first: Cases, second: Cases) -> tuple[TextSet | None, tuple[TextF
         texts = _both(first.texts, second.texts, ALL_TEXTS)
     if not first.holes and not second.holes:
         return texts, ()
-    holes: dict[TextFromHole, None] = {}
+    holes: dict[TextFromSlot, None] = {}
     for one, other in ((first, second), (second, first)):
         for hole in one.holes:
             if other.texts is ALL_TEXTS or any(hole.name == known.name for known in other.holes):

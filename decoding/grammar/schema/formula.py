@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntFlag
 
-from decoding.grammar.leaves.leaf import HoleName
+from decoding.grammar.leaves.leaf import TitleSlotName
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.number_set import NumberSet
 from decoding.grammar.regular.text_set import TextSet
@@ -104,10 +104,10 @@ class TextIn:
 
 
 @dataclass(frozen=True, slots=True)
-class TextFromHole:
+class TextFromSlot:
     """A string is a member of a named set."""
 
-    name: HoleName
+    name: TitleSlotName
     place: Place
 
 
@@ -200,7 +200,7 @@ Formula = (
     | TypeIs
     | NumberIn
     | TextIn
-    | TextFromHole
+    | TextFromSlot
     | Items
     | ItemCount
     | Contains

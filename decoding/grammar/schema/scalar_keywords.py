@@ -8,7 +8,7 @@ from functools import lru_cache
 from decoding.bounded_cache import Remembered
 from decoding.grammar.compile_options import AutomatonLimitError, current_budget
 from decoding.grammar.errors import InvalidSchemaError, SchemaLimitError, UnsupportedSchemaError
-from decoding.grammar.leaves.leaf import HoleName
+from decoding.grammar.leaves.leaf import TitleSlotName
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.formats import FORMATS, Enforcement, format_texts
 from decoding.grammar.regular.number_set import NumberSet
@@ -26,12 +26,12 @@ from decoding.grammar.schema.formula import (
     Place,
     Properties,
     Required,
-    TextFromHole,
+    TextFromSlot,
     TextIn,
     TypeIs,
 )
 from decoding.grammar.schema.schema_document import Json
-from decoding.grammar.schema.translation import Schema, Scope, Translation, pattern_dfa
+from decoding.grammar.schema.translation import Schema, SchemaScope, Translation, pattern_dfa
 
 TYPES = tuple(TypeIs(JsonType(mask)) for mask in range(128))
 """`TypeIs` for every set of types, so that none has to be made."""
@@ -62,7 +62,7 @@ def is_only_integers(schema: Schema) -> bool:
     return types == "integer" or (isinstance(types, list) and "integer" in types and "number" not in types)
 
 
-def types(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+def types(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
     """`type`; integers are a set of numbers, unless a bound on numbers says so anyway."""
     named = schema["type"]
     if isinstance(named, str):
@@ -77,7 +77,7 @@ def types(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Sco
     return And((condition, NumberIn(_INTEGERS, Place("type", f"{pointer}/type"))))
 
 
-def numbers(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+def numbers(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
     """All bounds on numbers, `integer` included, as one set."""
     least, above = schema.get("minimum"), schema.get("exclusiveMinimum")
     most, below = schema.get("maximum"), schema.get("exclusiveMaximum")
@@ -132,7 +132,7 @@ def count(schema: Schema, keyword: str, pointer: str) -> int | None:
     return int(value)
 
 
-def texts(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+def texts(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
     """Lengths, `pattern` and `format` as one set."""
     least, most = count(schema, "minLength", pointer), count(schema, "maxLength", pointer)
     pattern = schema.get("pattern")
@@ -205,7 +205,7 @@ def _format_set(t: Translation, name: str, pointer: str, outer: bool) -> TextSet
     return None if automaton is None else _limited(0, None, automaton)
 
 
-def hole(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+def hole(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
     """`x-genret-index` and `x-genret-filter`."""
     if "x-genret-index" not in schema:
         raise InvalidSchemaError(
@@ -214,15 +214,15 @@ def hole(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scop
     place = Place("x-genret-index", f"{pointer}/x-genret-index")
     if not allows_type(schema, "string"):
         raise InvalidSchemaError("x-genret-index", place.pointer, 'expected "type": "string" beside it')
-    return TextFromHole(HoleName(schema["x-genret-index"], schema.get("x-genret-filter")), place)
+    return TextFromSlot(TitleSlotName(schema["x-genret-index"], schema.get("x-genret-filter")), place)
 
 
-def enumerated(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+def enumerated(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
     """`enum`."""
     return one_of(schema["enum"], Place("enum", f"{pointer}/enum"))
 
 
-def constant(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+def constant(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
     """`const`."""
     return one_of((schema["const"],), Place("const", f"{pointer}/const"))
 

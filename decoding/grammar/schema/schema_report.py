@@ -17,7 +17,7 @@ from decoding.grammar.schema.keywords import Holds, Keyword
 from decoding.grammar.schema.resources import UNDECLARED, SchemaIndex
 from decoding.grammar.schema.scalar_keywords import allows_type, is_only_integers
 from decoding.grammar.schema.schema_document import Json, parse_document, pointer_step
-from decoding.grammar.schema.translation import Schema, Scope, Translation, pattern_dfa
+from decoding.grammar.schema.translation import Schema, SchemaScope, Translation, pattern_dfa
 
 _SUBJECTS = {
     "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
@@ -99,7 +99,7 @@ class _Explanation:
             raise SchemaLimitError("", "#", "schemas are nested too deeply in one another") from None
         return SchemaReport(scope.dialect.name, tuple(self._entries))
 
-    def _schema(self, schema: Json, pointer: str, scope: Scope) -> None:
+    def _schema(self, schema: Json, pointer: str, scope: SchemaScope) -> None:
         if not isinstance(schema, dict):
             return
         resource = self._t.index.embedded.get(id(schema))
@@ -115,7 +115,7 @@ class _Explanation:
             self._entries.append(ReportEntry(name, place, how, note))
             self._inner(keyword, value, place, scope)
 
-    def _inner(self, keyword: Keyword, value: Json, pointer: str, scope: Scope) -> None:
+    def _inner(self, keyword: Keyword, value: Json, pointer: str, scope: SchemaScope) -> None:
         if keyword.holds == Holds.NOTHING:
             return
         if isinstance(value, list):
@@ -137,7 +137,9 @@ class _Explanation:
             target == pointer or target.startswith(f"{pointer}/") for target in reached
         )
 
-    def _handling(self, schema: Schema, keyword: Keyword, pointer: str, scope: Scope) -> tuple[Handling, str]:
+    def _handling(
+        self, schema: Schema, keyword: Keyword, pointer: str, scope: SchemaScope
+    ) -> tuple[Handling, str]:
         """What is done with one occurrence, and why."""
         name = keyword.name
         if keyword.role == "annotation":
@@ -170,7 +172,7 @@ class _Explanation:
             return "formats are not asserted"
         return "" if name in FORMATS else "a format that JSON Schema does not define"
 
-    def _asked(self, schema: Schema, name: str, pointer: str, scope: Scope) -> tuple[Handling, str]:
+    def _asked(self, schema: Schema, name: str, pointer: str, scope: SchemaScope) -> tuple[Handling, str]:
         """Translate the keyword to learn whether it can be, and whether it says anything."""
         if name == "patternProperties":
             return self._patterns(schema[name], f"{pointer}/{name}")
@@ -201,7 +203,7 @@ _LOOKING_INTO_SCHEMAS = frozenset({"propertyNames", "unevaluatedProperties", "un
 _ASKED_OF = {"minContains": "contains", "maxContains": "contains"}
 
 
-def _structure(name: str, scope: Scope) -> tuple[Handling, str]:
+def _structure(name: str, scope: SchemaScope) -> tuple[Handling, str]:
     if name == "$schema":
         return "enforced", f"read as {scope.dialect.name}"
     if name == "$vocabulary":
@@ -209,7 +211,7 @@ def _structure(name: str, scope: Scope) -> tuple[Handling, str]:
     return "enforced", "for references"
 
 
-def _why_unknown(name: str, scope: Scope) -> str:
+def _why_unknown(name: str, scope: SchemaScope) -> str:
     if name in _ALL_NAMES:
         return f"no keyword of {scope.dialect.name}"
     if name in _OPENAPI:

@@ -25,7 +25,7 @@ Schema = dict[str, Json]
 
 
 @dataclass(slots=True, eq=False)
-class Scope:
+class SchemaScope:
     """What the meaning of a schema depends on beside its text.
 
     Attributes:
@@ -49,7 +49,7 @@ class Scope:
         return self.resource.dialect
 
 
-Handler = Callable[["Translation", Schema, str, str, Scope], Formula]
+Handler = Callable[["Translation", Schema, str, str, SchemaScope], Formula]
 """Makes a formula of a schema, the first keyword of the group, the schema's pointer, and its scope."""
 Handlers = Mapping[str, tuple[int, Handler]]
 """Handlers by keyword, with one bit for all keywords that a handler deals with at once."""
@@ -76,12 +76,12 @@ class Translation:
     options: GrammarOptions
     budget: CompileBudget
     handlers: Callable[[Dialect], Handlers]
-    targets: dict[str, tuple[Spot, Scope]] = field(default_factory=dict)
+    targets: dict[str, tuple[Spot, SchemaScope]] = field(default_factory=dict)
     only_texts: bool = False
     open_places: set[tuple[str, int, bool]] = field(default_factory=set)
     _inexact: dict[str, bool] = field(default_factory=dict)
     _inexact_texts: frozenset[tuple[str, str]] | None = None
-    _scopes: dict[tuple[str, int, bool], Scope] = field(default_factory=dict)
+    _scopes: dict[tuple[str, int, bool], SchemaScope] = field(default_factory=dict)
     _dynamics: dict[frozenset[tuple[str, str]], int] = field(default_factory=dict)
 
     @property
@@ -97,32 +97,32 @@ class Translation:
             self._inexact_texts = frozenset(found)
         return bool(self._inexact_texts)
 
-    def root_scope(self) -> Scope:
+    def root_scope(self) -> SchemaScope:
         """The scope of the document."""
         return self._scope(self.index.root, {}, 0, False)
 
-    def enter(self, resource: Resource, scope: Scope) -> Scope:
+    def enter(self, resource: Resource, scope: SchemaScope) -> SchemaScope:
         """The scope inside a resource, coming from another scope."""
         return self._scope(resource, scope.dynamic, scope.number, scope.outer)
 
-    def flipped(self, scope: Scope) -> Scope:
+    def flipped(self, scope: SchemaScope) -> SchemaScope:
         """The scope for what is negated; the same one where all formats are known exactly."""
         if not self.is_inexact:
             return scope
         return self._scope(scope.resource, scope.dynamic, scope.number, not scope.outer)
 
-    def _scope(self, resource: Resource, dynamic: Mapping[str, str], number: int, outer: bool) -> Scope:
+    def _scope(self, resource: Resource, dynamic: Mapping[str, str], number: int, outer: bool) -> SchemaScope:
         if resource.dynamic and not resource.dynamic.keys() <= dynamic.keys():
             dynamic = {**resource.dynamic, **dynamic}
             number = self._dynamics.setdefault(frozenset(dynamic.items()), len(self._dynamics) + 1)
         key = (resource.pointer, number, outer)
         scope = self._scopes.get(key)
         if scope is None:
-            scope = Scope(resource, self.handlers(resource.dialect), dynamic, number, outer)
+            scope = SchemaScope(resource, self.handlers(resource.dialect), dynamic, number, outer)
             self._scopes[key] = scope
         return scope
 
-    def formula(self, schema: Json, pointer: str, scope: Scope) -> Formula:
+    def formula(self, schema: Json, pointer: str, scope: SchemaScope) -> Formula:
         """Translate one schema and all in it."""
         if schema is True:
             return ANYTHING
@@ -134,7 +134,7 @@ class Translation:
                 scope = self.enter(resource, scope)
         return self.conditions(schema, pointer, scope)
 
-    def conditions(self, schema: Schema, pointer: str, scope: Scope) -> Formula:
+    def conditions(self, schema: Schema, pointer: str, scope: SchemaScope) -> Formula:
         """Translate a schema's keywords one by one."""
         handlers = scope.handlers
         if "$ref" in schema and scope.resource.dialect.ref_stands_alone:
@@ -164,7 +164,7 @@ class Translation:
             return parts[0]
         return And(tuple(parts)) if parts else ANYTHING
 
-    def reference(self, spot: Spot, scope: Scope) -> Formula:
+    def reference(self, spot: Spot, scope: SchemaScope) -> Formula:
         """Refer to a schema found from a scope."""
         if spot.schema is True:
             return ANYTHING
@@ -218,7 +218,7 @@ class Translation:
         said = ((keyword, schema.get(keyword)) for keyword in ("format", "pattern"))
         return any(isinstance(value, str) and (keyword, value) in inexact for keyword, value in said)
 
-    def referred(self, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Spot:
+    def referred(self, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Spot:
         """Where `$ref`, `$dynamicRef` or `$recursiveRef` leads."""
         place = f"{pointer}/{keyword}"
         spot = self.index.locate(schema[keyword], scope.resource, keyword, place)

@@ -26,13 +26,13 @@ from decoding.grammar.schema.formula import (
 )
 from decoding.grammar.schema.resources import Spot
 from decoding.grammar.schema.schema_document import Json, pointer_step
-from decoding.grammar.schema.translation import Schema, Scope, Translation, pattern_dfa
+from decoding.grammar.schema.translation import Schema, SchemaScope, Translation, pattern_dfa
 
 MAX_CASES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluated:
+class EvaluatedKeys:
     """What has been looked at.
 
     Attributes:
@@ -49,11 +49,11 @@ class Evaluated:
     items: int = 0
     items_like: frozenset[Formula] = frozenset()
 
-    def joined(self, other: Evaluated) -> Evaluated:
+    def joined(self, other: EvaluatedKeys) -> EvaluatedKeys:
         """What either has looked at."""
         if self.everything or other.everything:
             return _EVERYTHING
-        return Evaluated(
+        return EvaluatedKeys(
             False,
             tuple(dict.fromkeys(self.names + other.names)),
             self.patterns | other.patterns,
@@ -61,7 +61,7 @@ class Evaluated:
             self.items_like | other.items_like,
         )
 
-    def holds(self, other: Evaluated) -> bool:
+    def holds(self, other: EvaluatedKeys) -> bool:
         """Whether all that the other has looked at is here too."""
         if self.everything or other.everything:
             return self.everything
@@ -73,14 +73,14 @@ class Evaluated:
         )
 
 
-_EVERYTHING = Evaluated(everything=True)
-_NOTHING = Evaluated()
-Case = tuple[Formula, Evaluated]
+_EVERYTHING = EvaluatedKeys(everything=True)
+_NOTHING = EvaluatedKeys()
+Case = tuple[Formula, EvaluatedKeys]
 """A condition, and what is evaluated at least where it holds."""
 
 
 def unevaluated_properties(
-    t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope
+    t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope
 ) -> Formula:
     """`unevaluatedProperties`."""
     if t.only_texts:
@@ -101,7 +101,9 @@ def unevaluated_properties(
     return _any(parts, place)
 
 
-def unevaluated_items(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Scope) -> Formula:
+def unevaluated_items(
+    t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope
+) -> Formula:
     """`unevaluatedItems`."""
     if t.only_texts:
         return ANYTHING
@@ -144,11 +146,11 @@ class _Cases:
         self._of_items = keyword == "unevaluatedItems"
         self._following: list[tuple[str, int]] = []
 
-    def beside(self, schema: Schema, pointer: str, scope: Scope) -> list[Case]:
+    def beside(self, schema: Schema, pointer: str, scope: SchemaScope) -> list[Case]:
         """What the neighbours of the keyword evaluate."""
         return self._pruned(self._neighbours(schema, pointer, scope, own=True))
 
-    def _inside(self, schema: Json, pointer: str, scope: Scope) -> list[Case]:
+    def _inside(self, schema: Json, pointer: str, scope: SchemaScope) -> list[Case]:
         """What a schema evaluates that is known to hold."""
         if not isinstance(schema, dict):
             return [(ANYTHING, _NOTHING)]
@@ -157,7 +159,7 @@ class _Cases:
             scope = self._t.enter(resource, scope)
         return self._neighbours(schema, pointer, scope, own=False)
 
-    def _neighbours(self, schema: Schema, pointer: str, scope: Scope, *, own: bool) -> list[Case]:
+    def _neighbours(self, schema: Schema, pointer: str, scope: SchemaScope, *, own: bool) -> list[Case]:
         self._t.budget.check_time()
         if "$ref" in schema and scope.dialect.ref_stands_alone:
             return self._followed(schema, "$ref", pointer, scope)
@@ -173,7 +175,7 @@ class _Cases:
                 cases = self._crossed(cases, self._of_keyword(schema, keyword, pointer, scope))
         return cases
 
-    def _of_keyword(self, schema: Schema, keyword: str, pointer: str, scope: Scope) -> list[Case]:
+    def _of_keyword(self, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> list[Case]:
         """The cases that one keyword makes; none where it evaluates nothing."""
         if keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
             return self._followed(schema, keyword, pointer, scope)
@@ -198,13 +200,13 @@ class _Cases:
             return self._of_dependent(schema[keyword], keyword, pointer, scope)
         return []
 
-    def _held(self, schema: Json, pointer: str, scope: Scope) -> list[Case]:
+    def _held(self, schema: Json, pointer: str, scope: SchemaScope) -> list[Case]:
         """The cases of a branch, with the condition that it holds."""
         formula = self._formula(schema, pointer, scope)
         cases = [(both(formula, more), evaluated) for more, evaluated in self._inside(schema, pointer, scope)]
         return [case for case in cases if case[0] != NOTHING]
 
-    def _formula(self, schema: Json, pointer: str, scope: Scope) -> Formula:
+    def _formula(self, schema: Json, pointer: str, scope: SchemaScope) -> Formula:
         """The formula of a branch; by reference where it holds the very keyword that asks for it."""
         step = (pointer, scope.number, scope.outer)
         if step in self._t.open_places:
@@ -216,7 +218,7 @@ class _Cases:
         finally:
             self._t.open_places.discard(step)
 
-    def _of_any(self, schemas: list[Json], pointer: str, scope: Scope) -> list[Case]:
+    def _of_any(self, schemas: list[Json], pointer: str, scope: SchemaScope) -> list[Case]:
         """Every set of branches may hold; those that evaluate nothing need not be asked."""
         cases: list[Case] = [(ANYTHING, _NOTHING)]
         for n, inner in enumerate(schemas):
@@ -224,7 +226,7 @@ class _Cases:
             cases = self._crossed(cases, [(ANYTHING, _NOTHING), *held])
         return cases
 
-    def _of_if(self, schema: Schema, pointer: str, scope: Scope) -> list[Case]:
+    def _of_if(self, schema: Schema, pointer: str, scope: SchemaScope) -> list[Case]:
         asked = self._held(schema["if"], f"{pointer}/if", scope)
         cases: list[Case] = [(ANYTHING, _NOTHING)]
         then = self._inside(schema["then"], f"{pointer}/then", scope) if "then" in schema else []
@@ -236,7 +238,7 @@ class _Cases:
             cases += [(both(refused, more), evaluated) for more, evaluated in otherwise]
         return self._pruned([case for case in cases if case[0] != NOTHING])
 
-    def _of_dependent(self, schemas: Schema, keyword: str, pointer: str, scope: Scope) -> list[Case]:
+    def _of_dependent(self, schemas: Schema, keyword: str, pointer: str, scope: SchemaScope) -> list[Case]:
         cases: list[Case] = [(ANYTHING, _NOTHING)]
         for name, inner in schemas.items():
             if isinstance(inner, list):
@@ -247,7 +249,7 @@ class _Cases:
             cases = self._crossed(cases, [(ANYTHING, _NOTHING), *held])
         return cases
 
-    def _followed(self, schema: Schema, keyword: str, pointer: str, scope: Scope) -> list[Case]:
+    def _followed(self, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> list[Case]:
         spot = self._t.referred(schema, keyword, pointer, scope)
         inside = self._t.enter(spot.resource, scope)
         step = (spot.pointer, inside.number)
@@ -262,16 +264,16 @@ class _Cases:
         self._following.pop()
         return cases
 
-    def _members(self, schema: Schema, pointer: str) -> Evaluated:
+    def _members(self, schema: Schema, pointer: str) -> EvaluatedKeys:
         if "additionalProperties" in schema:
             return _EVERYTHING
         patterns = frozenset(
             pattern_dfa(pattern, "patternProperties", f"{pointer}/patternProperties/{pointer_step(pattern)}")
             for pattern in schema.get("patternProperties", ())
         )
-        return Evaluated(names=tuple(schema.get("properties", ())), patterns=patterns)
+        return EvaluatedKeys(names=tuple(schema.get("properties", ())), patterns=patterns)
 
-    def _items(self, schema: Schema, pointer: str, scope: Scope) -> Evaluated:
+    def _items(self, schema: Schema, pointer: str, scope: SchemaScope) -> EvaluatedKeys:
         first, rest = item_keywords(schema, scope)
         if rest is not None:
             return _EVERYTHING
@@ -280,7 +282,7 @@ class _Cases:
             found = self._formula(schema["contains"], f"{pointer}/contains", scope)
             contains_bounds(schema, pointer, scope)
             like = frozenset((found,))
-        return Evaluated(items=len(schema[first]) if first is not None else 0, items_like=like)
+        return EvaluatedKeys(items=len(schema[first]) if first is not None else 0, items_like=like)
 
     def _crossed(self, cases: list[Case], others: list[Case]) -> list[Case]:
         """Every case of the one with every case of the other."""

@@ -20,7 +20,7 @@ from decoding.grammar.errors import (
     UnsupportedSchemaError,
     VocabularyError,
 )
-from decoding.grammar.leaves.leaf import HoleError, HoleLeaf, HoleOpener, Leaf
+from decoding.grammar.leaves.leaf import Leaf, TitleSlotError, TitleSlotLeaf, TitleSlotOpener
 from decoding.grammar.leaves.leaf_factory import Leaves
 from decoding.grammar.regular.byte_dfa import ByteDfa
 from decoding.grammar.regular.dfa import Dfa
@@ -43,7 +43,7 @@ from decoding.grammar.schema.cases import (
     joined,
     least_of,
 )
-from decoding.grammar.schema.formula import Place, TextFromHole
+from decoding.grammar.schema.formula import Place, TextFromSlot
 from decoding.grammar.schema.members import (
     ENDLESS,
     FreeKeyLeaves,
@@ -60,7 +60,7 @@ _INTEGERS = NumberSet.of(integers=True)
 
 
 def compile_value(
-    formulas: Formulas, options: GrammarOptions, leaves: Leaves, holes: HoleOpener | None = None
+    formulas: Formulas, options: GrammarOptions, leaves: Leaves, holes: TitleSlotOpener | None = None
 ) -> ValueNode:
     """Turn a schema's formulas into the graph of what may be written.
 
@@ -99,7 +99,7 @@ class NodeBuilder:
     """
 
     def __init__(
-        self, formulas: Formulas, options: GrammarOptions, leaves: Leaves, holes: HoleOpener | None
+        self, formulas: Formulas, options: GrammarOptions, leaves: Leaves, holes: TitleSlotOpener | None
     ) -> None:
         self.expansion = Expansion(formulas)
         self.options = options
@@ -107,7 +107,7 @@ class NodeBuilder:
         self._root = formulas
         self._holes = holes
         self._nodes: dict[Conjunction, ValueNode] = {}
-        self._drafts: list[Draft] = []
+        self._drafts: list[PartialNode] = []
         self._size = 0
         self._unwritable: VocabularyError | None = None
         self.nothing = ValueNode(shortest=ENDLESS)
@@ -178,7 +178,7 @@ class NodeBuilder:
         shortest = min((len(leaf.shortest(0)) for leaf in scalars), default=ENDLESS)
         node = ValueNode(tuple(scalars), (), (), shortest)
         if cases.arrays or cases.objects:
-            self._drafts.append(Draft(node, cases))
+            self._drafts.append(PartialNode(node, cases))
         return node
 
     def scalars(self, cases: Cases, canonical: bool = False) -> list[Leaf]:
@@ -232,7 +232,7 @@ class NodeBuilder:
         except VocabularyError as error:
             self.leave_out(error)
 
-    def hole(self, hole: TextFromHole) -> HoleLeaf:
+    def hole(self, hole: TextFromSlot) -> TitleSlotLeaf:
         """The leaf of a set outside the schema.
 
         Raises:
@@ -243,7 +243,7 @@ class NodeBuilder:
             raise InvalidSchemaError(place.keyword, place.pointer, "no indexes are open to take strings from")
         try:
             return self._holes(hole.name)
-        except HoleError as error:
+        except TitleSlotError as error:
             pointer = f"{place.pointer.removesuffix(place.keyword)}{error.keyword}"
             raise InvalidSchemaError(error.keyword, pointer, str(error)) from None
 
@@ -268,7 +268,7 @@ def _too_large(place: Place | None, error: AutomatonLimitError) -> SchemaLimitEr
 MAX_QUOTAS = 6
 
 
-def object_shape(builder: NodeBuilder, case: ObjectCase) -> DraftObject:
+def object_shape(builder: NodeBuilder, case: ObjectCase) -> PartialObject:
     """The shape of an object case.
 
     Raises:
@@ -459,7 +459,7 @@ MAX_ITEM_QUOTAS = 5
 MAX_STATES = 20_000
 
 
-def array_shape(builder: NodeBuilder, case: ArrayCase) -> DraftArray:
+def array_shape(builder: NodeBuilder, case: ArrayCase) -> PartialArray:
     """The shape of an array case.
 
     Raises:
@@ -565,15 +565,15 @@ class _Measured(Protocol):
         """Settle, once all values are known, what may come where."""
 
 
-class DraftArray(_Measured, ArrayShape, Protocol):
+class PartialArray(_Measured, ArrayShape, Protocol):
     """An array shape in the making."""
 
 
-class DraftObject(_Measured, ObjectShape, Protocol):
+class PartialObject(_Measured, ObjectShape, Protocol):
     """An object shape in the making."""
 
 
-class Draft:
+class PartialNode:
     """A node with containers, in the making.
 
     Attributes:
@@ -588,8 +588,8 @@ class Draft:
     def __init__(self, node: ValueNode, cases: Cases) -> None:
         self.node = node
         self.cases = cases
-        self.arrays: list[DraftArray] = []
-        self.objects: list[DraftObject] = []
+        self.arrays: list[PartialArray] = []
+        self.objects: list[PartialObject] = []
 
     def lower(self) -> bool:
         """Measure the node again; whether that was news."""
@@ -604,7 +604,7 @@ class Draft:
         return news
 
 
-def settle(drafts: list[Draft]) -> None:
+def settle(drafts: list[PartialNode]) -> None:
     """Measure all nodes and leave out the containers that nothing can complete.
 
     A container costs at least a byte more than what is in it, so that costs only fall until every node has

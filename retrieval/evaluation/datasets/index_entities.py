@@ -1,7 +1,7 @@
 """Finds entities of an index: by id, by title, by alias, or by what a page was called before.
 
-`IndexResolver` looks up all labels of a set at once; `IndexTitles` looks up what methods answered, among them
-texts that a model wrote without a constraint.
+`IndexResolver` looks up all labels of a set at once; `EntityFinder` looks up what methods answered, among
+them texts that a model wrote without a constraint.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _grouped(wanted: Sequence[str], pairs: Iterable[tuple[int, int]]) -> dict[st
     return found
 
 
-class IndexTitles:
+class EntityFinder:
     """Finds entities by id, by title and by alias.
 
     The tables of titles and aliases are made when they are first asked for: some 200 bytes per text.

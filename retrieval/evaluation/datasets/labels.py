@@ -111,7 +111,7 @@ class TitleResolver(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class LabelAnswer:
     """What a label calls an entity.
 
     Attributes:
@@ -142,7 +142,7 @@ class FileQuery:
 
     query_id: str
     text: str
-    answers: tuple[Answer, ...]
+    answers: tuple[LabelAnswer, ...]
     mention: Mention | None = None
     evidence: tuple[tuple[int, ...], ...] = ()
     is_nil: bool = False
@@ -158,7 +158,7 @@ class _Known:
     titles: Mapping[str, tuple[str, ...]]
     trusts_ids: bool
 
-    def find(self, answer: Answer) -> tuple[str, ...]:
+    def find(self, answer: LabelAnswer) -> tuple[str, ...]:
         """Return the entities an answer may mean; () where the index has none."""
         if answer.entity_id is not None and (self.trusts_ids or answer.title is None):
             found = self.ids[answer.entity_id]

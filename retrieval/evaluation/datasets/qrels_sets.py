@@ -20,7 +20,7 @@ from retrieval.evaluation.datasets.file_lines import (
     text_lines,
     wrong,
 )
-from retrieval.evaluation.datasets.labels import Answer, FileQuery, SetSpec, decode_token
+from retrieval.evaluation.datasets.labels import FileQuery, LabelAnswer, SetSpec, decode_token
 from retrieval.normalize import normalize
 
 BEIR_HEADER = ("query-id", "corpus-id", "score")
@@ -127,8 +127,8 @@ def read_beir(spec: SetSpec) -> tuple[list[FileQuery], list[Path]]:
     return queries, files
 
 
-def _beir_answers(grades: dict[str, int], titles: dict[str, str]) -> tuple[Answer, ...]:
-    return tuple(Answer(document, titles.get(document), grade) for document, grade in grades.items())
+def _beir_answers(grades: dict[str, int], titles: dict[str, str]) -> tuple[LabelAnswer, ...]:
+    return tuple(LabelAnswer(document, titles.get(document), grade) for document, grade in grades.items())
 
 
 def _read_queries(file: Path) -> dict[str, str]:
@@ -210,9 +210,9 @@ def read_trec(spec: SetSpec) -> tuple[list[FileQuery], list[Path]]:
     return queries, [topics, qrels]
 
 
-def _trec_answers(grades: dict[str, int]) -> tuple[Answer, ...]:
+def _trec_answers(grades: dict[str, int]) -> tuple[LabelAnswer, ...]:
     decoded = ((normalize(decode_token(document)), grade) for document, grade in grades.items())
-    return tuple(Answer(document, document, grade) for document, grade in decoded)
+    return tuple(LabelAnswer(document, document, grade) for document, grade in decoded)
 
 
 def _topics(file: Path) -> Iterator[tuple[int, str, str]]:

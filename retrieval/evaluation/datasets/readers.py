@@ -22,8 +22,8 @@ from retrieval.evaluation.datasets.file_lines import (
     wrong,
 )
 from retrieval.evaluation.datasets.labels import (
-    Answer,
     FileQuery,
+    LabelAnswer,
     SetSpec,
     TitleResolver,
     find_answers,
@@ -46,7 +46,7 @@ class _Row:
     line: int
     query_id: str | None
     text: str
-    answers: tuple[Answer, ...]
+    answers: tuple[LabelAnswer, ...]
     split: str | None
     is_nil: bool
 
@@ -119,13 +119,13 @@ def _json_rows(file: Path) -> Iterator[_Row]:
         )
 
 
-def _json_answer(file: Path, line: int, value: Any, name: str) -> Answer:
+def _json_answer(file: Path, line: int, value: Any, name: str) -> LabelAnswer:
     if not isinstance(value, dict):
         wrong(file, line, name, "an object with title or entity_id", value)
     title, entity_id, grade = value.get("title"), value.get("entity_id"), value.get("grade")
     if title is None and entity_id is None:
         wrong(file, line, name, "title or entity_id", value)
-    return Answer(
+    return LabelAnswer(
         None if entity_id is None else id_field(file, line, entity_id, f"{name}.entity_id"),
         None if title is None else text_field(file, line, title, f"{name}.title"),
         1 if grade is None else grade_field(file, line, grade, f"{name}.grade"),
@@ -165,10 +165,10 @@ def _header(file: Path, line: int, fields: list[str]) -> list[str]:
     return names
 
 
-def _table_answer(file: Path, line: int, given: dict[str, str]) -> Answer:
+def _table_answer(file: Path, line: int, given: dict[str, str]) -> LabelAnswer:
     if "entity_id" not in given and "title" not in given:
         wrong(file, line, "entity_id", "entity_id or title", "")
-    return Answer(
+    return LabelAnswer(
         text_field(file, line, given["entity_id"], "entity_id") if "entity_id" in given else None,
         text_field(file, line, given["title"], "title") if "title" in given else None,
         grade_field(file, line, given.get("grade", "1"), "grade"),
@@ -210,7 +210,7 @@ def _query(file: Path, line: int, value: dict[str, Any]) -> FileQuery:
     except InputError as error:
         raise SourceError(f"{file}, line {line}, field {error.field!r}: {error.message}") from error
     title, entity_id = value.get("title"), value.get("entity_id")
-    answer = Answer(
+    answer = LabelAnswer(
         None if entity_id is None else id_field(file, line, entity_id, "entity_id"),
         None if title is None else text_field(file, line, title, "title"),
     )
@@ -266,8 +266,8 @@ def read_kilt(spec: SetSpec) -> tuple[list[FileQuery], list[Path]]:
 
 def _outputs(
     file: Path, line: int, outputs: object
-) -> tuple[tuple[Answer, ...], tuple[tuple[int, ...], ...]]:
-    answers: dict[Answer, int] = {}
+) -> tuple[tuple[LabelAnswer, ...], tuple[tuple[int, ...], ...]]:
+    answers: dict[LabelAnswer, int] = {}
     evidence = []
     for number, output in enumerate(_list(file, line, outputs, "output")):
         name = f"output[{number}]"
@@ -280,13 +280,13 @@ def _outputs(
     return tuple(answers), tuple(evidence)
 
 
-def _page(file: Path, line: int, page: Any, name: str) -> Answer:
+def _page(file: Path, line: int, page: Any, name: str) -> LabelAnswer:
     if not isinstance(page, dict):
         wrong(file, line, name, "an object", page)
     title, page_id = page.get("title"), page.get("wikipedia_id")
     if title is None and page_id is None:
         wrong(file, line, name, "title or wikipedia_id", page)
-    return Answer(
+    return LabelAnswer(
         None if page_id is None else id_field(file, line, page_id, f"{name}.wikipedia_id"),
         None if title is None else text_field(file, line, title, f"{name}.title"),
     )

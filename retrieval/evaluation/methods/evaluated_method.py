@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from decoding.params import MAX_BEAM_SIZE, MAX_DISC_BEAM_SIZE, MAX_DRAWS, MAX_SAMPLES
 from retrieval.errors import GenretError, InputError
-from retrieval.evaluation.labelled_sets import LabelledQuery, Ranking
+from retrieval.evaluation.labelled_sets import LabelledQuery, RankedAnswers
 from retrieval.types import DEFAULT_SHORTLIST_SIZE, MAX_SHORTLIST_SIZE, MAX_VECTOR_WEIGHT
 
 if TYPE_CHECKING:
-    from retrieval.evaluation.datasets.index_entities import IndexTitles
+    from retrieval.evaluation.datasets.index_entities import EntityFinder
     from retrieval.evaluation.methods.model_free_methods import LexicalIndex
     from retrieval.retriever import Retriever
-    from retrieval.vectors.vector_search import Shortlister
+    from retrieval.vectors.vector_search import VectorProposer
 
 
 class EvaluatedMethod(Protocol):
@@ -34,7 +34,7 @@ class EvaluatedMethod(Protocol):
 
     def answer(
         self, queries: Sequence[LabelledQuery], seed: int, report: Callable[[int], None]
-    ) -> list[Ranking]:
+    ) -> list[RankedAnswers]:
         """Return a ranking per query, in order; `report` gets the number answered so far."""
 
 
@@ -51,13 +51,13 @@ class MethodMaker:
     """
 
     def __init__(self, retriever: Retriever, k: int, batch_size: int) -> None:
-        from retrieval.evaluation.datasets.index_entities import IndexTitles
+        from retrieval.evaluation.datasets.index_entities import EntityFinder
 
         self._retriever = retriever
         self._k = k
         self._batch_size = batch_size
         self._lexical: LexicalIndex | None = None
-        self.titles: IndexTitles = IndexTitles(retriever.index)
+        self.titles: EntityFinder = EntityFinder(retriever.index)
 
     def make(self, text: str) -> EvaluatedMethod:
         """Return the method that the command line calls `text`, one of `METHOD_FORMS`.
@@ -119,7 +119,7 @@ class MethodMaker:
         except GenretError as error:
             raise InputError("method", f"{spec.name!r} needs evidence: {error}") from error
 
-    def _vectors(self, spec: MethodSpec) -> Shortlister:
+    def _vectors(self, spec: MethodSpec) -> VectorProposer:
         """Return what proposes entities.
 
         Raises:

@@ -14,10 +14,15 @@ from transformers import GenerationConfig
 from decoding.model.hf_model import HFLanguageModel
 from decoding.trie.logits_processor import TitleTrieLogitsProcessor
 from retrieval.errors import InputError
-from retrieval.evaluation.datasets.index_entities import IndexTitles
-from retrieval.evaluation.labelled_sets import INVALID, LabelledQuery, RankedEntity, Ranking
+from retrieval.evaluation.datasets.index_entities import EntityFinder
+from retrieval.evaluation.labelled_sets import INVALID, LabelledQuery, RankedAnswers, RankedEntity
 from retrieval.evaluation.methods.evaluated_method import MethodSpec
-from retrieval.evaluation.methods.retriever_methods import Answer, Asked, QueryPrompts, answer_in_batches
+from retrieval.evaluation.methods.retriever_methods import (
+    LabelAnswer,
+    PendingQuery,
+    QueryPrompts,
+    answer_in_batches,
+)
 from retrieval.index.owners import FormOwners, Owners
 from retrieval.loaded_model import Limits
 from retrieval.methods.scoring import owners_best_first
@@ -27,7 +32,7 @@ from retrieval.types import RetrieveRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class GeneratedTitle:
     """One title that `generate` wrote.
 
     Attributes:
@@ -65,7 +70,7 @@ class GeneratingMethod:
         retriever: Retriever,
         k: int,
         batch_size: int,
-        titles: IndexTitles,
+        titles: EntityFinder,
     ) -> None:
         if not isinstance(retriever.model, HFLanguageModel):
             raise InputError("method", f"{spec.name!r} needs a model of transformers, which this one is not")
@@ -83,13 +88,13 @@ class GeneratingMethod:
 
     def answer(
         self, queries: Sequence[LabelledQuery], seed: int, report: Callable[[int], None]
-    ) -> list[Ranking]:
+    ) -> list[RankedAnswers]:
         """Return a ranking per query, in order; `report` gets the number answered so far.
 
         Samples depend on the seed, on the queries and on the size of their batches.
         """
         if self._generator.is_hopeless:
-            return [Ranking(query.query_id, ()) for query in queries]
+            return [RankedAnswers(query.query_id, ()) for query in queries]
         if not self.is_constrained:
             self._titles.named("", 1.0)  # the table of titles is made now, and in no query's time
         with torch.random.fork_rng(devices=_devices(self._generator.device)):
@@ -98,12 +103,12 @@ class GeneratingMethod:
                 self._prompts, queries, lambda _: self._asked, self._ask, self._batch_size, report
             )
 
-    def _ask(self, batch: Sequence[Asked]) -> list[Answer]:
+    def _ask(self, batch: Sequence[PendingQuery]) -> list[LabelAnswer]:
         # From text to tokens again, as the retriever does it: for all methods that is part of their time.
         written = self._generator.write([self._prompts.encode(asked.request) for asked in batch])
         return [self._entities(titles) for titles in written]
 
-    def _entities(self, titles: Sequence[Written]) -> tuple[RankedEntity, ...]:
+    def _entities(self, titles: Sequence[GeneratedTitle]) -> tuple[RankedEntity, ...]:
         """Return what the titles name, best first, every entity once."""
         ranked: dict[str, RankedEntity] = {}
         for title in titles:
@@ -112,7 +117,7 @@ class GeneratingMethod:
                 ranked.setdefault(entity.entity_id, entity)
         return tuple(ranked.values())[: self._k]
 
-    def _named(self, title: Written, score: float, logprob: float | None) -> Iterator[RankedEntity]:
+    def _named(self, title: GeneratedTitle, score: float, logprob: float | None) -> Iterator[RankedEntity]:
         """Yield the entities that one title names, those with the greatest share of it first."""
         index = self._retriever.index
         numbers = owners_best_first(index, self._owners(title))
@@ -124,7 +129,7 @@ class GeneratingMethod:
             text = normalize(self._text(title))
             yield RankedEntity(INVALID + text, text, score, logprob)
 
-    def _owners(self, title: Written) -> Owners:
+    def _owners(self, title: GeneratedTitle) -> Owners:
         index, title_weight, row = self._retriever.index, self._retriever.config.title_weight, title.row
         if row < 0:
             if self.is_constrained or self._generator.was_cut(title):
@@ -134,7 +139,7 @@ class GeneratingMethod:
             return self._titles.named(self._text(title), title_weight)
         return FormOwners(index, None, title_weight)(row)
 
-    def _text(self, title: Written) -> str:
+    def _text(self, title: GeneratedTitle) -> str:
         """Return what was written, without what stands around every title."""
         rendering = self._retriever.index.rendering
         # The end token need not be a special one, which decoding leaves out.
@@ -165,20 +170,20 @@ class Generator:
         self.device = model.device
         self.is_hopeless = along_trie and not retriever.index.num_rows
 
-    def write(self, prompts: Sequence[Sequence[int]]) -> list[list[Written]]:
+    def write(self, prompts: Sequence[Sequence[int]]) -> list[list[GeneratedTitle]]:
         """Return the titles that are written behind every prompt, best first."""
         # A long prompt must not take the room of others: where it matters, like rooms go together.
         groups: dict[int, list[int]] = {}
         for i, prompt in enumerate(prompts):
             room = self._limits.room(len(prompt))
             groups.setdefault(self._longest if room is None else min(room, self._longest), []).append(i)
-        written: dict[int, list[Written]] = {}
+        written: dict[int, list[GeneratedTitle]] = {}
         for room, members in groups.items():
             titles = self._write([prompts[i] for i in members], room)
             written.update(zip(members, titles, strict=True))
         return [written[i] for i in range(len(prompts))]
 
-    def _write(self, prompts: Sequence[Sequence[int]], room: int) -> list[list[Written]]:
+    def _write(self, prompts: Sequence[Sequence[int]], room: int) -> list[list[GeneratedTitle]]:
         """Return titles of at most `room` tokens behind every prompt."""
         inputs, num_before = self._inputs(prompts)
         processor = None
@@ -192,10 +197,10 @@ class Generator:
         # One beam is greedy search, which returns no scores.
         scores = out.sequences_scores.tolist() if beams > 1 else [0.0] * len(rows)
         sequences = [self._cut(ids) for ids in out.sequences[:, num_before:].tolist()]
-        written = [Written(*it) for it in zip(sequences, rows, scores, strict=True)]
+        written = [GeneratedTitle(*it) for it in zip(sequences, rows, scores, strict=True)]
         return [written[at : at + beams] for at in range(0, len(written), beams)]
 
-    def was_cut(self, title: Written) -> bool:
+    def was_cut(self, title: GeneratedTitle) -> bool:
         """Whether the title has no end: it grew longer than the longest of the index, or than the room."""
         return title.token_ids[-1:] != (self._end,)
 

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from retrieval.errors import GenretError, MissingExtraError
-from retrieval.evaluation.datasets.index_entities import IndexTitles, aliases_of
-from retrieval.evaluation.labelled_sets import INVALID, LabelledQuery, RankedEntity, Ranking
+from retrieval.evaluation.datasets.index_entities import EntityFinder, aliases_of
+from retrieval.evaluation.labelled_sets import INVALID, LabelledQuery, RankedAnswers, RankedEntity
 from retrieval.index.layout import TITLE
 from retrieval.index.reader import Index
 from retrieval.types import Entity
 
 if TYPE_CHECKING:
     from retrieval.retriever import Retriever
-    from retrieval.vectors.vector_search import Shortlister
+    from retrieval.vectors.vector_search import VectorProposer
 
 
 Found = tuple[RankedEntity, ...] | str  # best first, or why there is none
@@ -53,9 +53,9 @@ class _ModelFreeMethod(ABC):
 
     def answer(
         self, queries: Sequence[LabelledQuery], seed: int, report: Callable[[int], None]
-    ) -> list[Ranking]:
+    ) -> list[RankedAnswers]:
         """Return a ranking per query, in order; `report` gets the number answered so far."""
-        rankings: list[Ranking] = []
+        rankings: list[RankedAnswers] = []
         for at in range(0, len(queries), self._batch_size):
             batch = queries[at : at + self._batch_size]
             started = time.perf_counter()
@@ -63,9 +63,9 @@ class _ModelFreeMethod(ABC):
             seconds = (time.perf_counter() - started) / len(batch)
             for query, one in zip(batch, found, strict=True):
                 if isinstance(one, str):
-                    rankings.append(Ranking(query.query_id, (), seconds, error=one))
+                    rankings.append(RankedAnswers(query.query_id, (), seconds, error=one))
                 else:
-                    rankings.append(Ranking(query.query_id, one, seconds))
+                    rankings.append(RankedAnswers(query.query_id, one, seconds))
             report(len(rankings))
         return rankings
 
@@ -103,7 +103,7 @@ class NearestMethod(_ModelFreeMethod):
     """
 
     def __init__(
-        self, name: str, index: Index, shortlister: Shortlister, size: int, k: int, batch_size: int
+        self, name: str, index: Index, shortlister: VectorProposer, size: int, k: int, batch_size: int
     ) -> None:
         super().__init__(name, index, size, k, batch_size)
         self._shortlister = shortlister
@@ -229,16 +229,16 @@ class LexicalMethod:
 
     def answer(
         self, queries: Sequence[LabelledQuery], seed: int, report: Callable[[int], None]
-    ) -> list[Ranking]:
+    ) -> list[RankedAnswers]:
         """Return a ranking per query, in order; `report` gets the number answered so far."""
         lexical = self._lexical()
-        rankings: list[Ranking] = []
+        rankings: list[RankedAnswers] = []
         for at in range(0, len(queries), self._batch_size):
             batch = queries[at : at + self._batch_size]
             started = time.perf_counter()
             found = lexical.propose([query.text for query in batch], self._k)
             seconds = (time.perf_counter() - started) / len(batch)
-            rankings += [Ranking(q.query_id, e, seconds) for q, e in zip(batch, found, strict=True)]
+            rankings += [RankedAnswers(q.query_id, e, seconds) for q, e in zip(batch, found, strict=True)]
             report(len(rankings))
         return rankings
 
@@ -271,7 +271,7 @@ class RunFileMethod:
     is_constrained = False
     is_random = False
 
-    def __init__(self, name: str, file: str, k: int, titles: IndexTitles) -> None:
+    def __init__(self, name: str, file: str, k: int, titles: EntityFinder) -> None:
         self.name = name
         self._file = Path(file)
         self._k = k
@@ -279,7 +279,7 @@ class RunFileMethod:
 
     def answer(
         self, queries: Sequence[LabelledQuery], seed: int, report: Callable[[int], None]
-    ) -> list[Ranking]:
+    ) -> list[RankedAnswers]:
         """Return a ranking per query, in order. What the index lacks is an answer that does not exist.
 
         Raises:
@@ -291,7 +291,7 @@ class RunFileMethod:
         listed = [run.get(query.query_id, ())[: self._k] for query in queries]
         known = self._titles.entities(list({entity.entity_id for found in listed for entity in found}))
         rankings = [
-            Ranking(query.query_id, tuple(_checked(entity, known) for entity in found))
+            RankedAnswers(query.query_id, tuple(_checked(entity, known) for entity in found))
             for query, found in zip(queries, listed, strict=True)
         ]
         report(len(rankings))

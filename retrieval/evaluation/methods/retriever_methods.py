@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import xxhash
 
 from retrieval.errors import InputError
-from retrieval.evaluation.labelled_sets import LabelledQuery, RankedEntity, Ranking
+from retrieval.evaluation.labelled_sets import LabelledQuery, RankedAnswers, RankedEntity
 from retrieval.evaluation.methods.evaluated_method import MethodSpec
 from retrieval.evaluation.methods.model_free_methods import LexicalIndex
 from retrieval.loaded_model import Limits, PromptEncoder
@@ -55,7 +55,7 @@ class RetrieverMethod:
 
     def answer(
         self, queries: Sequence[LabelledQuery], seed: int, report: Callable[[int], None]
-    ) -> list[Ranking]:
+    ) -> list[RankedAnswers]:
         """Return a ranking per query, in order; `report` gets the number answered so far."""
 
         def request_of(query: LabelledQuery) -> RetrieveRequest:
@@ -70,11 +70,11 @@ class RetrieverMethod:
             self._retriever.filters.clear()
         return answer_in_batches(self._prompts, queries, request_of, ask, self._batch_size, report)
 
-    def _ask(self, batch: Sequence[Asked]) -> list[Answer]:
+    def _ask(self, batch: Sequence[PendingQuery]) -> list[LabelAnswer]:
         replies = self._retriever.retrieve_batch([asked.request for asked in batch])
         return [_entities(r) if isinstance(r, RetrievalResult) else str(r) for r in replies]
 
-    def _ask_proposed(self, batch: Sequence[Asked]) -> list[Answer]:
+    def _ask_proposed(self, batch: Sequence[PendingQuery]) -> list[LabelAnswer]:
         """Ask among what bm25 proposes. Where it finds nothing, nothing is answered."""
         proposed = self._lexical().propose([asked.query.text for asked in batch], self._spec.size)
         listed = [
@@ -118,7 +118,7 @@ def _entities(result: RetrievalResult) -> tuple[RankedEntity, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PendingQuery:
     """A query on its way to the model.
 
     Attributes:
@@ -132,8 +132,8 @@ class Asked:
     prompt: list[int]
 
 
-Answer = tuple[RankedEntity, ...] | str  # best first, or why there is none
-AskBatch = Callable[[Sequence[Asked]], Sequence[Answer]]
+LabelAnswer = tuple[RankedEntity, ...] | str  # best first, or why there is none
+AskBatch = Callable[[Sequence[PendingQuery]], Sequence[LabelAnswer]]
 
 
 class QueryPrompts:
@@ -151,7 +151,7 @@ class QueryPrompts:
         self._limit = Limits.of(retriever.model).prompt_tokens(retriever.trie.max_depth)
         self._encoder = PromptEncoder(retriever.tokenizer, retriever.model.vocab_size, self._limit)
 
-    def ask(self, query: LabelledQuery, asked: RetrieveRequest) -> Asked:
+    def ask(self, query: LabelledQuery, asked: RetrieveRequest) -> PendingQuery:
         """Return the request for a query, with the options of `asked`.
 
         Raises:
@@ -163,7 +163,7 @@ class QueryPrompts:
             request = self._retriever.mention_request(query.mention, asked)
         template = self._retriever.config.prompt(request.prompt)
         fitted = replace(request, query=self._fitted(template, request.query))
-        return Asked(query, fitted, self.encode(fitted))
+        return PendingQuery(query, fitted, self.encode(fitted))
 
     def encode(self, request: RetrieveRequest) -> list[int]:
         """Return the token ids of a request's prompt.
@@ -197,7 +197,7 @@ def answer_in_batches(
     ask: AskBatch,
     batch_size: int,
     report: Callable[[int], None],
-) -> list[Ranking]:
+) -> list[RankedAnswers]:
     """Answer queries in batches, neighbours in length together, and return the rankings in their order.
 
     What is timed of a query is `ask`, which begins with its text; putting queries in order is not.
@@ -210,13 +210,13 @@ def answer_in_batches(
         batch_size: Most queries in a batch.
         report: Gets the number answered so far.
     """
-    rankings: dict[int, Ranking] = {}
-    asked: dict[int, Asked] = {}
+    rankings: dict[int, RankedAnswers] = {}
+    asked: dict[int, PendingQuery] = {}
     for i, query in enumerate(queries):
         try:
             asked[i] = prompts.ask(query, request_of(query))
         except InputError as error:
-            rankings[i] = Ranking(query.query_id, (), error=str(error))
+            rankings[i] = RankedAnswers(query.query_id, (), error=str(error))
     order = sorted(asked, key=lambda i: len(asked[i].prompt))
     for at in range(0, len(order), batch_size):
         batch = order[at : at + batch_size]
@@ -226,8 +226,8 @@ def answer_in_batches(
         for i, answer in zip(batch, answers, strict=True):
             query_id = queries[i].query_id
             if isinstance(answer, str):
-                rankings[i] = Ranking(query_id, (), seconds, error=answer)
+                rankings[i] = RankedAnswers(query_id, (), seconds, error=answer)
             else:
-                rankings[i] = Ranking(query_id, answer, seconds)
+                rankings[i] = RankedAnswers(query_id, answer, seconds)
         report(len(rankings))
     return [rankings[i] for i in range(len(queries))]

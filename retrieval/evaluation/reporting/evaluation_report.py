@@ -27,7 +27,7 @@ from retrieval.evaluation.reporting.report_pages import (
     Heading,
     Paragraph,
     Table,
-    Terms,
+    TermList,
 )
 from retrieval.evaluation.reporting.wording import (
     ABOUT_LISTS,
@@ -90,16 +90,16 @@ def make_document(
         blocks += [drawn[f"set-{name}"]] if f"set-{name}" in drawn else []
     methods = dict.fromkeys(m.method for c in comparisons for m in c.methods)
     metrics = dict.fromkeys(name for c in comparisons for name in c.metrics)
-    blocks += [Heading(2, "The methods"), Paragraph(ABOUT_LISTS), Terms(describe_methods(list(methods)))]
+    blocks += [Heading(2, "The methods"), Paragraph(ABOUT_LISTS), TermList(describe_methods(list(methods)))]
     blocks += [
         Heading(2, "The columns"),
-        Terms(tuple((name, describe_metric(name)) for name in metrics)),
-        Terms(tuple((name, _filled(text, facts, settings)) for name, text in COLUMNS)),
+        TermList(tuple((name, describe_metric(name)) for name in metrics)),
+        TermList(tuple((name, _filled(text, facts, settings)) for name, text in COLUMNS)),
     ]
     return [
         *blocks,
         Heading(2, "How it was measured"),
-        Terms(facts.about),
+        TermList(facts.about),
         Heading(3, "To repeat it"),
         Code(facts.command),
     ]

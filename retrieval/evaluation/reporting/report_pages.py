@@ -29,7 +29,7 @@ class Paragraph:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class TermList:
     """Words and what they mean."""
 
     items: tuple[tuple[str, str], ...]
@@ -87,7 +87,7 @@ class Drawing:
     caption: str
 
 
-Block = Heading | Paragraph | Terms | Code | Table | Drawing
+Block = Heading | Paragraph | TermList | Code | Table | Drawing
 Document = Sequence[Block]
 
 
@@ -110,7 +110,7 @@ def _html_block(block: Block) -> str:
             return f"<h{level}>{_html_text(text)}</h{level}>"
         case Paragraph(text):
             return f"<p>{_html_text(text)}</p>"
-        case Terms(items):
+        case TermList(items):
             pairs = (f"<dt>{_html_text(term)}</dt><dd>{_html_text(meaning)}</dd>" for term, meaning in items)
             return f"<dl>{''.join(pairs)}</dl>"
         case Code(text):
@@ -170,7 +170,7 @@ def _markdown_block(block: Block) -> str:
             return f"{'#' * level} {_markdown_text(text)}"
         case Paragraph(text):
             return _markdown_text(text)
-        case Terms(items):
+        case TermList(items):
             return "\n".join(
                 f"- **{_markdown_text(term)}**: {_markdown_text(meaning)}" for term, meaning in items
             )

@@ -239,7 +239,7 @@ class MentionRow:
 
 
 @dataclass(frozen=True, slots=True)
-class BadRow:
+class BadRecord:
     """A line that is no mention.
 
     Attributes:
@@ -251,7 +251,7 @@ class BadRow:
     reason: str
 
 
-def read_mentions(path: str) -> Iterator[MentionRow | BadRow]:
+def read_mentions(path: str) -> Iterator[MentionRow | BadRecord]:
     """Read mentions one by one; blank lines are skipped.
 
     Args:
@@ -306,24 +306,24 @@ def _open(path: str) -> Iterator[IO[bytes]]:
         yield cast("IO[bytes]", gzip.GzipFile(fileobj=stream)) if gzipped else stream
 
 
-def _parse(raw: bytes, number: int) -> MentionRow | BadRow:
+def _parse(raw: bytes, number: int) -> MentionRow | BadRecord:
     try:
         text = raw.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")
         value = json.loads(text)
     except UnicodeDecodeError as error:
-        return BadRow(number, f"not valid UTF-8 at byte {error.start + 1}")
+        return BadRecord(number, f"not valid UTF-8 at byte {error.start + 1}")
     except json.JSONDecodeError as error:
-        return BadRow(number, f"not a JSON value: {error.msg} at column {error.colno}")
+        return BadRecord(number, f"not a JSON value: {error.msg} at column {error.colno}")
     except ValueError as error:  # a number of thousands of digits
-        return BadRow(number, f"not a JSON value: {error}")
+        return BadRecord(number, f"not a JSON value: {error}")
     except RecursionError:
-        return BadRow(number, "not a mention: nested too deeply")
+        return BadRecord(number, "not a mention: nested too deeply")
     if not isinstance(value, dict):
-        return BadRow(number, f"expected a JSON object, got {type(value).__name__}")
+        return BadRecord(number, f"expected a JSON object, got {type(value).__name__}")
     try:
         return mention_row(value, number)
     except InputError as error:
-        return BadRow(number, f"field {error.field!r}: {error.message}")
+        return BadRecord(number, f"field {error.field!r}: {error.message}")
 
 
 def mention_row(value: dict[str, Any], number: int) -> MentionRow:

@@ -42,7 +42,7 @@ class Span:
     num_names: int = 0
 
 
-class Place(NamedTuple):
+class DocumentPlace(NamedTuple):
     """Where a span is in the whole document, in code points and in bytes of its UTF-8 text; half open."""
 
     start: int
@@ -83,7 +83,7 @@ class Document:
         if self.end < 0:
             object.__setattr__(self, "end", len(self.text))
 
-    def place(self, span: Span) -> Place:
+    def place(self, span: Span) -> DocumentPlace:
         """Return where a span of `text` is in the whole document.
 
         The first call takes time in the length of `text`, each further one at most that of 1024 code points.
@@ -92,7 +92,7 @@ class Document:
         if index is None:
             index = OffsetIndex(self.text, "byte")
             object.__setattr__(self, "_index", index)
-        return Place(
+        return DocumentPlace(
             self.offset + span.start,
             self.offset + span.end,
             self.byte_offset + index.units_before(span.start),

@@ -215,7 +215,7 @@ _SMALL_NAMES_SHARE = 0.01
 _PUNCTUATION = re.compile(r"[,():;/!?]")
 
 
-class Evidence(NamedTuple):
+class SpellingEvidence(NamedTuple):
     """What the words of a catalogue say about one spelling of a name.
 
     Attributes:
@@ -263,18 +263,18 @@ class WordCounts:
                 self._alone[number] += 1
             self._num_words += len(words)
 
-    def weigh(self, name: str) -> Evidence:
+    def weigh(self, name: str) -> SpellingEvidence:
         """Return the evidence for a name that has been counted."""
         words = A_WORD.findall(name)
         if not words:
-            return Evidence(_MAX_WORD + _NAME, CAPITAL, 0.0, 0, False)
+            return SpellingEvidence(_MAX_WORD + _NAME, CAPITAL, 0.0, 0, False)
         numbers = [self._numbers[word.casefold()] for word in words]
         first = numbers[0]
         small = sum(1 << i for i, word in enumerate(words[:MAX_SMALL_WORDS]) if word.islower())
         by_custom = len(words) > 1 and self._is_capital_by_custom(name, first)
         share = self._small_share(first)
         may_hide = len(words) > 1 and not (small & 1 or by_custom)
-        return Evidence(
+        return SpellingEvidence(
             weight=self._weight(name, numbers),
             start=(1 - share) * CAPITAL + (share * _HIDDEN_SMALL if may_hide else 0.0),
             part=self._part(first) if len(words) == 1 else 0.0,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from decoding.answering.answer import AnswerText
-from decoding.answering.speculation import Feed
+from decoding.answering.speculation import FedSession
 from decoding.answering.speller import Speller
 from decoding.answering.token_choice import decide
 from decoding.answering.writer import write_answers
@@ -250,7 +250,7 @@ def _scored(
     """What every token of some texts costs, in one pass over them."""
     if not written:
         return []
-    feed = Feed(model.prefill_chains([prompt for prompt, _ in written], prefix), len(written))
+    feed = FedSession(model.prefill_chains([prompt for prompt, _ in written], prefix), len(written))
     # An end token is never read.
     rows = feed.run([tokens[:-1] for _, tokens in written], [0] * len(written))
     said = decide(rows.logits, [tokens for _, tokens in written], [])

@@ -16,7 +16,7 @@ from retrieval.linking.documents.corpus import Shard
 from retrieval.linking.link_options import LinkJob
 from retrieval.linking.output.folder import LinkingRunError
 from retrieval.linking.run_progress import LinkCounts
-from retrieval.linking.runners.runner import Failure, Increments, OpenWorker, work
+from retrieval.linking.runners.runner import Increments, OpenWorker, WorkerError, work
 from retrieval.linking.shard_worker import ShardRecord, ShardWorker
 
 _STOP_SECONDS = 1.0  # until a worker that was asked to end is made to
@@ -137,7 +137,7 @@ class _Process:
             message = self.connection.recv()
         except (EOFError, ConnectionResetError):
             raise self._death() from None
-        if isinstance(message, Failure):
+        if isinstance(message, WorkerError):
             raise message.error()
         if isinstance(message, ShardRecord) or (self.shard is None and not self.is_free):
             self.shard, self.is_free = None, True

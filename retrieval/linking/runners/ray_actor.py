@@ -15,13 +15,13 @@ from retrieval.linking.documents.corpus import Shard
 from retrieval.linking.link_options import LinkJob
 from retrieval.linking.output.folder import LinkingRunError, OutputFolder, ShardRecord
 from retrieval.linking.run_progress import LinkCounts
-from retrieval.linking.runners.runner import Failure, Increments, OpenWorker, Worker
+from retrieval.linking.runners.runner import Increments, OpenWorker, Worker, WorkerError
 
 SHARD_COLUMN = "shard"
 OUTCOME_COLUMN = "outcome"
 _REPORT_EVERY_S = 0.5
 
-Outcome = ShardRecord | Failure
+Outcome = ShardRecord | WorkerError
 
 
 class ShardActor:
@@ -33,7 +33,7 @@ class ShardActor:
     Args:
         job: What to do. Ray Data keeps actors by their arguments: all of them must be hashable.
         open_worker: Makes the worker.
-        progress: The actor `Progress` of the run.
+        progress: The actor `ShardProgress` of the run.
         num_retries: How often a shard is tried again that was lost with its actor.
     """
 
@@ -41,11 +41,11 @@ class ShardActor:
         self._job = job
         self._progress = progress
         self._num_retries = num_retries
-        self._worker: Worker | Failure
+        self._worker: Worker | WorkerError
         try:
             self._worker = open_worker(job)
         except Exception as error:  # raised where the run was started
-            self._worker = Failure.of(error)
+            self._worker = WorkerError.of(error)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Link the shards of a batch: one, as every block holds one."""
@@ -54,12 +54,12 @@ class ShardActor:
         return {OUTCOME_COLUMN: np.array(outcomes, dtype=object)}
 
     def _outcome(self, shard: Shard) -> Outcome:
-        if isinstance(self._worker, Failure):
+        if isinstance(self._worker, WorkerError):
             return self._worker
         try:
             return self._linked(self._worker, shard)
         except Exception as error:  # raised where the run was started
-            return Failure.of(error)
+            return WorkerError.of(error)
 
     def _linked(self, worker: Worker, shard: Shard) -> ShardRecord:
         import ray
@@ -95,7 +95,7 @@ def shard_of(text: str) -> Shard:
 
 def text_of_outcome(outcome: Outcome) -> str:
     """Return an outcome as the text that an actor hands back."""
-    kind = "failure" if isinstance(outcome, Failure) else "record"
+    kind = "failure" if isinstance(outcome, WorkerError) else "record"
     return json.dumps({kind: outcome.to_json()})
 
 
@@ -103,7 +103,7 @@ def outcome_of(text: str) -> Outcome:
     """Read what `text_of_outcome` gave."""
     value = json.loads(text)
     if "failure" in value:
-        return Failure.from_json(value["failure"])
+        return WorkerError.from_json(value["failure"])
     return ShardRecord.from_json(value["record"])
 
 
@@ -134,7 +134,7 @@ class _Seldom:
             self._next = time.monotonic() + _REPORT_EVERY_S
 
 
-class Progress:
+class ShardProgress:
     """What shards have come to, and how often each was begun; one actor per run."""
 
     def __init__(self) -> None:

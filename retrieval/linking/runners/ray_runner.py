@@ -27,8 +27,8 @@ from retrieval.linking.runners.ray_actor import (
     OUTCOME_COLUMN,
     SHARD_COLUMN,
     Outcome,
-    Progress,
     ShardActor,
+    ShardProgress,
     outcome_of,
     text_of_shard,
 )
@@ -39,7 +39,7 @@ from retrieval.linking.runners.ray_cluster import (
     connected,
     import_ray,
 )
-from retrieval.linking.runners.runner import Failure, OpenWorker
+from retrieval.linking.runners.runner import OpenWorker, WorkerError
 from retrieval.linking.shard_worker import ShardRecord, ShardWorker
 
 _PROGRESS_EVERY_S = 0.5
@@ -115,7 +115,7 @@ class RayRunner:
             resources = choose_resources(
                 ray, self._num_workers, num_cpus, self._num_gpus, job.worker.device != "cpu"
             )
-            progress = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Progress).remote()
+            progress = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(ShardProgress).remote()
             blocks = self._dataset(ray, job, shards, resources, progress)
             with closing(_streamed(ray, blocks, progress)) as results:  # ended here, not when it is collected
                 yield from _checked(results, shards)
@@ -263,7 +263,7 @@ def _read(blocks: Any, results: queue.Queue[Outcome | BaseException | None]) -> 
             outcomes = [outcome_of(text) for text in block[OUTCOME_COLUMN]]
             for outcome in outcomes:
                 results.put(outcome)
-            if any(isinstance(outcome, Failure) for outcome in outcomes):
+            if any(isinstance(outcome, WorkerError) for outcome in outcomes):
                 return
         results.put(None)
     except BaseException as error:  # raised where the results are read
@@ -299,7 +299,7 @@ def _checked(
     """
     left = {shard.number for shard in shards}
     for result in results:
-        if isinstance(result, Failure):
+        if isinstance(result, WorkerError):
             raise result.error()
         if isinstance(result, ShardRecord):
             left.discard(result.shard)

@@ -50,7 +50,7 @@ class Runner(Protocol):
         """
 
 
-class Failure(NamedTuple):
+class WorkerError(NamedTuple):
     """An error of a worker in words: exceptions of several arguments do not survive being sent.
 
     Attributes:
@@ -64,7 +64,7 @@ class Failure(NamedTuple):
     field: str = ""
 
     @classmethod
-    def of(cls, error: Exception) -> Failure:
+    def of(cls, error: Exception) -> WorkerError:
         """Put an error into words."""
         if isinstance(error, InputError):
             return cls("InputError", error.message, error.field)
@@ -88,7 +88,7 @@ class Failure(NamedTuple):
         return self._asdict()
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Failure:
+    def from_json(cls, value: dict[str, Any]) -> WorkerError:
         """Read what `to_json` gave.
 
         Raises:
@@ -127,7 +127,7 @@ def work(connection: Connection, job: LinkJob, open_worker: OpenWorker) -> None:
     """Link the shards that come through a pipe until it is closed. Runs in a process of its own.
 
     Sends empty `LinkCounts` when everything is open, then increments, the `ShardRecord` of every shard, or a
-    `Failure` and nothing more.
+    `WorkerError` and nothing more.
     """
     threading.Thread(target=_end_with_the_coordinator, daemon=True).start()
     threads = str(job.worker.num_threads or "")
@@ -149,7 +149,7 @@ def work(connection: Connection, job: LinkJob, open_worker: OpenWorker) -> None:
         return
     except Exception as error:
         with suppress(ConnectionError):  # it is gone, which a pipe says in several ways: nobody is to be told
-            connection.send(Failure.of(error))
+            connection.send(WorkerError.of(error))
 
 
 def _end_with_the_coordinator() -> None:

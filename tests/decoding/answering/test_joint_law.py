@@ -13,8 +13,8 @@ from torch import Tensor
 from decoding.answering import AnswerParams, AnswerText, Speller, speculation, write_answers
 from decoding.answering import answer as pace
 from decoding.answering import token_choice as choosing
-from decoding.answering.answer import Answer, Pace
-from decoding.answering.speculation import Stretch
+from decoding.answering.answer import Answer, DraftCostModel
+from decoding.answering.speculation import ProposedSpan
 from decoding.answering.token_choice import PointGroup, Suggestion
 from decoding.grammar.vocabulary import Vocabulary
 from tests.answer_oracles import Row, count_rows, row_law
@@ -135,7 +135,7 @@ def test_a_proposal_that_is_withdrawn_for_what_it_is_is_noticed(monkeypatch: pyt
     """Whether something is proposed may depend on what came before alone, not on the token itself."""
     take = speculation._take
 
-    def pick(answer: Answer, stretch: Stretch, suggestion: Suggestion) -> None:
+    def pick(answer: Answer, stretch: ProposedSpan, suggestion: Suggestion) -> None:
         if suggestion.tokens[:1] == (1 + PIECES.index(b"x"),):
             stretch.closed = True
         else:
@@ -147,14 +147,14 @@ def test_a_proposal_that_is_withdrawn_for_what_it_is_is_noticed(monkeypatch: pyt
 
 def test_how_much_is_proposed_is_asked_once_for_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not once for every token that may fall: that would let tokens which fell decide."""
-    asked: Counter[Pace] = Counter()
-    following = Pace.next
+    asked: Counter[DraftCostModel] = Counter()
+    following = DraftCostModel.next
 
-    def watched(self: Pace) -> int:
+    def watched(self: DraftCostModel) -> int:
         asked[self] += 1
         return following(self)
 
-    monkeypatch.setattr(Pace, "next", watched)
+    monkeypatch.setattr(DraftCostModel, "next", watched)
     made: list[Answer] = []
     monkeypatch.setattr(
         "decoding.answering.writer.Answer", lambda *given: made.append(Answer(*given)) or made[-1]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
 
-from decoding.disc.static_proposer import Step, Walk, static_step
+from decoding.disc.static_proposer import DrawWalk, Step, static_step
 from decoding.trie.row_filter import FilteredTrie, RowFilter
 from decoding.trie.title_trie import TitleTrie
 from tests.fakes import end_with
@@ -32,7 +32,7 @@ def step_arguments(depth: int, top_m: int | None, narrow: bool, temperature: boo
         last = [int(torch.nonzero(owner == n).max()) if (owner == n).any() else -1 for n in range(12)]
         state = torch.stack([following[at] if at >= 0 else state[n] for n, at in enumerate(last)])
     done = constraint.is_final(state).view(3, 4)
-    walk = Walk(
+    walk = DrawWalk(
         state=state.view(3, 4),
         log_weight=-torch.rand(3, 4, generator=generator, dtype=torch.float64),
         logprob=-torch.rand(3, 4, generator=generator, dtype=torch.float64),
@@ -84,7 +84,7 @@ def test_the_shapes_of_a_step_do_not_depend_on_values(depth, top_m, narrow):
         def fake(value):
             return mode.from_tensor(value) if isinstance(value, Tensor) else value
 
-        shapes = static_step(constraint, Walk(*map(fake, walk)), *map(fake, rest))
+        shapes = static_step(constraint, DrawWalk(*map(fake, walk)), *map(fake, rest))
     for mine, theirs in zip(tensors(eager), tensors(shapes), strict=True):
         assert (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype)
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.disc.algorithm import Candidate, candidates, choose_by_weight
+from decoding.disc.algorithm import WeightedDraw, candidates, choose_by_weight
 from decoding.disc.draws import FIRST, SECOND, DrawBatch
 from decoding.disc.tree_proposer import TreeProposer
 from decoding.params import DiscParams
@@ -97,7 +97,7 @@ def test_what_all_candidates_are_worth_is_the_mass_on_average(num_draws):
 def test_a_candidate_is_chosen_as_often_as_it_is_worth():
     weights = [0.5, 0.0, 1e-3, 2.0, 0.25, 0.0]
     mine = [
-        Candidate(n < 3, n, math.log(weight) - 700 if weight else -math.inf)
+        WeightedDraw(n < 3, n, math.log(weight) - 700 if weight else -math.inf)
         for n, weight in enumerate(weights)
     ]
     batch = batch_of(TableModel.random(VOCAB, 1), catalogue(0), [DiscParams(seed=n) for n in range(500)])
@@ -110,8 +110,8 @@ def test_a_candidate_is_chosen_as_often_as_it_is_worth():
 
 def test_where_nothing_weighs_anything_nothing_is_chosen():
     batch = batch_of(TableModel.random(VOCAB, 1), catalogue(0), [DiscParams()])
-    one = Candidate(True, 4, -3.0)
-    nothing = Candidate(True, 3, -math.inf)
+    one = WeightedDraw(True, 4, -3.0)
+    nothing = WeightedDraw(True, 3, -math.inf)
     chosen = choose_by_weight(batch, {(0, 0): [], (0, 1): [nothing], (0, 2): [nothing, one, nothing]})
     assert chosen == {(0, 2): one}
     assert choose_by_weight(batch, {}) == {}

@@ -16,7 +16,7 @@ from decoding.grammar.errors import (
     UnsatisfiableSchemaError,
     UnsupportedSchemaError,
 )
-from decoding.grammar.leaves.leaf import HoleError, HoleName, SparseLeaf
+from decoding.grammar.leaves.leaf import SparseLeaf, TitleSlotError, TitleSlotName
 from decoding.grammar.schema.array_shapes import cheapest_assignment
 from decoding.grammar.schema.formula_table import FormulaTable
 from decoding.grammar.schema.value_nodes import compile_value
@@ -30,7 +30,7 @@ HOLE = {"type": "string", "x-genret-index": "titles"}
 class Titles(SparseLeaf):
     """A set of two titles."""
 
-    name = HoleName("titles")
+    name = TitleSlotName("titles")
     is_empty = False
 
     def members(self, state: int) -> tuple[int, ...]:
@@ -40,10 +40,10 @@ class Titles(SparseLeaf):
 TITLES = Titles("titles", {b'"Paris"': 0, b'"Rome"': 1})
 
 
-def titles(name: HoleName) -> Titles:
+def titles(name: TitleSlotName) -> Titles:
     """Opens the one set there is."""
     if name.index != "titles":
-        raise HoleError(f"no index is named {name.index!r}")
+        raise TitleSlotError(f"no index is named {name.index!r}")
     return TITLES
 
 

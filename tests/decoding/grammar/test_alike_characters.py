@@ -10,7 +10,7 @@ import pytest
 from decoding.grammar.leaves.dfa_leaf import DfaLeaf
 from decoding.grammar.leaves.leaf_factory import Leaves
 from decoding.grammar.leaves.restricted_keys import LabelledKeys, RestrictedKeys
-from decoding.grammar.leaves.table_walk import TableWalker, Walked
+from decoding.grammar.leaves.table_walk import TableWalk, TableWalker
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.regex_compiler import compile_pattern
 from decoding.grammar.regular.text_set import TextSet
@@ -54,7 +54,7 @@ def vocabulary() -> Vocabulary:
     return Vocabulary(texts, 0, len(texts))
 
 
-def comparable(walked: Walked) -> tuple[list[int], dict[int, list[int]]]:
+def comparable(walked: TableWalk) -> tuple[list[int], dict[int, list[int]]]:
     tokens, mask, exits = walked
     if tokens is None:
         assert mask is not None

@@ -7,8 +7,8 @@ import threading
 import numpy as np
 import pytest
 
-from decoding.grammar.leaves.distinct_leaf import DistinctHoleLeaf, DistinctLeaf, Texts
-from decoding.grammar.leaves.leaf import HoleLeaf, HoleName, Leaf
+from decoding.grammar.leaves.distinct_leaf import DistinctLeaf, DistinctSlotLeaf, Texts
+from decoding.grammar.leaves.leaf import Leaf, TitleSlotLeaf, TitleSlotName
 from decoding.grammar.leaves.leaf_factory import Leaves
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.number_set import NumberSet
@@ -156,7 +156,7 @@ class FixedHole:
 
     def __init__(self, leaves: Leaves) -> None:
         self._leaf = leaves.texts(TextSet.of(automaton=Dfa.of_texts(["Paris", "Parma", "Rome"])))
-        self.name = HoleName("titles")
+        self.name = TitleSlotName("titles")
         self.key = "hole"
         self.num_bytes = 0
         self.is_shared = True
@@ -172,12 +172,12 @@ def test_holes_stay_holes() -> None:
     leaves = Leaves(VOCABULARY)
     hole = FixedHole(leaves)
     leaf = leaves.remembering(hole, Texts())  # type: ignore[arg-type]
-    assert isinstance(leaf, DistinctHoleLeaf)
-    assert isinstance(leaf, HoleLeaf)
+    assert isinstance(leaf, DistinctSlotLeaf)
+    assert isinstance(leaf, TitleSlotLeaf)
     without = leaves.excluding(leaf, frozenset({run(leaf, b'"Paris"')}))
-    assert isinstance(without, DistinctHoleLeaf)
+    assert isinstance(without, DistinctSlotLeaf)
     assert language(without) == {b'"Parma"', b'"Rome"'}
-    assert without.name == HoleName("titles")
+    assert without.name == TitleSlotName("titles")
     state = 0
     for byte in b'"Rome"':
         assert without.members(state) == ()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from decoding.grammar.json_grammar import Grammar
-from decoding.grammar.leaves.leaf import HoleLeaf, HoleName, SparseLeaf
+from decoding.grammar.leaves.leaf import SparseLeaf, TitleSlotLeaf, TitleSlotName
 from decoding.grammar.shapes import ValueNode
 from tests.grammar_shapes import FLEXIBLE, Items, Maker, Members, byte_vocabulary, fill, value_of
 
@@ -23,7 +23,7 @@ class Hole(SparseLeaf):
     def __init__(self, index: str, texts: Sequence[str]) -> None:
         spelled = [json.dumps(text, ensure_ascii=False).encode() for text in texts]
         super().__init__(("hole", index), dict.fromkeys(spelled, 0))
-        self.name = HoleName(index)
+        self.name = TitleSlotName(index)
         self._texts: dict[int, list[int]] = {}
         for number, text in enumerate(spelled):
             state = 0
@@ -53,8 +53,8 @@ def found_in(value: ValueNode, text: str) -> list[tuple[str, str, tuple[int, ...
 
 
 def test_fakes_are_holes() -> None:
-    assert isinstance(PEOPLE, HoleLeaf)
-    assert not isinstance(MAKER.string, HoleLeaf)
+    assert isinstance(PEOPLE, TitleSlotLeaf)
+    assert not isinstance(MAKER.string, TitleSlotLeaf)
 
 
 def test_holes_at_the_top_in_arrays_and_in_objects() -> None:

@@ -11,7 +11,7 @@ import pytest
 from decoding.grammar.leaves.dfa_leaf import DfaLeaf
 from decoding.grammar.leaves.leaf import FEW_TOKENS, LeafTokens, SparseLeaf, TokenCache
 from decoding.grammar.leaves.restricted_keys import LabelledKeys, RestrictedKeys
-from decoding.grammar.leaves.table_walk import TableWalker, Walked
+from decoding.grammar.leaves.table_walk import TableWalk, TableWalker
 from decoding.grammar.regular.byte_dfa import ByteDfa
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.json_spelling import spell_any_text, spell_texts
@@ -27,25 +27,25 @@ from tests.leaf_oracle import (
 )
 
 ALPHABET = b"abcdefghijkl"
-Walk = Callable[[TableWalker, DfaLeaf, int, tuple[int, ...]], Walked]
+Walk = Callable[[TableWalker, DfaLeaf, int, tuple[int, ...]], TableWalk]
 
 
-def in_python(walker: TableWalker, leaf: DfaLeaf, state: int, positions: tuple[int, ...]) -> Walked:
+def in_python(walker: TableWalker, leaf: DfaLeaf, state: int, positions: tuple[int, ...]) -> TableWalk:
     return walker.walk_nodes(leaf, state, positions)
 
 
-def with_numpy(walker: TableWalker, leaf: DfaLeaf, state: int, positions: tuple[int, ...]) -> Walked:
+def with_numpy(walker: TableWalker, leaf: DfaLeaf, state: int, positions: tuple[int, ...]) -> TableWalk:
     return walker.walk_levels(leaf.table, state, positions)
 
 
-def compiled(walker: TableWalker, leaf: DfaLeaf, state: int, positions: tuple[int, ...]) -> Walked:
+def compiled(walker: TableWalker, leaf: DfaLeaf, state: int, positions: tuple[int, ...]) -> TableWalk:
     module = pytest.importorskip("decoding.grammar.leaves.numba_walk")
     walk = module.CompiledWalk(walker.vocabulary)
-    found: Walked = walk(leaf.table, state, positions)
+    found: TableWalk = walk(leaf.table, state, positions)
     return found
 
 
-def comparable(walked: Walked) -> tuple[list[int], dict[int, list[int]]]:
+def comparable(walked: TableWalk) -> tuple[list[int], dict[int, list[int]]]:
     tokens, mask, exits = walked
     if tokens is None:
         assert mask is not None

@@ -10,7 +10,7 @@ import pytest
 
 from decoding.grammar.compile_options import CompileLimits, GrammarOptions, compile_budget
 from decoding.grammar.errors import InvalidSchemaError, SchemaLimitError, UnsupportedSchemaError
-from decoding.grammar.leaves.leaf import HoleName
+from decoding.grammar.leaves.leaf import TitleSlotName
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.number_set import NumberSet
 from decoding.grammar.regular.text_set import TextSet
@@ -33,7 +33,7 @@ from decoding.grammar.schema.formula import (
     PropertyNames,
     Reference,
     Required,
-    TextFromHole,
+    TextFromSlot,
     TextIn,
     TypeIs,
     UniqueItems,
@@ -265,7 +265,7 @@ def test_strings_out_of_an_index(types: Any) -> None:
     schema = {"type": types, "x-genret-index": "titles", "x-genret-filter": "kind = 'person'"}
     got = formula(schema)
     assert isinstance(got, And)
-    assert got.parts[1] == TextFromHole(HoleName("titles", "kind = 'person'"), at("x-genret-index"))
+    assert got.parts[1] == TextFromSlot(TitleSlotName("titles", "kind = 'person'"), at("x-genret-index"))
 
 
 @pytest.mark.parametrize(

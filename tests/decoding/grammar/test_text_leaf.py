@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from decoding.grammar.holes.text_leaf import TextLeaf, TextSearcher, widest_places
 from decoding.grammar.holes.text_places import pack, spelled, unpack
-from decoding.grammar.leaves.leaf import HoleLeaf, HoleName, LeafTokens
+from decoding.grammar.leaves.leaf import LeafTokens, TitleSlotLeaf, TitleSlotName
 from decoding.grammar.vocabulary import Vocabulary
 from decoding.sorted_texts import SortedTexts, TextBatches
 from index_builder.title_sorting import title_order
@@ -41,7 +41,7 @@ PIECES = [
     *["é".encode(), "é".encode()[:1] + b"a", "😀".encode(), "😀".encode()[:3], b'\xa9",', b'""', b'"":'],
 ]
 VOCABULARY = Vocabulary([*PIECES, b"ab", None, b""], end_token_id=len(PIECES) + 1, vocab_size=320)
-NAME = HoleName("titles")
+NAME = TitleSlotName("titles")
 EMPTY = LeafTokens((), None, ())
 
 TEXT = st.text(st.sampled_from('ab"\\/\n\t\x00\x01\x0b\x1f\x7f é😀\u2028\ud7ff\uffff'), max_size=6)
@@ -121,7 +121,7 @@ def test_the_loops_are_compiled_where_numba_is() -> None:
 def test_every_text_is_written_and_mapped_back(texts: list[str]) -> None:
     for searcher in SEARCHERS:
         leaf = leaf_of(texts, searcher)
-        assert isinstance(leaf, HoleLeaf)
+        assert isinstance(leaf, TitleSlotLeaf)
         for text in texts:
             state = after(leaf, written(text))
             assert leaf.label(state) == 0

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.grammar.holes.text_places import START, Place, Search, spelled
+from decoding.grammar.holes.text_places import START, TextRange, TextSearch, spelled
 from decoding.grammar.vocabulary import Vocabulary
 from decoding.sorted_texts import SortedTexts
 
@@ -36,8 +36,8 @@ def test_walks_agree_on_any_trie_below_any_positions(
     compiled = CompiledSearch(vocabulary)
     assert compiled.num_bytes == 16 * (len(trie.byte) + 1)
     these = SortedTexts.of([text.encode() for text in texts])
-    place = Place(0, len(these), 0, START)
-    search = Search(these)
+    place = TextRange(0, len(these), 0, START)
+    search = TextSearch(these)
     for byte in b'"' + spelled(goal.encode())[: data.draw(st.integers(0, 6))]:
         after = search.narrow(place, byte)
         assert after is not None

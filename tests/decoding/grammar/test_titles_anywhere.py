@@ -20,7 +20,7 @@ from decoding.grammar.constraint import GrammarConstraint
 from decoding.grammar.errors import UnsatisfiableSchemaError, UnsupportedSchemaError
 from decoding.grammar.holes.text_leaf import TextLeaf, TextSearcher
 from decoding.grammar.json_grammar import Grammar, compile_schema
-from decoding.grammar.leaves.leaf import HoleName
+from decoding.grammar.leaves.leaf import TitleSlotName
 from decoding.grammar.leaves.leaf_factory import Leaves
 from decoding.sorted_texts import SortedTexts
 from tests.grammar_shapes import brute_force, unpacked
@@ -35,13 +35,13 @@ ODD = [
     *("", "null", "a/b", "a~b", "~1", "日本", "\u2028", "\ud7ff", "\uffff", "x" * 70, " a", "a ", "Ａ"),
     *('ab", "k": "ab', '{"k": []}'),
 ]
-TITLES: dict[HoleName, list[str]] = {
-    HoleName("odd"): ODD,
-    HoleName("few"): ["b", "ab", 'z"z'],
-    HoleName("odd", "one"): ['a"b'],
-    HoleName("odd", "none"): [],
-    HoleName("one"): ["\\"],
-    HoleName("twice"): ["a", "a", "b"],
+TITLES: dict[TitleSlotName, list[str]] = {
+    TitleSlotName("odd"): ODD,
+    TitleSlotName("few"): ["b", "ab", 'z"z'],
+    TitleSlotName("odd", "one"): ['a"b'],
+    TitleSlotName("odd", "none"): [],
+    TitleSlotName("one"): ["\\"],
+    TitleSlotName("twice"): ["a", "a", "b"],
 }
 # Readers' numbers may have exponents that no validator computes with.
 HUGE = re.compile(rb"[eE][+-]?\d{3}")
@@ -162,7 +162,10 @@ SCHEMAS: dict[str, Json] = {
 
 
 def _is_title(_validator: object, index: str, instance: Json, schema: dict[str, Json]) -> Iterator[Any]:
-    if isinstance(instance, str) and instance not in TITLES[HoleName(index, schema.get("x-genret-filter"))]:
+    if (
+        isinstance(instance, str)
+        and instance not in TITLES[TitleSlotName(index, schema.get("x-genret-filter"))]
+    ):
         yield jsonschema.ValidationError(f"{instance!r} is no title of {index}")
 
 
@@ -175,7 +178,7 @@ def leaves(kind: str) -> Leaves:
 
 
 @cache
-def hole(kind: str, name: HoleName) -> TextLeaf:
+def hole(kind: str, name: TitleSlotName) -> TextLeaf:
     texts = SortedTexts.of([text.encode() for text in TITLES[name]])
     return TextLeaf(name, name, texts, TextSearcher(leaves(kind).vocabulary))
 

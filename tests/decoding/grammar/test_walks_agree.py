@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from decoding.grammar.leaves.dfa_leaf import DfaLeaf
 from decoding.grammar.leaves.restricted_keys import LabelledKeys, RestrictedKeys
-from decoding.grammar.leaves.table_walk import TableWalker, Walked
+from decoding.grammar.leaves.table_walk import TableWalk, TableWalker
 from decoding.grammar.regular.byte_dfa import ByteDfa, byte_edges
 from decoding.grammar.regular.minimise import Row
 from decoding.grammar.vocabulary import Vocabulary
@@ -46,7 +46,7 @@ def automaton_of(targets: list[tuple[int, dict[int, int]]], labels: list[int]) -
     return ByteDfa.from_rows(rows, labels + [-1] * (len(rows) - len(labels)))
 
 
-def comparable(walked: Walked) -> tuple[list[int], dict[int, list[int]]]:
+def comparable(walked: TableWalk) -> tuple[list[int], dict[int, list[int]]]:
     tokens, mask, exits = walked
     if tokens is None:
         assert mask is not None

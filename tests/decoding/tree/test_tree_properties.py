@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from decoding.conformance.difference import exactly
 from decoding.model import token_tree
-from decoding.model.token_tree import CollectionPolicy, Survivors, survivors
+from decoding.model.token_tree import CollectionPolicy, LiveSlots, survivors
 from tests.tree_oracles import PlainPasses, Play, play
 from tests.tree_scripts import BranchTruth, Collect, Grow, Row, Script, Select, random_script
 from tests.trie_oracles import needs_cuda
@@ -131,9 +131,9 @@ def test_wrong_parents_are_noticed(name: str) -> None:
 def test_a_collection_that_moves_the_wrong_slots_is_noticed(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def shifted(*arguments: object) -> Survivors | None:
+    def shifted(*arguments: object) -> LiveSlots | None:
         kept = survivors(*arguments)
-        return kept and Survivors(kept.old_slots.roll(1, dims=1), kept.new_slots)
+        return kept and LiveSlots(kept.old_slots.roll(1, dims=1), kept.new_slots)
 
     tokens = ((7, 8, 9), (10, 11, 12))
     steps = [Grow(0, None, ((0, 1, 1), (1, 0, 0)), tokens) for _ in range(5)]

@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.evaluation.datasets.index_entities import IndexTitles
-from retrieval.evaluation.labelled_sets import LabelledQuery, RankedEntity, Ranking
-from retrieval.evaluation.method_runner import InvalidAnswerError, Progress, plan_tasks, run_tasks
+from retrieval.evaluation.datasets.index_entities import EntityFinder
+from retrieval.evaluation.labelled_sets import LabelledQuery, RankedAnswers, RankedEntity
+from retrieval.evaluation.method_runner import (
+    AnswerOutsideIndexError,
+    EvaluationProgress,
+    plan_tasks,
+    run_tasks,
+)
 from retrieval.evaluation.run_files import Identity, RunStore
 from retrieval.index.reader import Index
 from retrieval.text import TextTokenizer
@@ -34,26 +39,26 @@ class ScriptedMethod:
 
     def answer(
         self, queries: Sequence[LabelledQuery], seed: int, report: Callable[[int], None]
-    ) -> list[Ranking]:
+    ) -> list[RankedAnswers]:
         self.calls.append((len(queries), seed))
         report(len(queries))
-        return [Ranking(query.query_id, (self.entity,), 0.001) for query in queries]
+        return [RankedAnswers(query.query_id, (self.entity,), 0.001) for query in queries]
 
 
 @pytest.fixture(scope="module")
-def titles(tmp_path_factory: pytest.TempPathFactory) -> IndexTitles:
+def titles(tmp_path_factory: pytest.TempPathFactory) -> EntityFinder:
     tokenizer = TextTokenizer(train_tokenizer(), "</s>", "trained")
-    return IndexTitles(Index.open(make_index(tmp_path_factory.mktemp("runner"), tokenizer)))
+    return EntityFinder(Index.open(make_index(tmp_path_factory.mktemp("runner"), tokenizer)))
 
 
-def no_report(_: Progress) -> None:
+def no_report(_: EvaluationProgress) -> None:
     """Say nothing."""
 
 
-def test_every_method_answers_every_set_with_every_seed(titles: IndexTitles, tmp_path: Path) -> None:
+def test_every_method_answers_every_set_with_every_seed(titles: EntityFinder, tmp_path: Path) -> None:
     fixed, drawn = ScriptedMethod("beam"), ScriptedMethod("disc:1", random=True)
     tasks = plan_tasks(SETS, [fixed, drawn], [4, 5])
-    reports: list[Progress] = []
+    reports: list[EvaluationProgress] = []
     runs = run_tasks(tasks, RunStore(tmp_path / "o", IDENTITY, False), titles, reports.append)
     assert [(run.set_name, run.method, run.seed) for run in runs] == [
         ("asked", "beam", None),
@@ -70,11 +75,11 @@ def test_every_method_answers_every_set_with_every_seed(titles: IndexTitles, tmp
     assert [(p.number, p.num_answered) for p in reports[:2]] == [(1, 0), (1, 6)]
 
 
-def test_what_is_done_is_not_done_again(titles: IndexTitles, tmp_path: Path) -> None:
+def test_what_is_done_is_not_done_again(titles: EntityFinder, tmp_path: Path) -> None:
     class Stopped(ScriptedMethod):
         def answer(
             self, queries: Sequence[LabelledQuery], seed: int, report: Callable[[int], None]
-        ) -> list[Ranking]:
+        ) -> list[RankedAnswers]:
             raise KeyboardInterrupt
 
     first = ScriptedMethod("beam")
@@ -99,16 +104,16 @@ def test_what_is_done_is_not_done_again(titles: IndexTitles, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("entity_id", ["invalid:Atlantis", "Q99"])
 def test_a_constrained_method_must_not_answer_what_is_not_there(
-    titles: IndexTitles, tmp_path: Path, entity_id: str
+    titles: EntityFinder, tmp_path: Path, entity_id: str
 ) -> None:
     tasks = plan_tasks(SETS[:1], [ScriptedMethod("trie", entity_id)], [0])
     for resume in (False, True):  # nor may it be read back
         store = RunStore(tmp_path / "o", IDENTITY, resume)
-        with pytest.raises(InvalidAnswerError, match="trie on asked, query q1: answered 'title'"):
+        with pytest.raises(AnswerOutsideIndexError, match="trie on asked, query q1: answered 'title'"):
             run_tasks(tasks, store, titles, no_report)
 
 
-def test_a_free_method_may(titles: IndexTitles, tmp_path: Path) -> None:
+def test_a_free_method_may(titles: EntityFinder, tmp_path: Path) -> None:
     free = ScriptedMethod("unconstrained", "invalid:Atlantis", constrained=False)
     (run,) = run_tasks(
         plan_tasks(SETS[:1], [free], [0]), RunStore(tmp_path / "o", IDENTITY, False), titles, no_report

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from retrieval.errors import SourceError
-from retrieval.evaluation.labelled_sets import MethodRun, RankedEntity, Ranking
+from retrieval.evaluation.labelled_sets import MethodRun, RankedAnswers, RankedEntity
 from retrieval.evaluation.run_files import Identity, RunStore
 from tests.evaluation_fixtures import query_set
 
@@ -18,15 +18,15 @@ ASKED = query_set()
 
 def make_run(method: str = "disc:2", seed: int | None = 3) -> MethodRun:
     rankings = [
-        Ranking(
+        RankedAnswers(
             query.query_id,
             (RankedEntity("Q1", "Hamlet", 0.75, -1.25), RankedEntity("Q2", "Macbeth", 0.25)),
             0.5,
         )
         for query in ASKED.queries
     ]
-    rankings[1] = Ranking("q2", (), 0.25, "query: must not be empty")
-    rankings[2] = Ranking("q3", (RankedEntity("invalid:a b\tü", "a b\tü", 1.0),))
+    rankings[1] = RankedAnswers("q2", (), 0.25, "query: must not be empty")
+    rankings[2] = RankedAnswers("q3", (RankedEntity("invalid:a b\tü", "a b\tü", 1.0),))
     return MethodRun(method, ASKED.name, tuple(rankings), 12.5, seed, False)
 
 

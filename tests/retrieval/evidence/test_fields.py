@@ -12,7 +12,7 @@ import pytest
 from retrieval.evidence import field as field_module
 from retrieval.evidence import loops, postings
 from retrieval.evidence.field import Field
-from retrieval.evidence.postings import _MAX_TERMS, Lookup, Postings
+from retrieval.evidence.postings import _MAX_TERMS, Lookup, TermLists
 from tests.evidence_fixtures import PlainBm25, field_of, look_up, made_up_texts, queries_field_of
 
 QUERIES = [
@@ -79,7 +79,7 @@ def test_lists_are_made_in_the_memory_there_is(monkeypatch: pytest.MonkeyPatch) 
     assert peaks[1] < 8_000_000 + 1_600_000 + 2_400_000  # and the lists that are written
 
 
-def _two(field: Field, query: str) -> list[tuple[str, Postings, Lookup]]:
+def _two(field: Field, query: str) -> list[tuple[str, TermLists, Lookup]]:
     words, letters = look_up(field, query)
     return [("words", field.words, words), ("letters", field.letters, letters)]
 

@@ -15,7 +15,7 @@ from decoding.trie.trie_arrays import derive_trie
 from retrieval.errors import InputError
 from retrieval.index.inspect_command import inspect_command
 from retrieval.index.manifest import Bucket
-from retrieval.index.plots import IndexShape, Level, draw, human, paddings, plot_files, trie_levels
+from retrieval.index.plots import IndexShape, TrieDepth, draw, human, paddings, plot_files, trie_levels
 from retrieval.index.reader import Index
 from tests.index_fixtures import build, character_tokenizer
 
@@ -30,7 +30,7 @@ def index(tmp_path: Path) -> Path:
     return build(tmp_path, TITLES, TOKENIZER).index
 
 
-def levels_by_hand(rows: set[tuple[int, ...]]) -> list[Level]:
+def levels_by_hand(rows: set[tuple[int, ...]]) -> list[TrieDepth]:
     """A prefix is stored when several rows share it without its last token, or when it is that short."""
     levels = []
     for depth in range(max(map(len, rows)) + 1):
@@ -43,7 +43,7 @@ def levels_by_hand(rows: set[tuple[int, ...]]) -> list[Level]:
             break
         children = [len({r[depth] for r in group}) for group in below.values() if len(group) > 1 or not depth]
         median = float(statistics.median(children)) if children else 0.0
-        levels.append(Level(depth, len(below), len(children), median, max(children, default=0)))
+        levels.append(TrieDepth(depth, len(below), len(children), median, max(children, default=0)))
     return levels
 
 

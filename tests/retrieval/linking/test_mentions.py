@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from retrieval.errors import SourceError
-from retrieval.linking.documents.document_records import BadRow, MentionRow, check_source, read_mentions
+from retrieval.linking.documents.document_records import BadRecord, MentionRow, check_source, read_mentions
 from retrieval.types import Mention
 
 LINES = [
@@ -29,7 +29,7 @@ EXPECTED = [
 TEXT = "".join(json.dumps(line) + "\n" for line in LINES).encode()
 
 
-def read(file: Path, content: bytes) -> list[MentionRow | BadRow]:
+def read(file: Path, content: bytes) -> list[MentionRow | BadRecord]:
     file.write_bytes(content)
     return list(read_mentions(str(file)))
 
@@ -90,13 +90,13 @@ def test_blank_lines_are_skipped_and_counted(tmp_path: Path) -> None:
 )
 def test_bad_lines_have_numbers_and_reasons(tmp_path: Path, line: bytes, reason: str) -> None:
     rows = read(tmp_path / "m.jsonl", b'{"mention": "a"}\n' + line + b'\n{"mention": "b"}\n')
-    assert rows[1] == BadRow(2, reason)
+    assert rows[1] == BadRecord(2, reason)
     assert [row.line for row in rows] == [1, 2, 3]
 
 
 def test_number_of_thousands_of_digits(tmp_path: Path) -> None:
     (row,) = read(tmp_path / "m.jsonl", b'{"mention": "a", "id": ' + b"9" * 5000 + b"}")
-    assert isinstance(row, BadRow)
+    assert isinstance(row, BadRecord)
     assert row.reason.startswith("not a JSON value: Exceeds the limit")
 
 

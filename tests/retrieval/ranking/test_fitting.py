@@ -13,14 +13,16 @@ from scipy.optimize import check_grad
 from retrieval.errors import InputError
 from retrieval.evidence.evidence import FEATURE_NUMBER, FEATURES
 from retrieval.ranking import fitting
-from retrieval.ranking.fitting import MIN_QUERIES, Example, fit, quality_of
+from retrieval.ranking.fitting import MIN_QUERIES, RankedExample, fit, quality_of
 from retrieval.ranking.rankings import MODEL_LOGPROB, Provenance
 from tests.ranking_fixtures import TRUE_WEIGHTS, drawn_examples, true_weights
 
 _PROVENANCE = Provenance("made up", 1, ("names",))
 
 
-def _losses(examples: list[Example], monkeypatch: pytest.MonkeyPatch) -> list[tuple[Callable[..., Any], int]]:
+def _losses(
+    examples: list[RankedExample], monkeypatch: pytest.MonkeyPatch
+) -> list[tuple[Callable[..., Any], int]]:
     """Return what is minimised, and of how many weights each is a function."""
     found: list[tuple[Callable[..., Any], int]] = []
 
@@ -125,7 +127,7 @@ def test_candidates_that_nothing_tells_apart_have_equal_probabilities() -> None:
 
 def test_queries_without_any_candidate_do_no_harm() -> None:
     examples = drawn_examples(30)
-    empty = Example(np.zeros((0, len(FEATURES)), np.float32), np.zeros(0, np.bool_))
+    empty = RankedExample(np.zeros((0, len(FEATURES)), np.float32), np.zeros(0, np.bool_))
     first, second = fit(examples, _PROVENANCE), fit([empty, *examples, empty], _PROVENANCE)
     np.testing.assert_array_equal(first.weights, second.weights)
     np.testing.assert_array_equal(first.nothing, second.nothing)

@@ -16,7 +16,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from decoding.model.hf_model import HFLanguageModel
-from index_builder.build_options import EvidenceWish
+from index_builder.build_options import EvidenceOptions
 from retrieval.errors import IndexFormatError, ModelError
 from retrieval.evidence.evidence import FEATURE_NUMBER, Evidence, open_evidence
 from retrieval.index.layout import PRIOR_FILE
@@ -325,7 +325,9 @@ class World:
         catalogue = "\n".join(["entity_id\ttitle", *(f"E{n}\t{name}" for n, name in enumerate(names))])
         self.tokenizer = TextTokenizer(train_tokenizer([catalogue]), END, "tiny")
         self.index = Index.open(
-            make_index(folder, self.tokenizer, catalogue, rendering=CONFIG.rendering, evidence=EvidenceWish())
+            make_index(
+                folder, self.tokenizer, catalogue, rendering=CONFIG.rendering, evidence=EvidenceOptions()
+            )
         )
         self.template = CONFIG.prompt(None)
         numbers = random.Random(2).sample(range(self.index.num_entities), 50)

@@ -9,7 +9,7 @@ import pytest
 
 from retrieval.evidence.evidence import FEATURE_NUMBER, FEATURES
 from retrieval.index.reader import Index
-from retrieval.ranking.fitting import Example, Labelled, calibration_error, example_of, quality_of
+from retrieval.ranking.fitting import Labelled, RankedExample, calibration_error, example_of, quality_of
 from retrieval.ranking.rankings import NOTHING_FEATURES, Ranking
 from tests.evidence_fixtures import build_catalogue, evidence_of
 
@@ -23,12 +23,12 @@ def _by_words(bias: float = -50.0) -> Ranking:
     return Ranking(weights, nothing)
 
 
-def _example(scores: list[float], right: list[int]) -> Example:
+def _example(scores: list[float], right: list[int]) -> RankedExample:
     features = np.zeros((len(scores), len(FEATURES)), np.float32)
     features[:, _SCORE] = scores
     is_right = np.zeros(len(scores), np.bool_)
     is_right[right] = True
-    return Example(features, is_right)
+    return RankedExample(features, is_right)
 
 
 def test_calibration_error_by_hand() -> None:

@@ -12,7 +12,7 @@ from retrieval.errors import InputError
 from retrieval.evidence.evidence import Evidence
 from retrieval.index.reader import Index
 from retrieval.ranking import tuned_ranking as tune_module
-from retrieval.ranking.fitting import MADE_QUERIES, Example, Labelled, outcome_of
+from retrieval.ranking.fitting import MADE_QUERIES, Labelled, RankedExample, outcome_of
 from retrieval.ranking.rankings import DEFAULT_RANKING, Provenance
 from retrieval.ranking.tuned_ranking import ALL, METRICS, QuerySet, Tuned, tune
 from tests.evidence_fixtures import NoProgress, build_catalogue, evidence_of
@@ -29,7 +29,7 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
 def _tuned(
     monkeypatch: pytest.MonkeyPatch,
     evidence: Evidence,
-    sets: list[tuple[str, list[Example]]],
+    sets: list[tuple[str, list[RankedExample]]],
     folds: int = 5,
     labelled_share: float = 0.5,
     seed: int = 0,
@@ -39,10 +39,10 @@ def _tuned(
     queries = [Labelled(f"query {number}", (1,)) for number in range(len(examples))]
     of_text = dict(zip([query.text for query in queries], examples, strict=True))
 
-    def made_up(query: Labelled, _: Evidence, scored: object) -> Example:
+    def made_up(query: Labelled, _: Evidence, scored: object) -> RankedExample:
         assert scored is None
         found = of_text[query.text]
-        return Example(found.features, found.right, found.logprobs, query.weight, found.is_nothing)
+        return RankedExample(found.features, found.right, found.logprobs, query.weight, found.is_nothing)
 
     monkeypatch.setattr(tune_module, "example_of", made_up)
     named, begin = [], 0
@@ -126,7 +126,7 @@ def test_labelled_queries_count_their_share(
     seen: list[list[float]] = []
     fit = tune_module.fit
 
-    def watched(examples: list[Example], told: Provenance) -> object:
+    def watched(examples: list[RankedExample], told: Provenance) -> object:
         seen.append([example.weight for example in examples])
         return fit(examples, told)
 
@@ -143,7 +143,7 @@ def test_labelled_queries_count_their_share(
 def test_queries_for_nothing_are_no_misses(monkeypatch: pytest.MonkeyPatch, evidence: Evidence) -> None:
     answered = drawn_examples(80)
     nothing = [
-        Example(one.features - 5, np.zeros_like(one.right), None, is_nothing=True)
+        RankedExample(one.features - 5, np.zeros_like(one.right), None, is_nothing=True)
         for one in drawn_examples(40, seed=1)
     ]
     (report,) = _tuned(monkeypatch, evidence, [("one.tsv", answered + nothing)]).reports
@@ -157,7 +157,7 @@ def test_queries_for_nothing_are_no_misses(monkeypatch: pytest.MonkeyPatch, evid
 def test_outcomes_say_what_would_be_without_the_answer() -> None:
     (example,) = drawn_examples(1)
     outcome = outcome_of(DEFAULT_RANKING, example)
-    others = Example(example.features[~example.right], example.right[~example.right])
+    others = RankedExample(example.features[~example.right], example.right[~example.right])
     assert outcome.without == pytest.approx(outcome_of(DEFAULT_RANKING, others).nothing)
     assert math.isnan(outcome_of(DEFAULT_RANKING, others).without)
     assert outcome_of(DEFAULT_RANKING, others).place == math.inf

@@ -26,7 +26,7 @@ from retrieval.training.examples import (
 )
 from retrieval.training.presets import save_tokenizer, scratch_config, train_tokenizer
 from retrieval.training.training_data import LabelledMention, TrainingEntity
-from retrieval.training.training_run import RunPlan
+from retrieval.training.training_run import TrainingPlan
 from retrieval.types import Mention
 
 NILE = LabelledMention(Mention("Nile", "The ", " and the Rhine [1]."), "Nile")
@@ -129,6 +129,6 @@ def test_the_template_is_the_built_in_one_or_beside_the_checkpoints_own(tmp_path
 def test_a_share_without_labelled_mentions_is_refused(tmp_path: Path) -> None:
     plan = {"catalogue": tmp_path / "c.tsv", "queries": None, "out": tmp_path, "preset": "tiny"}
     with pytest.raises(InputError, match="needs labelled mentions"):
-        RunPlan(**plan, annotations=0.5)
+        TrainingPlan(**plan, annotations=0.5)
     with pytest.raises(InputError, match=r"must be in \[0, 1\]"):
-        RunPlan(**plan, annotations=2, mentions=tmp_path / "m.jsonl")
+        TrainingPlan(**plan, annotations=2, mentions=tmp_path / "m.jsonl")

@@ -27,7 +27,7 @@ from retrieval.training.presets import train_tokenizer
 from retrieval.training.quality import nearest_rankings
 from retrieval.training.train_command import train_command
 from retrieval.training.trainer import Budget, TrainerOptions
-from retrieval.training.training_data import LabelledQuery, TrainingEntity, read_catalogue
+from retrieval.training.training_data import TrainingEntity, TrainingQuery, read_catalogue
 from retrieval.vectors.embedder import VectorMethod, open_model
 from retrieval.vectors.encoder import mean_states
 
@@ -101,7 +101,7 @@ def test_an_encoder_opens_as_vectors_and_finds_what_it_was_taught(data: Path) ->
     assert {tensor.dtype for tensor in weights(data / "out").values()} == {torch.float16}
 
     embedder = open_model(VectorMethod.parse(f"encoder:{data / 'out'}"))
-    asked = [LabelledQuery(text, "") for text in ("PHARAOHS sailed", "mount everst", "Cologne river", "peak")]
+    asked = [TrainingQuery(text, "") for text in ("PHARAOHS sailed", "mount everst", "Cologne river", "peak")]
     ranked = nearest_rankings(embedder, read_catalogue(data / "catalogue.tsv"), asked)
     assert [best[0] for best in ranked[:3]] == ["1", "3", "2"]
     assert set(ranked[3]) == {"1", "2", "3", "4"}
@@ -158,7 +158,7 @@ def test_mistakes_are_answered_in_one_line(
 
 def test_every_example_has_a_text_of_its_entity(data: Path) -> None:
     entities = read_catalogue(data / "catalogue.tsv")
-    queries = [LabelledQuery("pharaohs sailed on it", "1"), LabelledQuery("the savage peak", "4")]
+    queries = [TrainingQuery("pharaohs sailed on it", "1"), TrainingQuery("the savage peak", "4")]
     options = ExampleOptions(first=BESIDE_TEXTS, later=BESIDE_TEXTS, texts=True)
     generator, random = ExampleGenerator(entities, queries, options), Random(3)
     texts = {e.entity_id: {*e.surfaces, e.description} for e in entities}
@@ -227,7 +227,7 @@ def test_the_loss_is_the_cross_entropy_of_the_right_text(tmp_path: Path) -> None
 def test_entities_rank_by_their_most_similar_text() -> None:
     entities = [TrainingEntity("1", "north", ("east",)), TrainingEntity("2", "north-east")]
     table = {"north": (0, 1), "east": (1, 0), "north-east": (0.7, 0.7), "ask": (0.8, 0.6), "mine": (0.8, 0.6)}
-    embedder, asked = TableEmbedder(table), [LabelledQuery("ask", "1")]
+    embedder, asked = TableEmbedder(table), [TrainingQuery("ask", "1")]
     assert nearest_rankings(embedder, entities, asked) == [["2", "1"]]  # type: ignore[arg-type]
-    training = [LabelledQuery("mine", "1")]
+    training = [TrainingQuery("mine", "1")]
     assert nearest_rankings(embedder, entities, asked, training) == [["1", "2"]]  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from retrieval.training.examples import RECIPES, ExampleGenerator, ExampleOptions, Mixture, damage_name
-from retrieval.training.training_data import LabelledQuery, TrainingEntity
+from retrieval.training.training_data import TrainingEntity, TrainingQuery
 
 ENTITIES = [
     TrainingEntity(
@@ -20,11 +20,11 @@ ENTITIES = [
     TrainingEntity("3", "Zürich", (), "Largest city of Switzerland, on a lake", "city"),
 ]
 QUERIES = [
-    LabelledQuery("where did moses float in a basket", "1"),
-    LabelledQuery("closest world to our star", "2"),
-    LabelledQuery("Forbidden testword QUESTION", "2"),
-    LabelledQuery("forbidden devword question", "3", "dev"),
-    LabelledQuery("forbidden testword question", "3", "test"),
+    TrainingQuery("where did moses float in a basket", "1"),
+    TrainingQuery("closest world to our star", "2"),
+    TrainingQuery("Forbidden testword QUESTION", "2"),
+    TrainingQuery("forbidden devword question", "3", "dev"),
+    TrainingQuery("forbidden testword question", "3", "test"),
 ]
 ONLY = {recipe: Mixture(**{name: float(name == recipe) for name in RECIPES}) for recipe in RECIPES}
 

@@ -22,7 +22,7 @@ from retrieval.training.examples import Example
 from retrieval.training.presets import Preset, build_model, save_tokenizer, scratch_config, train_tokenizer
 from retrieval.training.quality import TitleRows, rank_entities
 from retrieval.training.train_command import train_command
-from retrieval.training.training_data import LabelledQuery, TrainingEntity
+from retrieval.training.training_data import TrainingEntity, TrainingQuery
 from retrieval.training.training_run import load_model
 from retrieval.types import Mention
 from tests.tiny_transformers import build
@@ -184,7 +184,7 @@ def test_measuring_cuts_long_queries_and_misses_long_titles(tmp_path: Path, arch
     folder = checkpoint(tmp_path, architecture)
     tokenizer, config = TextTokenizer.load(folder), CheckpointConfig.load(folder)
     model = load_model(str(folder))
-    queries = [LabelledQuery(text, "1", "dev") for text in ("short", "long " + LONG, LONG)]
+    queries = [TrainingQuery(text, "1", "dev") for text in ("short", "long " + LONG, LONG)]
     titles = TitleRows(tokenizer, config, ENTITIES)
     rankings = rank_entities(model, titles, queries)
     assert [sorted(ranking) for ranking in rankings] == [["1", "2"]] * 3

@@ -8,7 +8,7 @@ from benchmarks.default_model import bm25_rankings
 from retrieval.errors import InputError
 from retrieval.training.presets import scratch_config
 from retrieval.training.quality import count_hits, mention_probes, noise_probes
-from retrieval.training.training_data import LabelledQuery, TrainingEntity
+from retrieval.training.training_data import TrainingEntity, TrainingQuery
 
 ENTITIES = [
     TrainingEntity("1", "Nile", ("an-Nil",), "Longest river of Africa, through Egypt and Sudan"),
@@ -18,7 +18,7 @@ ENTITIES = [
 
 
 def test_hits_count_the_first_and_the_first_ten() -> None:
-    queries = [LabelledQuery("q", "a")] * 4
+    queries = [TrainingQuery("q", "a")] * 4
     rankings = [["a"], ["b", "a"], [*"bcdefghijk", "a"], []]
     hits = count_hits(rankings, queries)
     assert (hits.hits_at_1, hits.hits_at_10, hits.num_queries) == (0.25, 0.5, 4)
@@ -31,16 +31,16 @@ def test_nothing_to_measure_is_an_error() -> None:
 
 
 def test_bm25_finds_words_and_nothing_without_them() -> None:
-    queries = [LabelledQuery("longest river in africa", "1"), LabelledQuery("xyzzy", "2")]
+    queries = [TrainingQuery("longest river in africa", "1"), TrainingQuery("xyzzy", "2")]
     rankings = bm25_rankings(ENTITIES, queries)
     assert rankings[0][0] == "1"
     assert rankings[1] == []
 
 
 def test_bm25_may_learn_from_training_queries() -> None:
-    asked = [LabelledQuery("lorelei rock", "2")]
+    asked = [TrainingQuery("lorelei rock", "2")]
     assert bm25_rankings(ENTITIES, asked) == [[]]
-    assert bm25_rankings(ENTITIES, asked, [LabelledQuery("the lorelei sings there", "2")])[0][0] == "2"
+    assert bm25_rankings(ENTITIES, asked, [TrainingQuery("the lorelei sings there", "2")])[0][0] == "2"
 
 
 def test_probes_ask_for_what_the_catalogue_says_and_are_seeded() -> None:

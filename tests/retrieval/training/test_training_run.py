@@ -21,7 +21,7 @@ from retrieval.training.quality import TitleRows, measure_hits
 from retrieval.training.train_command import train_command
 from retrieval.training.trainer import TrainerOptions
 from retrieval.training.training_data import read_catalogue, read_queries
-from retrieval.training.training_run import RunPlan, load_model
+from retrieval.training.training_run import TrainingPlan, load_model
 
 CATALOGUE = (
     "entity_id\ttitle\taliases\tkind\tdescription\n"
@@ -164,7 +164,7 @@ def test_options_out_of_range_are_refused_without_a_command_line_too(field: str)
     with pytest.raises(InputError, match=field):
         replace(TrainerOptions(), **{field: -1})  # type: ignore[arg-type]
     with pytest.raises(InputError, match="epochs"):
-        RunPlan(Path("c.tsv"), None, Path("out"), preset="tiny", epochs=float("nan"))
+        TrainingPlan(Path("c.tsv"), None, Path("out"), preset="tiny", epochs=float("nan"))
 
 
 def test_more_epochs_than_any_run_has_are_no_error_by_themselves(data: Path) -> None:

@@ -12,7 +12,7 @@ from decoding.trie.title_trie import TitleTrie
 from retrieval.text import Rendering, TextTokenizer
 from retrieval.training import quality
 from retrieval.training.trainer import Budget, BudgetCallback, TrainerOptions, _Reporter
-from retrieval.training.training_run import MAX_STEPS, RunPlan, planned, run_budget, run_training
+from retrieval.training.training_run import MAX_STEPS, TrainingPlan, planned, run_budget, run_training
 
 NUM_ENTITIES = 50_000
 
@@ -39,7 +39,7 @@ def test_a_large_catalogue_is_tokenised_twice_and_its_trie_is_made_once(
     monkeypatch.setattr(TitleTrie, "from_rows", counted_trie)
     monkeypatch.setattr(quality, "_PROBES", 4)
     lines: list[str] = []
-    plan = RunPlan(
+    plan = TrainingPlan(
         catalogue=tmp_path / "catalogue.txt",
         queries=None,
         out=tmp_path / "out",
@@ -67,11 +67,11 @@ def test_a_large_catalogue_is_tokenised_twice_and_its_trie_is_made_once(
 
 
 def test_the_plan_says_which_end_comes_first() -> None:
-    plan = RunPlan(catalogue=Path("c"), queries=None, out=Path("o"), model="m", minutes=30.0)
+    plan = TrainingPlan(catalogue=Path("c"), queries=None, out=Path("o"), model="m", minutes=30.0)
     budget = run_budget(plan, 1_234_567)
     assert budget.max_steps == MAX_STEPS
     assert planned(plan, budget, 1_234_567) == "plan: 1,234,567 texts with labels, 30 minutes"
-    plan = RunPlan(catalogue=Path("c"), queries=None, out=Path("o"), model="m")
+    plan = TrainingPlan(catalogue=Path("c"), queries=None, out=Path("o"), model="m")
     assert planned(plan, run_budget(plan, 1_234_567), 1_234_567).startswith(
         "plan: 1,234,567 texts with labels, 77,160 steps of 48 examples (3 passes); --minutes"
     )

@@ -13,12 +13,12 @@ pytest.importorskip("faiss")
 
 import faiss
 
-from index_builder.build_options import VectorWish
+from index_builder.build_options import VectorBuildOptions
 from retrieval.index.reader import Index
 from retrieval.text import TextTokenizer
 from retrieval.vectors.embedder import VectorMethod
 from retrieval.vectors.faiss_index import faiss_threads
-from retrieval.vectors.vector_search import Shortlister
+from retrieval.vectors.vector_search import VectorProposer
 from tests.checkpoints import END, make_checkpoint, make_index, train_tokenizer
 
 _ASKED_BESIDE_A_MODEL = """
@@ -39,7 +39,7 @@ print(torch.get_num_threads())
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer = TextTokenizer(train_tokenizer(), END, "tiny")
     encoder = make_checkpoint(tmp_path_factory.mktemp("encoder"))
-    wish = VectorWish(VectorMethod("encoder", str(encoder)))
+    wish = VectorBuildOptions(VectorMethod("encoder", str(encoder)))
     return make_index(tmp_path_factory.mktemp("index"), tokenizer, vectors=wish, evidence=None)
 
 
@@ -58,7 +58,7 @@ def in_a_thread_with_three(ask: object) -> int:
 
 def test_a_search_leaves_the_threads_as_they_were(folder: Path) -> None:
     with Index.open(folder) as index:
-        shortlister = Shortlister.open(index)
+        shortlister = VectorProposer.open(index)
         (vector,) = shortlister.embed(["a river"])
         assert in_a_thread_with_three(lambda: shortlister.search(vector, 2, None)) == 3
 

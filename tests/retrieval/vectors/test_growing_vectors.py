@@ -13,7 +13,7 @@ from retrieval.index.manifest_entries import VectorsEntry
 from retrieval.index.reader import Index
 from retrieval.vectors.faiss_index import num_cells
 from retrieval.vectors.vector_maker import VectorOptions, carry_over_vectors
-from retrieval.vectors.vector_search import Shortlister
+from retrieval.vectors.vector_search import VectorProposer
 from tests.retrieval.vectors.test_making_vectors import MEMORY, ROWS, ancestry, made, published
 
 pytestmark = pytest.mark.usefixtures("trigrams")
@@ -41,6 +41,6 @@ def test_small_updates_come_to_more_cells_as_a_large_one_does(tmp_path: Path) ->
         cells.append(named)
     assert first.vectors is not None
     assert (cells[0], cells[-1]) == (4, 8)
-    shortlister = Shortlister.open(index)
+    shortlister = VectorProposer.open(index)
     (vector,) = shortlister.embed(["red mill"])
     assert len(shortlister.search(vector, 300, None).entities) == index.num_entities

@@ -23,7 +23,7 @@ from retrieval.index.reader import Index
 from retrieval.vectors.embedder import open_embedder
 from retrieval.vectors.faiss_index import open_vectors
 from retrieval.vectors.vector_maker import VectorOptions, carry_over_vectors, make_vectors
-from retrieval.vectors.vector_search import Shortlister
+from retrieval.vectors.vector_search import VectorProposer
 from tests.index_fixtures import build, character_tokenizer
 from tests.trigram_encoder import TRIGRAMS, TrigramEncoder
 from tests.vector_fixtures import with_vectors
@@ -86,7 +86,7 @@ def index(
 
 
 def test_titles_with_errors_are_proposed(index: Index) -> None:
-    shortlister = Shortlister.open(index)
+    shortlister = VectorProposer.open(index)
     numbers = list(range(0, 240, 9))
     titles = [index.entity(number).title for number in numbers]
     vectors = shortlister.embed([title.replace("r", "", 1) for title in titles])
@@ -97,7 +97,7 @@ def test_titles_with_errors_are_proposed(index: Index) -> None:
 
 
 def test_similarities_of_given_entities_are_those_of_a_search(index: Index) -> None:
-    shortlister = Shortlister.open(index)
+    shortlister = VectorProposer.open(index)
     (vector,) = shortlister.embed(["saint church bridge"])
     found = shortlister.search(vector, 30, None)
     embedded = len(TrigramEncoder.embedded)
@@ -111,7 +111,7 @@ def test_similarities_of_given_entities_are_those_of_a_search(index: Index) -> N
 
 
 def test_filters_and_sizes_of_a_search_are_each_their_own(index: Index) -> None:
-    shortlister = Shortlister.open(index)
+    shortlister = VectorProposer.open(index)
     odd = np.arange(240) % 2 == 1
     none = np.zeros(240, np.bool_)
     red, empty = shortlister.embed(["red mill", ""])
@@ -134,7 +134,7 @@ def test_what_the_manifest_says(index: Index) -> None:
     else:
         assert 50 < entry.recall_queries <= 500
         assert entry.effort >= 1
-    facts = Shortlister.open(index).describe()
+    facts = VectorProposer.open(index).describe()
     assert facts["kind"] == entry.kind
     assert [facts["bytes"]] == [f.bytes for f in index.manifest.files if f.name == VECTORS_FILE]
 
@@ -153,7 +153,7 @@ def test_the_same_input_gives_the_same_bytes(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_vectors_of_one_entity(kind: str, tmp_path: Path) -> None:
     index = made(tmp_path / "it", ["e1\tred mill\t\t"], kind)
-    shortlister = Shortlister.open(index)
+    shortlister = VectorProposer.open(index)
     for vector in shortlister.embed(["red", "zzz"]):
         assert shortlister.search(vector, 3, None).entities.tolist() == [0]
 
@@ -165,7 +165,7 @@ def test_a_column_that_is_not_there_and_a_kind_that_faiss_refuses(tmp_path: Path
     with pytest.raises(InputError, match="vector_index: faiss makes no index of 'IVFx'"):
         make_vectors(source, TRIGRAMS, VectorOptions(kind="IVFx"), tmp_path, memory_bytes=MEMORY)
     with pytest.raises(EvidenceMissingError, match="built without vectors"):
-        Shortlister.open(source)
+        VectorProposer.open(source)
 
 
 def stored(index: Index) -> dict[str, list[float]]:
@@ -222,7 +222,7 @@ def test_taken_over_vectors_are_as_they_were(kind: str, seed: int, tmp_path: Pat
         assert set(now) == {line.partition("\t")[0] for line in lines}
     for entity in same & set(now):
         np.testing.assert_allclose(sorted(was[entity]), sorted(now[entity]), atol=1e-5)
-    shortlister = Shortlister.open(new)
+    shortlister = VectorProposer.open(new)
     titles = [new.entity(number).title for number in range(0, new.num_entities, 9)]
     lists = [shortlister.search(vector, 40, None) for vector in shortlister.embed(titles)]
     named = [{new.entity(number).title for number in found.entities.tolist()} for found in lists]
@@ -240,7 +240,7 @@ def test_vectors_that_were_outgrown_are_made_anew(tmp_path: Path) -> None:
     assert new.vectors is not None
     assert new.vectors.sample > old.vectors.sample
     assert new.vectors.kind == "ivfpq"
-    shortlister = Shortlister.open(new)
+    shortlister = VectorProposer.open(new)
     (vector,) = shortlister.embed(["red mill"])
     assert shortlister.search(vector, 300, None).entities.size == new.num_entities
 
@@ -282,7 +282,7 @@ def test_files_of_other_vectors_are_refused(index: Index, tmp_path: Path) -> Non
     for at, (vectors, said, message) in enumerate(cases):
         foreign = restamped(index, tmp_path / str(at), lambda *_, v=vectors, s=said: (v, s))
         with pytest.raises(IndexFormatError, match=f"{VECTORS_FILE}: {message}"):
-            Shortlister.open(foreign)
+            VectorProposer.open(foreign)
 
 
 def test_damaged_files_are_refused_by_name(index: Index) -> None:
@@ -300,6 +300,6 @@ def test_damaged_files_are_refused_by_name(index: Index) -> None:
                         Index.open(index.path, verify_digests=checks) as damaged,
                         pytest.raises(IndexChecksumError, match=VECTORS_FILE),
                     ):
-                        Shortlister.open(damaged)
+                        VectorProposer.open(damaged)
     finally:
         file.write_bytes(data)

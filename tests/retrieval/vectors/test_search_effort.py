@@ -18,7 +18,7 @@ from retrieval.index.reader import Index
 from retrieval.vectors import vector_maker as carrying
 from retrieval.vectors.faiss_index import efforts, new_index, open_vectors, train
 from retrieval.vectors.vector_maker import TARGET_RECALL, VectorOptions, carry_over_vectors, choose_effort
-from retrieval.vectors.vector_search import Shortlister, VectorSearcher
+from retrieval.vectors.vector_search import VectorProposer, VectorSearcher
 from tests.index_fixtures import build
 from tests.retrieval.vectors.test_making_vectors import HEAD, MEMORY, ROWS, TOKENIZER, ancestry, made
 from tests.vector_fixtures import with_vectors
@@ -115,7 +115,7 @@ def test_lexical_vectors_are_read_and_not_opened(tmp_path: Path) -> None:
         r"^vectors\.faiss: made by the method lexical, which this version no longer has; "
         r"make vectors anew with genret update INDEX --vectors encoder:MODEL$"
     )
-    for asked in (Shortlister.open, open_vectors):
+    for asked in (VectorProposer.open, open_vectors):
         with pytest.raises(IndexFormatError, match=message):
             asked(index)
     with pytest.raises(IndexFormatError, match=message):

@@ -11,7 +11,7 @@ pytest.importorskip("faiss")
 
 from retrieval.errors import GenretError, InputError
 from retrieval.vectors.faiss_index import new_index, train
-from retrieval.vectors.vector_search import Shortlister, VectorSearcher
+from retrieval.vectors.vector_search import VectorProposer, VectorSearcher
 from tests.retrieval.vectors.test_making_vectors import ROWS, made
 
 pytestmark = pytest.mark.usefixtures("trigrams")
@@ -95,4 +95,4 @@ def test_vectors_that_cannot_be_asked_are_not_opened(tmp_path: Any, monkeypatch:
     monkeypatch.setattr("retrieval.vectors.vector_maker._check_searchable", lambda *_: None)
     index = made(tmp_path / "index", ROWS[:40], "PQ8")
     with pytest.raises(GenretError, match=r"^vectors\.faiss: PQ8 cannot be searched: "):
-        Shortlister.open(index)
+        VectorProposer.open(index)

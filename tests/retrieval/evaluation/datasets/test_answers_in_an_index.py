@@ -9,7 +9,7 @@ import pytest
 
 from retrieval.errors import SourceError
 from retrieval.evaluation.datasets.index_entities import IndexResolver, read_redirects
-from retrieval.evaluation.datasets.labels import Answer, FileQuery, find_answers
+from retrieval.evaluation.datasets.labels import FileQuery, LabelAnswer, find_answers
 from retrieval.index.reader import Index
 from tests.evaluation_sets import DictResolver, write_lines
 from tests.index_fixtures import build, character_tokenizer
@@ -115,13 +115,13 @@ def test_an_index_without_ids_or_aliases_is_asked_alike(tmp_path: Path) -> None:
         assert resolver.by_ids(["Lion", "x"]) == ["Lion", None]
 
 
-def _query(*answers: Answer, evidence: tuple[tuple[int, ...], ...] = ()) -> FileQuery:
+def _query(*answers: LabelAnswer, evidence: tuple[tuple[int, ...], ...] = ()) -> FileQuery:
     return FileQuery("q", "text", answers, evidence=evidence)
 
 
 def test_of_namesakes_one_is_asked_for_and_any_is_right() -> None:
     resolver = DictResolver({"b": "Mercury", "c": "Mercury", "d": "Lion"})
-    query = _query(Answer(None, "Mercury", 2), Answer(None, "Lion"), evidence=((0, 1),))
+    query = _query(LabelAnswer(None, "Mercury", 2), LabelAnswer(None, "Lion"), evidence=((0, 1),))
     (found,), missing = find_answers([query], resolver)
     assert found.gold == {"b": 2, "d": 1}
     assert found.namesakes == {"c": "b"}
@@ -132,7 +132,7 @@ def test_of_namesakes_one_is_asked_for_and_any_is_right() -> None:
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_label_by_id_and_one_by_title_that_mean_one_entity_are_one(order: int) -> None:
     resolver = DictResolver({"b": "Mercury", "c": "Mercury"})
-    answers = [Answer("c", None, 2), Answer(None, "Mercury", 1)][::order]
+    answers = [LabelAnswer("c", None, 2), LabelAnswer(None, "Mercury", 1)][::order]
     (found,), _ = find_answers([_query(*answers)], resolver)
     assert list(found.gold.values()) == [2]
     assert set(found.gold) | set(found.namesakes) == {"b", "c"}
@@ -140,7 +140,12 @@ def test_a_label_by_id_and_one_by_title_that_mean_one_entity_are_one(order: int)
 
 
 def test_answers_the_index_lacks_are_counted_once_a_query() -> None:
-    query = _query(Answer(None, "A b", 1), Answer("x", "A b", 2), Answer(None, "C", 0), Answer("e 1", None))
+    query = _query(
+        LabelAnswer(None, "A b", 1),
+        LabelAnswer("x", "A b", 2),
+        LabelAnswer(None, "C", 0),
+        LabelAnswer("e 1", None),
+    )
     (found, again), missing = find_answers([query, query], DictResolver({}))
     assert found.gold == {"missing:A%20b": 2, "missing:C": 0, "missing:e%201": 1}
     assert again == found
@@ -149,9 +154,9 @@ def test_answers_the_index_lacks_are_counted_once_a_query() -> None:
 
 def test_ids_that_contradict_the_titles_are_those_of_another_catalogue() -> None:
     resolver = DictResolver({"1": "Lion", "2": "Tiger", "3": "Lynx"})
-    by_chance = _query(Answer("1", "Tiger"), Answer("2", "Lynx"), Answer("3", "Puma"))
+    by_chance = _query(LabelAnswer("1", "Tiger"), LabelAnswer("2", "Lynx"), LabelAnswer("3", "Puma"))
     (found,), missing = find_answers([by_chance], resolver)
     assert (set(found.gold), missing) == ({"2", "3", "missing:Puma"}, 1)
-    ours = _query(Answer("1", "Lion"), Answer("2", "Tiger"), Answer("3", "Lynx lynx"))
+    ours = _query(LabelAnswer("1", "Lion"), LabelAnswer("2", "Tiger"), LabelAnswer("3", "Lynx lynx"))
     (found,), missing = find_answers([ours], resolver)
     assert (set(found.gold), missing) == ({"1", "2", "3"}, 0)

@@ -14,7 +14,7 @@ from retrieval.errors import SourceError
 from retrieval.evaluation.datasets.labels import SetSpec
 from retrieval.evaluation.datasets.readers import read_set
 from retrieval.evaluation.labelled_sets import LabelledQuery, LabelledSet
-from retrieval.linking.documents.document_records import BadRow, read_mentions
+from retrieval.linking.documents.document_records import BadRecord, read_mentions
 from retrieval.types import Mention
 from tests.evaluation_sets import DictResolver, write_lines
 
@@ -158,7 +158,7 @@ def test_mentions_with_and_without_an_entity(tmp_path: Path) -> None:
 
 def test_mentions_are_those_that_are_linked(tmp_path: Path) -> None:
     file = write_lines(tmp_path / "m.jsonl.gz", MENTIONS)
-    rows = [row for row in read_mentions(str(file)) if not isinstance(row, BadRow)]
+    rows = [row for row in read_mentions(str(file)) if not isinstance(row, BadRecord)]
     found = _read(f"mentions:{file}").queries
     assert [(q.query_id, q.mention) for q in found] == [(row.mention_id, row.mention) for row in rows]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from retrieval.errors import SourceError
-from retrieval.evaluation.datasets.index_entities import IndexTitles
+from retrieval.evaluation.datasets.index_entities import EntityFinder
 from retrieval.evaluation.methods.model_free_methods import RunFileMethod
 from retrieval.index.reader import Index
 from retrieval.text import TextTokenizer
@@ -16,12 +16,12 @@ from tests.evaluation_fixtures import query_set
 
 
 @pytest.fixture
-def titles(tmp_path: Path) -> IndexTitles:
+def titles(tmp_path: Path) -> EntityFinder:
     tokenizer = TextTokenizer(train_tokenizer(), "</s>", "trained")
-    return IndexTitles(Index.open(make_index(tmp_path, tokenizer)))
+    return EntityFinder(Index.open(make_index(tmp_path, tokenizer)))
 
 
-def test_answers_are_those_of_the_file(titles: IndexTitles, tmp_path: Path) -> None:
+def test_answers_are_those_of_the_file(titles: EntityFinder, tmp_path: Path) -> None:
     file = tmp_path / "theirs.run"
     file.write_text("q2 Q0 Q3 1 9.5 them\nq2 Q0 Q2 2 8 them\nq2 Q0 Q99 3 7 them\nq1 Q0 Q1 1 1 them\n")
     method = RunFileMethod(f"run:{file}", str(file), 2, titles)
@@ -35,7 +35,7 @@ def test_answers_are_those_of_the_file(titles: IndexTitles, tmp_path: Path) -> N
     assert all(ranking.seconds == 0 for ranking in rankings)
 
 
-def test_entities_that_the_index_lacks_do_not_exist(titles: IndexTitles, tmp_path: Path) -> None:
+def test_entities_that_the_index_lacks_do_not_exist(titles: EntityFinder, tmp_path: Path) -> None:
     file = tmp_path / "theirs.run"
     file.write_text("q1 Q0 Q99 1 1 them\n")
     (ranking,) = RunFileMethod("run:x", str(file), 5, titles).answer(
@@ -44,7 +44,7 @@ def test_entities_that_the_index_lacks_do_not_exist(titles: IndexTitles, tmp_pat
     assert [e.entity_id for e in ranking.entities] == ["invalid:Q99"]
 
 
-def test_a_malformed_file_is_refused_with_its_line(titles: IndexTitles, tmp_path: Path) -> None:
+def test_a_malformed_file_is_refused_with_its_line(titles: EntityFinder, tmp_path: Path) -> None:
     file = tmp_path / "theirs.run"
     file.write_text("q1 Q0 Q1 1 1 them\nq1 Q0 Q1\n")
     with pytest.raises(SourceError, match=r"theirs\.run.*2"):

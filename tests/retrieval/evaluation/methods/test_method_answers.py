@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from retrieval.errors import InputError
-from retrieval.evaluation.labelled_sets import LabelledQuery, Ranking
+from retrieval.evaluation.labelled_sets import LabelledQuery, RankedAnswers
 from retrieval.evaluation.methods.evaluated_method import MethodMaker
 from retrieval.prompts import PromptTemplate
 from retrieval.retriever import Retriever
@@ -55,7 +55,7 @@ class Passes:
         self.method = cache(self.maker.make)
         self.of = cache(self.again)
 
-    def again(self, name: str, seed: int) -> list[Ranking]:
+    def again(self, name: str, seed: int) -> list[RankedAnswers]:
         return self.method(name).answer(QUERIES, seed, lambda _: None)
 
 
@@ -71,11 +71,11 @@ def answer(
     seed: int = 0,
     batch_size: int = 4,
     report: Callable[[int], None] = lambda _: None,
-) -> list[Ranking]:
+) -> list[RankedAnswers]:
     return make_method(name, retriever, k=10, batch_size=batch_size).answer(queries, seed, report)
 
 
-def answered(rankings: list[Ranking]) -> list[tuple[str, ...]]:
+def answered(rankings: list[RankedAnswers]) -> list[tuple[str, ...]]:
     return [tuple(entity.entity_id for entity in ranking.entities) for ranking in rankings]
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from index_builder.build_options import EvidenceWish, VectorWish
+from index_builder.build_options import EvidenceOptions, VectorBuildOptions
 from retrieval.errors import IndexChecksumError, InputError, ModelError
 from retrieval.evaluation.evaluate_command import _default_methods
-from retrieval.evaluation.labelled_sets import LabelledQuery, Ranking
+from retrieval.evaluation.labelled_sets import LabelledQuery, RankedAnswers
 from retrieval.evaluation.methods.evaluated_method import DEFAULT_METHODS
 from retrieval.index.reader import Index
 from retrieval.ranking.ranker import Ranker
@@ -63,11 +63,11 @@ def answer(
     seed: int = 0,
     batch_size: int = 4,
     k: int = 10,
-) -> list[Ranking]:
+) -> list[RankedAnswers]:
     return make_method(name, retriever, k=k, batch_size=batch_size).answer(queries, seed, lambda _: None)
 
 
-def answered(rankings: list[Ranking]) -> list[tuple[str, ...]]:
+def answered(rankings: list[RankedAnswers]) -> list[tuple[str, ...]]:
     return [tuple(entity.entity_id for entity in ranking.entities) for ranking in rankings]
 
 
@@ -214,8 +214,8 @@ def test_auto_answers_in_the_order_of_the_ranking(words: Retriever) -> None:
     ("evidence", "has_vectors", "added"),
     [
         (None, False, ()),
-        (EvidenceWish(), False, ("evidence", "shortlist", "auto")),
-        (EvidenceWish(), True, ("evidence", "shortlist", "auto", "vectors")),
+        (EvidenceOptions(), False, ("evidence", "shortlist", "auto")),
+        (EvidenceOptions(), True, ("evidence", "shortlist", "auto", "vectors")),
         (None, True, ("evidence", "shortlist", "auto", "vectors")),
     ],
 )
@@ -223,11 +223,11 @@ def test_methods_that_are_asked_by_default_go_with_the_evidence(
     bare: Retriever,
     trigrams: VectorMethod,
     tmp_path: Path,
-    evidence: EvidenceWish | None,
+    evidence: EvidenceOptions | None,
     has_vectors: bool,
     added: tuple[str, ...],
 ) -> None:
-    vectors = VectorWish(trigrams) if has_vectors else None
+    vectors = VectorBuildOptions(trigrams) if has_vectors else None
     index = make_index(
         tmp_path, bare.tokenizer, rendering=bare.config.rendering, evidence=evidence, vectors=vectors
     )

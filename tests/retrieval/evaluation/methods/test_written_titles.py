@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 
-from retrieval.evaluation.datasets.index_entities import IndexTitles
+from retrieval.evaluation.datasets.index_entities import EntityFinder
 from retrieval.evaluation.labelled_sets import LabelledQuery, RankedEntity
-from retrieval.evaluation.methods.generated import Generator, Written
+from retrieval.evaluation.methods.generated import GeneratedTitle, Generator
 from retrieval.index.owners import FormOwners
 from retrieval.index.reader import Index
 from retrieval.retriever import Retriever
@@ -33,7 +33,7 @@ def named(
     """What an unconstrained method makes of texts, written one letter a token as no row of the index is."""
     end = (retriever.index.end_token_id,) if ends else ()
     letters = [[t for letter in text for t in retriever.tokenizer.encode_text(letter)] for text in texts]
-    written = [Written((*tokens, *end), -1, -float(rank)) for rank, tokens in enumerate(letters)]
+    written = [GeneratedTitle((*tokens, *end), -1, -float(rank)) for rank, tokens in enumerate(letters)]
     monkeypatch.setattr(Generator, "write", lambda _, prompts: [written] * len(prompts))
     method = make_method(f"unconstrained:{max(2, len(texts))}", retriever, 10, 4)
     (ranking,) = method.answer(QUERY, 0, lambda _: None)
@@ -75,7 +75,7 @@ def test_several_texts_rank_their_entities_once(
 
 def test_tokens_of_a_row_need_no_text(retriever: Retriever, monkeypatch: pytest.MonkeyPatch) -> None:
     index = retriever.index
-    rows = [[Written(index.row_token_ids(rank), -1, 0.0)] for rank in range(index.num_rows)]
+    rows = [[GeneratedTitle(index.row_token_ids(rank), -1, 0.0)] for rank in range(index.num_rows)]
     for rank, row in enumerate(rows):
         monkeypatch.setattr(Generator, "write", lambda _, prompts, row=row: [row] * len(prompts))
         (ranking,) = make_method("unconstrained", retriever, 10, 4).answer(QUERY, 0, lambda _: None)
@@ -97,14 +97,14 @@ def test_entities_of_a_title_come_by_their_share(
         return
     (tokens,) = retriever.tokenizer.encode_titles([text.strip()], index.rendering)
     assert tokens is not None
-    row = [Written(tuple(tokens), -1, 0.0)]
+    row = [GeneratedTitle(tuple(tokens), -1, 0.0)]
     monkeypatch.setattr(Generator, "write", lambda _, prompts: [row] * len(prompts))
     (ranking,) = make_method("unconstrained", retriever, 10, 4).answer(QUERY, 0, lambda _: None)
     assert ranking.entities[0].entity_id == first
 
 
 def test_texts_are_shared_as_rows_are(retriever: Retriever) -> None:
-    titles = IndexTitles(retriever.index)
+    titles = EntityFinder(retriever.index)
     for rank in range(retriever.index.num_rows):
         text = retriever.index.surface(rank)
         assert titles.named(f" {text} ", 10.0) == FormOwners(retriever.index, None, 10.0)(rank)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from retrieval.errors import SourceError
 from retrieval.evaluation.datasets.labels import decode_token, encode_token
-from retrieval.evaluation.labelled_sets import LabelledQuery, MethodRun, RankedEntity, Ranking
+from retrieval.evaluation.labelled_sets import LabelledQuery, MethodRun, RankedAnswers, RankedEntity
 from retrieval.evaluation.metrics import measure
 from retrieval.evaluation.run_files import (
     falling_scores,
@@ -55,7 +55,9 @@ def test_ties_would_have_been_broken_otherwise(tmp_path: Path) -> None:
     nearly = {"a": 25.000002, "b": 25.000001}  # differ, but not as 32-bit floats
     assert evaluator.evaluate({"q": nearly})["q"]["recip_rank"] == 0.5
     labelled = labelled_set([LabelledQuery("q", "t", gold=qrels["q"])])
-    run = MethodRun("m", "it", (Ranking("q", ranked("a", "b", scores=[*nearly.values()])),), 1.0, None, True)
+    run = MethodRun(
+        "m", "it", (RankedAnswers("q", ranked("a", "b", scores=[*nearly.values()])),), 1.0, None, True
+    )
     write_run(tmp_path / "run.txt", labelled, run)
     with (tmp_path / "run.txt").open() as file:
         assert evaluator.evaluate(pytrec_eval.parse_run(file))["q"]["recip_rank"] == 1.0
@@ -101,11 +103,11 @@ def test_rankings_lose_nothing(tmp_path: Path) -> None:
         [LabelledQuery("q 1", "Größe\n"), LabelledQuery("q2", "t"), LabelledQuery("q3", "t")]
     )
     rankings = (
-        Ranking(
+        RankedAnswers(
             "q 1", (RankedEntity("a", "A  B", 0.1 + 0.2, -1e-300), RankedEntity("a", "A", -math.inf)), 0.25
         ),
-        Ranking("q2", (RankedEntity("invalid: x\t", "x\t", -3.5, -3.5),)),
-        Ranking("q3", (), error="too long"),
+        RankedAnswers("q2", (RankedEntity("invalid: x\t", "x\t", -3.5, -3.5),)),
+        RankedAnswers("q3", (), error="too long"),
     )
     run = MethodRun("m", "it", rankings, 1.0, 3, False)
     write_rankings(tmp_path / "deeper" / "rankings.jsonl", labelled, run)

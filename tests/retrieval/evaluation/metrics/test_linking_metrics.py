@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from retrieval.evaluation.labelled_sets import LabelledQuery, MethodRun, Ranking
+from retrieval.evaluation.labelled_sets import LabelledQuery, MethodRun, RankedAnswers
 from retrieval.evaluation.metrics import MICRO_METRICS, measure
 from tests.evaluation_sets import labelled_set, ranked, run_of
 
@@ -103,7 +103,7 @@ def test_a_namesake_is_a_right_answer() -> None:
 
 def test_an_error_is_no_answer_and_not_right_either() -> None:
     labelled = labelled_set([_mention(0), _mention(1, "A")], "mentions")
-    rankings = (Ranking("m0", (), error="too long"), Ranking("m1", ranked("A")))
+    rankings = (RankedAnswers("m0", (), error="too long"), RankedAnswers("m1", ranked("A")))
     run = MethodRun("m", "it", rankings, 1.0, None, True)
     assert {m.name: m.value for m in measure(labelled, run, NAMES)} == {
         "F1(InKB)": 1.0,

@@ -10,7 +10,13 @@ import pytest
 import pytrec_eval
 
 from retrieval.errors import InputError
-from retrieval.evaluation.labelled_sets import LabelledQuery, LabelledSet, MethodRun, RankedEntity, Ranking
+from retrieval.evaluation.labelled_sets import (
+    LabelledQuery,
+    LabelledSet,
+    MethodRun,
+    RankedAnswers,
+    RankedEntity,
+)
 from retrieval.evaluation.metrics import measure
 from tests.evaluation_sets import labelled_set, random_case, ranked, run_of
 
@@ -115,7 +121,7 @@ def test_values_per_query_are_those_of_pytrec_eval(seed: int) -> None:
 def test_equal_scores_leave_the_order_of_the_ranking() -> None:
     labelled = labelled_set([LabelledQuery("q", "text", gold={"a": 1})])
     for order, reciprocal in ((("a", "b"), 1.0), (("b", "a"), 0.5)):
-        run = MethodRun("m", "it", (Ranking("q", ranked(*order, scores=[1.0, 1.0])),), 1.0, None, True)
+        run = MethodRun("m", "it", (RankedAnswers("q", ranked(*order, scores=[1.0, 1.0])),), 1.0, None, True)
         assert measure(labelled, run, ["RR"])[0].value == reciprocal
 
 
@@ -195,7 +201,7 @@ def test_the_run_of_another_set_is_refused() -> None:
     fewer = LabelledSet("less", "queries", labelled.queries[1:], 0, "", "nDCG@10")
     with pytest.raises(InputError, match="expected 39 rankings, one per query of less, got 40"):
         measure(fewer, run)
-    other = MethodRun("m", "it", (Ranking("zz", ()), *run.rankings[1:]), 1.0, None, True)
+    other = MethodRun("m", "it", (RankedAnswers("zz", ()), *run.rankings[1:]), 1.0, None, True)
     with pytest.raises(InputError, match=r"run.rankings\[0\]: expected the query 'q0' of it, got 'zz'"):
         measure(labelled, other)
 
@@ -203,10 +209,10 @@ def test_the_run_of_another_set_is_refused() -> None:
 def test_rates_need_no_labels() -> None:
     labelled = labelled_set([LabelledQuery(f"q{i}", "text", gold={"a": 1}) for i in range(4)])
     rankings = (
-        Ranking("q0", ranked("a", "invalid:x", "a", "b")),
-        Ranking("q1", ()),
-        Ranking("q2", (), error="the query is too long"),
-        Ranking("q3", (RankedEntity("invalid:y", "y", 0.0),)),
+        RankedAnswers("q0", ranked("a", "invalid:x", "a", "b")),
+        RankedAnswers("q1", ()),
+        RankedAnswers("q2", (), error="the query is too long"),
+        RankedAnswers("q3", (RankedEntity("invalid:y", "y", 0.0),)),
     )
     run = MethodRun("m", "it", rankings, 1.0, None, False)
     names = ("NO_MATCH", "invalid", "invalid@1", "duplicates", "errors")

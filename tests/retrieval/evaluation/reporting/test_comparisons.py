@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from retrieval.evaluation.intervals import bootstrap, holm, paired_bootstrap
-from retrieval.evaluation.labelled_sets import LabelledSet, MethodRun, RankedEntity, Ranking
+from retrieval.evaluation.labelled_sets import LabelledSet, MethodRun, RankedAnswers, RankedEntity
 from retrieval.evaluation.metrics import measure
 from retrieval.evaluation.reporting.comparison import Settings, compare, make_overview, pool
 from tests.evaluation_fixtures import mention_set, query_set
@@ -22,7 +22,9 @@ def make_run(
 ) -> MethodRun:
     """One answer per query; "" is none."""
     rankings = tuple(
-        Ranking(query.query_id, (RankedEntity(answer, answer, 1.0),) if answer else (), seconds * (i + 1))
+        RankedAnswers(
+            query.query_id, (RankedEntity(answer, answer, 1.0),) if answer else (), seconds * (i + 1)
+        )
         for i, (query, answer) in enumerate(zip(labelled.queries, answers, strict=True))
     )
     return MethodRun(method, labelled.name, rankings, 2.0, seed, method != "unconstrained")

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval.evaluation.intervals import Interval
-from retrieval.evaluation.labelled_sets import LabelledSet, MethodRun, RankedEntity, Ranking
+from retrieval.evaluation.labelled_sets import LabelledSet, MethodRun, RankedAnswers, RankedEntity
 from retrieval.evaluation.reporting.comparison import Settings, compare, make_overview
 from retrieval.evaluation.reporting.evaluation_report import Facts, make_document, to_json
 from retrieval.evaluation.reporting.quality_plots import Point, draw
@@ -24,7 +24,7 @@ from retrieval.evaluation.reporting.report_pages import (
     Heading,
     Paragraph,
     Table,
-    Terms,
+    TermList,
     to_html,
     to_markdown,
 )
@@ -83,7 +83,8 @@ def read(page: str) -> Reader:
 
 def runs_on(labelled: LabelledSet) -> list[MethodRun]:
     rankings = tuple(
-        Ranking(query.query_id, (RankedEntity("Q1", "Hamlet", 1.0),), 0.002) for query in labelled.queries
+        RankedAnswers(query.query_id, (RankedEntity("Q1", "Hamlet", 1.0),), 0.002)
+        for query in labelled.queries
     )
     return [MethodRun(name, labelled.name, rankings, 1.0, None, name != "unconstrained") for name in METHODS]
 
@@ -99,7 +100,7 @@ def report() -> list[object]:
 
 
 def test_every_method_and_every_column_is_explained(report: list[object]) -> None:
-    terms = {term for block in report if isinstance(block, Terms) for term, _ in block.items}
+    terms = {term for block in report if isinstance(block, TermList) for term, _ in block.items}
     tables = [block for block in report if isinstance(block, Table)]
     assert len(tables) == 3
     assert {f"`{name}`" for name in METHODS} <= terms
@@ -117,7 +118,7 @@ def finding(
     runs = []
     for method, entity_ids in answers.items():
         rankings = tuple(
-            Ranking(query.query_id, (RankedEntity(entity_id, "title", 1.0),), 0.002)
+            RankedAnswers(query.query_id, (RankedEntity(entity_id, "title", 1.0),), 0.002)
             for query, entity_id in zip(labelled.queries, entity_ids, strict=True)
         )
         runs.append(MethodRun(method, labelled.name, rankings, 1.0, None, method != "unconstrained"))
@@ -186,7 +187,7 @@ def test_html_shows_any_text_as_it_is(texts: list[str]) -> None:
     blocks = [
         Heading(1, texts[0]),
         Paragraph(texts[0]),
-        Terms(tuple((text, text) for text in texts)),
+        TermList(tuple((text, text) for text in texts)),
         Code(texts[0]),
         Table(texts[0], tuple(texts), (tuple(Cell(text, text) for text in texts),)),
     ]

@@ -15,7 +15,7 @@ from retrieval.errors import InputError, MissingExtraError
 from retrieval.linking.finding.find_options import FindOptions
 from retrieval.linking.output.folder import ShardRecord, part_name, write_record
 from retrieval.linking.run_progress import LinkCounts
-from retrieval.linking.runners.ray_actor import Progress, recorded
+from retrieval.linking.runners.ray_actor import ShardProgress, recorded
 from retrieval.linking.runners.ray_cluster import (
     RayResources,
     choose_resources,
@@ -97,7 +97,7 @@ def test_a_record_counts_for_its_run_and_its_shard_and_with_its_part(tmp_path: P
 
 
 def test_progress_counts_tries_and_gives_counts_once() -> None:
-    progress = Progress()
+    progress = ShardProgress()
     assert progress.take() is None  # no worker is ready
     assert [progress.begin(3), progress.begin(3), progress.begin(4)] == [1, 2, 1]
     progress.add(LinkCounts(num_mentions=2))

@@ -22,7 +22,7 @@ from retrieval.linking.runners.ray_actor import (
     text_of_outcome,
     text_of_shard,
 )
-from retrieval.linking.runners.runner import Failure
+from retrieval.linking.runners.runner import WorkerError
 from tests.retrieval.linking.cluster.fake_shard_worker import FakeShardWorker, a_job, job_of
 
 TEXTS = st.text() | st.binary().map(lambda name: name.decode("utf-8", "surrogateescape"))
@@ -55,7 +55,7 @@ RECORDS = st.builds(
     part_digest=TEXTS,
     first_bad=TEXTS,
 )
-FAILURES = st.builds(Failure, st.none() | TEXTS, TEXTS, TEXTS)
+FAILURES = st.builds(WorkerError, st.none() | TEXTS, TEXTS, TEXTS)
 
 
 @settings(deadline=None)  # a busy machine
@@ -86,7 +86,7 @@ def test_what_is_no_shard_is_refused(value: Any) -> None:
 @pytest.mark.parametrize("value", [None, {}, {"text": "t", "kinds": "k"}])
 def test_what_is_no_failure_is_refused(value: Any) -> None:
     with pytest.raises(ValueError, match="not the failure of a worker: "):
-        Failure.from_json(value)
+        WorkerError.from_json(value)
 
 
 def test_ray_data_can_tell_jobs_apart(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.linking.documents.text_document import Document, OffsetIndex, Place, Span
+from retrieval.linking.documents.text_document import Document, DocumentPlace, OffsetIndex, Span
 
 ENCODINGS: dict[str, tuple[str, int]] = {
     "codepoint": ("utf-32-le", 4),
@@ -65,6 +65,6 @@ def test_a_part_places_its_spans_in_the_whole_document(before: str, text: str, d
 
 def test_documents_are_equal_and_travel_whatever_was_placed() -> None:
     document = Document("s", 1, "d", "ñandú", (Span(0, 5),))
-    assert document.place(Span(0, 5)) == Place(0, 5, 0, 7)
+    assert document.place(Span(0, 5)) == DocumentPlace(0, 5, 0, 7)
     assert document == Document("s", 1, "d", "ñandú", (Span(0, 5),))
     assert pickle.loads(pickle.dumps(document)) == document

@@ -22,7 +22,7 @@ from retrieval.linking.run_progress import (
     shown_run,
 )
 from retrieval.linking.runners.local_runner import InProcessRunner, LocalRunner
-from retrieval.linking.runners.runner import Failure, Increments
+from retrieval.linking.runners.runner import Increments, WorkerError
 from retrieval.progress import ProgressDisplay
 
 
@@ -168,7 +168,7 @@ def test_durations(seconds: float, text: str) -> None:
     ],
 )
 def test_errors_survive_being_sent(error: GenretError) -> None:
-    back = Failure.of(error).error()
+    back = WorkerError.of(error).error()
     assert isinstance(back, GenretError)
     assert str(back) == str(error)
     assert type(back) is type(error)
@@ -181,7 +181,7 @@ def test_defects_of_workers_come_with_their_traceback() -> None:
     try:
         raise ZeroDivisionError("nothing to divide")
     except ZeroDivisionError as error:
-        back = Failure.of(error).error()
+        back = WorkerError.of(error).error()
     assert type(back) is RuntimeError
     assert "test_link_progress.py" in str(back)
     assert "ZeroDivisionError: nothing to divide" in str(back)
