@@ -82,7 +82,7 @@ def installed(tmp_path: Path) -> Path:
     """
     source = Path(decoding.__file__).parent
     shutil.copytree(source, tmp_path / "decoding", ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "decoding/kernels/__pycache__").write_text("")
+    (tmp_path / "decoding/trie/__pycache__").write_text("")
     return tmp_path
 
 

@@ -145,7 +145,7 @@ async def answer_over_the_old_version(api: Api, a: ChangingIndex) -> None:
         for old in (old_a, old_b):
             for options in ({"method": "greedy"}, {"shortlist": 4}):
                 request = AnswerRequest("which", json.dumps(EVERYTHING), max_tokens=128, **options)
-                (result,) = await device.run(old.retriever.retrieve_batch, [request], [CancelToken()])
+                (result,) = await device.run(old.retriever.answer_batch, [request], [CancelToken()])
                 assert isinstance(result, AnswerResult)
                 assert set(json.loads(result.text)) == set(a.titles)
                 assert [e.title for found in result.entities for e in found.entities] == [
