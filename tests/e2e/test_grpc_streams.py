@@ -360,9 +360,8 @@ async def test_draining_ends_streams_whose_clients_send_on_as_unavailable(
 
 @asynchronous
 async def test_a_stream_that_has_sent_all_before_a_drain_ends_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        streams, "Quiet", Patient
-    )  # that it has sent all may come later than what it has sent
+    # That it has sent all may come later than what it has sent.
+    monkeypatch.setattr(streams, "IdleWait", Patient)
     fake = FakeRetriever()
     fake.hold.clear()
     async with running(fake) as api:

@@ -120,7 +120,7 @@ async def test_a_shortlist_is_asked_for_and_told() -> None:
     assert (told["num_scored"], told["shortlist_size"]) == (3, 2)
     assert [c["similarity"] for c in told["candidates"]] == [0.75, 0.5]
     assert (told["timings"]["shortlist_ms"], told["timings"]["score_ms"]) == (3.0, 4.0)
-    assert detail(refused, "BadRequest")["field_violations"][0]["field"] == "decoder"
+    assert detail(refused, "BadRequest")["field_violations"][0]["field"] == "shortlist_size"
 
 
 @asynchronous

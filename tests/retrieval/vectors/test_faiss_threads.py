@@ -25,11 +25,11 @@ _ASKED_BESIDE_A_MODEL = """
 import sys
 import torch
 from retrieval.index.reader import Index
-from retrieval.vectors.vector_search import Shortlister
+from retrieval.vectors.vector_search import VectorProposer
 
 torch.set_num_threads(3)
 with Index.open(sys.argv[1]) as index:
-    shortlister = Shortlister.open(index)
+    shortlister = VectorProposer.open(index)
     shortlister.search(shortlister.embed(["a river"])[0], 2, None)
 print(torch.get_num_threads())
 """

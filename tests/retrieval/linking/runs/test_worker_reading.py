@@ -59,5 +59,5 @@ def test_the_next_shard_goes_on_in_the_open_file(
     summary = run_words(write(tmp_path), tmp_path / "out", index, shard_documents=3)
     assert summary.num_shards == 7
     assert summary.counts.num_rows == 2 * len(TEXTS)
-    assert len(opened) == 1
+    assert len(opened) == 2  # to look at the file before the run, and for all of its shards
     assert closed == opened
