@@ -1,8 +1,7 @@
 """Describes one call: its id, its deadline, and the scope in which its code runs.
 
-The scope is a context variable. Whatever takes calls off a wire sets it (the gRPC interceptor, the HTTP
-gateway); log formatters, the methods' `Call` and whoever notes findings about the call read it. Tasks that
-a call starts inherit it.
+The scope is a context variable. The gRPC interceptor and the HTTP gateway set it; log formatters, observers
+and the methods' `Call` read it. Tasks that a call starts inherit it.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ _CLIENT_ID = re.compile(r"[A-Za-z0-9._:/-]{1,128}")
 
 
 def sane_request_id(sent: str) -> str:
-    """Return the client's own id of a request, or a new one for what is no sane id."""
+    """Return the client's own id of a request, or a new one if it is not well-formed."""
     return sent if _CLIENT_ID.fullmatch(sent) else uuid.uuid4().hex
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What every method needs to know of the call it serves.
+    """Identity and times of a call.
 
     Attributes:
-        request_id: The client's own, when it sent a sane one, or a new one.
+        request_id: The client's id if it was well-formed, or a new one.
         arrived: `time.monotonic()` at arrival, seconds.
-        deadline: `time.monotonic()` after which the answer is worth nothing, seconds.
+        deadline: `time.monotonic()` after which the answer is worthless, seconds.
     """
 
     request_id: str
@@ -46,8 +45,8 @@ class Call:
         """Return the call that begins now.
 
         Args:
-            request_id: As the client sent it; what is none is replaced.
-            remaining: Seconds the client waits, None for any time.
+            request_id: The client's id; a malformed one is replaced.
+            remaining: Seconds the client waits; None: without limit.
             max_seconds: Seconds the server allows.
         """
         now = time.monotonic()
@@ -70,29 +69,22 @@ class CallSpan(Protocol):
     """The part of a trace's span that a call's scope needs; see `service.observability.tracing`."""
 
     def stage(self, name: str, begin_s: float, end_s: float, attributes: Mapping[str, Attribute]) -> None:
-        """Add a finished child span.
-
-        Args:
-            name: Of the stage.
-            begin_s: `time.monotonic()` at its begin, seconds.
-            end_s: `time.monotonic()` at its end, seconds.
-            attributes: What is known of it.
-        """
+        """Add a finished child span; its times are those of `time.monotonic()`, seconds."""
 
 
 @dataclass(slots=True, eq=False)
 class CallScope:
-    """What is known of a call while it runs.
+    """State of a call while it runs.
 
     Attributes:
         request_id: Its id.
         method: Its method, as metrics call it.
-        peer: The client's address without port; empty when unknown.
+        peer: The client's address without port; empty if unknown.
         index: Name of the index that answered; empty before, or with several.
         version: Version of that index.
         begun: `time.monotonic()` at arrival, seconds.
-        answered: `time.monotonic()` when the last answer came back from a device; None before.
-        num_answers: Answers that came back from devices.
+        answered: `time.monotonic()` when the last answer came from a device; None before.
+        num_answers: Answers that came from devices.
         span: The call's span; None without tracing.
     """
 
@@ -111,13 +103,13 @@ _CURRENT: ContextVar[CallScope | None] = ContextVar("genret_call", default=None)
 
 
 def enter(scope: CallScope) -> None:
-    """Make `scope` that of the running task, to its end. For tasks that serve one call each."""
+    """Set the scope of the running task, for the rest of the task."""
     _CURRENT.set(scope)
 
 
 @contextmanager
 def entered(scope: CallScope) -> Iterator[CallScope]:
-    """Make `scope` that of the block."""
+    """Set the scope for a block."""
     token = _CURRENT.set(scope)
     try:
         yield scope
@@ -126,5 +118,5 @@ def entered(scope: CallScope) -> Iterator[CallScope]:
 
 
 def current_scope() -> CallScope | None:
-    """Return the scope of the call that the running code belongs to; None outside of calls."""
+    """Return the scope of the running call; None outside of calls."""
     return _CURRENT.get()

@@ -1,4 +1,4 @@
-"""Errors of the service room: what a server refuses, and why one does not start.
+"""Errors of the service: refusals of a server, failures of a start, failed calls of the client.
 
 GenretError
 └── ServiceError
@@ -29,12 +29,7 @@ class ServiceError(GenretError):
 
 
 class UnknownIndexError(ServiceError, IndexNotFoundError):
-    """No index of that name is served.
-
-    Args:
-        name: The name asked for; empty when a default was asked for and there is none.
-        known: The names that are served.
-    """
+    """No index of that name is served; an empty name asked for a default and there is none."""
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
         super().__init__(
@@ -44,12 +39,12 @@ class UnknownIndexError(ServiceError, IndexNotFoundError):
 
 
 class OverloadedError(ServiceError):
-    """The server has taken as much work as it is allowed to hold.
+    """The server holds as much work as it may.
 
     Args:
-        reason: What is full.
-        message: The limit and what it stands at.
-        retry_after_s: When to try again, seconds.
+        reason: The resource that is full.
+        message: The limit and its present use.
+        retry_after_s: Time after which to try again, seconds.
     """
 
     def __init__(
@@ -61,12 +56,7 @@ class OverloadedError(ServiceError):
 
 
 class NotReadyError(ServiceError):
-    """The server does not answer now: it is warming up or draining.
-
-    Args:
-        message: Which of the two.
-        retry_after_s: When to try again, seconds.
-    """
+    """The server is warming up or draining; try again after `retry_after_s` seconds."""
 
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message)
@@ -88,14 +78,13 @@ class BindError(ServiceError):
 class CallError(ServiceError):
     """A call of the client failed.
 
-    Args:
-        code: Name of the gRPC status code, e.g. "UNAVAILABLE".
-        message: What the server said, or what kept the client from reaching it.
-        retry_after_s: When the server asks to be tried again, seconds, or None.
-        reason: What exactly, for programs: "QUEUE_FULL", "INDEX_CORRUPT", ...; `MESSAGE_TOO_LARGE` where a
-            message passes the limit of either side. Empty where nothing is said.
-        field_violations: Fields of the request that were refused, each with what is wrong with it.
-        request_id: Name of the call in the server's log.
+    code: Name of the gRPC status code, e.g. "UNAVAILABLE".
+    message: The server's text, or why the client could not reach it.
+    retry_after_s: Time after which the server asks to be tried again, seconds, or None.
+    reason: Machine-readable reason, e.g. "QUEUE_FULL", "INDEX_CORRUPT"; `MESSAGE_TOO_LARGE` for a
+        message above the limit of either side. Empty if unknown.
+    field_violations: Refused fields of the request, each with what is wrong with it.
+    request_id: Name of the call in the server's log.
     """
 
     def __init__(
@@ -117,13 +106,13 @@ class CallError(ServiceError):
 
     @property
     def is_overload(self) -> bool:
-        """Whether the server has too much to do; RESOURCE_EXHAUSTED alone also means too large a message."""
+        """Whether the server is overloaded; RESOURCE_EXHAUSTED alone also means too large a message."""
         return self.reason in _OVERLOADS
 
 
 class UnauthenticatedError(ServiceError):
-    """The caller shows no token, or one that nobody has."""
+    """The caller shows no valid token."""
 
 
 class PermissionDeniedError(ServiceError):
-    """The caller is known, and may not do this."""
+    """The caller is known but may not do this."""

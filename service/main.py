@@ -5,7 +5,6 @@ Neither importing this module nor `genret --help` imports torch, gRPC or Arrow.
 
 from __future__ import annotations
 
-import importlib.metadata
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -15,8 +14,7 @@ import click
 from decoding.errors import DecodingError
 from retrieval.errors import GenretError
 from retrieval.interruption import INTERRUPTED, sigterm_as_interrupt
-
-DISTRIBUTION = "generative-retrieval"
+from service.version import version
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +79,10 @@ COMMANDS = {
 
 
 class LazyGroup(click.Group):
-    """A group that knows its commands by name and loads the one that runs.
-
-    What a command raises on purpose becomes one line on stderr and exit code 1.
-    """
+    """A group that imports a command when it runs; its errors become one line on stderr and exit code 1."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order of a user's way through them."""
+        """Return the commands in the order in which a user meets them."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -106,7 +101,7 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command and turn errors into messages, unless `--debug` asks for the traceback.
 
-        SIGTERM is taken as Ctrl-C, which ends a command with exit code 130.
+        SIGTERM counts as Ctrl-C and ends a command with exit code 130.
         """
         try:
             with sigterm_as_interrupt():
@@ -115,7 +110,7 @@ class LazyGroup(click.Group):
             click.echo("interrupted", err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None
         except (click.ClickException, click.Abort, click.exceptions.Exit, OSError) as error:
-            # click prints these itself; of OSError it knows the broken pipe.
+            # click prints these itself; of OSError only the broken pipe.
             if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
                 raise self._message(ctx, error, str(error)) from error
             raise
@@ -130,18 +125,11 @@ class LazyGroup(click.Group):
         return error if ctx.params.get("debug") else click.ClickException(text)
 
 
-def _version() -> str:
-    try:
-        return importlib.metadata.version(DISTRIBUTION)
-    except importlib.metadata.PackageNotFoundError:  # run from a checkout that was never installed
-        return "unknown"
-
-
 @click.group(
     cls=LazyGroup, context_settings={"auto_envvar_prefix": "GENRET", "help_option_names": ["-h", "--help"]}
 )
 @click.option("--debug", is_flag=True, help="Show tracebacks.", show_envvar=True)
-@click.version_option(_version(), prog_name="genret")
+@click.version_option(version(), prog_name="genret")
 def cli(debug: bool) -> None:
     """Generative retrieval: a language model writes titles, and only titles that exist.
 

@@ -1,10 +1,9 @@
-"""The methods of `genret.v1`, whatever carries them: a message and a `Call` in, a message out, errors raised.
+"""The methods of `genret.v1`, without transport: a message and a `Call` in, a message out, errors raised.
 
-`METHODS` is the table that both faces carry, gRPC and HTTP. A query takes one way, from top to bottom of
-`Methods`: `call` asks whether the server takes requests, `single` takes the index out of the table and
-converts the message, `_ask` measures the work, waits for admission and for the device's batch, and converts
-the result back. A batch, the mentions of a text and a stream send each of their queries that way.
-`failure_status` turns an error into the wire's status: a bug is logged, and only its request id is told.
+`METHODS` is the table that both faces serve. A query passes `Methods` from top to bottom: `call` checks
+readiness, `single` resolves the index and converts the message, `_ask` estimates the work, waits for
+admission and for the device's batch, and converts the result back. Batches, the mentions of a text and
+streams send each of their queries that way.
 """
 
 from __future__ import annotations
@@ -53,23 +52,23 @@ from service.wire.rpc_status import WireStatus, failure_to_proto
 from service.wire.scores import score_error, score_reply_to_proto, score_request_from_proto
 
 M = TypeVar("M", bound=Message)
-# Above this a query is tokenised off the event loop: 1 MB takes a second, 2,000 characters well under 1 ms.
+# A longer query is tokenised off the event loop: 1 MB takes a second, 2,000 characters well under 1 ms.
 _INLINE_QUERY_CHARS = 2000
-# A schema that is known takes microseconds, a new one seconds at worst.
+# A known schema takes microseconds, a new one seconds at worst.
 _MAX_COMPILING = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One kind of question to a model, as `Methods._ask` converts it, has it answered, and converts back.
+    """One kind of question to a model.
 
     Attributes:
-        read: Converts a message into the library's request, for the index that answers; raises InputError.
-        batch_call: Names the call of the retriever that answers a batch of such requests.
+        read: Converts a message into the library's request for an index; raises InputError.
+        batch_call: Selects the call of a retriever that answers a batch of such requests.
         result: Type of the library's result.
-        write: Converts a result into the reply, with the index, the wait and the whole time, milliseconds.
-        error: Renames the field of a library's InputError as the message calls it.
-        compiles: Whether the schema of a request is compiled first.
+        write: Converts a result into the reply, given the index, the wait and the whole time, milliseconds.
+        error: Renames the field of a library's InputError to the message's name for it.
+        compiles: Whether the request has a schema to compile first.
     """
 
     read: Callable[[Any, ServedIndex], Any]
@@ -105,26 +104,26 @@ ANSWER = Query(
 
 
 class WhenFull(Enum):
-    """What becomes of a query that finds the queue of its device full."""
+    """Treatment of a query that finds the queue of its device full."""
 
     REFUSE = "refused at once"
     WAIT = "waits for room, unless too much waits already"
-    WAIT_UNBOUNDED = "waits for room: whoever sent it reads no further meanwhile"
+    WAIT_UNBOUNDED = "waits for room: its sender reads no further meanwhile"
 
 
 class Methods:
-    """Runs the methods of the API. Every one raises what `service.status.TABLE` has rows for.
+    """Runs the methods of the API. Every one raises errors that `service.status.TABLE` has rows for.
 
     Args:
-        indexes: The indexes that are served.
+        indexes: The served indexes.
         lanes: The devices' queues.
-        readiness: Says whether requests are taken.
+        readiness: Decides whether requests are taken.
         reloader: Serves new versions.
         config: Limits.
-        compiler: Thread on which schemas are compiled, one at a time: off the event loop and the device.
+        compiler: Thread that compiles schemas, one at a time, off the event loop and the device.
 
     Attributes:
-        streams: The streams that are open.
+        streams: The open streams.
     """
 
     def __init__(
@@ -146,16 +145,13 @@ class Methods:
         self.streams = Streams(partial(self.single, query=RETRIEVE, when_full=WhenFull.WAIT_UNBOUNDED))
 
     async def call(self, method: Method, request: Any, call: Call, *write: Write) -> Any:
-        """Run a method of the table.
+        """Run a method of the table and return its reply; a stream has none.
 
         Args:
             method: The method.
-            request: Its message; of a stream, its messages as they come.
+            request: Its message, or the iterator of a stream's messages.
             call: The call that it serves.
-            write: Of a stream, sends an answer, and returns when there is room for the next one.
-
-        Returns:
-            The reply; None of a stream.
+            write: Sends an answer of a stream, and returns when there is room for the next one.
         """
         self._readiness.check()
         return await method.run(self, request, call, *write)
@@ -163,14 +159,14 @@ class Methods:
     async def single(
         self, message: Any, call: Call, query: Query, when_full: WhenFull = WhenFull.REFUSE
     ) -> Any:
-        """Convert a message, and ask the index that it names, whose version stays open meanwhile."""
+        """Convert a message and ask the index that it names, whose version stays open meanwhile."""
         with self._indexes.use(message.index) as served:
             return await self._ask(query, served, query.read(message, served), message, call, when_full)
 
     async def _ask(
         self, query: Query, served: ServedIndex, request: Any, message: Any, call: Call, when_full: WhenFull
     ) -> Any:
-        """Measure a request, admit it, wait for its batch, and convert the result back."""
+        """Estimate a request's work, admit it, wait for its batch, and convert the result back."""
         lane = self._lanes.of(served.description.device)
         batch_call = query.batch_call(served.retriever)
         try:
@@ -184,7 +180,7 @@ class Methods:
                 share = lane.admission.share(request, tokens)
                 bounded = when_full is WhenFull.WAIT
                 async with lane.fair_queue.room(share, call.deadline, bounded):
-                    # The caller decides how long to wait for room; from here on it is a request like others.
+                    # The caller decides how long to wait for room; from here the usual limit holds.
                     limit = time.monotonic() + self._config.max_request_seconds
                     token = replace(call, deadline=min(call.deadline, limit)).cancel_token()
                     answer = await lane.batcher.submit(batch_call, request, tokens, token, share)
@@ -197,7 +193,7 @@ class Methods:
         return query.write(answer.result, served.description, answer.queue_ms, call.elapsed_ms())
 
     async def _compiled_work(self, served: ServedIndex, request: AnswerRequest) -> int:
-        """Compile the schema of a request where it is new, and return the work of the request, tokens."""
+        """Compile a request's schema if it is new, and return the request's work, tokens."""
         if self._num_compiling >= _MAX_COMPILING:
             self._lanes.of(served.description.device).observer.rejected("queue_full")
             held = f"{self._num_compiling} schemas wait to be compiled"
@@ -225,12 +221,7 @@ class Methods:
         await self.streams.serve(messages, call, write)
 
     async def link(self, message: pb.LinkRequest, call: Call) -> pb.LinkResponse:
-        """Link several mentions, each with its own status; they wait where their queue is full.
-
-        Raises:
-            InputError: the options cannot be used for any mention.
-            UnknownIndexError: there is no such index.
-        """
+        """Link several mentions, each with its own status; they wait where their queue is full."""
         self._check_items("mentions", len(message.mentions))
         options = link_options_from_proto(message)
         with self._indexes.use(message.index) as served:
@@ -243,7 +234,7 @@ class Methods:
     async def _mention(
         self, served: ServedIndex, mention: pb.Mention, options: RetrieveRequest, call: Call
     ) -> Any:
-        """Ask the query that a mention becomes."""
+        """Ask the query that stands for a mention."""
         try:
             request = served.retriever.mention_request(mention_from_proto(mention), options)
             return await self._ask(RETRIEVE, served, request, mention, call, WhenFull.WAIT)
@@ -268,11 +259,7 @@ class Methods:
     async def reload_index(
         self, message: index_pb.ReloadIndexRequest, call: Call
     ) -> index_pb.ReloadIndexResponse:
-        """Serve the live version of an index.
-
-        It takes as long as it takes, whatever a request may: the call's own deadline ends the wait, and the
-        reload goes on.
-        """
+        """Serve the live version of an index; when the call's deadline ends the wait, the reload goes on."""
         done = await self._reloader.reload(message.name, message.force)
         return index_pb.ReloadIndexResponse(
             index=self._index(done.description),
@@ -297,10 +284,10 @@ class Method:
 
     Attributes:
         service: Descriptor of its service.
-        name: Its name, as the `.proto` spells it.
+        name: Its name in the `.proto`.
         run: Runs it; see `Methods.call`.
         is_stream: Whether messages stream both ways.
-        is_limited: Whether the server's longest time of a call holds for it.
+        is_limited: Whether the server's limit on the time of a call holds for it.
     """
 
     service: ServiceDescriptor
@@ -311,12 +298,12 @@ class Method:
 
     @property
     def descriptor(self) -> MethodDescriptor:
-        """What the `.proto` says of it."""
+        """Its descriptor from the `.proto`."""
         return self.service.methods_by_name[self.name]
 
     @property
     def full_name(self) -> str:
-        """Its name as gRPC spells it."""
+        """Its name in gRPC's paths."""
         return f"/{self.service.full_name}/{self.name}"
 
 
@@ -325,7 +312,7 @@ METHODS: dict[str, Method] = {
     for method in (
         Method(_RETRIEVAL, "Retrieve", partial(Methods.single, query=RETRIEVE)),
         Method(_RETRIEVAL, "BatchRetrieve", Methods.batch_retrieve),
-        # The limit on time is that of each query, not of the stream.
+        # The limit on time holds for each query, not for the stream.
         Method(_RETRIEVAL, "RetrieveStream", Methods.retrieve_stream, is_stream=True, is_limited=False),
         Method(_RETRIEVAL, "Link", Methods.link),
         Method(_RETRIEVAL, "Answer", partial(Methods.single, query=ANSWER)),
@@ -338,7 +325,7 @@ METHODS: dict[str, Method] = {
 
 
 async def _work(served: ServedIndex, request: RetrieveRequest | ScoreRequest) -> int:
-    """Return the work of a request, tokens; checks what only the index and the model can check."""
+    """Return the work of a request, tokens; checks what needs the index and the model."""
     asked, scored_forms = request, 0
     if isinstance(asked, ScoreRequest):
         asked = RetrieveRequest(request.query, prompt=request.prompt)
@@ -353,7 +340,7 @@ async def _work(served: ServedIndex, request: RetrieveRequest | ScoreRequest) ->
 
 
 async def _outcome(result: M, call: Call, ask: Callable[..., Awaitable[Any]], *arguments: Any) -> M:
-    """Put the reply of `ask` into the message `result`, or the status of the error that there is instead."""
+    """Fill the message `result` with the reply of `ask`, or with the status of its error."""
     try:
         result.response.CopyFrom(await ask(*arguments))
     except Exception as error:
@@ -361,9 +348,9 @@ async def _outcome(result: M, call: Call, ask: Callable[..., Awaitable[Any]], *a
     return result
 
 
-# Queries of one stream that have been read and whose answers have not been taken off the server.
+# Queries of one stream that were read and whose answers were not written.
 MAX_IN_FLIGHT = 64
-# Of answers that have not been taken off the server, bytes; a single one may be larger.
+# Bytes of answers that were not written; a single answer may be larger.
 MAX_HELD_BYTES = 4 * 1024 * 1024
 Ask = Callable[[pb.RetrieveRequest, Call], Awaitable[pb.RetrieveResponse]]
 Write = Callable[[pb.RetrieveStreamResponse], Awaitable[None]]
@@ -373,7 +360,7 @@ class Streams:
     """The open streams of a server. Lives on one event loop.
 
     Args:
-        ask: Answers one query; waits where there is no room.
+        ask: Answers one query; waits when there is no room.
     """
 
     def __init__(self, ask: Ask) -> None:
@@ -387,14 +374,13 @@ class Streams:
         """Answer the queries of a stream until there are no more.
 
         Args:
-            requests: The queries; they are read only while there is room for them and their answers.
+            requests: The queries, read only while there is room for them and their answers.
             call: The stream's call.
             write: Sends an answer; returns when there is room for the next one.
 
         Raises:
-            NotReadyError: the server shuts down; every query that was read before that has been answered.
-            Exception: what reading or writing raises; when reading fails, every query that was read has been
-                answered.
+            NotReadyError: the server shuts down; every query read before has been answered.
+            Exception: from reading or writing; when reading fails, every query read has been answered.
         """
         if self._stopped:
             raise _shutting_down()
@@ -406,7 +392,7 @@ class Streams:
             self._open.discard(stream)
 
     def stop(self) -> None:
-        """Take no more queries of any stream: each ends with what it has in flight. Idempotent."""
+        """Take no more queries; each stream ends with what it has in flight. Idempotent."""
         self._stopped = True
         for stream in self._open:
             stream.stop()
@@ -416,7 +402,7 @@ class Streams:
 
 
 class _Stream:
-    """One stream: a task that reads, a task per query, and the caller's task, which alone writes."""
+    """One stream: a task that reads, a task per query, and the caller's task, the only one that writes."""
 
     def __init__(self, ask: Ask, call: Call) -> None:
         self._ask = ask
@@ -428,7 +414,7 @@ class _Stream:
         self._num_dropped = 0
 
     async def run(self, requests: AsyncIterator[pb.RetrieveStreamRequest], write: Write) -> None:
-        """Answer everything; whatever ends it early cancels what is in flight."""
+        """Answer everything; an early end cancels what is in flight."""
         reader = asyncio.create_task(self._read(requests))
         reader.add_done_callback(lambda _: self._answers.put_nowait(None))
         try:
@@ -454,8 +440,8 @@ class _Stream:
             self._answers.put_nowait(None)
 
     async def _see_out(self, dropping: IdleWait, reader: asyncio.Task[None]) -> None:
-        """End a stream that was stopped; it ends well where the client has sent nothing in vain."""
-        dropping.broken()  # the last answer may well be what the next query waits for
+        """End a stopped stream; without error if the client has sent no query in vain."""
+        dropping.broken()  # the client may send its next query in response to the last answer
         ended = asyncio.Event()
         reader.add_done_callback(lambda _: ended.set())
         await dropping.come(ended)
@@ -464,13 +450,13 @@ class _Stream:
 
     async def _read(self, requests: AsyncIterator[pb.RetrieveStreamRequest]) -> None:
         while True:
-            # Before the query is read: one that cannot be answered yet stays in the client's hands.
+            # Wait before reading: a query that cannot be answered yet stays with the client.
             await self._room.wait()
             message = await anext(requests, None)
             if message is None:
                 return
             if self._dropping is not None:
-                # A stream that ends while its client is sending is, to many a client, one that broke.
+                # Many clients take a stream that ends while they are sending for a broken one.
                 self._num_dropped += 1
                 self._dropping.broken()
                 continue
@@ -494,19 +480,19 @@ def _shutting_down() -> NotReadyError:
     return NotReadyError("the server is shutting down", retry_after_s=1.0)
 
 
-# How fast the largest answer so far is forgotten, per answer.
+# Factor by which the largest answer so far is forgotten, per answer.
 _DECAY = 0.95
 
 
 class StreamRoom:
-    """Says when a stream may read its next query. Lives on one event loop.
+    """Decides when a stream may read its next query. Lives on one event loop.
 
-    A query that has no answer yet counts as many bytes as the largest of the last answers. A single query
-    always fits: an answer may be larger than all the room.
+    A query without an answer counts as many bytes as the largest of the last answers. A single query
+    always fits, however large its answer.
 
     Args:
-        max_queries: Most queries that have been read and whose answers have not been written.
-        max_bytes: Most bytes of answers that have not been written, where the next are as large as the last.
+        max_queries: Most queries read and not yet written back.
+        max_bytes: Most bytes of unwritten answers, if the next are as large as the last.
     """
 
     def __init__(self, max_queries: int, max_bytes: int) -> None:
@@ -520,7 +506,7 @@ class StreamRoom:
         self._is_open = False
 
     def __len__(self) -> int:
-        """Queries that have been read and whose answers have not been written."""
+        """Queries that were read and whose answers were not written."""
         return self._num_asked + self._num_answered
 
     async def wait(self) -> None:
@@ -534,7 +520,7 @@ class StreamRoom:
         self._num_asked += 1
 
     def answered(self, size: int) -> None:
-        """Note that one has its answer, of `size` bytes."""
+        """Note an answer of `size` bytes."""
         self._num_asked -= 1
         self._num_answered += 1
         self._bytes += size
@@ -542,13 +528,13 @@ class StreamRoom:
         self._changed.set()
 
     def written(self, size: int) -> None:
-        """Note that an answer has left."""
+        """Note that an answer was sent."""
         self._num_answered -= 1
         self._bytes -= size
         self._changed.set()
 
     def open(self) -> None:
-        """Hold nobody back any more."""
+        """Lift the limits."""
         self._is_open = True
         self._changed.set()
 
@@ -563,7 +549,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def failure_status(error: Exception, request_id: str) -> WireStatus:
-    """Return the wire's status for `error`; a bug is logged with its traceback under the request id."""
+    """Return the wire's status for `error`; see `logged_failure`."""
     return failure_to_proto(logged_failure(error, request_id))
 
 

@@ -1,10 +1,9 @@
 """Serves `genret.v1` over gRPC: the handlers of the methods, and the interceptors before them.
 
-From the outside in: every call is counted, timed, traced and, where asked for, logged, however it ends; its
-caller is authenticated before anything of the request is read; bytes that are no message of the method's
-type are refused with INVALID_ARGUMENT, where grpc.aio alone would answer UNKNOWN with the text of the
-parser's exception. A bug that escapes ends as INTERNAL with the request id and nothing else. A call that is
-refused gets the status and the details of `service.status.TABLE`.
+From the outside in: calls are counted, timed, traced and logged; the caller is authenticated before the
+request is read; bytes that do not parse are refused with INVALID_ARGUMENT, where grpc.aio alone answers
+UNKNOWN with the parser's text. A refused call gets status and details of `service.status.TABLE`, a bug ends
+as INTERNAL with the request id and nothing else.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ def handlers(methods: Methods, max_seconds: float) -> dict[str, dict[str, grpc.R
     """Return gRPC's handlers of the API, by service and method.
 
     Args:
-        methods: Runs what the handlers are asked.
-        max_seconds: Longest a call may take, where its method is limited.
+        methods: Runs the calls.
+        max_seconds: Longest time of a call whose method is limited.
     """
     found: dict[str, dict[str, grpc.RpcMethodHandler]] = {}
     for method in METHODS.values():
@@ -71,17 +70,14 @@ def _behaviour(methods: Methods, method: Method, max_seconds: float) -> Behaviou
 
 
 def call_of(context: Any, max_seconds: float) -> Call:
-    """Read id and deadline off a `grpc.aio.ServicerContext`.
-
-    Where the call is observed, its id is the one it is observed under.
-    """
+    """Read id and deadline off a `grpc.aio.ServicerContext`; an observed call keeps its id."""
     scope = current_scope()
     sent = sent_request_id(context.invocation_metadata() or ()) if scope is None else scope.request_id
     return Call.begin(sent, context.time_remaining(), max_seconds)
 
 
 def sent_request_id(metadata: Iterable[tuple[str, Any]]) -> str:
-    """Return the request id a client sent, whatever it is; empty when it sent none."""
+    """Return the request id that a client sent, unchecked; empty without one."""
     return str(dict(metadata).get(REQUEST_ID_KEY, ""))
 
 
@@ -93,11 +89,11 @@ async def refuse(context: Any, error: Exception, request_id: str) -> NoReturn:
 
     Args:
         context: The call's `grpc.aio.ServicerContext`.
-        error: Why there is no answer.
-        request_id: Under which a bug is logged; told to the caller unless empty.
+        error: Reason of the failure.
+        request_id: Id under which a bug is logged; told to the caller unless empty.
 
     Raises:
-        grpc.aio.AbortError: it ends the call.
+        grpc.aio.AbortError: always; it ends the call.
         asyncio.CancelledError: the call has ended already.
     """
     failure = logged_failure(error, request_id)
@@ -108,23 +104,23 @@ async def refuse(context: Any, error: Exception, request_id: str) -> NoReturn:
     try:
         await context.abort(failure.code, status.message, tuple(trailers))
     except grpc.aio.InternalError:
-        # The client has gone, as at its deadline, and gRPC is about to cancel the call: nobody is to be told.
+        # The client has gone, as at its deadline, and gRPC is about to cancel the call.
         raise asyncio.CancelledError from None
     raise AssertionError("abort returned")
 
 
 _CODE_NAMES: dict[int, str] = {code.value[0]: code.name for code in grpc.StatusCode}
-# A client that gives up at its deadline says so a little before the server's own clock does.
+# A client that gives up at its deadline says so a little before the server's own clock.
 _DEADLINE_SLACK_S = 0.05
 
 
 class ObservationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is untyped
-    """Observes calls of all kinds. To be the first of a server's interceptors.
+    """Observes calls of all kinds. Must be the first of a server's interceptors.
 
     Args:
-        metrics: Where to count.
-        log: Whether calls are logged, and their queries.
-        tracing: Where spans go; None: there are none.
+        metrics: Counters.
+        log: Whether calls and their queries are logged.
+        tracing: Target of spans; None: there are none.
     """
 
     def __init__(self, metrics: Metrics, log: LogConfig, tracing: Tracing | None = None) -> None:
@@ -139,7 +135,7 @@ class ObservationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc] 
         metadata = handler_call_details.invocation_metadata or ()
         headers = {key: value for key, value in metadata if isinstance(value, str)}
         path = str(handler_call_details.method)
-        # The label must not be the client's choice: whatever is not served shares one.
+        # The client must not choose the label: unknown methods share one.
         name = path.rpartition("/")[2] if path in METHOD_SCOPES else UNKNOWN_METHOD
         scope = CallScope(sane_request_id(sent_request_id(metadata)), name)
         enter(scope)  # in the task of the call, for the interceptors behind and the method
@@ -176,13 +172,13 @@ def host_of(peer: str) -> str:
     kind, _, address = unquote(peer).partition(":")
     if kind in ("ipv4", "ipv6"):
         return address.rpartition(":")[0].strip("[]")
-    return kind  # "unix": a path says nothing of who calls
+    return kind  # "unix": a path does not identify the caller
 
 
 def _failing(error: Exception) -> grpc.RpcMethodHandler:
-    """Return a handler that raises what an interceptor has raised.
+    """Return a handler that raises an interceptor's error.
 
-    To gRPC's server every method is a stream of messages either way; one that reads none fits all four kinds.
+    gRPC's server passes every method a stream of messages; a handler that reads none fits all four kinds.
     """
 
     async def fail(requests: AsyncIterator[bytes], context: Any) -> None:
@@ -197,7 +193,7 @@ def _kind(handler: grpc.RpcMethodHandler) -> str:
 
 
 async def _answered(behaviour: Behaviour, request: Any, context: Any) -> Any:
-    """Run the behaviour of a method of any kind: return its reply, or write its replies as they come."""
+    """Run the behaviour of any kind of method: return its reply, or write its replies as they come."""
     answering = behaviour(request, context)
     if not hasattr(answering, "__aiter__"):
         return await answering
@@ -208,7 +204,7 @@ async def _answered(behaviour: Behaviour, request: Any, context: Any) -> Any:
 
 
 async def _ended(running: Awaitable[Any], context: Any, call: ObservedCall) -> Any:
-    """Return what a call's behaviour returns, and note the status it ends with."""
+    """Return the result of a call's behaviour, and note the status it ends with."""
     try:
         response = await running
     except asyncio.CancelledError:
@@ -228,7 +224,7 @@ async def _ended(running: Awaitable[Any], context: Any, call: ObservedCall) -> A
 
 
 def _code_name(context: Any) -> str:
-    code = context.code() or 0  # None where nobody has set one
+    code = context.code() or 0  # None if it was not set
     return str(code.name) if isinstance(code, grpc.StatusCode) else _CODE_NAMES[code]
 
 
@@ -247,11 +243,7 @@ _HEADER = "authorization"
 
 
 class AuthenticationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is untyped
-    """Refuses calls whose method asks for more than the caller may do.
-
-    Args:
-        authority: Decides.
-    """
+    """Refuses calls whose method needs more rights than the caller has."""
 
     def __init__(self, authority: Authority) -> None:
         self._authority = authority
@@ -273,9 +265,9 @@ class AuthenticationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[mis
         return handler
 
     def _admit(self, method: str, metadata: Sequence[tuple[str, Any]]) -> bool:
-        """Check the caller; return whether the method is one that scopes are known for."""
+        """Check the caller; return whether scopes are known for the method."""
         known = method in METHOD_SCOPES or not self._authority.requires_tokens
-        # Callers that nobody knows do not learn which other methods there are.
+        # Unknown callers do not learn which other methods there are.
         scope = METHOD_SCOPES.get(method, Scope.READ)
         if scope is not None:
             PRINCIPAL.set(self._authority.authorize(_authorization(metadata), scope))
@@ -286,15 +278,12 @@ def _authorization(metadata: Sequence[tuple[str, Any]]) -> str | None:
     values = [value for key, value in metadata if key == _HEADER]
     if not values:
         return None
-    # Several are malformed like bytes that are no text: which one counted would depend on who reads them.
+    # Several are malformed, like bytes that are no text: readers would disagree which one counts.
     return values[0] if len(values) == 1 and isinstance(values[0], str) else ""
 
 
 def _refusing(method: str, error: ServiceError) -> grpc.RpcMethodHandler:
-    """Return a handler that ends a call of any kind without reading its request.
-
-    To gRPC's server every method is a stream of messages either way; one that reads none fits all four kinds.
-    """
+    """Return a handler that ends a call of any kind without reading its request; see `_failing`."""
 
     async def end(requests: AsyncIterator[bytes], context: Any) -> None:
         request_id = call_of(context, max_seconds=0.0).request_id
@@ -312,7 +301,7 @@ class _Malformed:
 
 
 class MalformedMessageInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is untyped
-    """Refuses requests that do not parse, before their method sees them."""
+    """Refuses requests that do not parse, before their method gets them."""
 
     async def intercept_service(
         self,
@@ -345,7 +334,7 @@ def _error(message: _Malformed) -> MalformedMessageError:
 
 
 def _refusing_malformed(behaviour: Behaviour, streams: bool) -> Behaviour:
-    """Wrap the behaviour of a method that takes one message, or where it `streams` several."""
+    """Wrap the behaviour of a method that takes one message or, if it `streams`, several."""
 
     async def call(request: Any, context: Any) -> Any:
         try:
@@ -361,11 +350,7 @@ def _refusing_malformed(behaviour: Behaviour, streams: bool) -> Behaviour:
 
 
 async def _checked(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    """Yield the requests of a stream up to the first that could not be parsed.
-
-    Raises:
-        MalformedMessageError: there is one.
-    """
+    """Yield the requests of a stream; the first that could not be parsed raises MalformedMessageError."""
     async for request in requests:
         if isinstance(request, _Malformed):
             raise _error(request)

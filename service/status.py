@@ -1,4 +1,4 @@
-"""The one table from errors to gRPC status codes and their details. No protobuf: see `convert`."""
+"""The one table from errors to gRPC status codes and their details, without protobuf."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _NO_EVIDENCE = (
     "the index has no evidence that proposes entities: add some with `genret update INDEX --evidence all`, "
     "or use another method than shortlist"
 )
-# As in the layout of an index, which a client need not be able to read.
+# Names of an index's files, repeated here because a client need not be able to read an index.
 EVIDENCE_FILES = (
     "vectors.faiss",
     "embedder.safetensors",
@@ -101,7 +101,7 @@ Detail = FieldViolation | ResourceInfo | Precondition | Reason | RetryAfter
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How a request fails on the wire."""
+    """The status that a failed request gets."""
 
     code: StatusCode
     message: str
@@ -110,7 +110,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of the table: an error, its code, and what else is said."""
+    """One row of the table: an error with its code, details and message."""
 
     error: type[Exception]
     code: StatusCode
@@ -118,8 +118,14 @@ class Row:
     message: Callable[[Any], str] = str
 
 
+def _unmet(error: type[Exception], kind: str, subject: str, words: Callable[[Any], str] = str) -> Row:
+    """Return the row of a failed precondition whose description is the message."""
+    details = lambda e: (Precondition(kind, subject, words(e)),)  # noqa: E731
+    return Row(error, StatusCode.FAILED_PRECONDITION, details, words)
+
+
 def _format_violation(error: IndexFormatError) -> Precondition:
-    """Return what is said of a broken index: its text may name a path, so of evidence the file alone."""
+    """Describe a broken index. Its text may name a path, so only files of evidence are named."""
     file = str(error).partition(":")[0]
     if file in EVIDENCE_FILES:
         description = f"{file}: not the evidence that the index manifest describes"
@@ -127,7 +133,8 @@ def _format_violation(error: IndexFormatError) -> Precondition:
     return Precondition("INDEX", "index", _UNREADABLE)
 
 
-# The first row that matches wins: derived errors stand before their bases.
+# The first row that matches wins: derived errors stand before their bases. Texts that name a path of the
+# server are replaced.
 TABLE: tuple[Row, ...] = (
     Row(MalformedMessageError, StatusCode.INVALID_ARGUMENT, lambda e: (FieldViolation("", str(e)),)),
     Row(InputError, StatusCode.INVALID_ARGUMENT, lambda e: (FieldViolation(e.field, e.message),)),
@@ -149,57 +156,34 @@ TABLE: tuple[Row, ...] = (
         lambda e: (Reason("INDEX_CORRUPT", {"file": e.file}),),
         lambda e: f"{e.file}: size or digest differs from the index manifest",
     ),
-    Row(
-        IndexNotFoundError,
-        StatusCode.FAILED_PRECONDITION,
-        lambda e: (Precondition("INDEX", "index", "the index is not there"),),
-        lambda e: "the index is not there",  # its text names a path of the server
-    ),
-    Row(
-        UnservableIndexError,
-        StatusCode.FAILED_PRECONDITION,
-        lambda e: (Precondition("INDEX", "index", str(e)),),
-    ),
-    Row(
-        IndexMismatchError,
-        StatusCode.FAILED_PRECONDITION,
-        lambda e: (Precondition("INDEX_MISMATCH", "index", str(e)),),
-    ),
-    Row(
-        EvidenceMissingError,
-        StatusCode.FAILED_PRECONDITION,
-        lambda e: (Precondition("EVIDENCE", "index", _NO_EVIDENCE),),
-        lambda e: _NO_EVIDENCE,  # its text names a path of the server
-    ),
+    _unmet(IndexNotFoundError, "INDEX", "index", lambda e: "the index is not there"),
+    _unmet(UnservableIndexError, "INDEX", "index"),
+    _unmet(IndexMismatchError, "INDEX_MISMATCH", "index"),
+    _unmet(EvidenceMissingError, "EVIDENCE", "index", lambda e: _NO_EVIDENCE),
     Row(
         IndexFormatError,
         StatusCode.FAILED_PRECONDITION,
         lambda e: (_format_violation(e),),
         lambda e: _format_violation(e).description,
     ),
-    Row(
-        IndexDirectoryError,
-        StatusCode.FAILED_PRECONDITION,
-        lambda e: (Precondition("INDEX", "index", _UNREADABLE),),
-        lambda e: _UNREADABLE,  # its text names a path of the server
-    ),
-    Row(ModelError, StatusCode.FAILED_PRECONDITION, lambda e: (Precondition("MODEL", "model", str(e)),)),
-    # What is left of decoding: broken logits, an architecture that cannot be decoded exactly.
-    Row(DecodingError, StatusCode.FAILED_PRECONDITION, lambda e: (Precondition("MODEL", "model", str(e)),)),
+    _unmet(IndexDirectoryError, "INDEX", "index", lambda e: _UNREADABLE),
+    _unmet(ModelError, "MODEL", "model"),
+    # The rest of decoding: broken logits, an architecture that cannot be decoded exactly.
+    _unmet(DecodingError, "MODEL", "model"),
     Row(
         MissingExtraError,
         StatusCode.FAILED_PRECONDITION,
         lambda e: (Precondition("EXTRA", e.extra, str(e)),),
     ),
-    Row(SourceError, StatusCode.FAILED_PRECONDITION, lambda e: (Precondition("SOURCE", "file", str(e)),)),
+    _unmet(SourceError, "SOURCE", "file"),
 )
 
 
 def failure_of(error: BaseException, request_id: str) -> Failure:
-    """Return how `error` fails a request.
+    """Return the status that `error` gives a request.
 
-    An error outside the table is a bug: the caller learns the request id and nothing else, and whoever
-    calls this logs the traceback under the same id.
+    An error outside the table is a bug: the caller learns the request id only, and the traceback is logged
+    under it (`service.methods.logged_failure`).
     """
     for row in TABLE:
         if isinstance(error, row.error):

@@ -1,4 +1,4 @@
-"""The client library: what a program needs to ask a server.
+"""The client library.
 
     from retrieval import RetrieveRequest
     from service.client import CallError, RetrievalClient
@@ -16,8 +16,8 @@
         for score in client.score("author of hamlet", found).result.scores:
             print(score.title, score.logprob)
 
-        queries = (RetrieveRequest(line) for line in open("queries.txt"))  # as long as you like
-        for request, answer in client.retrieve_stream(queries):  # as they are ready, in any order
+        queries = (RetrieveRequest(line) for line in open("queries.txt"))  # may be endless
+        for request, answer in client.retrieve_stream(queries):  # in the order in which they are ready
             if not isinstance(answer, CallError):
                 print(request.query, answer.result.candidates)
 
@@ -25,12 +25,10 @@
 
     RetrievalClient("genret.example:443", tls=True, token=os.environ["GENRET_TOKEN"])
 
-UNAVAILABLE is retried by gRPC's own service config, of a stream only before its first answer; nothing else
-is, because nothing else is safe to repeat blindly: an error with `is_overload` says in `retry_after_s` when
-to come back, and the caller decides.
+gRPC's service config retries UNAVAILABLE, for a stream only before its first answer. Other errors are not
+retried: an error with `is_overload` says in `retry_after_s` when to come back, and the caller decides.
 
-It must not know the server or any model. Names are exported lazily: importing this package does not import
-gRPC.
+The package must not know the server or any model. Its names are imported lazily, gRPC with them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Calls a server from asyncio: single calls, and streams of queries.
-
-A stream takes an iterable of queries, synchronous or not, and yields answers as they are ready.
-"""
+"""The asyncio client: single calls, and streams that take an iterable of queries, synchronous or not."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ _OWN_INTERNAL = "Internal error from Core"  # what grpc.aio calls a failed write
 
 
 def _ask(prepare: Callable[..., UnaryCall[T]]) -> Callable[..., Coroutine[Any, Any, T]]:
-    """Return the method that makes a call and awaits its answer."""
+    """Wrap a prepared call into a method that awaits its answer."""
 
     @wraps(prepare)
     async def ask(client: AsyncRetrievalClient, *args: Any, **kwargs: Any) -> T:
@@ -63,8 +60,8 @@ class AsyncRetrievalClient(Client, ask=_ask):
     ) -> AsyncIterator[Answered]:
         """Answer any number of queries as `RetrievalClient.retrieve_stream` does.
 
-        The iterable, an asynchronous one or not, is read only as far as answers are taken: it may be endless.
-        Leave the loop over the answers early inside `contextlib.aclosing`, which ends the stream at once.
+        The iterable, asynchronous or not, is read only as far as answers are taken. To leave the loop early,
+        use `contextlib.aclosing`, which ends the stream at once.
         """
         return _AsyncStream(self, index, max_in_flight, call).answers(requests)
 
@@ -82,7 +79,7 @@ class AsyncRetrievalClient(Client, ask=_ask):
                 self._check_unready(error, timeout_s, request_id)
             finally:
                 watch.cancel()
-            # A proxy without a server refuses at once, and is not asked again at once.
+            # A proxy without a server refuses at once: wait before asking again.
             await asyncio.sleep(ASK_AGAIN_S)
 
 
@@ -127,9 +124,9 @@ class _AsyncStream(Stream):
 
 
 class _FirstStatus:
-    """The status a call ended with, before grpc.aio may put another one in its place.
+    """The status a call ended with, before grpc.aio may replace it.
 
-    When a message is being sent as the server ends a stream, grpc.aio reads the server's status, and then
+    When the server ends a stream while a message is being sent, grpc.aio reads the server's status and then
     replaces it by INTERNAL because the sending failed (https://github.com/grpc/grpc/issues/36066).
     """
 
@@ -138,7 +135,7 @@ class _FirstStatus:
         call.add_done_callback(self._note)
 
     def of(self, error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
-        """Return the error that the server ended the call with, if it was put in the place of `error`."""
+        """Return the server's error if `error` has replaced it, else `error`."""
         return error if self._error is None or error.details() != _OWN_INTERNAL else self._error
 
     def _note(self, call: Any) -> None:
@@ -148,7 +145,7 @@ class _FirstStatus:
 
 
 def _result_now(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Return the result of a coroutine that has nothing to wait for."""
+    """Return the result of a coroutine that does not wait."""
     try:
         coroutine.send(None)
     except StopIteration as stop:

@@ -1,4 +1,4 @@
-"""Defines the calls that both clients make, their errors, and the bookkeeping of a stream of queries.
+"""The calls that both clients make, their errors, and the bookkeeping of a stream of queries.
 
 The blocking and the asyncio client inherit every call from `Client` and add only the waiting.
 """
@@ -23,22 +23,14 @@ from service.client.channel import Stubs, metadata, open_channel, request_id_of
 from service.client.client_options import CallOptions, ClientOptions, OptionChanges
 from service.client.reply import AnswerReply, IndexInfo, ReloadReply, Reply, ScoreReply
 from service.errors import MESSAGE_TOO_LARGE, CallError
+from service.pb.genret.v1 import index_service_pb2 as index_pb
 from service.wire.answers import answer_from_proto, answer_request_to_proto
-from service.wire.indexes import (
-    get_index_to_proto,
-    index_from_proto,
-    indexes_from_proto,
-    list_indexes_to_proto,
-    reload_from_proto,
-    reload_index_to_proto,
-)
-from service.wire.replies import batch_reply_from_proto, reply_from_proto
+from service.wire.indexes import index_from_proto, indexes_from_proto, reload_from_proto
+from service.wire.replies import batch_reply_from_proto, outcome_from_proto, reply_from_proto
 from service.wire.requests import (
     batch_request_to_proto,
-    link_reply_from_proto,
     link_request_to_proto,
     request_to_proto,
-    stream_reply_from_proto,
     stream_request_to_proto,
 )
 from service.wire.rpc_status import error_from_status, status_from_bytes
@@ -48,7 +40,7 @@ READINESS = "genret.v1.RetrievalService"
 LIVENESS = ""
 ASK_AGAIN_S = 0.1
 UNKNOWN_SERVICE = "SERVICE_UNKNOWN"
-_LONGEST_S = 1e8  # some years; gRPC takes what it cannot count for the past
+_LONGEST_S = 1e8  # some years; gRPC takes a larger deadline for one in the past
 Answered = tuple[RetrieveRequest, Reply | CallError]
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -56,19 +48,15 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class UnaryCall(Generic[T]):
-    """One message to the server and the answer to it.
+    """One message to the server and its answer. Raises InputError, or CallError for a passed deadline.
 
     Args:
         client: The client that calls.
         options: Deadline and request id of the call.
         method: The stub's method.
         message: The message to send.
-        parse: Makes the answer of the message that comes back and the call's request id.
+        parse: Converts the reply, given the call's request id, into the answer.
         not_found: The answer when the server says NOT_FOUND; None: that is an error.
-
-    Raises:
-        InputError: an option cannot be used.
-        CallError: the deadline has passed.
     """
 
     def __init__(
@@ -90,7 +78,7 @@ class UnaryCall(Generic[T]):
         self._not_found = not_found
 
     def send(self) -> Any:
-        """Send the message; returns the one that comes back, or with `grpc.aio` an awaitable of it."""
+        """Send the message; returns the reply, with `grpc.aio` an awaitable of it."""
         call_metadata = metadata(self._client.options, self._request_id)
         return self._method(self._message, timeout=self._timeout_s, metadata=call_metadata)
 
@@ -99,11 +87,7 @@ class UnaryCall(Generic[T]):
         return self._parse(message, self._request_id)
 
     def recover(self, error: grpc.RpcError) -> T:
-        """Return the answer that stands for an error of gRPC.
-
-        Raises:
-            CallError: there is none.
-        """
+        """Return the answer that stands for an error of gRPC, or raise CallError."""
         failure = failed_call(error, self._client.address, self._timeout_s, self._request_id)
         if failure.code == "NOT_FOUND" and self._not_found is not None:
             return self._not_found
@@ -125,7 +109,7 @@ _CALLS: dict[str, Callable[..., UnaryCall[Any]]] = {}
 
 
 def _call(prepare: Callable[Concatenate[Any, P], UnaryCall[T]]) -> _Method[P, T]:
-    """Note a call of which `Client` makes a method of every client."""
+    """Register a call that becomes a method of every client."""
     _CALLS[prepare.__name__] = prepare
     return cast(_Method[P, T], prepare)
 
@@ -141,10 +125,6 @@ class Client:
         options: Settings of the connection.
         **changes: Attributes of `ClientOptions` that differ from `options`.
 
-    Attributes:
-        address: As given.
-        options: Settings of the connection, changes included.
-
     Raises:
         InputError: the address or an option cannot be used; it is named.
     """
@@ -154,11 +134,7 @@ class Client:
     def __init_subclass__(
         cls, ask: Callable[[Callable[..., UnaryCall[Any]]], Callable[..., Any]] | None = None
     ) -> None:
-        """Give a client its methods.
-
-        Args:
-            ask: Makes the method of a function that prepares a call; None: the methods are inherited.
-        """
+        """Make a client's methods of the calls: `ask` wraps a function that prepares one."""
         if ask is None:
             return
         for name, prepare in _CALLS.items():
@@ -193,7 +169,7 @@ class Client:
     def retrieve_batch(
         self, requests: Sequence[RetrieveRequest], index: str = "", **call: Unpack[CallOptions]
     ) -> UnaryCall[list[Reply | CallError]]:
-        """Answer several queries in one call, in their order; what failed alone is an error in the list."""
+        """Answer several queries in one call, in order; a query's own error takes the place of its reply."""
         queries = [request.query for request in requests]
         return UnaryCall(
             self,
@@ -214,17 +190,15 @@ class Client:
         call: CallOptions | None = None,
         **options: Unpack[RequestOptions],
     ) -> UnaryCall[list[Reply | CallError]]:
-        """Link mentions to entities, in their order, all with the same options; see `RetrieveRequest`.
-
-        Raises:
-            InputError: an option is out of range.
-        """
+        """Link mentions to entities, in order, all with the same options; see `RetrieveRequest`."""
         return UnaryCall(
             self,
             call or {},
             self._stubs.retrieval.Link,
             link_request_to_proto(mentions, with_options(k, method, None, options), index),
-            lambda message, request_id: link_reply_from_proto(mentions, message, request_id),
+            lambda message, request_id: batch_reply_from_proto(
+                [mention.mention for mention in mentions], message, request_id
+            ),
         )
 
     @_call
@@ -250,7 +224,7 @@ class Client:
         index: str = "",
         **call: Unpack[CallOptions],
     ) -> UnaryCall[ScoreReply]:
-        """Score given titles for one query, in their order: to rank again what another engine has found.
+        """Score given titles for one query, in order: to rerank what another engine has found.
 
         Args:
             subject: The query, or a mention in its context.
@@ -273,23 +247,23 @@ class Client:
 
     @_call
     def list_indexes(self, **call: Unpack[CallOptions]) -> UnaryCall[list[IndexInfo]]:
-        """Return what the server serves, the default index first."""
+        """Return the served indexes, the default index first."""
         return UnaryCall(
             self,
             call,
             self._stubs.indexes.ListIndexes,
-            list_indexes_to_proto(),
+            index_pb.ListIndexesRequest(),
             lambda message, _: indexes_from_proto(message),
         )
 
     @_call
     def get_index(self, name: str = "", **call: Unpack[CallOptions]) -> UnaryCall[IndexInfo]:
-        """Return what is served under a name; without one the default index."""
+        """Return the index of a name, by default the default index."""
         return UnaryCall(
             self,
             call,
             self._stubs.indexes.GetIndex,
-            get_index_to_proto(name),
+            index_pb.GetIndexRequest(name=name),
             lambda message, _: index_from_proto(message.index),
         )
 
@@ -297,18 +271,18 @@ class Client:
     def reload_index(
         self, name: str = "", *, force: bool = False, **call: Unpack[CallOptions]
     ) -> UnaryCall[ReloadReply]:
-        """Have the live version of an index served; returns when it is.
+        """Have the live version of an index served; returns when it is, which may take minutes.
 
         Args:
             name: Name of the index; empty for the default one.
-            force: Load it also when it is the version that is served.
-            **call: See `CallOptions`. Loading may take minutes.
+            force: Whether to load a version that is served already.
+            **call: See `CallOptions`.
         """
         return UnaryCall(
             self,
             call,
             self._stubs.indexes.ReloadIndex,
-            reload_index_to_proto(name, force),
+            index_pb.ReloadIndexRequest(name=name, force=force),
             lambda message, _: reload_from_proto(message),
         )
 
@@ -325,7 +299,7 @@ class Client:
         )
 
     def _watch_readiness(self, end: float, request_id: str) -> Any:
-        """Start the call that tells every change of readiness until `end`, a time of the monotonic clock."""
+        """Start the call that reports changes of readiness until `end`, `time.monotonic()`."""
         return self._stubs.health.Watch(
             health_pb2.HealthCheckRequest(service=READINESS),
             timeout=max(0.0, end - time.monotonic()),
@@ -334,7 +308,7 @@ class Client:
         )
 
     def _check_unready(self, error: grpc.RpcError, timeout_s: float, request_id: str) -> None:
-        """Raise CallError for the end of such a call, unless the server may be asked again."""
+        """Raise CallError for the end of a readiness call, unless the server may be asked again."""
         failure = failed_call(error, self.address, None, request_id)
         if failure.code == "DEADLINE_EXCEEDED":
             text = f"{self.address} was not ready within {timeout_s:g} s"
@@ -344,20 +318,16 @@ class Client:
 
 
 class Stream:
-    """One stream of queries: its call, and the queries that wait for answers. Used by one thread at a time.
+    """One stream of queries: its call, and the unanswered queries. Used by one thread at a time.
 
     Args:
         client: The client that calls.
         index: Name of the index that the queries ask.
-        max_in_flight: Most queries that were read and are not answered.
-        options: Deadline of the whole stream, none if left out, and its request id.
+        max_in_flight: Most queries that were read and are not answered; InputError if below 1.
+        options: Deadline of the whole stream, by default none, and its request id.
 
     Attributes:
         error: Error of the caller's iterable, which ended the sending.
-
-    Raises:
-        InputError: an option cannot be used, or `max_in_flight` is below 1.
-        CallError: the deadline has passed.
     """
 
     def __init__(self, client: Client, index: str, max_in_flight: int, options: CallOptions) -> None:
@@ -373,7 +343,7 @@ class Stream:
         self.error: BaseException | None = None
 
     def start(self, messages: Any) -> Any:
-        """Start the call with an iterator of messages; returns gRPC's call."""
+        """Start and return gRPC's call with an iterator of messages."""
         call_metadata = metadata(self._client.options, self._request_id)
         retrieve_stream = self._client._stubs.retrieval.RetrieveStream
         return retrieve_stream(messages, timeout=self._timeout_s, metadata=call_metadata)
@@ -383,12 +353,7 @@ class Stream:
         return failed_call(error, self._client.address, self._timeout_s, self._request_id)
 
     def ask(self, request: RetrieveRequest) -> Any:
-        """Take a query in; returns its message.
-
-        Raises:
-            TypeError: it is no query.
-            ValueError: it cannot be sent.
-        """
+        """Register a query and return its message; raises TypeError or ValueError if it cannot be sent."""
         if not isinstance(request, RetrieveRequest):
             raise TypeError(f"a stream takes RetrieveRequest, got {type(request).__name__}")
         name = str(self._count)
@@ -398,21 +363,17 @@ class Stream:
         return message
 
     def answer(self, message: Any) -> Answered:
-        """Take the query of an answer out; returns both.
-
-        Raises:
-            CallError: nobody asked for this answer.
-        """
+        """Take out the query of an answer and return both; raises CallError for an unknown one."""
         request = self._unanswered.pop(message.id, None)
         if request is None:
             raise self._broken(f"the server answers a query it was not asked: {message.id!r}")
-        return request, stream_reply_from_proto(request.query, message, self._request_id)
+        return request, outcome_from_proto(request.query, message, self._request_id)
 
     def end(self, failure: CallError | None) -> Iterator[Answered]:
-        """Yield the queries left without an answer, each with the error that ended the stream, and raise it.
+        """Yield every unanswered query with the error that ended the stream, then raise it.
 
         Args:
-            failure: Error of the call; None: the server ended it well.
+            failure: Error of the call; None if the server ended it without one.
         """
         if self._unanswered and failure is None:
             failure = self._broken("the server ended the stream without answering everything")
@@ -431,7 +392,7 @@ def seconds_of(timeout_s: float | None) -> float | None:
     """Return a deadline as gRPC takes it; None is none.
 
     Raises:
-        InputError: it is no finite number: to gRPC it would have passed.
+        InputError: it is no finite number, which gRPC would take for a passed deadline.
         CallError: it has passed; gRPC might still get an answer.
     """
     if timeout_s is None:
@@ -449,21 +410,17 @@ def status_name(message: Any) -> str:
 
 
 _DETAILS_KEY = "grpc-status-details-bin"
-# What gRPC's asyncio says of a stream that the server ended while a message was on its way; the server's own
-# status is lost then.
+# grpc.aio's text for a stream that the server ended while a message was on its way; the server's own status
+# is lost then.
 _SEND_FAILED = "Internal error from Core"
-# How both sides of gRPC begin what they say about a message above a limit, on the way in and on the way out.
+# Beginnings of gRPC's texts about a message above a limit, on the way in and on the way out.
 _TOO_LARGE = ("message larger than max", "message exceeds")
 
 
 def failed_call(error: Any, address: str, timeout_s: float | None, request_id: str) -> CallError:
-    """Return the error of a call.
+    """Return the client's error for a `grpc.RpcError` or `grpc.aio.AioRpcError` of a call.
 
-    Args:
-        error: A `grpc.RpcError` of a call, or a `grpc.aio.AioRpcError`.
-        address: What was called.
-        timeout_s: The call's deadline, seconds; None: it had none.
-        request_id: Name of the call in the server's log.
+    `timeout_s` is the call's deadline, seconds; None without one.
     """
     for key, value in error.trailing_metadata() or ():
         status = status_from_bytes(value) if key == _DETAILS_KEY else None
@@ -472,16 +429,16 @@ def failed_call(error: Any, address: str, timeout_s: float | None, request_id: s
     code, details = error.code().name, str(error.details() or error.code().name)
     reason = ""
     if code == "INTERNAL" and details.startswith(_SEND_FAILED):
-        # Why is told to whoever tries again.
+        # Another try gets the reason.
         code, message = "UNAVAILABLE", f"{address} ended the stream while queries were being sent"
     elif code == "UNAVAILABLE":
-        # grpc puts the reason last, behind the addresses it tried, in a list with brackets.
+        # grpc puts the reason last, after the addresses it tried, in a list with brackets.
         message = f"no server answers at {address}: {details.rsplit(': ', 1)[-1].rstrip(']')}"
     elif code == "DEADLINE_EXCEEDED" and timeout_s is not None:
         message = f"no answer from {address} within {timeout_s:g} s"
     else:
         message = f"{address}: {details}"
-        # Without ErrorInfo it is gRPC itself that is exhausted.
+        # Without ErrorInfo gRPC's own limit was passed.
         if code == "RESOURCE_EXHAUSTED" and any(words in details.lower() for words in _TOO_LARGE):
             reason = MESSAGE_TOO_LARGE
     return CallError(code, message, reason=reason, request_id=request_id)

@@ -1,4 +1,4 @@
-"""The connection of a client: credentials, gRPC's own options and the stubs of the services."""
+"""The connection of a client: credentials, gRPC's options and the stubs of the services."""
 
 from __future__ import annotations
 
@@ -30,17 +30,13 @@ _SERVICE_CONFIG = {
     ]
 }
 _KEEPALIVE_TIMEOUT_MS = 10_000
-# gRPC's own go from 1 s to 2 minutes: whoever waits for a server that starts would hear of it late.
+# gRPC's own backoff goes from 1 s to 2 minutes: a client that waits for a server's start would notice late.
 _FIRST_BACKOFF_MS, _LAST_BACKOFF_MS = 100, 5_000
 Metadata = tuple[tuple[str, str], ...]
 
 
 class Stubs:
-    """The services of a server over one channel.
-
-    Args:
-        channel: A `grpc.Channel` or a `grpc.aio.Channel`.
-    """
+    """The services of a server over one `grpc.Channel` or `grpc.aio.Channel`."""
 
     def __init__(self, channel: Any) -> None:
         retrieval: Any = pb_grpc.RetrievalServiceStub  # generated, so untyped
@@ -51,24 +47,20 @@ class Stubs:
 
 
 def open_channel(transport: Any, address: str, options: ClientOptions) -> Any:
-    """Open a channel; nothing connects before the first call.
-
-    Args:
-        transport: `grpc` or `grpc.aio`.
-        address: `host:port` of the server.
-        options: How to connect.
+    """Open a channel of `transport`, `grpc` or `grpc.aio`; nothing connects before the first call.
 
     Raises:
         InputError: a PEM file cannot be read.
     """
-    arguments = {"options": _arguments(options), "compression": _compression(options)}
+    compression = grpc.Compression.Gzip if options.gzip else grpc.Compression.NoCompression
+    arguments = {"options": _arguments(options), "compression": compression}
     if options.encrypted:
         return transport.secure_channel(address, _credentials(options), **arguments)
     return transport.insecure_channel(address, **arguments)
 
 
 def metadata(options: ClientOptions, request_id: str) -> Metadata:
-    """Return what is sent beside a call's message."""
+    """Return the metadata of a call."""
     pairs = [*options.metadata, (REQUEST_ID_KEY, request_id)]
     if options.token is not None:
         pairs.append(("authorization", f"Bearer {options.token}"))
@@ -76,19 +68,11 @@ def metadata(options: ClientOptions, request_id: str) -> Metadata:
 
 
 def request_id_of(given: str) -> str:
-    """Return the id of a call: the given one, or a new one for none.
-
-    Raises:
-        InputError: a server would not take it.
-    """
+    """Return the id of a call: the given one, or a new one; raises InputError for a malformed one."""
     sane = sane_request_id(given)
     if given and sane != given:
         raise InputError("request_id", f"must be 1 to 128 of A-Z a-z 0-9 . _ : / -, got {given!r}")
     return sane
-
-
-def _compression(options: ClientOptions) -> grpc.Compression:
-    return grpc.Compression.Gzip if options.gzip else grpc.Compression.NoCompression
 
 
 def _arguments(options: ClientOptions) -> list[tuple[str, str | int]]:

@@ -1,4 +1,4 @@
-"""How a client connects, and what it says with every call."""
+"""Options of a client's connection and of its calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from retrieval.errors import InputError
 from service.call import REQUEST_ID_KEY
 from service.configuration.server_config import check_address, is_loopback
 
-# A reply of 256 queries with 1,000 candidates each passes gRPC's default of 4 MiB by far.
+# A reply to 256 queries with 1,000 candidates each passes gRPC's default of 4 MiB by far.
 _MAX_REPLY_BYTES = 256 * 2**20
 # Servers of gRPC close connections that are pinged more often than they allow; ours allows this.
 MIN_KEEPALIVE_S = 10.0
@@ -22,24 +22,22 @@ _OWN_METADATA = ("authorization", REQUEST_ID_KEY)
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """How a client connects.
+    """Options of a client's connection.
 
     Attributes:
-        timeout_s: Deadline of a call that names none of its own, seconds. Streams have none unless they name
-            one.
-        tls: Encrypt, and trust the authorities that gRPC brings along. Any of the next four implies it.
+        timeout_s: Default deadline of a call, seconds; a stream has none by default.
+        tls: Whether to encrypt, trusting gRPC's own authorities. Any of the next four implies it.
         tls_ca: PEM file with the authorities to trust instead.
         tls_certificate: PEM file with the client's own certificate chain, for a server that asks for one.
         tls_key: PEM file with its private key.
-        tls_server_name: Name that the server's certificate must have, where it is not that of the address.
+        tls_server_name: Name that the server's certificate must have, if not that of the address.
         token: Bearer token that is sent with every call.
-        insecure: Allow the token in plaintext beyond loopback.
-        gzip: Compress requests; only servers with `limits.accept_gzip` take them.
-        keepalive_s: Ping the connection when nothing was heard for so long, so that a dead one is noticed,
-            seconds, at least 10; None: never.
+        insecure: Whether the token may be sent in plaintext beyond loopback.
+        gzip: Whether to compress requests; only servers with `limits.accept_gzip` take them.
+        keepalive_s: Silence after which the connection is pinged, seconds, at least 10; None: never.
         max_reply_bytes: Largest reply accepted, bytes.
-        metadata: Further names and values sent with every call, for what stands between: a proxy of Ray Serve
-            finds the application by `application`.
+        metadata: Further names and values sent with every call: a proxy of Ray Serve finds the application
+            by `application`.
 
     Raises:
         InputError: an option is out of range, or does not fit another.
@@ -78,7 +76,6 @@ class ClientOptions:
             raise InputError(
                 "max_reply_bytes", f"must be in [1024, 2147483647], got {self.max_reply_bytes!r}"
             )
-
         for name, value in self.metadata:
             _check_metadata(name, value)
 
@@ -89,11 +86,7 @@ class ClientOptions:
         return self.tls or any(option is not None for option in own)
 
     def check(self, address: str) -> None:
-        """Refuse an address that cannot be called, or not with these options.
-
-        Raises:
-            InputError: it is not `host:port`, or the token would be sent in plaintext over a network.
-        """
+        """Refuse an address that cannot be called, or not with these options, by InputError."""
         check_address(address)
         host = address.rpartition(":")[0].strip("[]")
         if self.token is not None and not (self.encrypted or self.insecure or is_loopback(host)):
@@ -122,7 +115,7 @@ def _check_metadata(name: str, value: str) -> None:
 
 
 class OptionChanges(TypedDict, total=False):
-    """Attributes of `ClientOptions`, which says what they mean and checks them."""
+    """Attributes of `ClientOptions`."""
 
     timeout_s: float
     tls: bool
@@ -139,10 +132,10 @@ class OptionChanges(TypedDict, total=False):
 
 
 class CallOptions(TypedDict, total=False):
-    """What a single call may say.
+    """Options of a single call.
 
-    timeout_s: its deadline, seconds; None or left out: the client's.
-    request_id: its name in the server's log, 1 to 128 of A-Z a-z 0-9 . _ : / -; left out: a new one.
+    timeout_s: Deadline, seconds; None or left out: the client's.
+    request_id: Name in the server's log, 1 to 128 of A-Z a-z 0-9 . _ : / -; left out: a new one.
     """
 
     timeout_s: float | None

@@ -1,17 +1,20 @@
-"""What a server answers, as a client sees it."""
+"""Replies of a server, as a client sees them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from retrieval.answers.answer_types import AnswerResult
 from retrieval.score_types import ScoreResult
 from retrieval.types import RetrievalResult
 
+R = TypeVar("R")
+
 
 @dataclass(frozen=True, slots=True)
 class IndexRef:
-    """Which index version answered."""
+    """The index version that answered."""
 
     name: str
     version: str
@@ -19,69 +22,53 @@ class IndexRef:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """An answer as a client sees it.
+class TimedReply(Generic[R]):
+    """A result with its times and its index.
 
     Attributes:
-        result: The answer.
+        result: The result; the query of a mention's is the mention's text.
         queue_ms: Time the request waited for its batch, milliseconds.
         total_ms: Time from arrival at the server to the reply, milliseconds.
-        index: Which index version answered.
+        index: The index version that answered; of a JSON answer, the one that "titles" meant.
     """
 
-    result: RetrievalResult
+    result: R
     queue_ms: float
     total_ms: float
     index: IndexRef
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerReply:
-    """A JSON answer as a client sees it.
+class Reply(TimedReply[RetrievalResult]):
+    """The answer to a query."""
 
-    Attributes:
-        result: The answer.
-        queue_ms: Time the request waited for its batch, milliseconds.
-        total_ms: Time from arrival at the server to the reply, milliseconds.
-        index: Which index version "titles" meant.
-    """
-
-    result: AnswerResult
-    queue_ms: float
-    total_ms: float
-    index: IndexRef
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ScoreReply:
-    """Scores of titles as a client sees them.
+class AnswerReply(TimedReply[AnswerResult]):
+    """A JSON answer."""
 
-    Attributes:
-        result: The scores; of a mention its query is the mention's text.
-        queue_ms: Time the request waited for its batch, milliseconds.
-        total_ms: Time from arrival at the server to the reply, milliseconds.
-        index: Which index version answered.
-    """
+    __slots__ = ()
 
-    result: ScoreResult
-    queue_ms: float
-    total_ms: float
-    index: IndexRef
+
+class ScoreReply(TimedReply[ScoreResult]):
+    """Scores of titles."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class VectorsInfo:
-    """The vectors of an index as a server has them.
+    """The vectors of an index.
 
     Attributes:
-        method: What made them: "encoder" or "sentence-transformers".
-        kind: How they are searched: "flat", "hnsw", "ivfpq" or "factory".
+        method: Their maker: "encoder" or "sentence-transformers".
+        kind: Search structure: "flat", "hnsw", "ivfpq" or "factory".
         dimensions: Length of a vector.
         count: Number of vectors.
         bytes: Size of their file, which is mapped.
-        recall: Share of the known items that a search keeps first; None where nobody measured.
+        recall: Share of the known items that a search keeps first; None if it was not measured.
         usable: Whether they can be used.
-        problem: Why not; empty where they can.
+        problem: Why not; empty if they can.
     """
 
     method: str
@@ -96,13 +83,13 @@ class VectorsInfo:
 
 @dataclass(frozen=True, slots=True)
 class EvidenceInfo:
-    """One kind of evidence of an index as a server has it.
+    """One kind of evidence of an index.
 
     Attributes:
         kind: "names", "texts", "queries" or "vectors".
-        count: Titles and aliases, entities with texts, past queries, or vectors.
+        count: Number of titles and aliases, entities with texts, past queries, or vectors.
         bytes: Size of its file, which is mapped.
-        problem: Why it cannot be used; empty where it can.
+        problem: Why it cannot be used; empty if it can.
     """
 
     kind: str
@@ -116,11 +103,11 @@ class RankingInfo:
     """The weights by which `auto` orders its candidates.
 
     Attributes:
-        fitted: Whether they were fitted to this index; the library's own weights are used otherwise.
+        fitted: Whether they were fitted to this index; otherwise the library's own are used.
         fitted_with_model: Whether they were fitted with the model that answers.
-        queries: What they were fitted on; empty where nothing was fitted.
+        queries: Source of the queries they were fitted on; empty if not fitted.
         num_queries: Number of these queries.
-        problem: Why the index's own ranking cannot be used; empty where it can.
+        problem: Why the index's own ranking cannot be used; empty if it can.
     """
 
     fitted: bool
@@ -136,19 +123,19 @@ class IndexInfo:
 
     Attributes:
         name: Name under which requests find it.
-        version: Identifier of the version that is served.
+        version: Identifier of the version.
         digest: Digest of the version's manifest.
-        num_rows: Distinct surface forms (titles and aliases).
-        num_entities: Entities.
+        num_rows: Number of distinct forms (titles and aliases).
+        num_entities: Number of entities.
         model: Name of the model that answers for it.
-        device: Where the model runs.
+        device: Device of the model.
         is_default: Whether requests without an index name go here.
-        loaded_at: When the version was taken into service, seconds since the epoch; None where unknown.
+        loaded_at: Time at which the version was loaded, seconds since the epoch; None if unknown.
         columns: Columns of metadata, each with its type: "string", "int", "float" or "bool".
-        max_title_tokens: Tokens of the longest surface form, end token included.
-        vectors: Its vectors; None where it has none.
-        evidence: What proposes entities, one for each kind.
-        ranking: How `auto` weighs evidence and model; None where there is no evidence.
+        max_title_tokens: Tokens of the longest form, end token included.
+        vectors: Its vectors, if any.
+        evidence: Its kinds of evidence.
+        ranking: The weights of evidence and model for `auto`; None without evidence.
     """
 
     name: str
@@ -169,13 +156,13 @@ class IndexInfo:
 
 @dataclass(frozen=True, slots=True)
 class ReloadReply:
-    """What became of a reload.
+    """Outcome of a reload.
 
     Attributes:
-        index: What is served now.
+        index: The index as served now.
         previous_version: The version that was served before.
-        reloaded: Whether something was loaded: not when the live version was served already.
-        open_ms: Time to open the new version and to check it, milliseconds.
+        reloaded: Whether a version was loaded; not if the live version was served already.
+        open_ms: Time to open and check the new version, milliseconds.
         warm_up_ms: Time to warm it up, milliseconds.
     """
 

@@ -1,7 +1,4 @@
-"""Calls a server from threads: single calls, and streams of queries.
-
-A stream takes an iterable of queries and yields answers as they are ready.
-"""
+"""The blocking client: single calls, and streams that take an iterable of queries and yield answers."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ _END: Any = object()
 
 
 def _ask(prepare: Callable[..., UnaryCall[T]]) -> Callable[..., T]:
-    """Return the method that makes a call and waits for its answer."""
+    """Wrap a prepared call into a method that waits for its answer."""
 
     @wraps(prepare)
     def ask(client: RetrievalClient, *args: Any, **kwargs: Any) -> T:
@@ -85,11 +82,10 @@ class RetrievalClient(Client, ask=_ask):
         return _BlockingStream(self, index, max_in_flight, call).answers(requests)
 
     def wait_until_ready(self, timeout_s: float) -> None:
-        """Return once the server takes requests; it may be started later than this is called.
+        """Return once the server takes requests; it may be started after this call.
 
         Raises:
-            CallError: DEADLINE_EXCEEDED, it was not within `timeout_s` seconds; or what else stands in the
-                way, but not UNAVAILABLE.
+            CallError: DEADLINE_EXCEEDED after `timeout_s` seconds; any other failure but UNAVAILABLE.
         """
         end = time.monotonic() + timeout_s
         request_id = request_id_of("")
@@ -103,12 +99,12 @@ class RetrievalClient(Client, ask=_ask):
                 self._check_unready(error, timeout_s, request_id)
             finally:
                 watch.cancel()
-            # A proxy without a server refuses at once, and is not asked again at once.
+            # A proxy without a server refuses at once: wait before asking again.
             time.sleep(ASK_AGAIN_S)
 
 
 class _BlockingStream(Stream):
-    """Hands queries to gRPC, which takes them in a thread of its own, while few enough are unanswered."""
+    """Hands queries to gRPC's sending thread while few enough are unanswered."""
 
     def __init__(self, client: Client, index: str, max_in_flight: int, options: CallOptions) -> None:
         super().__init__(client, index, max_in_flight, options)
@@ -153,7 +149,7 @@ class _BlockingStream(Stream):
             self.error = error
 
     def _wait(self) -> bool:
-        """Wait until one more query may go; returns whether any may."""
+        """Wait until one more query may be sent; returns whether any may."""
         with self._changed:
             self._changed.wait_for(lambda: self._stopped or len(self._unanswered) < self._max_in_flight)
             return not self._stopped

@@ -1,9 +1,8 @@
-"""Defines the kinds of values that settings have: their bounds, and the reading of text and TOML.
+"""The kinds of values that settings have: their bounds, and how they are read from text and TOML.
 
 Bounds stand beside the field, as `Annotated[int, Bounds(1, 9)]`. The dataclasses check themselves by them,
-and the table of settings reads them for flags, files and the manual. A kind's `parse` takes the text of a
-flag or variable, `read` what tomllib made of a file. Both raise `WrongValueError`, whose text says what was
-expected and what was got.
+and the table of settings uses them for flags, files and the manual. A kind's `parse` takes the text of a
+flag or variable, `read` a value from tomllib. Both raise `WrongValueError`.
 """
 
 from __future__ import annotations
@@ -15,27 +14,21 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Protocol, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from retrieval.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Numbers in [low, high].
-
-    Attributes:
-        low: Least value.
-        high: Greatest value.
-        name: What errors call the field; empty: as the field is called.
-    """
+    """Numbers in [low, high]; errors call the field `name`, by default its own name."""
 
     low: float
     high: float
     name: str = ""
 
     def complaint(self, value: object) -> str | None:
-        """Say what is wrong with a value; None if nothing is."""
+        """Return what is wrong with a value, if anything."""
         if isinstance(value, bool) or not isinstance(value, int | float):
             return f"must be a number in {self}, got {value!r}"
         if not math.isfinite(value) or not self.low <= value <= self.high:
@@ -48,18 +41,13 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """One of a few words.
-
-    Attributes:
-        words: The words.
-        name: What errors call the field; empty: as the field is called.
-    """
+    """One of `words`; errors call the field `name`, by default its own name."""
 
     words: tuple[str, ...]
     name: str = ""
 
     def complaint(self, value: object) -> str | None:
-        """Say what is wrong with a value; None if nothing is."""
+        """Return what is wrong with a value, if anything."""
         return None if value in self.words else f"must be {self}, got {value!r}"
 
     def __str__(self) -> str:
@@ -71,13 +59,7 @@ Rule = Bounds | OneOf
 
 @dataclass(frozen=True, slots=True)
 class FieldType:
-    """What is declared of a field.
-
-    Attributes:
-        type: Its type without None.
-        optional: Whether it may be None.
-        rule: What its values are held to, if anything.
-    """
+    """The declaration of a field: its type without None, whether it may be None, and its rule, if any."""
 
     type: Any
     optional: bool
@@ -86,17 +68,13 @@ class FieldType:
 
 @cache
 def fields_of(owner: type) -> Mapping[str, FieldType]:
-    """Return what a dataclass declares of its fields, by name."""
+    """Return the declarations of a dataclass's fields, by name."""
     hints = get_type_hints(owner, include_extras=True)
     return MappingProxyType({name: _read(hint) for name, hint in hints.items()})
 
 
 def check_fields(instance: Any) -> None:
-    """Hold every field of a dataclass to its rule.
-
-    Raises:
-        InputError: names the first field that breaks it.
-    """
+    """Check every field of a dataclass; raises InputError for the first that breaks its rule."""
     owner: Any = type(instance)
     for name, declared in fields_of(owner).items():
         value = getattr(instance, name)
@@ -121,36 +99,39 @@ def _read(hint: Any) -> FieldType:
 
 
 class WrongValueError(ValueError):
-    """A value is not of its kind: what was expected, what was got."""
+    """A value is not of its kind; the text has what was expected and what was got."""
 
 
-class Kind(Protocol):
-    """How values of a setting are read."""
+class Kind:
+    """Base of the kinds of values that settings have.
 
-    @property
-    def metavar(self) -> str:
-        """What stands for the value in the help of a flag."""
+    Attributes:
+        metavar: Placeholder of the value in the help of a flag.
+        expected: What a value must be, in the manual's words.
+    """
 
-    @property
-    def expected(self) -> str:
-        """What a value must be, as the manual says it."""
+    metavar: str
+    expected: str
 
     def parse(self, text: str) -> Any:
         """Return the value that a flag or an environment variable names."""
+        raise NotImplementedError
 
     def read(self, value: object) -> Any:
-        """Return the value that stands in a file."""
+        """Return the value that stands in a file, by default as text."""
+        if not isinstance(value, str):
+            raise WrongValueError(f"must be {self.expected}, got {described(value)}")
+        return self.parse(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Switch:
-    """True or false."""
+class Switch(Kind):
+    """True or false; as text also yes, no, on, off, 1, 0."""
 
-    metavar: str = "BOOLEAN"
-    expected: str = "true or false"
+    metavar = "BOOLEAN"
+    expected = "true or false"
 
     def parse(self, text: str) -> bool:
-        """Return the value of the usual words: true, false, yes, no, on, off, 1, 0."""
+        """Return the value of a word."""
         word = text.strip().lower()
         if word in ("1", "true", "t", "yes", "y", "on"):
             return True
@@ -159,154 +140,109 @@ class Switch:
         raise WrongValueError(f"must be true or false, got {text!r}")
 
     def read(self, value: object) -> bool:
-        """Return a boolean as it is."""
+        """Return a boolean."""
         if not isinstance(value, bool):
             raise WrongValueError(f"must be true or false, got {described(value)}")
         return value
 
 
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """A whole number."""
+class Number(Kind):
+    """A number within bounds, whole or not."""
 
-    bounds: Bounds
-    metavar: str = "INTEGER"
+    metavar = "FLOAT"
+    _noun = "a number"
+    _type: type[int] | type[float] = float
+    _accepted: tuple[type, ...] = (int, float)
 
-    @property
-    def expected(self) -> str:
-        """What a value must be."""
-        return f"a whole number in {self.bounds}"
-
-    def parse(self, text: str) -> int:
-        """Return the number that a text writes in decimal digits."""
-        try:
-            return self.read(int(text))
-        except ValueError as error:
-            if isinstance(error, WrongValueError):
-                raise
-            raise WrongValueError(f"must be {self.expected}, got {text!r}") from None
-
-    def read(self, value: object) -> int:
-        """Return a whole number within the bounds."""
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise WrongValueError(f"must be {self.expected}, got {described(value)}")
-        _check(self.bounds, value)
-        return value
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    """A number, whole or not."""
-
-    bounds: Bounds
-    metavar: str = "FLOAT"
-
-    @property
-    def expected(self) -> str:
-        """What a value must be."""
-        return f"a number in {self.bounds}"
+    def __init__(self, bounds: Bounds) -> None:
+        self.bounds = bounds
+        self.expected = f"{self._noun} in {bounds}"
 
     def parse(self, text: str) -> float:
         """Return the number that a text writes."""
         try:
-            return self.read(float(text))
-        except ValueError as error:
-            if isinstance(error, WrongValueError):
-                raise
+            value = self._type(text)
+        except ValueError:
             raise WrongValueError(f"must be {self.expected}, got {text!r}") from None
+        return self.read(value)
 
     def read(self, value: object) -> float:
         """Return a number within the bounds."""
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, self._accepted):
             raise WrongValueError(f"must be {self.expected}, got {described(value)}")
         _check(self.bounds, value)
-        return float(value)
+        return self._type(value)  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
-    """Words that are taken as they are."""
+class Whole(Number):
+    """A whole number within bounds."""
 
-    metavar: str = "TEXT"
-    expected: str = "text"
+    metavar = "INTEGER"
+    _noun = "a whole number"
+    _type = int
+    _accepted = (int,)
+
+
+class Text(Kind):
+    """Printable text that is not empty."""
+
+    metavar = "TEXT"
+    expected = "text"
 
     def parse(self, text: str) -> str:
-        """Return the text, which must not be empty."""
+        """Return the text."""
         if not text.strip():
             raise WrongValueError("must not be empty")
         if not text.isprintable():
             raise WrongValueError(f"must be printable text, got {text!r}")
         return text
 
-    def read(self, value: object) -> str:
-        """Return a text, which must not be empty."""
-        return self.parse(_text(value, self.expected))
 
-
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(Kind):
     """One of a few words."""
 
-    rule: OneOf
-    metavar: str = "WORD"
+    metavar = "WORD"
 
-    @property
-    def expected(self) -> str:
-        """What a value must be."""
-        return str(self.rule)
+    def __init__(self, rule: OneOf) -> None:
+        self.rule = rule
+        self.expected = str(rule)
 
     def parse(self, text: str) -> str:
         """Return the word."""
         _check(self.rule, text)
         return text
 
-    def read(self, value: object) -> str:
-        """Return the word."""
-        return self.parse(_text(value, self.expected))
 
+class FilePath(Kind):
+    """A path, in a file of settings relative to that file. Whether anything is there is not checked."""
 
-@dataclass(frozen=True, slots=True)
-class FilePath:
-    """A path of a file or a directory. In a file of settings it is relative to that file."""
-
-    metavar: str = "PATH"
-    expected: str = "a path"
+    metavar = "PATH"
+    expected = "a path"
 
     def parse(self, text: str) -> Path:
-        """Return the path; whether anything is there is seen when it is opened."""
+        """Return the path."""
         if not text:
             raise WrongValueError("must not be empty")
-        if "\0" in text:
-            raise WrongValueError(f"a path has no NUL character, got {text!r}")
+        _check_no_nul(text)
         return Path(text)
 
-    def read(self, value: object) -> Path:
-        """Return the path as it stands in the file."""
-        return self.parse(_text(value, self.expected))
 
+class CheckpointName(Kind):
+    """A directory or file with a model, or its id on a hub.
 
-@dataclass(frozen=True, slots=True)
-class CheckpointName:
-    """A directory or file with a model, or the id of one on a hub.
-
-    In a file of settings it is a path relative to that file if something is there, or if it begins with
-    a dot.
+    In a file of settings it is a path relative to that file if something is there, or if it begins with a
+    dot.
     """
 
-    metavar: str = "CHECKPOINT"
-    expected: str = "a checkpoint directory or hub id"
+    metavar = "CHECKPOINT"
+    expected = "a checkpoint directory or hub id"
 
     def parse(self, text: str) -> str:
-        """Return the text, which must not be empty."""
-        if "\0" in text:
-            raise WrongValueError(f"a path has no NUL character, got {text!r}")
+        """Return the text."""
+        _check_no_nul(text)
         if not text.strip():
             raise WrongValueError("must not be empty")
         return text
-
-    def read(self, value: object) -> str:
-        """Return the text as it stands in the file."""
-        return self.parse(_text(value, self.expected))
 
 
 def kind_of(declared: FieldType) -> Kind:
@@ -325,7 +261,7 @@ def kind_of(declared: FieldType) -> Kind:
 
 
 def locate(kind: Kind, value: Any, folder: Path) -> Any:
-    """Return a value with what is relative in it taken as relative to a folder."""
+    """Return a value with a relative path in it joined to a folder."""
     if isinstance(kind, FilePath):
         return folder / value
     if isinstance(kind, CheckpointName):
@@ -336,7 +272,7 @@ def locate(kind: Kind, value: Any, folder: Path) -> Any:
 
 
 def described(value: object) -> str:
-    """Say what tomllib read, with its type."""
+    """Return a value from tomllib with its type, for messages."""
     match value:
         case bool():
             return str(value).lower()
@@ -358,7 +294,6 @@ def _check(rule: Bounds | OneOf, value: object) -> None:
         raise WrongValueError(complaint)
 
 
-def _text(value: object, expected: str) -> str:
-    if not isinstance(value, str):
-        raise WrongValueError(f"must be {expected}, got {described(value)}")
-    return value
+def _check_no_nul(text: str) -> None:
+    if "\0" in text:
+        raise WrongValueError(f"a path has no NUL character, got {text!r}")

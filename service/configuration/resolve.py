@@ -1,4 +1,4 @@
-"""From what flags, environment and file say to one `ServerConfig`, or to every mistake in them at once."""
+"""Makes one `ServerConfig` of flags, environment and file, or one error with every mistake in them."""
 
 from __future__ import annotations
 
@@ -21,15 +21,11 @@ from service.configuration.server_config import (
 from service.configuration.settings import BY_PARAMETER, DEFAULT_MODEL, NAMED_TABLES, SETTINGS, Key
 from service.configuration.sources import Layer, Origin, environment, flags, read_config_file
 
-_INHERITED = ("device", "dtype", "threads")  # what a model of --add-model has of the default model
+_INHERITED = ("device", "dtype", "threads")  # settings that a model of --add-model shares with the default
 
 
 class ConfigurationError(GenretError):
-    """Settings are wrong.
-
-    Args:
-        problems: What is wrong, at least one: where it was said, what was expected, what was got.
-    """
+    """Settings are wrong; `problems` has a line for each: where, what was expected, what was got."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
@@ -39,12 +35,7 @@ class ConfigurationError(GenretError):
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A configuration, and where what is not default in it came from.
-
-    Attributes:
-        config: The configuration.
-        origins: Where a value came from, by its key; defaults are not in it.
-    """
+    """A configuration, and the origins by key of its values that are not defaults."""
 
     config: ServerConfig
     origins: Mapping[Key, Origin]
@@ -56,13 +47,13 @@ def resolve(
     """Make a server's configuration: a flag wins over the environment, that over the file.
 
     Args:
-        given: Flags that were given, as `sources.flags` takes them.
+        given: Flags that were given, see `sources.flags`.
         index: The argument INDEX.
         variables: The environment.
         file: File of settings, if any.
 
     Raises:
-        ConfigurationError: names everything that is wrong, and where it was said.
+        ConfigurationError: names every mistake and its place.
     """
     problems: list[str] = []
     from_file = Layer()
@@ -81,14 +72,14 @@ def resolve(
 
 
 def _merge(layers: Sequence[Layer]) -> Layer:
-    """Lay later layers over earlier ones, key by key; names that a layer adds come after those there are."""
+    """Lay later layers over earlier ones, key by key; new names of a layer come last."""
 
     def lay(below: Layer, above: Layer) -> Layer:
         return Layer(below.values | above.values, below.names | above.names)
 
     merged = reduce(lay, layers, Layer())
     order = [name for layer in layers for name in layer.names]
-    # INDEX is what the user asks for first, so it is the default index.
+    # The user asks for INDEX first, so it is the default index.
     first = [name for name in order if merged.names[name].short == "INDEX"]
     merged.names = {name: merged.names[name] for name in [*first, *order]}
     return merged
@@ -105,7 +96,7 @@ def _place_added_models(merged: Layer, from_file: Layer) -> None:
 
 
 class _Builder:
-    """Builds the configuration of what was merged."""
+    """Builds the configuration from the merged layer."""
 
     def __init__(self, merged: Layer) -> None:
         self._values = {key: given.value for key, given in merged.values.items()}
@@ -114,11 +105,7 @@ class _Builder:
         self._problems: list[str] = []
 
     def build(self) -> Resolved:
-        """Return the configuration.
-
-        Raises:
-            ConfigurationError: names every rule that is broken.
-        """
+        """Return the configuration; raises ConfigurationError with every broken rule."""
         parts = self._plain_parts()
         indexes = self._indexes()
         if not indexes and not self._problems:
@@ -138,7 +125,7 @@ class _Builder:
         raise ConfigurationError(self._problems)
 
     def _plain_parts(self) -> dict[str, Any]:
-        """Return the arguments of `ServerConfig` that have no names in them."""
+        """Return the arguments of `ServerConfig` but indexes, models and schemas."""
         parts: dict[str, Any] = {}
         sections: dict[str, dict[str, Any]] = {}
         for setting in SETTINGS:
@@ -174,7 +161,7 @@ class _Builder:
         return tuple(specs)
 
     def _models(self, indexes: Sequence[IndexSpec]) -> tuple[ModelSpec, ...]:
-        """Return the models; that of the name "default" is there unless others are and no index wants it."""
+        """Return the models; "default" is omitted if there are others and no index names it."""
         names = self._named("models")
         if DEFAULT_MODEL not in names and (not names or any(spec.model == DEFAULT_MODEL for spec in indexes)):
             names = [DEFAULT_MODEL, *names]
@@ -192,7 +179,7 @@ class _Builder:
         return tuple(SchemaSpec(name, self._values["schemas", name]) for name in self._named("schemas"))
 
     def _told(self, broken: RuleError) -> str:
-        """Return a broken rule with the place where the value to blame was said."""
+        """Return a broken rule with the place of the value to blame."""
         setting = BY_PARAMETER.get(broken.field)
         if setting is None or (setting.repeated and not broken.name):
             return f"--{broken.field.replace('_', '-')}: {broken.message}"

@@ -1,6 +1,7 @@
-"""Defines a server's configuration: `ServerConfig`, its parts, and the rules that hold between them.
+"""A server's configuration: `ServerConfig`, its parts, and the rules that hold between them.
 
-Each part validates its own fields; `violations` finds what is wrong between parts.
+Each part validates its own fields; `violations` finds errors between parts. The table in
+`service.configuration.settings` says what every field means.
 """
 
 from __future__ import annotations
@@ -25,11 +26,7 @@ def join_address(host: str, port: int) -> str:
 
 
 def check_address(address: str) -> None:
-    """Refuse what is not `host:port` before anything connects to it.
-
-    Raises:
-        InputError: says which part is missing or wrong.
-    """
+    """Refuse an address that is not `host:port`; the InputError says which part is missing or wrong."""
     host, separator, port = address.rpartition(":")
     if not separator or address.endswith("]"):
         raise InputError("address", f"expected HOST:PORT, the port is missing in {address!r}")
@@ -60,14 +57,10 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 def check_name(field: str, name: str) -> None:
-    """Refuse a name that could not be told from others in a message or a command line.
-
-    Args:
-        field: What the error calls it.
-        name: Name of an index, a model or a schema.
+    """Refuse a name of an index, a model or a schema that messages and command lines could not show.
 
     Raises:
-        InputError: it is empty, not printable or begins or ends with blanks.
+        InputError: under `field`: it is empty, not printable, or begins or ends with blanks.
     """
     if not name or not name.isprintable() or name != name.strip():
         raise InputError(field, f"a name must be printable text without outer blanks, got {name!r}")
@@ -75,17 +68,14 @@ def check_name(field: str, name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """Which checkpoint answers, and where it runs.
+    """A checkpoint with its device.
 
     Attributes:
         name: Name by which indexes refer to it.
         checkpoint: Checkpoint directory or hub id; None: the shipped one of the first index.
         device: "auto", "cpu", "cuda", "cuda:1", ...
-        dtype: "auto", "float32", "bfloat16", "float16" or "float64".
-        num_threads: Torch threads on a CPU.
         prompt: Template of requests that name none; None: the checkpoint's default.
-        draft: Checkpoint that proposes tokens of JSON answers; None for no drafts.
-        trust_remote_code: Run model code that a hub checkpoint brings along.
+        draft: Checkpoint that proposes tokens of JSON answers, if any.
     """
 
     name: str = "default"
@@ -103,7 +93,7 @@ class ModelSpec:
 
     @property
     def display_name(self) -> str | None:
-        """What replies call the model, of a local checkpoint its directory's name; None: not known yet."""
+        """The model's name in replies, for a local checkpoint its directory's; None: not known yet."""
         if self.checkpoint is None:
             return None
         path = Path(self.checkpoint)
@@ -112,13 +102,7 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class TlsConfig:
-    """Encryption of what the server listens on; off without a certificate.
-
-    Attributes:
-        certificate: PEM file with the server's certificate chain.
-        key: PEM file with its private key.
-        client_ca: PEM file with the authorities of client certificates, which are then required (mTLS).
-    """
+    """Encryption of the listeners, by PEM files; off without a certificate."""
 
     certificate: Path | None = None
     key: Path | None = None
@@ -132,24 +116,14 @@ class TlsConfig:
 
 @dataclass(frozen=True, slots=True)
 class AuthConfig:
-    """Who may call.
-
-    Attributes:
-        token_file: File of bearer tokens with their scopes; None: nobody is asked for one.
-    """
+    """Authentication: file of bearer tokens with their scopes; None: no token is needed."""
 
     token_file: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class HttpConfig:
-    """The JSON over HTTP face; off without a port.
-
-    Attributes:
-        host: Name or address to listen on.
-        port: Port; 0 picks a free one; None: not served.
-        explorer: Whether the page to explore with is served, too.
-    """
+    """The JSON over HTTP face; off without a port. Port 0 picks a free one."""
 
     host: str = "127.0.0.1"
     port: Annotated[int | None, Bounds(0, 65_535, "http_port")] = None
@@ -161,12 +135,7 @@ class HttpConfig:
 
 @dataclass(frozen=True, slots=True)
 class MetricsConfig:
-    """A port of its own for /metrics, /livez and /readyz, which asks for no token; off without a port.
-
-    Attributes:
-        host: Name or address to listen on.
-        port: Port; 0 picks a free one; None: not served.
-    """
+    """A separate port for /metrics, /livez and /readyz without tokens; off without a port."""
 
     host: str = "127.0.0.1"
     port: Annotated[int | None, Bounds(0, 65_535, "metrics_port")] = None
@@ -177,14 +146,7 @@ class MetricsConfig:
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """What is logged to stderr.
-
-    Attributes:
-        level: "debug", "info", "warning" or "error".
-        format: "text" for people, "json" for one JSON object a line.
-        requests: Log a line for every call, whatever the level is.
-        queries: With it the text of queries, which otherwise never stands in a log.
-    """
+    """Logging to stderr."""
 
     level: Annotated[str, OneOf(LOG_LEVELS, "log_level")] = "warning"
     format: Annotated[Literal["text", "json"], OneOf(("text", "json"), "log_format")] = "text"
@@ -197,12 +159,7 @@ class LogConfig:
 
 @dataclass(frozen=True, slots=True)
 class TracingConfig:
-    """OpenTelemetry traces (extra `otel`); off without an endpoint.
-
-    Attributes:
-        endpoint: OTLP/gRPC collector, as http://host:4317.
-        sample_ratio: Share of the traces begun here that are kept, in [0, 1].
-    """
+    """OpenTelemetry traces (extra `otel`) to an OTLP/gRPC collector; off without an endpoint."""
 
     endpoint: str | None = None
     sample_ratio: Annotated[float, Bounds(0, 1, "tracing_sample_ratio")] = 1.0
@@ -220,10 +177,10 @@ class IndexSpec:
     """An index to serve.
 
     Attributes:
-        name: The name requests use.
+        name: Name that requests use.
         path: Its directory.
         model: Name of the model that answers.
-        encoder: Directory or hub id of the encoder that made its vectors; None: where it lay then.
+        encoder: Directory or hub id of the encoder that made its vectors; None: where it was then.
     """
 
     name: str
@@ -236,17 +193,13 @@ class IndexSpec:
 
     @classmethod
     def parse(cls, text: str) -> IndexSpec:
-        """Read `NAME=PATH`, or `PATH`, which is named after its last component.
-
-        Raises:
-            InputError: an empty name or path.
-        """
+        """Read `NAME=PATH`, or `PATH`, which is named after its last component; raises InputError."""
         return cls(*_name_and_path("index", "PATH", text, lambda path: path.resolve().name))
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaSpec:
-    """A JSON Schema that requests may name, and the file it lies in."""
+    """A JSON Schema that requests may name, and its file."""
 
     name: str
     path: Path
@@ -256,16 +209,12 @@ class SchemaSpec:
 
     @classmethod
     def parse(cls, text: str) -> SchemaSpec:
-        """Read `NAME=FILE`, or `FILE`, which is named after its stem.
-
-        Raises:
-            InputError: an empty name or path.
-        """
+        """Read `NAME=FILE`, or `FILE`, which is named after its stem; raises InputError."""
         return cls(*_name_and_path("schema", "FILE", text, lambda path: path.stem))
 
 
 def _name_and_path(field_name: str, place: str, text: str, named: Callable[[Path], str]) -> tuple[str, Path]:
-    """Read `NAME=PATH`, or a path alone, which `named` names."""
+    """Read `NAME=PATH`, or a path alone, from which `named` makes the name."""
     name, separator, path = text.partition("=")
     if not separator:
         name, path = named(Path(text)), text
@@ -276,12 +225,11 @@ def _name_and_path(field_name: str, place: str, text: str, named: Callable[[Path
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """When a batch is full, and how long it is waited for.
+    """Limits of a batch.
 
     Attributes:
-        max_size: Most requests in one batch.
-        max_tokens: Most work in one batch, in tokens as `admission.estimate_tokens` counts them. A single
-            request above it runs alone.
+        max_size: Most requests.
+        max_tokens: Most work, in tokens of `admission.estimate_tokens`; a larger request runs alone.
         max_delay_ms: Longest wait of an idle device for more requests, milliseconds.
     """
 
@@ -295,16 +243,15 @@ class BatchLimits:
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """How much unfinished work the server holds before it refuses more.
+    """Limits of the unfinished work of a device; what is more is refused.
 
     Attributes:
         max_requests: Most requests waiting or running.
-        max_tokens: Most work waiting or running, in tokens. A single request above it is taken when
-            nothing else is there.
-        max_wait_seconds: Longest time the work that waits or runs may be expected to take, seconds, where it
-            is more than two full batches: one that runs and one that waits keep a device busy, and more of
-            them only make all calls slower. What comes on top of it is refused. Work of batches and streams
-            takes half of it, and waits outside.
+        max_tokens: Most work waiting or running, tokens. A larger request is taken when nothing else is
+            there.
+        max_wait_seconds: Longest expected time of the work, seconds; two full batches are always taken,
+            because one that runs and one that waits keep a device busy. Work of batches and streams takes
+            half of it, and waits outside.
     """
 
     max_requests: Annotated[int, Bounds(1, 10**6, "max_queue_size")] = 512
@@ -317,34 +264,7 @@ class QueueLimits:
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """A server.
-
-    Attributes:
-        indexes: What it serves; the first one is the default.
-        host: Name or address to listen on.
-        port: Port to listen on; 0 picks a free one.
-        insecure: Allow plaintext beyond loopback, for calls as for metrics.
-        batch: When a batch is full.
-        queue: How much work may wait.
-        max_request_bytes: Largest message accepted, bytes.
-        max_batch_items: Most requests in one BatchRetrieve.
-        accept_gzip: Take compressed requests over gRPC, which unpacks them in memory before it looks at their
-            size: a message may grow a thousandfold.
-        filter_cache_mib: Memory for filters kept for further requests, MiB for each index; 0 keeps none.
-        models: Models that indexes name.
-        tls: Encryption.
-        auth: Who may call.
-        http: The JSON over HTTP face.
-        metrics: A port of its own for metrics.
-        log: What is logged.
-        tracing: OpenTelemetry traces.
-        schemas: JSON Schemas that requests may name; compiled before the server is ready.
-        grammar_cache_mib: Memory for grammars of schemas kept for further requests, MiB; 0 keeps none.
-        max_request_seconds: Longest a request may take, whatever its own deadline says.
-        lame_duck_seconds: How long a draining server goes on accepting after readiness went off, so that
-            balancers notice.
-        drain_seconds: How long a draining server waits for requests in flight before it cancels them.
-    """
+    """A server. The first index is the default one; sizes and times have their unit in their name."""
 
     indexes: tuple[IndexSpec, ...]
     host: str = DEFAULT_HOST
@@ -377,18 +297,12 @@ class ServerConfig:
 
     @property
     def address(self) -> str:
-        """Where the server is told to listen."""
+        """The configured gRPC address."""
         return join_address(self.host, self.port)
 
 
 class RuleError(InputError):
-    """A setting is wrong beside another one.
-
-    Args:
-        field: Name of the option that is to blame.
-        message: What was expected and what was got.
-        name: Which index, model or schema it is about, if any.
-    """
+    """A setting is wrong beside another one; `name` is the index, model or schema it is about, if any."""
 
     def __init__(self, field: str, message: str, name: str = "") -> None:
         super().__init__(field, message)
@@ -396,11 +310,7 @@ class RuleError(InputError):
 
 
 class RulesError(InputError):
-    """A configuration breaks rules.
-
-    Args:
-        broken: What is wrong, at least one; the error has the field of the first.
-    """
+    """A configuration breaks at least one rule; the error has the field of the first."""
 
     def __init__(self, broken: Sequence[RuleError]) -> None:
         first, *others = broken
@@ -409,7 +319,7 @@ class RulesError(InputError):
 
 
 def violations(config: ServerConfig) -> Iterator[RuleError]:
-    """Find every rule that a configuration breaks."""
+    """Yield every rule that a configuration breaks."""
     yield from _names(config)
     yield from _addresses(config)
     yield from _plaintext(config)
@@ -461,7 +371,7 @@ def _addresses(config: ServerConfig) -> Iterator[RuleError]:
         ("metrics_port", config.metrics.port),
     ):
         if not port:
-            continue  # off, or a free one is picked
+            continue  # off, or picked freely
         if port in taken:
             other = taken[port].replace("_", "-")
             yield RuleError(name, f"must differ from --{other}, which is {port} as well")
@@ -491,7 +401,7 @@ def _plaintext(config: ServerConfig) -> Iterator[RuleError]:
                 f"{host!r} can be reached from other machines and the connection is not encrypted; "
                 "allow that with --insecure, encrypt with --tls-certificate, or listen on 127.0.0.1",
             )
-    # Metrics are never encrypted, whatever the calls are.
+    # Metrics are never encrypted.
     metrics = config.metrics
     if metrics.port is not None and _may_be_host(metrics.host) and not is_loopback(metrics.host):
         yield RuleError(
@@ -514,26 +424,26 @@ def _tls(config: ServerConfig) -> Iterator[RuleError]:
         )
 
 
-# More than any schema that is compiled by default; a wrong file must not fill the memory.
+# More than any schema that compiles by default; a wrong file must not fill the memory.
 _MAX_SCHEMA_BYTES = 4 * 2**20
 
 
-def read_schema(file: Path) -> str:
-    """Return the text of a schema file.
-
-    Raises:
-        SourceError: it cannot be read, or is no UTF-8 text of a sensible size.
-    """
+def read_text(file: Path, max_bytes: int, too_large: str) -> str:
+    """Return a UTF-8 text of limited size; raises SourceError that names the file."""
     try:
         with file.open("rb") as stream:
-            raw = stream.read(_MAX_SCHEMA_BYTES + 1)
+            raw = stream.read(max_bytes + 1)
     except OSError as error:
         raise SourceError(f"{file}: cannot be read: {error.strerror or error}") from error
-    if len(raw) > _MAX_SCHEMA_BYTES:
-        raise SourceError(
-            f"{file}: a schema of at most {_MAX_SCHEMA_BYTES:,} bytes is expected, this is larger"
-        )
+    if len(raw) > max_bytes:
+        raise SourceError(f"{file}: {too_large}")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise SourceError(f"{file}: not valid UTF-8 at byte {error.start + 1}") from error
+
+
+def read_schema(file: Path) -> str:
+    """Return the text of a schema file; raises SourceError."""
+    too_large = f"a schema of at most {_MAX_SCHEMA_BYTES:,} bytes is expected, this is larger"
+    return read_text(file, _MAX_SCHEMA_BYTES, too_large)

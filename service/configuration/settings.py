@@ -1,8 +1,7 @@
 """Lists every setting of a server once: its key in a file, its flag, its variable, its default and its help.
 
-The options of `genret serve`, the reading of files, `--print-config` and the manual's table are made of
-this table; `python -m service.configuration.settings FILE` renews the manual's table in a page. Types,
-bounds and defaults are those of the dataclasses in `server_config`.
+The options of `genret serve`, the reading of files, `--print-config` and the manual's table are made from
+this table; `python -m service.configuration.settings FILE` renews the manual's table in a page.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ class Setting:
     Attributes:
         key: Key in a file; its part `NAME` stands for the name of an index, a model or a schema.
         flag: Long option of `genret serve`.
-        help: What it does, one sentence.
+        help: One sentence for the help and the manual.
         kind: How its values are read.
         default: Value without any source; None: none.
-        attribute: Where it is in `ServerConfig`; in the spec of its name for keys with a `NAME`.
-        unset: What having no value means; empty where there is always one.
-        metavar: What stands for the value in the help.
+        attribute: Path in `ServerConfig`, for keys with a `NAME` in the spec of that name.
+        unset: Meaning of no value; empty if there is always one.
+        metavar: Placeholder of the value in the help.
         repeated: Whether the flag takes NAME=VALUE and may be given several times.
     """
 
@@ -73,7 +72,10 @@ class Setting:
         return tuple(name if part == NAME else part for part in self.key)
 
 
-def _plain(
+_SPECS: dict[str, Any] = {"indexes": IndexSpec, "models": ModelSpec, "schemas": SchemaSpec}
+
+
+def _setting(
     key: str,
     flag: str,
     text: str,
@@ -83,221 +85,179 @@ def _plain(
     metavar: str = "",
     kind: Kind | None = None,
 ) -> Setting:
-    attribute = tuple((at or key).split("."))
-    owner: Any = ServerConfig
+    """Return a setting; `at` is its attribute if that is not named as the key."""
+    parts = tuple(key.split("."))
+    owner = _SPECS.get(parts[0], ServerConfig)
+    # Tables such as [server] and [limits] stand for the server itself.
+    is_section = owner is ServerConfig and parts[0] in fields_of(ServerConfig)
+    attribute = parts if is_section else (at or parts[-1],)
     for part in attribute[:-1]:
         owner = fields_of(owner)[part].type
-    return _setting(tuple(key.split(".")), flag, text, owner, attribute, unset, metavar, kind)
-
-
-def _of_model(
-    key: str, flag: str, text: str, *, at: str = "", unset: str = "", kind: Kind | None = None
-) -> Setting:
-    path = ("models", DEFAULT_MODEL, key)
-    return _setting(path, flag, text, ModelSpec, (at or key,), unset, "", kind)
-
-
-def _repeated(
-    key: str, flag: str, text: str, owner: type, at: str, metavar: str, kind: Kind | None = None
-) -> Setting:
-    return _setting(tuple(key.split(".")), flag, text, owner, (at,), "none", metavar, kind, repeated=True)
-
-
-def _setting(
-    key: Key,
-    flag: str,
-    text: str,
-    owner: type,
-    attribute: tuple[str, ...],
-    unset: str,
-    metavar: str,
-    kind: Kind | None,
-    repeated: bool = False,
-) -> Setting:
     declared = fields_of(owner)[attribute[-1]]
     (found,) = (one for one in fields(owner) if one.name == attribute[-1])
     default = None if found.default is MISSING else found.default
     kind = kind or kind_of(declared)
-    return Setting(key, flag, text, kind, default, attribute, unset, metavar or kind.metavar, repeated)
+    repeated = NAME in parts
+    unset = "none" if repeated else unset
+    return Setting(parts, flag, text, kind, default, attribute, unset, metavar or kind.metavar, repeated)
 
 
 SETTINGS: tuple[Setting, ...] = (
-    _repeated(
+    _setting(
         "indexes.NAME.path",
         "--index",
         "A further index and the name requests use for it. May be given several times.",
-        IndexSpec,
-        "path",
-        "NAME=PATH",
+        metavar="NAME=PATH",
     ),
-    _repeated(
+    _setting(
         "indexes.NAME.model",
         "--use-model",
         "Which model answers from an index. May be given several times.",
-        IndexSpec,
-        "model",
-        "INDEX=MODEL",
+        metavar="INDEX=MODEL",
     ),
-    _repeated(
+    _setting(
         "indexes.NAME.encoder",
         "--encoder",
         "Where the encoder that made an index's vectors lies now, if not where it lay then. May be given "
         "several times.",
-        IndexSpec,
-        "encoder",
-        "INDEX=ENCODER",
-        CheckpointName(),
+        metavar="INDEX=ENCODER",
+        kind=CheckpointName(),
     ),
-    _of_model(
-        "checkpoint",
+    _setting(
+        "models.default.checkpoint",
         "--model",
         "Checkpoint directory or hub id.",
         unset="the default model",
         kind=CheckpointName(),
     ),
-    _of_model("device", "--device", "auto, cpu, cuda, cuda:1, ..."),
-    _of_model("dtype", "--dtype", "Number type of the model."),
-    _of_model("threads", "--threads", "Torch threads on a CPU.", at="num_threads"),
-    _of_model("prompt", "--prompt", PROMPT.help, unset=PROMPT.unset),
-    _of_model(
-        "draft",
+    _setting("models.default.device", "--device", "auto, cpu, cuda, cuda:1, ..."),
+    _setting("models.default.dtype", "--dtype", "Number type of the model."),
+    _setting("models.default.threads", "--threads", "Torch threads on a CPU.", at="num_threads"),
+    _setting("models.default.prompt", "--prompt", PROMPT.help, unset=PROMPT.unset),
+    _setting(
+        "models.default.draft",
         "--draft-model",
         "Checkpoint directory or hub id of a smaller model with the same tokenizer that proposes tokens of "
         "JSON answers.",
         unset="none",
         kind=CheckpointName(),
     ),
-    _of_model(
-        "trust_remote_code",
+    _setting(
+        "models.default.trust_remote_code",
         "--trust-remote-code",
         "Run the Python code that comes with a checkpoint of a hub.",
     ),
-    _repeated(
+    _setting(
         "models.NAME.checkpoint",
         "--add-model",
         "A further model and the name that --use-model and files use for it; on the device, with the number "
         "type and the threads of the default model. May be given several times.",
-        ModelSpec,
-        "checkpoint",
-        "NAME=CHECKPOINT",
-        CheckpointName(),
+        metavar="NAME=CHECKPOINT",
+        kind=CheckpointName(),
     ),
-    _plain("server.host", "--host", "Name or address to listen on.", at="host"),
-    _plain("server.port", "--port", "Port; 0 picks a free one.", at="port"),
-    _plain("server.insecure", "--insecure", "Listen beyond this machine without encryption.", at="insecure"),
-    _plain(
+    _setting("server.host", "--host", "Name or address to listen on."),
+    _setting("server.port", "--port", "Port; 0 picks a free one."),
+    _setting("server.insecure", "--insecure", "Listen beyond this machine without encryption."),
+    _setting(
         "tls.certificate",
         "--tls-certificate",
         "PEM file with the server's certificate chain.",
         unset="no encryption",
         metavar="FILE",
     ),
-    _plain("tls.key", "--tls-key", "PEM file with its private key.", unset="none", metavar="FILE"),
-    _plain(
+    _setting("tls.key", "--tls-key", "PEM file with its private key.", unset="none", metavar="FILE"),
+    _setting(
         "tls.client_ca",
         "--tls-client-ca",
         "PEM file with the authorities of client certificates, which are then required.",
         unset="clients show none",
         metavar="FILE",
     ),
-    _plain(
+    _setting(
         "auth.token_file",
         "--token-file",
         "File of bearer tokens with their scopes.",
         unset="nobody is asked for a token",
         metavar="FILE",
     ),
-    _plain("http.host", "--http-host", "Name or address to listen on for JSON over HTTP."),
-    _plain(
+    _setting("http.host", "--http-host", "Name or address to listen on for JSON over HTTP."),
+    _setting(
         "http.port", "--http-port", "Port for JSON over HTTP; 0 picks a free one.", unset="no JSON over HTTP"
     ),
-    _plain("http.explorer", "--http-explorer", "Serve the page to explore with, at / of the HTTP port."),
-    _plain(
+    _setting("http.explorer", "--http-explorer", "Serve the page to explore with, at / of the HTTP port."),
+    _setting(
         "metrics.host", "--metrics-host", "Name or address to listen on for /metrics, /livez and /readyz."
     ),
-    _plain(
+    _setting(
         "metrics.port",
         "--metrics-port",
         "Port of its own for /metrics, /livez and /readyz, which ask for no token; 0 picks a free one.",
         unset="no port of their own",
     ),
-    _plain("log.level", "--log-level", "What is logged to stderr."),
-    _plain("log.format", "--log-format", "Lines for people, or one JSON object a line."),
-    _plain("log.requests", "--log-requests", "Log a line for every call, whatever the level is."),
-    _plain("log.queries", "--log-queries", "Log the text of queries with it, which is in no log otherwise."),
-    _plain(
+    _setting("log.level", "--log-level", "What is logged to stderr."),
+    _setting("log.format", "--log-format", "Lines for people, or one JSON object a line."),
+    _setting("log.requests", "--log-requests", "Log a line for every call, whatever the level is."),
+    _setting(
+        "log.queries", "--log-queries", "Log the text of queries with it, which is in no log otherwise."
+    ),
+    _setting(
         "tracing.endpoint",
         "--tracing-endpoint",
         "OTLP/gRPC collector of OpenTelemetry traces, as http://host:4317 (extra otel).",
         unset="no traces",
         metavar="URL",
     ),
-    _plain("tracing.sample_ratio", "--tracing-sample-ratio", "Share of the traces begun here that are kept."),
-    _plain("batch.max_size", "--max-batch-size", "Requests per batch."),
-    _plain("batch.max_tokens", "--max-batch-tokens", "Work per batch, tokens."),
-    _plain("batch.max_delay_ms", "--max-delay-ms", "Longest wait of an idle device for more requests."),
-    _plain("queue.max_requests", "--max-queue-size", "Unfinished requests held."),
-    _plain(
+    _setting(
+        "tracing.sample_ratio", "--tracing-sample-ratio", "Share of the traces begun here that are kept."
+    ),
+    _setting("batch.max_size", "--max-batch-size", "Requests per batch."),
+    _setting("batch.max_tokens", "--max-batch-tokens", "Work per batch, tokens."),
+    _setting("batch.max_delay_ms", "--max-delay-ms", "Longest wait of an idle device for more requests."),
+    _setting("queue.max_requests", "--max-queue-size", "Unfinished requests held."),
+    _setting(
         "queue.max_tokens",
         "--max-queue-tokens",
         "Unfinished work held, tokens; beyond it requests are refused.",
     ),
-    _plain(
+    _setting(
         "queue.max_wait_seconds",
         "--max-wait-seconds",
         "Time that work beyond two full batches may be expected to take; what is more is refused.",
     ),
-    _plain(
-        "limits.max_request_bytes", "--max-request-bytes", "Largest message accepted.", at="max_request_bytes"
-    ),
-    _plain(
-        "limits.max_batch_items", "--max-batch-items", "Requests in one BatchRetrieve.", at="max_batch_items"
-    ),
-    _plain(
+    _setting("limits.max_request_bytes", "--max-request-bytes", "Largest message accepted."),
+    _setting("limits.max_batch_items", "--max-batch-items", "Requests in one BatchRetrieve."),
+    _setting(
         "limits.accept_gzip",
         "--accept-gzip",
         "Take compressed requests over gRPC, which may grow a thousandfold in memory.",
-        at="accept_gzip",
     ),
-    _plain(
-        "limits.max_request_seconds",
-        "--max-request-seconds",
-        "Longest a request may take.",
-        at="max_request_seconds",
-    ),
-    _plain(
+    _setting("limits.max_request_seconds", "--max-request-seconds", "Longest a request may take."),
+    _setting(
         "caches.filter_mib",
         "--filter-cache",
         "Memory for filters kept, MiB for each index; 0 keeps none.",
         at="filter_cache_mib",
         metavar="MIB",
     ),
-    _plain(
+    _setting(
         "caches.grammar_mib",
         "--grammar-cache",
         "Memory for compiled schemas kept, MiB; 0 keeps none.",
         at="grammar_cache_mib",
         metavar="MIB",
     ),
-    _plain(
+    _setting(
         "shutdown.lame_duck_seconds",
         "--lame-duck-seconds",
         "After SIGTERM: how long requests are still taken while health says NOT_SERVING.",
-        at="lame_duck_seconds",
     ),
-    _plain(
-        "shutdown.drain_seconds",
-        "--drain-seconds",
-        "After that: how long running requests have.",
-        at="drain_seconds",
-    ),
-    _repeated(
+    _setting("shutdown.drain_seconds", "--drain-seconds", "After that: how long running requests have."),
+    _setting(
         "schemas.NAME",
         "--schema",
         "A JSON Schema that requests may name; compiled at the start. May be given several times.",
-        SchemaSpec,
-        "path",
-        "NAME=FILE",
+        at="path",
+        metavar="NAME=FILE",
     ),
 )
 

@@ -1,8 +1,7 @@
 """Reads settings from flags, the environment and TOML files, and writes a configuration as TOML.
 
-Each source makes a `Layer` of values with their origin. A layer says what is wrong with its values and goes
-on, so that a user hears of every mistake at once. The text of a configuration, read again, gives the same
-one.
+Each source makes a `Layer` of values with their origin, and collects its errors, so that a user sees every
+mistake at once. A written configuration, read again, gives the same one.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import tomli_w
 
 from retrieval.errors import InputError, SourceError
 from service.configuration.kinds import CheckpointName, WrongValueError, described, locate
-from service.configuration.server_config import IndexSpec, SchemaSpec, ServerConfig, check_name
+from service.configuration.server_config import IndexSpec, SchemaSpec, ServerConfig, check_name, read_text
 from service.configuration.settings import (
     BY_KEY,
     BY_PARAMETER,
@@ -35,10 +34,10 @@ from service.configuration.settings import (
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a value came from.
+    """The source of a value.
 
     Attributes:
-        label: What a message about the value begins with: "--port", "genret.toml: server.port".
+        label: Beginning of a message about the value: "--port", "genret.toml: server.port".
         short: The source alone: "--port", "genret.toml".
     """
 
@@ -48,7 +47,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value that someone gave, and where."""
+    """A value with its origin."""
 
     value: Any
     origin: Origin
@@ -56,12 +55,12 @@ class Given:
 
 @dataclass(slots=True)
 class Layer:
-    """What one source says.
+    """The settings of one source.
 
     Attributes:
         values: Values by their key.
-        names: The indexes, models and schemas it names, as (table, name), in its order, and where.
-        problems: What is wrong with it, a line each.
+        names: Origins of the named indexes, models and schemas by (table, name), in the source's order.
+        problems: Its errors, a line each.
     """
 
     values: dict[Key, Given] = field(default_factory=dict)
@@ -69,14 +68,14 @@ class Layer:
     problems: list[str] = field(default_factory=list)
 
     def put(self, key: Key, value: Any, origin: Origin) -> None:
-        """Note a value; of two for one key the first is kept, and that is a problem."""
+        """Add a value; a second one for a key is a problem."""
         if key in self.values:
             self.problems.append(f"{origin.label}: {_twice(key)}")
             return
         self.values[key] = Given(value, origin)
 
     def put_name(self, table: str, name: str, origin: Origin) -> None:
-        """Note that an index, a model or a schema is named, after checking the name."""
+        """Add the name of an index, a model or a schema, after checking it."""
         try:
             check_name(table, name)
         except InputError as error:
@@ -85,11 +84,11 @@ class Layer:
 
 
 def flags(given: Mapping[str, object], index: str | None = None) -> Layer:
-    """Read what stands on the command line.
+    """Read the command line.
 
     Args:
-        given: Text of each flag by its parameter's name, a sequence of texts of repeated ones, a boolean
-            of switches; flags that were not given are left out.
+        given: Text of each given flag by its parameter's name; a sequence of texts for repeated flags, a
+            boolean for switches.
         index: The argument INDEX.
     """
     layer = Layer()
@@ -102,10 +101,7 @@ def flags(given: Mapping[str, object], index: str | None = None) -> Layer:
 
 
 def environment(variables: Mapping[str, str]) -> Layer:
-    """Read the environment; a variable that is empty counts as not set.
-
-    The values of a repeated flag are separated by blanks.
-    """
+    """Read the environment. An empty variable counts as unset; blanks separate values of a repeated flag."""
     layer = Layer()
     for setting in SETTINGS:
         text = variables.get(setting.variable, "")
@@ -142,14 +138,12 @@ def _put_text(layer: Layer, setting: Setting, text: str, origin: Origin) -> None
         layer.problems.append(f"{origin.label}: {error}")
 
 
-def _index_pair(text: str) -> tuple[str, str]:
-    spec = IndexSpec.parse(text)
-    return spec.name, str(spec.path)
+def _spec_pair(spec: type[IndexSpec] | type[SchemaSpec]) -> Callable[[str], tuple[str, str]]:
+    def parse(text: str) -> tuple[str, str]:
+        found = spec.parse(text)
+        return found.name, str(found.path)
 
-
-def _schema_pair(text: str) -> tuple[str, str]:
-    spec = SchemaSpec.parse(text)
-    return spec.name, str(spec.path)
+    return parse
 
 
 def _pair(field_name: str, form: str) -> Callable[[str], tuple[str, str]]:
@@ -163,13 +157,13 @@ def _pair(field_name: str, form: str) -> Callable[[str], tuple[str, str]]:
 
 
 _PAIRS: dict[str, Callable[[str], tuple[str, str]]] = {
-    "index": _index_pair,
-    "schema": _schema_pair,
+    "index": _spec_pair(IndexSpec),
+    "schema": _spec_pair(SchemaSpec),
     "use_model": _pair("use_model", "INDEX=MODEL"),
     "encoder": _pair("encoder", "INDEX=ENCODER"),
     "add_model": _pair("add_model", "NAME=CHECKPOINT"),
 }
-# They say something of an index that is named elsewhere.
+# They concern an index that is named elsewhere.
 _OF_INDEXES = ("use_model", "encoder")
 
 
@@ -190,13 +184,13 @@ _MAX_BYTES = 2**20
 
 
 def read_config_file(file: Path) -> Layer:
-    """Read a file of settings; its values are checked, and what is wrong stands in the layer's problems.
+    """Read and check a file of settings; errors in its values become problems of the layer.
 
     Raises:
-        SourceError: the file cannot be read, or is no TOML; says where.
+        SourceError: the file cannot be read, or is no TOML.
     """
     tables = _parse(file)
-    # As it was named, for messages; where it really lies, for the paths in it.
+    # As named, for messages; where it really lies, for the paths in it.
     shown, folder = os.fspath(file), Path(os.path.abspath(file)).parent
     layer = Layer()
     for table in NAMED_TABLES:
@@ -216,17 +210,11 @@ def read_config_file(file: Path) -> Layer:
 
 
 def _parse(file: Path) -> dict[str, Any]:
+    too_large = f"settings of at most {_MAX_BYTES:,} bytes are expected, this is larger"
+    text = read_text(file, _MAX_BYTES, too_large)
     try:
-        with file.open("rb") as stream:
-            raw = stream.read(_MAX_BYTES + 1)
-    except OSError as error:
-        raise SourceError(f"{file}: cannot be read: {error.strerror or error}") from error
-    if len(raw) > _MAX_BYTES:
-        raise SourceError(f"{file}: settings of at most {_MAX_BYTES:,} bytes are expected, this is larger")
-    try:
+        return tomllib.loads(text)
         return tomllib.loads(raw.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise SourceError(f"{file}: not valid UTF-8 at byte {error.start + 1}") from error
     except tomllib.TOMLDecodeError as error:
         raise SourceError(f"{file}: not valid TOML: {error}") from error
     except RecursionError as error:
@@ -234,7 +222,7 @@ def _parse(file: Path) -> dict[str, Any]:
 
 
 def _leaves(table: dict[str, Any], above: Key = ()) -> Iterator[tuple[Key, object]]:
-    """Yield the values of a file, and the tables that stand where a value or nothing is expected."""
+    """Yield the values of a file, and tables that stand in the place of a value or of nothing known."""
     for part, value in table.items():
         key = (*above, part)
         if isinstance(value, dict) and _is_table(key):
@@ -260,7 +248,7 @@ def _unknown(key: Key, value: object) -> str:
 
 
 def _candidates(key: Key) -> Iterator[Key]:
-    """Yield the keys that may have been meant, with the name that the file gives to an index or a model."""
+    """Yield the keys that may have been meant, with the file's name for an index or a model."""
     for known in BY_KEY:
         named = known[0] in NAMED_TABLES and key[0] == known[0] and len(key) >= 2
         yield (known[0], key[1], *known[2:]) if named else known
@@ -282,13 +270,9 @@ _Entry = tuple[Key, Setting, Any]
 
 
 def config_text(config: ServerConfig, origins: Mapping[Key, Origin]) -> str:
-    """Write a configuration, each value with a comment that says where it came from.
+    """Write a configuration as TOML, each value with its origin as a comment; others are called defaults.
 
     Paths are written absolute, so that the text means the same wherever it is saved.
-
-    Args:
-        config: The configuration.
-        origins: Where values came from, by their key; what is not in it is called a default.
 
     Raises:
         InputError: a path is not Unicode text, which TOML needs.

@@ -22,7 +22,7 @@ from service.configuration.server_config import LogConfig
 from service.observability.logs import REQUEST_LOGGER, clipped
 from service.observability.metrics import Metrics
 from service.security.authority import PRINCIPAL
-from service.serving.observer import Rejection, Stage
+from service.serving.observer import QueueObserver, Rejection, Stage
 from service.serving.served import Outcome, Request, Result
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class CallObserver:
         )
 
 
-class QueueObservations:
+class QueueObservations(QueueObserver):
     """Implements `service.serving.observer.QueueObserver`.
 
     Args:

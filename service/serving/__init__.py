@@ -1,5 +1,4 @@
 """A server's life: indexes and models, devices with their queues, admission, reloads, start and drain.
 
-Only `models` starts torch, and only `server` knows transport. Queues and versions of indexes must not know
-messages, metrics or traces.
+Only `models` imports torch, and only `server` knows transport. Queues must not know messages or metrics.
 """

@@ -1,11 +1,10 @@
 """Admits work: estimates the cost of a request, and refuses or queues it when a device has too much to do.
 
-- `Admission` counts the work that was accepted and is not finished, and says when the server refuses more.
+- `Admission` counts the work that was accepted and is not finished, and refuses more above a limit.
 - `FairQueue` queues the work of batches and streams until there is room, first come first served.
-- `OverloadGuard` tells under overload whether later calls will fill the next batch without this one.
+- `OverloadGuard` predicts under overload whether later calls will fill the next batch without this one.
 - `CostModel` learns how much of their budgets requests really take. Clients set `exact_budget` and
-  `max_tokens` for the worst case, and the draws of DISC share most of their tokens. Counted in full, a few
-  such requests would fill a queue whose device is nearly idle.
+  `max_tokens` for the worst case; counted in full, a few requests would fill a queue whose device is idle.
 - `SpeedModel` learns the time of a batch, and of each token of work on top of it.
 """
 
@@ -25,7 +24,7 @@ from retrieval.score_types import ScoreRequest
 from retrieval.types import RetrievalResult, RetrieveRequest
 from service.configuration.server_config import BatchLimits, QueueLimits
 from service.errors import OverloadedError
-from service.serving.observer import QueueObserver, SilentObserver
+from service.serving.observer import SILENT, QueueObserver
 from service.serving.served import Request, Result
 
 _QUEUE_PER_BUDGET = 4
@@ -33,16 +32,15 @@ _MIN_RETRY_S, _MAX_RETRY_S = 0.05, 30.0
 
 
 def estimate_tokens(request: Request, prompt_tokens: int, scored_forms: int = 0) -> int:
-    """Return the tokens a model must process for a request, at most where its length is not known.
+    """Return the tokens a model must process for a request, at most if its length is not known.
 
-    They are those of its prompt, and of its branches to a title's end with all that proving the list may
-    take, or to the last token that a JSON answer may have; and those of the titles that are scored, as if
-    they shared nothing.
+    Counted are the prompt, the branches to a title's end with the budget of the proof (or the longest JSON
+    answer), and the titles that are scored, as if they shared nothing.
 
     Args:
         request: The request.
         prompt_tokens: Length of its prompt.
-        scored_forms: Surface forms of a shortlist that are scored; see `IndexDescription.scored_forms`.
+        scored_forms: Surface forms of a shortlist; see `IndexDescription.scored_forms`.
     """
     if isinstance(request, ScoreRequest):
         return prompt_tokens + title_tokens(request)
@@ -52,7 +50,7 @@ def estimate_tokens(request: Request, prompt_tokens: int, scored_forms: int = 0)
 
 
 def done_tokens(estimated: int, request: Request, outcome: Result) -> int:
-    """Return an estimate less what the answer has left of its budget."""
+    """Return an estimate less the part of the budget that the answer did not use."""
     return estimated - open_tokens(request) + used_tokens(request, outcome)
 
 
@@ -60,9 +58,9 @@ class Admission:
     """Counts the work that was accepted and is not finished. Used on the event loop only.
 
     Args:
-        limits: When to refuse.
-        batch: When a batch is full: how many of them the work makes.
-        clock: What time it is, seconds.
+        limits: Limits of the queue.
+        batch: Limits of a batch, by which work is counted in batches.
+        clock: Returns the time, seconds.
     """
 
     def __init__(
@@ -91,20 +89,16 @@ class Admission:
         return self._tokens
 
     def share(self, request: Request, tokens: int) -> int:
-        """Return what a request counts for while it is not finished, at most its whole work.
+        """Return the tokens that a request of `tokens` work counts for until it is finished.
 
-        Of a budget that its client has named, that is what requests of its kind took lately, and never more
-        than a quarter of the queue: a number in a request must not close the server to all others.
-
-        Args:
-            request: The request.
-            tokens: Its work, see `estimate_tokens`.
+        Of a budget named by the client only the recent use of such requests counts, and at most a quarter of
+        the queue: a number in a request must not close the server to all others.
         """
         counted = min(self._costs.expected(request), self._limits.max_tokens // _QUEUE_PER_BUDGET)
         return max(1, tokens - open_tokens(request) + min(open_tokens(request), counted))
 
     def fits(self, tokens: int) -> bool:
-        """Whether a request of so much work would be admitted now."""
+        """Whether a request of that much work would be admitted now."""
         if self._requests >= self._limits.max_requests:
             return False
         if not self._requests:
@@ -113,20 +107,20 @@ class Admission:
         return held <= self._limits.max_tokens and (self._makes_batches(held, 2) or self._is_soon())
 
     def on_release(self, tell: Callable[[], None]) -> None:
-        """Have `tell` called whenever something has been released."""
+        """Register a callback for every release of work."""
         self._tells.append(tell)
 
     def admit(self, tokens: int, has_waited: bool = False) -> None:
         """Take a request's work in; `release` must follow once.
 
+        A request larger than the whole limit is taken when nothing else is there.
+
         Args:
             tokens: The work.
-            has_waited: Whether it comes from the `FairQueue`, where it waited until `fits` held.
+            has_waited: Whether it waited in the `FairQueue` until `fits` held.
 
         Raises:
-            OverloadedError: a limit would be passed, or later calls will fill the place that there is. A
-                request larger than the whole limit is taken when nothing else is there, as it could never
-                be served otherwise.
+            OverloadedError: a limit would be passed, or later calls will fill the next batch.
         """
         if not has_waited:
             self._guard.arrived(tokens)
@@ -154,12 +148,7 @@ class Admission:
             tell()
 
     def begin(self, requests: int, tokens: int) -> None:
-        """Note that a batch of what was admitted begins; `end` must follow once.
-
-        Args:
-            requests: In it.
-            tokens: Their work, as it was admitted.
-        """
+        """Note that a batch of so many admitted requests begins; `end` must follow once."""
         self._guard.begin(requests, tokens, self._speed.seconds(tokens, 1))
 
     def end(self) -> None:
@@ -167,7 +156,7 @@ class Admission:
         self._guard.end()
 
     def learn(self, request: Request, outcome: object) -> None:
-        """Learn from a request that is done what others of its kind will take."""
+        """Learn the cost of a kind of request from one that is done."""
         self._costs.learn(request, outcome)
 
     def observe(self, tokens: int, seconds: float) -> None:
@@ -175,18 +164,18 @@ class Admission:
         self._speed.observe(tokens, seconds)
 
     def leaves_half(self, tokens: int) -> bool:
-        """Whether a request of so much work would leave half of the time that calls may wait to others."""
+        """Whether a request of that much work would leave half of the allowed waiting time to others."""
         return self._makes_batches(self._tokens + tokens, 1) or self._is_soon(0.5)
 
     def _makes_batches(self, held: int, number: int) -> bool:
-        """Whether what is held with one request more fits into so many batches."""
+        """Whether the work held, with one request more, fits into that many batches."""
         return self._requests < number * self._batch.max_size and held <= number * self._batch.max_tokens
 
     def _is_soon(self, share: float = 1.0) -> bool:
         return self.expected_wait_s() <= share * self._limits.max_wait_seconds
 
     def expected_wait_s(self) -> float:
-        """Return how long the work accepted so far will take, seconds; 0 before any batch has run."""
+        """Return the expected time of the work accepted so far, seconds; 0 before any batch has run."""
         if not self._requests:
             return 0.0
         by_size = math.ceil(self._requests / self._batch.max_size)
@@ -194,7 +183,7 @@ class Admission:
         return self._speed.seconds(self._tokens, max(by_size, by_tokens))
 
     def retry_after_s(self) -> float:
-        """Return when a refused request may be tried again: when half the work should be done, seconds."""
+        """Return when to try a refused request again: when half the work should be done, seconds."""
         wait = self.expected_wait_s() / 2 or 1.0
         return min(max(wait, _MIN_RETRY_S), _MAX_RETRY_S)
 
@@ -202,20 +191,18 @@ class Admission:
 class FairQueue:
     """Lets the work of batches and streams in, first come first served. Lives on one event loop.
 
-    It takes half of what the device's queue may hold at most: single calls find room beside streams that
-    have no end. Room that comes free goes to work that waits here before any call that comes later.
+    It takes at most half of the device's queue, so that single calls find room beside endless streams. Room
+    that comes free goes to work that waits here before any later call.
 
     Args:
-        admission: Counts what the device's queue holds.
-        limits: How much it may hold.
-        observer: Notified of work that found no room; None: nobody is.
+        admission: Work of the device's queue.
+        limits: Limits of the device's queue.
+        observer: Notified of work that found no room.
     """
 
-    def __init__(
-        self, admission: Admission, limits: QueueLimits, observer: QueueObserver | None = None
-    ) -> None:
+    def __init__(self, admission: Admission, limits: QueueLimits, observer: QueueObserver = SILENT) -> None:
         self._admission = admission
-        self._observer = observer or SilentObserver()
+        self._observer = observer
         self._max_requests = max(1, limits.max_requests // 2)
         self._max_tokens = limits.max_tokens // 2
         self._max_waiting = limits.max_requests
@@ -233,13 +220,13 @@ class FairQueue:
     async def room(self, tokens: int, deadline: float, bounded: bool = False) -> AsyncIterator[None]:
         """Wait until there is room, and hold a share of what waiting work may take together.
 
-        Work that is submitted in the body before anything is awaited there is admitted for sure.
+        Work that is submitted in the body before its first `await` is certainly admitted.
 
         Args:
             tokens: The work.
-            deadline: `time.monotonic()` after which it is worth nothing, seconds.
-            bounded: Whether to refuse it when as much waits as the queue may hold: nobody stops reading
-                a batch that is there, as is done with a stream.
+            deadline: `time.monotonic()` after which the answer is worthless, seconds.
+            bounded: Whether to refuse when as much waits as the queue may hold: the sender of a batch,
+                unlike that of a stream, cannot be made to send less.
 
         Raises:
             DeadlineExceededError: there was no room before the deadline.
@@ -288,16 +275,16 @@ class FairQueue:
         return share and modest and self._admission.fits(tokens)
 
     def _wake(self) -> None:
-        """Let the first one look whether there is room for it; it wakes the next."""
+        """Let the first waiter check for room; it wakes the next."""
         if self._waiting:
             self._waiting[0].set()
 
 
-# So many times what has room must be expected: a batch that is not full costs more than a wait.
+# Room must be expected that many times: a batch that is not full costs more than a wait.
 _MARGIN = 1.25
 # Part of a batch's time by which it may end sooner than expected.
 _EARLY = 0.15
-# Overload is over when nothing was refused for so many times a batch.
+# Overload is over when nothing was refused for that many times a batch.
 _MEMORY = 2.0
 _LATEST_BATCHES = 4
 
@@ -305,18 +292,16 @@ _LATEST_BATCHES = 4
 class OverloadGuard:
     """Refuses early callers under overload. Used on the event loop only.
 
-    When calls come four times as fast as they can be answered, the first to come while a batch runs would
-    take all places of the next, wait until the one is done and then for their own. Those who come at its end
-    fill the places as well, and wait little more than half as long.
-
-    Nobody is told to come later before a limit has made the server refuse a call: clients of which all find
-    room are many in one moment and none in the next, and no rate says when they come.
+    When calls come four times as fast as they can be answered, the first to come during a batch would take
+    all places of the next, and wait for two batches. Callers at the batch's end fill the places as well, and
+    wait little more than half as long. Nobody is refused this way before a limit was passed: the rate of
+    clients that all find room says nothing of when they come.
 
     Args:
-        batch: When a batch is full.
-        max_wait_s: The wait that everybody may be asked for, seconds: where two batches take less it does not
-            matter who waits.
-        clock: What time it is, seconds.
+        batch: Limits of a batch.
+        max_wait_s: Wait that every caller may be asked for, seconds; if two batches take less, nothing is
+            refused here.
+        clock: Returns the time, seconds.
     """
 
     def __init__(
@@ -328,17 +313,11 @@ class OverloadGuard:
         self._running = (0, 0)  # requests and tokens of the batch that runs
         self._soonest_end = 0.0
         self._latest_s = deque([0.0], maxlen=_LATEST_BATCHES)
-        self._come = (0.0, 0.0)  # requests and tokens of the last seconds, later ones counting more
+        self._come = (0.0, 0.0)  # requests and tokens of the last seconds, with decay
         self._counted = self._refused = -math.inf
 
     def begin(self, requests: int, tokens: int, seconds: float) -> None:
-        """Note that a batch begins.
-
-        Args:
-            requests: In it.
-            tokens: Their work.
-            seconds: How long it is expected to take.
-        """
+        """Note a batch of that many requests and tokens that is expected to take `seconds`."""
         self._running = (requests, tokens)
         self._soonest_end = self._clock() + (1 - _EARLY) * seconds
         self._latest_s.append(seconds)
@@ -348,7 +327,7 @@ class OverloadGuard:
         self._running, self._soonest_end = (0, 0), 0.0
 
     def arrived(self, tokens: int) -> None:
-        """Note that a call came, whatever becomes of it."""
+        """Note that a call came, accepted or not."""
         now, (requests, work) = self._clock(), self._come
         memory_s = _MEMORY * self._batch_s
         kept = math.exp((self._counted - now) / memory_s) if memory_s else 0.0
@@ -360,10 +339,10 @@ class OverloadGuard:
         self._refused = self._clock()
 
     def fills_next(self, requests: int, tokens: int) -> bool:
-        """Whether the next batch will be full, without the call that has just come, of those that come yet.
+        """Whether calls still to come will fill the next batch without the one that has just come.
 
         Args:
-            requests: All that are accepted and not finished.
+            requests: All accepted and unfinished requests.
             tokens: Their work.
         """
         now, memory_s = self._clock(), _MEMORY * self._batch_s
@@ -377,26 +356,26 @@ class OverloadGuard:
 
     @property
     def _batch_s(self) -> float:
-        """The longest time of the latest batches, seconds: now and then there is a small one between."""
+        """The longest time of the latest batches, seconds: a small batch may come between."""
         return max(self._latest_s)
 
 
-# A title has 8 tokens in the mean (6 M English titles, GPT-2 vocabulary: 7.9).
+# Mean length of a title (6 M English titles, GPT-2 vocabulary: 7.9).
 TITLE_TOKENS = 8
-# A token of text has four bytes in the mean; every title has an end token.
+# Mean length of a token of text; every title has an end token.
 _BYTES_PER_TOKEN = 4
 _COST_SMOOTHING = 0.1
-# How far above the mean is expected, in mean deviations: few requests take more.
+# Expected above the mean, in mean deviations: few requests take more.
 _DEVIATIONS = 4
 
 
 def title_tokens(request: ScoreRequest) -> int:
-    """Return about how many tokens the titles of a request have: nobody waits for a tokenizer here."""
+    """Estimate the tokens of a request's titles from their bytes, without the tokenizer."""
     return sum(1 + len(title.encode()) // _BYTES_PER_TOKEN for title in request.titles)
 
 
 def open_tokens(request: Request) -> int:
-    """Return the most that a request may take beyond what it takes for sure: what its client bounds."""
+    """Return the part of a request's cost that is only bounded by its client, at most, tokens."""
     if isinstance(request, AnswerRequest):
         return request.width * request.max_tokens
     if isinstance(request, ScoreRequest):
@@ -405,12 +384,12 @@ def open_tokens(request: Request) -> int:
 
 
 def used_tokens(request: Request, outcome: object) -> int:
-    """Return what a request has taken of `open_tokens`; all of it where the outcome does not say."""
+    """Return how much of `open_tokens` a request has used; all of it if the outcome does not say."""
     most = open_tokens(request)
     if isinstance(request, AnswerRequest) and isinstance(outcome, AnswerResult):
         return min(most, request.width * outcome.num_tokens)
     if isinstance(request, RetrieveRequest) and isinstance(outcome, RetrievalResult):
-        # Of auto, the nodes of the scored tree are among them: it is then expected to take somewhat more.
+        # With auto this includes the nodes of the scored tree, so somewhat more is expected.
         return min(most, outcome.num_nodes if request.decoding == "disc" else outcome.num_exact_nodes)
     return most
 
@@ -422,13 +401,13 @@ class _Used:
 
 
 class CostModel:
-    """Expects of a request what recent ones of its kind cost, and more. Used on the event loop only."""
+    """Predicts the cost of a request from recent ones of its kind. Used on the event loop only."""
 
     def __init__(self) -> None:
         self._seen: dict[str, _Used] = {}
 
     def expected(self, request: Request) -> int:
-        """Return what a request will take of its budget, tokens: all of it before any of its kind is done."""
+        """Return a request's expected use of its budget, tokens; all of it before one of its kind is done."""
         most = open_tokens(request)
         kind, branches = _kind(request)
         seen = self._seen.get(kind)
@@ -437,7 +416,7 @@ class CostModel:
         return min(most, round(branches * (seen.mean + _DEVIATIONS * seen.deviation)))
 
     def learn(self, request: Request, outcome: object) -> None:
-        """Learn from a request that was answered; one that failed says nothing of its kind."""
+        """Learn from an answered request; a failed one says nothing of its kind."""
         if not open_tokens(request) or not isinstance(outcome, AnswerResult | RetrievalResult):
             return
         kind, branches = _kind(request)
@@ -460,17 +439,16 @@ def _kind(request: Request) -> tuple[str, int]:
 
 
 _SPEED_SMOOTHING = 0.2
-# Work in one batch takes at most so many times what it takes in smaller ones.
+# Work in one batch takes at most that many times its time in smaller ones.
 _MAX_PER_TOKEN = 2.0
 
 
 class SpeedModel:
     """Learns the speed of a device from the batches that ran. Used on the event loop only.
 
-    A single request takes far more time per token than a full batch: a speed in tokens per second that was
-    seen with single requests would refuse a burst that full batches master. So batches are kept apart by
-    size, a mean for each power of two of tokens, and a straight line through the means tells what a batch
-    costs beside its tokens.
+    A single request takes far more time per token than a full batch, so tokens per second seen with single
+    requests would refuse a burst that full batches master. Batches are therefore averaged by size, one mean
+    for each power of two of tokens; a line through the means separates the cost of a batch and of a token.
     """
 
     def __init__(self) -> None:
@@ -479,12 +457,7 @@ class SpeedModel:
         self._per_token_s = 0.0
 
     def observe(self, tokens: int, seconds: float) -> None:
-        """Learn from a batch.
-
-        Args:
-            tokens: Its work.
-            seconds: How long it took.
-        """
+        """Learn from a batch of `tokens` that took `seconds`."""
         size = max(1, tokens).bit_length()
         new = (float(max(1, tokens)), max(seconds, 1e-6))
         old = self._means.get(size, new)
@@ -496,20 +469,15 @@ class SpeedModel:
         self._per_batch_s, self._per_token_s = _line(list(self._means.values()))
 
     def seconds(self, tokens: int, batches: int) -> float:
-        """Return how long work takes, seconds; 0 before any batch has run.
-
-        Args:
-            tokens: The work.
-            batches: In how many batches it is done.
-        """
+        """Return the time of `tokens` of work in that many batches, seconds; 0 before any batch has run."""
         return batches * self._per_batch_s + tokens * self._per_token_s
 
 
 def _plausible(means: dict[int, tuple[float, float]]) -> dict[int, tuple[float, float]]:
-    """Return means none of which says that larger batches are far slower, token by token, than smaller ones.
+    """Return means in which larger batches are not far slower per token than smaller ones.
 
-    One odd batch, as of a machine that paged, would be believed for ever: who expects large batches to be
-    slow refuses the requests that make the next one.
+    One odd batch, as on a machine that paged, would otherwise be believed for ever: a server that expects
+    large batches to be slow refuses the requests that would make the next one.
     """
     bounded: dict[int, tuple[float, float]] = {}
     per_token_s = math.inf
@@ -529,6 +497,6 @@ def _line(points: list[tuple[float, float]]) -> tuple[float, float]:
         return 0.0, through_origin
     slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
     intercept = mean_y - slope * mean_x
-    if slope <= 0:  # the small batches were the slow ones: nothing is known of what tokens cost
+    if slope <= 0:  # the small batches were the slow ones: the cost of tokens is unknown
         return 0.0, through_origin
     return (intercept, slope) if intercept >= 0 else (0.0, through_origin)

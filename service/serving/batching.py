@@ -1,13 +1,12 @@
 """Batches requests dynamically: many requests, one device, one batch at a time.
 
 Requests wait in arrival order. The head decides which call of which retriever answers the next batch; every
-waiting request of that call joins until the batch is full, whatever its options are (the retriever groups
-what can decode together). While a batch runs the queue fills. An idle device waits for companions only where
-they are to be expected: the clients of the last batch, when it had several, send their next requests at
-about the same time. It waits until as many have come, `max_delay_ms` at most; a single client never waits.
+waiting request of that call joins until the batch is full. While a batch runs the queue fills. An idle device
+waits for companions only if the last batch had several requests: their clients send the next ones at about
+the same time. It waits until as many have come, `max_delay_ms` at most; a single client never waits.
 
-A `DeviceQueue` is a device with its thread (`DeviceExecutor`), its queue and its limits; `DeviceQueues`
-makes them as devices turn up. The memory that a batch frees is kept in the process's heap for the next one.
+A `DeviceQueue` is a device with its thread (`DeviceExecutor`), its queue and its limits. The memory that a
+batch frees is kept in the process's heap for the next one.
 """
 
 from __future__ import annotations
@@ -30,24 +29,21 @@ from decoding.errors import DeadlineExceededError
 from service.configuration.server_config import BatchLimits, QueueLimits
 from service.errors import NotReadyError, OverloadedError
 from service.serving.admission import Admission, FairQueue, done_tokens
-from service.serving.observer import ObserverOf, QueueObserver, SilentObserver, Stage, silent
+from service.serving.observer import SILENT, ObserverOf, QueueObserver, Stage
 from service.serving.served import BatchCall, Outcome, Request, Result
 
 P = ParamSpec("P")
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
-# A client that stops waiting at its deadline says so a little before the server's own clock does.
+# A client that gives up at its deadline says so a little before the server's own clock.
 _DEADLINE_SLACK_S = 0.05
 
 
 class DeviceExecutor:
     """Runs blocking model work, one call at a time, off the event loop.
 
-    With the model on the loop itself a health check takes as long as a batch (measured: 1 s against 2 ms),
-    and two batches at once on one device only take turns.
-
-    Args:
-        device: Name of the device, for the thread's name.
+    With the model on the loop itself a health check takes as long as a batch (measured: 1 s against 2 ms).
+    `device` names the thread.
     """
 
     def __init__(self, device: str) -> None:
@@ -68,15 +64,14 @@ class DeviceExecutor:
 
 
 def contained(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return what `call` returns; whatever it raises is an error of that call, and of nothing else.
+    """Return the result of `call`; whatever it raises becomes an error of that call alone.
 
-    A panic in an extension written in Rust, as tokenizers are, is no `Exception`; a stray cancellation would
-    be taken for one of the task that waits; and a future cannot hold a StopIteration, so its waiter would
-    never hear of it.
+    Three kinds would escape otherwise: a panic in a Rust extension (tokenizers) is no `Exception`, a stray
+    cancellation would hit the waiting task, and a future cannot hold a StopIteration.
 
     Raises:
-        RuntimeError: one of these; it is the cause.
-        Exception: all else that `call` raises.
+        RuntimeError: for one of these; it is the cause.
+        Exception: any other error of `call`.
     """
     try:
         return call(*args, **kwargs)
@@ -94,7 +89,7 @@ def _died_of(error: BaseException) -> RuntimeError:
 
 @dataclass(frozen=True, slots=True)
 class QueuedResult:
-    """A result and how long its request waited for its batch, milliseconds."""
+    """A result and its request's wait for the batch, milliseconds."""
 
     result: Result
     queue_ms: float
@@ -105,7 +100,7 @@ class _Job:
     batch_call: BatchCall
     request: Request
     tokens: int
-    share: int  # what it counts for in the queue
+    share: int  # tokens it counts for in the queue
     cancel: CancelToken
     arrived: float
     future: asyncio.Future[QueuedResult]
@@ -123,11 +118,10 @@ class _Job:
 class Batcher:
     """Collects requests into batches for one device. Lives on one event loop.
 
-    Args:
-        executor: The device's thread.
-        limits: When a batch is full.
-        admission: Refuses what is too much.
-        observer: Is told what becomes of requests; None: nobody is.
+    executor: The device's thread.
+    limits: Limits of a batch.
+    admission: Refuses work above the queue's limits.
+    observer: Notified of the fate of requests.
     """
 
     def __init__(
@@ -135,12 +129,12 @@ class Batcher:
         executor: DeviceExecutor,
         limits: BatchLimits,
         admission: Admission,
-        observer: QueueObserver | None = None,
+        observer: QueueObserver = SILENT,
     ) -> None:
         self._executor = executor
         self._limits = limits
         self._admission = admission
-        self._observer = observer or SilentObserver()
+        self._observer = observer
         self._queue: list[_Job] = []
         self._last_size = 0
         self._arrival = asyncio.Event()
@@ -167,22 +161,21 @@ class Batcher:
     ) -> QueuedResult:
         """Queue one request and wait for its answer.
 
-        Cancelling the awaiting task takes a waiting request out of the queue, and asks a running one to
-        stop before its next decode step.
+        Cancelling the awaiting task takes a waiting request out of the queue, and stops a running one before
+        its next decode step.
 
         Args:
             batch_call: Call of a retriever that answers requests of this kind.
             request: The request.
             tokens: Its work, see `admission.estimate_tokens`.
-            cancel: Polled by decoding; its deadline is the request's.
-            share: What it counts for while it is not finished, tokens, where it has waited for room; None for
-                a call that has not: see `Admission.share`.
+            cancel: Polled by decoding; has the request's deadline.
+            share: Tokens it counts for (`Admission.share`) if it has waited for room; None: it has not.
 
         Raises:
             OverloadedError: too much is waiting already, or the device's memory is full.
             DeadlineExceededError: the deadline passed, or cannot be met.
             NotReadyError: the batcher is closed.
-            GenretError, DecodingError: what the retriever says of this request.
+            GenretError, DecodingError: the retriever's error for this request.
         """
         has_waited = share is not None
         if share is None:
@@ -194,7 +187,7 @@ class Batcher:
         self._arrival.set()
         overdue = asyncio.timeout_at(_finite(cancel.deadline))
         try:
-            async with overdue:  # a device that hangs tells of no deadline, and keeps others from running
+            async with overdue:  # a device that hangs checks no deadline and keeps others from running
                 answer = await future
         except asyncio.CancelledError:
             cancel.cancel()
@@ -212,14 +205,14 @@ class Batcher:
         return answer
 
     def _give_up(self, job: _Job) -> None:
-        """Take out of the queue what nobody waits for any more; what runs ends when it does."""
+        """Take a request without a waiter out of the queue; one that runs ends by itself."""
         if job in self._queue:
             self._queue.remove(job)
             self._admission.release(job.share)
         answered = job.future.done() and not job.future.cancelled()
-        error = job.future.exception() if answered else None  # seen: it came too late to be told
+        error = job.future.exception() if answered else None  # retrieved, though nobody waits for it
         if not isinstance(error, DeadlineExceededError | OverloadedError | NotReadyError):
-            self._tell_given_up(job)  # the observer knows of these errors
+            self._report_given_up(job)  # these errors were reported already
 
     async def close(self) -> None:
         """Fail what waits, ask what runs to stop, and wait for it. Idempotent."""
@@ -248,8 +241,8 @@ class Batcher:
             self._observer.rejected("queue_full")
             raise
 
-    def _tell_given_up(self, job: _Job) -> None:
-        """Tell of a request whose client stopped waiting: at its deadline, or before."""
+    def _report_given_up(self, job: _Job) -> None:
+        """Report a request whose client stopped waiting, at its deadline or before."""
         deadline, stage = job.cancel.deadline, job.stage
         if deadline is not None and time.monotonic() >= deadline - _DEADLINE_SLACK_S:
             self._observer.deadline_exceeded(stage)
@@ -276,10 +269,10 @@ class Batcher:
                 self._arrival.clear()
             if batch:
                 await self._execute(batch)
-            del batch  # while nothing comes it would keep a version of an index that was replaced
+            del batch  # while idle it would keep a replaced version of an index alive
 
     async def _wait_until_full(self) -> None:
-        """Return when no companions of the next batch are expected, or its head has waited long enough."""
+        """Return when no companions for the next batch are expected, or its head has waited long enough."""
         while self._queue and not self._is_full() and len(self._queue) < self._last_size:
             left = self._queue[0].arrived + self._limits.max_delay_ms / 1000 - time.monotonic()
             if left <= 0:
@@ -298,7 +291,7 @@ class Batcher:
         )
 
     def _take(self) -> list[_Job]:
-        """Take the next batch off the queue, and drop what nobody waits for any more."""
+        """Take the next batch off the queue, and drop requests without a waiter."""
         batch: list[_Job] = []
         left: list[_Job] = []
         tokens = 0
@@ -310,7 +303,7 @@ class Batcher:
                 self._fail(job, DeadlineExceededError("the deadline passed in the queue"))
                 self._admission.release(job.share)
             elif not batch or (
-                # A title takes a few steps, a document hundreds: each kind has batches of its own.
+                # A title takes a few steps, a document hundreds: each kind has its own batches.
                 job.batch_call == batch[0].batch_call
                 and len(batch) < self._limits.max_size
                 and tokens + job.tokens <= self._limits.max_tokens
@@ -353,12 +346,12 @@ class Batcher:
             self._admission.end()
             for job in batch:
                 self._admission.release(job.share)
-        # What fails in no time, or is cancelled late, says nothing of how fast the device is.
+        # Instant failures and late cancellations say nothing of the device's speed.
         if not all(isinstance(outcome, Exception) for outcome in outcomes):
             self._admission.observe(tokens, time.monotonic() - started)
 
     async def _answer(self, batch: Sequence[_Job]) -> Sequence[Outcome | Exception]:
-        """Run a batch; when it fails as a whole, run its requests one by one: only the guilty fail."""
+        """Run a batch; if it fails as a whole, run its requests one by one so that only the culprit fails."""
         requests, cancels = [job.request for job in batch], [job.cancel for job in batch]
         try:
             outcomes = await self._executor.run(batch[0].batch_call, requests, cancels)
@@ -397,7 +390,7 @@ def _finite(deadline: float | None) -> float | None:
 
 
 def _as_memory_error(error: Exception) -> Exception:
-    """Say "memory full" for what Python and torch raise when a request alone does not fit."""
+    """Turn the out-of-memory errors of Python and torch into "memory full"."""
     # torch.OutOfMemoryError by name: this module must not import torch.
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         full = OverloadedError("MEMORY_FULL", "the request does not fit into the device's memory", 5.0)
@@ -407,21 +400,15 @@ def _as_memory_error(error: Exception) -> Exception:
 
 
 class DeviceQueue:
-    """One device: all models on it take turns in its batches.
-
-    Args:
-        device: Its name.
-        batch: When a batch is full.
-        queue: How much may wait.
-        observer: Is told what becomes of requests.
+    """One device: all models on it share its batches.
 
     Attributes:
-        device: As given.
-        observer: As given.
+        device: Its name.
+        observer: Notified of the fate of requests.
         executor: The only thread that runs its models.
-        admission: What was accepted and is not finished.
+        admission: Accepted and unfinished work.
         batcher: Its queue.
-        fair_queue: Where the work of batches and streams waits for room in it.
+        fair_queue: Work of batches and streams that waits for room in it.
     """
 
     def __init__(self, device: str, batch: BatchLimits, queue: QueueLimits, observer: QueueObserver) -> None:
@@ -434,22 +421,24 @@ class DeviceQueue:
 
 
 class DeviceQueues:
-    """The lanes of a server, made as devices turn up. Lives on one event loop.
+    """The device queues of a server, made on demand. Lives on one event loop.
 
     Args:
-        batch: When a batch is full, on every device.
-        queue: How much may wait, on every device.
-        observer_of: Makes who is told what becomes of the requests of a device.
+        batch: Limits of a batch, on every device.
+        queue: Limits of a queue, on every device.
+        observer_of: Factory of the observer of a device's requests.
     """
 
-    def __init__(self, batch: BatchLimits, queue: QueueLimits, observer_of: ObserverOf = silent) -> None:
+    def __init__(
+        self, batch: BatchLimits, queue: QueueLimits, observer_of: ObserverOf = lambda device: SILENT
+    ) -> None:
         self._batch = batch
         self._queue = queue
         self._observer_of = observer_of
         self._lanes: dict[str, DeviceQueue] = {}
 
     def of(self, device: str) -> DeviceQueue:
-        """Return the lane of a device."""
+        """Return the queue of a device."""
         lane = self._lanes.get(device)
         if lane is None:
             lane = self._lanes[device] = DeviceQueue(
@@ -459,11 +448,11 @@ class DeviceQueues:
         return lane
 
     def all(self) -> list[DeviceQueue]:
-        """Return the lanes there are."""
+        """Return all queues made so far."""
         return list(self._lanes.values())
 
     async def close(self) -> None:
-        """Fail what waits, stop what runs, end the threads. Idempotent."""
+        """Fail waiting requests, stop running ones, end the threads. Idempotent."""
         for lane in self.all():
             await lane.batcher.close()
             await asyncio.to_thread(lane.executor.close)
@@ -472,20 +461,16 @@ class DeviceQueues:
 # A batch of 32 takes and frees some 40 MB. By default glibc gives them back to the system and gets them again
 # as pages that must be zeroed, which is 4 % of a batch's time on a CPU.
 _OPTIONS = {
-    -1: 128 * 2**20,  # M_TRIM_THRESHOLD: kept at the end of each thread's arena, bytes
-    -2: 64 * 2**20,  # M_TOP_PAD: and the next piece of an arena that has grown, which is so large
-    -3: 32 * 2**20,  # M_MMAP_THRESHOLD: allocations that are not kept; glibc takes no more
+    -1: 128 * 2**20,  # M_TRIM_THRESHOLD: bytes kept at the end of each thread's arena
+    -2: 64 * 2**20,  # M_TOP_PAD: bytes by which an arena grows
+    -3: 32 * 2**20,  # M_MMAP_THRESHOLD: larger allocations are not kept; glibc's own maximum
 }
-# With these an operator decides.
+# An operator who sets one of these decides instead.
 _VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 
 
 def keep_freed_memory(environ: Mapping[str, str] = os.environ) -> bool:
-    """Have the C library keep some memory that is freed, unless the environment says what it keeps.
-
-    Returns:
-        Whether it will: only glibc can be asked.
-    """
+    """Have glibc keep some freed memory, unless the environment configures it; return whether it will."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None or any(name in environ for name in _VARIABLES):
         return False
@@ -493,7 +478,7 @@ def keep_freed_memory(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def give_back_memory() -> None:
-    """Free what is unreachable, and give what is kept back to the system: behind work that took much once."""
+    """Free unreachable objects and give kept memory back to the system, after work that took much once."""
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

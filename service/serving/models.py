@@ -1,4 +1,4 @@
-"""Opens indexes with their models and answers through them. The only module of serving that starts torch.
+"""Opens indexes with their models and answers through them. The only module of serving that imports torch.
 
 A `ServedModel` is one model with the versions of the indexes that it answers for; a `PinnedRetriever` is a
 retriever whose schemas name fixed versions of indexes.
@@ -52,35 +52,29 @@ _LOG = logging.getLogger(__name__)
 
 
 class ServedModel:
-    """Loaded with the first index that names it and shared by all, with its prompts and its grammars.
+    """One model, loaded with the first index that names it, and shared by all with its prompts and grammars.
 
-    Every index is served by a `PinnedRetriever`, which knows the versions of all indexes of the model that
-    its requests may name. When one of them is replaced the others get new ones that know the new version;
-    requests that run keep those they began with.
+    Every index is served by a `PinnedRetriever` that knows the versions of all indexes of the model. When an
+    index is replaced, the others get new retrievers that know the new version; running requests keep theirs.
 
     Args:
-        spec: Which checkpoint, and where it runs.
-        filter_cache_bytes: Bound on the memory of the filters kept of each index.
-        grammar_cache_bytes: Bound on the memory of the grammars kept.
+        spec: The checkpoint and its device.
+        filter_cache_bytes: Memory of the filters kept of each index, at most.
+        grammar_cache_bytes: Memory of the grammars kept, at most.
     """
 
     def __init__(self, spec: ModelSpec, filter_cache_bytes: int, grammar_cache_bytes: int) -> None:
         self.spec = spec
         self._filter_cache_bytes = filter_cache_bytes
         self._grammar_cache_bytes = grammar_cache_bytes
-        self._loaded: Retriever | None = None  # of any index: further ones are opened from it
+        self._loaded: Retriever | None = None  # of any index; further ones are opened from it
         self._published: dict[str, ServedIndex] = {}
         self._alive: dict[ServedIndex, IndexSet] = {}
         self._retrievers: dict[NamedIndex, Retriever] = {}
         self._lock = threading.Lock()  # opened on one thread, retired on another
 
     def open(self, spec: IndexSpec) -> ServedIndex:
-        """Open the live version of an index, and make everything that answers need beside the model.
-
-        Raises:
-            UnservableIndexError: a named schema cannot be used with it.
-            GenretError: the index or the model cannot be used, or they do not fit together.
-        """
+        """Open the live version of an index and prepare all that its answers need; see `Opener.open`."""
         retriever = self._open(spec)
         answerer, named = retriever.answerer, retriever.named_index()
         indexes = answerer.engine.indexes.with_index(named)
@@ -94,8 +88,8 @@ class ServedModel:
             served.description.device,
             retriever.trie.kernels_name,
         )
-        told = served.description.ranking
-        if retriever.ranker.can_propose and told and not (told.fitted_with_model or told.problem):
+        ranking = served.description.ranking
+        if retriever.ranker.can_propose and ranking and not (ranking.fitted_with_model or ranking.problem):
             _LOG.warning(
                 "index %r: the model was never weighed on it, and counts little; weigh it with: "
                 "genret tune %s --model %s",
@@ -121,11 +115,7 @@ class ServedModel:
         return served
 
     def publish(self, opened: ServedIndex) -> list[ServedIndex]:
-        """Let schemas name a version from now on.
-
-        Returns:
-            All indexes of the model, whose retrievers know it.
-        """
+        """Let schemas name a version from now on; return all indexes of the model, updated to know it."""
         indexes = self._alive[opened]
         self._loaded = self._retriever_of(opened)
         self._loaded.answerer.engine.adopt(indexes)
@@ -139,11 +129,7 @@ class ServedModel:
         return list(self._published.values())
 
     def retire(self, served: ServedIndex) -> Callable[[], None] | None:
-        """Give up an index that nobody asks any more.
-
-        Returns:
-            What closes the versions that no other one knows; None where there are none.
-        """
+        """Give up an unused index; see `Opener.retire`."""
         with self._lock:
             known = self._alive.pop(served)
             used = {named for indexes in self._alive.values() for named in indexes}
@@ -152,11 +138,7 @@ class ServedModel:
         return partial(_close, closing) if closing else None
 
     def name_schema(self, name: str, text: str) -> None:
-        """Compile a schema that requests may name.
-
-        Raises:
-            InputError: it cannot be used with the model and its indexes.
-        """
+        """Compile a schema that requests may name; raises InputError if the model's indexes do not fit it."""
         if self._loaded is not None:
             self._loaded.answerer.name_schema(name, text)
 
@@ -210,7 +192,7 @@ class ServedModel:
 
 
 def _described_evidence(retriever: Retriever) -> dict[str, Any]:
-    """Return what a description says of evidence: its fields `evidence`, `ranking` and `vectors`."""
+    """Return the fields `evidence`, `ranking` and `vectors` of a description."""
     ranker, entry = retriever.ranker, retriever.index.vectors
     facts = evidence_facts(retriever.index.manifest)
     counts = dict(facts["evidence"]["kinds"]) if facts["evidence"] else {}
@@ -247,20 +229,18 @@ def _close(closing: list[tuple[NamedIndex, Retriever]]) -> None:
     for named, retriever in closing:
         retriever.answerer.engine.forget(named)
         retriever.close()
-    closing.clear()  # whoever keeps this call keeps no version
+    closing.clear()  # the owner of this call must not keep the versions alive
 
 
 _TRIAL_QUERY = "capital of france"
 
 
 class PinnedRetriever:
-    """A retriever, with the versions of indexes that schemas of its requests may name.
-
-    Implements `service.serving.served.ServedRetriever`. Queries and titles go straight to the retriever.
+    """A retriever with the versions of indexes that schemas of its requests may name (a `ServedRetriever`).
 
     Args:
         retriever: Answers for one index.
-        indexes: Indexes that schemas may name; None: those that they may name when a request comes.
+        indexes: Indexes that schemas may name; None: those known when a request comes.
 
     Attributes:
         retriever: As given.
@@ -276,7 +256,7 @@ class PinnedRetriever:
         self.warm_up_steps = retriever.warm_up_steps
 
     def prepare_answer(self, request: AnswerRequest) -> int:
-        """Compile the request's schema, unless it is known, and return the length of its prompt."""
+        """Compile the request's schema if it is new, and return the length of its prompt."""
         return len(self._job(request).prompt)
 
     def answer_batch(
@@ -293,13 +273,13 @@ class PinnedRetriever:
         return CacheCounts(stats.hits, stats.misses, stats.evictions, stats.num_bytes)
 
     def grammar_cache(self) -> CacheCounts:
-        """Return the counts of the grammars kept of the model. To be asked of a warm retriever."""
+        """Return the counts of the grammars kept of the model. Only for a warm retriever."""
         stats = self.retriever.answerer.stats
-        # Who waits for a compilation that another request began has not found the grammar in the cache.
+        # A request that waits for another's compilation has not found the grammar in the cache.
         return CacheCounts(stats.hits, stats.compilations + stats.waits, stats.evictions, stats.held_bytes)
 
     def trial(self, num_requests: int) -> tuple[int, float]:
-        """Answer so many plain requests, and return their work in tokens and how long they took, seconds."""
+        """Answer that many plain requests; return their work, tokens, and the time taken, seconds."""
         requests = [RetrieveRequest(_TRIAL_QUERY)] * num_requests
         tokens = sum(estimate_tokens(request, self.prompt_tokens(request)) for request in requests)
         begun = time.perf_counter()
@@ -312,15 +292,15 @@ class PinnedRetriever:
 
 
 class IndexOpener:
-    """Opens indexes (`service.serving.served.Opener`). Each model is loaded once, with its first index.
+    """Opens indexes (an `Opener`). Each model is loaded once, with its first index.
 
-    A schema that requests may name is compiled for every model whose indexes it fits, at least one. To
-    requests for an index of another model its name is unknown.
+    A named schema is compiled for every model whose indexes it fits, at least one; requests for an index of
+    another model do not know its name.
 
     Args:
-        *models: Which checkpoints, and where they run; indexes name them.
-        filter_cache_bytes: Bound on the memory of the filters kept of each index.
-        grammar_cache_bytes: Bound on the memory of the grammars kept of each model.
+        *models: Checkpoints with their devices; indexes name them.
+        filter_cache_bytes: Memory of the filters kept of each index, at most.
+        grammar_cache_bytes: Memory of the grammars kept of each model, at most.
         schemas: Schemas that requests may name.
     """
 
@@ -348,17 +328,11 @@ class IndexOpener:
         )
 
     def live_version(self, spec: IndexSpec) -> str:
-        """Return the version that the index's directory holds now; see `Opener`."""
+        """Return the live version of an index's directory."""
         return version_dir(spec.path).name
 
     def open(self, spec: IndexSpec) -> ServedIndex:
-        """Open an index and check that it fits its model; see `Opener`.
-
-        Raises:
-            InputError: there is no such model.
-            UnservableIndexError: the index is empty, or a named schema cannot be used with it.
-            GenretError: the index or the model cannot be used, or they do not fit together.
-        """
+        """Open an index and check that it fits its model; see `Opener.open`."""
         model = self._models.get(spec.model)
         if model is None:
             known = ", ".join(map(repr, self._models)) or "none"
@@ -371,19 +345,15 @@ class IndexOpener:
         return served
 
     def publish(self, opened: ServedIndex) -> list[ServedIndex]:
-        """Let requests use an index, and schemas of the same model's indexes name it; see `Opener`."""
+        """Publish an index to requests, and to schemas of the same model's indexes; see `Opener.publish`."""
         return self._model_of[opened.description.name].publish(opened)
 
     def retire(self, served: ServedIndex) -> Callable[[], None] | None:
-        """Give up what nobody uses any more; see `Opener`."""
+        """Give up an unused index; see `Opener.retire`."""
         return self._model_of[served.description.name].retire(served)
 
     def finish(self) -> None:
-        """Compile the schemas that requests may name. To be called when all indexes are published.
-
-        Raises:
-            GenretError: a schema cannot be read or cannot be used; names its file.
-        """
+        """Compile the schemas that requests may name; an error names the schema's file."""
         for spec in self._schemas:
             self._name_schema(spec)
         if self._schemas:

@@ -1,84 +1,51 @@
-"""What a lane tells whoever watches it. Serving knows no metrics, no logs' formats and no traces."""
+"""The interface by which a device queue reports. Serving knows no metrics, logs' formats or traces."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol, get_args
+from typing import Literal, get_args
 
 from service.serving.served import Outcome, Request, Result
 
 Rejection = Literal["queue_full", "memory_full", "shutting_down"]
-# Where a request was when it ended early: at the door, waiting, in a batch.
+# Where a request was when it ended early: not yet accepted, waiting, in a batch.
 Stage = Literal["arrival", "queue", "running"]
 REJECTIONS: tuple[Rejection, ...] = get_args(Rejection)
 STAGES: tuple[Stage, ...] = get_args(Stage)
 
 
-class QueueObserver(Protocol):
-    """Is told what becomes of the requests of one device, on the event loop. May not raise or block."""
+class QueueObserver:
+    """Base of observers of one device's requests; ignores everything.
+
+    Its methods are called on the event loop. They may not raise or block.
+    """
 
     def rejected(self, reason: Rejection) -> None:
-        """A request was refused."""
+        """Called for a request that was refused."""
 
     def cancelled(self, stage: Stage) -> None:
-        """Whoever asked is gone."""
+        """Called for a request whose client is gone."""
 
     def deadline_exceeded(self, stage: Stage) -> None:
-        """A request's time was over; at arrival: is over, or would be before its turn."""
+        """Called for a passed deadline; at arrival also for one that would pass before its turn."""
 
     def batch_formed(self, tokens: int, waits_s: Sequence[float]) -> None:
-        """A batch goes to the device.
-
-        Args:
-            tokens: Its work.
-            waits_s: How long each request has waited, seconds.
-        """
+        """Called for a batch of `tokens` work whose requests have waited so long, seconds."""
 
     def batch_finished(self, outcomes: Sequence[Outcome | Exception], seconds: float) -> None:
-        """A batch is back.
-
-        Args:
-            outcomes: One for each of its requests, waited for or not.
-            seconds: How long the device was at it.
-        """
+        """Called with the outcomes of all requests of a batch and the time on the device, seconds."""
 
     def answered(self, request: Request, result: Result, queued_s: float, seconds: float) -> None:
-        """A request has its answer. Called in the context (`contextvars`) of the task that asked.
+        """Called for an answer, in the context (`contextvars`) of the task that asked.
 
         Args:
-            request: What was asked.
+            request: The request.
             result: The answer.
-            queued_s: How long it waited for its batch, seconds.
-            seconds: How long ago it was submitted.
+            queued_s: Wait for the batch, seconds.
+            seconds: Time since the request was submitted.
         """
 
 
-class SilentObserver:
-    """Nobody watches."""
-
-    def rejected(self, reason: Rejection) -> None:
-        """Do nothing."""
-
-    def cancelled(self, stage: Stage) -> None:
-        """Do nothing."""
-
-    def deadline_exceeded(self, stage: Stage) -> None:
-        """Do nothing."""
-
-    def batch_formed(self, tokens: int, waits_s: Sequence[float]) -> None:
-        """Do nothing."""
-
-    def batch_finished(self, outcomes: Sequence[Outcome | Exception], seconds: float) -> None:
-        """Do nothing."""
-
-    def answered(self, request: Request, result: Result, queued_s: float, seconds: float) -> None:
-        """Do nothing."""
-
-
-# Makes the observer of a device's lane.
+SILENT = QueueObserver()
+# Makes the observer of a device's queue.
 ObserverOf = Callable[[str], QueueObserver]
-
-
-def silent(device: str) -> QueueObserver:
-    """Return an observer that does nothing."""
-    return SilentObserver()

@@ -1,7 +1,7 @@
-"""Keeps a server's liveness and readiness: what `grpc.health.v1` says, and whether requests are taken.
+"""Keeps a server's liveness and readiness: the answers of `grpc.health.v1`, and whether requests are taken.
 
-Watchers of health checks hear of every change and do not hold up a drain; a server that goes waits until
-calls that it refuses have stopped coming.
+Watchers of health checks do not hold up a drain; a server that shuts down waits until refused calls have
+stopped coming.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _RETRY_AFTER_S = 1.0
 
 
 class State(Enum):
-    """Where a server is in its life."""
+    """The states of a server's life."""
 
     WARMING = "the server is opening its indexes"
     READY = "the server is ready"
@@ -29,23 +29,20 @@ class State(Enum):
 
 
 class Readiness:
-    """The server's state, told to health checks and asked by every method.
+    """The server's state, reported to health checks and checked by every method.
 
     The empty service name is liveness: SERVING as long as the event loop turns. Every service of the API
-    has readiness under its own name.
-
-    Args:
-        services: Full names of the services of the API.
+    (`services`, full names) has readiness under its own name.
     """
 
     def __init__(self, services: Sequence[str]) -> None:
         self.servicer = HealthServicer()
         self.state = State.WARMING
         self._services = tuple(services)
-        self._quiet: IdleWait | None = None  # None: nothing is refused for being late
+        self._quiet: IdleWait | None = None  # None: requests are not refused yet
 
     async def announce(self, state: State) -> None:
-        """Enter a state and tell those who watch."""
+        """Enter a state and notify watchers."""
         self.state = state
         ready = state is State.READY
         status = (
@@ -55,12 +52,9 @@ class Readiness:
             await self.servicer.set(service, status)
 
     def check(self) -> None:
-        """Refuse work before the server is warm, and before its listeners close.
+        """Raise NotReadyError before the server is warm, and shortly before its listeners close.
 
-        A draining server that still gets a request answers it until then: balancers need time to notice.
-
-        Raises:
-            NotReadyError: the server is warming up, or about to close.
+        Until then a draining server still answers: balancers need time to notice.
         """
         if self.state is State.WARMING:
             raise NotReadyError(State.WARMING.value, _RETRY_AFTER_S)
@@ -69,13 +63,10 @@ class Readiness:
             raise NotReadyError(State.DRAINING.value, _RETRY_AFTER_S)
 
     async def refuse(self, hurry: asyncio.Event) -> None:
-        """Refuse all further calls, and return when hardly any come.
+        """Refuse all further calls; return when hardly any come, or at once when `hurry` is set.
 
-        When gRPC stops it resets calls that it has read and not yet handed over: their callers see CANCELLED,
-        which nobody may try again. Refused here they see UNAVAILABLE, and go elsewhere.
-
-        Args:
-            hurry: When set, it returns at once.
+        When gRPC stops, it resets calls that it has read and not handed over; their callers see CANCELLED,
+        which must not be retried. Calls refused here see UNAVAILABLE and go elsewhere.
         """
         self._quiet = IdleWait()
         await self._quiet.come(hurry)
@@ -87,8 +78,8 @@ _Response = health_pb2.HealthCheckResponse
 class HealthServicer(health.aio.HealthServicer):  # type: ignore[misc]  # grpc is untyped
     """`grpc.health.v1.Health`.
 
-    The library's own forgets all watchers of a service when one of them leaves, and its watches end only when
-    they are cancelled: a server that drains would wait for them until its time is over.
+    The library's own forgets all watchers of a service when one leaves, and its watches end only when they
+    are cancelled, which would hold up a drain.
     """
 
     def __init__(self) -> None:
@@ -97,7 +88,7 @@ class HealthServicer(health.aio.HealthServicer):  # type: ignore[misc]  # grpc i
         self._ended = False
 
     async def Watch(self, request: Any, context: Any) -> None:  # noqa: N802
-        """Tell the state of a service now, and whenever it changes."""
+        """Send the state of a service now, and whenever it changes."""
         last = None
         while True:
             changed = self._changed
@@ -105,13 +96,13 @@ class HealthServicer(health.aio.HealthServicer):  # type: ignore[misc]  # grpc i
             if status != last:
                 await context.write(_Response(status=status))
                 last = status
-            if self._ended:  # behind the news that it drains
+            if self._ended:  # after the news that it drains
                 break
             await changed.wait()
         await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is shutting down")
 
     def end_watches(self) -> None:
-        """End all watches, now and from now on. Idempotent."""
+        """End all watches, present and future. Idempotent."""
         self._ended = True
         self._tell()
 
@@ -124,26 +115,22 @@ class HealthServicer(health.aio.HealthServicer):  # type: ignore[misc]  # grpc i
         changed.set()
 
 
-# Nobody asks any more: nothing came for so long; or they ask again and again, whom nothing but the end stops.
+# Callers count as gone after so long without a call; the wait ends in any case after the second, seconds.
 _QUIET_S, _MAX_S = 0.05, 1.0
 
 
 class IdleWait:
-    """Waits for the end of what comes and is refused. The wait begins as this is made."""
+    """Waits until refused calls stop coming. The wait begins with its construction."""
 
     def __init__(self) -> None:
         self._begun = self._last = time.monotonic()
 
     def broken(self) -> None:
-        """Note that something came."""
+        """Note that a call came."""
         self._last = time.monotonic()
 
     async def come(self, sooner: asyncio.Event) -> None:
-        """Return when hardly anything comes any more, soon in any case.
-
-        Args:
-            sooner: When set, there is nothing to wait for.
-        """
+        """Return when hardly anything comes any more, at the latest after a second; at once if `sooner`."""
         while not sooner.is_set() and (left := self._left()) > 0:
             try:
                 async with asyncio.timeout(left):

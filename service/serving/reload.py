@@ -1,4 +1,4 @@
-"""Hot reload: the live version of an index is opened beside the one that is served, and takes its place."""
+"""Hot reload: opens the live version of an index beside the served one, then replaces it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _LONG_TRIAL_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """What became of a reload.
+    """Outcome of a reload.
 
     Attributes:
-        description: What is served now.
-        previous_version: What was served before.
-        reloaded: Whether something was loaded; not when the live version was served already.
-        open_ms: Time to open the new version and to check it, milliseconds.
+        description: The index as served now.
+        previous_version: The version served before.
+        reloaded: Whether a version was loaded; not if the live version was served already.
+        open_ms: Time to open and check the new version, milliseconds.
         warm_up_ms: Time to warm it up, milliseconds.
     """
 
@@ -42,18 +42,18 @@ class Reloaded:
 class Reloader:
     """Replaces versions of indexes under running requests. Lives on one event loop.
 
-    One reload runs at a time: each holds a second version in memory. Whoever asks for an index that is being
-    reloaded waits for that reload. Opening runs on the loading thread; of the device a reload takes single
-    queries, between the batches of requests.
+    One reload runs at a time, because each holds a second version in memory. A further caller waits for the
+    running reload of its index. Opening runs on the loading thread; the device only runs single queries,
+    between the batches of requests.
 
     Args:
-        specs: The indexes that are served.
+        specs: The served indexes.
         opener: Opens them.
-        indexes: The table that requests look into.
+        indexes: The table that requests use.
         lanes: The devices.
-        loading: The thread on which indexes are opened.
-        compiler: The thread on which schemas are compiled.
-        on_ended: Told the index and the outcome of every reload that ends: "reloaded", "unchanged", "failed".
+        loading: Thread that opens indexes.
+        compiler: Thread that compiles schemas.
+        on_ended: Called with index and outcome of every reload: "reloaded", "unchanged" or "failed".
     """
 
     def __init__(
@@ -80,28 +80,22 @@ class Reloader:
         indexes.on_free(self._free)
 
     async def load(self, spec: IndexSpec) -> None:
-        """Open, warm up and publish an index for the first time.
-
-        Raises:
-            GenretError: it cannot be served.
-        """
+        """Open, warm up and publish an index for the first time; raises GenretError."""
         opened = await self._ready(await self._loading.run(self._opener.open, spec))
         await self._try_out(opened)
         self._publish(opened)
 
     async def reload(self, name: str, force: bool = False) -> Reloaded:
-        """Serve the live version of an index.
-
-        Cancelling the awaiting task gives up the wait; the reload goes on.
+        """Serve the live version of an index. Cancelling the awaiting task does not stop the reload.
 
         Args:
             name: The index; empty for the default one.
-            force: Reload also when the live version is the one that is served.
+            force: Whether to reload a live version that is served already.
 
         Raises:
             UnknownIndexError: there is no such index.
             NotReadyError: the server is shutting down.
-            GenretError: the live version cannot be served; what is served stays.
+            GenretError: the live version cannot be served; the present one stays.
         """
         name = self._indexes.resolve(name).description.name
         if self._closed:
@@ -111,7 +105,7 @@ class Reloader:
             joined = await self._outcome(running)
             if joined.reloaded or not force:
                 return joined
-        running = self._running.get(name)  # whoever waited beside this call may have begun anew
+        running = self._running.get(name)  # another caller that waited may have started anew
         if running is None:
             running = asyncio.create_task(self._reload(self._specs[name], force), name=f"reload {name}")
             self._running[name] = running
@@ -119,28 +113,28 @@ class Reloader:
         return await self._outcome(running)
 
     async def reload_all(self) -> None:
-        """Serve the live versions of all indexes, those that changed; the log says what became of each."""
+        """Serve the live versions of all changed indexes; errors are only logged."""
         await asyncio.gather(*(self.reload(name) for name in self._specs), return_exceptions=True)
 
     async def settle(self) -> None:
-        """Wait until every version that nobody uses any more is released."""
+        """Wait until every unused version is released."""
         while self._releasing:
             await asyncio.gather(*self._releasing)
 
     async def close(self) -> None:
-        """Give up reloads that run, and wait for what is being released. Idempotent."""
+        """Give up running reloads, and wait for versions that are being released. Idempotent."""
         self._closed = True
         for task in list(self._running.values()):
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
         await self.settle()
-        self._indexes.on_free(_leave)
+        self._indexes.on_free(lambda served: None)  # the threads that could close it are about to end
 
     async def _outcome(self, running: asyncio.Task[Reloaded]) -> Reloaded:
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
-            if running.cancelled():  # and not whoever waits here
+            if running.cancelled():  # and not this waiter
                 raise NotReadyError("the server is shutting down", retry_after_s=1.0) from None
             raise
 
@@ -164,12 +158,12 @@ class Reloader:
             return await self._loading.run(self._opener.open, spec)
         except GenretError as error:
             refusal = error
-        # Its traceback and its causes hold the files that were open; the words say all that is needed.
+        # Its traceback and its causes hold open files; its text is enough.
         refusal.__cause__ = refusal.__context__ = None
         raise refusal.with_traceback(None)
 
     async def _ready(self, opened: ServedIndex) -> ServedIndex:
-        """Warm up an index that was opened; one that cannot be is given up."""
+        """Warm up an opened index; give it up if that fails."""
         device = self._lanes.of(opened.description.device).executor
         try:
             for step in opened.retriever.warm_up_steps():
@@ -180,7 +174,7 @@ class Reloader:
         return opened
 
     async def _try_out(self, opened: ServedIndex) -> None:
-        """Learn how fast the device is, before a first burst is refused or let in."""
+        """Measure the device's speed before the first burst is admitted or refused."""
         lane = self._lanes.of(opened.description.device)
         for num_requests in _TRIALS:
             tokens, seconds = await lane.executor.run(opened.retriever.trial, num_requests)
@@ -226,16 +220,8 @@ class Reloader:
         task.add_done_callback(self._releasing.discard)
 
     async def _release(self, release: Callable[[], None], device: DeviceExecutor) -> None:
-        """Close versions behind the last call that may be at them: one of a request that was cancelled."""
-        await self._compiler.run(_nothing)
+        """Close versions after the last calls that may use them, such as those of cancelled requests."""
+        await self._compiler.run(lambda: None)
         await device.run(release)
-        # Versions are no cycles and go at once; this is for what errors and tasks have left behind.
+        # Versions are no cycles and go at once; this frees what errors and tasks have left behind.
         await self._loading.run(give_back_memory)
-
-
-def _leave(served: ServedIndex) -> None:
-    """Leave a version to the end of the process: the threads that could close it are about to end."""
-
-
-def _nothing() -> None:
-    """Take a turn on a thread."""

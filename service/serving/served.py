@@ -1,7 +1,4 @@
-"""Defines what serving needs of a retriever and of its opener, and keeps the table of served indexes.
-
-A retriever may tell of its caches: what they did and what they hold.
-"""
+"""Interfaces of a retriever and of its opener, descriptions of indexes, and the table of served indexes."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from service.errors import UnknownIndexError
 Request = RetrieveRequest | AnswerRequest | ScoreRequest
 Result = RetrievalResult | AnswerResult | ScoreResult
 Outcome = Result | GenretError | DecodingError
-# Answers requests of one kind, in order, each with a token that is polled; errors of single requests are
+# Answers requests of one kind, in order, each with a token that it polls; errors of single requests are
 # values. Blocks.
 BatchCall = Callable[[Sequence[Any], Sequence[CancelToken]], Sequence[Outcome]]
 
@@ -48,44 +45,34 @@ class ServedRetriever(Protocol):
         """Return the length of the request's prompt; raises InputError for what cannot be answered."""
 
     def mention_request(self, mention: Mention, asked: RetrieveRequest) -> RetrieveRequest:
-        """Return the request that links a mention with the model's template for mentions.
+        """Return the request that links a mention with the model's template; raises InputError if blank.
 
         Args:
             mention: The mention and its context.
-            asked: What else is asked; its query is a placeholder.
-
-        Raises:
-            InputError: the mention is blank.
+            asked: Further options; its query is a placeholder.
         """
 
     def prepare_answer(self, request: AnswerRequest) -> int:
-        """Compile the request's schema, unless it is known, and return the length of its prompt.
+        """Compile the request's schema if it is new, and return the length of its prompt; raises InputError.
 
-        May take as long as compiling may; raises InputError for what cannot be answered.
+        May take seconds.
         """
 
     def warm_up_steps(self) -> Iterable[Callable[[], object]]:
-        """Return what makes a first request slower than the next, in pieces that each block for a while.
+        """Return blocking calls that warm up what a first request would wait for.
 
         Other requests may be answered between two of them.
         """
 
     def trial(self, num_requests: int) -> tuple[int, float]:
-        """Answer so many plain requests, and return their work in tokens and how long they took. Blocks."""
+        """Answer that many plain requests; return their work, tokens, and the time, seconds. Blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class VectorsDescription:
-    """The vectors of an index version as they are served.
+    """The vectors of an index version; attributes as in `service.client.reply.VectorsInfo`.
 
-    Attributes:
-        method: What made them: "encoder" or "sentence-transformers".
-        kind: How they are searched: "flat", "hnsw", "ivfpq" or "factory".
-        dimensions: Length of a vector.
-        count: Number of vectors.
-        bytes: Size of their file, which is mapped.
-        recall: Share of the known items that a search keeps first; None where nobody measured.
-        problem: Why they cannot be used; None where they can.
+    `problem` is why they cannot be used; None if they can.
     """
 
     method: str
@@ -99,13 +86,9 @@ class VectorsDescription:
 
 @dataclass(frozen=True, slots=True)
 class EvidenceDescription:
-    """One kind of evidence of an index version as it is served.
+    """One kind of evidence of an index version; attributes as in `service.client.reply.EvidenceInfo`.
 
-    Attributes:
-        kind: "names", "texts", "queries" or "vectors".
-        count: Titles and aliases, entities with texts, past queries, or vectors.
-        bytes: Size of its file, which is mapped.
-        problem: Why it cannot be used; None where it can.
+    `problem` is why it cannot be used; None if it can.
     """
 
     kind: str
@@ -116,14 +99,9 @@ class EvidenceDescription:
 
 @dataclass(frozen=True, slots=True)
 class RankingDescription:
-    """The weights by which `auto` orders its candidates.
+    """The weights by which `auto` ranks; attributes as in `service.client.reply.RankingInfo`.
 
-    Attributes:
-        fitted: Whether they were fitted to this index; the library's own weights are used otherwise.
-        fitted_with_model: Whether they were fitted with the model that answers.
-        queries: What they were fitted on; empty where nothing was fitted.
-        num_queries: Number of these queries.
-        problem: Why the index's own ranking cannot be used; None where it can.
+    `problem` is why the index's own ranking cannot be used; None if it can.
     """
 
     fitted: bool
@@ -135,22 +113,9 @@ class RankingDescription:
 
 @dataclass(frozen=True, slots=True)
 class IndexDescription:
-    """An index version as it is served.
+    """An index version as it is served; attributes as in `service.client.reply.IndexInfo`.
 
-    Attributes:
-        name: Name under which requests find it.
-        version: Identifier of the version.
-        digest: Digest of the version's manifest.
-        num_rows: Distinct surface forms.
-        num_entities: Entities.
-        model: Name of the model that answers for it.
-        device: Where the model runs.
-        loaded_at: When the version was taken into service, seconds since the epoch; 0 where nobody noted it.
-        columns: Columns of metadata, each with its type: "string", "int", "float" or "bool".
-        max_title_tokens: Tokens of the longest surface form, end token included.
-        vectors: Its vectors; None where it has none.
-        evidence: What proposes entities, one for each kind.
-        ranking: How `auto` weighs evidence and model; None where there is no evidence.
+    `loaded_at` is 0 if it is unknown.
     """
 
     name: str
@@ -168,9 +133,9 @@ class IndexDescription:
     ranking: RankingDescription | None = None
 
     def scored_forms(self, request: RetrieveRequest) -> int:
-        """Return how many surface forms a request has scored, about: 0 where there is no shortlist to score.
+        """Return about how many surface forms a request has scored; 0 if it has no shortlist.
 
-        A filter that allows few entities has them scored without evidence, too; nobody counts those here.
+        A filter that allows few entities has them scored without evidence, too; they are not counted.
         """
         if not request.proposals:
             return 0
@@ -183,26 +148,23 @@ class IndexDescription:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedIndex:
-    """An open index with the retriever that answers for it.
-
-    Requests keep the object they were admitted with, so a table entry can be replaced while they run.
-    """
+    """An open index with its retriever. Requests keep the object they were admitted with."""
 
     description: IndexDescription
     retriever: ServedRetriever
 
 
 class IndexTable:
-    """The indexes of a server by name. The first one added is the default. Lives on one event loop."""
+    """The indexes of a server by name; the first one is the default. Lives on one event loop."""
 
     def __init__(self) -> None:
         self._served: dict[str, ServedIndex] = {}
         self._users: Counter[ServedIndex] = Counter()
-        self._free: Callable[[ServedIndex], None] = _keep
+        self._free: Callable[[ServedIndex], None] = lambda served: None
 
-    def on_free(self, tell: Callable[[ServedIndex], None]) -> None:
-        """Have `tell` called with every index that was replaced, when its last request has left."""
-        self._free = tell
+    def on_free(self, notify: Callable[[ServedIndex], None]) -> None:
+        """Have `notify` called with every replaced index when its last request has left."""
+        self._free = notify
 
     def put(self, served: ServedIndex) -> None:
         """Add an index, or replace the one of the same name; its place stays."""
@@ -212,11 +174,7 @@ class IndexTable:
             self._free(replaced)
 
     def resolve(self, name: str) -> ServedIndex:
-        """Return the index called `name`, the default one for an empty name.
-
-        Raises:
-            UnknownIndexError: there is none.
-        """
+        """Return the index called `name`, the default one for an empty name; raises UnknownIndexError."""
         if not name and self._served:
             return next(iter(self._served.values()))
         if name not in self._served:
@@ -225,11 +183,7 @@ class IndexTable:
 
     @contextmanager
     def use(self, name: str) -> Iterator[ServedIndex]:
-        """Resolve an index for the length of a request, which keeps its version open.
-
-        Raises:
-            UnknownIndexError: there is none.
-        """
+        """Resolve an index for a request, and keep its version open until the end of the block."""
         served = self.resolve(name)
         self._users[served] += 1
         try:
@@ -243,7 +197,7 @@ class IndexTable:
 
     @property
     def num_replaced(self) -> int:
-        """Indexes that were replaced and are still used by requests."""
+        """Replaced indexes that requests still use."""
         return sum(self._served[served.description.name] is not served for served in self._users)
 
     def describe(self) -> list[IndexDescription]:
@@ -254,20 +208,9 @@ class IndexTable:
         return len(self._served)
 
 
-def _keep(served: ServedIndex) -> None:
-    """Let whoever holds an index do with it as they like."""
-
-
 @dataclass(frozen=True, slots=True)
 class CacheCounts:
-    """What a cache did and holds.
-
-    Attributes:
-        hits: Requests it answered.
-        misses: Requests it did not.
-        evictions: Entries given up for others.
-        held_bytes: Memory of what it holds, bytes.
-    """
+    """Counters of a cache, and the memory of its entries, bytes."""
 
     hits: int
     misses: int
@@ -277,52 +220,41 @@ class CacheCounts:
 
 @runtime_checkable
 class CachingRetriever(Protocol):
-    """A retriever that tells of its caches. Both counts are cheap, and from any thread."""
+    """A retriever with caches. Both calls are cheap and work from any thread."""
 
     def filter_cache(self) -> CacheCounts:
-        """Return the counts of the filters kept of its index."""
+        """Return the counts of the filters kept of the index."""
 
     def grammar_cache(self) -> CacheCounts:
-        """Return the counts of the grammars kept of its model."""
+        """Return the counts of the grammars kept of the model."""
 
 
 class Opener(Protocol):
-    """Opens versions of indexes. What blocks is called on a thread of its own, one call at a time."""
+    """Opens versions of indexes. Blocking calls run on a thread, one at a time."""
 
     def live_version(self, spec: IndexSpec) -> str:
-        """Return the version that an index directory holds now. Blocks for a look at a small file.
-
-        Raises:
-            GenretError: there is no index.
-        """
+        """Return the live version of an index directory; raises GenretError. Reads a small file."""
 
     def open(self, spec: IndexSpec) -> ServedIndex:
-        """Open the live version of an index and check that it can be served. Blocks for as long as it takes.
+        """Open the live version of an index and check that it can be served; raises GenretError. Blocks.
 
-        What is served already is not touched: requests find the new version when it was published.
-
-        Raises:
-            GenretError: it cannot be served.
+        Requests find the new version only after `publish`.
         """
 
     def publish(self, opened: ServedIndex) -> Sequence[ServedIndex]:
-        """Let requests that come from now on use an index; quick, and called on the event loop.
+        """Let new requests use an index; quick, and called on the event loop.
 
         Returns:
-            What the table is to hold: the index, and others that are to name it in their schemas.
+            The new entries of the table: the index, and others whose schemas may name it.
         """
 
     def retire(self, served: ServedIndex) -> Callable[[], None] | None:
-        """Give up what nobody uses any more; quick, and called on the event loop.
+        """Give up an unused index; quick, and called on the event loop.
 
         Returns:
-            What releases the files and the memory that nobody else holds, to be called where no request of
-            it can be running; None where somebody still uses them.
+            A call that releases files and memory nothing else holds, to be made when no request of it can
+            be running; None if something still uses them.
         """
 
     def finish(self) -> None:
-        """Do what is left when every index is open and published. Blocks.
-
-        Raises:
-            GenretError: a part of the configuration cannot be used with these indexes.
-        """
+        """Finish when every index is open and published; raises GenretError. Blocks."""

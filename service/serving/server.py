@@ -1,7 +1,6 @@
 """Assembles one server: starts it, loads its indexes, listens, reloads and drains.
 
-Its listeners are gRPC, JSON over HTTP, and a port for those who watch. `serve_until_signalled` is its life
-in a process: signals start the drain, hurry it, or have it reload.
+Its listeners are gRPC, JSON over HTTP, and a monitoring port. `serve_until_signalled` runs it in a process.
 """
 
 from __future__ import annotations
@@ -47,22 +46,22 @@ _LOG = logging.getLogger(__name__)
 
 
 class Server:
-    """Serves indexes over gRPC, and over HTTP where that is configured. Lives on one event loop.
+    """Serves indexes over gRPC, and over HTTP if configured. Lives on one event loop.
 
     Args:
         config: Addresses and limits.
         opener: Opens the indexes.
-        tracing: Where spans go; None: there are none.
+        tracing: Target of spans; None: there are none.
 
     Attributes:
-        indexes: What is served.
+        indexes: The served indexes.
         lanes: The devices.
         readiness: Whether requests are taken.
-        metrics: What is counted.
+        metrics: Counters.
         reloader: Serves new versions of indexes.
         methods: Runs the methods of the API.
-        listeners: What the server listens with.
-        on_hangup: Called on SIGHUP, before indexes are reloaded; must not block for long.
+        listeners: The transports.
+        on_hangup: Calls made on SIGHUP, before indexes are reloaded; must not block for long.
     """
 
     def __init__(self, config: ServerConfig, opener: Opener, tracing: Tracing | None = None) -> None:
@@ -90,14 +89,7 @@ class Server:
         self.methods = Methods(
             self.indexes, self.lanes, self.readiness, self.reloader, config, self._compiler
         )
-        self.listeners = Listeners(
-            config,
-            self.methods,
-            self.readiness,
-            authority,
-            self.metrics,
-            tracing,
-        )
+        self.listeners = Listeners(config, self.methods, self.readiness, authority, self.metrics, tracing)
         self._reloads: set[asyncio.Task[None]] = set()
 
     @property
@@ -107,11 +99,11 @@ class Server:
 
     @property
     def address(self) -> str:
-        """Where the server listens for gRPC; with port 0 known after `start`."""
+        """The gRPC address; with port 0 known after `start`."""
         return join_address(self._config.host, self.port)
 
     async def start(self) -> None:
-        """Listen. Health checks are answered from here on; requests are refused until `load` is done.
+        """Listen. Health checks are answered from here on, requests are refused until `load` is done.
 
         Raises:
             BindError: an address cannot be listened on.
@@ -129,9 +121,9 @@ class Server:
         for spec in self._config.indexes:
             await self._load(spec)
         await self._loading.run(self._opener.finish)
-        # What was loaded lives as long as the server: collections need not look through it again and again,
-        # which would hold up requests for some tenths of a second. Versions of indexes that are replaced go
-        # all the same: they are part of no cycle, and what is loaded later is not frozen.
+        # Loaded objects live as long as the server; frozen, they no longer cost collections some tenths of a
+        # second. Replaced versions are freed all the same: they are part of no cycle, and later loads are
+        # not frozen.
         give_back_memory()
         gc.freeze()
         await self.readiness.announce(State.READY)
@@ -145,7 +137,7 @@ class Server:
             raise ServiceError(f"index {spec.name!r}: {error}") from error
 
     def hang_up(self) -> None:
-        """Reload what can be reloaded while it is served: tokens, and the indexes that changed."""
+        """Reload tokens and changed indexes, if the server is ready."""
         if self.readiness.state is not State.READY:
             _LOG.info("SIGHUP: %s, nothing is reloaded", self.readiness.state.value)
             return
@@ -156,13 +148,10 @@ class Server:
         task.add_done_callback(self._reloads.discard)
 
     async def drain(self, hurry: asyncio.Event | None = None) -> None:
-        """Stop without dropping what was accepted.
+        """Stop without dropping accepted work. Idempotent.
 
-        Readiness goes off first, requests are still taken for the lame-duck time, then the listeners close,
-        and what is in flight has the drain time to finish. Draining again does nothing.
-
-        Args:
-            hurry: When set, what is in flight is cancelled at once.
+        Readiness goes off first; requests are still taken for the lame-duck time; then the listeners close,
+        and work in flight has the drain time to finish. Once `hurry` is set, it is cancelled at once.
         """
         if self.readiness.state is State.DRAINING:
             return
@@ -186,17 +175,16 @@ class Server:
 
 SERVICES = tuple(dict.fromkeys(str(method.service.full_name) for method in METHODS.values()))
 _MIN_PING_INTERVAL_MS = 5_000
-# Bits of the compressions of gRPC that are accepted.
+# Bits of gRPC's compressions.
 _IDENTITY, _GZIP = 1, 4
 _MIN_CALLS_PER_CONNECTION = 1024
 
 
 def max_calls_per_connection(config: ServerConfig) -> int:
-    """Return how many calls one connection may have open; gRPC's clients hold back what is more.
+    """Return the most open calls of a connection; gRPC's clients hold back further ones.
 
-    One that waits for nothing but its client, as an idle stream does, costs memory only, but without a limit
-    that of a single connection has no end. More than the queue holds must come through: being refused says
-    more than waiting.
+    An idle stream only costs memory, but without a limit one connection could take all of it. More than the
+    queue holds must come through: a refusal tells the client more than a wait.
     """
     return max(_MIN_CALLS_PER_CONNECTION, 2 * config.queue.max_requests)
 
@@ -208,15 +196,15 @@ class Listeners:
         config: Addresses, encryption and limits.
         methods: Runs the methods of the API.
         readiness: Answers health checks.
-        authority: Who may call.
-        metrics: Counts calls, and is shown.
-        tracing: Where spans go; None: there are none.
+        authority: Authorises callers.
+        metrics: Counts calls; served on the monitoring port.
+        tracing: Target of spans; None: there are none.
 
     Attributes:
-        interceptors: What stands before the methods of gRPC, the outermost first.
-        port: Of gRPC; with port 0 known after `start`.
-        http: The JSON over HTTP face, if it is served.
-        monitoring: The port of its own for metrics, if there is one.
+        interceptors: gRPC's interceptors, the outermost first.
+        port: Port of gRPC; with port 0 known after `start`.
+        http: The HTTP face, if configured.
+        monitoring: The monitoring port, if configured.
     """
 
     def __init__(
@@ -248,21 +236,15 @@ class Listeners:
             self.monitoring = HttpServer(watched, config.metrics.host, config.metrics.port, TlsConfig())
 
     async def start(self) -> None:
-        """Listen everywhere.
-
-        Raises:
-            BindError: an address cannot be listened on.
-            InputError: a certificate cannot be used.
-        """
+        """Listen everywhere; raises BindError, or InputError for a certificate."""
         self._grpc = grpc.aio.server(
             interceptors=self.interceptors,
             options=[
                 ("grpc.so_reuseport", 0),  # on by default: a second server would share the port silently
                 ("grpc.max_receive_message_length", self._config.max_request_bytes),
-                ("grpc.compression_enabled_algorithms_bitset", _accepted(self._config.accept_gzip)),
+                ("grpc.compression_enabled_algorithms_bitset", _IDENTITY | self._config.accept_gzip * _GZIP),
                 ("grpc.max_concurrent_streams", max_calls_per_connection(self._config)),
-                # Clients may look after their connection so often; by default one that does it more
-                # often than every five minutes loses it.
+                # By default a client that pings more often than every five minutes loses its connection.
                 ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),
             ],
         )
@@ -281,7 +263,7 @@ class Listeners:
                 await server.start()
 
     def add_services(self, server: Any) -> None:
-        """Add the API, health and reflection to a server of gRPC, or to what stands in for one."""
+        """Add the API, health and reflection to a gRPC server or its stand-in."""
         for service, found in handlers(self._methods, self._config.max_request_seconds).items():
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, found),))
             server.add_registered_method_handlers(service, found)
@@ -290,10 +272,10 @@ class Listeners:
         reflection.enable_server_reflection(names, server)
 
     async def stop(self, grace_seconds: float, hurry: asyncio.Event) -> None:
-        """Close the listeners of the API, and wait for what is in flight; what takes longer is cancelled.
+        """Close the API's listeners and wait for work in flight.
 
         Args:
-            grace_seconds: How long it has.
+            grace_seconds: Time after which it is cancelled.
             hurry: When set, it is cancelled at once.
         """
         stopping = [self._grpc.stop] if self._grpc is not None else []
@@ -313,13 +295,13 @@ class Listeners:
         await asyncio.gather(*(stop(None) for stop in stopping))
 
     async def stop_monitoring(self) -> None:
-        """Close the port of those who watch: the last one, which tells of the drain."""
+        """Close the monitoring port, the last one: it reports the drain."""
         if self.monitoring is not None:
             await self.monitoring.stop(None)
 
 
 def _bind_failure(host: str, port: int) -> str:
-    """Say why an address cannot be listened on; grpc itself says only that it cannot."""
+    """Return the reason why an address cannot be listened on; grpc itself gives none."""
     address = join_address(host, port)
     try:
         family, _, _, _, resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -332,26 +314,18 @@ def _bind_failure(host: str, port: int) -> str:
     return f"cannot listen on {address}: gRPC refused the address"
 
 
-def _accepted(gzip: bool) -> int:
-    return _IDENTITY | _GZIP if gzip else _IDENTITY
-
-
-# How long a thread may keep Python to itself while another one waits for it, seconds. By default it is 5 ms,
-# and the event loop, which has little to do but often, waits that long for the model's thread each time.
+# How long a thread may hold Python's interpreter lock while another waits for it, seconds. By default it is
+# 5 ms, and the event loop would wait that long for the model's thread each time.
 SWITCH_INTERVAL_S = 0.001
 
 
 async def serve_until_signalled(server: Server, on_ready: Callable[[Server], None]) -> signal.Signals | None:
-    """Run a server until SIGTERM or SIGINT, then drain it; a second signal cancels what is in flight.
+    """Run a server until SIGTERM or SIGINT, then drain it; a second signal cancels work in flight.
 
-    SIGHUP reloads what can be reloaded while it is served; before the server is ready it is ignored.
+    SIGHUP reloads tokens and indexes. Errors are those of `Server.start` and `Server.load`.
 
     Returns:
-        The signal that stopped the server before it was ready; None when it had been ready.
-
-    Raises:
-        BindError: the address cannot be listened on.
-        GenretError: an index or the model cannot be used.
+        The signal that stopped the server before it was ready; None if it had been ready.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     keep_freed_memory()

@@ -1,4 +1,1 @@
-"""Converts between protobuf messages and the library's values; with `pb` the only place that knows fields.
-
-It must not know where messages come from, nor what is done with values.
-"""
+"""Converts between protobuf messages and the library's values; with `pb` the only place that knows fields."""

@@ -1,4 +1,4 @@
-"""Between the wire and the library: JSON answers."""
+"""Converts JSON answers between protobuf messages and the library's values."""
 
 from __future__ import annotations
 
@@ -20,25 +20,18 @@ from service.wire.fields import (
     words_of,
 )
 from service.wire.replies import (
-    index_ref_from_proto,
-    index_ref_to_proto,
-    kv_from_proto,
-    kv_to_proto,
-    timings_from_proto,
-    timings_to_proto,
-    value_from_proto,
-    value_to_proto,
+    metadata_from_proto,
+    metadata_to_proto,
+    shared_from_proto,
+    shared_to_proto,
+    times_and_index,
 )
 
 _METHODS = pb.AnswerMethod.DESCRIPTOR
 
 
 def answer_request_from_proto(message: pb.AnswerRequest) -> AnswerRequest:
-    """Return the library's form of a request.
-
-    Raises:
-        InputError: a field is out of range.
-    """
+    """Return the library's form of a request; raises InputError for a field out of range."""
     options = options_from_proto(message, AnswerRequest)
     source = message.WhichOneof("schema")
     try:
@@ -53,7 +46,7 @@ def answer_request_from_proto(message: pb.AnswerRequest) -> AnswerRequest:
 
 
 def wire_error(error: InputError) -> InputError:
-    """Return an error about a field under the name the field has here."""
+    """Return an error with the message's name of the field."""
     if error.field == "schema":
         return InputError("schema_json", error.message)
     return error_on_wire(error, AnswerRequest)
@@ -82,35 +75,28 @@ def answer_to_proto(
         json=result.text,
         method=numbers_of(_METHODS)[result.method],
         entities=[_answer_entity_to_proto(entity) for entity in result.entities],
-        timings=timings_to_proto(result.timings, queue_ms, total_ms),
-        index=index_ref_to_proto(index),
-        kv_usage=kv_to_proto(result.kv),
+        **shared_to_proto(result, index, queue_ms, total_ms),
     )
 
 
 def answer_from_proto(query: str, message: pb.AnswerResponse) -> AnswerReply:
     """Return the library's form of an answer to `query`."""
-    timings = message.timings
     result = AnswerResult(
         **fields_from_proto(message, AnswerResult),
         query=query,
         method=words_of(_METHODS).get(message.method, "greedy"),
         text=message.json,
         entities=tuple(_answer_entity_from_proto(entity) for entity in message.entities),
-        timings=timings_from_proto(timings),
-        kv=kv_from_proto(message.kv_usage),
+        **shared_from_proto(message),
     )
-    return AnswerReply(result, timings.queue_ms, timings.total_ms, index_ref_from_proto(message.index))
+    return AnswerReply(result, *times_and_index(message))
 
 
 def _answer_entity_to_proto(found: AnswerEntity) -> pb.AnswerEntity:
     return pb.AnswerEntity(
         **fields_to_proto(found, pb.AnswerEntity),
         entities=[
-            pb.Entity(
-                **fields_to_proto(entity, pb.Entity),
-                metadata={name: value_to_proto(value) for name, value in entity.metadata.items()},
-            )
+            pb.Entity(**fields_to_proto(entity, pb.Entity), metadata=metadata_to_proto(entity.metadata))
             for entity in found.entities
         ],
     )
@@ -120,10 +106,7 @@ def _answer_entity_from_proto(message: pb.AnswerEntity) -> AnswerEntity:
     return AnswerEntity(
         **fields_from_proto(message, AnswerEntity),
         entities=tuple(
-            Entity(
-                **fields_from_proto(entity, Entity),
-                metadata={name: value_from_proto(value) for name, value in sorted(entity.metadata.items())},
-            )
+            Entity(**fields_from_proto(entity, Entity), metadata=metadata_from_proto(entity.metadata))
             for entity in message.entities
         ),
     )

@@ -1,7 +1,7 @@
 """Converts fields between messages and the library's values: those of one name in both, and request options.
 
-A field that is not set, 0 of an enum and an empty text leave an option at its default. Values of an enum are
-named after the library's words, behind a prefix: RETRIEVAL_METHOD_BEAM is "beam".
+An unset field, 0 of an enum and an empty text leave an option at its default. Values of an enum are the
+library's words behind a prefix: RETRIEVAL_METHOD_BEAM is "beam".
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from retrieval.request_options import RequestOption, options_of
 
 
 def fields_to_proto(value: Any, message: Any) -> dict[str, Any]:
-    """Return the plain fields that a value and a type of messages both have, as arguments of the message."""
+    """Return the plain fields that a value shares with a type of messages, as arguments of the message."""
     kind: Any = type(value)
     shared = _shared_fields(message, kind)
     return {name: found for name, *_ in shared if (found := getattr(value, name)) is not None}
 
 
 def fields_from_proto(message: Message, owner: Any) -> dict[str, Any]:
-    """Return the plain fields that a message and a dataclass both have; None for one that is not set."""
+    """Return the plain fields that a message shares with a dataclass; None for an unset one."""
     kind: Any = type(message)
     found: dict[str, Any] = {}
     for name, is_repeated, has_presence in _shared_fields(kind, owner):
@@ -39,7 +39,7 @@ def fields_from_proto(message: Message, owner: Any) -> dict[str, Any]:
 
 @cache
 def _shared_fields(message: Any, owner: Any) -> tuple[tuple[str, bool, bool], ...]:
-    """Return name, whether it is a list and whether it can be unset of all fields but messages and enums."""
+    """Return the shared fields but messages and enums: name, whether repeated, whether it can be unset."""
     known = message.DESCRIPTOR.fields_by_name
     return tuple(
         (one.name, field.is_repeated, field.has_presence)
@@ -52,7 +52,7 @@ def options_from_proto(message: Message, request: Any) -> dict[str, Any]:
     """Return the options that a message sets, by their names in a request of the library.
 
     Raises:
-        InputError: an enum has a value without a meaning for the option; it is named as in the message.
+        InputError: a value of an enum does not suit the option; names the message's field.
     """
     found, kind = {}, cast(Any, type(message))
     for option, field, inner in _option_fields(kind, request):
@@ -85,7 +85,7 @@ def options_to_proto(request: Any, message: Any) -> dict[str, Any]:
 
 
 def error_on_wire(error: InputError, request: Any) -> InputError:
-    """Return what is wrong with a request under the name that the field has in messages."""
+    """Return an error with the message's name of the field."""
     option = options_of(request).get(error.field)
     return error if option is None else InputError(option.wire, error.message)
 
@@ -99,7 +99,7 @@ def words_of(enum: EnumDescriptor) -> Mapping[int, str]:
 
 @cache
 def numbers_of(enum: EnumDescriptor) -> Mapping[str, Any]:
-    """Return the number of every word of the library that an enum has a value for."""
+    """Return the number of an enum for every word of the library."""
     return {word: number for number, word in words_of(enum).items()}
 
 
@@ -117,7 +117,7 @@ def _word(option: RequestOption, field: FieldDescriptor, number: int) -> str:
 
 @cache
 def _option_fields(message: Any, request: Any) -> tuple[tuple[RequestOption, FieldDescriptor, str], ...]:
-    """Return every option with its field, and the name of the list inside the field, if it is a message."""
+    """Return every option with its field, and the name of the list inside a field that is a message."""
     found = []
     for option in options_of(request).values():
         name, _, inner = option.wire.partition(".")

@@ -1,4 +1,4 @@
-"""Between the wire and the service: descriptions of indexes."""
+"""Converts descriptions of indexes between protobuf messages and the service's values."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _ranking_to_proto(ranking: RankingDescription) -> pb.Ranking:
 
 
 def _words(problem: GenretError | None) -> str:
-    """Return a problem as answers say it: the error's own words may name a path of the server."""
+    """Return a problem's text for clients: the error's own may name a path of the server."""
     return "" if problem is None else failure_of(problem, "").message
 
 
@@ -71,23 +71,8 @@ def indexes_from_proto(message: pb.ListIndexesResponse) -> list[IndexInfo]:
 
 
 def reload_from_proto(message: pb.ReloadIndexResponse) -> ReloadReply:
-    """Return the client's form of what became of a reload."""
+    """Return the client's form of a reload's outcome."""
     return ReloadReply(**fields_from_proto(message, ReloadReply), index=index_from_proto(message.index))
-
-
-def list_indexes_to_proto() -> pb.ListIndexesRequest:
-    """Return the request for every index."""
-    return pb.ListIndexesRequest()
-
-
-def get_index_to_proto(name: str) -> pb.GetIndexRequest:
-    """Return the request for one index."""
-    return pb.GetIndexRequest(name=name)
-
-
-def reload_index_to_proto(name: str, force: bool) -> pb.ReloadIndexRequest:
-    """Return the request to serve the live version of an index."""
-    return pb.ReloadIndexRequest(name=name, force=force)
 
 
 def _timestamp(seconds: float) -> Timestamp:

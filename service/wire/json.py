@@ -1,11 +1,10 @@
-"""Between the wire's messages and JSON: the proto3 mapping, read strictly.
+"""Converts between messages and JSON by the proto3 mapping, read strictly.
 
 Reading takes the names of the `.proto` (`beam_size`) and their camel case (`beamSize`), 64-bit integers as
-numbers or strings, enums by name, and null for what is unset. It refuses what the mapping is silent or
-generous about: unknown and repeated keys, NaN and infinities, numbers in quotes for fields that hold no
-64-bit integer, halves of surrogate pairs. Writing uses the names of the `.proto`, writes 64-bit integers as
-strings (JavaScript's numbers end at 2^53) and every field that has no presence, so that replies always have
-the same shape.
+numbers or strings, enums by name, and null for unset. It refuses unknown and repeated keys, NaN and
+infinities, numbers in quotes for other fields, and halves of surrogate pairs. Writing uses the names of the
+`.proto`, writes 64-bit integers as strings (JavaScript's numbers end at 2^53), and writes every field
+without presence, so that replies always have the same shape.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from service.errors import MalformedMessageError
 
 M = TypeVar("M", bound=Message)
 
-# A type of the wire and the values of it, both ends included.
+# Integer types of the wire with their least and greatest values.
 INTEGER_RANGES: dict[int, tuple[int, int]] = {
     FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
     FieldDescriptor.CPPTYPE_UINT32: (0, 2**32 - 1),
@@ -32,23 +31,16 @@ INTEGER_RANGES: dict[int, tuple[int, int]] = {
     FieldDescriptor.CPPTYPE_UINT64: (0, 2**64 - 1),
 }
 WIDE_INTEGERS = (FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64)
-# More digits than any 64-bit integer has, and few enough to be read at once.
+# As many digits as any 64-bit integer has, and few enough to be read at once.
 _MAX_DIGITS = 20
 _KINDS = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
 
 
 def message_from_json(body: bytes, message: M) -> M:
-    """Fill a message from the JSON text of a request.
-
-    Args:
-        body: The text, in UTF-8.
-        message: An empty message of the type that is expected.
-
-    Returns:
-        The same message.
+    """Fill an empty message from the UTF-8 JSON text of a request, and return it.
 
     Raises:
-        MalformedMessageError: the text is no JSON, or no object.
+        MalformedMessageError: the text is no JSON object.
         InputError: a field does not exist or cannot hold its value; names the field by its path.
     """
     value = _loaded(body)
@@ -58,7 +50,7 @@ def message_from_json(body: bytes, message: M) -> M:
     try:
         json_format.ParseDict(value, message)
     except json_format.ParseError as error:
-        # What is left: two members of one oneof.
+        # Two members of one oneof.
         raise MalformedMessageError(str(error)) from None
     return message
 
@@ -69,12 +61,7 @@ def message_to_json(message: Message) -> bytes:
 
 
 def message_to_dict(message: Message, *, defaults: bool = True) -> dict[str, Any]:
-    """Return a message as a JSON object.
-
-    Args:
-        message: What is written.
-        defaults: Whether fields that are zero and have no presence are written, too.
-    """
+    """Return a message as a JSON object; with `defaults` zero fields without presence are written, too."""
     written: dict[str, Any] = json_format.MessageToDict(
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=defaults
     )
@@ -208,5 +195,5 @@ def _shown(text: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """Return a text that a reply can carry: without halves of surrogate pairs, and not too long."""
+    """Return a text that a reply can carry: at most 100 characters, no halves of surrogate pairs."""
     return text.encode("utf-8", "backslashreplace").decode()[:100]

@@ -1,17 +1,18 @@
 """Converts answers to queries between protobuf messages and the library's values.
 
-Answers of other kinds share their parts: timings, the index's name and version, the figures of the cache,
-and values of metadata.
+The parts that answers of all kinds share are here, too: times, index, key/value memory, metadata values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from google.protobuf.message import Message
 
+from retrieval.answers.answer_types import AnswerResult
 from retrieval.explanation import Explanation, ExplanationDraw, ExplanationNode
+from retrieval.score_types import ScoreResult
 from retrieval.types import Candidate, KvShare, MetadataValue, RetrievalResult, Timings
 from service.client.reply import IndexRef, Reply
 from service.errors import CallError
@@ -35,16 +36,13 @@ def reply_to_proto(
         method=_METHOD_NUMBERS[result.method],
         mass_lower_bound=result.mass_lower,
         mass_upper_bound=result.mass_upper,
-        timings=timings_to_proto(result.timings, queue_ms, total_ms),
-        index=index_ref_to_proto(index),
-        kv_usage=kv_to_proto(result.kv),
+        **shared_to_proto(result, index, queue_ms, total_ms),
         explanation=None if result.explanation is None else explanation_to_proto(result.explanation),
     )
 
 
 def reply_from_proto(query: str, message: pb.RetrieveResponse) -> Reply:
     """Return the library's form of an answer to `query`."""
-    timings = message.timings
     result = RetrievalResult(
         **fields_from_proto(message, RetrievalResult),
         query=query,
@@ -52,21 +50,25 @@ def reply_from_proto(query: str, message: pb.RetrieveResponse) -> Reply:
         candidates=tuple(_candidate_from_proto(candidate) for candidate in message.candidates),
         mass_lower=optional(message, "mass_lower_bound"),
         mass_upper=optional(message, "mass_upper_bound"),
-        timings=timings_from_proto(timings),
-        kv=kv_from_proto(message.kv_usage),
+        **shared_from_proto(message),
         explanation=explanation_from_proto(message.explanation) if message.HasField("explanation") else None,
     )
-    return Reply(result, timings.queue_ms, timings.total_ms, index_ref_from_proto(message.index))
+    return Reply(result, *times_and_index(message))
+
+
+def outcome_from_proto(query: str, message: Any, request_id: str) -> Reply | CallError:
+    """Return the answer to `query`, or its error, from an item of a batch or a stream."""
+    if message.WhichOneof("outcome") == "response":
+        return reply_from_proto(query, message.response)
+    return error_from_status(message.error, request_id)
 
 
 def batch_reply_from_proto(
-    queries: Sequence[str], message: pb.BatchRetrieveResponse, request_id: str = ""
+    queries: Sequence[str], message: pb.BatchRetrieveResponse | pb.LinkResponse, request_id: str = ""
 ) -> list[Reply | CallError]:
     """Return the answers and errors of a batch, in the order of its queries."""
     return [
-        reply_from_proto(query, result.response)
-        if result.WhichOneof("outcome") == "response"
-        else error_from_status(result.error, request_id)
+        outcome_from_proto(query, result, request_id)
         for query, result in zip(queries, message.results, strict=True)
     ]
 
@@ -76,61 +78,69 @@ def _candidate_to_proto(rank: int, candidate: Candidate) -> pb.Candidate:
         **fields_to_proto(candidate, pb.Candidate),
         rank=rank,
         shares=candidate.shares,
-        metadata={name: value_to_proto(value) for name, value in candidate.metadata.items()},
+        metadata=metadata_to_proto(candidate.metadata),
     )
 
 
 def _candidate_from_proto(message: pb.Candidate) -> Candidate:
     return Candidate(
         **fields_from_proto(message, Candidate),
-        metadata={name: value_from_proto(value) for name, value in sorted(message.metadata.items())},
+        metadata=metadata_from_proto(message.metadata),
         # A map of the wire has no order.
         shares=dict(sorted(message.shares.items(), key=lambda share: (-abs(share[1]), share[0]))),
     )
 
 
-def timings_to_proto(timings: Timings, queue_ms: float, total_ms: float) -> pb.Timings:
-    """Return the wire's form of where the time of a request went."""
-    parts = fields_to_proto(timings, pb.Timings)
-    return pb.Timings(**{**parts, "queue_ms": queue_ms, "total_ms": total_ms})
+def shared_to_proto(
+    result: RetrievalResult | AnswerResult | ScoreResult,
+    index: IndexDescription,
+    queue_ms: float,
+    total_ms: float,
+) -> dict[str, Any]:
+    """Return the fields that replies of all kinds have: times, index and key/value memory."""
+    timings = fields_to_proto(result.timings, pb.Timings) | {"queue_ms": queue_ms, "total_ms": total_ms}
+    return {
+        "timings": pb.Timings(**timings),
+        "index": pb.IndexRef(name=index.name, version=index.version, digest=index.digest),
+        "kv_usage": pb.KvUsage(**fields_to_proto(result.kv, pb.KvUsage), saved_bytes=result.kv.saved_bytes),
+    }
 
 
-def timings_from_proto(message: pb.Timings) -> Timings:
-    """Return the library's form of the time that a model took."""
-    took = fields_from_proto(message, Timings) | {"total_ms": 0.0}
-    return Timings(**{**took, "total_ms": sum(took.values())})
+def shared_from_proto(message: Any) -> dict[str, Any]:
+    """Return the fields that results of all kinds have; their time is the model's."""
+    took = fields_from_proto(message.timings, Timings) | {"total_ms": 0.0}
+    return {
+        "timings": Timings(**{**took, "total_ms": sum(took.values())}),
+        "kv": KvShare(**fields_from_proto(message.kv_usage, KvShare)),
+    }
 
 
-def index_ref_to_proto(index: IndexDescription) -> pb.IndexRef:
-    """Return the wire's form of which index answered."""
-    return pb.IndexRef(name=index.name, version=index.version, digest=index.digest)
-
-
-def index_ref_from_proto(message: pb.IndexRef) -> IndexRef:
-    """Return the client's form of which index answered."""
-    return IndexRef(message.name, message.version, message.digest)
-
-
-def kv_to_proto(kv: KvShare) -> pb.KvUsage:
-    """Return the wire's form of key/value memory."""
-    return pb.KvUsage(**fields_to_proto(kv, pb.KvUsage), saved_bytes=kv.saved_bytes)
-
-
-def kv_from_proto(message: pb.KvUsage) -> KvShare:
-    """Return the library's form of key/value memory."""
-    return KvShare(**fields_from_proto(message, KvShare))
+def times_and_index(message: Any) -> tuple[float, float, IndexRef]:
+    """Return the wait and the whole time of a reply, milliseconds, and the index that answered."""
+    index = message.index
+    reference = IndexRef(index.name, index.version, index.digest)
+    return message.timings.queue_ms, message.timings.total_ms, reference
 
 
 def optional(message: Message, name: str) -> Any:
-    """Return a field, None where it is not set."""
+    """Return a field, None if it is not set."""
     return getattr(message, name) if message.HasField(name) else None
 
 
 _INT64 = range(-(2**63), 2**63)
 
 
-def value_to_proto(value: MetadataValue) -> pb.MetadataValue:
-    """Return the wire's form of one value of an entity's metadata."""
+def metadata_to_proto(metadata: Mapping[str, MetadataValue]) -> dict[str, pb.MetadataValue]:
+    """Return the wire's form of an entity's metadata."""
+    return {name: _value_to_proto(value) for name, value in metadata.items()}
+
+
+def metadata_from_proto(metadata: Mapping[str, pb.MetadataValue]) -> dict[str, MetadataValue]:
+    """Return the library's form of an entity's metadata, sorted by name."""
+    return {name: _value_from_proto(value) for name, value in sorted(metadata.items())}
+
+
+def _value_to_proto(value: MetadataValue) -> pb.MetadataValue:
     if value is None:
         return pb.MetadataValue()
     if isinstance(value, bool):  # before int: a bool is one
@@ -142,8 +152,7 @@ def value_to_proto(value: MetadataValue) -> pb.MetadataValue:
     return pb.MetadataValue(string_value=value)
 
 
-def value_from_proto(message: pb.MetadataValue) -> MetadataValue:
-    """Return the library's form of one value of an entity's metadata."""
+def _value_from_proto(message: pb.MetadataValue) -> MetadataValue:
     kind = message.WhichOneof("kind")
     value: MetadataValue = None if kind is None else getattr(message, kind)
     return value

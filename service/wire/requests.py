@@ -1,7 +1,4 @@
-"""Converts queries between protobuf messages and the library's values: alone, as mentions, and in streams.
-
-`queries_of` and `index_of` tell logs and traces what a message is about.
-"""
+"""Converts queries between protobuf messages and the library's values: alone, as mentions, and in streams."""
 
 from __future__ import annotations
 
@@ -11,21 +8,13 @@ from typing import Any
 from decoding.errors import PromptTooLongError
 from retrieval.errors import InputError
 from retrieval.types import Mention, RetrieveRequest
-from service.client.reply import Reply
-from service.errors import CallError
 from service.pb.genret.v1 import index_service_pb2 as index_pb
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.wire.fields import error_on_wire, options_from_proto, options_to_proto
-from service.wire.replies import reply_from_proto
-from service.wire.rpc_status import error_from_status
 
 
 def request_from_proto(message: pb.RetrieveRequest) -> RetrieveRequest:
-    """Return the library's form of a request.
-
-    Raises:
-        InputError: a field is out of range.
-    """
+    """Return the library's form of a request; raises InputError for a field out of range."""
     options = options_from_proto(message, RetrieveRequest)
     try:
         return RetrieveRequest(message.query, **options)
@@ -34,7 +23,7 @@ def request_from_proto(message: pb.RetrieveRequest) -> RetrieveRequest:
 
 
 def request_error(error: InputError) -> InputError:
-    """Return what is wrong with a request under the name the field has here."""
+    """Return an error with the message's name of the field."""
     return error_on_wire(error, RetrieveRequest)
 
 
@@ -51,17 +40,13 @@ def batch_request_to_proto(requests: Sequence[RetrieveRequest], index: str = "")
 
 _PLACEHOLDER = "-"
 _DEFAULT_K = 1
-# Options that every mention answers for itself, or the call does once.
+# Options that each mention, or the whole call, has itself.
 _OWN = ("index", "query", "prompt_template")
 _MENTION_FIELDS = ("mention", "left", "right")
 
 
 def link_options_from_proto(message: pb.LinkRequest) -> RetrieveRequest:
-    """Return what is asked of every mention, in the library's form; its query is a placeholder.
-
-    Raises:
-        InputError: an option is out of range, or may not be set here.
-    """
+    """Return the options for every mention, with a placeholder as query; raises InputError."""
     options = pb.RetrieveRequest()
     options.CopyFrom(message.options)
     for name in _OWN:
@@ -82,7 +67,7 @@ def mention_from_proto(message: pb.Mention) -> Mention:
 
 
 def mention_error(error: Exception) -> Exception:
-    """Return what is wrong with one mention under the names that the fields have here."""
+    """Return the error of one mention with the message's names of fields."""
     if isinstance(error, PromptTooLongError):
         return InputError("mention", str(error))
     if not isinstance(error, InputError) or error.field in _MENTION_FIELDS:
@@ -93,7 +78,7 @@ def mention_error(error: Exception) -> Exception:
 def link_request_to_proto(
     mentions: Sequence[Mention], options: RetrieveRequest, index: str = ""
 ) -> pb.LinkRequest:
-    """Return the wire's form of mentions and what is asked of them; the query of `options` is not sent."""
+    """Return the wire's form of mentions with their options; the query of `options` is not sent."""
     asked = request_to_proto(options)
     asked.query = ""
     return pb.LinkRequest(
@@ -103,27 +88,11 @@ def link_request_to_proto(
     )
 
 
-def link_reply_from_proto(
-    mentions: Sequence[Mention], message: pb.LinkResponse, request_id: str = ""
-) -> list[Reply | CallError]:
-    """Return the answers and errors of mentions, in their order; a result's query is the mention's text."""
-    return [
-        reply_from_proto(mention.mention, result.response)
-        if result.WhichOneof("outcome") == "response"
-        else error_from_status(result.error, request_id)
-        for mention, result in zip(mentions, message.results, strict=True)
-    ]
-
-
 MAX_ID_BYTES = 256
 
 
 def check_stream_id(name: str) -> None:
-    """Refuse an id that is too long.
-
-    Raises:
-        InputError: it is.
-    """
+    """Refuse an id that is too long, by InputError."""
     size = len(name.encode())
     if size > MAX_ID_BYTES:
         raise InputError("id", f"must be at most {MAX_ID_BYTES} bytes, got {size}")
@@ -132,15 +101,6 @@ def check_stream_id(name: str) -> None:
 def stream_request_to_proto(name: str, request: RetrieveRequest, index: str = "") -> pb.RetrieveStreamRequest:
     """Return the wire's form of a query of a stream."""
     return pb.RetrieveStreamRequest(id=name, request=request_to_proto(request, index))
-
-
-def stream_reply_from_proto(
-    query: str, message: pb.RetrieveStreamResponse, request_id: str = ""
-) -> Reply | CallError:
-    """Return the library's form of an answer to `query`."""
-    if message.WhichOneof("outcome") == "response":
-        return reply_from_proto(query, message.response)
-    return error_from_status(message.error, request_id)
 
 
 _QUERIES: dict[type, Callable[[Any], Sequence[str]]] = {
@@ -157,20 +117,20 @@ _INDEXES: dict[type, Callable[[Any], Any]] = {
     pb.ScoreResponse: lambda m: m.index,
     index_pb.GetIndexResponse: lambda m: m.index,
     index_pb.ReloadIndexResponse: lambda m: m.index,
-    # All items of these name one index each; the first answer's stands for them when they agree.
+    # Every item names one index; if all agree, it is the answer's.
     pb.BatchRetrieveResponse: lambda m: _common([item.response.index for item in m.results]),
     pb.LinkResponse: lambda m: _common([item.response.index for item in m.results]),
 }
 
 
 def queries_of(message: object) -> Sequence[str]:
-    """Return the texts that a request of the API is about; none for other messages."""
+    """Return the query texts of a request of the API; none for other messages."""
     read = _QUERIES.get(type(message))
     return () if read is None else read(message)
 
 
 def index_of(message: object) -> tuple[str, str]:
-    """Return name and version of the index that a response is from; empty when there is no single one."""
+    """Return name and version of the index that answered; empty if there is no single one."""
     read = _INDEXES.get(type(message))
     index = None if read is None else read(message)
     return ("", "") if index is None else (index.name, index.version)

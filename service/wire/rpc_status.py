@@ -1,4 +1,4 @@
-"""Between the wire and the service: errors as `google.rpc.Status` with its details."""
+"""Converts errors between the service's values and `google.rpc.Status` with its details."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from service.status import (
     RetryAfter,
 )
 
-# Errors travel in HTTP/2 trailers, and a message may quote what was sent. Clients refuse some trailers from
-# 8 KiB on, and a text stands there up to four times: escaped, where a byte may take three, and in details.
+# Errors travel in HTTP/2 trailers, and a message may quote what was sent. Some clients refuse trailers from
+# 8 KiB on, and a text takes up to four times its bytes: escaped as %XX, and repeated in details.
 _MAX_TEXT_CHARS = 500
 _MAX_TEXT_BYTES = 800
 _ELLIPSIS = "…"
@@ -37,18 +37,13 @@ def failure_to_proto(failure: Failure) -> status_pb2.Status:
 
 
 def error_from_status(status: status_pb2.Status, request_id: str = "") -> CallError:
-    """Return the client's error for a `google.rpc.Status`.
-
-    Args:
-        status: What the server said.
-        request_id: Name of the call in the server's log.
-    """
+    """Return the client's error for a server's status and the id of the call in the server's log."""
     retry = error_details_pb2.RetryInfo()
     info = error_details_pb2.ErrorInfo()
     bad = error_details_pb2.BadRequest()
     for packed in status.details:
         for detail in (retry, info, bad):
-            packed.Unpack(detail)  # leaves it as it is where it is of another type
+            packed.Unpack(detail)  # leaves `detail` unchanged if the type differs
     return CallError(
         _CODE_NAMES.get(status.code, "UNKNOWN"),
         status.message,

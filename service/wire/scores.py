@@ -1,4 +1,4 @@
-"""Between the wire and the library: titles to be scored, and their scores."""
+"""Converts titles to be scored, and their scores, between protobuf messages and the library's values."""
 
 from __future__ import annotations
 
@@ -12,14 +12,7 @@ from service.client.reply import ScoreReply
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.serving.served import IndexDescription
 from service.wire.fields import error_on_wire, fields_from_proto, fields_to_proto
-from service.wire.replies import (
-    index_ref_from_proto,
-    index_ref_to_proto,
-    kv_from_proto,
-    kv_to_proto,
-    timings_from_proto,
-    timings_to_proto,
-)
+from service.wire.replies import shared_from_proto, shared_to_proto, times_and_index
 
 _PLACEHOLDER = RetrieveRequest("-")
 
@@ -27,11 +20,7 @@ _PLACEHOLDER = RetrieveRequest("-")
 def score_request_from_proto(
     message: pb.ScoreRequest, mention_request: Callable[[Mention, RetrieveRequest], RetrieveRequest]
 ) -> ScoreRequest:
-    """Return the library's form of a request.
-
-    Args:
-        message: The request.
-        mention_request: Makes a query of a mention; see `ServedRetriever.mention_request`.
+    """Return the library's form of a request; `mention_request` is the `ServedRetriever`'s.
 
     Raises:
         InputError: a field is out of range, or does not fit another.
@@ -51,7 +40,7 @@ def score_request_from_proto(
 
 
 def score_error(error: InputError, is_mention: bool) -> InputError:
-    """Return what is wrong with a request under the names that the fields have here."""
+    """Return an error with the message's name of the field."""
     if is_mention and error.field == "query":
         return InputError("mention", error.message)
     return error_on_wire(error, ScoreRequest)
@@ -60,11 +49,7 @@ def score_error(error: InputError, is_mention: bool) -> InputError:
 def score_request_to_proto(
     subject: str | Mention, titles: Sequence[str], prompt: str | None = None, index: str = ""
 ) -> pb.ScoreRequest:
-    """Return the wire's form of a request.
-
-    Raises:
-        InputError: a field is out of range; it is named as in the library.
-    """
+    """Return the wire's form of a request; raises InputError with the library's name of a field."""
     query = subject.mention if isinstance(subject, Mention) else subject
     checked = ScoreRequest(query, titles, prompt)  # type: ignore[arg-type]  # takes any iterable
     message = pb.ScoreRequest(index=index, titles=checked.titles, prompt_template=prompt or "")
@@ -84,20 +69,17 @@ def score_reply_to_proto(
             pb.TitleScore(**fields_to_proto(_without_share(score), pb.TitleScore)) for score in result.scores
         ],
         num_nodes=result.num_nodes,
-        timings=timings_to_proto(result.timings, queue_ms, total_ms),
-        index=index_ref_to_proto(index),
-        kv_usage=kv_to_proto(result.kv),
+        **shared_to_proto(result, index, queue_ms, total_ms),
     )
 
 
 def _without_share(score: TitleScore) -> TitleScore:
-    """Return a score as it is sent: a title without a log-probability has no share either."""
+    """Return a score as it is sent: a title without a log-probability has no probability either."""
     return replace(score, probability=None) if score.logprob is None else score
 
 
 def score_reply_from_proto(query: str, message: pb.ScoreResponse) -> ScoreReply:
     """Return the library's form of scores of titles for `query`."""
-    timings = message.timings
     result = ScoreResult(
         query=query,
         scores=tuple(
@@ -105,7 +87,6 @@ def score_reply_from_proto(query: str, message: pb.ScoreResponse) -> ScoreReply:
             for score in message.scores
         ),
         num_nodes=message.num_nodes,
-        timings=timings_from_proto(timings),
-        kv=kv_from_proto(message.kv_usage),
+        **shared_from_proto(message),
     )
-    return ScoreReply(result, timings.queue_ms, timings.total_ms, index_ref_from_proto(message.index))
+    return ScoreReply(result, *times_and_index(message))
