@@ -214,7 +214,6 @@ def _parse(file: Path) -> dict[str, Any]:
     text = read_text(file, _MAX_BYTES, too_large)
     try:
         return tomllib.loads(text)
-        return tomllib.loads(raw.decode("utf-8-sig"))
     except tomllib.TOMLDecodeError as error:
         raise SourceError(f"{file}: not valid TOML: {error}") from error
     except RecursionError as error:
