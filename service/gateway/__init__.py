@@ -1,4 +1,4 @@
 """The HTTP face: JSON for every method of the API, its OpenAPI document, and the explorer page.
 
-Knows starlette, uvicorn and the wire's JSON. It must not know gRPC's servicers, nor how an answer is found.
+It must not know gRPC's servicers, nor how an answer is found.
 """

@@ -1,7 +1,4 @@
-"""Maps paths of HTTP to methods of the API, and answers them: observed, authorised, read, run, written.
-
-`service.gateway.streams` answers RetrieveStream.
-"""
+"""Maps HTTP paths to methods of the API, and answers them; `service.gateway.streams` does RetrieveStream."""
 
 from __future__ import annotations
 
@@ -44,7 +41,7 @@ class Endpoint:
     """One method of the API under its path.
 
     Attributes:
-        verb: HTTP's method.
+        verb: HTTP method.
         path: The path; `{name}` stands for the field `name` of the request.
         method: Name of the method of the API.
         has_body: Whether the other fields of the request come in a body.
@@ -67,11 +64,11 @@ class Endpoint:
 
     @property
     def scope(self) -> Scope | None:
-        """What a token must allow."""
+        """Scope that a token needs; None: no token is needed."""
         return METHOD_SCOPES[self.row.full_name]
 
 
-# The order matters where two patterns fit one path: the first wins.
+# If two patterns fit a path, the first wins.
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("POST", "/v1/retrieve", "Retrieve"),
     Endpoint("POST", "/v1/batchRetrieve", "BatchRetrieve"),
@@ -92,13 +89,13 @@ _HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """What every request of the API passes.
+    """Checks that every request of the API passes.
 
     Attributes:
-        authority: Who may call; None: everybody.
-        observer: What calls leave behind.
-        max_seconds: Longest a call may take.
-        max_bytes: Largest body that is read, or line of one, bytes.
+        authority: Authorises callers; None: everybody may call.
+        observer: Observes calls.
+        max_seconds: Longest time of a call.
+        max_bytes: Largest body, or line of a stream, bytes.
     """
 
     authority: Authority | None
@@ -107,24 +104,20 @@ class Gate:
     max_bytes: int
 
     def authorize(self, request: Request, scope: Scope | None) -> None:
-        """Let through who may do what asks for `scope`.
-
-        Raises:
-            UnauthenticatedError, PermissionDeniedError: see `Authority.authorize`.
-        """
+        """Check that the caller may do what needs `scope`; raises as `Authority.authorize` does."""
         if self.authority is None or scope is None:
             return
         refuse_cross_site(request.method, request.headers)
         if scope is Scope.ADMIN and self.authority.trusts_this_machine:
             refuse_foreign_host(request.headers)
         sent = request.headers.getlist("authorization")
-        # Several are malformed: which one counted would depend on who reads them.
+        # Several are malformed: readers would disagree which one counts.
         header = None if not sent else sent[0] if len(sent) == 1 else ""
         PRINCIPAL.set(self.authority.authorize(header, scope))
 
     @asynccontextmanager
     async def admit(self, request: Request, endpoint: Endpoint) -> AsyncIterator[tuple[Call, ObservedCall]]:
-        """Observe a call from here to the end of the block."""
+        """Observe a call until the end of the block."""
         call = begin_call(request, self.max_seconds if endpoint.row.is_limited else math.inf)
         peer = request.client.host if request.client is not None else ""
         scope = CallScope(call.request_id, endpoint.method, peer)
@@ -135,16 +128,13 @@ class Gate:
 
 
 def finished(response: Response, request_id: str) -> Response:
-    """Return a reply with the headers that all of them have."""
+    """Return a reply with the headers of all replies."""
     response.headers.update({REQUEST_ID_KEY: request_id, **_HEADERS})
     return response
 
 
 def refusal(error: BaseException, call: Call, observed: ObservedCall) -> Response:
-    """Return the reply to a call that fails, and note its status.
-
-    A cancelled call is one that the server, which stops, does not wait for any longer.
-    """
+    """Return the reply to a failed call, and note its status; a cancelled call is one that a drain ended."""
     if isinstance(error, asyncio.CancelledError):
         error = NotReadyError(State.DRAINING.value, retry_after_s=1.0)
     if not isinstance(error, Exception):
@@ -155,7 +145,7 @@ def refusal(error: BaseException, call: Call, observed: ObservedCall) -> Respons
 
 
 def unary(endpoint: Endpoint, methods: Methods, gate: Gate) -> Handler:
-    """Return the handler of a method that takes one message and gives one."""
+    """Return the handler of a method with one message in and one out."""
     message_type = GetMessageClass(endpoint.row.descriptor.input_type)
 
     async def serve(request: Request) -> Response:
@@ -177,7 +167,7 @@ def unary(endpoint: Endpoint, methods: Methods, gate: Gate) -> Handler:
 
 
 async def _message_of(request: Request, message: Message, endpoint: Endpoint, max_bytes: int) -> Message:
-    """Return the message that path and body of a request make."""
+    """Return the message of a request's path and body."""
     if endpoint.has_body:
         in_path = bool(request.path_params)
         message = await read_message(request, message, max_bytes, may_be_empty=in_path)

@@ -1,6 +1,6 @@
 """Builds the ASGI application: the API as JSON over HTTP, its OpenAPI document, and the explorer page.
 
-The page is a few files, read once, that may fetch nothing from elsewhere.
+The page consists of a few static files, and may fetch nothing from elsewhere.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ def make_app(
 
     Args:
         methods: Runs the methods of the API.
-        readiness: What /readyz says; connections are not kept while it drains.
-        authority: Who may call; None: everybody.
-        metrics: Where calls are counted, and what /metrics shows.
-        config: Limits, what is logged, and whether the explorer page is served.
-        tracing: Where spans go; None: there are none.
+        readiness: State for /readyz; connections are not kept while it drains.
+        authority: Authorises callers; None: everybody may call.
+        metrics: Counters, shown by /metrics.
+        config: Limits, logging, and whether the explorer page is served.
+        tracing: Target of spans; None: there are none.
     """
     observer = CallObserver(metrics, config.log, tracing)
     gate = Gate(authority, observer, config.max_request_seconds, config.max_request_bytes)
@@ -61,7 +61,7 @@ def make_app(
         routes += page_routes(read_files(STATIC_DIRECTORY))
     parting = Middleware(ConnectionCloser, readiness=readiness)
     app = Starlette(routes=routes, exception_handlers={HTTPException: _refused}, middleware=[parting])
-    # A path with a slash too many is another one: a redirect would go wherever the Host header says.
+    # A path with a trailing slash is another one: a redirect would follow the Host header.
     app.router.redirect_slashes = False
     return app
 
@@ -74,7 +74,7 @@ def _route(endpoint: Endpoint, methods: Methods, gate: Gate) -> Route:
 
 
 def _watching(metrics: Metrics, readiness: Readiness, gate: Gate) -> list[Route]:
-    """Return what machines watch; here, unlike on a port of its own, /metrics asks for a token."""
+    """Return the monitoring routes; unlike on the monitoring port, /metrics needs a token."""
     found = {r.path: r.endpoint for r in monitoring_app(metrics, readiness).routes if isinstance(r, Route)}
     return [
         Route("/livez", found["/livez"]),
@@ -96,7 +96,7 @@ def _guarded(handler: Handler, gate: Gate) -> Handler:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    """Answer what no route takes."""
+    """Answer a request that no route takes."""
     if not isinstance(error, HTTPException):
         raise error
     path = request.url.path[:200]
@@ -111,7 +111,7 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 STATIC_DIRECTORY = Path(__file__).parent / "static"
 _PAGE = "index.html"
-# By suffix what a file is. Others are not served.
+# Content types of files by suffix; others are not served.
 _TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -129,19 +129,13 @@ _HEADERS = {
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
-    "cache-control": "no-cache",  # ask every time; the ETag says that nothing changed
+    "cache-control": "no-cache",  # ask every time; the ETag reports no change
 }
 
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
-    """One file as it is sent.
-
-    Attributes:
-        body: Its bytes.
-        kind: Its content type.
-        etag: Digest of its bytes, in quotes.
-    """
+    """One file: its bytes, its content type, and the digest of its bytes in quotes."""
 
     body: bytes
     kind: str
@@ -149,11 +143,11 @@ class StaticFile:
 
     @classmethod
     def of(cls, body: bytes, kind: str) -> StaticFile:
-        """Return the file with these bytes."""
+        """Return the file of these bytes."""
         return cls(body, kind, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
 
     def response(self, request: Request) -> Response:
-        """Return the file, or that the client has it already."""
+        """Return the file, or 304 if the client has it already."""
         headers = {**_HEADERS, "etag": self.etag}
         known = [
             tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")
@@ -164,7 +158,7 @@ class StaticFile:
 
 
 def read_files(directory: Path) -> Mapping[str, StaticFile]:
-    """Return the files of a directory by name; none where there is no directory."""
+    """Return the files of a directory by name; none if there is no directory."""
     if not directory.is_dir():
         return {}
     return {
@@ -175,7 +169,7 @@ def read_files(directory: Path) -> Mapping[str, StaticFile]:
 
 
 def page_routes(files: Mapping[str, StaticFile]) -> list[Route]:
-    """Return `/` for the page, and a path for each file it is made of."""
+    """Return `/` for the page, and a path for each of its files."""
     return [file_route("/" if name == _PAGE else f"/{name}", file) for name, file in files.items()]
 
 

@@ -1,6 +1,6 @@
-"""Reads one HTTP request as a call of the API and writes its reply; watches for a client that leaves.
+"""Reads one HTTP request as a call of the API and writes its reply; notices a client that leaves.
 
-Holds the one table of HTTP statuses: which status a failure has, and the body that tells of it.
+Holds the table of HTTP statuses of failures, and makes their bodies.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from service.wire.rpc_status import failure_to_proto
 
 TIMEOUT_KEY = "x-request-timeout-seconds"
 JSON_TYPE = "application/json"
-# Above this, JSON is read and written off the event loop: a megabyte takes some tens of milliseconds.
+# Larger JSON is read and written off the event loop: a megabyte takes some tens of milliseconds.
 _INLINE_BYTES = 32 * 1024
-# How long a client may take to send a body that is announced, seconds.
+# Longest time for a client to send its body, seconds.
 _BODY_SECONDS = 30.0
-# How long the rest of a refused body is read and thrown away, so that the client sees why, seconds.
+# How long the rest of a refused body is read and dropped, so that the client reads the reply, seconds.
 _DISCARD_SECONDS = 2.0
-# As in JSON; Python's own reading takes more.
+# As in JSON; Python's float() accepts more.
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?", re.ASCII)
 M = TypeVar("M", bound=Message)
 P = ParamSpec("P")
@@ -42,16 +42,12 @@ R = TypeVar("R")
 
 
 def begin_call(request: Request, max_seconds: float) -> Call:
-    """Return the call a request begins, before its own deadline is looked at."""
+    """Return the call a request begins, before its own deadline is read."""
     return Call.begin(request.headers.get(REQUEST_ID_KEY, ""), None, max_seconds)
 
 
 def with_deadline(call: Call, request: Request) -> Call:
-    """Return the call with the deadline the client asks for.
-
-    Raises:
-        InputError: the header is no positive number.
-    """
+    """Return the call with the deadline of the client's header; InputError if that is no positive number."""
     sent = request.headers.get(TIMEOUT_KEY)
     if sent is None:
         return call
@@ -62,13 +58,13 @@ def with_deadline(call: Call, request: Request) -> Call:
 
 
 async def read_message(request: Request, message: M, max_bytes: int, may_be_empty: bool) -> M:
-    """Fill a message from the body of a request.
+    """Fill an empty message from the body of a request.
 
     Args:
-        request: Whose body is read.
-        message: An empty message of the type that is expected.
-        max_bytes: Largest body that is read.
-        may_be_empty: Whether no body at all means a message without fields.
+        request: The request.
+        message: An empty message of the expected type.
+        max_bytes: Largest body.
+        may_be_empty: Whether no body means a message without fields.
 
     Raises:
         HttpError: the body is too large, too slow, or not declared as JSON.
@@ -97,26 +93,23 @@ async def write_message(message: Message) -> bytes:
 
 
 async def off_the_loop(size: int, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Return what `work` returns, which takes time in proportion to `size` bytes.
-
-    What is small is done at once, the rest in a thread: the event loop is everybody's.
-    """
+    """Return the result of `work`, in a thread if it handles many bytes (`size`)."""
     if size > _INLINE_BYTES:
         return await asyncio.to_thread(work, *args, **kwargs)
     return work(*args, **kwargs)
 
 
 async def attended(request: Request, work: Coroutine[Any, Any, R], deadline: float) -> R:
-    """Wait for `work`, as long as there is somebody who waits for it.
+    """Wait for `work` while its client waits for it; cancel it otherwise.
 
     Args:
-        request: Whose body has been read.
-        work: Cancelled when the client leaves or the time is over.
-        deadline: `time.monotonic()` after which the answer is worth nothing, seconds.
+        request: The request, whose body has been read.
+        work: Computes the reply.
+        deadline: `time.monotonic()` after which the answer is worthless, seconds.
 
     Raises:
         DecodingCancelledError: the client left.
-        DeadlineExceededError: the time is over.
+        DeadlineExceededError: the deadline passed.
     """
     working = asyncio.create_task(work)
     leaving = asyncio.create_task(until_gone(request))
@@ -167,7 +160,7 @@ async def _read_body(request: Request, max_bytes: int) -> bytes:
 
 
 async def _discard(request: Request) -> None:
-    """Read what is left of a body, for a while: who is cut off while sending sees no reply."""
+    """Read the rest of a body for a while: a client that is cut off while sending sees no reply."""
     try:
         async with asyncio.timeout(_DISCARD_SECONDS):
             while (await request.receive()).get("more_body", False):
@@ -177,11 +170,7 @@ async def _discard(request: Request) -> None:
 
 
 def check_type(request: Request, expected: str) -> None:
-    """Refuse a body that is not declared to be of the expected type, in UTF-8 and not compressed.
-
-    Raises:
-        HttpError: it is not.
-    """
+    """Raise HttpError unless the body is declared to be of the expected type, UTF-8 and not compressed."""
     kind, _, parameters = request.headers.get("content-type", "").partition(";")
     name, _, charset = parameters.strip().lower().partition("=")
     is_utf8 = not name or (name == "charset" and charset.strip('"') == "utf-8")
@@ -191,7 +180,7 @@ def check_type(request: Request, expected: str) -> None:
         raise HttpError(415, StatusCode.INVALID_ARGUMENT, "the body must not be compressed")
 
 
-# As google.rpc.Code maps them; 499 is nginx's "client closed request".
+# The mapping of google.rpc.Code; 499 is nginx's "client closed request".
 HTTP_STATUS: dict[StatusCode, int] = {
     StatusCode.CANCELLED: 499,
     StatusCode.INVALID_ARGUMENT: 400,
@@ -209,12 +198,12 @@ HTTP_STATUS: dict[StatusCode, int] = {
 
 
 class HttpError(Exception):
-    """A request that HTTP itself refuses, before any method is asked.
+    """A request that HTTP itself refuses, before any method is called.
 
     Args:
         http_status: Status of the reply.
-        code: What the failure is called in its body.
-        message: Why.
+        code: gRPC's status, for the body.
+        message: Reason.
         headers: Further headers of the reply.
     """
 
@@ -229,7 +218,7 @@ class HttpError(Exception):
 
 
 def code_of(error: Exception, request_id: str) -> tuple[Failure, int, dict[str, str]]:
-    """Return the failure of `error`, its HTTP status and further headers; a bug is logged."""
+    """Return the failure of `error` with its HTTP status and further headers; a bug is logged."""
     if isinstance(error, HttpError):
         return Failure(error.code, error.message), error.http_status, error.headers
     failure = logged_failure(error, request_id)
@@ -242,8 +231,7 @@ def code_of(error: Exception, request_id: str) -> tuple[Failure, int, dict[str, 
     return failure, HTTP_STATUS.get(failure.code, 500), headers
 
 
-def failure_body(failure: Failure, http_status: int) -> bytes:
-    """Return the body of a reply that fails."""
+def _failure_body(failure: Failure, http_status: int) -> bytes:
     status = message_to_dict(failure_to_proto(failure), defaults=False)
     error = {
         "code": http_status,
@@ -255,7 +243,7 @@ def failure_body(failure: Failure, http_status: int) -> bytes:
 
 
 def error_response(error: Exception, request_id: str) -> tuple[Response, StatusCode]:
-    """Return the reply to a request that fails, and the status its failure has in gRPC."""
+    """Return the reply to a failed request, and the failure's status in gRPC."""
     failure, http_status, headers = code_of(error, request_id)
-    body = failure_body(failure, http_status)
+    body = _failure_body(failure, http_status)
     return Response(body, http_status, headers, media_type="application/json"), failure.code

@@ -1,8 +1,7 @@
 """Runs an HTTP server inside the server's event loop: uvicorn without its signals and its start-up.
 
-As the server goes, connections end with a reply and not between two of them. Headers that are too large are
-refused, also where they came all at once: the parser's own limit is about headers that are not complete
-yet, and one read of a socket may hold far more.
+When the server stops, connections end with a reply and not between two. Too large headers are refused even if
+they came in one read: the parser's own limit only holds for headers that are not complete yet.
 """
 
 from __future__ import annotations
@@ -26,29 +25,22 @@ from service.security.tls import ssl_context
 from service.serving.readiness import Readiness, State
 
 _MAX_HEADER_BYTES = 16 * 1024
-# How long a connection may take over the headers of a request, seconds.
+# Longest time for the headers of a request, seconds.
 _HEADER_SECONDS = 10.0
 _KEEP_ALIVE_SECONDS = 15
 # Connections or requests at once; the queue's own limits come long before.
 _MAX_CONNECTIONS = 1024
 _BACKLOG = 512
-# As uvicorn counts them.
+# uvicorn's unit.
 _TICKS_PER_SECOND = 10
-# How long requests that were cancelled have to say so to their clients, seconds.
+# Time for cancelled requests to send their reply, seconds.
 _FAREWELL_SECONDS = 1.0
-# How long connections that were made as the listeners closed have to bring their request, seconds.
+# Time for connections made while the listeners closed to send their request, seconds.
 _LAST_REQUEST_SECONDS = 0.05
 
 
 class HttpServer:
-    """Serves an ASGI application on one address.
-
-    Args:
-        app: The application.
-        host: Name or address to listen on.
-        port: Port; 0 picks a free one.
-        tls: Encryption.
-    """
+    """Serves an ASGI application on one address; port 0 picks a free one."""
 
     def __init__(self, app: Any, host: str, port: int, tls: TlsConfig) -> None:
         self._host = host
@@ -60,7 +52,7 @@ class HttpServer:
             ws="none",
             lifespan="off",
             log_config=None,
-            log_level="error",  # a warning for every client that sends noise is noise
+            log_level="error",  # not a warning for every malformed request
             access_log=False,
             proxy_headers=False,
             server_header=False,
@@ -75,16 +67,11 @@ class HttpServer:
 
     @property
     def address(self) -> str:
-        """Where the server listens; with port 0 known after `start`."""
+        """The listening address; with port 0 known after `start`."""
         return join_address(self._host, self.port)
 
     async def start(self) -> None:
-        """Listen and answer.
-
-        Raises:
-            BindError: the address cannot be listened on.
-            InputError: a file of `tls` cannot be used.
-        """
+        """Listen and answer; raises BindError, or InputError for a file of `tls`."""
         self._config.load()
         self._config.ssl = ssl_context(self._tls) if self._tls.enabled else None
         try:
@@ -100,10 +87,10 @@ class HttpServer:
             self._task.result()
 
     async def stop(self, grace_seconds: float | None) -> None:
-        """Close the listener, and wait for requests in flight; then cancel them. Stopping again hurries.
+        """Close the listener, wait for requests in flight, then cancel them. Stopping again hurries.
 
         Args:
-            grace_seconds: How long requests have to finish; None or 0: they are cancelled at once.
+            grace_seconds: Time for requests to finish; None or 0: they are cancelled at once.
         """
         if self._task is None:
             return
@@ -127,11 +114,7 @@ class HttpServer:
 
 
 def _listen(host: str, port: int) -> list[socket.socket]:
-    """Return listening sockets on every address of `host`, all on the same port.
-
-    Raises:
-        OSError: none of them can be listened on, or the port is taken on one.
-    """
+    """Return listening sockets on every address of `host`, all on the same port; raises OSError."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
     try:
@@ -160,7 +143,7 @@ def _listen_on(family: socket.AddressFamily, address: tuple[Any, ...]) -> socket
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn, which leaves signals to the server and says when it listens."""
+    """uvicorn that leaves signals to the server and reports when it listens."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -181,12 +164,12 @@ class _Uvicorn(uvicorn.Server):
         self._leaving.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close the listeners before the connections: one that was just made still brings its request."""
+        """Close the listeners before the connections: a new connection may still send its request."""
         loop = asyncio.get_running_loop()
         for listener in (listener for server in self.servers for listener in server.sockets):
             loop.remove_reader(listener)
-        # asyncio forgets a connection that it has accepted and not set up as its server closes: it would stay
-        # open, and nobody would ever answer.
+        # When its server closes, asyncio forgets a connection that it has accepted and not set up: it would
+        # stay open and never be answered.
         await asyncio.sleep(0)
         for server in self.servers:
             server.close()
@@ -194,7 +177,7 @@ class _Uvicorn(uvicorn.Server):
         await super().shutdown(sockets)
 
     async def main_loop(self) -> None:
-        """Renew the date of replies once a second, where uvicorn looks ten times whether it is to exit."""
+        """Renew the date of replies once a second; uvicorn would check ten times whether to exit."""
         ticks = 0
         while not await self.on_tick(ticks):
             with contextlib.suppress(TimeoutError):
@@ -203,7 +186,7 @@ class _Uvicorn(uvicorn.Server):
 
 
 class _Protocol(H11Protocol):
-    """HTTP/1.1 that does not wait for ever for the headers of a request."""
+    """HTTP/1.1 with a limit on the time for a request's headers."""
 
     _patience: asyncio.TimerHandle | None = None
 
@@ -226,7 +209,7 @@ class _Protocol(H11Protocol):
         self._stop_waiting()
 
     def _wait_for_headers(self) -> None:
-        """Start the clock where no request is under way, stop it where one is."""
+        """Run the timer while no request is under way."""
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop_waiting()
         elif self._patience is None:
@@ -239,14 +222,10 @@ class _Protocol(H11Protocol):
 
 
 class ConnectionCloser:
-    """Tells clients of a server that drains to send their next request over another connection.
+    """Tells clients of a draining server to send their next request over another connection.
 
-    A connection that is closed while it is idle may be closed just as a request comes: its client does not
-    learn whether that was taken, and may not send it again.
-
-    Args:
-        app: What replies.
-        readiness: Whether the server drains.
+    A connection that is closed while idle may be closed just as a request comes: its client does not learn
+    whether that was taken, and may not send it again.
     """
 
     def __init__(self, app: ASGIApp, readiness: Readiness) -> None:
@@ -264,17 +243,12 @@ class ConnectionCloser:
         await self._app(scope, receive, part)
 
 
-# What stands around a header: a colon, a blank and the end of the line.
+# Bytes around a header: a colon, a blank and the end of the line.
 _AROUND = 4
 
 
 class HeaderLimit:
-    """Answers requests with too large headers by 431, and hangs up.
-
-    Args:
-        app: Answers the others.
-        max_bytes: Most bytes of the path and all headers of a request.
-    """
+    """Answers a request whose path and headers exceed `max_bytes` with 431, and closes the connection."""
 
     def __init__(self, app: ASGIApp, max_bytes: int) -> None:
         self._app = app

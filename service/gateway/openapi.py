@@ -2,9 +2,8 @@
 
     python -m service.gateway.openapi [--proto DIR] [--out FILE]
 
-writes the checked-in document again. Messages become JSON Schemas of what `service.wire.json` reads and
-writes. Ranges of options are those of the library's requests; other limits of fields stand here. The server
-enforces both, and a test compares.
+renews the checked-in document. Messages become JSON Schemas of what `service.wire.json` reads and writes.
+Ranges of options come from the library's requests, other limits are here; a test compares them to the server.
 """
 
 from __future__ import annotations
@@ -74,12 +73,7 @@ _EXAMPLES: dict[str, Any] = {
 
 
 def openapi_document(descriptors: bytes, version: str) -> dict[str, Any]:
-    """Return the document.
-
-    Args:
-        descriptors: A serialised FileDescriptorSet of the API, with its comments.
-        version: Of the API.
-    """
+    """Return the document of a serialised FileDescriptorSet with comments, under a version of the API."""
     comments = comments_of(descriptors)
     schemas = Schemas(comments)
     paths: dict[str, dict[str, Any]] = {}
@@ -160,7 +154,7 @@ def _path_parameter(endpoint: Endpoint, name: str, comments: Mapping[str, str]) 
 
 Schema = dict[str, Any]
 _DIGITS = {"type": "string", "pattern": "^-?[0-9]{1,20}$"}
-# Messages with a JSON form of their own.
+# Messages with their own JSON form.
 _KNOWN: Mapping[str, Schema] = {
     "google.protobuf.Timestamp": {"type": "string", "format": "date-time"},
     "google.protobuf.Any": {"$ref": "#/components/schemas/ErrorDetail"},
@@ -173,22 +167,18 @@ NUMBER_SCHEMA: Schema = {
 
 
 class Schemas:
-    """Collects the schemas of messages, each under its name.
-
-    Args:
-        comments: Of the `.proto`, by full name.
-    """
+    """Collects the schemas of messages by name; `comments` are those of the `.proto` by full name."""
 
     def __init__(self, comments: Mapping[str, str]) -> None:
         self._comments = comments
         self.components: dict[str, Schema] = {NUMBER: NUMBER_SCHEMA}
 
     def request(self, message: Descriptor, without: Iterable[str] = ()) -> Schema:
-        """Return a reference to what the server reads as `message`, but for some fields."""
+        """Return a reference to the schema of a request message, without some fields."""
         return self._add(message.name, message, reads=True, without=tuple(without))
 
     def response(self, message: Descriptor) -> Schema:
-        """Return a reference to what the server writes as `message`."""
+        """Return a reference to the schema of a response message."""
         return self._add(message.name, message, reads=False)
 
     def _add(self, name: str, message: Descriptor, reads: bool, without: tuple[str, ...] = ()) -> Schema:
@@ -196,7 +186,7 @@ class Schemas:
         if name in self.components:
             return reference
         schema: Schema = {"type": "object"}
-        self.components[name] = schema  # before its fields, of which one may be of this message
+        self.components[name] = schema  # before its fields: one may be of this message
         if text := self._comments.get(message.full_name):
             schema["description"] = text
         fields = [field for field in message.fields if field.name not in without]
@@ -271,7 +261,7 @@ def _integer(cpp_type: int, reads: bool) -> Schema:
 
 
 def _or_null(schema: Schema) -> Schema:
-    """Return a schema that null fits, too: the JSON form of a field that is not set."""
+    """Return a schema that also allows null, the JSON form of an unset field."""
     if isinstance(schema.get("type"), str):
         return {**schema, "type": [schema["type"], "null"]}
     if "anyOf" in schema:
@@ -289,14 +279,14 @@ _IDS = {"maxItems": MAX_IDS}
 
 
 def _ranges(request: Any) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yield the ranges of a request's numbers; one of all 64-bit integers is that of the type."""
+    """Yield the ranges of a request's numbers, except that of all 64-bit integers."""
     for option in options_of(request).values():
         if option.type in (int, float) and option.range != INT64:
             low, high = option.range
             yield f"{request.__name__}.{option.wire}", {"minimum": low, "maximum": high}
 
 
-# By message and field: keywords of JSON Schema.
+# Keywords of JSON Schema by message and field.
 CONSTRAINTS: Mapping[str, Mapping[str, Any]] = {
     **dict(_ranges(RetrieveRequest)),
     **dict(_ranges(AnswerRequest)),
@@ -309,7 +299,7 @@ CONSTRAINTS: Mapping[str, Mapping[str, Any]] = {
     "ScoreRequest.titles": {"minItems": 1, "maxItems": MAX_SCORED_TITLES},
 }
 
-# Fields that requests cannot do without.
+# Required fields of requests.
 REQUIRED: Mapping[str, tuple[str, ...]] = {
     "RetrieveRequest": ("query",),
     "Mention": ("mention",),
@@ -318,7 +308,7 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
     "RetrieveStreamRequest": ("request",),
 }
 
-# The options of mentions are those of a query, but for what every mention says itself.
+# The options of mentions are those of a query without the fields that every mention has itself.
 LINK_OPTIONS = "LinkOptions"
 LINK_OPTIONS_FIELD = "LinkRequest.options"
 NO_LINK_OPTIONS = ("index", "query", "prompt_template")
@@ -338,7 +328,7 @@ _CHALLENGE = {
         "schema": {"type": "string"},
     }
 }
-# By status: its name among the components, when it comes, and headers of its own.
+# By status: name of the component, description, and further headers.
 _FAILURES: dict[int, tuple[str, str, dict[str, Any]]] = {
     400: (
         "BadRequest",
@@ -431,7 +421,7 @@ ERROR_SCHEMAS: dict[str, Any] = {
 
 
 def failures_of(endpoint: Endpoint) -> dict[str, Any]:
-    """Return references to the failures that a method may have, by status."""
+    """Return references to the failures of a method, by status."""
     return {
         str(status): {"$ref": f"#/components/responses/{name}"}
         for status, (name, _, _) in _FAILURES.items()
@@ -440,11 +430,7 @@ def failures_of(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def failure_responses(headers: dict[str, Any]) -> dict[str, Any]:
-    """Return the components for every failure.
-
-    Args:
-        headers: Those that every reply has.
-    """
+    """Return the components of all failures; every reply has `headers`."""
     content = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
     return {
         name: {"description": text, "headers": {**headers, **own}, "content": content}
@@ -452,7 +438,7 @@ def failure_responses(headers: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-# Numbers of fields of the messages of descriptor.proto, of which paths of source information are made.
+# Field numbers in descriptor.proto, of which paths of source information consist.
 _FILE_MESSAGE, _FILE_ENUM, _FILE_SERVICE = 4, 5, 6
 _MESSAGE_FIELD, _MESSAGE_MESSAGE, _MESSAGE_ENUM = 2, 3, 4
 _ENUM_VALUE, _SERVICE_METHOD = 2, 2
@@ -460,11 +446,9 @@ _SourcePath = tuple[int, ...]
 
 
 def comments_of(raw: bytes) -> dict[str, str]:
-    """Return the comments before messages, fields, enums, values, services and methods, as paragraphs.
+    """Return the comments of a serialised FileDescriptorSet by full name, as paragraphs.
 
-    Args:
-        raw: A serialised FileDescriptorSet with source information. Values of enums go by the enum's full
-            name and their own: `genret.v1.FinishReason.FINISH_REASON_OK`.
+    Values of enums are named after the enum: `genret.v1.FinishReason.FINISH_REASON_OK`.
     """
     found: dict[str, str] = {}
     for file in FileDescriptorSet.FromString(raw).file:

@@ -1,4 +1,4 @@
-"""RetrieveStream over HTTP: a message a line in, an answer a line out, both while the other goes on."""
+"""RetrieveStream over HTTP: one message a line in, one answer a line out, both at the same time."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from service.observability.observations import ObservedCall
 from service.wire.json import message_from_json
 from service.wire.requests import queries_of
 
-# Of a body that is sent faster than it is answered, bytes.
+# Bytes read of a body that is sent faster than it is answered.
 _READ_AHEAD_BYTES = 256 * 1024
 _BLANK_LINES = 256
 
 
 def stream(endpoint: Endpoint, methods: Methods, gate: Gate) -> Handler:
-    """Return the handler of a method that takes a stream of messages and gives one."""
+    """Return the handler of a method with a stream of messages in and out."""
 
     async def serve(request: Request) -> Response:
         return _Exchange(endpoint, methods, gate, request)
@@ -61,7 +61,7 @@ class _Exchange(Response):
                 if not self._begun:
                     await reply(scope, receive, send)
                     return
-                # The status is out: the reason is the last line, told from answers by having no id.
+                # The status was sent: the reason is the last line, unlike answers without an id.
                 await self._write(bytes(reply.body), send)
             await self._begin(send)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -104,12 +104,7 @@ class _Exchange(Response):
 
 
 class _Lines:
-    """The lines of a body as they come, with their numbers from 1; blank ones are left out.
-
-    Args:
-        request: Whose body it is.
-        max_bytes: Longest line.
-    """
+    """The lines of a body as they come, numbered from 1, without blank ones; `max_bytes` limits each."""
 
     def __init__(self, request: Request, max_bytes: int) -> None:
         self._request = request
@@ -120,10 +115,9 @@ class _Lines:
         self._wanted = asyncio.Event()
 
     async def read_until_client_gone(self) -> None:
-        """Read the body, some of it ahead of what is wanted, and return when the client has left.
+        """Read the body, some of it ahead, and return when the client has left.
 
-        That the client left is known only behind what it sent: while a reader does not want a longer body,
-        nobody learns of it.
+        A disconnect is only seen after the whole body: while a long body waits for its reader, it is not.
         """
         while (event := await self._request.receive())["type"] != "http.disconnect":
             self._held += event.get("body", b"")
@@ -135,7 +129,7 @@ class _Lines:
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, bytes]]:
         number = 1
-        seen = 0  # bytes of the line that are known to hold no end
+        seen = 0  # bytes of the line without an end of line
         while True:
             end = self._held.find(b"\n", seen)
             if end < 0 and not self._is_whole:
@@ -152,7 +146,7 @@ class _Lines:
             if line.strip():
                 yield number, line
             elif number % _BLANK_LINES == 0:
-                await asyncio.sleep(0)  # others have their turn between them
+                await asyncio.sleep(0)  # let other tasks run
             if end < 0:
                 return
             number, seen = number + 1, 0

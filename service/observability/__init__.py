@@ -1,4 +1,1 @@
-"""What operators see: metrics, logs and traces of calls and batches.
-
-Knows Prometheus and OpenTelemetry. It must not know messages, nor decide anything.
-"""
+"""Metrics, logs and traces of calls and batches, for operators. It must not know messages."""

@@ -1,7 +1,7 @@
 """Logs on stderr: lines for people, or one JSON object a line for machines.
 
-Nothing that comes from outside can begin a line of its own: line ends in messages are escaped, tracebacks are
-indented in text and quoted in JSON. Every record made while a call is served carries the call's id.
+Text from outside cannot begin a line: line ends in messages are escaped, tracebacks are indented or quoted.
+Every record of a call carries the call's id.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import TextIO
 from service.call import current_scope
 from service.configuration.server_config import LogConfig
 
-# Of the lines that calls leave: they are wanted or not, whatever the level of all else.
+# Logger of the lines about calls, which are configured apart from the level of all else.
 REQUEST_LOGGER = "genret.requests"
 _LIFE = logging.getLogger("genret.life")
-# What a record has by itself; the rest of its attributes was given as `extra`.
+# A record's own attributes; others were given as `extra`.
 _OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "request_id"}
-# A logger of uvicorn's that repeats the message in colours.
+# uvicorn's copy of the message in colours.
 _REPEATED = frozenset(("color_message",))
 _INDENT = "    "
 
 
 def configure(config: LogConfig, stream: TextIO | None = None) -> None:
-    """Send all records and Python's warnings to stderr. May be called again: the last call counts.
+    """Send all records and Python's warnings to stderr. The last call counts.
 
     Args:
-        config: From which level, and in which format.
-        stream: Written to instead of stderr.
+        config: Level and format.
+        stream: Replaces stderr.
     """
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
     handler.setFormatter(JsonFormatter() if config.format == "json" else TextFormatter())
@@ -41,7 +41,7 @@ def configure(config: LogConfig, stream: TextIO | None = None) -> None:
         old.close()
     root.addHandler(handler)
     root.setLevel(config.level.upper())
-    # Whoever asks for request lines gets them, however little they want to read otherwise.
+    # Request lines are written at any level.
     logging.getLogger(REQUEST_LOGGER).setLevel(logging.INFO if config.requests else logging.NOTSET)
     _LIFE.setLevel(logging.INFO)
     logging.captureWarnings(True)
@@ -49,12 +49,7 @@ def configure(config: LogConfig, stream: TextIO | None = None) -> None:
 
 
 def announce(config: LogConfig, text: str) -> None:
-    """Say on stderr, whatever the level, what becomes of the server.
-
-    Args:
-        config: Says for whom: a line that begins with "genret:" for people, a record where all are JSON.
-        text: What there is to say.
-    """
+    """Report a state of the server on stderr, at any level: as "genret: ...", or as a JSON record."""
     if config.format == "json":
         _LIFE.info(text)
     else:
@@ -62,7 +57,7 @@ def announce(config: LogConfig, text: str) -> None:
 
 
 def _tame_uvicorn() -> None:
-    """Let uvicorn's records go where all others go; its access log would repeat the request lines."""
+    """Let uvicorn's records go where all others go, without its access log."""
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi"):
         logger = logging.getLogger(name)
         for handler in list(logger.handlers):
@@ -76,7 +71,7 @@ class TextFormatter(logging.Formatter):
     """`TIME LEVEL LOGGER [REQUEST] MESSAGE name=value ...`; a traceback follows, indented."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return a record as text."""
+        """Format a record as text."""
         request_id = _request_id(record)
         parts = [_time(record), record.levelname, escaped(record.name)]
         if request_id:
@@ -88,10 +83,10 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object: time, level, logger, message, request_id, exception, and what else was given."""
+    """One JSON object: time, level, logger, message, request_id, exception, and the record's extras."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return a record as a line of JSON."""
+        """Format a record as a line of JSON."""
         entry: dict[str, object] = {
             "time": _time(record),
             "level": record.levelname.lower(),
@@ -106,12 +101,12 @@ class JsonFormatter(logging.Formatter):
             entry["exception"] = exception
         for name, value in _extra(record).items():
             entry.setdefault(name, _plain(value))
-        # ASCII alone: no reader takes U+2028 for the end of a line, and half a surrogate has a form.
+        # ASCII: no reader takes U+2028 for an end of line, and half a surrogate has a form.
         return json.dumps(entry, ensure_ascii=True)
 
 
 def _time(record: logging.LogRecord) -> str:
-    """Return when a record was made: RFC 3339, UTC, with microseconds."""
+    """Return a record's time: RFC 3339, UTC, with microseconds."""
     made = datetime.fromtimestamp(record.created, UTC)
     return made.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
@@ -128,7 +123,7 @@ def _extra(record: logging.LogRecord) -> dict[str, object]:
     return {
         name: value
         for name, value in record.__dict__.items()
-        # What begins with "_" is a library's own: Ray puts its clock on every record of a process.
+        # Names with "_" are a library's own: Ray puts its clock on every record.
         if name not in _OWN and name not in _REPEATED and not name.startswith("_")
     }
 
@@ -145,7 +140,7 @@ def _exception(record: logging.LogRecord) -> str:
 
 
 def _plain(value: object) -> object:
-    """Return a value as JSON has it; its text where JSON has none, as for NaN and objects."""
+    """Return a value as JSON holds it, or its text, as for NaN and objects."""
     if value is None or isinstance(value, str | bool | int):
         return value
     try:
@@ -155,7 +150,7 @@ def _plain(value: object) -> object:
 
 
 def _shown(value: object) -> str:
-    """Return a value as one word, quoted where it is none."""
+    """Return a value as one word, or quoted."""
     text = value if isinstance(value, str) else json.dumps(_plain(value), ensure_ascii=False)
     if isinstance(value, str) and (not text or any(c in ' "=' or not c.isprintable() for c in text)):
         text = json.dumps(text, ensure_ascii=False)
@@ -166,14 +161,14 @@ _ELLIPSIS = "..."
 
 
 def escaped(text: str) -> str:
-    """Return text with everything that does not print (line ends among it) as Python's escapes."""
+    """Return text with unprintable characters, such as line ends, as Python's escapes."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def clipped(text: str, max_chars: int) -> str:
-    """Return text escaped, and cut where its first `max_chars` characters end."""
+    """Return escaped text, cut after `max_chars` characters."""
     if len(text) <= max_chars:
         return escaped(text)
     return escaped(text[:max_chars]) + _ELLIPSIS

@@ -1,8 +1,7 @@
-"""Defines the server's metrics, in one registry of its own, and serves them with liveness and readiness.
+"""Defines the server's metrics, in one registry, and serves them with liveness and readiness.
 
-What happens is counted as it happens; what exists anyway (queues, indexes, caches, readiness) is read when
-metrics are scraped, and never copied before. The monitoring port has /metrics, /livez and /readyz, asks for
-no token and tells no secrets.
+Events are counted as they happen; state (queues, indexes, caches, readiness) is read at every scrape. The
+monitoring port has /metrics, /livez and /readyz, needs no token and shows no secrets.
 """
 
 from __future__ import annotations
@@ -37,21 +36,17 @@ _DIGITS = 6
 
 
 def geometric(first: float, factor: float, count: int) -> tuple[float, ...]:
-    """Return `count` upper bounds, each `factor` times the one before.
-
-    Raises:
-        ValueError: they would not grow.
-    """
+    """Return `count` upper bounds, each `factor` times the one before; ValueError if they would not grow."""
     if first <= 0 or factor <= 1 or count < 1:
         raise ValueError(f"first > 0, factor > 1 and count >= 1 are expected, got {first}, {factor}, {count}")
-    # Rounded, so that the text shows 0.0032 and no noise behind it.
+    # Rounded, so that the text shows 0.0032 and not 0.0032000000000000006.
     return tuple(float(f"{first * factor**i:.{_DIGITS}g}") for i in range(count))
 
 
 UNKNOWN_METHOD = "unknown"
 RELOAD_OUTCOMES = ("reloaded", "unchanged", "failed")
 
-# From 100 us, below which nothing is of interest to an operator, to more than the longest a call may take.
+# From 100 us to more than the longest time of a call.
 _SECONDS = geometric(1e-4, 2.0, 22)
 _TOKENS = geometric(16, 2.0, 16)
 _REQUESTS = geometric(1, 2.0, 11)
@@ -59,15 +54,11 @@ _BYTES = geometric(2**16, 4.0, 11)
 
 
 class Metrics:
-    """What a server counts. Label values are from bounded sets: no client can make a new series.
-
-    Attributes:
-        registry: Holds them, and the process's own (memory, file descriptors, garbage collection).
-    """
+    """Counters of a server, and its process's metrics. No client can make a new series of a label."""
 
     def __init__(self) -> None:
-        # The library's only switch for them is one of the process: a `_created` series beside every counter
-        # and histogram says what process_start_time_seconds says, and adds a third to every scrape.
+        # Only the process has this switch. A `_created` series beside every counter and histogram repeats
+        # process_start_time_seconds, and adds a third to every scrape.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry(auto_describe=True)
         ProcessCollector(registry=self.registry)
@@ -142,14 +133,10 @@ class Metrics:
         )
 
     def expect(self, methods: Iterable[str], indexes: Iterable[str]) -> None:
-        """Show the counts that alerts are about from the start, as 0.
+        """Begin counts that alerts watch with 0, by the names of served methods and indexes.
 
-        Prometheus sees an increase against what was there before: a count that begins with its first event
-        does not increase by it.
-
-        Args:
-            methods: Names of the methods that are served.
-            indexes: Names of the indexes that are served.
+        Prometheus computes an increase from the value before: a series that begins with its first event does
+        not increase by it.
         """
         for reason in REJECTIONS:
             self.rejected.labels(reason)
@@ -169,7 +156,7 @@ class Metrics:
         self.reloads.labels(index, outcome).inc()
 
     def watch(self, state: Collector) -> None:
-        """Read what exists anyway at every scrape; see `service.observability.metrics.ServerState`."""
+        """Have a server's state read at every scrape."""
         self.registry.register(state)
 
     def render(self) -> tuple[bytes, str]:
@@ -184,14 +171,7 @@ class Metrics:
 
 
 class ServerState(Collector):
-    """Reads a server's state for `Metrics.watch`. To be scraped on the server's event loop.
-
-    Args:
-        version: Of the software.
-        readiness: Whether requests are taken.
-        lanes: The devices' queues.
-        indexes: What is served.
-    """
+    """Reads a server's state for `Metrics.watch`. Must be scraped on the server's event loop."""
 
     def __init__(self, version: str, readiness: Readiness, lanes: DeviceQueues, indexes: IndexTable) -> None:
         self._version = version
@@ -200,7 +180,7 @@ class ServerState(Collector):
         self._indexes = indexes
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every family, also those without any sample."""
+        """Yield every family, even without samples."""
         yield InfoMetricFamily("genret_build", "The running software.", {"version": self._version})
         ready = GaugeMetricFamily("genret_ready", "1 while requests are taken, 0 while warming or draining.")
         ready.add_metric([], float(self._readiness.state is State.READY))
@@ -264,7 +244,7 @@ def _grammar_caches(served: list[ServedIndex]) -> Iterable[Metric]:
 
 
 def _caching(served: list[ServedIndex]) -> Iterator[tuple[str, str, CachingRetriever]]:
-    """Yield name, model and retriever of every index whose retriever tells of its caches."""
+    """Yield name, model and retriever of every index whose retriever has caches."""
     for index in served:
         if isinstance(index.retriever, CachingRetriever):
             yield index.description.name, index.description.model, index.retriever
@@ -288,14 +268,10 @@ _FRESH = {"cache-control": "no-store"}
 
 
 def monitoring_app(metrics: Metrics, readiness: Readiness) -> Starlette:
-    """Return the app.
+    """Return the monitoring application.
 
-    Its handlers run on the event loop that serves requests, so that /livez says whether that turns, and what
-    is scraped is read between two steps of it.
-
-    Args:
-        metrics: What /metrics shows.
-        readiness: What /readyz says.
+    Its handlers run on the event loop that serves requests: /livez shows that it turns, and state is
+    consistent while it is read.
     """
 
     async def show_metrics(request: Request) -> Response:

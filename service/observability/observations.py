@@ -1,7 +1,7 @@
-"""Observes calls and batches: what each leaves behind in metrics, traces and logs.
+"""Observes calls and batches by metrics, traces and logs.
 
-A call leaves counts, times, a span and a line in the log, whatever carries it. A device's lane reports to
-the metrics, and as stages of the running call's trace.
+A call is counted and timed, and leaves a span and a line in the log. A device queue reports to the metrics,
+and as stages of the running call's trace.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ObservedCall:
     """A call while it runs.
 
     Attributes:
-        scope: What is known of it.
+        scope: Its scope.
         code: Name of the gRPC status it ends with; None: OK, unless it ends with an exception.
     """
 
@@ -51,13 +51,13 @@ class ObservedCall:
     queries: list[str] = field(default_factory=list)
 
     def note_queries(self, queries: Sequence[str]) -> None:
-        """Note what the call is about."""
+        """Note the texts of the call's queries."""
         self.num_queries += len(queries)
         room = _MAX_QUERIES - len(self.queries)
         self.queries += [clipped(query, _MAX_QUERY_CHARS) for query in queries[:room]]
 
     def note_index(self, name: str, version: str) -> None:
-        """Note which index answered; empty: it is not known."""
+        """Note the index that answered; an empty name is unknown."""
         if name:
             self.scope.index, self.scope.version = name, version
 
@@ -66,12 +66,12 @@ class CallObserver:
     """Observes the calls of a server.
 
     Args:
-        metrics: Where to count.
-        log: Whether calls are logged, and their queries.
-        tracing: Where spans go; None: there are none.
+        metrics: Counters.
+        log: Whether calls and their queries are logged.
+        tracing: Target of spans; None: there are none.
 
     Attributes:
-        wants_queries: Whether `note_queries` is of use.
+        wants_queries: Whether `note_queries` has an effect.
     """
 
     def __init__(self, metrics: Metrics, log: LogConfig, tracing: Tracing | None = None) -> None:
@@ -84,16 +84,15 @@ class CallObserver:
     def observe(
         self, scope: CallScope, full_method: str, headers: Mapping[str, str], transport: Transport
     ) -> Iterator[ObservedCall]:
-        """Observe a call from here to the end of the block.
+        """Observe a call until the end of the block.
 
-        A block that raises without having said its code ends as CANCELLED for a cancelled task, and as
-        INTERNAL for anything else.
+        A block that raises without a code ends as CANCELLED for a cancelled task, otherwise as INTERNAL.
 
         Args:
-            scope: What is known of the call; already the current one.
-            full_method: As `package.Service/Method`.
-            headers: Metadata or headers, by lower-case name; the parent of the span is read off them.
-            transport: What carries the call.
+            scope: The current scope.
+            full_method: `package.Service/Method`.
+            headers: Metadata or headers, by lower-case name; the parent of the span is read from them.
+            transport: The call's transport.
         """
         call = ObservedCall(scope)
         span = None
@@ -139,12 +138,7 @@ class CallObserver:
 
 
 class QueueObservations(QueueObserver):
-    """Implements `service.serving.observer.QueueObserver`.
-
-    Args:
-        metrics: Where to count.
-        device: Name of the lane's device.
-    """
+    """Counts the events of a device queue, and adds stages to the traces of calls."""
 
     def __init__(self, metrics: Metrics, device: str) -> None:
         self._metrics = metrics
@@ -163,14 +157,14 @@ class QueueObservations(QueueObserver):
         self._metrics.deadline_exceeded.labels(stage).inc()
 
     def batch_formed(self, tokens: int, waits_s: Sequence[float]) -> None:
-        """Note a batch's size and what its requests waited."""
+        """Note a batch's size and the waits of its requests."""
         self._metrics.batch_size.observe(len(waits_s))
         self._metrics.batch_tokens.observe(tokens)
         for wait in waits_s:
             self._metrics.queue_wait_seconds.observe(wait)
 
     def batch_finished(self, outcomes: Sequence[Outcome | Exception], seconds: float) -> None:
-        """Note what a batch took and what came of it."""
+        """Note a batch's time and results."""
         self._batch_seconds.observe(seconds)
         kv_bytes = 0
         for outcome in outcomes:
@@ -215,14 +209,14 @@ class QueueObservations(QueueObserver):
 
 
 def decoding_method(request: Request) -> str:
-    """Return how a request is decoded; JSON answers and lists of titles share names of methods."""
+    """Return the decoding of a request; JSON answers and lists of titles share names of methods."""
     if isinstance(request, ScoreRequest):
         return "score"
     return f"json_{request.method}" if isinstance(request, AnswerRequest) else request.method
 
 
 def finish_reason(result: Result) -> str:
-    """Return "ok", "no_match" where the catalogue holds nothing, "abstained" where it was withheld."""
+    """Return "ok", "no_match" if nothing matches, or "abstained" if the answer was withheld."""
     if isinstance(result, AnswerResult | ScoreResult) or not result.no_match:
         return "ok"
     return "abstained" if result.abstained else "no_match"

@@ -1,7 +1,7 @@
 """OpenTelemetry traces (extra `otel`): a span for every call, with the stages of its answers below it.
 
-Nothing of OpenTelemetry is imported before tracing is started, and its globals are left alone. Spans leave in
-the background and are dropped when the collector does not take them: it never holds up a call.
+OpenTelemetry is imported only when tracing starts, and its globals are left alone. Spans are exported in the
+background, and dropped if the collector does not take them.
 """
 
 from __future__ import annotations
@@ -25,19 +25,14 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _SERVICE = "genret"
 _EXPORT_TIMEOUT_S = 5.0
-# Codes that are the server's doing, by OpenTelemetry's conventions for gRPC servers.
+# Codes that OpenTelemetry's conventions blame on a gRPC server.
 _SERVER_ERRORS = frozenset(
     ("UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS")
 )
 
 
 class ServerSpan:
-    """The span of a call. Implements `service.call.CallSpan`.
-
-    Args:
-        tracing: Where it belongs.
-        span: OpenTelemetry's.
-    """
+    """The span of a call (a `service.call.CallSpan`)."""
 
     def __init__(self, tracing: Tracing, span: Span) -> None:
         self._tracing = tracing
@@ -50,7 +45,7 @@ class ServerSpan:
         self._tracing.add_child(self._span, name, self._ns(begin_s), self._ns(end_s), attributes)
 
     def end(self, code: str, scope: CallScope) -> None:
-        """End the span of a call that ended with the gRPC status `code`."""
+        """End the span of a call with the gRPC status `code`."""
         from opentelemetry.trace import Status, StatusCode
 
         now = time.monotonic()
@@ -71,12 +66,7 @@ class ServerSpan:
 
 
 class Tracing:
-    """Makes spans and sends them away.
-
-    Args:
-        provider: OpenTelemetry's, with its sampler and processors.
-        version: Of the software.
-    """
+    """Makes spans and exports them by OpenTelemetry's `provider`."""
 
     def __init__(self, provider: TracerProvider, version: str) -> None:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -89,13 +79,13 @@ class Tracing:
     def server_span(
         self, full_method: str, headers: Mapping[str, str], transport: str, scope: CallScope
     ) -> ServerSpan | None:
-        """Begin the span of a call, below the one that `traceparent` names; None when it is not sampled.
+        """Begin the span of a call, below the one that `traceparent` names; None if it is not sampled.
 
         Args:
-            full_method: As `package.Service/Method`.
+            full_method: `package.Service/Method`.
             headers: Metadata or headers, by lower-case name.
             transport: "grpc" or "http".
-            scope: What is known of the call.
+            scope: The call's scope.
         """
         from opentelemetry.trace import SpanKind
 
@@ -123,11 +113,7 @@ class Tracing:
         self._tracer.start_span(name, context, attributes=attributes, start_time=begin_ns).end(end_ns)
 
     async def stop(self, timeout_s: float = _EXPORT_TIMEOUT_S) -> None:
-        """Send what is left, for as long as that is worth waiting for, and stop. Idempotent.
-
-        Args:
-            timeout_s: Longest wait, seconds.
-        """
+        """Export what is left, for `timeout_s` seconds at most, and stop. Idempotent."""
         if self._stopped:
             return
         self._stopped = True
@@ -138,7 +124,7 @@ class Tracing:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(done.set)
 
-        # A daemon: a collector that does not answer must not keep the process from ending.
+        # A daemon: a collector that does not answer must not keep the process alive.
         threading.Thread(target=shut_down, name="genret-tracing-stop", daemon=True).start()
         try:
             await asyncio.wait_for(done.wait(), timeout_s)
@@ -150,9 +136,9 @@ def start(config: TracingConfig, version: str, processor: SpanProcessor | None =
     """Start tracing; None without an endpoint.
 
     Args:
-        config: Where spans go, and how many of them.
-        version: Of the software.
-        processor: Takes spans instead of sending them to the endpoint.
+        config: Collector and share of sampled traces.
+        version: Version of the software.
+        processor: Takes spans instead of the endpoint.
 
     Raises:
         MissingExtraError: OpenTelemetry is not installed.
@@ -185,7 +171,7 @@ def start(config: TracingConfig, version: str, processor: SpanProcessor | None =
 
 
 def _resource(version: str) -> Resource:
-    """Say what sends the spans; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES may say it in other words."""
+    """Describe the sender of spans; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override it."""
     from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 
     resource = Resource.create({"service.version": version})
