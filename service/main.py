@@ -5,7 +5,6 @@ Neither importing this module nor `genret --help` imports torch, gRPC or Arrow.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -16,65 +15,30 @@ from retrieval.errors import GenretError
 from retrieval.interruption import INTERRUPTED, sigterm_as_interrupt
 from service.version import version
 
-
-@dataclass(frozen=True, slots=True)
-class LazyCommand:
-    """Where a command is, and its line in the group's help."""
-
-    module: str
-    attribute: str
-    short_help: str
-
-
-COMMANDS = {
-    "build": LazyCommand("index_builder.cli", "build_command", "Build an index from files of titles."),
-    "update": LazyCommand(
-        "index_builder.update_cli", "update_command", "Add, replace and remove entities of an index."
-    ),
-    "rollback": LazyCommand(
-        "index_builder.rollback", "rollback_command", "Make an earlier version of an index live again."
-    ),
-    "tune": LazyCommand(
-        "service.commands.tune", "tune_command", "Fit how an index ranks its candidates to labelled queries."
-    ),
-    "inspect": LazyCommand("retrieval.index.inspect_command", "inspect_command", "Say what is in an index."),
-    "verify": LazyCommand(
-        "retrieval.index.inspect_command", "verify_command", "Check every byte of an index."
-    ),
-    "train": LazyCommand("retrieval.training.train_command", "train_command", "Train or fine-tune a model."),
-    "init-model": LazyCommand(
-        "service.commands.init_model", "init_model_command", "Write genret.json for a checkpoint."
-    ),
-    "doctor": LazyCommand(
-        "retrieval.doctor_command", "doctor_command", "Check that a model is decoded exactly, layer by layer."
-    ),
-    "serve": LazyCommand("service.commands.serve", "serve_command", "Serve indexes over gRPC and HTTP."),
-    "deploy-ray": LazyCommand(
-        "service.commands.deploy_ray", "deploy_ray_command", "Serve by replicas on a Ray cluster."
-    ),
-    "ask": LazyCommand("service.commands.query", "ask_command", "Ask an index, without a server."),
-    "query": LazyCommand("service.commands.query", "query_command", "Ask a running server."),
-    "score": LazyCommand(
-        "service.commands.score", "score_command", "Score given titles on a running server."
-    ),
-    "answer": LazyCommand("service.commands.answer", "answer_command", "Ask a running server for JSON."),
-    "health": LazyCommand(
-        "service.commands.running_server", "health_command", "Say whether a server is ready."
-    ),
-    "indexes": LazyCommand(
-        "service.commands.running_server", "indexes_command", "List the indexes of a running server."
-    ),
-    "reload": LazyCommand(
-        "service.commands.running_server", "reload_command", "Have a running server take up a new version."
-    ),
-    "token": LazyCommand("service.commands.token", "token_command", "Make and check bearer tokens."),
-    "link": LazyCommand(
-        "retrieval.linking.link_command", "link_command", "Link the mentions of documents to entities."
-    ),
-    "evaluate": LazyCommand(
-        "retrieval.evaluation.evaluate_command", "evaluate_command", "Compare methods on labelled sets."
-    ),
-    "demo": LazyCommand("service.commands.demo", "demo_command", "Build, serve, query the sample."),
+# By name: the module of `NAME_command`, and the line in the group's help.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "build": ("index_builder.cli", "Build an index from files of titles."),
+    "update": ("index_builder.update_cli", "Add, replace and remove entities of an index."),
+    "rollback": ("index_builder.rollback", "Make an earlier version of an index live again."),
+    "tune": ("service.commands.tune", "Fit how an index ranks its candidates to labelled queries."),
+    "inspect": ("retrieval.index.inspect_command", "Say what is in an index."),
+    "verify": ("retrieval.index.inspect_command", "Check every byte of an index."),
+    "train": ("retrieval.training.train_command", "Train or fine-tune a model."),
+    "init-model": ("service.commands.init_model", "Write genret.json for a checkpoint."),
+    "doctor": ("retrieval.doctor_command", "Check that a model is decoded exactly, layer by layer."),
+    "serve": ("service.commands.serve", "Serve indexes over gRPC and HTTP."),
+    "deploy-ray": ("service.commands.deploy_ray", "Serve by replicas on a Ray cluster."),
+    "ask": ("service.commands.query", "Ask an index, without a server."),
+    "query": ("service.commands.query", "Ask a running server."),
+    "score": ("service.commands.score", "Score given titles on a running server."),
+    "answer": ("service.commands.answer", "Ask a running server for JSON."),
+    "health": ("service.commands.running_server", "Say whether a server is ready."),
+    "indexes": ("service.commands.running_server", "List the indexes of a running server."),
+    "reload": ("service.commands.running_server", "Have a running server take up a new version."),
+    "token": ("service.commands.token", "Make and check bearer tokens."),
+    "link": ("retrieval.linking.link_command", "Link the mentions of documents to entities."),
+    "evaluate": ("retrieval.evaluation.evaluate_command", "Compare methods on labelled sets."),
+    "demo": ("service.commands.demo", "Build, serve, query the sample."),
 }
 
 
@@ -87,16 +51,16 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return a command."""
-        lazy = COMMANDS.get(cmd_name)
-        if lazy is None:
+        if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(import_module(lazy.module), lazy.attribute)
+        module = import_module(COMMANDS[cmd_name][0])
+        command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, lazy.short_help) for name, lazy in COMMANDS.items()])
+            formatter.write_dl([(name, short_help) for name, (_, short_help) in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command and turn errors into messages, unless `--debug` asks for the traceback.

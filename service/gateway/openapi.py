@@ -438,13 +438,6 @@ def failure_responses(headers: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-# Field numbers in descriptor.proto, of which paths of source information consist.
-_FILE_MESSAGE, _FILE_ENUM, _FILE_SERVICE = 4, 5, 6
-_MESSAGE_FIELD, _MESSAGE_MESSAGE, _MESSAGE_ENUM = 2, 3, 4
-_ENUM_VALUE, _SERVICE_METHOD = 2, 2
-_SourcePath = tuple[int, ...]
-
-
 def comments_of(raw: bytes) -> dict[str, str]:
     """Return the comments of a serialised FileDescriptorSet by full name, as paragraphs.
 
@@ -452,44 +445,25 @@ def comments_of(raw: bytes) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for file in FileDescriptorSet.FromString(raw).file:
-        texts = {
-            tuple(place.path): place.leading_comments
-            for place in file.source_code_info.location
-            if place.leading_comments
-        }
-        for path, name in _names(file):
-            if path in texts:
-                found[name] = _joined(texts[path])
+        for place in file.source_code_info.location:
+            name = _name_at(file, tuple(place.path)) if place.leading_comments else None
+            if name is not None:
+                found[name] = _joined(place.leading_comments)
     return found
 
 
-def _names(file: FileDescriptorProto) -> Iterator[tuple[_SourcePath, str]]:
-    for i, message in enumerate(file.message_type):
-        yield from _names_of_message((_FILE_MESSAGE, i), message, file.package)
-    for i, enum in enumerate(file.enum_type):
-        yield from _names_of_members((_FILE_ENUM, i), enum, file.package, _ENUM_VALUE, enum.value)
-    for i, service in enumerate(file.service):
-        yield from _names_of_members(
-            (_FILE_SERVICE, i), service, file.package, _SERVICE_METHOD, service.method
-        )
-
-
-def _names_of_message(path: _SourcePath, message: Any, scope: str) -> Iterator[tuple[_SourcePath, str]]:
-    yield from _names_of_members(path, message, scope, _MESSAGE_FIELD, message.field)
-    name = f"{scope}.{message.name}"
-    for i, nested in enumerate(message.nested_type):
-        yield from _names_of_message((*path, _MESSAGE_MESSAGE, i), nested, name)
-    for i, enum in enumerate(message.enum_type):
-        yield from _names_of_members((*path, _MESSAGE_ENUM, i), enum, name, _ENUM_VALUE, enum.value)
-
-
-def _names_of_members(
-    path: _SourcePath, owner: Any, scope: str, number: int, members: Any
-) -> Iterator[tuple[_SourcePath, str]]:
-    name = f"{scope}.{owner.name}"
-    yield path, name
-    for i, member in enumerate(members):
-        yield (*path, number, i), f"{name}.{member.name}"
+def _name_at(file: FileDescriptorProto, path: tuple[int, ...]) -> str | None:
+    """Return the full name of the element at a path of field numbers and positions in a file's descriptor."""
+    name, element = file.package, file
+    if len(path) % 2:
+        return None
+    for number, position in zip(path[::2], path[1::2], strict=True):
+        field = element.DESCRIPTOR.fields_by_number[number]
+        if not field.is_repeated or field.message_type is None:
+            return None
+        element = getattr(element, field.name)[position]
+        name = f"{name}.{element.name}"
+    return name
 
 
 def _joined(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Write the API as a descriptor set with its comments: what buf and the OpenAPI document are made from.
+"""Writes the API as a descriptor set with its comments, for buf and the OpenAPI document.
 
 python -m service.pb.descriptors --out FILE [--proto DIR]
 """
@@ -15,11 +15,7 @@ from service.pb.regenerate import include_directories
 
 
 def descriptor_set(proto_root: Path) -> bytes:
-    """Return the serialised FileDescriptorSet of the sources below `proto_root` and of all they import.
-
-    Raises:
-        subprocess.CalledProcessError: the compiler refused a source; its own words are on stderr.
-    """
+    """Return the serialised FileDescriptorSet of the sources below `proto_root` and of all their imports."""
     sources = sorted(path.relative_to(proto_root).as_posix() for path in proto_root.rglob("*.proto"))
     includes = [f"-I{path}" for path in include_directories(proto_root)]
     with tempfile.TemporaryDirectory() as staging:

@@ -1,12 +1,11 @@
-"""Regenerate the stubs under `service/pb` from the sources under `proto/`.
+"""Regenerates the stubs under `service/pb` from the sources under `proto/`.
 
     python -m service.pb.regenerate [--proto DIR] [--out DIR]
 
-Two decisions are behind this script. The compiler is the *oldest* grpcio-tools the project supports
-(`GRPCIO_TOOLS_VERSION`), because generated code refuses to run on an older grpcio or protobuf than the
-one it was made with. And the compiler runs with plain `-Iproto`, so that the stubs register the same
-file names as anybody's own stubs of `genret.v1` and both can live in one process; the package path of
-the imports is rewritten afterwards.
+The compiler is the *oldest* supported grpcio-tools (`GRPCIO_TOOLS_VERSION`), because generated code refuses
+to run on an older grpcio or protobuf. It runs with plain `-Iproto`, so that the stubs register the same file
+names as anybody's stubs of `genret.v1` and both can live in one process; the package path of the imports is
+rewritten afterwards.
 """
 
 from __future__ import annotations
@@ -28,14 +27,7 @@ _OWN_IMPORT = re.compile(r"^(from|import) genret\.v1", flags=re.MULTILINE)
 
 
 def generate(proto_root: Path, out: Path) -> list[Path]:
-    """Compile every `.proto` under `proto_root` into `out`, with imports under `service.pb`.
-
-    Args:
-        proto_root: Directory whose sub-directories are the protobuf packages.
-        out: Directory that receives `genret/v1/*_pb2.py`, `*_pb2.pyi` and `*_pb2_grpc.py`.
-
-    Returns:
-        The written files, relative to `out`, sorted.
+    """Compile every `.proto` under `proto_root` into `out`; return the written files, relative and sorted.
 
     Raises:
         subprocess.CalledProcessError: the compiler refused a source; its own words are on stderr.
@@ -56,8 +48,8 @@ def generate(proto_root: Path, out: Path) -> list[Path]:
 
 
 def include_directories(proto_root: Path) -> list[Path]:
-    """Return where the compiler finds the sources and what they import."""
-    # google.rpc is a namespace package without a directory of its own: look for one of its modules.
+    """Return the compiler's include directories."""
+    # google.rpc is a namespace package without its own directory: look for one of its modules.
     google_rpc = _package_file("google.rpc.status_pb2").parents[2]
     return [proto_root, google_rpc, _package_file("grpc_tools").parent / "_proto"]
 
@@ -70,7 +62,7 @@ def _package_file(module: str) -> Path:
 
 
 def main() -> None:
-    """Regenerate the checked-in stubs, and the OpenAPI document that is made from the same sources."""
+    """Regenerate the checked-in stubs, and the OpenAPI document from the same sources."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--proto", type=Path, default=_REPOSITORY / "proto")
     parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent)
@@ -85,7 +77,7 @@ def main() -> None:
     for relative in generate(arguments.proto, arguments.out):
         sys.stderr.write(f"{arguments.out / relative}\n")
     if arguments.out == Path(__file__).resolve().parent:
-        # In a process of its own: it imports the stubs that have just changed.
+        # In another process: it imports the new stubs.
         subprocess.run([sys.executable, "-m", "service.gateway.openapi"], check=True)
 
 

@@ -1,7 +1,7 @@
-"""Builds the Ray Serve application, deploys it on a cluster, and takes it off again.
+"""Builds the Ray Serve application, deploys it on a cluster, and removes it again.
 
-Ray's controller imports this module for `build`, which files of `serve deploy` name. Ray and the replica
-are imported in functions only.
+Files of `serve deploy` name `build`, for which Ray's controller imports this module. Ray and the replica are
+imported in functions only.
 """
 
 from __future__ import annotations
@@ -24,25 +24,12 @@ from service.ray_serve.deployment import DEPLOYMENT, REFUSAL, ServePlan, with_ab
 
 
 def build(args: Mapping[str, Any]) -> Any:
-    """Return the application.
-
-    Args:
-        args: `settings`, the text of a file of settings, or `config`, the path of one that every node has.
-
-    Raises:
-        InputError: neither or both are given.
-        ConfigurationError: the settings are wrong; all of it is named.
-    """
+    """Return the application; see `configuration_of`."""
     return application(configuration_of(args), {})
 
 
 def application(config: ServerConfig, options: Mapping[str, Any]) -> Any:
-    """Return the application of a configuration.
-
-    Args:
-        config: What every replica serves.
-        options: Of the deployment, as Serve names them.
-    """
+    """Return the application of a configuration, with Serve's options of the deployment."""
     from ray import serve
 
     from service.ray_serve.replica import GenretReplica
@@ -53,9 +40,12 @@ def application(config: ServerConfig, options: Mapping[str, Any]) -> Any:
 def configuration_of(args: Mapping[str, Any]) -> ServerConfig:
     """Return the configuration that the arguments of `build` name.
 
+    Args:
+        args: Either `settings`, the text of a file of settings, or `config`, its path on every node.
+
     Raises:
         InputError: neither or both are given.
-        ConfigurationError: the settings are wrong; all of it is named.
+        ConfigurationError: the settings are wrong; names every mistake.
     """
     given = sorted(set(args) & {"settings", "config"})
     if len(given) != 1 or len(args) != 1:
@@ -78,18 +68,18 @@ def run_deployment(
     runtime_env: Mapping[str, Any] | None,
     say: Callable[[str], None],
 ) -> None:
-    """Deploy, and unless told to detach stay until SIGTERM or Ctrl-C, then take it off.
+    """Deploy and, unless told to detach, wait for SIGTERM or Ctrl-C, then remove the application.
 
     Args:
-        plan: What is deployed.
+        plan: The deployment.
         address: The cluster; None: the one in RAY_ADDRESS, else one is started on this machine.
-        detach: Leave it running.
-        runtime_env: What Ray brings to the nodes.
-        say: Tells the user of its state.
+        detach: Whether to leave it running.
+        runtime_env: Ray's runtime environment of the replicas.
+        say: Shows a message to the user.
 
     Raises:
         InputError: there is no such cluster, or it would end with this process.
-        ServiceError: replicas do not start; says why.
+        ServiceError: replicas do not start; gives the reason.
     """
     ray = import_ray()
     serve = _import_serve()
@@ -124,11 +114,7 @@ def _import_serve() -> Any:
 
 
 def start_proxies(ray: Any, serve: Any, plan: ServePlan) -> None:
-    """Start Serve on the cluster, where it does not run already.
-
-    Raises:
-        ServiceError: a proxy does not start, as of a port that is taken; says why.
-    """
+    """Start Serve on the cluster unless it runs already; ServiceError has the reason of a failure."""
     from ray.serve.config import ProxyLocation, gRPCOptions
 
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
@@ -145,12 +131,12 @@ def start_proxies(ray: Any, serve: Any, plan: ServePlan) -> None:
 
 
 def deploy(serve: Any, plan: ServePlan, say: Callable[[str], None]) -> None:
-    """Deploy. What does not get as far as to serve, or is interrupted, is taken off again.
+    """Deploy; a new application that does not start, or is interrupted, is removed again.
 
-    An application that served under the name before is left with the replicas that Ray has not replaced.
+    An application that served under the name before keeps the replicas that Ray has not replaced.
 
     Raises:
-        ServiceError: replicas do not start; says why.
+        ServiceError: replicas do not start; gives the reason.
     """
     is_new = plan.name not in serve.status().applications
     made = application(with_absolute_paths(plan.config), plan.deployment_options())
@@ -167,7 +153,7 @@ def deploy(serve: Any, plan: ServePlan, say: Callable[[str], None]) -> None:
 
 
 def _why(serve: Any, name: str, said: str, is_new: bool) -> str:
-    """Return why an application does not start, from what Ray says of it and of its replicas."""
+    """Return why an application does not start, from the reports on it and on its replicas."""
     status = serve.status().applications.get(name)
     told = [said, *(one.message for one in status.deployments.values())] if status else [said]
     refusals = [text.partition(REFUSAL)[2].splitlines()[0] for text in told if REFUSAL in text]
@@ -187,7 +173,7 @@ def _wait_for_signal() -> None:
         number: signal.signal(number, lambda *_: came.set()) for number in (signal.SIGTERM, signal.SIGINT)
     }
     try:
-        while not came.wait(1.0):  # without a limit a signal's handler would not run on every platform
+        while not came.wait(1.0):  # without a limit signal handlers would not run on every platform
             pass
     finally:
         for number, handler in before.items():

@@ -1,7 +1,4 @@
-"""Plans a deployment on Ray Serve: its replicas, what each takes, and the proxy's port. Imports no Ray.
-
-`serve_file` writes a plan as the text of a file for `serve deploy`.
-"""
+"""Plans a deployment on Ray Serve: its replicas, their resources, and the proxy's port. Imports no Ray."""
 
 from __future__ import annotations
 
@@ -21,9 +18,9 @@ DEFAULT_APPLICATION = "genret"
 DEFAULT_HTTP_PORT = 8000
 DEPLOYMENT = "Genret"
 BUILDER = "service.ray_serve.app:build"
-# What adds the services to a server of gRPC, by import path: every proxy imports it.
+# Import path of the function that adds the services to a proxy's gRPC server.
 SERVICER_FUNCTION = "service.ray_serve.proxied_services.add_services_to_server"
-REFUSAL = "genret cannot serve: "  # before the reason, in what Ray says of a replica that does not start
+REFUSAL = "genret cannot serve: "  # marks the reason in Ray's report of a replica that does not start
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _MIN_ONGOING = 1024
 _HEALTH_CHECK_PERIOD_S = 5.0
@@ -35,15 +32,15 @@ class ServePlan:
     """A deployment.
 
     Attributes:
-        config: What every replica serves; its port is the proxies'.
-        name: Of the application; calls name it in their metadata as `application`.
-        num_replicas: How many servers there are.
-        num_cpus: CPUs that a replica takes of a node, as Ray counts them.
-        num_gpus: GPUs that a replica takes; a fraction shares one.
-        http_port: Of Serve's HTTP proxy, which Ray starts besides and which serves nothing of this.
+        config: Configuration of every replica; its port is the proxies'.
+        name: Name of the application; calls name it in their metadata as `application`.
+        num_replicas: Number of replicas.
+        num_cpus: CPUs of a replica, as Ray counts them.
+        num_gpus: GPUs of a replica; a fraction shares one.
+        http_port: Port of Serve's HTTP proxy, which Ray starts as well and which serves nothing here.
 
     Raises:
-        InputError: a value is out of range, or the configuration asks for what a proxy does not do.
+        InputError: a value is out of range, or the configuration needs more than a proxy does.
     """
 
     config: ServerConfig
@@ -68,10 +65,10 @@ class ServePlan:
         _check_proxied(self.config)
 
     def deployment_options(self) -> dict[str, Any]:
-        """Return how Serve keeps the replicas, as both its API and its files spell it."""
+        """Return Serve's options of the deployment, as in its API and its files."""
         return {
             "num_replicas": self.num_replicas,
-            # Replicas refuse by work, and say when to come again; below this Serve would hold calls back.
+            # Replicas refuse by work, with a time to come again; below this Serve would hold calls back.
             "max_ongoing_requests": max(_MIN_ONGOING, 2 * self.config.queue.max_requests),
             "graceful_shutdown_timeout_s": max(1.0, self.config.drain_seconds),
             "health_check_period_s": _HEALTH_CHECK_PERIOD_S,
@@ -81,23 +78,19 @@ class ServePlan:
 
     @property
     def route_prefix(self) -> str:
-        """Path on the HTTP proxy: without one gRPC finds no application either. Nothing is served there."""
+        """Path on the HTTP proxy: nothing is served there, but gRPC finds no application without one."""
         return f"/{self.name}"
 
     def grpc_options(self) -> dict[str, Any]:
-        """Return what Serve's gRPC proxies are told."""
+        """Return the options of Serve's gRPC proxies."""
         return {"port": self.config.port, "grpc_servicer_functions": [SERVICER_FUNCTION]}
 
     def http_options(self) -> dict[str, Any]:
-        """Return what Serve's HTTP proxies are told."""
+        """Return the options of Serve's HTTP proxies."""
         return {"host": "127.0.0.1", "port": self.http_port}
 
     def serve_config(self, origins: Mapping[Key, Origin]) -> dict[str, Any]:
-        """Return the plan as `serve deploy` reads it from a file.
-
-        Args:
-            origins: Where settings came from, for the comments on them.
-        """
+        """Return the plan as `serve deploy` reads it; `origins` become comments on the settings."""
         return {
             "proxy_location": "EveryNode",
             "http_options": self.http_options(),
@@ -114,7 +107,7 @@ class ServePlan:
         }
 
     def paths(self) -> dict[str, str]:
-        """Return what replicas read: absolute paths, and what each is."""
+        """Return the absolute paths that replicas read, with what each is."""
         config = with_absolute_paths(self.config)
         read = {str(spec.path): "the index" for spec in config.indexes}
         read |= {str(spec.path): "the schema" for spec in config.schemas}
@@ -126,7 +119,7 @@ class ServePlan:
 
 
 def with_absolute_paths(config: ServerConfig) -> ServerConfig:
-    """Return a configuration that means the same in whatever folder a replica runs."""
+    """Return a configuration that does not depend on a replica's working directory."""
     token_file = config.auth.token_file
     return replace(
         config,
@@ -141,14 +134,14 @@ def with_absolute_paths(config: ServerConfig) -> ServerConfig:
 
 
 def _absolute(checkpoint: str | None) -> str | None:
-    """Return the path of a checkpoint that is there; others are ids of the hub."""
+    """Return the absolute path of an existing checkpoint; others are ids of the hub."""
     if checkpoint is None or not Path(checkpoint).exists():
         return checkpoint
     return str(Path(checkpoint).absolute())
 
 
 def _check_proxied(config: ServerConfig) -> None:
-    """Refuse settings that a proxy would drop without a word."""
+    """Refuse settings that a proxy would ignore."""
     if config.http.port is not None:
         raise InputError("http_port", "is not served behind Ray Serve's proxy; use genret serve for it")
     if config.metrics.port is not None:
@@ -172,14 +165,14 @@ _HEAD = """\
 
 
 def serve_file(plan: ServePlan, origins: Mapping[Key, Origin]) -> str:
-    """Return the file.
+    """Return a plan as the text of a file for `serve deploy`.
 
     Args:
-        plan: What is deployed.
-        origins: Where settings came from, for the comments on them.
+        plan: The plan.
+        origins: Sources of the settings, for comments on them.
 
     Raises:
-        MissingExtraError: PyYAML is not installed, which comes with Ray.
+        MissingExtraError: PyYAML, which comes with Ray, is not installed.
     """
     try:
         import yaml  # type: ignore[import-untyped,unused-ignore]

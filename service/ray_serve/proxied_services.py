@@ -1,8 +1,7 @@
-"""What Ray Serve's proxies import: the services they take calls of, whose messages they pass on as bytes.
+"""The services that Ray Serve's proxies import; their messages are passed on as bytes.
 
-Left to the generated code the proxy would parse every message and pickle it by the name of its module, which
-is that of canonical stubs and not of ours. Bytes need no parsing there, and what is no message is refused by
-the replica in the service's own words.
+With the generated code's parsers the proxy would pickle messages by the name of their module, which is that
+of canonical stubs and not of ours. Malformed bytes are refused by the replica.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _ADD: tuple[Any, ...] = (
 
 
 class MethodRegistry:
-    """Takes the handlers that generated code adds to a server, and keeps them by service and method."""
+    """Takes the handlers that generated code adds to a server, by service and method."""
 
     def __init__(self) -> None:
         self.services: dict[str, dict[str, grpc.RpcMethodHandler]] = {}
@@ -35,7 +34,7 @@ class MethodRegistry:
         self.services[service] = dict(handlers)
 
     def add_generic_rpc_handlers(self, handlers: Sequence[Any]) -> None:
-        """Nothing: these are the registered ones once more, for servers that know no others."""
+        """Do nothing: these repeat the registered ones."""
 
     @property
     def methods(self) -> dict[str, grpc.RpcMethodHandler]:
@@ -48,12 +47,7 @@ class MethodRegistry:
 
 
 def add_services_to_server(servicer: Any, server: Any) -> None:
-    """Add the services to a proxy's server.
-
-    Args:
-        servicer: A stand-in of Serve's: the proxy puts its own behaviour in the place of every method.
-        server: Of the proxy.
-    """
+    """Add the services to a proxy's server, which puts its own behaviour in the place of every method."""
     registry = MethodRegistry()
     for add in _ADD:
         add(servicer, registry)

@@ -1,7 +1,6 @@
 """Runs one replica: a server without listeners, whose methods Ray Serve calls. Imported where replicas run.
 
-A call that came through Ray Serve's proxy goes from the name of its method through the same interceptors as
-on a gRPC server, and looks to them and to the methods like any other.
+A call from Ray Serve's proxy passes the same interceptors as on a gRPC server.
 """
 
 from __future__ import annotations
@@ -36,18 +35,15 @@ _HEALTH = "/grpc.health.v1.Health/"
 class GenretReplica:
     """Opens the indexes and answers calls as `genret serve` does; Ray Serve makes one per replica.
 
-    Each has the models, queues, caches and limits of a whole server. Methods of the API come from the table,
-    `METHODS`; ReloadIndex is refused, as it would reach one replica alone.
-
-    Args:
-        config: What is served, and the limits.
+    Each has the models, queues, caches and limits of a whole server. Methods of the API come from `METHODS`;
+    ReloadIndex is refused, as it would reach one replica alone.
     """
 
     async def __init__(self, config: ServerConfig) -> None:  # type: ignore[misc]  # Serve awaits it
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         keep_freed_memory()
         configure_logs(config.log)
-        # Whoever reaches the proxy reaches this: nobody is on this machine alone.
+        # Behind the proxy no caller is known to be on this machine.
         config = replace(config, host="0.0.0.0", insecure=True)
         try:
             tracing = start_tracing(config.tracing, version())
@@ -61,11 +57,7 @@ class GenretReplica:
         self._calls = Dispatcher(registry.methods, listeners.interceptors, config.max_request_bytes)
 
     def check_health(self) -> None:
-        """Tell Ray whether this replica can answer; one that raises is replaced.
-
-        Raises:
-            RuntimeError: it is not ready.
-        """
+        """Raise RuntimeError unless this replica is ready; Ray then replaces it."""
         if self._server.readiness.state is not State.READY:
             raise RuntimeError(self._server.readiness.state.value)
 
@@ -75,13 +67,13 @@ class GenretReplica:
         return await self._calls.answer(method, request, grpc_context, health_pb2.HealthCheckResponse)
 
     async def Watch(self, request: Any, grpc_context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        """Tell the state of this replica now, and whenever it changes."""
+        """Send the state of this replica now, and whenever it changes."""
         async for message in self._calls.stream(f"{_HEALTH}Watch", request, grpc_context):
             yield message
 
 
 def _proxied(method: Method) -> Callable[..., Any]:
-    """Return the method of a replica that answers calls of a method of the API."""
+    """Return the method of a replica that answers a method of the API."""
     empty = GetMessageClass(method.descriptor.output_type)
 
     async def answer(self: GenretReplica, request: Any, grpc_context: Any) -> Any:
@@ -106,7 +98,7 @@ _WHY_NO_RELOAD = (
 
 @dataclass(frozen=True, slots=True)
 class _Details:
-    """What interceptors learn of a call; stands in for `grpc.HandlerCallDetails`."""
+    """Stands in for `grpc.HandlerCallDetails`."""
 
     method: str
     invocation_metadata: Sequence[tuple[str, Any]]
@@ -116,8 +108,8 @@ class Dispatcher:
     """Answers calls by the method's name.
 
     Args:
-        handlers: Methods by their full names, "/genret.v1.RetrievalService/Retrieve".
-        interceptors: What stands before them, the outermost first.
+        handlers: Handlers by full names of methods, "/genret.v1.RetrievalService/Retrieve".
+        interceptors: gRPC's interceptors, the outermost first.
         max_request_bytes: Largest message accepted, bytes; the proxy itself accepts any.
     """
 
@@ -136,10 +128,10 @@ class Dispatcher:
         """Answer one message with one.
 
         Args:
-            method: Its full name.
+            method: Full name of the method.
             request: The message's bytes.
             context: Ray's context of the call.
-            empty: Makes the message that goes with the status of a refused call.
+            empty: Makes the message that accompanies the status of a refused call.
         """
         call = ProxiedCall(context)
         try:
@@ -152,8 +144,7 @@ class Dispatcher:
     async def stream(self, method: str, requests: Any, context: Any) -> AsyncIterator[Any]:
         """Answer a stream of messages, or one message with several.
 
-        Raises:
-            grpc.aio.AbortError: the call was refused; Ray sends its status, without the trailers.
+        A refused call raises grpc.aio.AbortError; Ray sends its status, without the trailers.
         """
         call = ProxiedCall(context)
         running = asyncio.create_task(self._run_stream(method, requests, call))
@@ -190,9 +181,9 @@ class Dispatcher:
         return handler
 
     async def _parsed(self, handler: grpc.RpcMethodHandler, raw: bytes, call: ProxiedCall) -> Any:
-        """Return a message; what is none stays for the interceptor that refuses it."""
+        """Return a message; malformed bytes are left to the interceptor that refuses them."""
         if len(raw) > self._max_request_bytes:
-            # In gRPC's own words, by which clients know it.
+            # gRPC's own words, which clients look for.
             await call.abort(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"SERVER: Received message larger than max ({len(raw)} vs. {self._max_request_bytes})",
@@ -214,23 +205,19 @@ _END = object()
 
 
 class ProxiedCall:
-    """Stands in for a `grpc.aio.ServicerContext`.
+    """Stands in for a `grpc.aio.ServicerContext`, over Ray's context of a call.
 
-    The proxy hands over the metadata of a call and takes back its status and trailers with an answer; an
-    exception would lose the trailers, and with them what an error says for programs. So a refused call is
-    answered with an empty message and its status, of which gRPC sends the status alone.
-
-    Args:
-        context: Ray's context of the call, a `RayServegRPCContext`.
+    The proxy takes back status and trailers only with an answer; an exception would lose the trailers, and
+    with them the details of an error. So a refused call is answered with an empty message and its status.
     """
 
     def __init__(self, context: Any) -> None:
         self._context = context
-        # One answer is on its way while the next is made, so that a slow reader holds back its own stream.
+        # At most one answer is in flight, so that a slow reader holds back its own stream.
         self._answers: asyncio.Queue[Any] = asyncio.Queue(maxsize=1)
 
     def invocation_metadata(self) -> list[tuple[str, Any]]:
-        """Return what the client sent beside the message."""
+        """Return the client's metadata."""
         return list(self._context.invocation_metadata())
 
     def time_remaining(self) -> float | None:
@@ -238,7 +225,7 @@ class ProxiedCall:
         return None
 
     def peer(self) -> str:
-        """Return who called the proxy."""
+        """Return the caller of the proxy."""
         return str(self._context.peer())
 
     def code(self) -> Any:
@@ -246,17 +233,13 @@ class ProxiedCall:
         return self._context.code()
 
     def set_trailing_metadata(self, pairs: Iterable[tuple[str, str | bytes]]) -> None:
-        """Set what is sent behind the answer."""
+        """Set the metadata that follows the answer."""
         self._context.set_trailing_metadata(list(pairs))
 
     async def abort(
         self, code: grpc.StatusCode, details: str = "", trailing_metadata: Iterable[tuple[str, Any]] = ()
     ) -> NoReturn:
-        """End the call with a status.
-
-        Raises:
-            grpc.aio.AbortError: always.
-        """
+        """End the call with a status by raising grpc.aio.AbortError."""
         self._context.set_code(code)
         self._context.set_details(details)
         self.set_trailing_metadata(trailing_metadata)
@@ -267,10 +250,10 @@ class ProxiedCall:
         await self._answers.put(message)
 
     async def end(self) -> None:
-        """Let `written` end."""
+        """End `written`."""
         await self._answers.put(_END)
 
     async def written(self) -> Any:
-        """Yield what is written, until the end."""
+        """Yield the answers until the end."""
         while (message := await self._answers.get()) is not _END:
             yield message

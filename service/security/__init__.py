@@ -1,4 +1,1 @@
-"""Who may call: TLS, tokens and scopes, read again when their files change.
-
-It must not know what is called, nor any message.
-"""
+"""Authentication and encryption: TLS, tokens and scopes. It must not know any message."""

@@ -1,9 +1,8 @@
 """Decides who may do what: by the Authorization header, and by what a browser says of the page that asks.
 
 Knows neither gRPC nor HTTP: headers in, a principal or a refusal out. Pages of other sites must not act
-through the browser of somebody who may. Browsers send some requests anywhere a page says, unasked. A token
-is never sent by itself, so a server with tokens is safe; one on loopback without tokens trusts whoever is
-on this machine, browsers included.
+through a user's browser. Browsers never send a token unasked, so a server with tokens is safe; one on
+loopback without tokens trusts every program on this machine, browsers included.
 """
 
 from __future__ import annotations
@@ -24,27 +23,22 @@ _SCHEME = "bearer"
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who calls.
-
-    Attributes:
-        scope: What it may do.
-        fingerprint: Tells callers apart in logs, without a secret; empty for one that showed no token.
-    """
+    """A caller: its scope, and an id for logs without a secret, empty for a caller without a token."""
 
     scope: Scope
     fingerprint: str = ""
 
 
-# Who calls, in the task that serves the call; None before it is known.
+# The caller, in the task that serves the call; None before it is known.
 PRINCIPAL: ContextVar[Principal | None] = ContextVar("genret_principal", default=None)
 
 
 class Authority:
-    """Decides on the tokens of a file; without a file, on where the server listens.
+    """Decides by the tokens of a file or, without a file, by where the server listens.
 
     Args:
-        auth: Where the tokens are.
-        admin_without_token: Without a token file: whether anybody who can connect may do what asks for ADMIN.
+        auth: The token file, if any.
+        admin_without_token: Whether, without a token file, every caller has scope ADMIN.
         here_only: Whether that is because only this machine can connect.
 
     Raises:
@@ -62,8 +56,7 @@ class Authority:
     def of(cls, config: ServerConfig) -> Authority:
         """Return the authority of a server.
 
-        Without a token file ADMIN is for those who are on this machine, or show a certificate of the
-        configured authority.
+        Without a token file ADMIN is for callers on this machine, or with a client certificate.
         """
         hosts = [config.host, *([config.http.host] if config.http.port is not None else [])]
         here_only = all(is_loopback(host) for host in hosts)
@@ -81,7 +74,7 @@ class Authority:
 
     @property
     def trusts_this_machine(self) -> bool:
-        """Whether nothing but a connection by loopback says who may do what asks for ADMIN."""
+        """Whether ADMIN is granted only because a connection comes by loopback."""
         return self._tokens is None and self._here_only
 
     @property
@@ -90,15 +83,15 @@ class Authority:
         return self._tokens is not None
 
     def authorize(self, authorization: str | None, scope: Scope) -> Principal:
-        """Return who calls, if it may do what asks for `scope`.
+        """Return the caller, if it may do what needs `scope`.
 
         Args:
-            authorization: Value of the Authorization header, None if there is none.
-            scope: What the method asks for.
+            authorization: Value of the Authorization header; None without one.
+            scope: Scope that the method needs.
 
         Raises:
             UnauthenticatedError: no token, a malformed header or an unknown token.
-            PermissionDeniedError: the token is known and does not allow it.
+            PermissionDeniedError: the token's scope does not suffice.
         """
         if self._tokens is None:
             return self._authorize_without_token(scope)
@@ -112,11 +105,7 @@ class Authority:
         return Principal(token.scope, token.fingerprint)
 
     def reload(self) -> bool:
-        """Read the token file now.
-
-        Returns:
-            Whether it is usable; if not, that was logged and the earlier tokens stay live.
-        """
+        """Read the token file now; return whether it is usable. If not, the earlier tokens stay live."""
         return self._tokens is None or self._tokens.reload()
 
     def _authorize_without_token(self, scope: Scope) -> Principal:
@@ -151,13 +140,13 @@ _OWN = {"same-origin", "none"}  # none: a person typed it or followed a bookmark
 
 
 def refuse_cross_site(method: str, headers: Mapping[str, str]) -> None:
-    """Refuse what a page of another origin made a browser send.
+    """Refuse a request that a page of another origin made a browser send.
 
-    Replies to harmless methods change nothing, and other origins cannot read them.
+    GET, HEAD and OPTIONS are allowed: they change nothing, and other origins cannot read the reply.
 
     Args:
-        method: Of HTTP.
-        headers: By name, in lower case.
+        method: HTTP method.
+        headers: Headers by lower-case name.
 
     Raises:
         PermissionDeniedError: it comes from another origin.
@@ -168,16 +157,16 @@ def refuse_cross_site(method: str, headers: Mapping[str, str]) -> None:
     if site is None and origin is None:
         return  # no browser
     host = headers.get("host", "")
-    # Browsers that say it know better than the names do, which proxies change.
+    # sec-fetch-site is more reliable than host names, which proxies change.
     own = site in _OWN if site is not None else origin in (f"http://{host}", f"https://{host}")
     if not own:
         raise PermissionDeniedError("pages of another origin may not send this")
 
 
 def refuse_foreign_host(headers: Mapping[str, str]) -> None:
-    """Refuse what was not addressed to this machine, though it came by loopback.
+    """Refuse a request that was not addressed to this machine by name, though it came by loopback.
 
-    A proxy on this machine passes on what others send, and any name can be made to mean loopback.
+    A local proxy passes on requests of others, and any name can be made to resolve to loopback.
 
     Raises:
         PermissionDeniedError: the Host header does not name loopback.

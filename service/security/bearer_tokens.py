@@ -1,4 +1,4 @@
-"""Reads bearer tokens from their file and checks one against them; lists the scope that each method asks for.
+"""Reads bearer tokens from their file and checks callers' tokens; lists the scope that each method needs.
 
 Only digests are held, and a token is compared with all of them, each in constant time.
 """
@@ -19,19 +19,19 @@ from service.security.watched_files import WatchedFiles, read_file, warn_if_expo
 
 
 class Scope(Enum):
-    """What a token allows; ADMIN allows what READ does."""
+    """The rights of a token; ADMIN includes READ."""
 
     READ = "read"
     ADMIN = "admin"
 
     def allows(self, needed: Scope) -> bool:
-        """Whether who holds this may do what asks for `needed`."""
+        """Whether this scope suffices where `needed` is required."""
         return self is Scope.ADMIN or needed is Scope.READ
 
 
 _PACKAGE = "genret.v1"
-# Full names of methods, as gRPC spells them. What is not listed here is refused where tokens are needed: a
-# method that is added must say what it asks for. Health asks for nothing.
+# By full names of methods, as in gRPC's paths. If tokens are needed, unlisted methods are refused: a new
+# method must be given a scope. Health needs none.
 METHOD_SCOPES: dict[str, Scope | None] = {
     f"/{_PACKAGE}.RetrievalService/Retrieve": Scope.READ,
     f"/{_PACKAGE}.RetrievalService/BatchRetrieve": Scope.READ,
@@ -62,29 +62,25 @@ _LOOK_EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A live token: what it allows and its SHA-256. The token itself is not held."""
+    """A live token: its scope and its SHA-256. The token itself is not held."""
 
     scope: Scope
     digest: bytes
 
     @property
     def fingerprint(self) -> str:
-        """Tells tokens apart in logs, and gives nothing of the token away."""
+        """An id of the token for logs that does not reveal it."""
         return self.digest.hex()[:8]
 
 
 @dataclass(frozen=True, slots=True)
 class TokenSet:
-    """The tokens that are live."""
+    """The live tokens."""
 
     tokens: tuple[Token, ...]
 
     def find(self, presented: str) -> Token | None:
-        """Return the token that `presented` is, or None.
-
-        The time it takes depends on the number of tokens and on the length of `presented`, not on how much
-        of a token was right: digests are compared, all of them, each in constant time.
-        """
+        """Return the token equal to `presented`, or None, in a time that does not tell how much was right."""
         digest = digest_of(presented)
         found = None
         for token in self.tokens:
@@ -112,7 +108,7 @@ def read_token_file(path: Path) -> TokenSet:
     """Read a file of lines `SCOPE TOKEN` or `SCOPE sha256:HEX`; `#` begins a comment line.
 
     Raises:
-        InputError: names the file and the line, and never shows what stands there.
+        InputError: names the file and the line, and never shows its text.
     """
     try:
         text = read_file(FIELD, path).decode("utf-8-sig")
@@ -124,11 +120,7 @@ def read_token_file(path: Path) -> TokenSet:
 
 
 def parse_tokens(lines: Iterable[str], source: str) -> TokenSet:
-    """Read the lines of a token file.
-
-    Raises:
-        InputError: names `source` and the line.
-    """
+    """Read the lines of a token file; InputError names `source` and the line."""
     numbers: dict[Token, int] = {}
     for number, line in enumerate(lines, start=1):
         stripped = line.strip()
@@ -138,9 +130,8 @@ def parse_tokens(lines: Iterable[str], source: str) -> TokenSet:
             token = _parse_line(stripped)
             _check_beside(token, numbers)
         except ValueError as error:
-            raise InputError(
-                FIELD, f"{source}, line {number}: {error}"
-            ) from None  # keeps the token out of it
+            text = f"{source}, line {number}: {error}"
+            raise InputError(FIELD, text) from None  # the cause might show the token
         numbers[token] = number
     if not numbers:
         raise InputError(FIELD, f"{source} holds no token: nobody could call; `genret token new` makes one")
@@ -148,18 +139,14 @@ def parse_tokens(lines: Iterable[str], source: str) -> TokenSet:
 
 
 def watch_token_file(path: Path) -> WatchedFiles[TokenSet]:
-    """Return the tokens of a file, which is looked at again at most once a second.
-
-    Raises:
-        InputError: as `read_token_file` says.
-    """
+    """Return the tokens of a file, which is looked at again at most once a second; raises InputError."""
     return WatchedFiles("the token file", (path,), lambda: read_token_file(path), _LOOK_EVERY_S)
 
 
 def _parse_line(line: str) -> Token:
     fields = line.split()
     names = " or ".join(scope.value for scope in Scope)
-    # What stands there may be a token without a scope: it is not repeated.
+    # The text may be a token without a scope: it is not repeated.
     if fields[0] not in {scope.value for scope in Scope}:
         raise ValueError(f"expected a scope first ({names}), then its token")
     if len(fields) != 2:

@@ -1,7 +1,7 @@
 """Makes the TLS of a server's listeners, gRPC and HTTP, from PEM files that are read again when they change.
 
-The certificate, its key and the authorities of clients are checked together. Only `ssl` of the standard
-library looks into them; what it says of bad files is put in words that name the setting and the file.
+The certificate, its key and the authorities of clients are checked together by the standard library's `ssl`,
+whose errors are put in words that name the setting and the file.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ Value = TypeVar("Value")
 
 
 def server_credentials(tls: TlsConfig) -> grpc.ServerCredentials:
-    """Return credentials for a gRPC listener; gRPC takes TLS 1.2 or newer.
+    """Return credentials for a gRPC listener, TLS 1.2 or newer.
 
-    Before every handshake the files are looked at. If they changed and are usable, they serve that connection
-    and further ones; if they are not, that is logged and the earlier ones stay. Connections that are open
-    keep what they began with.
+    The files are checked before every handshake: changed and usable ones serve that connection and later
+    ones; unusable ones are logged, and the earlier ones stay.
 
     Raises:
         InputError: under the name of the setting that is wrong.
@@ -43,7 +42,7 @@ def server_credentials(tls: TlsConfig) -> grpc.ServerCredentials:
     certificates = _watch(tls, read)
     handed_out = certificates.current()
 
-    def changed_since_then() -> Any:  # called by gRPC on threads of its own, one handshake each
+    def changed_since_then() -> Any:  # called by gRPC on its own threads, one handshake each
         nonlocal handed_out
         current = certificates.current()
         if current == handed_out:
@@ -58,7 +57,7 @@ def server_credentials(tls: TlsConfig) -> grpc.ServerCredentials:
 
 
 def ssl_context(tls: TlsConfig) -> ssl.SSLContext:
-    """Return a context for an HTTP listener, TLS 1.2 or newer, which takes up changed files as gRPC's do.
+    """Return a context for an HTTP listener, TLS 1.2 or newer, which takes up changed files as gRPC's does.
 
     Raises:
         InputError: under the name of the setting that is wrong.
@@ -79,7 +78,7 @@ def ssl_context(tls: TlsConfig) -> ssl.SSLContext:
 
 def _watch(tls: TlsConfig, read: Callable[[], Value]) -> WatchedFiles[Value]:
     paths: list[Path] = [path for path in (tls.certificate, tls.key, tls.client_ca) if path is not None]
-    # A look costs a few system calls, next to nothing beside the handshake it precedes.
+    # A look costs a few system calls, little beside the handshake.
     return WatchedFiles("the TLS certificate", paths, read, min_interval_s=0.0)
 
 
@@ -100,8 +99,8 @@ CERTIFICATE, KEY, CLIENT_CA = "tls.certificate", "tls.key", "tls.client_ca"
 _LOG = logging.getLogger(__name__)
 _CERTIFICATE_MARK = b"-----BEGIN CERTIFICATE-----"
 _FIRST_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
-# What gRPC's TLS serves; with other keys, which `ssl` takes, every handshake would fail. As a certificate has
-# them: the identifiers of RSA, and of elliptic curves with P-256 and with P-384.
+# Keys that gRPC's TLS serves; with others, which `ssl` takes, every handshake would fail. In DER: the
+# identifiers of RSA, and of elliptic curves with P-256 and with P-384.
 _EC = "06072a8648ce3d0201"
 _KEY_TYPES = tuple(
     bytes.fromhex(kind)
@@ -115,12 +114,12 @@ _NOT_YET_VALID, _EXPIRED = 9, 10
 
 @dataclass(frozen=True, slots=True)
 class CertificateSet:
-    """What a TLS listener needs, as PEM.
+    """Files of a TLS listener, as PEM.
 
     Attributes:
         chain: The server's certificate and those between it and its authority.
         key: Its private key.
-        client_ca: Authorities of client certificates, which are then required; None: clients need none.
+        client_ca: Authorities of client certificates, which are then required; None: none are required.
     """
 
     chain: bytes
@@ -132,23 +131,19 @@ class CertificateSet:
 
 
 def load_certificates(tls: TlsConfig) -> CertificateSet:
-    """Read and check the files of `tls`.
-
-    Raises:
-        InputError: under the name of the setting that is wrong.
-    """
+    """Read and check the files of `tls`; InputError names the setting that is wrong."""
     certificate, key = paths_of(tls)
     for _ in range(_READ_TRIES):
         found = _read(certificate, key, tls.client_ca)
         _check(found, certificate, key, tls.client_ca)
-        # `ssl` checks files, not bytes: what is used must be what was checked.
+        # `ssl` checks files, not bytes: read again, so that the bytes used are those checked.
         if _read(certificate, key, tls.client_ca) == found:
             return found
     raise InputError(CERTIFICATE, f"{certificate} and {key} keep changing while they are read")
 
 
 def warn_of_doubts(tls: TlsConfig) -> None:
-    """Log what is only doubtful in usable files: exposure of the key, validity in time, purpose."""
+    """Log doubts about usable files: exposure of the key, validity in time, purpose."""
     certificate, key = paths_of(tls)
     warn_if_exposed(KEY, key)
     doubt = _doubt(server_context(certificate, key), read_file(CERTIFICATE, certificate))
@@ -157,11 +152,7 @@ def warn_of_doubts(tls: TlsConfig) -> None:
 
 
 def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """Return a context for a server with a certificate, TLS 1.2 or newer.
-
-    Raises:
-        InputError: the certificate or the key cannot be used, or they do not belong together.
-    """
+    """Return a server's context, TLS 1.2 or newer; InputError if certificate and key cannot be used."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
@@ -174,11 +165,7 @@ def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
 
 
 def require_clients(context: ssl.SSLContext, client_ca: bytes, source: Path) -> None:
-    """Make a context ask clients for a certificate of one of the authorities in `client_ca`.
-
-    Raises:
-        InputError: it is no certificate.
-    """
+    """Make a context ask clients for a certificate of one of the authorities in `client_ca`."""
     try:
         context.load_verify_locations(cadata=client_ca.decode("ascii", "replace"))
     except ssl.SSLError as error:
@@ -187,11 +174,7 @@ def require_clients(context: ssl.SSLContext, client_ca: bytes, source: Path) -> 
 
 
 def paths_of(tls: TlsConfig) -> tuple[Path, Path]:
-    """Return the files of the certificate and the key.
-
-    Raises:
-        InputError: one of them is not named.
-    """
+    """Return the files of certificate and key; InputError if one is not named."""
     if tls.certificate is None:
         given = KEY if tls.key is not None else CLIENT_CA
         raise InputError(CERTIFICATE, f"is needed with {given}: without it nothing is encrypted")
@@ -239,7 +222,7 @@ def _check_marked(field: str, path: Path, content: bytes) -> None:
 def _unusable(error: ssl.SSLError, certificate: Path, key: Path) -> InputError:
     if error.reason == "KEY_VALUES_MISMATCH":
         return InputError(KEY, f"{key} is not the key of the certificate in {certificate}")
-    # OpenSSL names neither the file nor which of the two it read: the certificate alone tells.
+    # OpenSSL does not name the file it failed on: try the certificate alone.
     try:
         ssl.create_default_context(cafile=certificate)
     except ssl.SSLError as unreadable:
@@ -260,7 +243,7 @@ def _no_passphrase() -> str:
 
 
 def _doubt(context: ssl.SSLContext, chain: bytes) -> str | None:
-    """Say what keeps clients from connecting, or soon will; None if nothing does."""
+    """Return what keeps clients from connecting, now or soon, if anything."""
     try:
         left = _seconds_left(context, chain)
     except ssl.SSLCertVerificationError as error:
@@ -275,7 +258,7 @@ def _seconds_left(context: ssl.SSLContext, chain: bytes) -> float:
     """Return how long a certificate is valid, by a handshake in memory with a client that trusts it alone.
 
     Raises:
-        ssl.SSLError: the handshake fails, as with a certificate out of its time.
+        ssl.SSLError: the handshake fails, as with an expired certificate.
     """
     client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client_context.check_hostname = False

@@ -1,4 +1,4 @@
-"""A value read from files that is read again when they change; files that became unusable change nothing."""
+"""A value read from files, and read again when they change; files that became unusable change nothing."""
 
 from __future__ import annotations
 
@@ -17,23 +17,20 @@ _LOG = logging.getLogger(__name__)
 _MAX_BYTES = 2**20
 
 Value = TypeVar("Value")
-# Of each file: inode, size, and times of the last change of its content and of itself; None where it is gone.
+# Of each file: inode, size, and times of the last change of its content and its inode; None if it is gone.
 Stamp = tuple[tuple[int, int, int, int] | None, ...]
 
 
 class WatchedFiles(Generic[Value]):
-    """What `read` makes of files, read again when one of them changes. Safe to use from several threads.
+    """A value that `read` makes from files, again when one of them changes. Thread-safe.
 
-    Nothing runs in the background: who asks for the value pays for the look at the files.
+    Nothing runs in the background: a caller of `current` checks the files.
 
     Args:
         what: Name of the value for the log, e.g. "the token file".
         paths: The files.
-        read: Reads and checks them.
-        min_interval_s: Between two looks at the files, seconds.
-
-    Raises:
-        InputError: the files cannot be used now, as `read` says.
+        read: Reads and checks them; raises InputError.
+        min_interval_s: Shortest time between two checks of the files, seconds.
     """
 
     def __init__(
@@ -49,22 +46,18 @@ class WatchedFiles(Generic[Value]):
         self._value = read()
 
     def current(self) -> Value:
-        """Return the value of the last usable files. Never fails: what is wrong with new ones is logged."""
+        """Return the value of the last usable files. Never fails: errors of new ones are logged."""
         if time.monotonic() - self._looked_at >= self._min_interval_s:
             with self._lock:
                 self._looked_at = time.monotonic()
                 stamp = _stamp(self._paths)
-                # A broken state of the files is remembered as well, so that it is logged once.
+                # A broken state is remembered, too, so that it is logged once.
                 if stamp != self._stamp:
                     self._take(stamp)
         return self._value
 
     def reload(self) -> bool:
-        """Read the files now, changed or not.
-
-        Returns:
-            Whether they are usable; if not, the earlier value stays.
-        """
+        """Read the files now, changed or not; return whether they are usable."""
         with self._lock:
             self._looked_at = time.monotonic()
             return self._take(_stamp(self._paths))
@@ -81,11 +74,7 @@ class WatchedFiles(Generic[Value]):
 
 
 def read_file(field: str, path: Path) -> bytes:
-    """Return the content of a small file.
-
-    Raises:
-        InputError: under `field`: it is missing, unreadable, no regular file or larger than 1 MiB.
-    """
+    """Return the content of a regular file of at most 1 MiB; otherwise InputError under `field`."""
     try:
         with open(path, "rb", opener=_open_without_waiting) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -99,11 +88,11 @@ def read_file(field: str, path: Path) -> bytes:
 
 
 def warn_if_exposed(field: str, path: Path) -> None:
-    """Log a warning if users other than the owner and the group can use a secret, or change it."""
+    """Log a warning if users other than the owner and the group can read a secret, or change it."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError:
-        return  # it was read a moment ago: the next look at the files says that it is gone
+        return  # the next check reports that it is gone
     if mode & (stat.S_IRWXO | stat.S_IWGRP):
         _LOG.warning(
             "%s: other users may read or change %s (mode %04o); allow its owner only: chmod 600",

@@ -1,15 +1,21 @@
-"""The batcher alone: what shares a batch, what is dropped, and what failures touch."""
+"""The batcher: what shares a batch, what is dropped, what failures touch, and freed memory."""
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import ctypes
+import json
 import math
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import grpc
 import pytest
 
 from decoding.cancellation import CancelToken
@@ -18,10 +24,13 @@ from retrieval.errors import InputError
 from retrieval.types import RetrievalResult, RetrieveRequest
 from service.configuration.server_config import BatchLimits, QueueLimits
 from service.errors import NotReadyError, OverloadedError
+from service.methods import StreamRoom
+from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.serving.admission import Admission
-from service.serving.batching import Batcher, DeviceExecutor, QueuedResult
+from service.serving.batching import Batcher, DeviceExecutor, QueuedResult, contained, keep_freed_memory
+from tests.service.asynchronous import asynchronous
 from tests.service.fake_retriever import FakeRetriever
-from tests.service.running_server import until
+from tests.service.running_server import failure, running, until
 from tests.service.turned_clock import TurnedClock
 
 
@@ -49,195 +58,175 @@ def submit(
     return asyncio.create_task(call)
 
 
-def test_an_idle_device_waits_for_the_company_of_the_last_batch_only_so_long(
+@asynchronous
+async def test_an_idle_device_waits_for_the_company_of_the_last_batch_only_so_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = TurnedClock(monkeypatch, stopped=True)
 
-    async def scenario() -> None:
-        async with batching(max_delay_ms=150, max_size=3) as (batcher, _):
-            fake = FakeRetriever()
-            await asyncio.gather(submit(batcher, fake, "a"), submit(batcher, fake, "b"))
-            first = submit(batcher, fake, "c")
-            await clock.until(lambda: batcher.num_waiting == 1)
-            clock.forward(0.02)
-            answers = await asyncio.gather(first, submit(batcher, fake, "d"))  # on a clock that stands still
-            assert fake.batches == [["a", "b"], ["c", "d"]], "as many as before: nobody else is expected"
-            assert [answer.queue_ms for answer in answers] == [pytest.approx(20), 0]
-            alone = submit(batcher, fake, "e")
-            await clock.until(lambda: batcher.num_waiting == 1)
-            clock.forward(0.14)
-            await asyncio.to_thread(time.sleep, 0.01)
-            assert batcher.num_waiting == 1, "the other one may come yet"
-            clock.forward(0.02)
-            assert (await alone).queue_ms == pytest.approx(160)
-            assert (await submit(batcher, fake, "f")).queue_ms == 0, "a single client never waits"
-
-    asyncio.run(scenario())
+    async with batching(max_delay_ms=150, max_size=3) as (batcher, _):
+        fake = FakeRetriever()
+        await asyncio.gather(submit(batcher, fake, "a"), submit(batcher, fake, "b"))
+        first = submit(batcher, fake, "c")
+        await clock.until(lambda: batcher.num_waiting == 1)
+        clock.forward(0.02)
+        answers = await asyncio.gather(first, submit(batcher, fake, "d"))  # on a clock that stands still
+        assert fake.batches == [["a", "b"], ["c", "d"]], "as many as before: nobody else is expected"
+        assert [answer.queue_ms for answer in answers] == [pytest.approx(20), 0]
+        alone = submit(batcher, fake, "e")
+        await clock.until(lambda: batcher.num_waiting == 1)
+        clock.forward(0.14)
+        await asyncio.to_thread(time.sleep, 0.01)
+        assert batcher.num_waiting == 1, "the other one may come yet"
+        clock.forward(0.02)
+        assert (await alone).queue_ms == pytest.approx(160)
+        assert (await submit(batcher, fake, "f")).queue_ms == 0, "a single client never waits"
 
 
-def test_a_full_batch_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+@asynchronous
+async def test_a_full_batch_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     TurnedClock(monkeypatch, stopped=True)
 
-    async def scenario() -> None:
-        async with batching(max_delay_ms=5000, max_size=3) as (batcher, _):
-            fake = FakeRetriever()
-            for queries in ("abcdef", "ghi"):
-                await asyncio.gather(*(submit(batcher, fake, query) for query in queries))
-            assert [len(batch) for batch in fake.batches] == [3, 3, 3]
-
-    asyncio.run(scenario())
+    async with batching(max_delay_ms=5000, max_size=3) as (batcher, _):
+        fake = FakeRetriever()
+        for queries in ("abcdef", "ghi"):
+            await asyncio.gather(*(submit(batcher, fake, query) for query in queries))
+        assert [len(batch) for batch in fake.batches] == [3, 3, 3]
 
 
-def test_requests_of_one_retriever_share_a_batch_and_keep_their_order() -> None:
-    async def scenario() -> None:
-        async with batching(max_delay_ms=20, max_tokens=10) as (batcher, _):
-            one, two = FakeRetriever(), FakeRetriever()
-            calls = [
-                submit(batcher, one, "a", 4),
-                submit(batcher, two, "b", 4),
-                submit(batcher, one, "c", 4),
-                submit(batcher, one, "d", 4),
-                submit(batcher, one, "huge", 99),
-                submit(batcher, two, "e", 4),
-            ]
-            await asyncio.gather(*calls)
-            assert one.batches == [["a", "c"], ["d"], ["huge"]]
-            assert two.batches == [["b", "e"]]
-
-    asyncio.run(scenario())
+@asynchronous
+async def test_requests_of_one_retriever_share_a_batch_and_keep_their_order() -> None:
+    async with batching(max_delay_ms=20, max_tokens=10) as (batcher, _):
+        one, two = FakeRetriever(), FakeRetriever()
+        calls = [
+            submit(batcher, one, "a", 4),
+            submit(batcher, two, "b", 4),
+            submit(batcher, one, "c", 4),
+            submit(batcher, one, "d", 4),
+            submit(batcher, one, "huge", 99),
+            submit(batcher, two, "e", 4),
+        ]
+        await asyncio.gather(*calls)
+        assert one.batches == [["a", "c"], ["d"], ["huge"]]
+        assert two.batches == [["b", "e"]]
 
 
-def test_who_left_the_queue_never_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+@asynchronous
+async def test_who_left_the_queue_never_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = TurnedClock(monkeypatch)
 
-    async def scenario() -> None:
-        async with batching(max_delay_ms=0) as (batcher, admission):
-            fake = FakeRetriever()
-            fake.hold.clear()
-            first = submit(batcher, fake, "first")
-            await until(fake.running.is_set)
-            leaving, late, staying = (
-                submit(batcher, fake, "leaving"),
-                submit(batcher, fake, "late", seconds=600),
-                submit(batcher, fake, "staying"),
-            )
-            await until(lambda: batcher.num_waiting == 3)
-            leaving.cancel()
-            clock.forward(600)
-            await until(lambda: batcher.num_waiting == 1)
-            assert admission.num_requests == 2, "their places are free at once"
-            with pytest.raises(DeadlineExceededError, match="in the queue"):
-                await late
-            fake.hold.set()
-            await asyncio.gather(first, staying)
-            assert fake.batches == [["first"], ["staying"]]
-
-    asyncio.run(scenario())
+    async with batching(max_delay_ms=0) as (batcher, admission):
+        fake = FakeRetriever()
+        fake.hold.clear()
+        first = submit(batcher, fake, "first")
+        await until(fake.running.is_set)
+        leaving, late, staying = (
+            submit(batcher, fake, "leaving"),
+            submit(batcher, fake, "late", seconds=600),
+            submit(batcher, fake, "staying"),
+        )
+        await until(lambda: batcher.num_waiting == 3)
+        leaving.cancel()
+        clock.forward(600)
+        await until(lambda: batcher.num_waiting == 1)
+        assert admission.num_requests == 2, "their places are free at once"
+        with pytest.raises(DeadlineExceededError, match="in the queue"):
+            await late
+        fake.hold.set()
+        await asyncio.gather(first, staying)
+        assert fake.batches == [["first"], ["staying"]]
 
 
-def test_who_leaves_while_running_is_told_to_the_decoder_alone() -> None:
-    async def scenario() -> None:
-        async with batching(max_delay_ms=20) as (batcher, _):
-            fake = FakeRetriever()
-            fake.hold.clear()
-            leaving, staying = submit(batcher, fake, "leaving"), submit(batcher, fake, "staying")
-            await until(fake.running.is_set)
-            leaving.cancel()
-            await until(lambda: len(fake.stopped_by) == 1)
-            fake.hold.set()
-            assert (await staying).result.candidates
-            assert isinstance(fake.stopped_by[0], DecodingCancelledError)
-
-    asyncio.run(scenario())
+@asynchronous
+async def test_who_leaves_while_running_is_told_to_the_decoder_alone() -> None:
+    async with batching(max_delay_ms=20) as (batcher, _):
+        fake = FakeRetriever()
+        fake.hold.clear()
+        leaving, staying = submit(batcher, fake, "leaving"), submit(batcher, fake, "staying")
+        await until(fake.running.is_set)
+        leaving.cancel()
+        await until(lambda: len(fake.stopped_by) == 1)
+        fake.hold.set()
+        assert (await staying).result.candidates
+        assert isinstance(fake.stopped_by[0], DecodingCancelledError)
 
 
-def test_a_deadline_that_cannot_be_met_is_refused_at_once() -> None:
-    async def scenario() -> None:
-        async with batching(QueueLimits(max_wait_seconds=60), max_delay_ms=0) as (batcher, admission):
-            fake = FakeRetriever()
-            fake.hold.clear()
-            admission.observe(10, seconds=1.0)
-            first = submit(batcher, fake, "first", tokens=100)
-            await until(fake.running.is_set)
-            with pytest.raises(DeadlineExceededError, match="the work ahead takes about 10"):
-                await submit(batcher, fake, "hopeless", seconds=2)
-            patient = submit(batcher, fake, "patient", seconds=600)
-            fake.hold.set()
-            await asyncio.gather(first, patient)
-
-    asyncio.run(scenario())
+@asynchronous
+async def test_a_deadline_that_cannot_be_met_is_refused_at_once() -> None:
+    async with batching(QueueLimits(max_wait_seconds=60), max_delay_ms=0) as (batcher, admission):
+        fake = FakeRetriever()
+        fake.hold.clear()
+        admission.observe(10, seconds=1.0)
+        first = submit(batcher, fake, "first", tokens=100)
+        await until(fake.running.is_set)
+        with pytest.raises(DeadlineExceededError, match="the work ahead takes about 10"):
+            await submit(batcher, fake, "hopeless", seconds=2)
+        patient = submit(batcher, fake, "patient", seconds=600)
+        fake.hold.set()
+        await asyncio.gather(first, patient)
 
 
-def test_a_bug_hits_the_guilty_only() -> None:
-    async def scenario() -> None:
-        async with batching(max_delay_ms=20) as (batcher, _):
-            fake = FakeRetriever(bugs={"bug": ZeroDivisionError("x"), "big": MemoryError()})
-            calls = [submit(batcher, fake, q) for q in ("a", "bug", "b", "big")]
-            a, bug, b, big = await asyncio.gather(*calls, return_exceptions=True)
-            assert isinstance(a, QueuedResult)
-            assert isinstance(b, QueuedResult)
-            assert isinstance(bug, ZeroDivisionError)
-            assert isinstance(big, OverloadedError)
-            assert big.reason == "MEMORY_FULL"
-            assert (await submit(batcher, fake, "after")).result.candidates
-
-    asyncio.run(scenario())
+@asynchronous
+async def test_a_bug_hits_the_guilty_only() -> None:
+    async with batching(max_delay_ms=20) as (batcher, _):
+        fake = FakeRetriever(bugs={"bug": ZeroDivisionError("x"), "big": MemoryError()})
+        calls = [submit(batcher, fake, q) for q in ("a", "bug", "b", "big")]
+        a, bug, b, big = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(a, QueuedResult)
+        assert isinstance(b, QueuedResult)
+        assert isinstance(bug, ZeroDivisionError)
+        assert isinstance(big, OverloadedError)
+        assert big.reason == "MEMORY_FULL"
+        assert (await submit(batcher, fake, "after")).result.candidates
 
 
-def test_a_retriever_that_breaks_its_contract_does_not_stop_the_batcher() -> None:
+@asynchronous
+async def test_a_retriever_that_breaks_its_contract_does_not_stop_the_batcher() -> None:
     class Short(FakeRetriever):
         def respond(self, requests: Any, cancel: Any = None) -> list[Any]:
             return super().respond(requests, cancel)[:-1]
 
-    async def scenario() -> None:
-        async with batching(max_delay_ms=20) as (batcher, _):
-            calls = [submit(batcher, Short(), "a"), submit(batcher, FakeRetriever(), "b")]
-            broken, good = await asyncio.gather(*calls, return_exceptions=True)
-            assert isinstance(broken, ValueError)
-            assert isinstance(good, QueuedResult)
-
-    asyncio.run(scenario())
+    async with batching(max_delay_ms=20) as (batcher, _):
+        calls = [submit(batcher, Short(), "a"), submit(batcher, FakeRetriever(), "b")]
+        broken, good = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(broken, ValueError)
+        assert isinstance(good, QueuedResult)
 
 
-def test_closing_fails_what_waits_and_stops_what_runs() -> None:
-    async def scenario() -> None:
-        async with batching(max_delay_ms=0) as (batcher, _):
-            fake = FakeRetriever()
-            fake.hold.clear()
-            running = submit(batcher, fake, "running")
-            await until(fake.running.is_set)
-            waiting = submit(batcher, fake, "waiting")
-            await until(lambda: batcher.num_waiting == 1)
-            await batcher.close()
-            for call in (running, waiting):
-                with pytest.raises(NotReadyError):
-                    await call
+@asynchronous
+async def test_closing_fails_what_waits_and_stops_what_runs() -> None:
+    async with batching(max_delay_ms=0) as (batcher, _):
+        fake = FakeRetriever()
+        fake.hold.clear()
+        running = submit(batcher, fake, "running")
+        await until(fake.running.is_set)
+        waiting = submit(batcher, fake, "waiting")
+        await until(lambda: batcher.num_waiting == 1)
+        await batcher.close()
+        for call in (running, waiting):
             with pytest.raises(NotReadyError):
-                await submit(batcher, fake, "late")
-            await until(lambda: len(fake.stopped_by) == 1)
+                await call
+        with pytest.raises(NotReadyError):
+            await submit(batcher, fake, "late")
+        await until(lambda: len(fake.stopped_by) == 1)
 
-    asyncio.run(scenario())
 
+@asynchronous
+async def test_the_executor_runs_one_call_at_a_time_on_its_own_thread() -> None:
+    executor = DeviceExecutor("cpu")
+    inside, most, names = [0], [0], set()
 
-def test_the_executor_runs_one_call_at_a_time_on_its_own_thread() -> None:
-    async def scenario() -> None:
-        executor = DeviceExecutor("cpu")
-        inside, most, names = [0], [0], set()
+    def work(seconds: float) -> None:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        names.add(threading.current_thread().name)
+        time.sleep(seconds)
+        inside[0] -= 1
 
-        def work(seconds: float) -> None:
-            inside[0] += 1
-            most[0] = max(most[0], inside[0])
-            names.add(threading.current_thread().name)
-            time.sleep(seconds)
-            inside[0] -= 1
-
-        await asyncio.gather(*(executor.run(work, seconds=0.01) for _ in range(5)))
-        executor.close()
-        executor.close()
-        assert (most, names) == ([1], {"genret-cpu_0"})
-
-    asyncio.run(scenario())
+    await asyncio.gather(*(executor.run(work, seconds=0.01) for _ in range(5)))
+    executor.close()
+    executor.close()
+    assert (most, names) == ([1], {"genret-cpu_0"})
 
 
 class HungRetriever(FakeRetriever):
@@ -249,55 +238,52 @@ class HungRetriever(FakeRetriever):
         return super().respond(requests, cancel)
 
 
-def test_deadlines_hold_while_a_device_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+@asynchronous
+async def test_deadlines_hold_while_a_device_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = TurnedClock(monkeypatch)
 
-    async def check() -> None:
-        retriever = HungRetriever()
-        retriever.hold.clear()
-        async with batching(max_size=1) as (batcher, admission):
-            try:
-                begun = time.monotonic()
-                tokens = [CancelToken(begun + 600), CancelToken(begun + 1200), CancelToken(math.inf)]
-                calls = [
-                    asyncio.create_task(batcher.submit(retriever.respond, RetrieveRequest(f"q{i}"), 5, token))
-                    for i, token in enumerate(tokens)
-                ]
-                await until(lambda: retriever.running.is_set() and batcher.num_waiting == 2)
-                for call, where in zip(calls, ("during decoding", "in the queue"), strict=False):
-                    assert not call.done()
-                    clock.forward(600)
-                    with pytest.raises(DeadlineExceededError, match=f"^the deadline passed {where}$"):
-                        await asyncio.wait_for(call, 60)
-                # What runs on a device that hangs counts until it ends, what waited for it does not.
-                assert admission.num_requests == 2
-            finally:
-                retriever.hold.set()
-            assert isinstance((await calls[2]).result, RetrievalResult)
-
-    asyncio.run(check())
+    retriever = HungRetriever()
+    retriever.hold.clear()
+    async with batching(max_size=1) as (batcher, admission):
+        try:
+            begun = time.monotonic()
+            tokens = [CancelToken(begun + 600), CancelToken(begun + 1200), CancelToken(math.inf)]
+            calls = [
+                asyncio.create_task(batcher.submit(retriever.respond, RetrieveRequest(f"q{i}"), 5, token))
+                for i, token in enumerate(tokens)
+            ]
+            await until(lambda: retriever.running.is_set() and batcher.num_waiting == 2)
+            for call, where in zip(calls, ("during decoding", "in the queue"), strict=False):
+                assert not call.done()
+                clock.forward(600)
+                with pytest.raises(DeadlineExceededError, match=f"^the deadline passed {where}$"):
+                    await asyncio.wait_for(call, 60)
+            # What runs on a device that hangs counts until it ends, what waited for it does not.
+            assert admission.num_requests == 2
+        finally:
+            retriever.hold.set()
+        assert isinstance((await calls[2]).result, RetrievalResult)
 
 
-def test_requests_that_fail_do_not_make_a_device_look_fast() -> None:
-    async def check() -> None:
-        retriever = FakeRetriever(errors={"bad": InputError("query", "fits no model")})
-        async with batching() as (batcher, admission):
-            retriever.seconds = 0.05
-            await batcher.submit(retriever.respond, RetrieveRequest("good"), 100, CancelToken())
-            retriever.seconds = 0.0
-            for _ in range(30):
-                with pytest.raises(InputError):
-                    await batcher.submit(retriever.respond, RetrieveRequest("bad"), 100, CancelToken())
-            admission.admit(100)
-            try:
-                assert admission.expected_wait_s() >= 0.04
-            finally:
-                admission.release(100)
-
-    asyncio.run(check())
+@asynchronous
+async def test_requests_that_fail_do_not_make_a_device_look_fast() -> None:
+    retriever = FakeRetriever(errors={"bad": InputError("query", "fits no model")})
+    async with batching() as (batcher, admission):
+        retriever.seconds = 0.05
+        await batcher.submit(retriever.respond, RetrieveRequest("good"), 100, CancelToken())
+        retriever.seconds = 0.0
+        for _ in range(30):
+            with pytest.raises(InputError):
+                await batcher.submit(retriever.respond, RetrieveRequest("bad"), 100, CancelToken())
+        admission.admit(100)
+        try:
+            assert admission.expected_wait_s() >= 0.04
+        finally:
+            admission.release(100)
 
 
-def test_admission_is_told_of_every_batch_and_of_who_has_waited_for_room(
+@asynchronous
+async def test_admission_is_told_of_every_batch_and_of_who_has_waited_for_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told: list[Any] = []
@@ -311,17 +297,14 @@ def test_admission_is_told_of_every_batch_and_of_who_has_waited_for_room(
     monkeypatch.setattr(Admission, "begin", lambda _, *batch: told.append(("begin", *batch)))
     monkeypatch.setattr(Admission, "end", lambda _: told.append(("end",)))
 
-    async def scenario() -> None:
-        async with batching(max_delay_ms=0) as (batcher, _):
-            fake = FakeRetriever(errors={"bad": InputError("query", "fits no model")})
-            await asyncio.gather(
-                submit(batcher, fake, "a", 3),
-                batcher.submit(fake.respond, RetrieveRequest("b"), 9, CancelToken(), share=4),
-            )
-            with pytest.raises(InputError):
-                await submit(batcher, fake, "bad")
-
-    asyncio.run(scenario())
+    async with batching(max_delay_ms=0) as (batcher, _):
+        fake = FakeRetriever(errors={"bad": InputError("query", "fits no model")})
+        await asyncio.gather(
+            submit(batcher, fake, "a", 3),
+            batcher.submit(fake.respond, RetrieveRequest("b"), 9, CancelToken(), share=4),
+        )
+        with pytest.raises(InputError):
+            await submit(batcher, fake, "bad")
     assert told == [
         ("admit", 3, False),
         ("admit", 4, True),
@@ -331,3 +314,216 @@ def test_admission_is_told_of_every_batch_and_of_who_has_waited_for_room(
         ("begin", 1, 1),
         ("end",),
     ]
+
+
+class PanicError(BaseException):
+    """As extensions written in Rust raise it: no Exception."""
+
+
+WORST = [
+    PanicError("index out of bounds"),
+    StopIteration(),
+    GeneratorExit(),
+    SystemExit(3),
+    concurrent.futures.CancelledError(),
+    asyncio.CancelledError(),
+]
+kinds = pytest.mark.parametrize("bug", WORST, ids=lambda bug: type(bug).__module__ + type(bug).__name__)
+
+
+class PanickingTokenizer(FakeRetriever):
+    def prompt_tokens(self, request: RetrieveRequest) -> int:  # type: ignore[override]
+        if request.query.startswith("bad"):
+            raise PanicError("no boundary of a character")
+        return super().prompt_tokens(request)
+
+
+def raising(error: BaseException) -> None:
+    raise error
+
+
+@kinds
+@asynchronous
+async def test_executor_tells_whoever_waits(bug: BaseException) -> None:
+    executor = DeviceExecutor("cpu")
+    try:
+        with pytest.raises(RuntimeError, match=type(bug).__name__) as caught:
+            await asyncio.wait_for(executor.run(raising, bug), 60)
+        assert caught.value.__cause__ is bug
+        assert await executor.run(int, "7") == 7
+    finally:
+        executor.close()
+
+
+def test_exceptions_pass_as_they_are() -> None:
+    with pytest.raises(KeyError, match="mine"):
+        contained(raising, KeyError("mine"))
+
+
+@kinds
+@asynchronous
+async def test_worst_of_a_batch_fails_its_request_alone(bug: BaseException) -> None:
+    async with running(FakeRetriever(bugs={"bad": bug})) as s:
+        bad, good = await asyncio.gather(failure(s.retrieve("bad")), s.retrieve("good"))
+        assert bad[0].code() is grpc.StatusCode.INTERNAL
+        assert good.candidates[0].title == "title of good"
+        assert (await s.retrieve("after")).candidates
+        lane = s.server.lanes.of("cpu")
+        assert (lane.admission.num_requests, lane.admission.num_tokens) == (0, 0)
+
+
+@pytest.mark.parametrize("query", ["bad", "bad" + 1000 * " word"], ids=["inline", "in a thread"])
+@asynchronous
+async def test_panic_of_a_tokenizer_ends_the_call(query: str) -> None:
+    async with running(PanickingTokenizer()) as s:
+        error, _ = await failure(s.retrieve(query))
+        assert error.code() is grpc.StatusCode.INTERNAL
+        reply = await s.batch(pb.RetrieveRequest(query=query), pb.RetrieveRequest(query="good"))
+        assert [result.WhichOneof("outcome") for result in reply.results] == ["error", "response"]
+
+
+@asynchronous
+async def test_panic_of_a_tokenizer_ends_an_item_of_a_stream_alone() -> None:
+    async with running(PanickingTokenizer()) as s:
+        queries = [
+            pb.RetrieveStreamRequest(id=name, request=pb.RetrieveRequest(query=name))
+            for name in ("bad", "good")
+        ]
+        answers = {answer.id: answer async for answer in s.stub.RetrieveStream(iter(queries), timeout=60)}
+        assert answers["bad"].error.code == grpc.StatusCode.INTERNAL.value[0]
+        assert answers["good"].response.candidates
+
+
+GLIBC = hasattr(ctypes.CDLL(None), "mallopt")
+PAGES = """
+import json, resource, threading
+from service.serving.batching import give_back_memory, keep_freed_memory
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+def anonymous_kib():
+    return next(int(l.split()[1]) for l in open("/proc/self/status") if l.startswith("RssAnon"))
+
+def batch():
+    held = [b"x" * (mib * 2**20) for mib in (1, 5, 20, 20, 20)]
+    del held
+
+def measure(told):
+    batch(); batch()
+    before = faults()
+    for _ in range(5):
+        batch()
+    told.append(faults() - before)
+
+told = []
+for is_kept in (False, True):
+    if is_kept:
+        told.append(keep_freed_memory({}))
+    thread = threading.Thread(target=measure, args=(told,))
+    thread.start()
+    thread.join()
+held = anonymous_kib()
+give_back_memory()
+print(json.dumps([*told, held - anonymous_kib()]))
+"""
+
+
+@pytest.mark.skipif(not GLIBC, reason="needs glibc")
+def test_a_thread_gets_the_memory_of_its_last_batch_again() -> None:
+    done = subprocess.run([sys.executable, "-c", PAGES], capture_output=True, text=True, check=True)
+    before, is_kept, after, given_back_kib = json.loads(done.stdout)
+    assert is_kept is True
+    assert before > 1000, "pages of each batch are new"
+    assert after < before / 20
+    assert given_back_kib > 15 * 1024
+
+
+@pytest.mark.parametrize("name", ["MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"])
+def test_the_environment_wins(name: str) -> None:
+    assert not keep_freed_memory({name: "1"})
+
+
+async def fits(room: StreamRoom) -> bool:
+    waiting = asyncio.create_task(room.wait())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    done = waiting.done()
+    waiting.cancel()
+    return done
+
+
+async def fill(room: StreamRoom) -> int:
+    """Ask for as long as there is room."""
+    begun = len(room)
+    while await fits(room):
+        room.asked()
+    return len(room) - begun
+
+
+@asynchronous
+async def test_so_many_queries_of_small_answers_fit() -> None:
+    room = StreamRoom(8, 800)
+    assert await fill(room) == 8
+    for _ in range(8):
+        room.answered(10)
+    assert not await fits(room), "until they are taken"
+    for _ in range(8):
+        room.written(10)
+    assert await fill(room) == 8
+
+
+@asynchronous
+async def test_fewer_queries_of_large_answers_fit() -> None:
+    room = StreamRoom(8, 800)
+    room.asked()
+    room.answered(300)
+    assert await fill(room) == 1, "that one waits, one more is expected to be as large"
+    room.answered(300)
+    room.written(300)
+    room.written(300)
+    assert await fill(room) == 2
+
+
+@pytest.mark.parametrize("size", [800, 10_000])
+@asynchronous
+async def test_one_answer_may_be_larger_than_all_the_room(size: int) -> None:
+    room = StreamRoom(8, 800)
+    room.asked()
+    room.answered(size)
+    assert not await fits(room)
+    room.written(size)
+    assert await fill(room) == 1
+
+
+@asynchronous
+async def test_one_large_answer_is_forgotten() -> None:
+    room = StreamRoom(8, 800)
+    for size in (10_000, *[1] * 200):
+        await asyncio.wait_for(room.wait(), 60)
+        room.asked()
+        room.answered(size)
+        room.written(size)
+    assert await fill(room) == 8
+
+
+@asynchronous
+async def test_who_waits_is_let_in_as_answers_leave() -> None:
+    room = StreamRoom(1, 800)
+    room.asked()
+    waiting = asyncio.create_task(room.wait())
+    room.answered(10)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    room.written(10)
+    await asyncio.wait_for(waiting, 60)
+
+
+@asynchronous
+async def test_an_open_room_holds_nobody_back() -> None:
+    room = StreamRoom(1, 800)
+    room.asked()
+    waiting = asyncio.create_task(room.wait())
+    await asyncio.sleep(0)
+    room.open()
+    await asyncio.wait_for(waiting, 60)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import click
 import pytest
 from click.testing import CliRunner
@@ -17,8 +15,8 @@ DTYPES = ["auto", "float32", "bfloat16", "float16", "float64"]
 
 
 def command(name: str) -> click.Command:
-    lazy = COMMANDS[name]
-    found: click.Command = getattr(import_module(lazy.module), lazy.attribute)
+    found = cli.get_command(click.Context(cli), name)
+    assert found is not None
     return found
 
 

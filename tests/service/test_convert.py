@@ -1,20 +1,48 @@
-"""Messages and the library's types say the same, whatever they hold."""
+"""Messages, JSON and the library's types carry the same values; wrong values are named as in the message."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from typing import Any
 
 import pytest
+from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retrieval.answers.answer_types import AnswerEntity, AnswerRequest, AnswerResult
 from retrieval.errors import InputError
-from retrieval.types import Candidate, KvShare, RetrievalResult, RetrieveRequest, Timings
+from retrieval.explanation import Explanation, ExplanationDraw, ExplanationNode
+from retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
+from retrieval.types import Candidate, Entity, KvShare, Mention, RetrievalResult, RetrieveRequest, Timings
+from service.errors import MalformedMessageError
+from service.pb.genret.v1 import index_service_pb2 as index_pb
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.serving.served import IndexDescription
-from service.wire.replies import batch_reply_from_proto, reply_from_proto, reply_to_proto
+from service.wire.answers import (
+    answer_from_proto,
+    answer_request_from_proto,
+    answer_request_to_proto,
+    answer_to_proto,
+)
+from service.wire.json import message_from_json, message_to_dict, message_to_json
+from service.wire.replies import (
+    batch_reply_from_proto,
+    explanation_from_proto,
+    explanation_to_proto,
+    reply_from_proto,
+    reply_to_proto,
+)
 from service.wire.requests import request_from_proto, request_to_proto
 from service.wire.rpc_status import status_from_bytes
+from service.wire.scores import (
+    score_reply_from_proto,
+    score_reply_to_proto,
+    score_request_from_proto,
+    score_request_to_proto,
+)
+from tests.service.fake_retriever import FakeRetriever
 
 INDEX = IndexDescription("i", "v", "d", 3, 2, "m", "cpu")
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -253,3 +281,432 @@ def test_a_batch_reply_of_another_length_is_an_error() -> None:
 
 def test_a_trailer_that_is_no_status_is_none() -> None:
     assert status_from_bytes(b"\xff\xff\xff") is None
+
+
+TEXTS = st.text(alphabet=st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
+METHODS = st.sampled_from(["greedy", "sample", "beam", "disc"])
+ANSWER_REQUESTS = st.builds(
+    AnswerRequest,
+    query=TEXTS.filter(lambda text: bool(text.strip())),
+    schema=TEXTS | st.booleans() | st.just({"type": "object"}),
+    method=METHODS,
+    max_tokens=st.integers(1, 65_536),
+    temperature=st.floats(0.01, 100),
+    seed=st.none() | st.integers(-(2**63), 2**63 - 1),
+    beam_size=st.integers(1, 1000),
+    num_draws=st.integers(1, 256),
+    whitespace=st.sampled_from(["compact", "spaced", "flexible"]),
+    property_order=st.sampled_from(["schema", "any"]),
+    formats=st.sampled_from(["assert", "annotate"]),
+    extra_properties=st.sampled_from(["declared", "allowed"]),
+    shortlist=st.none() | st.integers(1, 1000),
+    forced_spans=st.booleans(),
+    prompt=st.none() | TEXTS,
+)
+ENTITIES = st.builds(
+    AnswerEntity,
+    pointer=st.sampled_from(["", "/a", "/people/0/name"]),
+    index=TEXTS,
+    title=TEXTS,
+    entities=st.lists(
+        st.builds(
+            Entity,
+            entity_id=TEXTS,
+            title=TEXTS,
+            metadata=st.dictionaries(
+                TEXTS, st.none() | TEXTS | st.booleans() | st.integers(-9, 9), max_size=3
+            ),
+        ),
+        max_size=2,
+    ).map(tuple),
+    shares=st.lists(st.floats(0, 1), max_size=2).map(tuple),
+)
+ANSWER_RESULTS = st.builds(
+    AnswerResult,
+    query=TEXTS,
+    method=METHODS,
+    text=TEXTS,
+    entities=st.lists(ENTITIES, max_size=3).map(tuple),
+    logprob=st.floats(-1e6, 0),
+    num_tokens=st.integers(0, 10**6),
+    num_forced=st.integers(0, 10**6),
+    num_drafted=st.integers(0, 10**6),
+    num_accepted=st.integers(0, 10**6),
+    num_forwards=st.integers(0, 10**6),
+    seed=st.none() | st.integers(-(2**63), 2**63 - 1),
+    schema_digest=TEXTS,
+    compile_ms=st.floats(0, 1e6),
+    mass=st.none() | st.floats(0, 1),
+    mass_stderr=st.none() | st.floats(0, 1),
+    timings=st.builds(lambda a, b: Timings(a, b, a + b), st.floats(0, 1e6), st.floats(0, 1e6)),
+    kv=st.builds(KvShare, *[st.integers(0, 2**40)] * 3, st.integers(0, 2**31)),
+)
+
+
+@given(ANSWER_REQUESTS)
+def test_a_request_for_json_comes_back_as_it_was(request: AnswerRequest) -> None:
+    message = answer_request_to_proto(request, "films")
+    assert message.index == "films"
+    parsed = pb.AnswerRequest.FromString(message.SerializeToString())
+    assert answer_request_from_proto(parsed) == request
+
+
+def test_a_named_schema_comes_back_as_a_name() -> None:
+    request = AnswerRequest("q", schema_name="ticket")
+    assert answer_request_from_proto(answer_request_to_proto(request)) == request
+
+
+@given(ANSWER_RESULTS)
+def test_a_json_answer_comes_back_as_it_was(result: AnswerResult) -> None:
+    message = answer_to_proto(result, INDEX, queue_ms=1.5, total_ms=9.0)
+    parsed = pb.AnswerResponse.FromString(message.SerializeToString())
+    reply = answer_from_proto(result.query, parsed)
+    assert reply.result == result
+    assert (reply.queue_ms, reply.total_ms, reply.index.name) == (1.5, 9.0, "i")
+
+
+def test_what_is_left_unset_takes_the_defaults() -> None:
+    message = pb.AnswerRequest(query="q", schema_json="true")
+    assert answer_request_from_proto(message) == AnswerRequest("q", "true")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, "schema_json: needs either a schema or the name of one, got neither"),
+        ({"schema_json": "true", "query": " "}, "query: must not be empty"),
+        ({"schema_json": "true", "max_tokens": 0}, r"max_tokens: must be in \[1, 65536\], got 0"),
+        ({"schema_json": "true", "method": 99}, "method: must be one of ANSWER_METHOD_UNSPECIFIED.*, got 99"),
+        (
+            {"schema_json": "true", "whitespace": 9},
+            "whitespace: must be one of ANSWER_WHITESPACE_UNSPEC.*, got 9",
+        ),
+    ],
+)
+def test_wrong_fields_of_answers_are_named_as_on_the_wire(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        answer_request_from_proto(pb.AnswerRequest(**{"query": "q", **fields}))  # type: ignore[arg-type]
+
+
+FULL = TEXT.filter(lambda text: bool(text.strip()))
+TITLES = st.lists(FULL, min_size=1, max_size=5).map(tuple)
+SCORED = st.builds(
+    TitleScore,
+    title=FULL,
+    logprob=st.floats(-1e6, 0),
+    probability=st.floats(0, 1),
+    num_tokens=st.integers(1, 10**6),
+    entity_ids=st.lists(TEXT, max_size=3).map(tuple),
+    entity_shares=st.lists(st.floats(0, 1), max_size=3).map(tuple),
+)
+TOO_LONG = st.builds(
+    TitleScore, title=FULL, logprob=st.none(), probability=st.just(0.0), num_tokens=st.just(9)
+)
+SCORE_RESULTS = st.builds(
+    ScoreResult,
+    query=FULL,
+    scores=st.lists(SCORED | TOO_LONG, max_size=4).map(tuple),
+    num_nodes=st.integers(0, 10**6),
+    timings=st.builds(lambda *parts: Timings(*parts[:2], sum(parts), *parts[2:]), *[MILLISECONDS] * 4),
+    kv=st.builds(KvShare, *[st.integers(0, 2**40)] * 3, st.integers(0, 2**31)),
+)
+
+
+def read(message: pb.ScoreRequest) -> ScoreRequest:
+    return score_request_from_proto(message, FakeRetriever().mention_request)
+
+
+@given(FULL, TITLES, st.none() | TEXT.filter(bool))
+def test_a_request_for_scores_comes_back_as_it_was(
+    query: str, titles: tuple[str, ...], prompt: str | None
+) -> None:
+    message = score_request_to_proto(query, titles, prompt, "films")
+    parsed = pb.ScoreRequest.FromString(message.SerializeToString())
+    assert parsed.index == "films"
+    assert read(parsed) == ScoreRequest(query, titles, prompt)
+
+
+@given(FULL, TEXT, TEXT, TITLES)
+def test_a_mention_becomes_the_query_that_links_it(
+    mention: str, left: str, right: str, titles: tuple[str, ...]
+) -> None:
+    message = score_request_to_proto(Mention(mention, left, right), titles)
+    parsed = pb.ScoreRequest.FromString(message.SerializeToString())
+    assert read(parsed) == ScoreRequest(f"{left}[{mention}]{right}", titles, "mention")
+
+
+@given(SCORE_RESULTS, MILLISECONDS, MILLISECONDS)
+def test_scores_come_back_as_they_were(result: ScoreResult, queue_ms: float, total_ms: float) -> None:
+    message = score_reply_to_proto(result, INDEX, queue_ms, total_ms)
+    reply = score_reply_from_proto(result.query, pb.ScoreResponse.FromString(message.SerializeToString()))
+    assert reply.result == result
+    assert (reply.queue_ms, reply.total_ms, reply.index.name) == (queue_ms, total_ms, "i")
+    for sent, score in zip(message.scores, result.scores, strict=True):
+        assert sent.HasField("logprob") == sent.HasField("probability") == (score.logprob is not None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"titles": []}, "titles: must be 1 to 10000, got 0"),
+        ({"titles": ["a"] * 10_001}, "titles: must be 1 to 10000, got 10001"),
+        ({"titles": ["a", " "]}, r"titles\[1\]: must not be empty"),
+        ({"query": " "}, "query: must not be empty"),
+        ({"mention": pb.Mention()}, "mention: must not be empty"),
+        (
+            {"mention": pb.Mention(mention="m"), "prompt_template": "plain"},
+            "prompt_template: must be empty with a mention",
+        ),
+    ],
+)
+def test_wrong_fields_of_scores_are_named_as_on_the_wire(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read(pb.ScoreRequest(**({"query": "q", "titles": ["a"]} | fields)))
+
+
+def test_without_a_subject_the_query_is_missing() -> None:
+    with pytest.raises(InputError, match="query: must not be empty"):
+        read(pb.ScoreRequest(titles=["a"]))
+
+
+def test_one_text_is_no_list_of_titles() -> None:
+    with pytest.raises(InputError, match="titles: must be a list of texts, got one text"):
+        score_request_to_proto("q", "Hamlet")
+
+
+_COUNTS = st.integers(0, 2**32 - 1)
+_LOGPROBS = st.floats(max_value=0.0, allow_nan=False)
+_MASSES = st.floats(0.0, 1.0)
+_TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+
+_NODES = st.builds(
+    ExplanationNode,
+    parent=st.none() | _COUNTS,
+    depth=_COUNTS,
+    token_id=_COUNTS,
+    text=_TEXTS,
+    logprob=_LOGPROBS,
+    total_logprob=_LOGPROBS,
+    valid_mass=st.none() | _MASSES,
+    num_valid=st.none() | _COUNTS,
+    state=st.sampled_from(["expanded", "pruned", "finished", "closed"]),
+    candidate_rank=st.none() | _COUNTS,
+)
+_DRAWS = st.builds(
+    ExplanationDraw,
+    sample=_COUNTS,
+    draw=_COUNTS,
+    node=_COUNTS,
+    valid_mass=_MASSES,
+    acceptance_probability=_MASSES,
+    accepted=st.booleans(),
+    chosen=st.booleans(),
+)
+_EXPLANATIONS = st.builds(
+    Explanation,
+    nodes=st.lists(_NODES, max_size=4).map(tuple),
+    draws=st.lists(_DRAWS, max_size=4).map(tuple),
+    truncated=st.booleans(),
+)
+
+
+@given(_EXPLANATIONS)
+def test_an_explanation_comes_back_as_it_was(explanation: Explanation) -> None:
+    sent = explanation_to_proto(explanation).SerializeToString()
+    assert explanation_from_proto(pb.Explanation.FromString(sent)) == explanation
+
+
+@pytest.mark.parametrize("explanation", [None, Explanation(), Explanation(truncated=True)])
+def test_a_reply_carries_its_explanation(explanation: Explanation | None) -> None:
+    result = RetrievalResult("q", "beam", (), certified=True, explanation=explanation)
+    message = reply_to_proto(result, INDEX, 1.0, 2.0)
+    assert message.HasField("explanation") == (explanation is not None)
+    assert reply_from_proto("q", message).result.explanation == explanation
+
+
+@pytest.mark.parametrize("explain", [False, True])
+def test_a_request_says_whether_it_wants_one(explain: bool) -> None:
+    request = RetrieveRequest("q", method="disc", explain=explain)
+    assert request_to_proto(request).explain == explain
+    assert request_from_proto(request_to_proto(request)) == request
+
+
+@pytest.mark.parametrize("options", [{"adaptive": True}, {"beam_size": 2}])
+def test_what_cannot_be_explained_is_refused_by_name(options: dict[str, Any]) -> None:
+    message = pb.RetrieveRequest(query="q", method=pb.RETRIEVAL_METHOD_DISC, explain=True, **options)
+    with pytest.raises(InputError, match="cannot be combined with") as caught:
+        request_from_proto(message)
+    assert caught.value.field == "explain"
+
+
+def test_every_field_of_the_library_has_one_on_the_wire() -> None:
+    for ours, theirs in (
+        (Explanation, pb.Explanation),
+        (ExplanationNode, pb.ExplanationNode),
+        (ExplanationDraw, pb.ExplanationDraw),
+    ):
+        assert {field.name for field in dataclasses.fields(ours)} == set(theirs.DESCRIPTOR.fields_by_name)
+
+
+def read_json(text: str | bytes, message: Message | None = None) -> Any:
+    body = text.encode() if isinstance(text, str) else text
+    return message_from_json(body, message if message is not None else pb.RetrieveRequest())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{}", pb.RetrieveRequest()),
+        ('{"query": "x", "k": 3}', pb.RetrieveRequest(query="x", k=3)),
+        ('{"beam_size": 4, "minMass": 0.5}', pb.RetrieveRequest(beam_size=4, min_mass=0.5)),
+        ('{"beamSize": 4.0}', pb.RetrieveRequest(beam_size=4)),
+        ('{"k": null, "deny_entity_ids": null, "allowEntityIds": null}', pb.RetrieveRequest()),
+        ('{"seed": 9007199254740993}', pb.RetrieveRequest(seed=2**53 + 1)),
+        ('{"seed": "-9223372036854775808"}', pb.RetrieveRequest(seed=-(2**63))),
+        ('{"method": "RETRIEVAL_METHOD_DISC"}', pb.RetrieveRequest(method="RETRIEVAL_METHOD_DISC")),
+        ('{"allow_entity_ids": {}}', pb.RetrieveRequest(allow_entity_ids=pb.EntityIds())),
+        ('{"allow_entity_ids": {"ids": ["Q1"]}}', pb.RetrieveRequest(allow_entity_ids={"ids": ["Q1"]})),
+        ('{"query": "\\ud83d\\ude00 é"}', pb.RetrieveRequest(query="😀 é")),
+        ('{"length_penalty": 1, "exact": true}', pb.RetrieveRequest(length_penalty=1.0, exact=True)),
+    ],
+)
+def test_a_request_is_read(text: str, expected: pb.RetrieveRequest) -> None:
+    assert read_json(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "says"),
+    [
+        ('{"limit": 3}', "limit", "is no field of RetrieveRequest; fields: index, query, k, method"),
+        ('{"query": 5}', "query", "must be a string, got a number"),
+        ('{"query": ["a"]}', "query", "must be a string, got an array"),
+        ('{"query": "\\ud800"}', "query", "half of a surrogate pair at character 0"),
+        ('{"k": "3"}', "k", "must be an integer, got a string"),
+        ('{"k": 1.5}', "k", "must be an integer, got 1.5"),
+        ('{"k": true}', "k", "must be an integer, got a boolean"),
+        ('{"k": -1}', "k", "must be in [0, 4294967295]"),
+        ('{"k": 1e300}', "k", "must be in [0, 4294967295]"),
+        ('{"k": 1e999}', "k", "must be an integer, got inf"),
+        ('{"seed": "12a"}', "seed", "must be an integer, got '12a'"),
+        ('{"seed": " 1"}', "seed", "must be an integer, got ' 1'"),
+        ('{"seed": 9223372036854775808}', "seed", "must be in [-9223372036854775808, 9223372036854775807]"),
+        ('{"seed": ""}', "seed", "must be an integer, got ''"),
+        ('{"temperature": "NaN"}', "temperature", "must be a number, got a string"),
+        ('{"temperature": 1e999}', "temperature", "is a number too large to be held"),
+        (f'{{"temperature": {"9" * 400}}}', "temperature", "is a number too large to be held"),
+        ('{"exact": "true"}', "exact", "must be true or false, got a string"),
+        ('{"exact": 1}', "exact", "must be true or false, got a number"),
+        ('{"method": "disc"}', "method", "RETRIEVAL_METHOD_AUTO, got 'disc'"),
+        ('{"method": 2}', "method", "must be one of RETRIEVAL_METHOD_UNSPECIFIED, "),
+        ('{"deny_entity_ids": "Q1"}', "deny_entity_ids", "must be an array, got a string"),
+        ('{"deny_entity_ids": ["Q1", null]}', "deny_entity_ids[1]", "must be a string, got null"),
+        ('{"allow_entity_ids": ["Q1"]}', "allow_entity_ids", "must be an object, got an array"),
+        ('{"allow_entity_ids": {"ids": [7]}}', "allow_entity_ids.ids[0]", "must be a string, got a number"),
+        ('{"beam_size": 1, "beamSize": 1}', "beam_size", "is given twice, as beam_size and as beamSize"),
+        ('{"\\ud800": 1}', "\\ud800", "is no field of RetrieveRequest"),
+    ],
+)
+def test_what_a_field_cannot_hold_is_refused_by_its_path(text: str, field: str, says: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read_json(text)
+    assert caught.value.field == field
+    assert says in caught.value.message
+    assert str(caught.value).encode(), "the message can be sent"
+
+
+def test_fields_of_items_are_named_by_their_place() -> None:
+    text = '{"requests": [{"query": "a"}, {"query": "b", "allowEntityIds": {"ids": ["x", 1]}}]}'
+    with pytest.raises(InputError, match=r"^requests\[1\]\.allow_entity_ids\.ids\[1\]: must be a string"):
+        read_json(text, pb.BatchRetrieveRequest())
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b"", "the body is not JSON: Expecting value at line 1 column 1"),
+        (b'{"query": "x",\n "k": }', "the body is not JSON: Expecting value at line 2 column 7"),
+        (b'{"query": "x"} x', "the body is not JSON: Extra data at line 1 column 16"),
+        (b"[]", "the body must be a JSON object, got an array"),
+        (b"null", "the body must be a JSON object, got null"),
+        (b'{"k": NaN}', "the body is not JSON: NaN is no JSON number"),
+        (b'{"k": -Infinity}', "the body is not JSON: -Infinity is no JSON number"),
+        (b'{"k": 1, "k": 2}', "the key 'k' stands twice in one object"),
+        (b'{"allow_entity_ids": {"ids": [], "ids": []}}', "the key 'ids' stands twice in one object"),
+        (b'{"query": "\xff"}', "the body is not UTF-8: bad byte at offset 11"),
+        (b"\xef\xbb\xbf{}", "the body is not JSON: "),
+        (b'{"query": "a\nb"}', "the body is not JSON: Invalid control character at at line 1 column 13"),
+        (b"[" * 100_000, "the body is nested too deeply"),
+        (b'{"a":' * 100_000, "the body is nested too deeply"),
+        (b'{"k": ' + b"9" * 5000 + b"}", "the body holds a number with too many digits"),
+    ],
+)
+def test_what_is_no_json_object_is_refused(text: bytes, says: str) -> None:
+    with pytest.raises(MalformedMessageError) as caught:
+        read_json(text)
+    assert str(caught.value).startswith(says)
+
+
+def test_two_members_of_one_choice_are_refused() -> None:
+    with pytest.raises(MalformedMessageError, match="schema"):
+        read_json('{"schema_json": "{}", "schema_name": "film"}', pb.AnswerRequest())
+
+
+def test_replies_have_every_field_that_is_not_optional() -> None:
+    written = message_to_dict(pb.RetrieveResponse())
+    assert written["candidates"] == []
+    assert written["abstained"] is False
+    assert written["finish_reason"] == "FINISH_REASON_UNSPECIFIED"
+    assert {"certified", "mass", "seed", "timings"}.isdisjoint(written)
+
+
+def test_64_bit_integers_are_strings_and_text_is_not_escaped() -> None:
+    index = index_pb.Index(name="Übersicht", num_rows=2**53 + 1)
+    written = json.loads(message_to_json(index))
+    assert written["num_rows"] == "9007199254740993"
+    assert "Übersicht".encode() in message_to_json(index)
+
+
+def test_numbers_json_lacks_are_strings() -> None:
+    written = json.loads(message_to_json(pb.Candidate(logprob=float("-inf"), score=float("nan"))))
+    assert (written["logprob"], written["score"]) == ("-Infinity", "NaN")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [f.name for f in pb.RetrieveRequest.DESCRIPTOR.fields] + ["ids", "requests", "x"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(
+    JSON,
+    st.sampled_from(
+        [pb.RetrieveRequest, pb.BatchRetrieveRequest, pb.LinkRequest, pb.AnswerRequest, pb.ScoreRequest]
+    ),
+)
+def test_any_json_is_read_or_refused_and_what_is_read_is_written_back(
+    value: Any, kind: type[Message]
+) -> None:
+    try:
+        message = read_json(json.dumps(value), kind())
+    except (InputError, MalformedMessageError) as error:
+        str(error).encode()  # can be sent
+    else:
+        assert read_json(message_to_json(message), kind()) == message
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_are_read_or_refused(body: bytes) -> None:
+    try:
+        read_json(body)
+    except (InputError, MalformedMessageError) as error:
+        str(error).encode()  # can be sent

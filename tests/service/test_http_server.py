@@ -1,4 +1,4 @@
-"""The listener: addresses, connections that dawdle, TLS, and an end that loses nothing."""
+"""Listeners: addresses, slow connections, TLS, and a drain that loses nothing."""
 
 from __future__ import annotations
 
@@ -8,22 +8,29 @@ import json
 import signal
 import socket
 import ssl
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import grpc
 import httpx
 import pytest
 
 from retrieval.errors import InputError
-from service.configuration.server_config import TlsConfig
+from service.configuration.server_config import HttpConfig, MetricsConfig, TlsConfig
 from service.errors import BindError
 from service.gateway import http_calls as calls
 from service.gateway import http_server
 from service.gateway.http_server import HttpServer
+from service.serving import readiness as quiet
+from service.serving.server import Server
 from tests.service.asynchronous import asynchronous
 from tests.service.certificates import Authority
-from tests.service.fake_retriever import FakeRetriever
+from tests.service.fake_retriever import FakeRetriever, served, version
 from tests.service.http_gateway import gateway, listening, raw_connection
-from tests.service.running_server import until
+from tests.service.running_server import Running, TableOpener, make_config, running, until
 from tests.service.turned_clock import TurnedClock
 
 QUERY = json.dumps({"query": "x"}).encode()
@@ -319,3 +326,162 @@ async def test_a_certificate_that_cannot_be_used_is_told_before_anything_listens
     async with gateway(FakeRetriever()) as face:
         with pytest.raises(InputError, match=r"^tls"):
             await HttpServer(face.app, "127.0.0.1", 0, tls).start()
+
+
+_QUERY = {"query": "hamlet"}
+
+
+def url(api: Running) -> str:
+    assert api.server.listeners.http is not None
+    return f"http://{api.server.listeners.http.address}"
+
+
+@asynchronous
+async def test_replies_of_a_lame_duck_end_their_connection() -> None:
+    async with running(FakeRetriever(), http=HttpConfig(port=0), lame_duck_seconds=600.0) as api:
+        async with httpx.AsyncClient(base_url=url(api), timeout=60) as client:
+            kept = await client.post("/v1/retrieve", json=_QUERY)
+            assert "connection" not in kept.headers
+            hurry = asyncio.Event()
+            draining = asyncio.create_task(api.server.drain(hurry))
+            await asyncio.sleep(0)
+            for _ in range(2):
+                reply = await client.post("/v1/retrieve", json=_QUERY)
+                assert (reply.status_code, reply.headers["connection"]) == (200, "close")
+        hurry.set()
+        await draining
+
+
+@asynchronous
+async def test_clients_that_ask_on_are_answered_or_refused_or_find_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(quiet, "_QUIET_S", quiet._MAX_S)  # time for clients that take theirs
+    # Those who stop when they are refused always learn it; who knocks again at once may do so just as the
+    # listener closes, and is reset. Nobody is left waiting.
+    seen: Counter[int] = Counter()
+    async with running(FakeRetriever(), http=HttpConfig(port=0)) as api:
+
+        async def ask_on(gives_up: bool) -> None:
+            async with httpx.AsyncClient(base_url=url(api), timeout=60) as client:
+                code = 200
+                while code == 200 or not gives_up:
+                    try:
+                        code = (await client.post("/v1/retrieve", json=_QUERY)).status_code
+                        seen[code] += 1
+                    except httpx.ConnectError:
+                        return
+                    except httpx.ReadError:
+                        assert not gives_up
+                        return
+
+        asking = [asyncio.create_task(ask_on(bool(i % 2))) for i in range(10)]
+        await until(lambda: seen[200] > 50)
+        await api.server.drain()
+        await asyncio.gather(*asking)
+    assert set(seen) == {200, 503}
+
+
+EVERYTHING: dict[str, Any] = {"http": HttpConfig(port=0), "metrics": MetricsConfig(port=0)}
+
+
+@asynccontextmanager
+async def clients(api: Running) -> AsyncIterator[tuple[httpx.AsyncClient, httpx.AsyncClient]]:
+    listeners = api.server.listeners
+    assert listeners.http is not None
+    assert listeners.monitoring is not None
+    urls = [f"http://{server.address}" for server in (listeners.http, listeners.monitoring)]
+    async with (
+        httpx.AsyncClient(base_url=urls[0], timeout=60) as http,
+        httpx.AsyncClient(base_url=urls[1], timeout=60) as watch,
+    ):
+        yield http, watch
+
+
+async def ask(http: httpx.AsyncClient, query: str = "hamlet") -> httpx.Response:
+    return await http.post("/v1/retrieve", json={"query": query})
+
+
+@asynchronous
+async def test_all_listeners_serve_the_same_indexes() -> None:
+    async with running(FakeRetriever(), **EVERYTHING) as api, clients(api) as (http, watch):
+        over_grpc = await api.retrieve()
+        over_http = (await ask(http)).raise_for_status().json()
+        assert over_http["candidates"][0]["title"] == over_grpc.candidates[0].title
+        api.opener.table["fake"] = version(2)
+        reloaded = (await http.post("/v1/indexes/fake:reload")).raise_for_status().json()
+        assert (reloaded["index"]["version"], reloaded["reloaded"]) == ("v2", True)
+        assert (await api.retrieve()).index.version == "v2"
+        for client in (http, watch):
+            assert (await client.get("/readyz")).status_code == 200
+            text = (await client.get("/metrics")).raise_for_status().text
+            assert 'genret_index_info{device="cpu"' in text
+            assert 'version="v2"' in text
+
+
+@asynchronous
+async def test_all_listeners_say_that_the_server_warms_up() -> None:
+    async with running(FakeRetriever(), load=False, **EVERYTHING) as api, clients(api) as (http, watch):
+        for client in (http, watch):
+            assert (await client.get("/livez")).status_code == 200
+            assert (await client.get("/readyz")).status_code == 503
+        assert (await ask(http)).status_code == 503
+
+
+@asynchronous
+async def test_draining_answers_what_is_in_flight_on_every_listener_and_watching_ends_last() -> None:
+    fake = FakeRetriever()
+    async with running(fake, **EVERYTHING) as api, clients(api) as (http, watch):
+        fake.hold.clear()
+        over_grpc, over_http = asyncio.ensure_future(api.retrieve()), asyncio.ensure_future(ask(http))
+        await until(lambda: api.server.lanes.of("cpu").admission.num_requests == 2)
+        draining = asyncio.ensure_future(api.server.drain())
+        async with asyncio.timeout(60):
+            while (await watch.get("/readyz")).status_code != 503:
+                await asyncio.sleep(0.002)
+        assert (await watch.get("/metrics")).status_code == 200
+        fake.hold.set()
+        assert (await over_grpc).candidates
+        assert (await over_http).status_code == 200
+        await draining
+        for client in (http, watch):
+            with pytest.raises(httpx.TransportError):
+                await client.get("/livez")
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await api.retrieve()
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+@asynchronous
+async def test_hurry_cancels_what_is_in_flight_on_every_listener() -> None:
+    fake = FakeRetriever()
+    async with running(fake, drain_seconds=600, **EVERYTHING) as api, clients(api) as (http, _):
+        fake.hold.clear()
+        over_grpc, over_http = asyncio.ensure_future(api.retrieve()), asyncio.ensure_future(ask(http))
+        await until(lambda: api.server.lanes.of("cpu").admission.num_requests == 2)
+        hurry = asyncio.Event()
+        draining = asyncio.ensure_future(api.server.drain(hurry))
+        hurry.set()
+        await asyncio.wait_for(draining, 60)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await over_grpc
+        assert refused.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+        assert (await over_http).status_code == 503
+
+
+@pytest.mark.parametrize("setting", ["http", "metrics"])
+@asynchronous
+async def test_a_port_in_use_stops_the_start_and_leaves_nothing_behind(setting: str) -> None:
+    async with running(FakeRetriever(), **EVERYTHING) as api:
+        first = api.server.listeners.http
+        assert first is not None
+        taken = {"http": HttpConfig(port=first.port), "metrics": MetricsConfig(port=first.port)}
+        second = Server(
+            make_config(**{**EVERYTHING, setting: taken[setting]}),
+            TableOpener({"fake": served(FakeRetriever())}),
+        )
+        with pytest.raises(BindError, match=rf"cannot listen on 127\.0\.0\.1:{first.port}"):
+            await second.start()
+        await second.drain()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", second.port)

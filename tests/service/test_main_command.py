@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from decoding.errors import DecodingError
 from retrieval.errors import GenretError
 from service import main
-from service.main import COMMANDS, LazyCommand, cli
+from service.main import COMMANDS, cli
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "transformers", "grpc", "google.protobuf", "pyarrow", "numpy", "rich", "tokenizers")
@@ -53,9 +53,9 @@ def test_the_services_own_commands_explain_themselves_without_torch_or_grpc(comm
 
 def test_help_lists_every_command(run: CliRunner) -> None:
     output = run.invoke(cli, ["--help"]).output
-    for name, lazy in COMMANDS.items():
+    for name, (_, short_help) in COMMANDS.items():
         assert f"  {name} " in output
-        assert lazy.short_help in output
+        assert short_help in output
 
 
 def test_an_unknown_command_is_a_usage_error(run: CliRunner) -> None:
@@ -88,8 +88,8 @@ def raiser(error: BaseException) -> click.Command:
 def test_errors_are_one_line_and_exit_1(
     run: CliRunner, monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
 ) -> None:
-    monkeypatch.setattr(main, "raising", raiser(error), raising=False)
-    monkeypatch.setitem(COMMANDS, "raise", LazyCommand("service.main", "raising", "Raise."))
+    monkeypatch.setattr(main, "raise_command", raiser(error), raising=False)
+    monkeypatch.setitem(COMMANDS, "raise", ("service.main", "Raise."))
     result = run.invoke(cli, ["raise"])
     assert result.exit_code == 1
     assert result.stderr.startswith(message)
@@ -100,8 +100,8 @@ def test_errors_are_one_line_and_exit_1(
 
 @pytest.mark.parametrize("error", [click.UsageError("u"), click.BadParameter("b")])
 def test_usage_mistakes_exit_2(run: CliRunner, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    monkeypatch.setattr(main, "raising", raiser(error), raising=False)
-    monkeypatch.setitem(COMMANDS, "raise", LazyCommand("service.main", "raising", "Raise."))
+    monkeypatch.setattr(main, "raise_command", raiser(error), raising=False)
+    monkeypatch.setitem(COMMANDS, "raise", ("service.main", "Raise."))
     assert run.invoke(cli, ["raise"]).exit_code == 2
 
 

@@ -1,8 +1,9 @@
-"""Metrics: their names follow the conventions, their labels are bounded, and they say what happened."""
+"""Metrics: what is counted, what is read at the scrape, and the monitoring port."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import math
 import re
 import time
@@ -10,24 +11,29 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import grpc
+import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.testclient import TestClient
 
 from decoding.cancellation import CancelToken
 from decoding.errors import DeadlineExceededError
 from retrieval.answers.answer_types import AnswerRequest
+from retrieval.errors import IndexDirectoryError
 from retrieval.score_types import ScoreRequest
 from retrieval.types import RetrieveRequest
-from service.configuration.server_config import BatchLimits, QueueLimits
+from service.configuration.server_config import BatchLimits, HttpConfig, LogConfig, MetricsConfig, QueueLimits
 from service.errors import NotReadyError, OverloadedError
-from service.observability.metrics import Metrics, ServerState, geometric
+from service.observability.metrics import Metrics, ServerState, geometric, monitoring_app
 from service.observability.observations import QueueObservations
 from service.serving.batching import DeviceExecutor, DeviceQueues
 from service.serving.readiness import Readiness, State
 from service.serving.served import IndexTable
+from tests.service.asynchronous import asynchronous
 from tests.service.fake_retriever import FakeRetriever, served
 from tests.service.full_metrics import CachingFake
-from tests.service.running_server import until
+from tests.service.running_server import failure, running, until
 from tests.service.turned_clock import TurnedClock
 
 
@@ -66,221 +72,208 @@ async def watched(
         await lanes.close()
 
 
-def test_names_follow_the_conventions() -> None:
-    async def scenario() -> None:
-        async with watched(CachingFake()) as (metrics, lanes, _):
-            lanes.of("cpu")
-            found = Scraped(metrics).families
-        assert len(found) > 40
-        for name, family in found.items():
-            assert re.fullmatch(r"(genret|process|python)_[a-z0-9_]*", name), name
-            assert family.documentation.strip(), name
-            assert not any(sample.name.endswith("_created") for sample in family.samples)
-            assert not name.endswith(("_ms", "_millis", "_kib", "_mib", "_count", "_sum", "_bucket")), name
-            if name.startswith("genret_"):
-                assert family.documentation.endswith("."), name
-            words = name.split("_")
-            assert all(unit not in words or words[-1] == unit for unit in ("seconds", "bytes")), name
-            for sample in family.samples:
-                assert all(re.fullmatch(r"[a-z_]+", label) for label in sample.labels), name
-                assert family.type != "counter" or sample.name.endswith("_total"), name
-
-    asyncio.run(scenario())
+@asynchronous
+async def test_names_follow_the_conventions() -> None:
+    async with watched(CachingFake()) as (metrics, lanes, _):
+        lanes.of("cpu")
+        found = Scraped(metrics).families
+    assert len(found) > 40
+    for name, family in found.items():
+        assert re.fullmatch(r"(genret|process|python)_[a-z0-9_]*", name), name
+        assert family.documentation.strip(), name
+        assert not any(sample.name.endswith("_created") for sample in family.samples)
+        assert not name.endswith(("_ms", "_millis", "_kib", "_mib", "_count", "_sum", "_bucket")), name
+        if name.startswith("genret_"):
+            assert family.documentation.endswith("."), name
+        words = name.split("_")
+        assert all(unit not in words or words[-1] == unit for unit in ("seconds", "bytes")), name
+        for sample in family.samples:
+            assert all(re.fullmatch(r"[a-z_]+", label) for label in sample.labels), name
+            assert family.type != "counter" or sample.name.endswith("_total"), name
 
 
-def test_every_label_has_bounded_values_without_clients_in_them() -> None:
+@asynchronous
+async def test_every_label_has_bounded_values_without_clients_in_them() -> None:
     allowed = {"method", "code", "device", "finish_reason", "reason", "stage", "index", "outcome", "model"}
     allowed |= {"name", "version", "digest", "generation", "le", "implementation", "major", "minor"}
 
-    async def scenario() -> None:
-        async with watched(CachingFake()) as (metrics, lanes, _):
-            lanes.of("cpu")
-            labels = {label for _, pairs in Scraped(metrics).samples for label, _ in pairs}
-            assert labels <= allowed
-
-    asyncio.run(scenario())
+    async with watched(CachingFake()) as (metrics, lanes, _):
+        lanes.of("cpu")
+        labels = {label for _, pairs in Scraped(metrics).samples for label, _ in pairs}
+        assert labels <= allowed
 
 
-def test_what_exists_anyway_is_read_at_the_scrape() -> None:
-    async def scenario() -> None:
-        first, second = CachingFake(), CachingFake()
-        async with watched(first, second) as (metrics, lanes, readiness):
-            assert Scraped(metrics)("genret_ready") == 0
-            await readiness.announce(State.READY)
-            first.hold.clear()
-            batcher = lanes.of("cpu").batcher
-            token = CancelToken()
-            running = asyncio.create_task(batcher.submit(first.respond, RetrieveRequest("a"), 10, token))
-            await until(first.running.is_set)
-            waiting = asyncio.create_task(batcher.submit(first.respond, RetrieveRequest("b"), 7, token))
-            await until(lambda: batcher.num_waiting == 1)
-            seen = Scraped(metrics)
-            assert seen("genret_ready") == 1
-            assert seen("genret_queue_depth", device="cpu") == 1
-            assert seen("genret_queue_tokens", device="cpu") == 17
-            assert seen("genret_build_info", version="1.2.3") == 1
-            index = {
-                "name": "index0",
-                "version": "v1",
-                "digest": "d1",
-                "model": "fake-model",
-                "device": "cpu",
-            }
-            assert seen("genret_index_info", **index) == 1
-            assert seen("genret_index_rows", name="index1") == 30
-            assert seen("genret_index_entities", name="index1") == 20
-            assert ("genret_index_loaded_timestamp_seconds", (("name", "index1"),)) in seen.samples
-            assert seen("genret_filter_cache_hits_total", index="index0") == 5
-            assert seen("genret_filter_cache_misses_total", index="index1") == 2
-            assert seen("genret_filter_cache_evictions_total", index="index1") == 1
-            assert seen("genret_filter_cache_held_bytes", index="index1") == 300
-            assert seen("genret_grammar_cache_hits_total", model="fake-model") == 7
-            assert seen("genret_grammar_cache_misses_total", model="fake-model") == 3
-            assert seen("genret_grammar_cache_held_bytes", model="fake-model") == 4000
-            await readiness.announce(State.DRAINING)
-            first.hold.set()
-            await asyncio.gather(running, waiting)
-            seen = Scraped(metrics)
-            assert (seen("genret_ready"), seen("genret_queue_depth", device="cpu")) == (0, 0)
-            assert seen("genret_queue_tokens", device="cpu") == 0
-
-    asyncio.run(scenario())
+@asynchronous
+async def test_what_exists_anyway_is_read_at_the_scrape() -> None:
+    first, second = CachingFake(), CachingFake()
+    async with watched(first, second) as (metrics, lanes, readiness):
+        assert Scraped(metrics)("genret_ready") == 0
+        await readiness.announce(State.READY)
+        first.hold.clear()
+        batcher = lanes.of("cpu").batcher
+        token = CancelToken()
+        running = asyncio.create_task(batcher.submit(first.respond, RetrieveRequest("a"), 10, token))
+        await until(first.running.is_set)
+        waiting = asyncio.create_task(batcher.submit(first.respond, RetrieveRequest("b"), 7, token))
+        await until(lambda: batcher.num_waiting == 1)
+        seen = Scraped(metrics)
+        assert seen("genret_ready") == 1
+        assert seen("genret_queue_depth", device="cpu") == 1
+        assert seen("genret_queue_tokens", device="cpu") == 17
+        assert seen("genret_build_info", version="1.2.3") == 1
+        index = {
+            "name": "index0",
+            "version": "v1",
+            "digest": "d1",
+            "model": "fake-model",
+            "device": "cpu",
+        }
+        assert seen("genret_index_info", **index) == 1
+        assert seen("genret_index_rows", name="index1") == 30
+        assert seen("genret_index_entities", name="index1") == 20
+        assert ("genret_index_loaded_timestamp_seconds", (("name", "index1"),)) in seen.samples
+        assert seen("genret_filter_cache_hits_total", index="index0") == 5
+        assert seen("genret_filter_cache_misses_total", index="index1") == 2
+        assert seen("genret_filter_cache_evictions_total", index="index1") == 1
+        assert seen("genret_filter_cache_held_bytes", index="index1") == 300
+        assert seen("genret_grammar_cache_hits_total", model="fake-model") == 7
+        assert seen("genret_grammar_cache_misses_total", model="fake-model") == 3
+        assert seen("genret_grammar_cache_held_bytes", model="fake-model") == 4000
+        await readiness.announce(State.DRAINING)
+        first.hold.set()
+        await asyncio.gather(running, waiting)
+        seen = Scraped(metrics)
+        assert (seen("genret_ready"), seen("genret_queue_depth", device="cpu")) == (0, 0)
+        assert seen("genret_queue_tokens", device="cpu") == 0
 
 
-def test_an_answer_is_counted_with_its_batch_and_its_work() -> None:
-    async def scenario() -> None:
-        fake = FakeRetriever()
-        answer = fake.respond
-        async with watched(fake) as (metrics, lanes, _):
-            batcher = lanes.of("cpu").batcher
-            for request in (
-                RetrieveRequest("a", method="beam"),
-                RetrieveRequest("nothing", method="beam"),
-                RetrieveRequest("b", method="disc", min_mass=0.9),
-                AnswerRequest("c", schema="{}"),
-            ):
-                await batcher.submit(answer, request, 100, CancelToken())
-            seen = Scraped(metrics)
-        assert seen("genret_results_total", method="beam", finish_reason="ok") == 1
-        assert seen("genret_results_total", method="beam", finish_reason="no_match") == 1
-        assert seen("genret_results_total", method="disc", finish_reason="abstained") == 1
-        assert seen("genret_results_total", method="json_greedy", finish_reason="ok") == 1
-        assert seen("genret_batch_size_count") == seen("genret_batch_size_sum") == 4
-        assert seen("genret_batch_tokens_sum") == 400
-        assert seen("genret_batch_seconds_count", device="cpu") == 4
-        assert seen("genret_queue_wait_seconds_count") == 4
-        assert seen("genret_prefill_seconds_sum") == pytest.approx(0.002)
-        assert seen("genret_decode_seconds_sum") == pytest.approx(0.004)
-        assert seen("genret_decode_steps_total") == 4 + 5
-        assert seen("genret_model_tokens_total") == 11 + 9
-        assert seen("genret_kv_peak_bytes_sum") == 2000
-
-    asyncio.run(scenario())
+@asynchronous
+async def test_an_answer_is_counted_with_its_batch_and_its_work() -> None:
+    fake = FakeRetriever()
+    answer = fake.respond
+    async with watched(fake) as (metrics, lanes, _):
+        batcher = lanes.of("cpu").batcher
+        for request in (
+            RetrieveRequest("a", method="beam"),
+            RetrieveRequest("nothing", method="beam"),
+            RetrieveRequest("b", method="disc", min_mass=0.9),
+            AnswerRequest("c", schema="{}"),
+        ):
+            await batcher.submit(answer, request, 100, CancelToken())
+        seen = Scraped(metrics)
+    assert seen("genret_results_total", method="beam", finish_reason="ok") == 1
+    assert seen("genret_results_total", method="beam", finish_reason="no_match") == 1
+    assert seen("genret_results_total", method="disc", finish_reason="abstained") == 1
+    assert seen("genret_results_total", method="json_greedy", finish_reason="ok") == 1
+    assert seen("genret_batch_size_count") == seen("genret_batch_size_sum") == 4
+    assert seen("genret_batch_tokens_sum") == 400
+    assert seen("genret_batch_seconds_count", device="cpu") == 4
+    assert seen("genret_queue_wait_seconds_count") == 4
+    assert seen("genret_prefill_seconds_sum") == pytest.approx(0.002)
+    assert seen("genret_decode_seconds_sum") == pytest.approx(0.004)
+    assert seen("genret_decode_steps_total") == 4 + 5
+    assert seen("genret_model_tokens_total") == 11 + 9
+    assert seen("genret_kv_peak_bytes_sum") == 2000
 
 
-def test_scored_titles_are_counted_whoever_proposed_them() -> None:
-    async def scenario() -> None:
-        fake = FakeRetriever()
-        answer = fake.respond
-        async with watched(fake) as (metrics, lanes, _):
-            batcher = lanes.of("cpu").batcher
-            for request in (
-                RetrieveRequest("a", method="auto"),
-                RetrieveRequest("b", method="shortlist"),
-                RetrieveRequest("c", method="beam"),
-                ScoreRequest("d", ("one", "two")),
-            ):
-                await batcher.submit(answer, request, 100, CancelToken())
-            seen = Scraped(metrics)
-        for method in ("auto", "shortlist", "beam", "score"):
-            assert seen("genret_results_total", method=method, finish_reason="ok") == 1
-        assert seen("genret_shortlist_seconds_count") == 2
-        assert seen("genret_shortlist_seconds_sum") == pytest.approx(2 * 0.003)
-        assert seen("genret_score_seconds_count") == 3
-        assert seen("genret_score_seconds_sum") == pytest.approx(3 * 0.004)
-        assert seen("genret_scored_titles_total") == 3 + 3 + 2
-        assert seen("genret_model_tokens_total") == 3 * 11 + 17
-        assert seen("genret_decode_seconds_count") == 3, "given titles are not decoded"
-
-    asyncio.run(scenario())
+@asynchronous
+async def test_scored_titles_are_counted_whoever_proposed_them() -> None:
+    fake = FakeRetriever()
+    answer = fake.respond
+    async with watched(fake) as (metrics, lanes, _):
+        batcher = lanes.of("cpu").batcher
+        for request in (
+            RetrieveRequest("a", method="auto"),
+            RetrieveRequest("b", method="shortlist"),
+            RetrieveRequest("c", method="beam"),
+            ScoreRequest("d", ("one", "two")),
+        ):
+            await batcher.submit(answer, request, 100, CancelToken())
+        seen = Scraped(metrics)
+    for method in ("auto", "shortlist", "beam", "score"):
+        assert seen("genret_results_total", method=method, finish_reason="ok") == 1
+    assert seen("genret_shortlist_seconds_count") == 2
+    assert seen("genret_shortlist_seconds_sum") == pytest.approx(2 * 0.003)
+    assert seen("genret_score_seconds_count") == 3
+    assert seen("genret_score_seconds_sum") == pytest.approx(3 * 0.004)
+    assert seen("genret_scored_titles_total") == 3 + 3 + 2
+    assert seen("genret_model_tokens_total") == 3 * 11 + 17
+    assert seen("genret_decode_seconds_count") == 3, "given titles are not decoded"
 
 
-def test_refusals_are_counted_by_their_reason() -> None:
-    async def scenario() -> None:
-        fake = FakeRetriever(bugs={"huge": MemoryError()})
-        answer = fake.respond
-        async with watched(fake, max_requests=1) as (metrics, lanes, _):
-            batcher = lanes.of("cpu").batcher
-            with pytest.raises(OverloadedError):
-                await batcher.submit(answer, RetrieveRequest("huge"), 1, CancelToken())
-            fake.hold.clear()
-            fake.running.clear()
-            running = asyncio.create_task(batcher.submit(answer, RetrieveRequest("a"), 1, CancelToken()))
-            await until(fake.running.is_set)
-            with pytest.raises(OverloadedError):
-                await batcher.submit(answer, RetrieveRequest("b"), 1, CancelToken())
-            await lanes.close()
-            with pytest.raises(NotReadyError):
-                await running
-            with pytest.raises(NotReadyError):
-                await batcher.submit(answer, RetrieveRequest("c"), 1, CancelToken())
-            seen = Scraped(metrics)
-        assert seen("genret_rejected_total", reason="memory_full") == 1
-        assert seen("genret_rejected_total", reason="queue_full") == 1
-        assert seen("genret_rejected_total", reason="shutting_down") == 2
-
-    asyncio.run(scenario())
+@asynchronous
+async def test_refusals_are_counted_by_their_reason() -> None:
+    fake = FakeRetriever(bugs={"huge": MemoryError()})
+    answer = fake.respond
+    async with watched(fake, max_requests=1) as (metrics, lanes, _):
+        batcher = lanes.of("cpu").batcher
+        with pytest.raises(OverloadedError):
+            await batcher.submit(answer, RetrieveRequest("huge"), 1, CancelToken())
+        fake.hold.clear()
+        fake.running.clear()
+        running = asyncio.create_task(batcher.submit(answer, RetrieveRequest("a"), 1, CancelToken()))
+        await until(fake.running.is_set)
+        with pytest.raises(OverloadedError):
+            await batcher.submit(answer, RetrieveRequest("b"), 1, CancelToken())
+        await lanes.close()
+        with pytest.raises(NotReadyError):
+            await running
+        with pytest.raises(NotReadyError):
+            await batcher.submit(answer, RetrieveRequest("c"), 1, CancelToken())
+        seen = Scraped(metrics)
+    assert seen("genret_rejected_total", reason="memory_full") == 1
+    assert seen("genret_rejected_total", reason="queue_full") == 1
+    assert seen("genret_rejected_total", reason="shutting_down") == 2
 
 
-def test_clients_that_leave_and_deadlines_are_counted_once_where_they_happened(
+@asynchronous
+async def test_clients_that_leave_and_deadlines_are_counted_once_where_they_happened(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = TurnedClock(monkeypatch)
 
-    async def scenario() -> None:
-        fake = FakeRetriever()
-        answer = fake.respond
-        async with watched(fake) as (metrics, lanes, _):
-            batcher = lanes.of("cpu").batcher
-            with pytest.raises(DeadlineExceededError):
-                await batcher.submit(answer, RetrieveRequest("late"), 1, CancelToken(time.monotonic() - 1))
-            fake.hold.clear()
-            running = asyncio.create_task(batcher.submit(answer, RetrieveRequest("a"), 1, CancelToken()))
-            await until(fake.running.is_set)
-            waiting = asyncio.create_task(batcher.submit(answer, RetrieveRequest("b"), 1, CancelToken()))
-            hurried = CancelToken(time.monotonic() + 600)
-            expired = asyncio.create_task(batcher.submit(answer, RetrieveRequest("c"), 1, hurried))
-            await until(lambda: batcher.num_waiting == 2)
-            waiting.cancel()
-            await until(lambda: batcher.num_waiting == 1)
-            clock.forward(600)
-            await until(lambda: batcher.num_waiting == 0)
-            running.cancel()
-            ended = await asyncio.gather(running, waiting, expired, return_exceptions=True)
-            assert [type(error) for error in ended] == [
-                asyncio.CancelledError,
-                asyncio.CancelledError,
-                DeadlineExceededError,
-            ]
-            fake.running.clear()
-            soon = CancelToken(time.monotonic() + 600)
-            decoding = asyncio.create_task(batcher.submit(answer, RetrieveRequest("d"), 1, soon))
-            await until(fake.running.is_set)
-            clock.forward(600)
-            with pytest.raises(DeadlineExceededError):
-                await decoding
-            seen = Scraped(metrics)
-        assert {s: seen("genret_cancelled_total", stage=s) for s in ("queue", "running")} == {
-            "queue": 1,
-            "running": 1,
-        }
-        stages = ("arrival", "queue", "running")
-        assert [seen("genret_deadline_exceeded_total", stage=s) for s in stages] == [1, 1, 1]
-
-    asyncio.run(scenario())
+    fake = FakeRetriever()
+    answer = fake.respond
+    async with watched(fake) as (metrics, lanes, _):
+        batcher = lanes.of("cpu").batcher
+        with pytest.raises(DeadlineExceededError):
+            await batcher.submit(answer, RetrieveRequest("late"), 1, CancelToken(time.monotonic() - 1))
+        fake.hold.clear()
+        running = asyncio.create_task(batcher.submit(answer, RetrieveRequest("a"), 1, CancelToken()))
+        await until(fake.running.is_set)
+        waiting = asyncio.create_task(batcher.submit(answer, RetrieveRequest("b"), 1, CancelToken()))
+        hurried = CancelToken(time.monotonic() + 600)
+        expired = asyncio.create_task(batcher.submit(answer, RetrieveRequest("c"), 1, hurried))
+        await until(lambda: batcher.num_waiting == 2)
+        waiting.cancel()
+        await until(lambda: batcher.num_waiting == 1)
+        clock.forward(600)
+        await until(lambda: batcher.num_waiting == 0)
+        running.cancel()
+        ended = await asyncio.gather(running, waiting, expired, return_exceptions=True)
+        assert [type(error) for error in ended] == [
+            asyncio.CancelledError,
+            asyncio.CancelledError,
+            DeadlineExceededError,
+        ]
+        fake.running.clear()
+        soon = CancelToken(time.monotonic() + 600)
+        decoding = asyncio.create_task(batcher.submit(answer, RetrieveRequest("d"), 1, soon))
+        await until(fake.running.is_set)
+        clock.forward(600)
+        with pytest.raises(DeadlineExceededError):
+            await decoding
+        seen = Scraped(metrics)
+    assert {s: seen("genret_cancelled_total", stage=s) for s in ("queue", "running")} == {
+        "queue": 1,
+        "running": 1,
+    }
+    stages = ("arrival", "queue", "running")
+    assert [seen("genret_deadline_exceeded_total", stage=s) for s in stages] == [1, 1, 1]
 
 
-def test_a_deadline_that_ends_the_decoding_and_the_wait_at_once_is_counted_once(
+@asynchronous
+async def test_a_deadline_that_ends_the_decoding_and_the_wait_at_once_is_counted_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The decoder has noticed, and the wait is over before who waits is told of it."""
@@ -293,81 +286,74 @@ def test_a_deadline_that_ends_the_decoding_and_the_wait_at_once_is_counted_once(
         await asyncio.sleep(0)
         return outcomes
 
-    async def scenario() -> None:
-        fake = FakeRetriever({"a": DeadlineExceededError("late")})
-        answer = fake.respond
-        async with watched(fake) as (metrics, lanes, _):
-            batcher = lanes.of("cpu").batcher
-            monkeypatch.setattr(DeviceExecutor, "run", late)
-            with pytest.raises(DeadlineExceededError):
-                await batcher.submit(answer, RetrieveRequest("a"), 1, CancelToken(time.monotonic() + 600))
-            seen = Scraped(metrics)
-        stages = ("arrival", "queue", "running")
-        assert [seen("genret_deadline_exceeded_total", stage=s) for s in stages] == [0, 0, 1]
-
-    asyncio.run(scenario())
+    fake = FakeRetriever({"a": DeadlineExceededError("late")})
+    answer = fake.respond
+    async with watched(fake) as (metrics, lanes, _):
+        batcher = lanes.of("cpu").batcher
+        monkeypatch.setattr(DeviceExecutor, "run", late)
+        with pytest.raises(DeadlineExceededError):
+            await batcher.submit(answer, RetrieveRequest("a"), 1, CancelToken(time.monotonic() + 600))
+        seen = Scraped(metrics)
+    stages = ("arrival", "queue", "running")
+    assert [seen("genret_deadline_exceeded_total", stage=s) for s in stages] == [0, 0, 1]
 
 
-def test_work_of_batches_and_streams_counts_while_it_waits_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
+@asynchronous
+async def test_work_of_batches_and_streams_counts_while_it_waits_for_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock = TurnedClock(monkeypatch)
 
-    async def scenario() -> None:
-        fake = FakeRetriever()
-        async with watched(fake, max_requests=2) as (metrics, lanes, _):
-            fair_queue, entered = lanes.of("cpu").fair_queue, asyncio.Event()
+    fake = FakeRetriever()
+    async with watched(fake, max_requests=2) as (metrics, lanes, _):
+        fair_queue, entered = lanes.of("cpu").fair_queue, asyncio.Event()
 
-            async def hold() -> None:
-                async with fair_queue.room(1, math.inf):
-                    entered.set()
-                    await asyncio.Event().wait()
+        async def hold() -> None:
+            async with fair_queue.room(1, math.inf):
+                entered.set()
+                await asyncio.Event().wait()
 
-            async def wait(deadline: float, bounded: bool = False) -> None:
-                async with fair_queue.room(1, deadline, bounded):
-                    raise AssertionError("there was no room")
+        async def wait(deadline: float, bounded: bool = False) -> None:
+            async with fair_queue.room(1, deadline, bounded):
+                raise AssertionError("there was no room")
 
-            holding = asyncio.create_task(hold())
-            await entered.wait()
-            waiting = asyncio.create_task(wait(math.inf))
-            expiring = asyncio.create_task(wait(time.monotonic() + 600))
-            await until(lambda: fair_queue.num_waiting == 2)
-            assert Scraped(metrics)("genret_queue_patient", device="cpu") == 2
-            with pytest.raises(OverloadedError):
-                await wait(math.inf, bounded=True)
-            clock.forward(600)
-            with pytest.raises(DeadlineExceededError):
-                await expiring
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
-            holding.cancel()
-            await asyncio.gather(holding, return_exceptions=True)
-            seen = Scraped(metrics)
-        assert seen("genret_queue_patient", device="cpu") == 0
-        assert seen("genret_rejected_total", reason="queue_full") == 1
-        assert seen("genret_deadline_exceeded_total", stage="arrival") == 1
-        assert seen("genret_cancelled_total", stage="queue") == 1
-
-    asyncio.run(scenario())
+        holding = asyncio.create_task(hold())
+        await entered.wait()
+        waiting = asyncio.create_task(wait(math.inf))
+        expiring = asyncio.create_task(wait(time.monotonic() + 600))
+        await until(lambda: fair_queue.num_waiting == 2)
+        assert Scraped(metrics)("genret_queue_patient", device="cpu") == 2
+        with pytest.raises(OverloadedError):
+            await wait(math.inf, bounded=True)
+        clock.forward(600)
+        with pytest.raises(DeadlineExceededError):
+            await expiring
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        holding.cancel()
+        await asyncio.gather(holding, return_exceptions=True)
+        seen = Scraped(metrics)
+    assert seen("genret_queue_patient", device="cpu") == 0
+    assert seen("genret_rejected_total", reason="queue_full") == 1
+    assert seen("genret_deadline_exceeded_total", stage="arrival") == 1
+    assert seen("genret_cancelled_total", stage="queue") == 1
 
 
-def test_a_client_that_gives_up_at_its_deadline_is_no_cancellation() -> None:
-    async def scenario() -> None:
-        fake = FakeRetriever()
-        answer = fake.respond
-        async with watched(fake) as (metrics, lanes, _):
-            fake.hold.clear()
-            token = CancelToken(time.monotonic() + 30)
-            running = asyncio.create_task(
-                lanes.of("cpu").batcher.submit(answer, RetrieveRequest("a"), 1, token)
-            )
-            await until(fake.running.is_set)
-            token.deadline = time.monotonic() + 0.02
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            seen = Scraped(metrics)
-        assert seen("genret_cancelled_total", stage="running") == 0
-        assert seen("genret_deadline_exceeded_total", stage="running") == 1
-
-    asyncio.run(scenario())
+@asynchronous
+async def test_a_client_that_gives_up_at_its_deadline_is_no_cancellation() -> None:
+    fake = FakeRetriever()
+    answer = fake.respond
+    async with watched(fake) as (metrics, lanes, _):
+        fake.hold.clear()
+        token = CancelToken(time.monotonic() + 30)
+        running = asyncio.create_task(lanes.of("cpu").batcher.submit(answer, RetrieveRequest("a"), 1, token))
+        await until(fake.running.is_set)
+        token.deadline = time.monotonic() + 0.02
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        seen = Scraped(metrics)
+    assert seen("genret_cancelled_total", stage="running") == 0
+    assert seen("genret_deadline_exceeded_total", stage="running") == 1
 
 
 def test_servers_in_one_process_count_apart() -> None:
@@ -385,3 +371,134 @@ def test_buckets_grow_by_a_factor() -> None:
     for bad in ((0, 2, 1), (1, 1, 1), (1, 2, 0)):
         with pytest.raises(ValueError, match="expected"):
             geometric(*bad)
+
+
+@pytest.fixture
+def readiness() -> Readiness:
+    return Readiness([])
+
+
+@pytest.fixture
+def client(readiness: Readiness) -> TestClient:
+    return TestClient(monitoring_app(Metrics(), readiness))
+
+
+def test_metrics_are_plain_text_of_now(client: TestClient) -> None:
+    reply = client.get("/metrics", headers={"accept-encoding": "gzip"})
+    assert reply.status_code == 200
+    assert reply.headers["content-type"].startswith("text/plain; version=")
+    assert "content-encoding" not in reply.headers
+    assert reply.headers["cache-control"] == "no-store"
+    assert {f.name for f in text_string_to_metric_families(reply.text)} >= {"genret_batch_size"}
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_readiness_follows_the_state_and_liveness_does_not(
+    client: TestClient, readiness: Readiness, state: State
+) -> None:
+    asyncio.run(readiness.announce(state))
+    ready, live = client.get("/readyz"), client.get("/livez")
+    assert ready.status_code == (200 if state is State.READY else 503)
+    assert ready.text == f"{state.value}\n"
+    assert ("retry-after" in ready.headers) is (state is not State.READY)
+    assert live.status_code == 200
+
+
+def test_other_paths_and_methods_are_refused(client: TestClient) -> None:
+    assert client.get("/").status_code == 404
+    assert client.get("/metrics/x").status_code == 404
+    for path in ("/metrics", "/livez", "/readyz"):
+        assert client.post(path).status_code == 405
+        assert "GET" in client.post(path).headers["allow"]
+        assert client.head(path).status_code in (200, 503)
+        assert client.head(path).text == ""
+
+
+def scraped(text: str, metric: str, /, **labels: str) -> float:
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name == metric and labels.items() <= sample.labels.items():
+                return sample.value
+    return 0.0
+
+
+@asynchronous
+async def test_a_server_tells_of_its_calls_and_reloads(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "genret.requests")
+    options: dict[str, Any] = {
+        "metrics": MetricsConfig(port=0),
+        "http": HttpConfig(port=0),
+        "log": LogConfig(requests=True),
+    }
+
+    async with (
+        running(FakeRetriever(), load=False, **options) as server,
+        httpx.AsyncClient(timeout=60, trust_env=False) as client,
+    ):
+        monitoring, http = server.server.listeners.monitoring, server.server.listeners.http
+        assert monitoring is not None
+        assert http is not None
+        watched, api = f"http://{monitoring.address}", f"http://{http.address}"
+        assert (await client.get(f"{watched}/readyz")).status_code == 503
+        error, _ = await failure(server.retrieve())
+        assert error.code() is grpc.StatusCode.UNAVAILABLE
+        await server.server.load()
+        assert (await client.get(f"{watched}/readyz")).status_code == 200
+        await server.retrieve("a secret query")
+        await failure(server.retrieve(index="nope"))
+        assert (await client.post(f"{api}/v1/retrieve", json={"query": "secret"})).status_code == 200
+        await _reloads(server)
+        text, counted = "", '{code="NOT_FOUND",method="Retrieve"} 1.0'
+        async with asyncio.timeout(60):  # who is refused hears of it before it is counted
+            while counted not in text or 'genret_requests_in_flight{method="Retrieve"} 0.0' not in text:
+                text = (await client.get(f"{watched}/metrics")).text
+        assert (await client.get(f"{api}/metrics")).status_code == 200
+    for code, count in (("OK", 2), ("NOT_FOUND", 1), ("UNAVAILABLE", 1)):
+        assert scraped(text, "genret_requests_total", method="Retrieve", code=code) == count
+    assert scraped(text, "genret_requests_in_flight", method="Retrieve") == 0
+    assert scraped(text, "genret_results_total", method="auto", finish_reason="ok") == 2
+    assert scraped(text, "genret_index_info", name="fake", version="v2") == 1
+    for outcome in ("unchanged", "reloaded", "failed"):
+        assert scraped(text, "genret_reloads_total", index="fake", outcome=outcome) == 1
+    lines = [r.__dict__ for r in caplog.records if r.name == "genret.requests"]
+    assert {(r["method"], r["code"]) for r in lines} >= {("Retrieve", "OK"), ("Retrieve", "NOT_FOUND")}
+    assert [r["version"] for r in lines if r["code"] == "OK" and r["method"] == "Retrieve"] == ["v1", "v1"]
+    assert "secret" not in caplog.text
+    assert "secret" not in str(lines)
+
+
+async def _reloads(server: Any) -> None:
+    """Reload in vain, then a new version, then one that cannot be opened."""
+    reloader, table = server.server.reloader, server.opener.table
+    await reloader.reload("fake")
+    new = served(FakeRetriever())
+    table["fake"] = dataclasses.replace(new, description=dataclasses.replace(new.description, version="v2"))
+    await reloader.reload("fake")
+    table["fake"] = IndexDirectoryError("broken")
+    with pytest.raises(IndexDirectoryError):
+        await reloader.reload("fake")
+
+
+@asynchronous
+async def test_a_draining_server_still_tells_how_it_stands() -> None:
+    fake = FakeRetriever()
+    async with (
+        running(fake, metrics=MetricsConfig(port=0)) as server,
+        httpx.AsyncClient(timeout=60, trust_env=False) as client,
+    ):
+        monitoring = server.server.listeners.monitoring
+        assert monitoring is not None
+        watched = f"http://{monitoring.address}"
+        fake.hold.clear()
+        call = asyncio.ensure_future(server.retrieve())
+        await until(fake.running.is_set)
+        drain = asyncio.create_task(server.server.drain())
+        await until(lambda: server.server.readiness.state is State.DRAINING)
+        ready = await client.get(f"{watched}/readyz")
+        text = (await client.get(f"{watched}/metrics")).text
+        fake.hold.set()
+        await call
+        await drain
+    assert (ready.status_code, ready.text) == (503, f"{State.DRAINING.value}\n")
+    assert scraped(text, "genret_ready") == 0
+    assert scraped(text, "genret_requests_in_flight", method="Retrieve") == 1

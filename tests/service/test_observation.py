@@ -1,21 +1,39 @@
-"""The observing interceptor: every kind of method, every way to end."""
+"""Observed calls: every kind of method, every way to end, its counts, its log line and its trace."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import grpc
 import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
 
+from retrieval.errors import MissingExtraError
+from retrieval.score_types import ScoreRequest
+from retrieval.types import RetrieveRequest
 from service.call import REQUEST_ID_KEY, current_scope
-from service.configuration.server_config import LogConfig
+from service.configuration.server_config import LogConfig, TracingConfig
+from service.observability import tracing
+from service.observability.metrics import Metrics
+from service.observability.observations import QueueObservations
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.rpc import call_of, host_of
 from service.security.authority import PRINCIPAL, Principal
 from service.security.bearer_tokens import Scope
+from tests.service.asynchronous import asynchronous
+from tests.service.fake_retriever import fake_result, fake_scores
 from tests.service.observed_server import SERVICE, Observed, observed
 from tests.service.running_server import overtaken, until
 
@@ -72,50 +90,44 @@ async def nothing(context: Any) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("generator", [True, False])
-def test_a_call_that_is_answered_counts_as_ok(kind: str, generator: bool) -> None:
-    async def scenario() -> None:
-        async with observed(behaviour(kind, nothing, generator), kind) as running:
-            assert await finish(running, "a", "b") == "OK"
-            await until(lambda: running.codes() == {("Retrieve", "OK"): 1})
-            assert running.in_flight() == 0
-            (family,) = running.metrics.request_seconds.collect()
-            assert next(s.value for s in family.samples if s.name.endswith("_count")) == 1
-
-    asyncio.run(scenario())
+@asynchronous
+async def test_a_call_that_is_answered_counts_as_ok(kind: str, generator: bool) -> None:
+    async with observed(behaviour(kind, nothing, generator), kind) as running:
+        assert await finish(running, "a", "b") == "OK"
+        await until(lambda: running.codes() == {("Retrieve", "OK"): 1})
+        assert running.in_flight() == 0
+        (family,) = running.metrics.request_seconds.collect()
+        assert next(s.value for s in family.samples if s.name.endswith("_count")) == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_abort_counts_under_its_code(kind: str) -> None:
+@asynchronous
+async def test_an_abort_counts_under_its_code(kind: str) -> None:
     async def abort(context: Any) -> None:
         await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "full")
 
-    async def scenario() -> None:
-        async with observed(behaviour(kind, abort), kind) as running:
-            assert await finish(running) == "RESOURCE_EXHAUSTED"
-            await until(lambda: running.codes() == {("Retrieve", "RESOURCE_EXHAUSTED"): 1})
-            assert running.in_flight() == 0
-
-    asyncio.run(scenario())
+    async with observed(behaviour(kind, abort), kind) as running:
+        assert await finish(running) == "RESOURCE_EXHAUSTED"
+        await until(lambda: running.codes() == {("Retrieve", "RESOURCE_EXHAUSTED"): 1})
+        assert running.in_flight() == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_no_method_caught_is_internal_and_told_by_its_id(
+@asynchronous
+async def test_what_no_method_caught_is_internal_and_told_by_its_id(
     kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def break_down(context: Any) -> None:
         raise KeyError("a secret")
 
-    async def scenario() -> None:
-        async with observed(behaviour(kind, break_down), kind) as running:
-            call = running.call(metadata=((REQUEST_ID_KEY, "my-id"),))
-            with pytest.raises(grpc.aio.AioRpcError) as raised:
-                await (call if kind.endswith("unary") else _drained(call))
-            assert raised.value.code() is grpc.StatusCode.INTERNAL
-            assert raised.value.details() == "internal error; request id my-id"
-            await until(lambda: running.codes() == {("Retrieve", "INTERNAL"): 1})
-            assert running.in_flight() == 0
-
-    asyncio.run(scenario())
+    async with observed(behaviour(kind, break_down), kind) as running:
+        call = running.call(metadata=((REQUEST_ID_KEY, "my-id"),))
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await (call if kind.endswith("unary") else _drained(call))
+        assert raised.value.code() is grpc.StatusCode.INTERNAL
+        assert raised.value.details() == "internal error; request id my-id"
+        await until(lambda: running.codes() == {("Retrieve", "INTERNAL"): 1})
+        assert running.in_flight() == 0
     (record,) = [r for r in caplog.records if r.levelno == logging.ERROR]
     assert "my-id" in record.getMessage()
     assert record.exc_info is not None
@@ -128,71 +140,64 @@ async def _drained(call: Any) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("generator", [True, False])
-def test_a_client_that_leaves_counts_as_cancelled(kind: str, generator: bool) -> None:
-    async def scenario() -> None:
-        started, ended = asyncio.Event(), asyncio.Event()
+@asynchronous
+async def test_a_client_that_leaves_counts_as_cancelled(kind: str, generator: bool) -> None:
+    started, ended = asyncio.Event(), asyncio.Event()
 
-        async def hang(context: Any) -> None:
-            started.set()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                ended.set()
+    async def hang(context: Any) -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
 
-        async with observed(behaviour(kind, hang, generator), kind) as running:
-            task = asyncio.create_task(finish(running))
-            await asyncio.wait_for(started.wait(), 60)
-            assert running.in_flight() == 1
-            task.cancel()
-            await asyncio.wait_for(ended.wait(), 60)
-            await until(lambda: running.codes() == {("Retrieve", "CANCELLED"): 1})
-            assert running.in_flight() == 0
-
-    asyncio.run(scenario())
+    async with observed(behaviour(kind, hang, generator), kind) as running:
+        task = asyncio.create_task(finish(running))
+        await asyncio.wait_for(started.wait(), 60)
+        assert running.in_flight() == 1
+        task.cancel()
+        await asyncio.wait_for(ended.wait(), 60)
+        await until(lambda: running.codes() == {("Retrieve", "CANCELLED"): 1})
+        assert running.in_flight() == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_client_that_waited_to_its_deadline_counts_as_that(kind: str) -> None:
+@asynchronous
+async def test_a_client_that_waited_to_its_deadline_counts_as_that(kind: str) -> None:
     hanging = asyncio.Event()
 
     async def hang(context: Any) -> None:
         hanging.set()
         await asyncio.Event().wait()
 
-    async def scenario() -> None:
-        async with observed(behaviour(kind, hang), kind) as running:
-            code = await overtaken(lambda seconds: finish(running, timeout=seconds), hanging.is_set)
-            assert code == "DEADLINE_EXCEEDED"
-            await until(lambda: running.codes() == {("Retrieve", "DEADLINE_EXCEEDED"): 1})
-            assert running.in_flight() == 0
-
-    asyncio.run(scenario())
+    async with observed(behaviour(kind, hang), kind) as running:
+        code = await overtaken(lambda seconds: finish(running, timeout=seconds), hanging.is_set)
+        assert code == "DEADLINE_EXCEEDED"
+        await until(lambda: running.codes() == {("Retrieve", "DEADLINE_EXCEEDED"): 1})
+        assert running.in_flight() == 0
 
 
-def test_methods_that_are_not_there_share_one_label() -> None:
-    async def scenario() -> None:
-        async with observed(behaviour("unary_unary", nothing)) as running:
-            for name in (f"/{SERVICE}/Nothing", "/x.Y/Z", "/genret.v1.RetrievalService/retrieve"):
-                with pytest.raises(grpc.aio.AioRpcError) as raised:
-                    await running.channel.unary_unary(name)(b"")
-                assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
-            await until(lambda: running.codes() == {("unknown", "UNIMPLEMENTED"): 3})
-
-    asyncio.run(scenario())
-
-
-def test_bytes_that_are_no_message_count_as_invalid() -> None:
-    async def scenario() -> None:
-        async with observed(behaviour("unary_unary", nothing)) as running:
+@asynchronous
+async def test_methods_that_are_not_there_share_one_label() -> None:
+    async with observed(behaviour("unary_unary", nothing)) as running:
+        for name in (f"/{SERVICE}/Nothing", "/x.Y/Z", "/genret.v1.RetrievalService/retrieve"):
             with pytest.raises(grpc.aio.AioRpcError) as raised:
-                await running.channel.unary_unary(f"/{SERVICE}/Retrieve")(b"\xff\xff\xff")
-            assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-            await until(lambda: running.codes() == {("Retrieve", "INVALID_ARGUMENT"): 1})
-
-    asyncio.run(scenario())
+                await running.channel.unary_unary(name)(b"")
+            assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        await until(lambda: running.codes() == {("unknown", "UNIMPLEMENTED"): 3})
 
 
-def test_interceptor_and_method_know_a_call_by_one_id() -> None:
+@asynchronous
+async def test_bytes_that_are_no_message_count_as_invalid() -> None:
+    async with observed(behaviour("unary_unary", nothing)) as running:
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await running.channel.unary_unary(f"/{SERVICE}/Retrieve")(b"\xff\xff\xff")
+        assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        await until(lambda: running.codes() == {("Retrieve", "INVALID_ARGUMENT"): 1})
+
+
+@asynchronous
+async def test_interceptor_and_method_know_a_call_by_one_id() -> None:
     seen: list[tuple[str, str]] = []
 
     async def note(context: Any) -> None:
@@ -200,15 +205,12 @@ def test_interceptor_and_method_know_a_call_by_one_id() -> None:
         assert scope is not None
         seen.append((scope.request_id, call_of(context, 1.0).request_id))
 
-    async def scenario() -> None:
-        async with observed(behaviour("unary_unary", note)) as running:
-            await asyncio.gather(
-                finish(running, metadata=((REQUEST_ID_KEY, "abc"),)),
-                finish(running),
-                finish(running, metadata=((REQUEST_ID_KEY, "not sane"),)),
-            )
-
-    asyncio.run(scenario())
+    async with observed(behaviour("unary_unary", note)) as running:
+        await asyncio.gather(
+            finish(running, metadata=((REQUEST_ID_KEY, "abc"),)),
+            finish(running),
+            finish(running, metadata=((REQUEST_ID_KEY, "not sane"),)),
+        )
     assert all(ours == theirs for ours, theirs in seen)
     ids = {ours for ours, _ in seen}
     assert len(ids) == 3
@@ -218,18 +220,16 @@ def test_interceptor_and_method_know_a_call_by_one_id() -> None:
 
 @pytest.mark.parametrize("queries", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_request_line_names_the_call_and_queries_only_where_asked(
+@asynchronous
+async def test_a_request_line_names_the_call_and_queries_only_where_asked(
     kind: str, queries: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "genret.requests")
 
-    async def scenario() -> None:
-        log = LogConfig(requests=True, queries=queries)
-        async with observed(behaviour(kind, nothing), kind, log) as running:
-            await finish(running, "to be\nor not", metadata=((REQUEST_ID_KEY, "abc"),))
-            await until(lambda: any(r.name == "genret.requests" for r in caplog.records))
-
-    asyncio.run(scenario())
+    log = LogConfig(requests=True, queries=queries)
+    async with observed(behaviour(kind, nothing), kind, log) as running:
+        await finish(running, "to be\nor not", metadata=((REQUEST_ID_KEY, "abc"),))
+        await until(lambda: any(r.name == "genret.requests" for r in caplog.records))
     (record,) = [r for r in caplog.records if r.name == "genret.requests"]
     fields = record.__dict__
     assert (fields["request_id"], fields["method"], fields["code"]) == ("abc", "Retrieve", "OK")
@@ -259,30 +259,27 @@ class _Broken(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_interceptor_that_breaks_is_internal_too(kind: str) -> None:
-    async def scenario() -> None:
-        async with observed(behaviour(kind, nothing), kind, behind=[_Broken()]) as running:
-            assert await finish(running) == "INTERNAL"
-            await until(lambda: running.codes() == {("Retrieve", "INTERNAL"): 1})
-            assert running.in_flight() == 0
-
-    asyncio.run(scenario())
+@asynchronous
+async def test_an_interceptor_that_breaks_is_internal_too(kind: str) -> None:
+    async with observed(behaviour(kind, nothing), kind, behind=[_Broken()]) as running:
+        assert await finish(running) == "INTERNAL"
+        await until(lambda: running.codes() == {("Retrieve", "INTERNAL"): 1})
+        assert running.in_flight() == 0
 
 
-def test_a_request_line_names_who_called_by_fingerprint(caplog: pytest.LogCaptureFixture) -> None:
+@asynchronous
+async def test_a_request_line_names_who_called_by_fingerprint(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "genret.requests")
 
-    async def scenario() -> None:
-        log = LogConfig(requests=True)
-        async with observed(behaviour("unary_unary", nothing), log=log, behind=[_Knowing()]) as running:
-            await finish(running)
-
-    asyncio.run(scenario())
+    log = LogConfig(requests=True)
+    async with observed(behaviour("unary_unary", nothing), log=log, behind=[_Knowing()]) as running:
+        await finish(running)
     (record,) = [r for r in caplog.records if r.name == "genret.requests"]
     assert record.__dict__["principal"] == "0123abcd"
 
 
-def test_calls_at_once_are_kept_apart(caplog: pytest.LogCaptureFixture) -> None:
+@asynchronous
+async def test_calls_at_once_are_kept_apart(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     ids = [f"call-{i}" for i in range(20)]
     all_here = asyncio.Event()
@@ -299,29 +296,24 @@ def test_calls_at_once_are_kept_apart(caplog: pytest.LogCaptureFixture) -> None:
         if scope.request_id.endswith("7"):
             await context.abort(grpc.StatusCode.NOT_FOUND, "no")
 
-    async def scenario() -> None:
-        async with observed(behaviour("unary_unary", meet), log=LogConfig(requests=True)) as running:
-            codes = await asyncio.gather(*(finish(running, metadata=((REQUEST_ID_KEY, i),)) for i in ids))
-            assert codes.count("NOT_FOUND") == 2
-            await until(lambda: sum(running.codes().values()) == len(ids))
-            assert running.codes() == {("Retrieve", "OK"): 18, ("Retrieve", "NOT_FOUND"): 2}
-            assert running.in_flight() == 0
-
-    asyncio.run(scenario())
+    async with observed(behaviour("unary_unary", meet), log=LogConfig(requests=True)) as running:
+        codes = await asyncio.gather(*(finish(running, metadata=((REQUEST_ID_KEY, i),)) for i in ids))
+        assert codes.count("NOT_FOUND") == 2
+        await until(lambda: sum(running.codes().values()) == len(ids))
+        assert running.codes() == {("Retrieve", "OK"): 18, ("Retrieve", "NOT_FOUND"): 2}
+        assert running.in_flight() == 0
     logged = {
         r.__dict__["request_id"]: r.__dict__["code"] for r in caplog.records if r.name == "genret.requests"
     }
     assert logged == {i: "NOT_FOUND" if i.endswith("7") else "OK" for i in ids}
 
 
-def test_nothing_is_logged_unless_asked(caplog: pytest.LogCaptureFixture) -> None:
+@asynchronous
+async def test_nothing_is_logged_unless_asked(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
 
-    async def scenario() -> None:
-        async with observed(behaviour("unary_unary", nothing)) as running:
-            await finish(running, "a secret query")
-
-    asyncio.run(scenario())
+    async with observed(behaviour("unary_unary", nothing)) as running:
+        await finish(running, "a secret query")
     assert not [r for r in caplog.records if r.name.startswith(("genret", "service"))]
 
 
@@ -338,3 +330,230 @@ def test_nothing_is_logged_unless_asked(caplog: pytest.LogCaptureFixture) -> Non
 )
 def test_a_peer_is_named_without_its_port(peer: str, host: str) -> None:
     assert host_of(peer) == host
+
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+PARENT = "b7ad6b7169203331"
+
+
+@pytest.fixture
+def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    for name in ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES", "OTEL_TRACES_SAMPLER", "OTEL_SDK_DISABLED"):
+        monkeypatch.delenv(name, raising=False)
+    exporter = InMemorySpanExporter()
+    yield exporter
+    exporter.shutdown()
+
+
+def started(exporter: InMemorySpanExporter, ratio: float = 1.0) -> tracing.Tracing:
+    config = TracingConfig(endpoint="http://127.0.0.1:4317", sample_ratio=ratio)
+    found = tracing.start(config, "1.2.3", SimpleSpanProcessor(exporter))
+    assert found is not None
+    return found
+
+
+def call(
+    exporter: InMemorySpanExporter,
+    behaviour: Any,
+    metadata: Sequence[tuple[str, str]] = (),
+    ratio: float = 1.0,
+) -> dict[str, ReadableSpan]:
+    """Serve one call with `behaviour`; return the spans by name."""
+
+    async def scenario() -> None:
+        traced = started(exporter, ratio)
+        async with observed(behaviour, tracing=traced) as running:
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                await running.call("a secret query", metadata=(*metadata, (REQUEST_ID_KEY, "abc")))
+        await traced.stop()
+
+    asyncio.run(scenario())
+    spans = exporter.get_finished_spans()
+    assert "secret" not in " ".join(span.to_json() for span in spans)
+    return {span.name: span for span in spans}
+
+
+async def answer(request: Any, context: Any) -> Any:
+    """Stand in for the batcher, which tells its lane's observer of answers in the task of the call."""
+    asked = RetrieveRequest(request.query, k=3, method="beam")
+    QueueObservations(Metrics(), "cpu").answered(asked, fake_result(asked), queued_s=0.5, seconds=1.0)
+    await asyncio.sleep(0.01)
+    return pb.RetrieveResponse(index=pb.IndexRef(name="plays", version="v7"))
+
+
+def attributes(span: ReadableSpan) -> dict[str, Any]:
+    return dict(span.attributes or {})
+
+
+def test_a_call_has_a_span_with_its_stages(exporter: InMemorySpanExporter) -> None:
+    spans = call(exporter, answer)
+    server = spans.pop("genret.v1.RetrievalService/Retrieve")
+    assert server.kind is SpanKind.SERVER
+    assert server.parent is None
+    assert server.status.status_code is StatusCode.UNSET
+    assert attributes(server) == {
+        "rpc.system.name": "grpc",
+        "rpc.method": "genret.v1.RetrievalService/Retrieve",
+        "rpc.response.status_code": "OK",
+        "client.address": "127.0.0.1",
+        "genret.request_id": "abc",
+        "genret.index": "plays",
+        "genret.version": "v7",
+    }
+    assert server.resource.attributes["service.name"] == "genret"
+    assert server.resource.attributes["service.version"] == "1.2.3"
+    assert set(spans) == {"queue", "prefill", "decode", "convert"}
+    assert server.context is not None
+    for span in spans.values():
+        assert span.parent is not None
+        assert span.parent.span_id == server.context.span_id
+    order = [spans[name] for name in ("queue", "prefill", "decode", "convert")]
+    times = [(span.start_time or 0, span.end_time or 0) for span in order]
+    assert [round((end - begin) / 1e6) for begin, end in times[:3]] == [500, 1, 2]
+    assert times[0][1] == pytest.approx(times[1][0], abs=1000)
+    assert times[3][1] - times[3][0] >= 9e6
+    assert abs(times[3][1] - time.time_ns()) < 60e9, "times are of this day, not of the machine's start"
+    assert attributes(spans["decode"]) == {
+        "genret.method": "beam",
+        "genret.k": 3,
+        "genret.steps": 4,
+        "genret.tokens": 11,
+        "genret.candidates": 2,
+    }
+
+
+def test_a_scored_shortlist_has_stages_of_its_own(exporter: InMemorySpanExporter) -> None:
+    async def scored(request: Any, context: Any) -> Any:
+        asked = RetrieveRequest(request.query, k=3, method="auto")
+        QueueObservations(Metrics(), "cpu").answered(asked, fake_result(asked), queued_s=0.5, seconds=1.0)
+        return pb.RetrieveResponse()
+
+    spans = call(exporter, scored)
+    order = [spans[name] for name in ("queue", "prefill", "decode", "shortlist", "score")]
+    times = [(span.start_time or 0, span.end_time or 0) for span in order]
+    assert [round((end - begin) / 1e6) for begin, end in times] == [500, 1, 2, 3, 4]
+    assert all(end == pytest.approx(begin, abs=1000) for (_, end), (begin, _) in itertools.pairwise(times))
+    assert attributes(spans["decode"])["genret.method"] == "auto"
+    assert attributes(spans["shortlist"]) == {"genret.entities": 2}
+    assert attributes(spans["score"]) == {"genret.titles": 3}
+
+
+def test_given_titles_have_a_stage_of_their_scoring(exporter: InMemorySpanExporter) -> None:
+    async def scored(request: Any, context: Any) -> Any:
+        asked = ScoreRequest(request.query, ("one", "two"))
+        QueueObservations(Metrics(), "cpu").answered(asked, fake_scores(asked), queued_s=0.5, seconds=1.0)
+        return pb.RetrieveResponse()
+
+    spans = call(exporter, scored)
+    assert set(spans) >= {"queue", "prefill", "score"}
+    assert "decode" not in spans
+    assert attributes(spans["score"]) == {
+        "genret.method": "score",
+        "genret.tokens": 17,
+        "genret.titles": 2,
+    }
+
+
+def test_every_item_of_a_batch_has_its_stages(exporter: InMemorySpanExporter) -> None:
+    async def answer_twice(request: Any, context: Any) -> Any:
+        await asyncio.gather(answer(request, context), answer(request, context))
+        return pb.RetrieveResponse()
+
+    call(exporter, answer_twice)
+    names = sorted(span.name for span in exporter.get_finished_spans())
+    assert names == sorted(["queue", "prefill", "decode"] * 2 + ["genret.v1.RetrievalService/Retrieve"])
+
+
+def test_the_client_s_trace_goes_on(exporter: InMemorySpanExporter) -> None:
+    spans = call(exporter, answer, [("traceparent", f"00-{TRACE}-{PARENT}-01")])
+    server = spans["genret.v1.RetrievalService/Retrieve"]
+    assert server.context is not None
+    assert server.parent is not None
+    assert (f"{server.context.trace_id:032x}", f"{server.parent.span_id:016x}") == (TRACE, PARENT)
+
+
+@pytest.mark.parametrize(
+    ("flags", "ratio", "kept"), [("01", 0.0, True), ("00", 1.0, False), (None, 0.0, False), (None, 1.0, True)]
+)
+def test_who_began_the_trace_decides_whether_it_is_kept(
+    exporter: InMemorySpanExporter, flags: str | None, ratio: float, kept: bool
+) -> None:
+    metadata = [] if flags is None else [("traceparent", f"00-{TRACE}-{PARENT}-{flags}")]
+    assert bool(call(exporter, answer, metadata, ratio)) is kept
+
+
+@pytest.mark.parametrize(
+    ("code", "is_server_error"),
+    [(grpc.StatusCode.INVALID_ARGUMENT, False), (grpc.StatusCode.UNAVAILABLE, True)],
+)
+def test_a_span_is_in_error_where_the_server_is_to_blame(
+    exporter: InMemorySpanExporter, code: grpc.StatusCode, is_server_error: bool
+) -> None:
+    async def refuse(request: Any, context: Any) -> Any:
+        await context.abort(code, "no")
+
+    (span,) = call(exporter, refuse).values()
+    assert attributes(span)["rpc.response.status_code"] == attributes(span)["error.type"] == code.name
+    assert (span.status.status_code is StatusCode.ERROR) is is_server_error
+
+
+def test_a_parent_that_is_none_is_ignored(exporter: InMemorySpanExporter) -> None:
+    spans = call(exporter, answer, [("traceparent", "00-zz-\x20-xx")])
+    assert spans["genret.v1.RetrievalService/Retrieve"].parent is None
+
+
+def test_a_collector_that_is_down_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # nobody listens
+        endpoint = f"http://127.0.0.1:{bound.getsockname()[1]}"
+
+        async def scenario() -> str:
+            traced = tracing.start(TracingConfig(endpoint=endpoint), "1.2.3")
+            async with observed(answer, tracing=traced) as running:
+                for _ in range(20):
+                    await running.call()
+                code = (await _ended(running.call())).name
+            assert traced is not None
+            await asyncio.wait_for(traced.stop(timeout_s=0.5), 60)
+            return code
+
+        assert asyncio.run(scenario()) == "OK"
+
+
+async def _ended(running: Any) -> Any:
+    await running
+    return await running.code()
+
+
+def test_without_an_endpoint_there_is_no_tracing() -> None:
+    assert tracing.start(TracingConfig(), "1.2.3") is None
+
+
+def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "opentelemetry"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [_Absent(), *sys.meta_path])
+    with pytest.raises(MissingExtraError, match=r"generative-retrieval\[otel\]") as raised:
+        tracing.start(TracingConfig(endpoint="http://127.0.0.1:4317"), "1.2.3")
+    assert raised.value.extra == "otel"
+
+
+class _Absent:
+    """An import finder that knows no OpenTelemetry."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        if name.split(".")[0] == "opentelemetry":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def test_nothing_of_opentelemetry_is_imported_before_it_is_asked_for() -> None:
+    lines = (
+        "import sys, service.rpc",
+        "from service.configuration.server_config import TracingConfig",
+        "from service.observability.tracing import start",
+        "start(TracingConfig(), '1.2.3')",
+        "print([name for name in sys.modules if name.startswith('opentelemetry')])",
+    )
+    command = [sys.executable, "-c", "\n".join(lines)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,4 +1,4 @@
-"""The OpenAPI document: current, well-formed, complete, and in step with what the server refuses."""
+"""The OpenAPI document describes what the server accepts, and replies are as it says."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 
 import jsonschema
 import pytest
+import schemathesis
+from hypothesis import settings
 
 from retrieval.errors import InputError
 from service.gateway.endpoints import ENDPOINTS
@@ -19,6 +21,8 @@ from service.wire.answers import answer_request_from_proto
 from service.wire.requests import request_from_proto
 from service.wire.scores import score_request_from_proto
 from tests.service.fake_retriever import FakeRetriever
+from tests.service.http_gateway import serving_in_a_thread
+from tests.service.openapi_cases import document, quiet
 
 DOCUMENT: dict[str, Any] = json.loads(OPENAPI_FILE.read_text(encoding="utf-8"))
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
@@ -168,3 +172,25 @@ def test_lists_of_ids_end_where_the_document_says(field: str) -> None:
     request_from_proto(ask(most))
     with pytest.raises(InputError):
         request_from_proto(ask(most + 1))
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with serving_in_a_thread(FakeRetriever(), max_request_seconds=20) as found:
+        yield found
+
+
+few, many = document(coverage=False), document(coverage=True)
+
+
+@few.parametrize()
+@settings(quiet, max_examples=40)
+def test_some_requests_are_answered_or_refused_as_documented(case: schemathesis.Case, address: str) -> None:
+    case.call_and_validate(base_url=address)
+
+
+@pytest.mark.slow
+@many.parametrize()
+@settings(quiet, max_examples=100)
+def test_many_requests_are_answered_or_refused_as_documented(case: schemathesis.Case, address: str) -> None:
+    case.call_and_validate(base_url=address)

@@ -288,14 +288,12 @@ async def test_a_hangup_before_the_server_is_ready_does_nothing() -> None:
         assert api.opener.opened == []
 
 
-def test_of_several_indexes_the_one_that_cannot_be_served_is_named() -> None:
-    async def scenario() -> None:
-        async with running(FakeRetriever(), FakeRetriever(), load=False) as api:
-            api.opener.table["fake1"] = IndexChecksumError("trie.arrow", "its digest differs")
-            with pytest.raises(Exception, match=r"index 'fake1': trie\.arrow: its digest differs"):
-                await api.server.load()
-
-    asyncio.run(scenario())
+@asynchronous
+async def test_of_several_indexes_the_one_that_cannot_be_served_is_named() -> None:
+    async with running(FakeRetriever(), FakeRetriever(), load=False) as api:
+        api.opener.table["fake1"] = IndexChecksumError("trie.arrow", "its digest differs")
+        with pytest.raises(Exception, match=r"index 'fake1': trie\.arrow: its digest differs"):
+            await api.server.load()
 
 
 def test_a_table_tells_of_replaced_indexes_when_nobody_uses_them() -> None:

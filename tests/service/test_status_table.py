@@ -1,7 +1,12 @@
-"""The status table, row by row, and that no error on purpose falls through it."""
+"""The status table, row by row, and how refusals reach clients."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from typing import Any
+
+import grpc
 import pytest
 from google.rpc import error_details_pb2
 from grpc import StatusCode
@@ -42,9 +47,12 @@ from service.errors import (
     UnknownIndexError,
     UnservableIndexError,
 )
-from service.status import TABLE, failure_of
+from service.rpc import refuse
+from service.status import TABLE, Failure, FieldViolation, failure_of
 from service.wire.rpc_status import error_from_status, failure_to_proto
-from tests.service.running_server import unpack
+from tests.service.asynchronous import asynchronous
+from tests.service.fake_retriever import FakeRetriever
+from tests.service.running_server import failure, running, unpack
 
 # error, code, types of the details
 EXPECTED = [
@@ -158,3 +166,64 @@ def test_details_are_clipped_to_what_trailers_can_carry() -> None:
     status = failure_to_proto(failure_of(error, "id"))
     assert len(status.SerializeToString()) < 8192
     assert isinstance(unpack(status)["BadRequest"], error_details_pb2.BadRequest)
+
+
+class LeftContext:
+    """Of a call whose client has gone: nothing can be sent any more."""
+
+    async def abort(self, *args: Any) -> None:
+        raise grpc.aio.InternalError("Failed to execute batch")
+
+
+@asynchronous
+async def test_a_refusal_of_who_has_left_ends_the_call() -> None:
+    with pytest.raises(asyncio.CancelledError):
+        await refuse(LeftContext(), DeadlineExceededError("late"), "id")
+
+
+@asynchronous
+async def test_deadlines_on_the_way_are_not_logged_as_bugs(caplog: pytest.LogCaptureFixture) -> None:
+    async with running(FakeRetriever()) as s:
+
+        async def call(number: int) -> str:
+            try:
+                await s.retrieve("q", timeout=0.001 + 0.0001 * (number % 30))
+            except grpc.aio.AioRpcError as error:
+                return str(error.code().name)
+            return "OK"
+
+        for _ in range(20):
+            ends = await asyncio.gather(*(call(i) for i in range(60)))
+            assert set(ends) <= {"OK", "DEADLINE_EXCEEDED"}
+        text, _ = s.server.metrics.render()
+    assert 'genret_requests_total{code="INTERNAL",method="Retrieve"} 0.0' in text.decode()
+    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR] == []
+
+
+LONG = ["\N{GRINNING FACE}" * 1000, "\u00e4" * 1000, "\x01" * 1000, "%" * 3000, "a" * 3000]
+
+
+@pytest.mark.parametrize("name", LONG, ids=["emoji", "umlaut", "control", "percent", "ascii"])
+@asynchronous
+async def test_long_names_in_any_writing_come_back_in_the_error(name: str) -> None:
+    async with running(FakeRetriever()) as s:
+        # Above the first limit clients refuse only some, the more the larger the trailers are.
+        errors = await asyncio.gather(*(failure(s.retrieve("q", index=name)) for _ in range(40)))
+    for error, details in errors:
+        assert error.code() is grpc.StatusCode.NOT_FOUND, error.details()
+        assert name.startswith(details["ResourceInfo"].resource_name.removesuffix("\u2026"))
+
+
+def clipped(text: str) -> Any:
+    return failure_to_proto(Failure(grpc.StatusCode.INVALID_ARGUMENT, text, (FieldViolation(text, text),)))
+
+
+def test_texts_are_cut_between_characters() -> None:
+    for text in LONG:
+        message = clipped(text).message
+        assert message.endswith("\u2026")
+        assert text.startswith(message[:-1])
+        assert 200 <= len(message) <= 500
+        assert len(message.encode()) <= 800
+    assert clipped("short \N{GRINNING FACE}").message == "short \N{GRINNING FACE}"
+    assert clipped("half \ud800 of a pair").message == "half ? of a pair"

@@ -1,0 +1,795 @@
+"""Settings: their sources, mistakes in them, the printed configuration, and the manual."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from retrieval.errors import InputError
+from service.commands.serve import serve_command
+from service.configuration.kinds import CheckpointName, FilePath, Kind, Number, Switch, Whole, Word
+from service.configuration.resolve import ConfigurationError, Resolved, resolve
+from service.configuration.server_config import (
+    BatchLimits,
+    HttpConfig,
+    IndexSpec,
+    LogConfig,
+    MetricsConfig,
+    ModelSpec,
+    QueueLimits,
+    RulesError,
+    SchemaSpec,
+    ServerConfig,
+    TlsConfig,
+    TracingConfig,
+    is_loopback,
+    join_address,
+)
+from service.configuration.settings import NAME, SETTINGS, Key, Setting, renewed
+from service.configuration.sources import config_text
+from service.main import cli
+
+# What has to be said beside a setting so that the rules between settings hold.
+_COMPANIONS: dict[str, dict[str, object]] = {
+    "tls_certificate": {"tls_key": "/k"},
+    "tls_key": {"tls_certificate": "/c"},
+    "tls_client_ca": {"tls_certificate": "/c", "tls_key": "/k"},
+    "log_queries": {"log_requests": True},
+    "encoder": {"index": ["a=/a"]},
+    "use_model": {"add_model": ["one=x", "two=x", "three=x", "default=x"], "index": ["a=/a"]},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A value of a setting.
+
+    Attributes:
+        setting: The setting.
+        text: As the environment has it.
+        value: As Python has it.
+    """
+
+    setting: Setting
+    text: str
+    value: Any
+
+    @property
+    def flag(self) -> object:
+        """As a flag gives it."""
+        if isinstance(self.value, bool):
+            return self.value
+        return [self.text] if self.setting.repeated else self.text
+
+    @property
+    def key(self) -> Key:
+        """Where a file has it."""
+        return self.setting.named("a")
+
+    @property
+    def toml(self) -> str:
+        """As a file has it."""
+        value = str(self.value) if isinstance(self.value, Path) else self.value
+        if len(self.key) == 2 and self.key[0] == "schemas":
+            return f"[schemas]\na = {json.dumps(value)}\n"
+        *table, name = self.key
+        return f"[{'.'.join(table)}]\n{name} = {json.dumps(value)}\n"
+
+    @property
+    def companions(self) -> dict[str, object]:
+        """Flags that it needs beside it."""
+        return _COMPANIONS.get(self.setting.parameter, {})
+
+    def got(self, config: ServerConfig) -> Any:
+        """Return what the configuration has for it."""
+        holder: Any = config
+        if self.setting.key[0] in ("indexes", "models", "schemas"):
+            name = "a" if NAME in self.setting.key else "default"
+            (holder,) = (spec for spec in getattr(config, self.setting.key[0]) if spec.name == name)
+        for part in self.setting.attribute:
+            holder = getattr(holder, part)
+        return holder
+
+
+def sample(setting: Setting, number: int) -> Sample:
+    """Return one of three values, as different as the kind allows; the first is not the default."""
+    kind = setting.kind
+    value: Any
+    match kind:
+        case Switch():
+            value = (number % 2 == 0) is not setting.default
+        case Whole():
+            value = 1031 + number if setting.default is None else setting.default + 1 + number
+        case Number():
+            value = 0.125 * (1 + number)
+        case Word():
+            others = [word for word in kind.rule.words if word != setting.default]
+            value = others[number % len(others)]
+        case FilePath():
+            value = Path(f"/some/where{number}")
+        case CheckpointName():
+            value = f"hub/model-{number}"
+        case _ if setting.key[-1] == "endpoint":
+            value = f"http://127.0.0.{2 + number}:4317"
+        case _:
+            value = f"127.0.0.{2 + number}" if setting.key[-1] == "host" else ["one", "two", "three"][number]
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return Sample(setting, f"a={text}" if setting.repeated else text, value)
+
+
+def resolved(
+    tmp_path: Path,
+    flags: dict[str, object] | None = None,
+    variables: dict[str, str] | None = None,
+    toml: str | None = None,
+    index: str | None = "/i",
+) -> Resolved:
+    """Resolve settings, with an index named "i" unless told otherwise."""
+    file = None
+    if toml is not None:
+        file = tmp_path / "server.toml"
+        file.write_text(toml, encoding="utf-8")
+    return resolve(flags or {}, index, variables or {}, file)
+
+
+def problems(tmp_path: Path, toml: str | None = None, **given: object) -> list[str]:
+    """Return what is found wrong, with the file's own name for its path."""
+    with pytest.raises(ConfigurationError) as caught:
+        resolved(tmp_path, {name: value for name, value in given.items() if name != "index"}, toml=toml)
+    return [problem.replace(str(tmp_path / "server.toml"), "FILE") for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize(
+    ("toml", "message"),
+    [
+        ("[server]\nport = 70000", "FILE: server.port: must be in [0, 65535], got 70000"),
+        (
+            "[server]\nport = '1'",
+            "FILE: server.port: must be a whole number in [0, 65535], got the text '1'",
+        ),
+        ("[server]\nport = 1.0", "FILE: server.port: must be a whole number in [0, 65535], got 1.0"),
+        ("[server]\nport = true", "FILE: server.port: must be a whole number in [0, 65535], got true"),
+        (
+            "[server]\nport = 2026-11-22",
+            "FILE: server.port: must be a whole number in [0, 65535], got the date or time 2026-11-22",
+        ),
+        ("[server]\nport = []", "FILE: server.port: must be a whole number in [0, 65535], got an array"),
+        ("[server.port]", "FILE: server.port: must be a whole number in [0, 65535], got a table"),
+        ("[server]\ninsecure = 1", "FILE: server.insecure: must be true or false, got 1"),
+        ("[server]\nhost = 5", "FILE: server.host: must be text, got 5"),
+        ("[server]\nhost = ''", "FILE: server.host: must not be empty"),
+        ("[server]\nhost = 'a b'", "FILE: server.host: must be a host name or an address, got 'a b'"),
+        (
+            "[batch]\nmax_delay_ms = nan",
+            "FILE: batch.max_delay_ms: must be in [0, 10000], got nan",
+        ),
+        (
+            "[log]\nlevel = 'loud'",
+            "FILE: log.level: must be one of debug, info, warning, error, got 'loud'",
+        ),
+        ("[auth]\ntoken_file = ''", "FILE: auth.token_file: must not be empty"),
+        (
+            '[auth]\ntoken_file = "a\\u0000b"',
+            "FILE: auth.token_file: a path has no NUL character, got 'a\\x00b'",
+        ),
+        (
+            "[tracing]\nendpoint = 'collector:4317'",
+            "FILE: tracing.endpoint: must be a URL such as http://127.0.0.1:4317 or https://..., "
+            "got 'collector:4317'",
+        ),
+        (
+            "[tracing]\nendpoint = 'http://a:b'",
+            "FILE: tracing.endpoint: must be a URL such as http://127.0.0.1:4317 or https://..., got 'http://a:b'",
+        ),
+        ("batch = 3", "FILE: batch: must be a table, as [batch], got 3"),
+        ("indexes = []", "FILE: indexes: must be a table, as [indexes.NAME], got an array"),
+        ("[[indexes]]\npath = 'x'", "FILE: indexes: must be a table, as [indexes.NAME], got an array"),
+        ("[indexes]\nwiki = 'x'", "FILE: indexes.wiki: must be a table, as [indexes.NAME], got the text 'x'"),
+        (
+            "[indexes.wiki]\nmodel = 'x'",
+            'FILE: indexes.wiki: the path of the index is missing, as path = "..."',
+        ),
+        (
+            "[indexes.' x']\npath = 'x'",
+            "FILE: indexes.' x': a name must be printable text without outer blanks, got ' x'",
+        ),
+        ("[schemas]\na = {}", "FILE: schemas.a: must be a path, got a table"),
+        ("[batch]\nmax_sise = 3", "FILE: batch.max_sise: there is no such key; did you mean batch.max_size?"),
+        (
+            "port = 3",
+            "FILE: port: there is no such key; did you mean http.port or metrics.port or server.port?",
+        ),
+        ("colour = 3", "FILE: colour: there is no such key"),
+        (
+            "[bacth]\nmax_size = 3",
+            "FILE: bacth: there is no such table; did you mean batch? (it has max_size)",
+        ),
+        (
+            "[indexes.w]\npath='x'\nmodle='y'",
+            "FILE: indexes.w.modle: there is no such key; did you mean indexes.w.model?",
+        ),
+        ("[models.m]\ndtyp='y'", "FILE: models.m.dtyp: there is no such key; did you mean models.m.dtype?"),
+        (
+            "[models.m]\ndtype='int8'",
+            "FILE: models.m.dtype: must be one of auto, float32, bfloat16, float16, float64, got 'int8'",
+        ),
+        ("x = \n", "FILE: not valid TOML: Invalid value (at line 1, column 5)"),
+        (
+            "[server]\nport = 1\nport = 2\n",
+            "FILE: not valid TOML: Cannot overwrite a value (at line 3, column 9)",
+        ),
+        ("x = " + "[" * 5000, "FILE: not valid TOML: arrays or tables are nested too deeply"),
+    ],
+)
+def test_a_mistake_of_a_file_is_told_with_its_key(tmp_path: Path, toml: str, message: str) -> None:
+    assert problems(tmp_path, toml) == [message]
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    run = CliRunner()
+    bad = tmp_path / "bad.toml"
+    bad.write_bytes(b"a = '\xff'")
+    big = tmp_path / "big.toml"
+    big.write_bytes(b"#" * (2**20 + 1))
+    for file, message in (
+        (tmp_path / "none.toml", "cannot be read: No such file or directory"),
+        (tmp_path, "cannot be read: Is a directory"),
+        (bad, "not valid UTF-8 at byte 6"),
+        (big, "settings of at most 1,048,576 bytes are expected, this is larger"),
+    ):
+        done = run.invoke(cli, ["serve", "--config", str(file), "--port", "x"])
+        assert done.exit_code == 2
+        assert f"{file}: {message}" in done.stderr
+        assert "--port: must be a whole number" in done.stderr, "the rest is looked at as well"
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"port": "x"}, "--port: must be a whole number in [0, 65535], got 'x'"),
+        ({"port": "9" * 5000}, f"--port: must be a whole number in [0, 65535], got {'9' * 5000!r}"),
+        ({"max_delay_ms": "x"}, "--max-delay-ms: must be a number in [0, 10000], got 'x'"),
+        ({"max_delay_ms": "inf"}, "--max-delay-ms: must be in [0, 10000], got inf"),
+        ({"token_file": ""}, "--token-file: must not be empty"),
+        ({"device": "a\nb"}, "--device: must be printable text, got 'a\\nb'"),
+        ({"index": ["a="]}, "--index: expected NAME=PATH or PATH, got 'a='"),
+        ({"index": ["i=/x"]}, "--index: two indexes are named 'i'; tell them apart with NAME=PATH"),
+        ({"schema": ["a=x", "a=y"]}, "--schema: two schemas are named 'a'; tell them apart with NAME=FILE"),
+        ({"add_model": ["a"]}, "--add-model: expected NAME=CHECKPOINT, got 'a'"),
+        (
+            {"add_model": ["a=x", "a=y"]},
+            "--add-model: two models are named 'a'; tell them apart with NAME=CHECKPOINT",
+        ),
+        (
+            {"add_model": ["default=x"], "model": "y"},
+            "--add-model: two models are named 'default'; tell them apart with NAME=CHECKPOINT",
+        ),
+        ({"use_model": ["i"]}, "--use-model: expected INDEX=MODEL, got 'i'"),
+        (
+            {"use_model": ["i=big"]},
+            "--use-model: index 'i' names the model 'big'; models here: 'default'",
+        ),
+        ({"use_model": ["j=default"]}, "--use-model: no index is named 'j'; indexes here: 'i'"),
+        ({"use_model": ["i=a", "i=b"]}, "--use-model: indexes.i.model is given twice"),
+        ({"encoder": ["/models/e5"]}, "--encoder: expected INDEX=ENCODER, got '/models/e5'"),
+        ({"encoder": ["j=/models/e5"]}, "--encoder: no index is named 'j'; indexes here: 'i'"),
+        ({"encoder": ["i=a", "i=b"]}, "--encoder: indexes.i.encoder is given twice"),
+        ({"http_port": "50051"}, "--http-port: must differ from --port, which is 50051 as well"),
+        ({"tls_certificate": "c"}, "--tls-certificate: a certificate needs its private key, --tls-key"),
+        ({"tls_key": "k"}, "--tls-key: a private key needs its certificate, --tls-certificate"),
+        (
+            {"log_queries": True},
+            "--log-queries: queries are logged with their requests, which needs --log-requests as well",
+        ),
+    ],
+)
+def test_a_mistake_of_a_flag_is_told_with_it(tmp_path: Path, given: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        resolved(tmp_path, given)
+    assert list(caught.value.problems) == [message]
+
+
+def test_mistakes_of_all_sources_are_told_together(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        resolved(
+            tmp_path,
+            {"threads": "0", "port": "x"},
+            {"GENRET_SERVE_HTTP_PORT": "-1", "GENRET_SERVE_LOG_REQUESTS": "maybe"},
+            "[queue]\nmax_requests = 0\nmax_request = 1\n",
+        )
+    file = tmp_path / "server.toml"
+    assert str(caught.value).split("\n") == [
+        "6 settings are wrong:",
+        f"  {file}: queue.max_requests: must be in [1, 1000000], got 0",
+        f"  {file}: queue.max_request: there is no such key; did you mean queue.max_requests?",
+        "  GENRET_SERVE_HTTP_PORT, for --http-port: must be in [0, 65535], got -1",
+        "  GENRET_SERVE_LOG_REQUESTS, for --log-requests: must be true or false, got 'maybe'",
+        "  --threads: must be in [1, 4096], got 0",
+        "  --port: must be a whole number in [0, 65535], got 'x'",
+    ]
+
+
+def test_broken_rules_are_told_together_with_where_the_values_to_blame_are_from(tmp_path: Path) -> None:
+    toml = "[server]\nhost = '0.0.0.0'\n[metrics]\nhost='::'\nport=1\n[tls]\nclient_ca='x'\n"
+    first, second, third = problems(tmp_path, toml + "[indexes.w]\npath='w'\nmodel='none'\n")[0:3]
+    assert first == "FILE: indexes.w.model: index 'w' names the model 'none'; models here: 'default'"
+    assert second.startswith("FILE: server.host: '0.0.0.0' can be reached from other machines")
+    assert third.startswith("FILE: metrics.host: [::]:1 can be reached from other machines")
+    assert problems(tmp_path, toml)[-1].startswith("FILE: tls.client_ca: clients can show certificates")
+
+
+@pytest.mark.parametrize(
+    ("toml", "right"),
+    [
+        ("[server]\nhost='0.0.0.0'\n[tls]\ncertificate='c'\nkey='k'", True),
+        ("[server]\nhost='0.0.0.0'\ninsecure=true", True),
+        ("[http]\nhost='0.0.0.0'", True),  # nothing listens there
+        ("[http]\nhost='0.0.0.0'\nport=0", False),
+        ("[http]\nhost='0.0.0.0'\nport=0\n[tls]\ncertificate='c'\nkey='k'", True),
+        ("[metrics]\nhost='0.0.0.0'\nport=0\n[tls]\ncertificate='c'\nkey='k'", False),
+        ("[metrics]\nhost='0.0.0.0'\nport=0\n[server]\ninsecure=true", True),
+        ("[http]\nport=0\n[metrics]\nport=0\n[server]\nport=0", True),
+        ("[http]\nport=9\n[metrics]\nport=9", False),
+    ],
+)
+def test_what_may_listen_where(tmp_path: Path, toml: str, right: bool) -> None:
+    if right:
+        assert resolved(tmp_path, toml=toml).config.indexes
+    else:
+        assert len(problems(tmp_path, toml)) == 1
+
+
+def test_what_flags_name_is_added_to_the_file_and_wins_over_it(tmp_path: Path) -> None:
+    toml = """
+    [indexes.people]
+    path = "people"
+    model = "small"
+    [indexes.wiki]
+    path = "/data/wiki"
+    [models.small]
+    checkpoint = "org/small"
+    threads = 2
+    [schemas]
+    one = "one.json"
+    """
+    config = resolved(
+        tmp_path,
+        {
+            "index": ["people=/new", "more=/more"],
+            "schema": ["two=/2.json"],
+            "device": "cpu",
+            "add_model": ["big=b"],
+        },
+        {"GENRET_SERVE_INDEX": "env=/env people=/ignored", "GENRET_SERVE_USE_MODEL": "more=big"},
+        toml,
+        index="first",
+    ).config
+    assert config.indexes == (
+        IndexSpec("first", Path("first")),
+        IndexSpec("people", Path("/new"), "small"),
+        IndexSpec("wiki", Path("/data/wiki")),
+        IndexSpec("env", Path("/env")),
+        IndexSpec("more", Path("/more"), "big"),
+    )
+    assert config.schemas == (SchemaSpec("one", tmp_path / "one.json"), SchemaSpec("two", Path("/2.json")))
+    assert {spec.name: spec for spec in config.models} == {
+        "default": ModelSpec(device="cpu"),
+        "small": ModelSpec("small", "org/small", num_threads=2),
+        "big": ModelSpec("big", "b", device="cpu"),
+    }
+
+
+def test_a_further_model_does_not_inherit_the_permission_to_run_code(tmp_path: Path) -> None:
+    given: dict[str, object] = {
+        "trust_remote_code": True,
+        "draft_model": "d",
+        "dtype": "float32",
+        "add_model": ["b=x"],
+    }
+    models = {spec.name: spec for spec in resolved(tmp_path, given).config.models}
+    assert models["default"].trust_remote_code
+    assert models["b"] == ModelSpec("b", "x", dtype="float32")
+
+
+def test_the_default_model_is_there_only_if_it_is_wanted(tmp_path: Path) -> None:
+    toml = "[models.big]\n[indexes.a]\npath='a'\nmodel='big'\n"
+    assert [spec.name for spec in resolved(tmp_path, toml=toml, index=None).config.models] == ["big"]
+    assert [spec.name for spec in resolved(tmp_path, toml=toml).config.models] == ["default", "big"]
+
+
+def test_paths_of_a_file_are_relative_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    toml = "[indexes.a]\npath='a'\n[auth]\ntoken_file='/t'\n"
+    toml += "[models.default]\ncheckpoint='models'\ndraft='org/name'\n[models.b]\ncheckpoint='./none'\n"
+    config = resolved(tmp_path, {"tls_certificate": "c", "tls_key": "k"}, toml=toml, index="i").config
+    assert config.indexes == (IndexSpec("i", Path("i")), IndexSpec("a", tmp_path / "a"))
+    assert (config.auth.token_file, config.tls.key) == (Path("/t"), Path("k"))
+    assert config.models[0].checkpoint == str(tmp_path / "models")
+    assert config.models[0].draft == "org/name"
+    assert config.models[1].checkpoint == str(tmp_path / "none")
+
+
+def test_an_empty_variable_is_none(tmp_path: Path) -> None:
+    names = {"GENRET_SERVE_PORT": "", "GENRET_SERVE_TOKEN_FILE": "", "GENRET_SERVE_INDEX": " "}
+    assert resolved(tmp_path, {}, names) == resolved(tmp_path)
+
+
+ONE = (IndexSpec("a", Path("a")),)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "path"),
+    [
+        ("wiki=/data/x", "wiki", "/data/x"),
+        ("/data/wiki", "wiki", "/data/wiki"),
+        ("/data/wiki/", "wiki", "/data/wiki"),
+        ("a=b=c", "a", "b=c"),
+    ],
+)
+def test_an_index_is_named_or_takes_its_directorys_name(text: str, name: str, path: str) -> None:
+    assert IndexSpec.parse(text) == IndexSpec(name, Path(path))
+
+
+@pytest.mark.parametrize("text", ["", "=x", "a=", " =x", "a\n=x"])
+def test_index_names_that_cannot_be_used(text: str) -> None:
+    with pytest.raises(InputError, match="index"):
+        IndexSpec.parse(text)
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.8.8", "::1"])
+def test_loopback_needs_no_encryption(host: str) -> None:
+    assert is_loopback(host)
+    assert ServerConfig(indexes=ONE, host=host).host == host
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.1", "example.org"])
+def test_plaintext_beyond_loopback_must_be_asked_for(host: str) -> None:
+    with pytest.raises(InputError, match="--insecure"):
+        ServerConfig(indexes=ONE, host=host)
+    assert ServerConfig(indexes=ONE, host=host, insecure=True).host == host
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: ServerConfig(indexes=()), "index"),
+        (lambda: ServerConfig(indexes=ONE * 2), "index"),
+        (lambda: ServerConfig(indexes=ONE, host=""), "host"),
+        (lambda: ServerConfig(indexes=ONE, port=65_536), "port"),
+        (lambda: ServerConfig(indexes=ONE, port=-1), "port"),
+        (lambda: ServerConfig(indexes=ONE, max_request_seconds=0), "max_request_seconds"),
+        (lambda: ServerConfig(indexes=ONE, filter_cache_mib=-1), "filter_cache"),
+        (lambda: ServerConfig(indexes=ONE, drain_seconds=float("nan")), "drain_seconds"),
+        (lambda: ServerConfig(indexes=ONE, models=()), "add_model"),
+        (lambda: ServerConfig(indexes=ONE, models=(ModelSpec(),) * 2), "add_model"),
+        (lambda: ServerConfig(indexes=(IndexSpec("a", Path("a"), "b"),)), "use_model"),
+        (lambda: ServerConfig(indexes=ONE, schemas=(SchemaSpec("s", Path("s")),) * 2), "schema"),
+        (lambda: ServerConfig(indexes=ONE, port=5, metrics=MetricsConfig(port=5)), "metrics_port"),
+        (lambda: ServerConfig(indexes=ONE, tls=TlsConfig(certificate=Path("c"))), "tls_certificate"),
+        (lambda: ServerConfig(indexes=ONE, log=LogConfig(queries=True)), "log_queries"),
+        (lambda: ServerConfig(indexes=ONE, tracing=TracingConfig("a:1")), "tracing_endpoint"),
+        (lambda: TracingConfig(sample_ratio=1.5), "tracing_sample_ratio"),
+        (lambda: HttpConfig(port=-1), "http_port"),
+        (lambda: MetricsConfig(port=70_000), "metrics_port"),
+        (lambda: LogConfig(level="loud"), "log_level"),
+        (lambda: ModelSpec(dtype="int8"), "dtype"),
+        (lambda: ModelSpec(num_threads=0), "threads"),
+        (lambda: ModelSpec(" a"), "add_model"),
+        (lambda: BatchLimits(max_size=1.5), "max_batch_size"),  # type: ignore[arg-type]
+        (lambda: BatchLimits(max_size=True), "max_batch_size"),
+        (lambda: BatchLimits(max_size="5"), "max_batch_size"),  # type: ignore[arg-type]
+        (lambda: BatchLimits(max_size=0), "max_batch_size"),
+        (lambda: BatchLimits(max_tokens=0), "max_batch_tokens"),
+        (lambda: BatchLimits(max_delay_ms=-1), "max_delay_ms"),
+        (lambda: QueueLimits(max_requests=0), "max_queue_size"),
+        (lambda: QueueLimits(max_tokens=0), "max_queue_tokens"),
+    ],
+)
+def test_values_out_of_range_name_their_option(make: Any, field: str) -> None:
+    with pytest.raises(InputError) as caught:
+        make()
+    assert caught.value.field == field
+
+
+def test_all_rules_that_are_broken_are_told() -> None:
+    with pytest.raises(RulesError) as caught:
+        ServerConfig(indexes=ONE, host="::", tls=TlsConfig(key=Path("k")), log=LogConfig(queries=True))
+    assert [broken.field for broken in caught.value.broken] == ["host", "tls_key", "log_queries"]
+    assert all(str(broken) in str(caught.value) for broken in caught.value.broken)
+
+
+def test_ipv6_addresses_get_brackets() -> None:
+    assert join_address("::1", 5) == "[::1]:5"
+    assert ServerConfig(indexes=ONE, port=7).address == "127.0.0.1:7"
+
+
+EVERY = [pytest.param(setting, id=setting.dotted) for setting in SETTINGS]
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
+
+
+def leaves(owner: Any, above: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
+    """Return the attributes of a configuration that are no sections."""
+    found = set()
+    for one in fields(owner):
+        default = one.default_factory() if callable(one.default_factory) else None
+        inner = leaves(type(default), (*above, one.name)) if is_dataclass(default) else {(*above, one.name)}
+        found |= inner
+    return found
+
+
+def test_no_field_of_the_configuration_is_without_a_setting() -> None:
+    of = {"plain": set[tuple[str, ...]](), "indexes": set(), "models": set(), "schemas": set()}
+    for setting in SETTINGS:
+        of.get(setting.key[0], of["plain"]).add(setting.attribute)
+    assert of["plain"] == leaves(ServerConfig) - {("indexes",), ("models",), ("schemas",)}
+    for table, owner in (("indexes", IndexSpec), ("models", ModelSpec), ("schemas", SchemaSpec)):
+        assert of[table] == leaves(owner) - {("name",)}
+
+
+def test_keys_flags_and_variables_are_distinct() -> None:
+    for words in ([s.key for s in SETTINGS], [s.flag for s in SETTINGS], [s.variable for s in SETTINGS]):
+        assert len(set(words)) == len(words)
+
+
+@pytest.mark.parametrize("setting", EVERY)
+def test_the_command_has_the_option_with_its_default_and_variable(setting: Setting) -> None:
+    (option,) = (p for p in serve_command.params if setting.flag in p.opts)
+    assert isinstance(option, click.Option)
+    assert option.envvar == setting.variable
+    assert option.help == setting.help
+    if not setting.repeated:
+        assert option.default == setting.default
+    assert option.secondary_opts == ([setting.negation] if setting.negation else [])
+
+
+@pytest.mark.parametrize("setting", EVERY)
+def test_a_setting_is_taken_from_flag_variable_and_file(tmp_path: Path, setting: Setting) -> None:
+    one = sample(setting, 0)
+    beside = one.companions
+    index = None if setting.parameter in ("use_model", "encoder") else "/i"
+    by_flag = resolved(tmp_path, {**beside, setting.parameter: one.flag}, index=index)
+    by_variable = resolved(tmp_path, beside, {setting.variable: one.text}, index=index)
+    by_file = resolved(tmp_path, beside, {}, one.toml, index=index)
+    for way in (by_flag, by_variable, by_file):
+        got = one.got(way.config)
+        assert got == one.value
+        assert type(got) is type(one.value)
+    assert by_flag.origins[one.key].short == setting.flag
+    assert by_variable.origins[one.key].short == setting.variable
+    assert by_file.origins[one.key].label == f"{tmp_path / 'server.toml'}: {'.'.join(one.key)}"
+
+
+@pytest.mark.parametrize(
+    "sources",
+    [("flag", "variable", "file"), ("flag", "variable"), ("flag", "file"), ("variable", "file")],
+    ids="-".join,
+)
+@pytest.mark.parametrize("setting", EVERY)
+def test_a_flag_wins_over_a_variable_over_the_file(
+    tmp_path: Path, setting: Setting, sources: tuple[str, ...]
+) -> None:
+    of_flag, of_variable, of_file = (sample(setting, number) for number in range(3))
+    config = resolved(
+        tmp_path,
+        of_flag.companions | ({setting.parameter: of_flag.flag} if "flag" in sources else {}),
+        {setting.variable: of_variable.text} if "variable" in sources else {},
+        of_file.toml if "file" in sources else "",
+        index=None if setting.parameter in ("use_model", "encoder") else "/i",
+    ).config
+    expected = {"flag": of_flag, "variable": of_variable, "file": of_file}[sources[0]]
+    assert of_flag.got(config) == expected.value
+
+
+def test_without_any_source_there_are_the_defaults(tmp_path: Path) -> None:
+    assert resolved(tmp_path).config == ServerConfig(indexes=(IndexSpec("i", Path("/i")),))
+    assert resolved(tmp_path, toml="").config == resolved(tmp_path).config
+    assert resolved(tmp_path).origins.keys() == {("indexes", "i", "path")}
+
+
+@pytest.mark.parametrize("setting", [s for s in SETTINGS if s.negation])
+def test_switches_are_switched_both_ways(setting: Setting) -> None:
+    """The command line hands on what it was given, so that a flag takes back what a file says."""
+    run = CliRunner()
+    beside = ["--log-requests"] if setting.parameter == "log_queries" else []
+    for flag, word in ((setting.flag, "true"), (setting.negation, "false")):
+        assert flag is not None
+        other = {setting.variable: "false" if word == "true" else "true"}
+        done = run.invoke(cli, ["serve", "i", "--print-config", *beside, flag], env=other)
+        assert done.exit_code == 0, done.output
+        assert f"{setting.key[-1]} = {word}  # {setting.flag}\n" in done.stdout
+
+
+def test_the_manual_has_the_table_as_it_is() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert renewed(page) == page, "run: python -m service.configuration.settings docs/configuration.md"
+    for setting in SETTINGS:
+        assert f"| `{setting.dotted}` |" in page
+
+
+PRINTABLE = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=8)
+# What a path may hold on Linux, of what is Unicode text; "." and ".." would not stay as they are.
+PART = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0/"), min_size=1).filter(
+    lambda part: part not in (".", "..")
+)
+PATH = st.lists(PART, min_size=1, max_size=3).map(lambda parts: Path("/", *parts))
+
+
+def values(kind: Kind) -> st.SearchStrategy[Any]:
+    """Return what values of a kind may be."""
+    match kind:
+        case Switch():
+            return st.booleans()
+        case Whole(bounds=bounds):
+            return st.integers(int(bounds.low), int(bounds.high))
+        case Number(bounds=bounds):
+            return st.floats(bounds.low, bounds.high)
+        case Word(rule=rule):
+            return st.sampled_from(rule.words)
+        case FilePath():
+            return PATH
+        case CheckpointName():
+            return st.one_of(PATH.map(str), PRINTABLE.map(lambda word: f"hub/{word}"))
+        case _:
+            return PRINTABLE
+
+
+def optional(setting: Setting) -> st.SearchStrategy[Any]:
+    """Return what a setting may be, None where it may be unset."""
+    return st.one_of(st.none(), values(setting.kind)) if setting.default is None else values(setting.kind)
+
+
+@st.composite
+def models(draw: st.DrawFn, name: str) -> ModelSpec:
+    of_model = [setting for setting in SETTINGS if setting.key[:2] == ("models", "default")]
+    return ModelSpec(name, **{setting.attribute[0]: draw(optional(setting)) for setting in of_model})
+
+
+@st.composite
+def configurations(draw: st.DrawFn) -> ServerConfig:
+    """Draw a configuration that keeps all rules."""
+    plain: dict[str, Any] = {}
+    sections: dict[str, dict[str, Any]] = {}
+    for setting in SETTINGS:
+        if setting.key[0] not in ("models", "indexes", "schemas"):
+            *section, name = setting.attribute
+            (sections.setdefault(section[0], {}) if section else plain)[name] = draw(optional(setting))
+    names = draw(st.lists(PRINTABLE, min_size=1, max_size=3, unique=True))
+    specs = tuple(draw(models(name)) for name in names)
+    indexes = tuple(
+        IndexSpec(name, draw(PATH), draw(st.sampled_from(names)))
+        for name in draw(st.lists(PRINTABLE, min_size=1, max_size=3, unique=True))
+    )
+    schemas = tuple(
+        SchemaSpec(name, draw(PATH)) for name in draw(st.lists(PRINTABLE, max_size=2, unique=True))
+    )
+    plain["insecure"] = True
+    sections["tracing"]["endpoint"] = draw(st.sampled_from([None, "http://[::1]:4317", "https://a.example"]))
+    plain["port"], sections["http"]["port"], sections["metrics"]["port"] = draw(ports())
+    sections["log"]["requests"] |= sections["log"]["queries"]
+    tls = sections["tls"]
+    if tls["certificate"] is None or tls["key"] is None:
+        sections["tls"] = dict.fromkeys(tls)
+    default = ServerConfig(indexes=indexes, models=specs)
+    made = {name: type(getattr(default, name))(**parts) for name, parts in sections.items()}
+    return ServerConfig(indexes=indexes, models=specs, schemas=schemas, **plain, **made)
+
+
+@st.composite
+def ports(draw: st.DrawFn) -> tuple[int, int | None, int | None]:
+    one, two, three = draw(st.lists(st.integers(1, 65_535), min_size=3, max_size=3, unique=True))
+    return (
+        draw(st.sampled_from([0, one])),
+        draw(st.sampled_from([None, 0, two])),
+        draw(st.sampled_from([None, 0, three])),
+    )
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(config=configurations())
+def test_what_is_printed_gives_the_same_configuration(tmp_path: Path, config: ServerConfig) -> None:
+    file = tmp_path / "printed.toml"
+    text = config_text(config, {})
+    file.write_text(text, encoding="utf-8")
+    again = resolve({}, None, {}, file)
+    assert again.config == config
+    assert config_text(again.config, {}) == text
+
+
+def test_every_value_says_where_it_came_from(tmp_path: Path) -> None:
+    toml = "[batch]\nmax_size = 7\n[models.big]\ncheckpoint = 'hub/big'\n"
+    found = resolved(
+        tmp_path, {"max_delay_ms": "3", "index": ["x=/x"]}, {"GENRET_SERVE_USE_MODEL": "x=big"}, toml, "/a"
+    )
+    lines = config_text(found.config, found.origins).splitlines()
+    file = tmp_path / "server.toml"
+    for line in (
+        f"max_size = 7  # {file}",
+        "max_delay_ms = 3.0  # --max-delay-ms",
+        "max_tokens = 16384  # default",
+        "# token_file is not set: nobody is asked for a token",
+        f'checkpoint = "hub/big"  # {file}',
+        'model = "big"  # GENRET_SERVE_USE_MODEL',
+        'path = "/a"  # INDEX',
+        'path = "/x"  # --index',
+    ):
+        assert line in lines
+
+
+def test_a_name_of_a_file_with_a_line_end_stays_in_its_comment(tmp_path: Path) -> None:
+    file = tmp_path / "a\nport = 1"
+    file.write_text("[server]\nport = 7\n", encoding="utf-8")
+    found = resolve({}, "i", {}, file)
+    assert tomllib.loads(config_text(found.config, found.origins))["server"]["port"] == 7
+
+
+def test_relative_paths_are_printed_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    config = resolved(tmp_path, {"model": "model", "token_file": "tokens"}, index="i").config
+    printed = tomllib.loads(config_text(config, {}))
+    assert printed["indexes"]["i"]["path"] == str(tmp_path / "i")
+    assert printed["auth"]["token_file"] == str(tmp_path / "tokens")
+    assert printed["models"]["default"]["checkpoint"] == str(tmp_path / "model")
+
+
+def test_a_path_that_is_no_text_cannot_be_printed() -> None:
+    done = CliRunner().invoke(cli, ["serve", "i", "--print-config", "--token-file", "/\udcff"])
+    assert done.exit_code == 2
+    assert "--token-file: TOML holds Unicode text only, got '/\\udcff'" in done.stderr
+
+
+def test_printing_starts_nothing(tmp_path: Path) -> None:
+    """Nothing is opened, and neither torch nor gRPC is imported."""
+    code = (
+        "import sys\nfrom service.main import cli\n"
+        "cli(['serve', 'nowhere', '--print-config'], standalone_mode=False)\n"
+        "assert not {'torch', 'grpc', 'pyarrow', 'transformers'} & sys.modules.keys()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert tomllib.loads(done.stdout)["indexes"]["nowhere"]["path"] == str(tmp_path / "nowhere")
+    assert done.stderr == ""
+
+
+def test_the_file_of_the_manual_is_one(tmp_path: Path) -> None:
+    file = tmp_path / "server.toml"
+    file.write_text(
+        PAGE.read_text(encoding="utf-8").split("```toml\n", 1)[1].split("```", 1)[0], encoding="utf-8"
+    )
+    run = CliRunner()
+    first = run.invoke(cli, ["serve", "--config", str(file), "--print-config"])
+    assert first.exit_code == 0, first.output
+    assert f'path = "{tmp_path}/indexes/products"  # {file}' in first.stdout
+    file.write_text(first.stdout, encoding="utf-8")
+    second = run.invoke(cli, ["serve", "--print-config"], env={"GENRET_SERVE_CONFIG": str(file)})
+    assert second.stdout == first.stdout.replace("# default", f"# {file}")
+
+
+def test_the_mistakes_of_the_manual_are_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("server.toml").write_text('[batch]\nmax_sise = 3\n[http]\nport = "8080"\n', encoding="utf-8")
+    done = CliRunner().invoke(
+        cli, ["serve", "--config", "server.toml"], env={"GENRET_SERVE_PORT": "many"}, prog_name="genret"
+    )
+    assert done.exit_code == 2
+    assert done.stderr in PAGE.read_text(encoding="utf-8")
