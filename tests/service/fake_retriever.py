@@ -34,12 +34,14 @@ class FakeRetriever:
     Args:
         errors: Per query text the error that is its answer (a value, as the library's contract says).
         bugs: Per query text an exception that its whole batch dies of.
+        held: Whether `hold` is clear.
     """
 
     def __init__(
         self,
         errors: dict[str, GenretError | DecodingError] | None = None,
         bugs: dict[str, BaseException] | None = None,
+        held: bool = False,
     ) -> None:
         self.errors = errors or {}
         self.bugs = bugs or {}
@@ -50,7 +52,8 @@ class FakeRetriever:
         self.trials = {1: (100, 1e-6), 8: (800, 2e-6)}
         self.running = threading.Event()
         self.hold = threading.Event()
-        self.hold.set()
+        if not held:
+            self.hold.set()
         self.seconds = 0.0
 
     def prompt_tokens(self, request: Request) -> int:

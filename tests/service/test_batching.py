@@ -116,8 +116,7 @@ async def test_who_left_the_queue_never_runs(monkeypatch: pytest.MonkeyPatch) ->
     clock = TurnedClock(monkeypatch)
 
     async with batching(max_delay_ms=0) as (batcher, admission):
-        fake = FakeRetriever()
-        fake.hold.clear()
+        fake = FakeRetriever(held=True)
         first = submit(batcher, fake, "first")
         await until(fake.running.is_set)
         leaving, late, staying = (
@@ -140,8 +139,7 @@ async def test_who_left_the_queue_never_runs(monkeypatch: pytest.MonkeyPatch) ->
 @asynchronous
 async def test_who_leaves_while_running_is_told_to_the_decoder_alone() -> None:
     async with batching(max_delay_ms=20) as (batcher, _):
-        fake = FakeRetriever()
-        fake.hold.clear()
+        fake = FakeRetriever(held=True)
         leaving, staying = submit(batcher, fake, "leaving"), submit(batcher, fake, "staying")
         await until(fake.running.is_set)
         leaving.cancel()
@@ -154,8 +152,7 @@ async def test_who_leaves_while_running_is_told_to_the_decoder_alone() -> None:
 @asynchronous
 async def test_a_deadline_that_cannot_be_met_is_refused_at_once() -> None:
     async with batching(QueueLimits(max_wait_seconds=60), max_delay_ms=0) as (batcher, admission):
-        fake = FakeRetriever()
-        fake.hold.clear()
+        fake = FakeRetriever(held=True)
         admission.observe(10, seconds=1.0)
         first = submit(batcher, fake, "first", tokens=100)
         await until(fake.running.is_set)
@@ -196,8 +193,7 @@ async def test_a_retriever_that_breaks_its_contract_does_not_stop_the_batcher() 
 @asynchronous
 async def test_closing_fails_what_waits_and_stops_what_runs() -> None:
     async with batching(max_delay_ms=0) as (batcher, _):
-        fake = FakeRetriever()
-        fake.hold.clear()
+        fake = FakeRetriever(held=True)
         running = submit(batcher, fake, "running")
         await until(fake.running.is_set)
         waiting = submit(batcher, fake, "waiting")

@@ -153,87 +153,63 @@ def problems(tmp_path: Path, toml: str | None = None, **given: object) -> list[s
 @pytest.mark.parametrize(
     ("toml", "message"),
     [
-        ("[server]\nport = 70000", "FILE: server.port: must be in [0, 65535], got 70000"),
-        (
-            "[server]\nport = '1'",
-            "FILE: server.port: must be a whole number in [0, 65535], got the text '1'",
-        ),
-        ("[server]\nport = 1.0", "FILE: server.port: must be a whole number in [0, 65535], got 1.0"),
-        ("[server]\nport = true", "FILE: server.port: must be a whole number in [0, 65535], got true"),
+        ("[server]\nport = 70000", "server.port: must be in [0, 65535], got 70000"),
+        ("[server]\nport = '1'", "server.port: must be a whole number in [0, 65535], got the text '1'"),
+        ("[server]\nport = 1.0", "server.port: must be a whole number in [0, 65535], got 1.0"),
+        ("[server]\nport = true", "server.port: must be a whole number in [0, 65535], got true"),
         (
             "[server]\nport = 2026-11-22",
-            "FILE: server.port: must be a whole number in [0, 65535], got the date or time 2026-11-22",
+            "server.port: must be a whole number in [0, 65535], got the date or time 2026-11-22",
         ),
-        ("[server]\nport = []", "FILE: server.port: must be a whole number in [0, 65535], got an array"),
-        ("[server.port]", "FILE: server.port: must be a whole number in [0, 65535], got a table"),
-        ("[server]\ninsecure = 1", "FILE: server.insecure: must be true or false, got 1"),
-        ("[server]\nhost = 5", "FILE: server.host: must be text, got 5"),
-        ("[server]\nhost = ''", "FILE: server.host: must not be empty"),
-        ("[server]\nhost = 'a b'", "FILE: server.host: must be a host name or an address, got 'a b'"),
-        (
-            "[batch]\nmax_delay_ms = nan",
-            "FILE: batch.max_delay_ms: must be in [0, 10000], got nan",
-        ),
-        (
-            "[log]\nlevel = 'loud'",
-            "FILE: log.level: must be one of debug, info, warning, error, got 'loud'",
-        ),
-        ("[auth]\ntoken_file = ''", "FILE: auth.token_file: must not be empty"),
-        (
-            '[auth]\ntoken_file = "a\\u0000b"',
-            "FILE: auth.token_file: a path has no NUL character, got 'a\\x00b'",
-        ),
+        ("[server]\nport = []", "server.port: must be a whole number in [0, 65535], got an array"),
+        ("[server.port]", "server.port: must be a whole number in [0, 65535], got a table"),
+        ("[server]\ninsecure = 1", "server.insecure: must be true or false, got 1"),
+        ("[server]\nhost = 5", "server.host: must be text, got 5"),
+        ("[server]\nhost = ''", "server.host: must not be empty"),
+        ("[server]\nhost = 'a b'", "server.host: must be a host name or an address, got 'a b'"),
+        ("[batch]\nmax_delay_ms = nan", "batch.max_delay_ms: must be in [0, 10000], got nan"),
+        ("[log]\nlevel = 'loud'", "log.level: must be one of debug, info, warning, error, got 'loud'"),
+        ("[auth]\ntoken_file = ''", "auth.token_file: must not be empty"),
+        ('[auth]\ntoken_file = "a\\u0000b"', "auth.token_file: a path has no NUL character, got 'a\\x00b'"),
         (
             "[tracing]\nendpoint = 'collector:4317'",
-            "FILE: tracing.endpoint: must be a URL such as http://127.0.0.1:4317 or https://..., "
+            "tracing.endpoint: must be a URL such as http://127.0.0.1:4317 or https://..., "
             "got 'collector:4317'",
         ),
         (
             "[tracing]\nendpoint = 'http://a:b'",
-            "FILE: tracing.endpoint: must be a URL such as http://127.0.0.1:4317 or https://..., got 'http://a:b'",
+            "tracing.endpoint: must be a URL such as http://127.0.0.1:4317 or https://..., got 'http://a:b'",
         ),
-        ("batch = 3", "FILE: batch: must be a table, as [batch], got 3"),
-        ("indexes = []", "FILE: indexes: must be a table, as [indexes.NAME], got an array"),
-        ("[[indexes]]\npath = 'x'", "FILE: indexes: must be a table, as [indexes.NAME], got an array"),
-        ("[indexes]\nwiki = 'x'", "FILE: indexes.wiki: must be a table, as [indexes.NAME], got the text 'x'"),
-        (
-            "[indexes.wiki]\nmodel = 'x'",
-            'FILE: indexes.wiki: the path of the index is missing, as path = "..."',
-        ),
+        ("batch = 3", "batch: must be a table, as [batch], got 3"),
+        ("indexes = []", "indexes: must be a table, as [indexes.NAME], got an array"),
+        ("[[indexes]]\npath = 'x'", "indexes: must be a table, as [indexes.NAME], got an array"),
+        ("[indexes]\nwiki = 'x'", "indexes.wiki: must be a table, as [indexes.NAME], got the text 'x'"),
+        ("[indexes.wiki]\nmodel = 'x'", 'indexes.wiki: the path of the index is missing, as path = "..."'),
         (
             "[indexes.' x']\npath = 'x'",
-            "FILE: indexes.' x': a name must be printable text without outer blanks, got ' x'",
+            "indexes.' x': a name must be printable text without outer blanks, got ' x'",
         ),
-        ("[schemas]\na = {}", "FILE: schemas.a: must be a path, got a table"),
-        ("[batch]\nmax_sise = 3", "FILE: batch.max_sise: there is no such key; did you mean batch.max_size?"),
-        (
-            "port = 3",
-            "FILE: port: there is no such key; did you mean http.port or metrics.port or server.port?",
-        ),
-        ("colour = 3", "FILE: colour: there is no such key"),
-        (
-            "[bacth]\nmax_size = 3",
-            "FILE: bacth: there is no such table; did you mean batch? (it has max_size)",
-        ),
+        ("[schemas]\na = {}", "schemas.a: must be a path, got a table"),
+        ("[batch]\nmax_sise = 3", "batch.max_sise: there is no such key; did you mean batch.max_size?"),
+        ("port = 3", "port: there is no such key; did you mean http.port or metrics.port or server.port?"),
+        ("colour = 3", "colour: there is no such key"),
+        ("[bacth]\nmax_size = 3", "bacth: there is no such table; did you mean batch? (it has max_size)"),
         (
             "[indexes.w]\npath='x'\nmodle='y'",
-            "FILE: indexes.w.modle: there is no such key; did you mean indexes.w.model?",
+            "indexes.w.modle: there is no such key; did you mean indexes.w.model?",
         ),
-        ("[models.m]\ndtyp='y'", "FILE: models.m.dtyp: there is no such key; did you mean models.m.dtype?"),
+        ("[models.m]\ndtyp='y'", "models.m.dtyp: there is no such key; did you mean models.m.dtype?"),
         (
             "[models.m]\ndtype='int8'",
-            "FILE: models.m.dtype: must be one of auto, float32, bfloat16, float16, float64, got 'int8'",
+            "models.m.dtype: must be one of auto, float32, bfloat16, float16, float64, got 'int8'",
         ),
-        ("x = \n", "FILE: not valid TOML: Invalid value (at line 1, column 5)"),
-        (
-            "[server]\nport = 1\nport = 2\n",
-            "FILE: not valid TOML: Cannot overwrite a value (at line 3, column 9)",
-        ),
-        ("x = " + "[" * 5000, "FILE: not valid TOML: arrays or tables are nested too deeply"),
+        ("x = \n", "not valid TOML: Invalid value (at line 1, column 5)"),
+        ("[server]\nport = 1\nport = 2\n", "not valid TOML: Cannot overwrite a value (at line 3, column 9)"),
+        ("x = " + "[" * 5000, "not valid TOML: arrays or tables are nested too deeply"),
     ],
 )
 def test_a_mistake_of_a_file_is_told_with_its_key(tmp_path: Path, toml: str, message: str) -> None:
-    assert problems(tmp_path, toml) == [message]
+    assert problems(tmp_path, toml) == [f"FILE: {message}"]
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
@@ -258,47 +234,44 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"port": "x"}, "--port: must be a whole number in [0, 65535], got 'x'"),
-        ({"port": "9" * 5000}, f"--port: must be a whole number in [0, 65535], got {'9' * 5000!r}"),
-        ({"max_delay_ms": "x"}, "--max-delay-ms: must be a number in [0, 10000], got 'x'"),
-        ({"max_delay_ms": "inf"}, "--max-delay-ms: must be in [0, 10000], got inf"),
-        ({"token_file": ""}, "--token-file: must not be empty"),
-        ({"device": "a\nb"}, "--device: must be printable text, got 'a\\nb'"),
-        ({"index": ["a="]}, "--index: expected NAME=PATH or PATH, got 'a='"),
-        ({"index": ["i=/x"]}, "--index: two indexes are named 'i'; tell them apart with NAME=PATH"),
-        ({"schema": ["a=x", "a=y"]}, "--schema: two schemas are named 'a'; tell them apart with NAME=FILE"),
-        ({"add_model": ["a"]}, "--add-model: expected NAME=CHECKPOINT, got 'a'"),
+        ({"port": "x"}, "port: must be a whole number in [0, 65535], got 'x'"),
+        ({"port": "9" * 5000}, f"port: must be a whole number in [0, 65535], got {'9' * 5000!r}"),
+        ({"max_delay_ms": "x"}, "max-delay-ms: must be a number in [0, 10000], got 'x'"),
+        ({"max_delay_ms": "inf"}, "max-delay-ms: must be in [0, 10000], got inf"),
+        ({"token_file": ""}, "token-file: must not be empty"),
+        ({"device": "a\nb"}, "device: must be printable text, got 'a\\nb'"),
+        ({"index": ["a="]}, "index: expected NAME=PATH or PATH, got 'a='"),
+        ({"index": ["i=/x"]}, "index: two indexes are named 'i'; tell them apart with NAME=PATH"),
+        ({"schema": ["a=x", "a=y"]}, "schema: two schemas are named 'a'; tell them apart with NAME=FILE"),
+        ({"add_model": ["a"]}, "add-model: expected NAME=CHECKPOINT, got 'a'"),
         (
             {"add_model": ["a=x", "a=y"]},
-            "--add-model: two models are named 'a'; tell them apart with NAME=CHECKPOINT",
+            "add-model: two models are named 'a'; tell them apart with NAME=CHECKPOINT",
         ),
         (
             {"add_model": ["default=x"], "model": "y"},
-            "--add-model: two models are named 'default'; tell them apart with NAME=CHECKPOINT",
+            "add-model: two models are named 'default'; tell them apart with NAME=CHECKPOINT",
         ),
-        ({"use_model": ["i"]}, "--use-model: expected INDEX=MODEL, got 'i'"),
-        (
-            {"use_model": ["i=big"]},
-            "--use-model: index 'i' names the model 'big'; models here: 'default'",
-        ),
-        ({"use_model": ["j=default"]}, "--use-model: no index is named 'j'; indexes here: 'i'"),
-        ({"use_model": ["i=a", "i=b"]}, "--use-model: indexes.i.model is given twice"),
-        ({"encoder": ["/models/e5"]}, "--encoder: expected INDEX=ENCODER, got '/models/e5'"),
-        ({"encoder": ["j=/models/e5"]}, "--encoder: no index is named 'j'; indexes here: 'i'"),
-        ({"encoder": ["i=a", "i=b"]}, "--encoder: indexes.i.encoder is given twice"),
-        ({"http_port": "50051"}, "--http-port: must differ from --port, which is 50051 as well"),
-        ({"tls_certificate": "c"}, "--tls-certificate: a certificate needs its private key, --tls-key"),
-        ({"tls_key": "k"}, "--tls-key: a private key needs its certificate, --tls-certificate"),
+        ({"use_model": ["i"]}, "use-model: expected INDEX=MODEL, got 'i'"),
+        ({"use_model": ["i=big"]}, "use-model: index 'i' names the model 'big'; models here: 'default'"),
+        ({"use_model": ["j=default"]}, "use-model: no index is named 'j'; indexes here: 'i'"),
+        ({"use_model": ["i=a", "i=b"]}, "use-model: indexes.i.model is given twice"),
+        ({"encoder": ["/models/e5"]}, "encoder: expected INDEX=ENCODER, got '/models/e5'"),
+        ({"encoder": ["j=/models/e5"]}, "encoder: no index is named 'j'; indexes here: 'i'"),
+        ({"encoder": ["i=a", "i=b"]}, "encoder: indexes.i.encoder is given twice"),
+        ({"http_port": "50051"}, "http-port: must differ from --port, which is 50051 as well"),
+        ({"tls_certificate": "c"}, "tls-certificate: a certificate needs its private key, --tls-key"),
+        ({"tls_key": "k"}, "tls-key: a private key needs its certificate, --tls-certificate"),
         (
             {"log_queries": True},
-            "--log-queries: queries are logged with their requests, which needs --log-requests as well",
+            "log-queries: queries are logged with their requests, which needs --log-requests as well",
         ),
     ],
 )
 def test_a_mistake_of_a_flag_is_told_with_it(tmp_path: Path, given: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         resolved(tmp_path, given)
-    assert list(caught.value.problems) == [message]
+    assert list(caught.value.problems) == [f"--{message}"]
 
 
 def test_mistakes_of_all_sources_are_told_together(tmp_path: Path) -> None:

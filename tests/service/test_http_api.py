@@ -225,8 +225,7 @@ async def test_what_no_route_takes_is_refused_in_the_same_form() -> None:
 
 @asynchronous
 async def test_a_full_queue_says_when_to_come_again_and_lets_go_of_clients_that_left() -> None:
-    fake = FakeRetriever()
-    fake.hold.clear()
+    fake = FakeRetriever(held=True)
     limits = QueueLimits(max_requests=2)
     async with gateway(fake, queue=limits) as face, listening(face.app) as server:
         url = f"http://{server.address}"
@@ -253,8 +252,7 @@ async def test_a_full_queue_says_when_to_come_again_and_lets_go_of_clients_that_
 @asynchronous
 async def test_a_deadline_ends_a_call_and_frees_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = TurnedClock(monkeypatch)
-    fake = FakeRetriever()
-    fake.hold.clear()
+    fake = FakeRetriever(held=True)
     async with gateway(fake) as face, listening(face.app) as server:
         url = f"http://{server.address}"
         async with httpx.AsyncClient(base_url=url, timeout=600, trust_env=False) as client:
@@ -280,8 +278,7 @@ async def test_a_deadline_that_is_no_number_is_refused() -> None:
 
 @asynchronous
 async def test_the_longest_a_call_may_take_is_the_servers_choice() -> None:
-    fake = FakeRetriever()
-    fake.hold.clear()
+    fake = FakeRetriever(held=True)
     async with http_client(fake, max_request_seconds=0.05) as client:
         reply = await client.post(
             "/v1/retrieve", json={"query": "x"}, headers={"x-request-timeout-seconds": "60"}
@@ -549,8 +546,7 @@ async def test_what_fails_before_the_first_answer_has_a_status_of_its_own() -> N
 
 @asynchronous
 async def test_a_client_that_leaves_takes_its_queries_along() -> None:
-    fake = FakeRetriever()
-    fake.hold.clear()
+    fake = FakeRetriever(held=True)
     body = lines_of(*(ask(str(i), f"q{i}") for i in range(100)))
     async with gateway(fake) as face, listening(face.app) as server:
         async with httpx.AsyncClient(
@@ -566,8 +562,7 @@ async def test_a_client_that_leaves_takes_its_queries_along() -> None:
 
 @asynchronous
 async def test_a_stream_that_the_server_stops_says_so() -> None:
-    fake = FakeRetriever()
-    fake.hold.clear()
+    fake = FakeRetriever(held=True)
     async with (
         gateway(fake) as face,
         listening(face.app) as server,

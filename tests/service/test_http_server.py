@@ -140,8 +140,7 @@ async def test_a_request_that_runs_long_is_not_taken_for_a_half_sent_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = TurnedClock(monkeypatch)
-    fake = FakeRetriever()
-    fake.hold.clear()
+    fake = FakeRetriever(held=True)
     async with gateway(fake) as face, listening(face.app) as server, client_of(server) as client:
         running = asyncio.create_task(client.post("/v1/retrieve", json={"query": "x"}))
         await until(fake.running.is_set)
@@ -223,8 +222,7 @@ async def test_noise_behind_a_reply_ends_the_connection_and_nothing_else(
 
 @asynchronous
 async def test_stopping_waits_for_what_is_in_flight_and_takes_nothing_new() -> None:
-    fake = FakeRetriever()
-    fake.hold.clear()
+    fake = FakeRetriever(held=True)
     async with gateway(fake) as face, listening(face.app) as server, client_of(server) as client:
         running = asyncio.create_task(client.post("/v1/retrieve", json={"query": "x"}))
         await until(fake.running.is_set)
@@ -246,8 +244,7 @@ def connects(port: int) -> bool:
 
 @asynchronous
 async def test_after_the_grace_what_is_left_is_cancelled_and_told_so() -> None:
-    fake = FakeRetriever()
-    fake.hold.clear()
+    fake = FakeRetriever(held=True)
     async with gateway(fake) as face, listening(face.app) as server, client_of(server) as client:
         running = asyncio.create_task(client.post("/v1/retrieve", json={"query": "x"}))
         await until(fake.running.is_set)
@@ -262,8 +259,7 @@ async def test_after_the_grace_what_is_left_is_cancelled_and_told_so() -> None:
 
 @asynchronous
 async def test_stopping_again_hurries() -> None:
-    fake = FakeRetriever()
-    fake.hold.clear()
+    fake = FakeRetriever(held=True)
     async with gateway(fake) as face, listening(face.app) as server, client_of(server) as client:
         running = asyncio.create_task(client.post("/v1/retrieve", json={"query": "x"}))
         await until(fake.running.is_set)
