@@ -28,13 +28,7 @@ def sane_request_id(sent: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Identity and times of a call.
-
-    Attributes:
-        request_id: The client's id if it was well-formed, or a new one.
-        arrived: `time.monotonic()` at arrival, seconds.
-        deadline: `time.monotonic()` after which the answer is worthless, seconds.
-    """
+    """Identity of a call, and its arrival and deadline as `time.monotonic()`, seconds."""
 
     request_id: str
     arrived: float
@@ -42,12 +36,9 @@ class Call:
 
     @classmethod
     def begin(cls, request_id: str, remaining: float | None, max_seconds: float) -> Call:
-        """Return the call that begins now.
+        """Return the call that begins now; a malformed id is replaced.
 
-        Args:
-            request_id: The client's id; a malformed one is replaced.
-            remaining: Seconds the client waits; None: without limit.
-            max_seconds: Seconds the server allows.
+        The client waits `remaining` seconds, None without limit; the server allows `max_seconds`.
         """
         now = time.monotonic()
         seconds = max_seconds if remaining is None else min(remaining, max_seconds)
@@ -76,16 +67,9 @@ class CallSpan(Protocol):
 class CallScope:
     """State of a call while it runs.
 
-    Attributes:
-        request_id: Its id.
-        method: Its method, as metrics call it.
-        peer: The client's address without port; empty if unknown.
-        index: Name of the index that answered; empty before, or with several.
-        version: Version of that index.
-        begun: `time.monotonic()` at arrival, seconds.
-        answered: `time.monotonic()` when the last answer came from a device; None before.
-        num_answers: Answers that came from devices.
-        span: The call's span; None without tracing.
+    `method` is its label in metrics, `peer` the client's address without port. `index` and `version` are
+    empty before an answer, or with several indexes. `begun` and `answered` (when the last answer came from a
+    device) are `time.monotonic()`, seconds; `num_answers` counts answers from devices.
     """
 
     request_id: str

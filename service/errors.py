@@ -39,13 +39,7 @@ class UnknownIndexError(ServiceError, IndexNotFoundError):
 
 
 class OverloadedError(ServiceError):
-    """The server holds as much work as it may.
-
-    Args:
-        reason: The resource that is full.
-        message: The limit and its present use.
-        retry_after_s: Time after which to try again, seconds.
-    """
+    """The server holds as much work as it may; try again after `retry_after_s` seconds."""
 
     def __init__(
         self, reason: Literal["QUEUE_FULL", "MEMORY_FULL"], message: str, retry_after_s: float

@@ -114,16 +114,7 @@ class WhenFull(Enum):
 class Methods:
     """Runs the methods of the API. Every one raises errors that `service.status.TABLE` has rows for.
 
-    Args:
-        indexes: The served indexes.
-        lanes: The devices' queues.
-        readiness: Decides whether requests are taken.
-        reloader: Serves new versions.
-        config: Limits.
-        compiler: Thread that compiles schemas, one at a time, off the event loop and the device.
-
-    Attributes:
-        streams: The open streams.
+    `compiler` is the thread that compiles schemas, one at a time, off the event loop and the device.
     """
 
     def __init__(
@@ -145,13 +136,10 @@ class Methods:
         self.streams = Streams(partial(self.single, query=RETRIEVE, when_full=WhenFull.WAIT_UNBOUNDED))
 
     async def call(self, method: Method, request: Any, call: Call, *write: Write) -> Any:
-        """Run a method of the table and return its reply; a stream has none.
+        """Run a method of the table and return its reply.
 
-        Args:
-            method: The method.
-            request: Its message, or the iterator of a stream's messages.
-            call: The call that it serves.
-            write: Sends an answer of a stream, and returns when there is room for the next one.
+        A stream's `request` is the iterator of its messages; `write` sends an answer of it, and returns when
+        there is room for the next one.
         """
         self._readiness.check()
         return await method.run(self, request, call, *write)
@@ -280,14 +268,9 @@ _INDEXES: ServiceDescriptor = index_pb.DESCRIPTOR.services_by_name["IndexService
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One row of the table of methods.
+    """One row of the table of methods, named as in the `.proto`; `run` is called as in `Methods.call`.
 
-    Attributes:
-        service: Descriptor of its service.
-        name: Its name in the `.proto`.
-        run: Runs it; see `Methods.call`.
-        is_stream: Whether messages stream both ways.
-        is_limited: Whether the server's limit on the time of a call holds for it.
+    `is_limited` tells whether the server's limit on the time of a call holds for it.
     """
 
     service: ServiceDescriptor
@@ -357,11 +340,7 @@ Write = Callable[[pb.RetrieveStreamResponse], Awaitable[None]]
 
 
 class Streams:
-    """The open streams of a server. Lives on one event loop.
-
-    Args:
-        ask: Answers one query; waits when there is no room.
-    """
+    """The open streams of a server. Lives on one event loop. `ask` answers one query when there is room."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -371,12 +350,7 @@ class Streams:
     async def serve(
         self, requests: AsyncIterator[pb.RetrieveStreamRequest], call: Call, write: Write
     ) -> None:
-        """Answer the queries of a stream until there are no more.
-
-        Args:
-            requests: The queries, read only while there is room for them and their answers.
-            call: The stream's call.
-            write: Sends an answer; returns when there is room for the next one.
+        """Answer the queries of a stream, read only while there is room for them and their answers.
 
         Raises:
             NotReadyError: the server shuts down; every query read before has been answered.
@@ -487,12 +461,8 @@ _DECAY = 0.95
 class StreamRoom:
     """Decides when a stream may read its next query. Lives on one event loop.
 
-    A query without an answer counts as many bytes as the largest of the last answers. A single query
-    always fits, however large its answer.
-
-    Args:
-        max_queries: Most queries read and not yet written back.
-        max_bytes: Most bytes of unwritten answers, if the next are as large as the last.
+    `max_queries` limits queries read and not written back, `max_bytes` the unwritten answers. A query
+    without an answer counts as the largest of the last answers. A single query always fits.
     """
 
     def __init__(self, max_queries: int, max_bytes: int) -> None:

@@ -13,7 +13,6 @@ import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any, NoReturn
 from urllib.parse import unquote
 
@@ -36,12 +35,7 @@ Behaviour = Callable[..., Any]
 
 
 def handlers(methods: Methods, max_seconds: float) -> dict[str, dict[str, grpc.RpcMethodHandler]]:
-    """Return gRPC's handlers of the API, by service and method.
-
-    Args:
-        methods: Runs the calls.
-        max_seconds: Longest time of a call whose method is limited.
-    """
+    """Return gRPC's handlers by service and method; limited methods may take `max_seconds`."""
     found: dict[str, dict[str, grpc.RpcMethodHandler]] = {}
     for method in METHODS.values():
         make = (
@@ -85,16 +79,9 @@ _DETAILS_KEY = "grpc-status-details-bin"
 
 
 async def refuse(context: Any, error: Exception, request_id: str) -> NoReturn:
-    """End a call with the status of `error`.
+    """End a call with the status of `error`: by AbortError or, if the client has gone, by CancelledError.
 
-    Args:
-        context: The call's `grpc.aio.ServicerContext`.
-        error: Reason of the failure.
-        request_id: Id under which a bug is logged; told to the caller unless empty.
-
-    Raises:
-        grpc.aio.AbortError: always; it ends the call.
-        asyncio.CancelledError: the call has ended already.
+    A bug is logged under the request id, which is told to the caller unless empty.
     """
     failure = logged_failure(error, request_id)
     status = failure_to_proto(failure)
@@ -115,13 +102,7 @@ _DEADLINE_SLACK_S = 0.05
 
 
 class ObservationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is untyped
-    """Observes calls of all kinds. Must be the first of a server's interceptors.
-
-    Args:
-        metrics: Counters.
-        log: Whether calls and their queries are logged.
-        tracing: Target of spans; None: there are none.
-    """
+    """Observes calls of all kinds. Must be the first of a server's interceptors."""
 
     def __init__(self, metrics: Metrics, log: LogConfig, tracing: Tracing | None = None) -> None:
         self._observer = CallObserver(metrics, log, tracing)
@@ -293,13 +274,6 @@ def _refusing(method: str, error: ServiceError) -> grpc.RpcMethodHandler:
     return grpc.stream_stream_rpc_method_handler(end)
 
 
-@dataclass(frozen=True, slots=True)
-class _Malformed:
-    """Stands in for a message that could not be parsed."""
-
-    method: str
-
-
 class MalformedMessageInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is untyped
     """Refuses requests that do not parse, before their method gets them."""
 
@@ -320,17 +294,15 @@ class MalformedMessageInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[m
 
 
 def _tolerant(parse: Callable[[bytes], Any], method: str) -> Callable[[bytes], Any]:
+    """Return a parser that returns the error instead of a message that does not parse."""
+
     def deserialize(raw: bytes) -> Any:
         try:
             return parse(raw)
         except Exception:  # protobuf's backends raise different types for the same bytes
-            return _Malformed(method)
+            return MalformedMessageError(f"the bytes are not a valid request of {method}")
 
     return deserialize
-
-
-def _error(message: _Malformed) -> MalformedMessageError:
-    return MalformedMessageError(f"the bytes are not a valid request of {message.method}")
 
 
 def _refusing_malformed(behaviour: Behaviour, streams: bool) -> Behaviour:
@@ -340,8 +312,8 @@ def _refusing_malformed(behaviour: Behaviour, streams: bool) -> Behaviour:
         try:
             if streams:
                 request = _checked(request)
-            elif isinstance(request, _Malformed):
-                raise _error(request)
+            elif isinstance(request, MalformedMessageError):
+                raise request
             return await _answered(behaviour, request, context)
         except MalformedMessageError as error:  # unless the method refuses it itself
             await refuse(context, error, call_of(context, max_seconds=0.0).request_id)
@@ -352,6 +324,6 @@ def _refusing_malformed(behaviour: Behaviour, streams: bool) -> Behaviour:
 async def _checked(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
     """Yield the requests of a stream; the first that could not be parsed raises MalformedMessageError."""
     async for request in requests:
-        if isinstance(request, _Malformed):
-            raise _error(request)
+        if isinstance(request, MalformedMessageError):
+            raise request
         yield request

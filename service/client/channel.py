@@ -47,11 +47,7 @@ class Stubs:
 
 
 def open_channel(transport: Any, address: str, options: ClientOptions) -> Any:
-    """Open a channel of `transport`, `grpc` or `grpc.aio`; nothing connects before the first call.
-
-    Raises:
-        InputError: a PEM file cannot be read.
-    """
+    """Open a channel of `transport`, `grpc` or `grpc.aio`; InputError for an unreadable PEM file."""
     compression = grpc.Compression.Gzip if options.gzip else grpc.Compression.NoCompression
     arguments = {"options": _arguments(options), "compression": compression}
     if options.encrypted:

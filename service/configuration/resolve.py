@@ -46,14 +46,8 @@ def resolve(
 ) -> Resolved:
     """Make a server's configuration: a flag wins over the environment, that over the file.
 
-    Args:
-        given: Flags that were given, see `sources.flags`.
-        index: The argument INDEX.
-        variables: The environment.
-        file: File of settings, if any.
-
-    Raises:
-        ConfigurationError: names every mistake and its place.
+    `given` are the flags as `sources.flags` takes them, `index` is the argument INDEX. ConfigurationError
+    names every mistake and its place.
     """
     problems: list[str] = []
     from_file = Layer()

@@ -34,12 +34,7 @@ from service.configuration.settings import (
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The source of a value.
-
-    Attributes:
-        label: Beginning of a message about the value: "--port", "genret.toml: server.port".
-        short: The source alone: "--port", "genret.toml".
-    """
+    """The source of a value: `label` begins messages ("genret.toml: server.port"), `short` is it alone."""
 
     label: str
     short: str
@@ -55,13 +50,7 @@ class Given:
 
 @dataclass(slots=True)
 class Layer:
-    """The settings of one source.
-
-    Attributes:
-        values: Values by their key.
-        names: Origins of the named indexes, models and schemas by (table, name), in the source's order.
-        problems: Its errors, a line each.
-    """
+    """The settings of one source: values by key, names as (table, name) in its order, and its errors."""
 
     values: dict[Key, Given] = field(default_factory=dict)
     names: dict[tuple[str, str], Origin] = field(default_factory=dict)
@@ -84,12 +73,9 @@ class Layer:
 
 
 def flags(given: Mapping[str, object], index: str | None = None) -> Layer:
-    """Read the command line.
+    """Read the command line: flags by their parameter's name, and the argument INDEX.
 
-    Args:
-        given: Text of each given flag by its parameter's name; a sequence of texts for repeated flags, a
-            boolean for switches.
-        index: The argument INDEX.
+    A repeated flag has a sequence of texts, a switch a boolean.
     """
     layer = Layer()
     if index is not None:
@@ -184,11 +170,7 @@ _MAX_BYTES = 2**20
 
 
 def read_config_file(file: Path) -> Layer:
-    """Read and check a file of settings; errors in its values become problems of the layer.
-
-    Raises:
-        SourceError: the file cannot be read, or is no TOML.
-    """
+    """Read a file of settings, or raise SourceError; errors in its values become problems of the layer."""
     tables = _parse(file)
     # As named, for messages; where it really lies, for the paths in it.
     shown, folder = os.fspath(file), Path(os.path.abspath(file)).parent

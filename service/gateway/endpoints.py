@@ -38,13 +38,9 @@ NDJSON_TYPE = "application/x-ndjson"
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One method of the API under its path.
+    """One method of the API under its path, in which `{name}` stands for a field of the request.
 
-    Attributes:
-        verb: HTTP method.
-        path: The path; `{name}` stands for the field `name` of the request.
-        method: Name of the method of the API.
-        has_body: Whether the other fields of the request come in a body.
+    `has_body` tells whether the other fields come in a body.
     """
 
     verb: Literal["GET", "POST"]
@@ -89,13 +85,9 @@ _HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Checks that every request of the API passes.
+    """Checks that every request of the API passes; `max_bytes` limits a body, or a line of a stream.
 
-    Attributes:
-        authority: Authorises callers; None: everybody may call.
-        observer: Observes calls.
-        max_seconds: Longest time of a call.
-        max_bytes: Largest body, or line of a stream, bytes.
+    Without an authority everybody may call.
     """
 
     authority: Authority | None

@@ -42,16 +42,7 @@ def make_app(
     config: ServerConfig,
     tracing: Tracing | None = None,
 ) -> Starlette:
-    """Return the application that serves the API over HTTP.
-
-    Args:
-        methods: Runs the methods of the API.
-        readiness: State for /readyz; connections are not kept while it drains.
-        authority: Authorises callers; None: everybody may call.
-        metrics: Counters, shown by /metrics.
-        config: Limits, logging, and whether the explorer page is served.
-        tracing: Target of spans; None: there are none.
-    """
+    """Return the application that serves the API over HTTP; without an authority everybody may call."""
     observer = CallObserver(metrics, config.log, tracing)
     gate = Gate(authority, observer, config.max_request_seconds, config.max_request_bytes)
     routes = [_route(endpoint, methods, gate) for endpoint in ENDPOINTS]

@@ -58,13 +58,7 @@ def with_deadline(call: Call, request: Request) -> Call:
 
 
 async def read_message(request: Request, message: M, max_bytes: int, may_be_empty: bool) -> M:
-    """Fill an empty message from the body of a request.
-
-    Args:
-        request: The request.
-        message: An empty message of the expected type.
-        max_bytes: Largest body.
-        may_be_empty: Whether no body means a message without fields.
+    """Fill an empty message from the body of a request; no body leaves it empty if it `may_be_empty`.
 
     Raises:
         HttpError: the body is too large, too slow, or not declared as JSON.
@@ -100,15 +94,10 @@ async def off_the_loop(size: int, work: Callable[P, R], *args: P.args, **kwargs:
 
 
 async def attended(request: Request, work: Coroutine[Any, Any, R], deadline: float) -> R:
-    """Wait for `work` while its client waits for it; cancel it otherwise.
-
-    Args:
-        request: The request, whose body has been read.
-        work: Computes the reply.
-        deadline: `time.monotonic()` after which the answer is worthless, seconds.
+    """Wait for `work` until `deadline` (`time.monotonic()`, seconds), while the client waits for it.
 
     Raises:
-        DecodingCancelledError: the client left.
+        DecodingCancelledError: the client left; its body must have been read.
         DeadlineExceededError: the deadline passed.
     """
     working = asyncio.create_task(work)
@@ -198,14 +187,7 @@ HTTP_STATUS: dict[StatusCode, int] = {
 
 
 class HttpError(Exception):
-    """A request that HTTP itself refuses, before any method is called.
-
-    Args:
-        http_status: Status of the reply.
-        code: gRPC's status, for the body.
-        message: Reason.
-        headers: Further headers of the reply.
-    """
+    """A request that HTTP itself refuses, before any method is called; `code` is the status in its body."""
 
     def __init__(
         self, http_status: int, code: StatusCode, message: str, headers: Mapping[str, str] | None = None

@@ -87,10 +87,9 @@ class HttpServer:
             self._task.result()
 
     async def stop(self, grace_seconds: float | None) -> None:
-        """Close the listener, wait for requests in flight, then cancel them. Stopping again hurries.
+        """Close the listener, wait `grace_seconds` for requests in flight, then cancel them.
 
-        Args:
-            grace_seconds: Time for requests to finish; None or 0: they are cancelled at once.
+        Stopping again hurries.
         """
         if self._task is None:
             return

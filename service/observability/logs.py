@@ -20,18 +20,12 @@ REQUEST_LOGGER = "genret.requests"
 _LIFE = logging.getLogger("genret.life")
 # A record's own attributes; others were given as `extra`.
 _OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "request_id"}
-# uvicorn's copy of the message in colours.
-_REPEATED = frozenset(("color_message",))
+_OWN |= {"color_message"}  # uvicorn's copy of the message
 _INDENT = "    "
 
 
 def configure(config: LogConfig, stream: TextIO | None = None) -> None:
-    """Send all records and Python's warnings to stderr. The last call counts.
-
-    Args:
-        config: Level and format.
-        stream: Replaces stderr.
-    """
+    """Send all records and Python's warnings to stderr, or to `stream`. The last call counts."""
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
     handler.setFormatter(JsonFormatter() if config.format == "json" else TextFormatter())
     handler.set_name(__name__)
@@ -124,7 +118,7 @@ def _extra(record: logging.LogRecord) -> dict[str, object]:
         name: value
         for name, value in record.__dict__.items()
         # Names with "_" are a library's own: Ray puts its clock on every record.
-        if name not in _OWN and name not in _REPEATED and not name.startswith("_")
+        if name not in _OWN and not name.startswith("_")
     }
 
 
@@ -157,9 +151,6 @@ def _shown(value: object) -> str:
     return escaped(text)
 
 
-_ELLIPSIS = "..."
-
-
 def escaped(text: str) -> str:
     """Return text with unprintable characters, such as line ends, as Python's escapes."""
     if text.isprintable():
@@ -171,4 +162,4 @@ def clipped(text: str, max_chars: int) -> str:
     """Return escaped text, cut after `max_chars` characters."""
     if len(text) <= max_chars:
         return escaped(text)
-    return escaped(text[:max_chars]) + _ELLIPSIS
+    return escaped(text[:max_chars]) + "..."

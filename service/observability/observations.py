@@ -38,12 +38,7 @@ Transport = Literal["grpc", "http"]
 
 @dataclass(slots=True, eq=False)
 class ObservedCall:
-    """A call while it runs.
-
-    Attributes:
-        scope: Its scope.
-        code: Name of the gRPC status it ends with; None: OK, unless it ends with an exception.
-    """
+    """A call while it runs; `code` is the name of its gRPC status, None for OK unless it raises."""
 
     scope: CallScope
     code: str | None = None
@@ -63,16 +58,7 @@ class ObservedCall:
 
 
 class CallObserver:
-    """Observes the calls of a server.
-
-    Args:
-        metrics: Counters.
-        log: Whether calls and their queries are logged.
-        tracing: Target of spans; None: there are none.
-
-    Attributes:
-        wants_queries: Whether `note_queries` has an effect.
-    """
+    """Observes the calls of a server; `wants_queries` tells whether `note_queries` has an effect."""
 
     def __init__(self, metrics: Metrics, log: LogConfig, tracing: Tracing | None = None) -> None:
         self._metrics = metrics
@@ -84,15 +70,10 @@ class CallObserver:
     def observe(
         self, scope: CallScope, full_method: str, headers: Mapping[str, str], transport: Transport
     ) -> Iterator[ObservedCall]:
-        """Observe a call until the end of the block.
+        """Observe a call until the end of the block; `scope` must be the current one.
 
         A block that raises without a code ends as CANCELLED for a cancelled task, otherwise as INTERNAL.
-
-        Args:
-            scope: The current scope.
-            full_method: `package.Service/Method`.
-            headers: Metadata or headers, by lower-case name; the parent of the span is read from them.
-            transport: The call's transport.
+        `full_method` is `package.Service/Method`; the parent of the span is read from `headers`.
         """
         call = ObservedCall(scope)
         span = None

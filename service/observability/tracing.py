@@ -81,11 +81,7 @@ class Tracing:
     ) -> ServerSpan | None:
         """Begin the span of a call, below the one that `traceparent` names; None if it is not sampled.
 
-        Args:
-            full_method: `package.Service/Method`.
-            headers: Metadata or headers, by lower-case name.
-            transport: "grpc" or "http".
-            scope: The call's scope.
+        `full_method` is `package.Service/Method`, and `headers` are by lower-case name.
         """
         from opentelemetry.trace import SpanKind
 
@@ -133,12 +129,7 @@ class Tracing:
 
 
 def start(config: TracingConfig, version: str, processor: SpanProcessor | None = None) -> Tracing | None:
-    """Start tracing; None without an endpoint.
-
-    Args:
-        config: Collector and share of sampled traces.
-        version: Version of the software.
-        processor: Takes spans instead of the endpoint.
+    """Start tracing, by `processor` instead of the endpoint if given; None without an endpoint.
 
     Raises:
         MissingExtraError: OpenTelemetry is not installed.

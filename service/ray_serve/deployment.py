@@ -165,11 +165,7 @@ _HEAD = """\
 
 
 def serve_file(plan: ServePlan, origins: Mapping[Key, Origin]) -> str:
-    """Return a plan as the text of a file for `serve deploy`.
-
-    Args:
-        plan: The plan.
-        origins: Sources of the settings, for comments on them.
+    """Return a plan as the text of a file for `serve deploy`, with comments on the sources of settings.
 
     Raises:
         MissingExtraError: PyYAML, which comes with Ray, is not installed.

@@ -105,12 +105,9 @@ class _Details:
 
 
 class Dispatcher:
-    """Answers calls by the method's name.
+    """Answers calls by the full name of their method, through gRPC's interceptors (the outermost first).
 
-    Args:
-        handlers: Handlers by full names of methods, "/genret.v1.RetrievalService/Retrieve".
-        interceptors: gRPC's interceptors, the outermost first.
-        max_request_bytes: Largest message accepted, bytes; the proxy itself accepts any.
+    Messages are limited to `max_request_bytes`; the proxy itself accepts any.
     """
 
     def __init__(
@@ -125,14 +122,7 @@ class Dispatcher:
         self._max_request_bytes = max_request_bytes
 
     async def answer(self, method: str, request: Any, context: Any, empty: Callable[[], Any]) -> Any:
-        """Answer one message with one.
-
-        Args:
-            method: Full name of the method.
-            request: The message's bytes.
-            context: Ray's context of the call.
-            empty: Makes the message that accompanies the status of a refused call.
-        """
+        """Answer a message's bytes; `empty` makes the message beside the status of a refused call."""
         call = ProxiedCall(context)
         try:
             handler = await self._handler(method, call)

@@ -55,13 +55,7 @@ def done_tokens(estimated: int, request: Request, outcome: Result) -> int:
 
 
 class Admission:
-    """Counts the work that was accepted and is not finished. Used on the event loop only.
-
-    Args:
-        limits: Limits of the queue.
-        batch: Limits of a batch, by which work is counted in batches.
-        clock: Returns the time, seconds.
-    """
+    """Counts the work that was accepted and is not finished. Used on the event loop only."""
 
     def __init__(
         self,
@@ -193,11 +187,6 @@ class FairQueue:
 
     It takes at most half of the device's queue, so that single calls find room beside endless streams. Room
     that comes free goes to work that waits here before any later call.
-
-    Args:
-        admission: Work of the device's queue.
-        limits: Limits of the device's queue.
-        observer: Notified of work that found no room.
     """
 
     def __init__(self, admission: Admission, limits: QueueLimits, observer: QueueObserver = SILENT) -> None:
@@ -341,9 +330,7 @@ class OverloadGuard:
     def fills_next(self, requests: int, tokens: int) -> bool:
         """Whether calls still to come will fill the next batch without the one that has just come.
 
-        Args:
-            requests: All accepted and unfinished requests.
-            tokens: Their work.
+        `requests` and their `tokens` are accepted and unfinished.
         """
         now, memory_s = self._clock(), _MEMORY * self._batch_s
         if 2 * self._batch_s <= self._max_wait_s or now - self._refused > memory_s:

@@ -400,16 +400,7 @@ def _as_memory_error(error: Exception) -> Exception:
 
 
 class DeviceQueue:
-    """One device: all models on it share its batches.
-
-    Attributes:
-        device: Its name.
-        observer: Notified of the fate of requests.
-        executor: The only thread that runs its models.
-        admission: Accepted and unfinished work.
-        batcher: Its queue.
-        fair_queue: Work of batches and streams that waits for room in it.
-    """
+    """One device: all models on it share its batches, its only thread, and its admission."""
 
     def __init__(self, device: str, batch: BatchLimits, queue: QueueLimits, observer: QueueObserver) -> None:
         self.device = device
@@ -421,13 +412,7 @@ class DeviceQueue:
 
 
 class DeviceQueues:
-    """The device queues of a server, made on demand. Lives on one event loop.
-
-    Args:
-        batch: Limits of a batch, on every device.
-        queue: Limits of a queue, on every device.
-        observer_of: Factory of the observer of a device's requests.
-    """
+    """The device queues of a server, made on demand. Lives on one event loop."""
 
     def __init__(
         self, batch: BatchLimits, queue: QueueLimits, observer_of: ObserverOf = lambda device: SILENT

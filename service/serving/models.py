@@ -56,11 +56,6 @@ class ServedModel:
 
     Every index is served by a `PinnedRetriever` that knows the versions of all indexes of the model. When an
     index is replaced, the others get new retrievers that know the new version; running requests keep theirs.
-
-    Args:
-        spec: The checkpoint and its device.
-        filter_cache_bytes: Memory of the filters kept of each index, at most.
-        grammar_cache_bytes: Memory of the grammars kept, at most.
     """
 
     def __init__(self, spec: ModelSpec, filter_cache_bytes: int, grammar_cache_bytes: int) -> None:
@@ -238,12 +233,7 @@ _TRIAL_QUERY = "capital of france"
 class PinnedRetriever:
     """A retriever with the versions of indexes that schemas of its requests may name (a `ServedRetriever`).
 
-    Args:
-        retriever: Answers for one index.
-        indexes: Indexes that schemas may name; None: those known when a request comes.
-
-    Attributes:
-        retriever: As given.
+    Without `indexes` they may name those known when a request comes.
     """
 
     def __init__(self, retriever: Retriever, indexes: IndexSet | None = None) -> None:
@@ -295,13 +285,7 @@ class IndexOpener:
     """Opens indexes (an `Opener`). Each model is loaded once, with its first index.
 
     A named schema is compiled for every model whose indexes it fits, at least one; requests for an index of
-    another model do not know its name.
-
-    Args:
-        *models: Checkpoints with their devices; indexes name them.
-        filter_cache_bytes: Memory of the filters kept of each index, at most.
-        grammar_cache_bytes: Memory of the grammars kept of each model, at most.
-        schemas: Schemas that requests may name.
+    another model do not know its name. Filters are kept for each index, grammars for each model.
     """
 
     def __init__(

@@ -38,11 +38,7 @@ class QueueObserver:
     def answered(self, request: Request, result: Result, queued_s: float, seconds: float) -> None:
         """Called for an answer, in the context (`contextvars`) of the task that asked.
 
-        Args:
-            request: The request.
-            result: The answer.
-            queued_s: Wait for the batch, seconds.
-            seconds: Time since the request was submitted.
+        It waited `queued_s` for its batch, and was submitted `seconds` ago.
         """
 
 

@@ -44,16 +44,8 @@ class Reloader:
 
     One reload runs at a time, because each holds a second version in memory. A further caller waits for the
     running reload of its index. Opening runs on the loading thread; the device only runs single queries,
-    between the batches of requests.
-
-    Args:
-        specs: The served indexes.
-        opener: Opens them.
-        indexes: The table that requests use.
-        lanes: The devices.
-        loading: Thread that opens indexes.
-        compiler: Thread that compiles schemas.
-        on_ended: Called with index and outcome of every reload: "reloaded", "unchanged" or "failed".
+    between the batches of requests. `on_ended` is called with the index and "reloaded", "unchanged" or
+    "failed".
     """
 
     def __init__(

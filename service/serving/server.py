@@ -48,20 +48,7 @@ _LOG = logging.getLogger(__name__)
 class Server:
     """Serves indexes over gRPC, and over HTTP if configured. Lives on one event loop.
 
-    Args:
-        config: Addresses and limits.
-        opener: Opens the indexes.
-        tracing: Target of spans; None: there are none.
-
-    Attributes:
-        indexes: The served indexes.
-        lanes: The devices.
-        readiness: Whether requests are taken.
-        metrics: Counters.
-        reloader: Serves new versions of indexes.
-        methods: Runs the methods of the API.
-        listeners: The transports.
-        on_hangup: Calls made on SIGHUP, before indexes are reloaded; must not block for long.
+    Calls in `on_hangup` are made on SIGHUP, before indexes are reloaded; they must not block for long.
     """
 
     def __init__(self, config: ServerConfig, opener: Opener, tracing: Tracing | None = None) -> None:
@@ -192,19 +179,7 @@ def max_calls_per_connection(config: ServerConfig) -> int:
 class Listeners:
     """The transports of one server over the same methods. Used once.
 
-    Args:
-        config: Addresses, encryption and limits.
-        methods: Runs the methods of the API.
-        readiness: Answers health checks.
-        authority: Authorises callers.
-        metrics: Counts calls; served on the monitoring port.
-        tracing: Target of spans; None: there are none.
-
-    Attributes:
-        interceptors: gRPC's interceptors, the outermost first.
-        port: Port of gRPC; with port 0 known after `start`.
-        http: The HTTP face, if configured.
-        monitoring: The monitoring port, if configured.
+    With port 0, `port` is known after `start`. `interceptors` are gRPC's, the outermost first.
     """
 
     def __init__(
@@ -272,12 +247,7 @@ class Listeners:
         reflection.enable_server_reflection(names, server)
 
     async def stop(self, grace_seconds: float, hurry: asyncio.Event) -> None:
-        """Close the API's listeners and wait for work in flight.
-
-        Args:
-            grace_seconds: Time after which it is cancelled.
-            hurry: When set, it is cancelled at once.
-        """
+        """Close the API's listeners; cancel work in flight after `grace_seconds`, or when `hurry` is set."""
         stopping = [self._grpc.stop] if self._grpc is not None else []
         if self.http is not None:
             stopping.append(self.http.stop)

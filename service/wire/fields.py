@@ -49,11 +49,7 @@ def _shared_fields(message: Any, owner: Any) -> tuple[tuple[str, bool, bool], ..
 
 
 def options_from_proto(message: Message, request: Any) -> dict[str, Any]:
-    """Return the options that a message sets, by their names in a request of the library.
-
-    Raises:
-        InputError: a value of an enum does not suit the option; names the message's field.
-    """
+    """Return the options that a message sets; InputError names the field of an enum that does not suit."""
     found, kind = {}, cast(Any, type(message))
     for option, field, inner in _option_fields(kind, request):
         value = getattr(message, field.name)
