@@ -8,12 +8,7 @@ from typing import Any
 
 from grpc import StatusCode
 
-from decoding.errors import (
-    DeadlineExceededError,
-    DecodingCancelledError,
-    DecodingError,
-    PromptTooLongError,
-)
+from decoding.errors import DeadlineExceededError, DecodingCancelledError, DecodingError, PromptTooLongError
 from retrieval.errors import (
     EvidenceMissingError,
     IndexChecksumError,
@@ -171,9 +166,7 @@ TABLE: tuple[Row, ...] = (
     # The rest of decoding: broken logits, an architecture that cannot be decoded exactly.
     _unmet(DecodingError, "MODEL", "model"),
     Row(
-        MissingExtraError,
-        StatusCode.FAILED_PRECONDITION,
-        lambda e: (Precondition("EXTRA", e.extra, str(e)),),
+        MissingExtraError, StatusCode.FAILED_PRECONDITION, lambda e: (Precondition("EXTRA", e.extra, str(e)),)
     ),
     _unmet(SourceError, "SOURCE", "file"),
 )

@@ -204,11 +204,7 @@ def finish_reason(result: Result) -> str:
 
 
 def _add_stages(
-    scope: CallScope,
-    request: Request,
-    result: Result,
-    submitted: float,
-    queued_s: float,
+    scope: CallScope, request: Request, result: Result, submitted: float, queued_s: float
 ) -> None:
     span = scope.span
     if span is None:

@@ -59,10 +59,7 @@ def answer_request_to_proto(request: AnswerRequest, index: str = "") -> pb.Answe
         {"schema_name": request.schema_name} if named else {"schema_json": request.schema}
     )
     return pb.AnswerRequest(
-        index=index,
-        query=request.query,
-        **source,
-        **options_to_proto(request, pb.AnswerRequest),
+        index=index, query=request.query, **source, **options_to_proto(request, pb.AnswerRequest)
     )
 
 

@@ -1,13 +1,17 @@
-"""Tests that are coroutines."""
+"""Tests that are coroutines, and servers on the event loop of another thread."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine
-from typing import Any, ParamSpec
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, contextmanager
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def asynchronous(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
@@ -18,3 +22,35 @@ def asynchronous(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, No
         asyncio.run(test(*args, **kwargs))
 
     return run
+
+
+@contextmanager
+def in_a_thread(context: AbstractAsyncContextManager[T]) -> Iterator[tuple[T, asyncio.AbstractEventLoop]]:
+    """Enter a context in another thread; yield its value and the event loop there."""
+    ready: Future[T] = Future()
+    done = asyncio.Event()
+    loop = asyncio.new_event_loop()
+
+    async def hold() -> None:
+        async with context as value:
+            ready.set_result(value)
+            await done.wait()
+
+    def run() -> None:
+        try:
+            loop.run_until_complete(hold())
+        except BaseException as error:
+            if ready.done():
+                raise
+            ready.set_exception(error)
+        finally:
+            loop.close()
+
+    thread = threading.Thread(target=run, name="test-server")
+    thread.start()
+    try:
+        yield ready.result(timeout=60), loop
+    finally:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(done.set)
+        thread.join(timeout=60)

@@ -12,15 +12,7 @@ from decoding.errors import DecodingError
 from retrieval.answers.answer_types import AnswerEntity, AnswerRequest, AnswerResult
 from retrieval.errors import GenretError, InputError
 from retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
-from retrieval.types import (
-    Candidate,
-    Entity,
-    KvShare,
-    Mention,
-    RetrievalResult,
-    RetrieveRequest,
-    Timings,
-)
+from retrieval.types import Candidate, Entity, KvShare, Mention, RetrievalResult, RetrieveRequest, Timings
 from service.serving.served import IndexDescription, Outcome, Request, ServedIndex
 
 Cancel = Sequence[CancelToken | None] | None
@@ -211,13 +203,7 @@ def fake_answer(request: AnswerRequest) -> AnswerResult:
 
 def served(retriever: FakeRetriever, name: str = "fake") -> ServedIndex:
     description = IndexDescription(
-        name=name,
-        version="v1",
-        digest="d1",
-        num_rows=30,
-        num_entities=20,
-        model="fake-model",
-        device="cpu",
+        name=name, version="v1", digest="d1", num_rows=30, num_entities=20, model="fake-model", device="cpu"
     )
     return ServedIndex(description, retriever)
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
-from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -23,6 +21,7 @@ from service.serving.batching import Batcher, DeviceExecutor, DeviceQueues
 from service.serving.readiness import Readiness, State
 from service.serving.reload import Reloaded, Reloader
 from service.serving.served import IndexTable, ServedIndex
+from tests.service.asynchronous import in_a_thread
 from tests.service.fake_retriever import FakeRetriever, served
 from tests.service.running_server import make_config
 
@@ -99,13 +98,21 @@ async def listening(app: Starlette, tls: TlsConfig | None = None) -> AsyncIterat
 
 
 @asynccontextmanager
-async def http_client(*retrievers: FakeRetriever, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the application behind a real listener."""
+async def connected(
+    *retrievers: FakeRetriever, timeout: float = 60, **options: Any
+) -> AsyncIterator[tuple[Gateway, HttpServer, httpx.AsyncClient]]:
+    """The application, a real listener before it, and its client."""
     async with (
         gateway(*(retrievers or (FakeRetriever(),)), **options) as face,
         listening(face.app) as server,
-        httpx.AsyncClient(base_url=f"http://{server.address}", timeout=60, trust_env=False) as client,
+        httpx.AsyncClient(base_url=f"http://{server.address}", timeout=timeout, trust_env=False) as client,
     ):
+        yield face, server, client
+
+
+@asynccontextmanager
+async def http_client(*retrievers: FakeRetriever, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
+    async with connected(*retrievers, **options) as (_, _, client):
         yield client
 
 
@@ -126,29 +133,5 @@ async def raw_connection(
 @contextmanager
 def serving_in_a_thread(*retrievers: FakeRetriever, **options: Any) -> Iterator[str]:
     """The address of a listener that runs beside a test that is no coroutine."""
-    ready: Future[str] = Future()
-    loop = asyncio.new_event_loop()
-    done = asyncio.Event()
-
-    async def serve() -> None:
-        async with gateway(*retrievers, **options) as face, listening(face.app) as server:
-            ready.set_result(f"http://{server.address}")
-            await done.wait()
-
-    def run() -> None:
-        try:
-            loop.run_until_complete(serve())
-        except BaseException as error:
-            if not ready.done():
-                ready.set_exception(error)
-            raise
-        finally:
-            loop.close()
-
-    thread = threading.Thread(target=run, name="test-gateway")
-    thread.start()
-    try:
-        yield ready.result(timeout=60)
-    finally:
-        loop.call_soon_threadsafe(done.set)
-        thread.join(timeout=60)
+    with in_a_thread(connected(*retrievers, **options)) as ((_, server, _), _):
+        yield f"http://{server.address}"

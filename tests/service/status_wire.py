@@ -92,10 +92,5 @@ async def ask_http(client: httpx.AsyncClient, ask: Ask) -> Seen:
     details = {detail["@type"].rpartition(".")[2]: detail for detail in error["details"]}
     request_id = response.headers["x-request-id"]
     return Seen(
-        error["status"],
-        error["message"],
-        details,
-        request_id,
-        response.status_code,
-        dict(response.headers),
+        error["status"], error["message"], details, request_id, response.status_code, dict(response.headers)
     )

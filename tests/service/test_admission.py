@@ -555,9 +555,7 @@ def test_a_small_batch_between_large_ones_does_not_end_the_overload() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 2), st.integers(0, 2), st.integers(1, 60)), max_size=60))
-def test_nobody_is_told_to_come_later_before_a_limit_was_met(
-    events: list[tuple[float, int, int]],
-) -> None:
+def test_nobody_is_told_to_come_later_before_a_limit_was_met(events: list[tuple[float, int, int]]) -> None:
     clock = Clock()
     guard = OverloadGuard(BatchLimits(max_size=4, max_tokens=100), 0.1, clock)
     for passed, event, tokens in events:

@@ -223,10 +223,7 @@ SECRET = "sEcReT-oF-tHe-OpErAtOr"
         ([f"read sha256:{SECRET}"], "line 1: expected 64 hexadecimal digits after sha256:"),
         ([f"read sha256:{'0' * 63}"], "line 1: expected 64 hexadecimal digits after sha256:, got 63"),
         ([f"read {SECRET}", f"admin {SECRET}"], "line 2: the same token as in line 1"),
-        (
-            [f"read {SECRET}", line_of(Scope.READ, SECRET)],
-            "line 2: the same token as in line 1",
-        ),
+        ([f"read {SECRET}", line_of(Scope.READ, SECRET)], "line 2: the same token as in line 1"),
         (
             [f"read {A}", f"read {B}", f"read {SECRET}"],
             "line 3: a third token of scope read; two may be live",

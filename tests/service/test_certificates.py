@@ -36,92 +36,75 @@ def written(path: Path, content: bytes) -> Path:
 
 
 Bad = Callable[[Authority, CertificateFiles, Path], TlsConfig]
-BAD: dict[str, tuple[Bad, str, str]] = {
+BAD: dict[str, tuple[Bad, str]] = {
     "certificate is not there": (
         lambda ca, good, tmp: TlsConfig(tmp / "none.pem", good.key),
-        "tls.certificate",
-        "cannot read .*none.pem: No such file",
+        "tls.certificate: cannot read .*none.pem: No such file",
     ),
     "key is not there": (
         lambda ca, good, tmp: TlsConfig(good.certificate, tmp / "none.key"),
-        "tls.key",
-        "cannot read .*none.key: No such file",
+        "tls.key: cannot read .*none.key: No such file",
     ),
     "authorities are not there": (
         lambda ca, good, tmp: TlsConfig(good.certificate, good.key, tmp / "none.ca"),
-        "tls.client_ca",
-        "cannot read .*none.ca: No such file",
+        "tls.client_ca: cannot read .*none.ca: No such file",
     ),
-    "a directory": (lambda ca, good, tmp: TlsConfig(tmp, good.key), "tls.certificate", "Is a directory"),
+    "a directory": (lambda ca, good, tmp: TlsConfig(tmp, good.key), "tls.certificate: Is a directory"),
     "a device": (
         lambda ca, good, tmp: TlsConfig(Path("/dev/zero"), good.key),
-        "tls.certificate",
-        "/dev/zero is not a regular file",
+        "tls.certificate: /dev/zero is not a regular file",
     ),
     "too large": (
         lambda ca, good, tmp: TlsConfig(written(tmp / "large", b"x" * (2**20 + 1)), good.key),
-        "tls.certificate",
-        "larger than 1 MiB",
+        "tls.certificate: larger than 1 MiB",
     ),
     "certificate is no PEM": (
         lambda ca, good, tmp: TlsConfig(written(tmp / "der", b"\x30\x82\x01"), good.key),
-        "tls.certificate",
-        "der is not a PEM file with a certificate",
+        "tls.certificate: der is not a PEM file with a certificate",
     ),
     "files swapped": (
         lambda ca, good, tmp: TlsConfig(good.key, good.certificate),
-        "tls.certificate",
-        "not a PEM file with a certificate",
+        "tls.certificate: not a PEM file with a certificate",
     ),
     "key is a certificate": (
         lambda ca, good, tmp: TlsConfig(good.certificate, good.certificate),
-        "tls.key",
-        "not a PEM file with a private key",
+        "tls.key: not a PEM file with a private key",
     ),
     "key of another": (
         lambda ca, good, tmp: TlsConfig(good.certificate, write_key(tmp / "other.key")),
-        "tls.key",
-        "other.key is not the key of the certificate in .*good.pem",
+        "tls.key: other.key is not the key of the certificate in .*good.pem",
     ),
     "key with a passphrase": (
         lambda ca, good, tmp: TlsConfig(good.certificate, write_key(tmp / "locked", password=b"secret")),
-        "tls.key",
-        "locked is protected by a passphrase",
+        "tls.key: locked is protected by a passphrase",
     ),
     "certificate is damaged": (
         lambda ca, good, tmp: TlsConfig(damaged(good.certificate), good.key),
-        "tls.certificate",
-        "damaged-good.pem cannot be used: it cannot be read as PEM",
+        "tls.certificate: damaged-good.pem cannot be used: it cannot be read as PEM",
     ),
     "key is damaged": (
         lambda ca, good, tmp: TlsConfig(good.certificate, damaged(good.key)),
-        "tls.key",
-        "damaged-good.key cannot be used: it cannot be read as PEM",
+        "tls.key: damaged-good.key cannot be used: it cannot be read as PEM",
     ),
     "authorities are damaged": (
         lambda ca, good, tmp: TlsConfig(good.certificate, good.key, damaged(ca.ca_file)),
-        "tls.client_ca",
-        "holds no usable certificate",
+        "tls.client_ca: holds no usable certificate",
     ),
     "authorities are a key": (
         lambda ca, good, tmp: TlsConfig(good.certificate, good.key, good.key),
-        "tls.client_ca",
-        "not a PEM file with a certificate",
+        "tls.client_ca: not a PEM file with a certificate",
     ),
     "certificate without a key": (
         lambda ca, good, tmp: TlsConfig(good.certificate),
-        "tls.key",
-        "is needed with tls.certificate",
+        "tls.key: is needed with tls.certificate",
     ),
     "key without a certificate": (
         lambda ca, good, tmp: TlsConfig(key=good.key),
-        "tls.certificate",
-        "is needed with tls.key",
+        "tls.certificate: is needed with tls.key",
     ),
     "authorities without a certificate": (
         lambda ca, good, tmp: TlsConfig(client_ca=ca.ca_file),
-        "tls.certificate",
-        "is needed with tls.client_ca",
+        "tls.certificate: is needed with tls.client_ca",
     ),
 }
 
@@ -131,7 +114,8 @@ BAD: dict[str, tuple[Bad, str, str]] = {
 def test_unusable_files_are_refused_under_the_name_of_their_setting(
     ca: Authority, tmp_path: Path, name: str, use: Callable[[TlsConfig], object]
 ) -> None:
-    make, field, message = BAD[name]
+    make, told = BAD[name]
+    field, _, message = told.partition(": ")
     tls = make(ca, ca.issue("good"), tmp_path)
     with pytest.raises(InputError, match=message) as caught:
         use(tls)

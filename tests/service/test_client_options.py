@@ -223,10 +223,7 @@ def test_errors_of_the_transport_name_the_address(code: str, details: str, messa
 
 
 def test_a_host_that_does_not_exist() -> None:
-    with (
-        RetrievalClient("host.invalid:1", timeout_s=20) as client,
-        pytest.raises(CallError) as caught,
-    ):
+    with RetrievalClient("host.invalid:1", timeout_s=20) as client, pytest.raises(CallError) as caught:
         client.retrieve(RetrieveRequest("x"))
     assert "host.invalid:1" in str(caught.value)
     assert "]" not in str(caught.value)

@@ -24,7 +24,7 @@ from service.status import TABLE
 from service.wire.json import message_from_json
 from tests.service.asynchronous import asynchronous
 from tests.service.fake_retriever import FakeRetriever
-from tests.service.http_gateway import gateway, http_client, listening, raw_connection
+from tests.service.http_gateway import connected, gateway, http_client, listening, raw_connection
 from tests.service.running_server import until
 from tests.service.turned_clock import TurnedClock
 
@@ -227,25 +227,23 @@ async def test_what_no_route_takes_is_refused_in_the_same_form() -> None:
 async def test_a_full_queue_says_when_to_come_again_and_lets_go_of_clients_that_left() -> None:
     fake = FakeRetriever(held=True)
     limits = QueueLimits(max_requests=2)
-    async with gateway(fake, queue=limits) as face, listening(face.app) as server:
-        url = f"http://{server.address}"
-        async with httpx.AsyncClient(base_url=url, timeout=20, trust_env=False) as client:
-            running = asyncio.create_task(client.post("/v1/retrieve", json={"query": "first"}))
-            await until(fake.running.is_set)
-            waiting = asyncio.create_task(client.post("/v1/retrieve", json={"query": "second"}))
-            await until(lambda: face.batcher.num_waiting == 1)
-            refused = await client.post("/v1/retrieve", json={"query": "third"})
-            assert code_of(refused) == (429, "RESOURCE_EXHAUSTED")
-            assert int(refused.headers["retry-after"]) >= 1
-            assert detail(refused, "ErrorInfo")["reason"] == "QUEUE_FULL"
-            assert re.fullmatch(r"[0-9.]+s", detail(refused, "RetryInfo")["retry_delay"])
+    async with connected(fake, queue=limits) as (face, _, client):
+        running = asyncio.create_task(client.post("/v1/retrieve", json={"query": "first"}))
+        await until(fake.running.is_set)
+        waiting = asyncio.create_task(client.post("/v1/retrieve", json={"query": "second"}))
+        await until(lambda: face.batcher.num_waiting == 1)
+        refused = await client.post("/v1/retrieve", json={"query": "third"})
+        assert code_of(refused) == (429, "RESOURCE_EXHAUSTED")
+        assert int(refused.headers["retry-after"]) >= 1
+        assert detail(refused, "ErrorInfo")["reason"] == "QUEUE_FULL"
+        assert re.fullmatch(r"[0-9.]+s", detail(refused, "RetryInfo")["retry_delay"])
 
-            waiting.cancel()
-            await until(lambda: face.batcher.num_waiting == 0)
-            running.cancel()
-            await until(lambda: bool(fake.stopped_by))
-            fake.hold.set()
-            assert (await client.post("/v1/retrieve", json={"query": "fourth"})).status_code == 200
+        waiting.cancel()
+        await until(lambda: face.batcher.num_waiting == 0)
+        running.cancel()
+        await until(lambda: bool(fake.stopped_by))
+        fake.hold.set()
+        assert (await client.post("/v1/retrieve", json={"query": "fourth"})).status_code == 200
     assert fake.batches == [["first"], ["fourth"]], "nobody waited for the second any more"
 
 
@@ -253,16 +251,14 @@ async def test_a_full_queue_says_when_to_come_again_and_lets_go_of_clients_that_
 async def test_a_deadline_ends_a_call_and_frees_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = TurnedClock(monkeypatch)
     fake = FakeRetriever(held=True)
-    async with gateway(fake) as face, listening(face.app) as server:
-        url = f"http://{server.address}"
-        async with httpx.AsyncClient(base_url=url, timeout=600, trust_env=False) as client:
-            late = asyncio.create_task(
-                client.post("/v1/retrieve", json={"query": "x"}, headers={"x-request-timeout-seconds": "60"})
-            )
-            await until(fake.running.is_set)
-            clock.forward(60)
-            assert code_of(await late) == (504, "DEADLINE_EXCEEDED")
-            await until(lambda: bool(fake.stopped_by))
+    async with connected(fake, timeout=600) as (_, _, client):
+        late = asyncio.create_task(
+            client.post("/v1/retrieve", json={"query": "x"}, headers={"x-request-timeout-seconds": "60"})
+        )
+        await until(fake.running.is_set)
+        clock.forward(60)
+        assert code_of(await late) == (504, "DEADLINE_EXCEEDED")
+        await until(lambda: bool(fake.stopped_by))
 
 
 @asynchronous
@@ -504,11 +500,7 @@ async def test_answers_come_while_queries_are_still_sent() -> None:
         b"transfer-encoding: chunked\r\nconnection: close\r\n\r\n"
     )
     first, second = lines_of(ask("first", "a")), lines_of(ask("second", "b"))
-    async with (
-        gateway(FakeRetriever()) as face,
-        listening(face.app) as server,
-        raw_connection(server.port) as (reader, writer),
-    ):
+    async with connected() as (_, server, _), raw_connection(server.port) as (reader, writer):
         writer.write(head + chunk(first[:7]) + chunk(first[7:]))
         await asyncio.wait_for(reader.readuntil(b'"id":"first"'), timeout=20)
         writer.write(chunk(second) + chunk(b""))
@@ -548,14 +540,11 @@ async def test_what_fails_before_the_first_answer_has_a_status_of_its_own() -> N
 async def test_a_client_that_leaves_takes_its_queries_along() -> None:
     fake = FakeRetriever(held=True)
     body = lines_of(*(ask(str(i), f"q{i}") for i in range(100)))
-    async with gateway(fake) as face, listening(face.app) as server:
-        async with httpx.AsyncClient(
-            base_url=f"http://{server.address}", timeout=60, trust_env=False
-        ) as client:
-            sending = asyncio.create_task(client.post("/v1/retrieveStream", content=body, headers=HEADERS))
-            await until(fake.running.is_set)
-            sending.cancel()
-            await asyncio.gather(sending, return_exceptions=True)
+    async with connected(fake) as (face, _, client):
+        sending = asyncio.create_task(client.post("/v1/retrieveStream", content=body, headers=HEADERS))
+        await until(fake.running.is_set)
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
         await until(lambda: face.batcher.num_waiting == 0 and bool(fake.stopped_by))
         await until(lambda: len(face.methods.streams) == 0)
 
@@ -563,11 +552,7 @@ async def test_a_client_that_leaves_takes_its_queries_along() -> None:
 @asynchronous
 async def test_a_stream_that_the_server_stops_says_so() -> None:
     fake = FakeRetriever(held=True)
-    async with (
-        gateway(fake) as face,
-        listening(face.app) as server,
-        httpx.AsyncClient(base_url=f"http://{server.address}", timeout=60, trust_env=False) as client,
-    ):
+    async with connected(fake) as (_, server, client):
         body = lines_of(ask("a", "x"))
         asking = asyncio.create_task(client.post("/v1/retrieveStream", content=body, headers=HEADERS))
         await until(fake.running.is_set)

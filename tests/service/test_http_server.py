@@ -29,7 +29,7 @@ from service.serving.server import Server
 from tests.service.asynchronous import asynchronous
 from tests.service.certificates import Authority
 from tests.service.fake_retriever import FakeRetriever, served, version
-from tests.service.http_gateway import gateway, listening, raw_connection
+from tests.service.http_gateway import connected, gateway, http_client, listening, raw_connection
 from tests.service.running_server import Running, TableOpener, make_config, running, until
 from tests.service.turned_clock import TurnedClock
 
@@ -121,11 +121,7 @@ async def test_a_second_request_that_comes_half_is_cut_off_too(monkeypatch: pyte
 
     monkeypatch.setattr(http_server._Protocol, "data_received", noting)
     clock = TurnedClock(monkeypatch)
-    async with (
-        gateway(FakeRetriever()) as face,
-        listening(face.app) as server,
-        raw_connection(server.port) as (reader, writer),
-    ):
+    async with connected() as (_, server, _), raw_connection(server.port) as (reader, writer):
         writer.write(REQUEST)
         assert (await reader.readline()).startswith(b"HTTP/1.1 200")
         writer.write(REQUEST[:20])
@@ -141,7 +137,7 @@ async def test_a_request_that_runs_long_is_not_taken_for_a_half_sent_one(
 ) -> None:
     clock = TurnedClock(monkeypatch)
     fake = FakeRetriever(held=True)
-    async with gateway(fake) as face, listening(face.app) as server, client_of(server) as client:
+    async with http_client(fake) as client:
         running = asyncio.create_task(client.post("/v1/retrieve", json={"query": "x"}))
         await until(fake.running.is_set)
         clock.forward(2 * http_server._HEADER_SECONDS)
@@ -165,7 +161,7 @@ async def test_headers_above_the_limit_and_noise_are_refused() -> None:
 @pytest.mark.parametrize("path", ["/livez", "/v1/indexes", "/nothing"])
 @asynchronous
 async def test_headers_above_the_limit_that_come_at_once_are_refused_too(path: str) -> None:
-    async with gateway(FakeRetriever()) as face, listening(face.app) as server, client_of(server) as client:
+    async with http_client() as client:
         for large in ({"headers": {"long": "x" * 17_000}}, {"params": {"long": "x" * 17_000}}):
             reply = await client.get(path, **large)  # type: ignore[arg-type]
             assert (reply.status_code, reply.headers["connection"]) == (431, "close")
@@ -177,11 +173,7 @@ async def test_headers_above_the_limit_that_come_at_once_are_refused_too(path: s
 @asynchronous
 async def test_bodies_that_do_not_come_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "_BODY_SECONDS", 0.2)
-    async with (
-        gateway(FakeRetriever()) as face,
-        listening(face.app) as server,
-        raw_connection(server.port) as (reader, writer),
-    ):
+    async with connected() as (_, server, _), raw_connection(server.port) as (reader, writer):
         writer.write(REQUEST[:-3])
         reply = await rest(reader)
         assert reply.startswith(b"HTTP/1.1 408")
@@ -191,7 +183,7 @@ async def test_bodies_that_do_not_come_are_not_waited_for(monkeypatch: pytest.Mo
 @asynchronous
 async def test_more_connections_than_the_most_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "_MAX_CONNECTIONS", 3)
-    async with gateway(FakeRetriever()) as face, listening(face.app) as server, client_of(server) as client:
+    async with connected() as (_, server, client):
         assert (await client.get("/livez")).status_code == 200
         async with raw_connection(server.port), raw_connection(server.port):
             await until(lambda: num_connections(server) == 3)
@@ -223,7 +215,7 @@ async def test_noise_behind_a_reply_ends_the_connection_and_nothing_else(
 @asynchronous
 async def test_stopping_waits_for_what_is_in_flight_and_takes_nothing_new() -> None:
     fake = FakeRetriever(held=True)
-    async with gateway(fake) as face, listening(face.app) as server, client_of(server) as client:
+    async with connected(fake) as (_, server, client):
         running = asyncio.create_task(client.post("/v1/retrieve", json={"query": "x"}))
         await until(fake.running.is_set)
         stopping = asyncio.create_task(server.stop(600))
@@ -245,7 +237,7 @@ def connects(port: int) -> bool:
 @asynchronous
 async def test_after_the_grace_what_is_left_is_cancelled_and_told_so() -> None:
     fake = FakeRetriever(held=True)
-    async with gateway(fake) as face, listening(face.app) as server, client_of(server) as client:
+    async with connected(fake) as (_, server, client):
         running = asyncio.create_task(client.post("/v1/retrieve", json={"query": "x"}))
         await until(fake.running.is_set)
         async with asyncio.timeout(60):
@@ -260,7 +252,7 @@ async def test_after_the_grace_what_is_left_is_cancelled_and_told_so() -> None:
 @asynchronous
 async def test_stopping_again_hurries() -> None:
     fake = FakeRetriever(held=True)
-    async with gateway(fake) as face, listening(face.app) as server, client_of(server) as client:
+    async with connected(fake) as (_, server, client):
         running = asyncio.create_task(client.post("/v1/retrieve", json={"query": "x"}))
         await until(fake.running.is_set)
         stopping = asyncio.create_task(server.stop(600))
@@ -273,7 +265,7 @@ async def test_stopping_again_hurries() -> None:
 
 @asynchronous
 async def test_idle_connections_do_not_keep_the_server_up() -> None:
-    async with gateway(FakeRetriever()) as face, listening(face.app) as server, client_of(server) as client:
+    async with connected() as (_, server, client):
         assert (await client.get("/livez")).status_code == 200
         async with raw_connection(server.port), asyncio.timeout(60):
             await server.stop(600)

@@ -27,7 +27,7 @@ from service.configuration.server_config import BatchLimits, HttpConfig, LogConf
 from service.errors import NotReadyError, OverloadedError
 from service.observability.metrics import Metrics, ServerState, geometric, monitoring_app
 from service.observability.observations import QueueObservations
-from service.serving.batching import DeviceExecutor, DeviceQueues
+from service.serving.batching import DeviceExecutor, DeviceQueues, QueuedResult
 from service.serving.readiness import Readiness, State
 from service.serving.served import IndexTable
 from tests.service.asynchronous import asynchronous
@@ -70,6 +70,13 @@ async def watched(
         for retriever in retrievers:
             retriever.hold.set()
         await lanes.close()
+
+
+async def ask(
+    lanes: DeviceQueues, fake: FakeRetriever, query: str, token: CancelToken | None = None
+) -> QueuedResult:
+    batcher = lanes.of("cpu").batcher
+    return await batcher.submit(fake.respond, RetrieveRequest(query), 1, token or CancelToken())
 
 
 @asynchronous
@@ -121,13 +128,7 @@ async def test_what_exists_anyway_is_read_at_the_scrape() -> None:
         assert seen("genret_queue_depth", device="cpu") == 1
         assert seen("genret_queue_tokens", device="cpu") == 17
         assert seen("genret_build_info", version="1.2.3") == 1
-        index = {
-            "name": "index0",
-            "version": "v1",
-            "digest": "d1",
-            "model": "fake-model",
-            "device": "cpu",
-        }
+        index = {"name": "index0", "version": "v1", "digest": "d1", "model": "fake-model", "device": "cpu"}
         assert seen("genret_index_info", **index) == 1
         assert seen("genret_index_rows", name="index1") == 30
         assert seen("genret_index_entities", name="index1") == 20
@@ -204,22 +205,20 @@ async def test_scored_titles_are_counted_whoever_proposed_them() -> None:
 @asynchronous
 async def test_refusals_are_counted_by_their_reason() -> None:
     fake = FakeRetriever(bugs={"huge": MemoryError()})
-    answer = fake.respond
     async with watched(fake, max_requests=1) as (metrics, lanes, _):
-        batcher = lanes.of("cpu").batcher
         with pytest.raises(OverloadedError):
-            await batcher.submit(answer, RetrieveRequest("huge"), 1, CancelToken())
+            await ask(lanes, fake, "huge")
         fake.hold.clear()
         fake.running.clear()
-        running = asyncio.create_task(batcher.submit(answer, RetrieveRequest("a"), 1, CancelToken()))
+        running = asyncio.create_task(ask(lanes, fake, "a"))
         await until(fake.running.is_set)
         with pytest.raises(OverloadedError):
-            await batcher.submit(answer, RetrieveRequest("b"), 1, CancelToken())
+            await ask(lanes, fake, "b")
         await lanes.close()
         with pytest.raises(NotReadyError):
             await running
         with pytest.raises(NotReadyError):
-            await batcher.submit(answer, RetrieveRequest("c"), 1, CancelToken())
+            await ask(lanes, fake, "c")
         seen = Scraped(metrics)
     assert seen("genret_rejected_total", reason="memory_full") == 1
     assert seen("genret_rejected_total", reason="queue_full") == 1
@@ -233,17 +232,16 @@ async def test_clients_that_leave_and_deadlines_are_counted_once_where_they_happ
     clock = TurnedClock(monkeypatch)
 
     fake = FakeRetriever()
-    answer = fake.respond
     async with watched(fake) as (metrics, lanes, _):
         batcher = lanes.of("cpu").batcher
         with pytest.raises(DeadlineExceededError):
-            await batcher.submit(answer, RetrieveRequest("late"), 1, CancelToken(time.monotonic() - 1))
+            await ask(lanes, fake, "late", CancelToken(time.monotonic() - 1))
         fake.hold.clear()
-        running = asyncio.create_task(batcher.submit(answer, RetrieveRequest("a"), 1, CancelToken()))
+        running = asyncio.create_task(ask(lanes, fake, "a"))
         await until(fake.running.is_set)
-        waiting = asyncio.create_task(batcher.submit(answer, RetrieveRequest("b"), 1, CancelToken()))
+        waiting = asyncio.create_task(ask(lanes, fake, "b"))
         hurried = CancelToken(time.monotonic() + 600)
-        expired = asyncio.create_task(batcher.submit(answer, RetrieveRequest("c"), 1, hurried))
+        expired = asyncio.create_task(ask(lanes, fake, "c", hurried))
         await until(lambda: batcher.num_waiting == 2)
         waiting.cancel()
         await until(lambda: batcher.num_waiting == 1)
@@ -258,7 +256,7 @@ async def test_clients_that_leave_and_deadlines_are_counted_once_where_they_happ
         ]
         fake.running.clear()
         soon = CancelToken(time.monotonic() + 600)
-        decoding = asyncio.create_task(batcher.submit(answer, RetrieveRequest("d"), 1, soon))
+        decoding = asyncio.create_task(ask(lanes, fake, "d", soon))
         await until(fake.running.is_set)
         clock.forward(600)
         with pytest.raises(DeadlineExceededError):
@@ -287,12 +285,10 @@ async def test_a_deadline_that_ends_the_decoding_and_the_wait_at_once_is_counted
         return outcomes
 
     fake = FakeRetriever({"a": DeadlineExceededError("late")})
-    answer = fake.respond
     async with watched(fake) as (metrics, lanes, _):
-        batcher = lanes.of("cpu").batcher
         monkeypatch.setattr(DeviceExecutor, "run", late)
         with pytest.raises(DeadlineExceededError):
-            await batcher.submit(answer, RetrieveRequest("a"), 1, CancelToken(time.monotonic() + 600))
+            await ask(lanes, fake, "a", CancelToken(time.monotonic() + 600))
         seen = Scraped(metrics)
     stages = ("arrival", "queue", "running")
     assert [seen("genret_deadline_exceeded_total", stage=s) for s in stages] == [0, 0, 1]
@@ -342,11 +338,10 @@ async def test_work_of_batches_and_streams_counts_while_it_waits_for_room(
 @asynchronous
 async def test_a_client_that_gives_up_at_its_deadline_is_no_cancellation() -> None:
     fake = FakeRetriever()
-    answer = fake.respond
     async with watched(fake) as (metrics, lanes, _):
         fake.hold.clear()
         token = CancelToken(time.monotonic() + 30)
-        running = asyncio.create_task(lanes.of("cpu").batcher.submit(answer, RetrieveRequest("a"), 1, token))
+        running = asyncio.create_task(ask(lanes, fake, "a", token))
         await until(fake.running.is_set)
         token.deadline = time.monotonic() + 0.02
         running.cancel()

@@ -447,11 +447,7 @@ def test_given_titles_have_a_stage_of_their_scoring(exporter: InMemorySpanExport
     spans = call(exporter, scored)
     assert set(spans) >= {"queue", "prefill", "score"}
     assert "decode" not in spans
-    assert attributes(spans["score"]) == {
-        "genret.method": "score",
-        "genret.tokens": 17,
-        "genret.titles": 2,
-    }
+    assert attributes(spans["score"]) == {"genret.method": "score", "genret.tokens": 17, "genret.titles": 2}
 
 
 def test_every_item_of_a_batch_has_its_stages(exporter: InMemorySpanExporter) -> None:

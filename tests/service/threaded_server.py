@@ -6,13 +6,13 @@ One at a time: gRPC's asyncio shares what it polls among the event loops of a pr
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from service.serving.server import Server
+from tests.service.asynchronous import in_a_thread
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import TableOpener, running
 
@@ -33,30 +33,5 @@ class Threaded:
 @contextmanager
 def threaded(*retrievers: FakeRetriever, **options: Any) -> Iterator[Threaded]:
     """Run a server for as long as the body runs; see `running_server.running`."""
-    started: list[Threaded] = []
-    ready, stop = threading.Event(), asyncio.Event()
-    loop = asyncio.new_event_loop()
-
-    async def serve() -> None:
-        async with running(*retrievers, **options) as api:
-            started.append(Threaded(api.server, api.opener, loop))
-            ready.set()
-            await stop.wait()
-
-    def run() -> None:
-        try:
-            loop.run_until_complete(serve())
-        finally:
-            loop.close()
-            ready.set()
-
-    thread = threading.Thread(target=run, name="test-server")
-    thread.start()
-    ready.wait(60)
-    if not started:
-        raise AssertionError("the server did not start; its thread says why")
-    try:
-        yield started[0]
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(60)
+    with in_a_thread(running(*retrievers, **options)) as (api, loop):
+        yield Threaded(api.server, api.opener, loop)

@@ -114,10 +114,7 @@ async def test_a_bug_tells_its_request_id_only() -> None:
     async with running(FakeRetriever(bugs={"bug": ZeroDivisionError("secret")})) as s:
         context = RayContext(x_request_id="mine")
         await ask(dispatcher(s), pb.RetrieveRequest(query="bug"), context)
-    assert (context.status, context.details) == (
-        grpc.StatusCode.INTERNAL,
-        "internal error; request id mine",
-    )
+    assert (context.status, context.details) == (grpc.StatusCode.INTERNAL, "internal error; request id mine")
 
 
 @asynchronous

@@ -52,10 +52,7 @@ def test_what_is_out_of_range_is_named(changes: dict[str, Any], message: str) ->
         ({"http": HttpConfig(port=8080)}, "http_port: is not served behind Ray Serve's proxy"),
         ({"metrics": MetricsConfig(port=9000)}, "metrics_port: replicas of one node cannot share a port"),
         ({"tls": TlsConfig(Path("c"), Path("k"))}, "tls_cert: Serve's proxy ends the connection"),
-        (
-            {"insecure": False},
-            "insecure: Serve's proxies listen on all addresses of their nodes",
-        ),
+        ({"insecure": False}, "insecure: Serve's proxies listen on all addresses of their nodes"),
     ],
 )
 def test_settings_that_a_proxy_would_drop_are_refused(changes: dict[str, Any], message: str) -> None:
