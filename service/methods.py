@@ -48,7 +48,7 @@ from service.wire.requests import (
     request_error,
     request_from_proto,
 )
-from service.wire.rpc_status import WireStatus, failure_to_proto
+from service.wire.rpc_status import failure_to_proto
 from service.wire.scores import score_error, score_reply_to_proto, score_request_from_proto
 
 M = TypeVar("M", bound=Message)
@@ -327,7 +327,7 @@ async def _outcome(result: M, call: Call, ask: Callable[..., Awaitable[Any]], *a
     try:
         result.response.CopyFrom(await ask(*arguments))
     except Exception as error:
-        result.error.CopyFrom(failure_status(error, call.request_id))
+        result.error.CopyFrom(failure_to_proto(logged_failure(error, call.request_id)))
     return result
 
 
@@ -516,11 +516,6 @@ class StreamRoom:
 
 
 _LOG = logging.getLogger(__name__)
-
-
-def failure_status(error: Exception, request_id: str) -> WireStatus:
-    """Return the wire's status for `error`; see `logged_failure`."""
-    return failure_to_proto(logged_failure(error, request_id))
 
 
 def logged_failure(error: Exception, request_id: str) -> Failure:

@@ -91,7 +91,6 @@ class _AsyncStream(Stream):
         self._slots = asyncio.Semaphore(max_in_flight)
 
     async def answers(self, requests: Requests) -> AsyncIterator[Answered]:
-        """Yield answers as they come; see `AsyncRetrievalClient.retrieve_stream`."""
         failure: CallError | None = None
         call = self.start(self._messages(requests))
         first = _FirstStatus(call)

@@ -109,7 +109,6 @@ _CALLS: dict[str, Callable[..., UnaryCall[Any]]] = {}
 
 
 def _call(prepare: Callable[Concatenate[Any, P], UnaryCall[T]]) -> _Method[P, T]:
-    """Register a call that becomes a method of every client."""
     _CALLS[prepare.__name__] = prepare
     return cast(_Method[P, T], prepare)
 

@@ -112,7 +112,6 @@ class _BlockingStream(Stream):
         self._stopped = False
 
     def answers(self, requests: Iterable[RetrieveRequest]) -> Iterator[Answered]:
-        """Yield answers as they come; see `RetrievalClient.retrieve_stream`."""
         failure: CallError | None = None
         call = self.start(self._messages(requests))
         try:

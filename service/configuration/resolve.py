@@ -90,8 +90,6 @@ def _place_added_models(merged: Layer, from_file: Layer) -> None:
 
 
 class _Builder:
-    """Builds the configuration from the merged layer."""
-
     def __init__(self, merged: Layer) -> None:
         self._values = {key: given.value for key, given in merged.values.items()}
         self._origins = {key: given.origin for key, given in merged.values.items()}

@@ -159,7 +159,6 @@ def unary(endpoint: Endpoint, methods: Methods, gate: Gate) -> Handler:
 
 
 async def _message_of(request: Request, message: Message, endpoint: Endpoint, max_bytes: int) -> Message:
-    """Return the message of a request's path and body."""
     if endpoint.has_body:
         in_path = bool(request.path_params)
         message = await read_message(request, message, max_bytes, may_be_empty=in_path)

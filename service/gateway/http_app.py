@@ -49,7 +49,8 @@ def make_app(
     document = StaticFile.of(OPENAPI_FILE.read_bytes(), "application/json")
     routes += [file_route("/openapi.json", document), *_watching(metrics, readiness, gate)]
     if config.http.explorer:
-        routes += page_routes(read_files(STATIC_DIRECTORY))
+        for name, file in read_files(STATIC_DIRECTORY).items():
+            routes.append(file_route("/" if name == _PAGE else f"/{name}", file))
     parting = Middleware(ConnectionCloser, readiness=readiness)
     app = Starlette(routes=routes, exception_handlers={HTTPException: _refused}, middleware=[parting])
     # A path with a trailing slash is another one: a redirect would follow the Host header.
@@ -87,7 +88,6 @@ def _guarded(handler: Handler, gate: Gate) -> Handler:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    """Answer a request that no route takes."""
     if not isinstance(error, HTTPException):
         raise error
     path = request.url.path[:200]
@@ -157,11 +157,6 @@ def read_files(directory: Path) -> Mapping[str, StaticFile]:
         for path in sorted(directory.iterdir())
         if path.is_file() and path.suffix in _TYPES
     }
-
-
-def page_routes(files: Mapping[str, StaticFile]) -> list[Route]:
-    """Return `/` for the page, and a path for each of its files."""
-    return [file_route("/" if name == _PAGE else f"/{name}", file) for name, file in files.items()]
 
 
 def file_route(path: str, file: StaticFile) -> Route:

@@ -65,7 +65,8 @@ async def read_message(request: Request, message: M, max_bytes: int, may_be_empt
         MalformedMessageError, InputError: see `message_from_json`.
         DecodingCancelledError: the client left.
     """
-    if may_be_empty and not _has_body(request):
+    length = request.headers.get("content-length", "0")
+    if may_be_empty and length == "0" and "transfer-encoding" not in request.headers:
         return message
     check_type(request, JSON_TYPE)
     try:
@@ -101,7 +102,7 @@ async def attended(request: Request, work: Coroutine[Any, Any, R], deadline: flo
         DeadlineExceededError: the deadline passed.
     """
     working = asyncio.create_task(work)
-    leaving = asyncio.create_task(until_gone(request))
+    leaving = asyncio.create_task(_until_gone(request))
     try:
         await asyncio.wait(
             {working, leaving},
@@ -119,14 +120,10 @@ async def attended(request: Request, work: Coroutine[Any, Any, R], deadline: flo
         await asyncio.gather(working, leaving, return_exceptions=True)
 
 
-async def until_gone(request: Request) -> None:
+async def _until_gone(request: Request) -> None:
     """Return when the client of a request, whose body has been read, has left."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _has_body(request: Request) -> bool:
-    return "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"
 
 
 async def _read_body(request: Request, max_bytes: int) -> bytes:

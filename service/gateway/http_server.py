@@ -158,7 +158,6 @@ class _Uvicorn(uvicorn.Server):
         self.up.set()
 
     def leave(self) -> None:
-        """Begin to shut down."""
         self.should_exit = True
         self._leaving.set()
 

@@ -202,7 +202,7 @@ class Schemas:
 
     def _field(self, field: FieldDescriptor, reads: bool) -> Schema:
         owner = field.containing_type.name
-        if _is_map(field):
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
             value = field.message_type.fields_by_name["value"]
             schema: Schema = {"type": "object", "additionalProperties": self._value(value, reads)}
         elif field.is_repeated:
@@ -267,11 +267,6 @@ def _or_null(schema: Schema) -> Schema:
     if "anyOf" in schema:
         return {**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]}
     return {"anyOf": [schema, {"type": "null"}]}
-
-
-def _is_map(field: FieldDescriptor) -> bool:
-    message = field.message_type
-    return message is not None and bool(message.GetOptions().map_entry)
 
 
 _NOT_BLANK = {"minLength": 1, "pattern": r"\S"}

@@ -49,7 +49,6 @@ class _Exchange(Response):
         self._begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve the call to its end."""
         async with self._gate.admit(self._request, self._endpoint) as (call, observed):
             finished(self, call.request_id)
             try:

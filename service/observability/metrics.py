@@ -188,8 +188,11 @@ class ServerState(Collector):
         yield from self._queues()
         served = [self._indexes.resolve(index.name) for index in self._indexes.describe()]
         yield from _indexes(served)
-        yield from _filter_caches(served)
-        yield from _grammar_caches(served)
+        filters = {name: retriever.filter_cache() for name, _, retriever in _caching(served)}
+        yield from _cache_families("genret_filter_cache", "filters kept of an index", "index", filters)
+        # Indexes of one model share its grammars.
+        grammars = {model: retriever.grammar_cache() for _, model, retriever in _caching(served)}
+        yield from _cache_families("genret_grammar_cache", "grammars kept of a model", "model", grammars)
 
     def _queues(self) -> Iterable[Metric]:
         depth = GaugeMetricFamily("genret_queue_depth", "Requests that wait for a batch.", labels=["device"])
@@ -230,17 +233,6 @@ def _indexes(served: list[ServedIndex]) -> Iterable[Metric]:
         entities.add_metric([d.name], d.num_entities)
         loaded.add_metric([d.name], d.loaded_at)
     return info, rows, entities, loaded
-
-
-def _filter_caches(served: list[ServedIndex]) -> Iterable[Metric]:
-    counts = {name: retriever.filter_cache() for name, _, retriever in _caching(served)}
-    return _cache_families("genret_filter_cache", "filters kept of an index", "index", counts)
-
-
-def _grammar_caches(served: list[ServedIndex]) -> Iterable[Metric]:
-    # Indexes of one model share its grammars.
-    counts = {model: retriever.grammar_cache() for _, model, retriever in _caching(served)}
-    return _cache_families("genret_grammar_cache", "grammars kept of a model", "model", counts)
 
 
 def _caching(served: list[ServedIndex]) -> Iterator[tuple[str, str, CachingRetriever]]:

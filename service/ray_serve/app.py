@@ -167,7 +167,6 @@ def _why(serve: Any, name: str, said: str, is_new: bool) -> str:
 
 
 def _wait_for_signal() -> None:
-    """Return at SIGTERM or SIGINT."""
     came = threading.Event()
     before = {
         number: signal.signal(number, lambda *_: came.set()) for number in (signal.SIGTERM, signal.SIGINT)

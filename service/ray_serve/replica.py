@@ -157,8 +157,6 @@ class Dispatcher:
             await call.end()
 
     async def _handler(self, method: str, call: ProxiedCall) -> grpc.RpcMethodHandler:
-        """Return the method's handler as the interceptors leave it."""
-
         async def innermost(details: Any) -> grpc.RpcMethodHandler | None:
             return self._handlers.get(details.method)
 

@@ -55,7 +55,10 @@ def done_tokens(estimated: int, request: Request, outcome: Result) -> int:
 
 
 class Admission:
-    """Counts the work that was accepted and is not finished. Used on the event loop only."""
+    """Counts the requests, and their tokens, that were accepted and are not finished.
+
+    Used on the event loop only.
+    """
 
     def __init__(
         self,
@@ -68,19 +71,9 @@ class Admission:
         self._speed = SpeedModel()
         self._guard = OverloadGuard(self._batch, limits.max_wait_seconds, clock)
         self._costs = CostModel()
-        self._requests = 0
-        self._tokens = 0
+        self.num_requests = 0
+        self.num_tokens = 0
         self._tells: list[Callable[[], None]] = []
-
-    @property
-    def num_requests(self) -> int:
-        """Requests accepted and not finished."""
-        return self._requests
-
-    @property
-    def num_tokens(self) -> int:
-        """Their work, tokens."""
-        return self._tokens
 
     def share(self, request: Request, tokens: int) -> int:
         """Return the tokens that a request of `tokens` work counts for until it is finished.
@@ -93,11 +86,11 @@ class Admission:
 
     def fits(self, tokens: int) -> bool:
         """Whether a request of that much work would be admitted now."""
-        if self._requests >= self._limits.max_requests:
+        if self.num_requests >= self._limits.max_requests:
             return False
-        if not self._requests:
+        if not self.num_requests:
             return True
-        held = self._tokens + tokens
+        held = self.num_tokens + tokens
         return held <= self._limits.max_tokens and (self._makes_batches(held, 2) or self._is_soon())
 
     def on_release(self, tell: Callable[[], None]) -> None:
@@ -119,25 +112,27 @@ class Admission:
         if not has_waited:
             self._guard.arrived(tokens)
         fits = self.fits(tokens)
-        if fits and (has_waited or not self._guard.fills_next(self._requests, self._tokens)):
-            self._requests += 1
-            self._tokens += tokens
+        if fits and (has_waited or not self._guard.fills_next(self.num_requests, self.num_tokens)):
+            self.num_requests += 1
+            self.num_tokens += tokens
             return
         self._guard.refused()
         if fits:
             held = "far more comes than can be answered, and those who come later wait less"
-        elif self._requests >= self._limits.max_requests:
-            held = f"{self._requests} requests, at most {self._limits.max_requests}"
-        elif self._tokens + tokens <= self._limits.max_tokens:
+        elif self.num_requests >= self._limits.max_requests:
+            held = f"{self.num_requests} requests, at most {self._limits.max_requests}"
+        elif self.num_tokens + tokens <= self._limits.max_tokens:
             held = f"work for {self.expected_wait_s():.1f} s, at most {self._limits.max_wait_seconds:g} s"
         else:
-            held = f"{self._tokens} tokens of work, at most {self._limits.max_tokens}, this request {tokens}"
+            held = (
+                f"{self.num_tokens} tokens of work, at most {self._limits.max_tokens}, this request {tokens}"
+            )
         raise OverloadedError("QUEUE_FULL", f"the queue is full: {held}", self.retry_after_s())
 
     def release(self, tokens: int) -> None:
         """Give back what `admit` took."""
-        self._requests -= 1
-        self._tokens -= tokens
+        self.num_requests -= 1
+        self.num_tokens -= tokens
         for tell in self._tells:
             tell()
 
@@ -159,22 +154,22 @@ class Admission:
 
     def leaves_half(self, tokens: int) -> bool:
         """Whether a request of that much work would leave half of the allowed waiting time to others."""
-        return self._makes_batches(self._tokens + tokens, 1) or self._is_soon(0.5)
+        return self._makes_batches(self.num_tokens + tokens, 1) or self._is_soon(0.5)
 
     def _makes_batches(self, held: int, number: int) -> bool:
         """Whether the work held, with one request more, fits into that many batches."""
-        return self._requests < number * self._batch.max_size and held <= number * self._batch.max_tokens
+        return self.num_requests < number * self._batch.max_size and held <= number * self._batch.max_tokens
 
     def _is_soon(self, share: float = 1.0) -> bool:
         return self.expected_wait_s() <= share * self._limits.max_wait_seconds
 
     def expected_wait_s(self) -> float:
         """Return the expected time of the work accepted so far, seconds; 0 before any batch has run."""
-        if not self._requests:
+        if not self.num_requests:
             return 0.0
-        by_size = math.ceil(self._requests / self._batch.max_size)
-        by_tokens = math.ceil(self._tokens / self._batch.max_tokens)
-        return self._speed.seconds(self._tokens, max(by_size, by_tokens))
+        by_size = math.ceil(self.num_requests / self._batch.max_size)
+        by_tokens = math.ceil(self.num_tokens / self._batch.max_tokens)
+        return self._speed.seconds(self.num_tokens, max(by_size, by_tokens))
 
     def retry_after_s(self) -> float:
         """Return when to try a refused request again: when half the work should be done, seconds."""

@@ -100,7 +100,6 @@ def numbers_of(enum: EnumDescriptor) -> Mapping[str, Any]:
 
 
 def _word(option: RequestOption, field: FieldDescriptor, number: int) -> str:
-    """Return the library's word for a value of an enum."""
     words, names = words_of(field.enum_type), field.enum_type.values_by_number
     if (word := words.get(number, "")) in option.choices:
         return word

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
 from retrieval.errors import GenretError
 from service.client.reply import EvidenceInfo, IndexInfo, RankingInfo, ReloadReply, VectorsInfo
 from service.pb.genret.v1 import index_service_pb2 as pb
@@ -28,7 +26,7 @@ def index_to_proto(index: IndexDescription, is_default: bool) -> pb.Index:
         ranking=None if index.ranking is None else _ranking_to_proto(index.ranking),
     )
     if index.loaded_at:
-        message.loaded_at.CopyFrom(_timestamp(index.loaded_at))
+        message.loaded_at.FromMilliseconds(int(index.loaded_at * 1000))
     return message
 
 
@@ -73,9 +71,3 @@ def indexes_from_proto(message: pb.ListIndexesResponse) -> list[IndexInfo]:
 def reload_from_proto(message: pb.ReloadIndexResponse) -> ReloadReply:
     """Return the client's form of a reload's outcome."""
     return ReloadReply(**fields_from_proto(message, ReloadReply), index=index_from_proto(message.index))
-
-
-def _timestamp(seconds: float) -> Timestamp:
-    stamp = Timestamp()
-    stamp.FromMilliseconds(int(seconds * 1000))
-    return stamp

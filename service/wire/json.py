@@ -117,16 +117,12 @@ def _check_object(value: dict[str, Any], kind: Descriptor, path: str) -> None:
         if item is None:
             continue
         if field.is_repeated:
-            _check_list(item, field, where)
+            if not isinstance(item, list):
+                raise InputError(where, f"must be an array, got {_kind(item)}")
+            for i, member in enumerate(item):
+                _check_value(member, field, f"{where}[{i}]")
         else:
             _check_value(item, field, where)
-
-
-def _check_list(value: Any, field: FieldDescriptor, path: str) -> None:
-    if not isinstance(value, list):
-        raise InputError(path, f"must be an array, got {_kind(value)}")
-    for i, item in enumerate(value):
-        _check_value(item, field, f"{path}[{i}]")
 
 
 def _check_value(value: Any, field: FieldDescriptor, path: str) -> None:

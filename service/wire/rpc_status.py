@@ -25,7 +25,6 @@ _MAX_TEXT_CHARS = 500
 _MAX_TEXT_BYTES = 800
 _ELLIPSIS = "…"
 _CODE_NAMES = {code.value[0]: code.name for code in StatusCode}
-WireStatus = status_pb2.Status
 
 
 def failure_to_proto(failure: Failure) -> status_pb2.Status:
