@@ -357,19 +357,13 @@ def _distinct(field: str, things: str, place: str, names: Sequence[str]) -> Iter
 
 
 def _addresses(config: ServerConfig) -> Iterator[RuleError]:
-    for name, host in (
-        ("host", config.host),
-        ("http_host", config.http.host),
-        ("metrics_host", config.metrics.host),
-    ):
+    hosts = [("host", config.host), ("http_host", config.http.host), ("metrics_host", config.metrics.host)]
+    for name, host in hosts:
         if not _may_be_host(host):
             yield RuleError(name, f"must be a host name or an address, got {host!r}")
+    ports = [("port", config.port), ("http_port", config.http.port), ("metrics_port", config.metrics.port)]
     taken: dict[int, str] = {}
-    for name, port in (
-        ("port", config.port),
-        ("http_port", config.http.port),
-        ("metrics_port", config.metrics.port),
-    ):
+    for name, port in ports:
         if not port:
             continue  # off, or picked freely
         if port in taken:

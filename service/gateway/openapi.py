@@ -35,13 +35,13 @@ The same methods as `genret.v1` over gRPC. Requests are read strictly: unknown a
 refused; names may be in snake case or camel case; null is a field that is not set. In replies names are in \
 snake case, 64-bit integers are strings, and what is zero or empty is written, too, unless the difference \
 between zero and nothing matters: such fields are left out when they are not set."""
-_HEADERS = {
-    "X-Request-Id": {
-        "description": "The request's id: as it was sent, or a new one.",
-        "required": True,
-        "schema": {"type": "string"},
-    }
-}
+
+
+def _header(name: str, description: str, **schema: str) -> dict[str, Any]:
+    return {name: {"description": description, "required": True, "schema": {"type": "string", **schema}}}
+
+
+_HEADERS = _header("X-Request-Id", "The request's id: as it was sent, or a new one.")
 _PARAMETERS: dict[str, Any] = {
     "RequestId": {
         "name": "X-Request-Id",
@@ -309,20 +309,8 @@ LINK_OPTIONS_FIELD = "LinkRequest.options"
 NO_LINK_OPTIONS = ("index", "query", "prompt_template")
 
 
-_RETRY = {
-    "Retry-After": {
-        "description": "Seconds after which to try again.",
-        "required": True,
-        "schema": {"type": "string", "pattern": "^[0-9]+$"},
-    }
-}
-_CHALLENGE = {
-    "WWW-Authenticate": {
-        "description": "What kind of token is asked for.",
-        "required": True,
-        "schema": {"type": "string"},
-    }
-}
+_RETRY = _header("Retry-After", "Seconds after which to try again.", pattern="^[0-9]+$")
+_CHALLENGE = _header("WWW-Authenticate", "What kind of token is asked for.")
 # By status: name of the component, description, and further headers.
 _FAILURES: dict[int, tuple[str, str, dict[str, Any]]] = {
     400: (
@@ -353,6 +341,11 @@ _FAILURES: dict[int, tuple[str, str, dict[str, Any]]] = {
 }
 _BODY_ONLY = {408, 413, 415}
 
+
+def _text(description: str) -> dict[str, Any]:
+    return {"type": "string", "description": description}
+
+
 ERROR_SCHEMAS: dict[str, Any] = {
     "Error": {
         "type": "object",
@@ -364,11 +357,8 @@ ERROR_SCHEMAS: dict[str, Any] = {
                 "required": ["code", "status", "message", "details"],
                 "properties": {
                     "code": {"type": "integer", "description": "The status of HTTP."},
-                    "status": {
-                        "type": "string",
-                        "description": "Name of the status of gRPC, which is finer, as in INVALID_ARGUMENT.",
-                    },
-                    "message": {"type": "string", "description": "For people."},
+                    "status": _text("Name of the status of gRPC, which is finer, as in INVALID_ARGUMENT."),
+                    "message": _text("For people."),
                     "details": {
                         "type": "array",
                         "description": "For programs.",
@@ -385,26 +375,23 @@ ERROR_SCHEMAS: dict[str, Any] = {
         "the delay after which to try again.",
         "required": ["@type"],
         "properties": {
-            "@type": {
-                "type": "string",
-                "description": "type.googleapis.com/ and the full name of the message.",
-            },
+            "@type": _text("type.googleapis.com/ and the full name of the message."),
             "field_violations": {
                 "type": "array",
                 "description": "BadRequest: which fields are wrong.",
                 "items": {
                     "type": "object",
                     "properties": {
-                        "field": {"type": "string", "description": "Path of the field, as requests[3].k."},
-                        "description": {"type": "string", "description": "What is wrong with it."},
+                        "field": _text("Path of the field, as requests[3].k."),
+                        "description": _text("What is wrong with it."),
                     },
                 },
             },
-            "reason": {"type": "string", "description": "ErrorInfo: why, in one word."},
-            "retry_delay": {"type": "string", "description": "RetryInfo: seconds, as 1.5s."},
-            "resource_type": {"type": "string", "description": "ResourceInfo: what was not found."},
-            "resource_name": {"type": "string", "description": "ResourceInfo: its name."},
-            "description": {"type": "string", "description": "ResourceInfo: what is wrong with it."},
+            "reason": _text("ErrorInfo: why, in one word."),
+            "retry_delay": _text("RetryInfo: seconds, as 1.5s."),
+            "resource_type": _text("ResourceInfo: what was not found."),
+            "resource_name": _text("ResourceInfo: its name."),
+            "description": _text("ResourceInfo: what is wrong with it."),
             "violations": {
                 "type": "array",
                 "description": "PreconditionFailure: what is not as it must be.",

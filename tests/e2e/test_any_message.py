@@ -17,8 +17,19 @@ from hypothesis import strategies as st
 from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from tests.service.any_message import any_bytes, messages
 from tests.service.fake_retriever import FakeRetriever
-from tests.service.fuzzed_server import LEGAL, METHODS, Code, Fuzzed, fuzzed, many, some
-from tests.service.method_calls import CLIENT_DEADLINE_S, SERVICES, methods, path_of
+from tests.service.fuzzed_server import (
+    CLIENT_DEADLINE_S,
+    LEGAL,
+    METHODS,
+    SERVICES,
+    Code,
+    Fuzzed,
+    fuzzed,
+    many,
+    methods,
+    path_of,
+    some,
+)
 
 ENDLESS = {name for name, m in METHODS.items() if m.server_streaming and not m.client_streaming}
 STREAMS = [name for name, m in METHODS.items() if m.client_streaming]

@@ -24,7 +24,7 @@ from service.security.bearer_tokens import Scope, line_of, new_token
 from service.serving.served import EvidenceDescription, RankingDescription, VectorsDescription
 from tests.service.certificates import Authority
 from tests.service.fake_retriever import FakeRetriever, served, wait_until
-from tests.service.threaded_server import Threaded, threaded
+from tests.service.running_server import Threaded, threaded
 
 COLUMNS = (("kind", "string"), ("year", "int"))
 

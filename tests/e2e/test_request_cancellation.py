@@ -37,9 +37,8 @@ from service.pb.genret.v1 import retrieval_service_pb2 as pb
 from service.serving.models import IndexOpener
 from service.serving.served import ServedIndex
 from tests.service.asynchronous import asynchronous
-from tests.service.fuzzed_server import held_for_requests
+from tests.service.fuzzed_server import held_for_requests, statuses
 from tests.service.held_model import HeldModel, watch_sessions
-from tests.service.method_calls import statuses
 from tests.service.running_server import Running, open_all, retriever_of, running, until
 from tests.service.tiny_assets import make_checkpoint, make_index
 from tests.service.turned_clock import TurnedClock

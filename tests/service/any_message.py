@@ -1,7 +1,4 @@
-"""Hypothesis strategies that make requests of whatever their descriptors say, tame and hostile.
-
-A field that is added to the API is filled from here on without any change.
-"""
+"""Hypothesis strategies that fill any request by its descriptor, tame and hostile."""
 
 from __future__ import annotations
 

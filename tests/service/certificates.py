@@ -40,10 +40,7 @@ class CertificateFiles:
 
 
 class Authority:
-    """A certificate authority whose files lie in `directory`.
-
-    Its own certificate is at `ca_file`. `intermediate()` makes an authority below it.
-    """
+    """A certificate authority in `directory`, with its own certificate at `ca_file`."""
 
     def __init__(self, directory: Path, name: str = "test CA", above: Authority | None = None) -> None:
         self.directory = directory
@@ -82,14 +79,7 @@ class Authority:
     ) -> CertificateFiles:
         """Make a key and a certificate for it, signed by this authority.
 
-        Args:
-            name: Common name.
-            hosts: Names and addresses it stands for.
-            days_valid: Days from now until it expires; negative for one that has expired.
-            days_old: Days since it became valid; negative for one that is not valid yet.
-            client: For a client instead of a server.
-            file_name: Beginning of the names of the files; the common name otherwise.
-            key: Its private key; a new one of P-256 otherwise.
+        Negative `days_valid` mean that it has expired, negative `days_old` that it is not valid yet.
         """
         key = key or ec.generate_private_key(ec.SECP256R1())
         usage = ExtendedKeyUsageOID.CLIENT_AUTH if client else ExtendedKeyUsageOID.SERVER_AUTH

@@ -14,15 +14,10 @@ from retrieval.text import TextTokenizer
 
 @dataclass
 class ChangingIndex:
-    """An index directory and the ways in which an operator changes it.
+    """An index directory, made if need be, and the ways in which an operator changes it.
 
-    Args:
-        folder: Where it lies; made when it is not there.
-        checkpoint: Its tokenizer, and how titles stand behind its prompts.
-        titles: Its first titles; the id of each is its own text.
-        kind: What the column `kind` says of them; None: there is no such column.
-        vectors: What its first version's are made by; None: it has none.
-        evidence: Evidence by words and letters of its first version; None: it has none.
+    The id of a title is its own text. `kind` is the value of a column of that name, if any; `vectors` and
+    `evidence` are those of the first version.
     """
 
     folder: Path

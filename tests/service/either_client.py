@@ -13,11 +13,7 @@ KINDS = ("sync", "async")
 
 
 class Either:
-    """A client, called without blocking the event loop that its server runs on.
-
-    Args:
-        client: A client of either kind.
-    """
+    """A client of either kind, called without blocking the event loop that its server runs on."""
 
     def __init__(self, client: Any) -> None:
         self.client = client

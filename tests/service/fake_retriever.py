@@ -23,10 +23,7 @@ FAKE_MASS = 0.25
 class FakeRetriever:
     """Answers `title of <query>`; blocks in `respond` while `hold` is not set.
 
-    Args:
-        errors: Per query text the error that is its answer (a value, as the library's contract says).
-        bugs: Per query text an exception that its whole batch dies of.
-        held: Whether `hold` is clear.
+    By query text, `errors` are answers (values, as the library's contract says), `bugs` break a whole batch.
     """
 
     def __init__(

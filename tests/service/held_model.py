@@ -16,14 +16,9 @@ from tests.service.running_server import retriever_of
 
 
 class HeldModel:
-    """Counts the passes of a model, from the last `watch` on, and stops before one of them.
+    """Counts the passes of a model since the last `watch`, and stops before one of them.
 
-    Args:
-        served: An index with a model.
-
-    Attributes:
-        passes: Passes begun.
-        reached: Set when the model stands before the pass at which it is held.
+    `reached` is set when the model stands before that pass.
     """
 
     def __init__(self, served: ServedIndex) -> None:

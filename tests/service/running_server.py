@@ -1,11 +1,11 @@
-"""An in-process server on a free port, with the retrievers a test gives it."""
+"""An in-process server on a free port, in this event loop or another thread's, with a test's retrievers."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
 from service.serving.models import IndexOpener, PinnedRetriever
 from service.serving.served import ServedIndex
 from service.serving.server import Server
+from tests.service.asynchronous import in_a_thread
 from tests.service.fake_retriever import FakeRetriever, served
 
 T = TypeVar("T")
@@ -159,13 +160,7 @@ class Synchronous:
 async def overtaken(
     ask: Callable[[float], Awaitable[T]], reached: Callable[[], bool], seconds: float = 0.3
 ) -> T:
-    """Call with longer and longer deadlines, until one passes when the call has come as far as is wanted.
-
-    Args:
-        ask: Makes a call with this deadline, seconds, and returns how it ended.
-        reached: Whether a call has come so far.
-        seconds: The first deadline.
-    """
+    """Call `ask` with longer and longer deadlines, until one passes after the call has `reached` its aim."""
     while True:
         ended = await ask(seconds)
         if reached():
@@ -183,3 +178,23 @@ def retriever_of(served: ServedIndex) -> Retriever:
     """The library's retriever behind a real index."""
     assert isinstance(served.retriever, PinnedRetriever)
     return served.retriever.retriever
+
+
+@dataclass(frozen=True)
+class Threaded:
+    """A server that runs in another thread."""
+
+    server: Server
+    opener: TableOpener
+    loop: asyncio.AbstractEventLoop
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine on the server's event loop and wait for it."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(60)
+
+
+@contextmanager
+def threaded(*retrievers: FakeRetriever, **options: Any) -> Iterator[Threaded]:
+    """Run a server in another thread; one at a time: gRPC's asyncio shares its polling among event loops."""
+    with in_a_thread(running(*retrievers, **options)) as (api, loop):
+        yield Threaded(api.server, api.opener, loop)

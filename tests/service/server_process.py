@@ -18,11 +18,7 @@ _SECONDS = 120
 
 
 class ServerProcess:
-    """Starts a server on a free port; to be used as a context, which kills what is left of it.
-
-    Args:
-        *options: Of `genret serve`, without the port.
-    """
+    """Starts `genret serve` on a free port; a context that kills what is left of it."""
 
     def __init__(self, *options: str) -> None:
         command = [*GENRET, "serve", "--device", "cpu", "--port", "0", *options]

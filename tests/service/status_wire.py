@@ -19,14 +19,7 @@ REQUEST_ID = "the-request:7"
 
 @dataclass(frozen=True)
 class Ask:
-    """A call that is going to fail.
-
-    Attributes:
-        method: Name of the method, which belongs to either service.
-        message: The request.
-        raw: Bytes to send in place of it: over gRPC, and as the body of HTTP.
-        token: Bearer token.
-    """
+    """A call that is going to fail; `raw` bytes replace the message, over gRPC and as the body of HTTP."""
 
     method: str
     message: Message

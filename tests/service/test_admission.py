@@ -375,13 +375,7 @@ TOKENS = 90
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """How long its batches take.
-
-    Attributes:
-        per_batch_s: A batch beside its requests, seconds.
-        per_request_s: Each request, seconds.
-        noise: Standard deviation of the logarithm of a batch's time.
-    """
+    """A device whose batches take time by a straight line, with lognormal noise."""
 
     per_batch_s: float
     per_request_s: float
@@ -394,16 +388,7 @@ class Device:
 
 @dataclass(slots=True)
 class Lane:
-    """A lane at work.
-
-    Attributes:
-        device: Runs its batches.
-        limits: When a batch is full.
-        queue: How much may wait.
-        seed: Of arrivals and of the device's noise.
-        seconds: How long every answered call took, in the order they were answered.
-        num_refused: Calls that were refused.
-    """
+    """A device with its queue and clients in simulated time; `seconds` are those of answered calls."""
 
     device: Device
     limits: BatchLimits = field(default_factory=BatchLimits)

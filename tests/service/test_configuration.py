@@ -53,13 +53,7 @@ _COMPANIONS: dict[str, dict[str, object]] = {
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A value of a setting.
-
-    Attributes:
-        setting: The setting.
-        text: As the environment has it.
-        value: As Python has it.
-    """
+    """A value of a setting, as text and as Python has it."""
 
     setting: Setting
     text: str

@@ -1,8 +1,4 @@
-"""JSON made of the descriptors, much of it of the wrong types, at every path of the HTTP face.
-
-`test_http_schemathesis` asks by the OpenAPI document; here values are of any kind, keys are doubled or
-unknown, and texts are cut off.
-"""
+"""JSON made of the descriptors at every path of HTTP: of wrong types, doubled or unknown keys, cut off."""
 
 from __future__ import annotations
 

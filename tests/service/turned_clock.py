@@ -12,10 +12,7 @@ import pytest
 class TurnedClock:
     """Stands in for `time.monotonic`, by which deadlines go and the timers of event loops.
 
-    Args:
-        monkeypatch: Takes it away again.
-        stopped: Whether nothing moves it but `forward`. No timer fires by itself then: wait with `until` of
-            this class.
+    If `stopped`, only `forward` moves it and no timer fires by itself: wait with `until` of this class.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, stopped: bool = False) -> None:
