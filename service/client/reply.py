@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any
 
 from retrieval.answers.answer_types import AnswerResult
 from retrieval.score_types import ScoreResult
 from retrieval.types import RetrievalResult
-
-R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +20,7 @@ class IndexRef:
 
 
 @dataclass(frozen=True, slots=True)
-class TimedReply(Generic[R]):
+class TimedReply:
     """A result with its times and its index.
 
     Attributes:
@@ -32,28 +30,31 @@ class TimedReply(Generic[R]):
         index: The index version that answered; of a JSON answer, the one that "titles" meant.
     """
 
-    result: R
+    result: Any
     queue_ms: float
     total_ms: float
     index: IndexRef
 
 
-class Reply(TimedReply[RetrievalResult]):
+@dataclass(frozen=True, slots=True)
+class Reply(TimedReply):
     """The answer to a query."""
 
-    __slots__ = ()
+    result: RetrievalResult
 
 
-class AnswerReply(TimedReply[AnswerResult]):
+@dataclass(frozen=True, slots=True)
+class AnswerReply(TimedReply):
     """A JSON answer."""
 
-    __slots__ = ()
+    result: AnswerResult
 
 
-class ScoreReply(TimedReply[ScoreResult]):
+@dataclass(frozen=True, slots=True)
+class ScoreReply(TimedReply):
     """Scores of titles."""
 
-    __slots__ = ()
+    result: ScoreResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,7 +171,8 @@ class Number(Kind):
         if isinstance(value, bool) or not isinstance(value, self._accepted):
             raise WrongValueError(f"must be {self.expected}, got {described(value)}")
         _check(self.bounds, value)
-        return self._type(value)  # type: ignore[arg-type]
+        number: Any = value
+        return self._type(number)
 
 
 class Whole(Number):

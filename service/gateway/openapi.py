@@ -436,7 +436,8 @@ def comments_of(raw: bytes) -> dict[str, str]:
 
 def _name_at(file: FileDescriptorProto, path: tuple[int, ...]) -> str | None:
     """Return the full name of the element at a path of field numbers and positions in a file's descriptor."""
-    name, element = file.package, file
+    name: str = file.package
+    element: Any = file
     if len(path) % 2:
         return None
     for number, position in zip(path[::2], path[1::2], strict=True):

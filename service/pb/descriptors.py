@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import argparse
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-from service.pb.regenerate import include_directories
+from service.pb.regenerate import compiler
 
 
 def descriptor_set(proto_root: Path) -> bytes:
     """Return the serialised FileDescriptorSet of the sources below `proto_root` and of all their imports."""
-    sources = sorted(path.relative_to(proto_root).as_posix() for path in proto_root.rglob("*.proto"))
-    includes = [f"-I{path}" for path in include_directories(proto_root)]
+    command, sources = compiler(proto_root)
     with tempfile.TemporaryDirectory() as staging:
         out = Path(staging) / "set.binpb"
-        command = [sys.executable, "-m", "grpc_tools.protoc", *includes, f"--descriptor_set_out={out}"]
-        subprocess.run([*command, "--include_imports", "--include_source_info", *sources], check=True)
+        options = [f"--descriptor_set_out={out}", "--include_imports", "--include_source_info"]
+        subprocess.run([*command, *options, *sources], check=True)
         return out.read_bytes()
 
 

@@ -32,9 +32,7 @@ def generate(proto_root: Path, out: Path) -> list[Path]:
     Raises:
         subprocess.CalledProcessError: the compiler refused a source; its own words are on stderr.
     """
-    sources = sorted(path.relative_to(proto_root).as_posix() for path in proto_root.rglob("*.proto"))
-    includes = [f"-I{path}" for path in include_directories(proto_root)]
-    command = [sys.executable, "-m", "grpc_tools.protoc", *includes]
+    command, sources = compiler(proto_root)
     with tempfile.TemporaryDirectory() as staging:
         outputs = [f"--{kind}_out={staging}" for kind in ("python", "pyi", "grpc_python")]
         subprocess.run([*command, *outputs, *sources], check=True)
@@ -47,11 +45,13 @@ def generate(proto_root: Path, out: Path) -> list[Path]:
     return written
 
 
-def include_directories(proto_root: Path) -> list[Path]:
-    """Return the compiler's include directories."""
+def compiler(proto_root: Path) -> tuple[list[str], list[str]]:
+    """Return the command that compiles, with its include directories, and the sources."""
     # google.rpc is a namespace package without its own directory: look for one of its modules.
     google_rpc = _package_file("google.rpc.status_pb2").parents[2]
-    return [proto_root, google_rpc, _package_file("grpc_tools").parent / "_proto"]
+    folders = (proto_root, google_rpc, _package_file("grpc_tools").parent / "_proto")
+    sources = sorted(path.relative_to(proto_root).as_posix() for path in proto_root.rglob("*.proto"))
+    return [sys.executable, "-m", "grpc_tools.protoc", *(f"-I{path}" for path in folders)], sources
 
 
 def _package_file(module: str) -> Path:
