@@ -62,13 +62,9 @@ _MAX_COMPILING = 256
 class Query:
     """One kind of question to a model.
 
-    Attributes:
-        read: Converts a message into the library's request for an index; raises InputError.
-        batch_call: Selects the call of a retriever that answers a batch of such requests.
-        result: Type of the library's result.
-        write: Converts a result into the reply, given the index, the wait and the whole time, milliseconds.
-        error: Renames the field of a library's InputError to the message's name for it.
-        compiles: Whether the request has a schema to compile first.
+    `read` converts a message into the library's request for an index, `batch_call` selects the retriever's
+    call for such requests, `write` converts a result into the reply (with the wait and the whole time,
+    milliseconds), and `error` renames the field of an InputError. If it `compiles`, the request has a schema.
     """
 
     read: Callable[[Any, ServedIndex], Any]

@@ -50,13 +50,7 @@ T_co = TypeVar("T_co", covariant=True)
 class UnaryCall(Generic[T]):
     """One message to the server and its answer. Raises InputError, or CallError for a passed deadline.
 
-    Args:
-        client: The client that calls.
-        options: Deadline and request id of the call.
-        method: The stub's method.
-        message: The message to send.
-        parse: Converts the reply, given the call's request id, into the answer.
-        not_found: The answer when the server says NOT_FOUND; None: that is an error.
+    `parse` converts the reply, given the call's request id. `not_found` is the answer to NOT_FOUND, if any.
     """
 
     def __init__(
@@ -319,14 +313,8 @@ class Client:
 class Stream:
     """One stream of queries: its call, and the unanswered queries. Used by one thread at a time.
 
-    Args:
-        client: The client that calls.
-        index: Name of the index that the queries ask.
-        max_in_flight: Most queries that were read and are not answered; InputError if below 1.
-        options: Deadline of the whole stream, by default none, and its request id.
-
-    Attributes:
-        error: Error of the caller's iterable, which ended the sending.
+    `options` are the deadline of the whole stream, by default none, and its request id. `error` is that of
+    the caller's iterable, which ended the sending.
     """
 
     def __init__(self, client: Client, index: str, max_in_flight: int, options: CallOptions) -> None:

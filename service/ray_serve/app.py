@@ -38,10 +38,7 @@ def application(config: ServerConfig, options: Mapping[str, Any]) -> Any:
 
 
 def configuration_of(args: Mapping[str, Any]) -> ServerConfig:
-    """Return the configuration that the arguments of `build` name.
-
-    Args:
-        args: Either `settings`, the text of a file of settings, or `config`, its path on every node.
+    """Return the configuration of either `settings`, the text of a file, or `config`, its path on every node.
 
     Raises:
         InputError: neither or both are given.
@@ -70,12 +67,7 @@ def run_deployment(
 ) -> None:
     """Deploy and, unless told to detach, wait for SIGTERM or Ctrl-C, then remove the application.
 
-    Args:
-        plan: The deployment.
-        address: The cluster; None: the one in RAY_ADDRESS, else one is started on this machine.
-        detach: Whether to leave it running.
-        runtime_env: Ray's runtime environment of the replicas.
-        say: Shows a message to the user.
+    Without an address the cluster is that of RAY_ADDRESS, else one is started on this machine.
 
     Raises:
         InputError: there is no such cluster, or it would end with this process.

@@ -36,13 +36,8 @@ PRINCIPAL: ContextVar[Principal | None] = ContextVar("genret_principal", default
 class Authority:
     """Decides by the tokens of a file or, without a file, by where the server listens.
 
-    Args:
-        auth: The token file, if any.
-        admin_without_token: Whether, without a token file, every caller has scope ADMIN.
-        here_only: Whether that is because only this machine can connect.
-
-    Raises:
-        InputError: the token file cannot be used.
+    Without a file, `admin_without_token` gives every caller scope ADMIN; `here_only` tells that this is
+    because only this machine can connect. InputError: the file cannot be used.
     """
 
     def __init__(
@@ -83,11 +78,7 @@ class Authority:
         return self._tokens is not None
 
     def authorize(self, authorization: str | None, scope: Scope) -> Principal:
-        """Return the caller, if it may do what needs `scope`.
-
-        Args:
-            authorization: Value of the Authorization header; None without one.
-            scope: Scope that the method needs.
+        """Return the caller by its Authorization header, if it may do what needs `scope`.
 
         Raises:
             UnauthenticatedError: no token, a malformed header or an unknown token.
@@ -140,16 +131,10 @@ _OWN = {"same-origin", "none"}  # none: a person typed it or followed a bookmark
 
 
 def refuse_cross_site(method: str, headers: Mapping[str, str]) -> None:
-    """Refuse a request that a page of another origin made a browser send.
+    """Refuse, by PermissionDeniedError, what a page of another origin made a browser send.
 
-    GET, HEAD and OPTIONS are allowed: they change nothing, and other origins cannot read the reply.
-
-    Args:
-        method: HTTP method.
-        headers: Headers by lower-case name.
-
-    Raises:
-        PermissionDeniedError: it comes from another origin.
+    GET, HEAD and OPTIONS are allowed: they change nothing, and other origins cannot read the reply. Headers
+    are by lower-case name.
     """
     if method in _HARMLESS:
         return
@@ -164,12 +149,9 @@ def refuse_cross_site(method: str, headers: Mapping[str, str]) -> None:
 
 
 def refuse_foreign_host(headers: Mapping[str, str]) -> None:
-    """Refuse a request that was not addressed to this machine by name, though it came by loopback.
+    """Refuse, by PermissionDeniedError, a request that does not name loopback, though it came by it.
 
     A local proxy passes on requests of others, and any name can be made to resolve to loopback.
-
-    Raises:
-        PermissionDeniedError: the Host header does not name loopback.
     """
     try:
         name = urlsplit(f"//{headers.get('host', '')}").hostname or ""

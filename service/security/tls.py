@@ -114,13 +114,7 @@ _NOT_YET_VALID, _EXPIRED = 9, 10
 
 @dataclass(frozen=True, slots=True)
 class CertificateSet:
-    """Files of a TLS listener, as PEM.
-
-    Attributes:
-        chain: The server's certificate and those between it and its authority.
-        key: Its private key.
-        client_ca: Authorities of client certificates, which are then required; None: none are required.
-    """
+    """The chain and key of a TLS listener, and the authorities of required client certificates, as PEM."""
 
     chain: bytes
     key: bytes

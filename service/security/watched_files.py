@@ -24,13 +24,8 @@ Stamp = tuple[tuple[int, int, int, int] | None, ...]
 class WatchedFiles(Generic[Value]):
     """A value that `read` makes from files, again when one of them changes. Thread-safe.
 
-    Nothing runs in the background: a caller of `current` checks the files.
-
-    Args:
-        what: Name of the value for the log, e.g. "the token file".
-        paths: The files.
-        read: Reads and checks them; raises InputError.
-        min_interval_s: Shortest time between two checks of the files, seconds.
+    Nothing runs in the background: a caller of `current` checks the files, at most every `min_interval_s`
+    seconds. `what` names the value in the log.
     """
 
     def __init__(

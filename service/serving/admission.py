@@ -100,11 +100,8 @@ class Admission:
     def admit(self, tokens: int, has_waited: bool = False) -> None:
         """Take a request's work in; `release` must follow once.
 
-        A request larger than the whole limit is taken when nothing else is there.
-
-        Args:
-            tokens: The work.
-            has_waited: Whether it waited in the `FairQueue` until `fits` held.
+        A request larger than the whole limit is taken when nothing else is there. One that `has_waited` did
+        so in the `FairQueue` until `fits` held.
 
         Raises:
             OverloadedError: a limit would be passed, or later calls will fill the next batch.
@@ -204,13 +201,9 @@ class FairQueue:
     async def room(self, tokens: int, deadline: float, bounded: bool = False) -> AsyncIterator[None]:
         """Wait until there is room, and hold a share of what waiting work may take together.
 
-        Work that is submitted in the body before its first `await` is certainly admitted.
-
-        Args:
-            tokens: The work.
-            deadline: `time.monotonic()` after which the answer is worthless, seconds.
-            bounded: Whether to refuse when as much waits as the queue may hold: the sender of a batch,
-                unlike that of a stream, cannot be made to send less.
+        Work that is submitted in the body before its first `await` is certainly admitted. `deadline` is
+        `time.monotonic()`, seconds. If `bounded`, work is refused when as much waits as the queue may hold:
+        the sender of a batch, unlike that of a stream, cannot be made to send less.
 
         Raises:
             DeadlineExceededError: there was no room before the deadline.

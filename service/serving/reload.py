@@ -22,14 +22,9 @@ _LONG_TRIAL_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """Outcome of a reload.
+    """Outcome of a reload: the index as served now, and whether a version was loaded.
 
-    Attributes:
-        description: The index as served now.
-        previous_version: The version served before.
-        reloaded: Whether a version was loaded; not if the live version was served already.
-        open_ms: Time to open and check the new version, milliseconds.
-        warm_up_ms: Time to warm it up, milliseconds.
+    It is not if the live version was served already. Opening includes checking the version.
     """
 
     description: IndexDescription
@@ -78,11 +73,9 @@ class Reloader:
         self._publish(opened)
 
     async def reload(self, name: str, force: bool = False) -> Reloaded:
-        """Serve the live version of an index. Cancelling the awaiting task does not stop the reload.
+        """Serve the live version of an index, with `force` also one that is served already.
 
-        Args:
-            name: The index; empty for the default one.
-            force: Whether to reload a live version that is served already.
+        Cancelling the awaiting task does not stop the reload.
 
         Raises:
             UnknownIndexError: there is no such index.

@@ -90,21 +90,15 @@ class Server:
         return join_address(self._config.host, self.port)
 
     async def start(self) -> None:
-        """Listen. Health checks are answered from here on, requests are refused until `load` is done.
+        """Listen, and answer health checks; requests are refused until `load` is done.
 
-        Raises:
-            BindError: an address cannot be listened on.
-            InputError: a certificate cannot be used.
+        Raises BindError, or InputError for a certificate.
         """
         await self.readiness.announce(State.WARMING)
         await self.listeners.start()
 
     async def load(self) -> None:
-        """Open and warm every index, then become ready.
-
-        Raises:
-            GenretError: an index or a model cannot be used; the server stays up and not ready.
-        """
+        """Open and warm every index, then become ready; after a GenretError the server stays not ready."""
         for spec in self._config.indexes:
             await self._load(spec)
         await self._loading.run(self._opener.finish)
