@@ -173,10 +173,7 @@ input_flags = flag_group(
             help="Field or column with its marked spans: objects with start, end and optionally id.",
         ),
         flag(
-            "--span-unit",
-            type=click.Choice(SPAN_UNITS),
-            default="codepoint",
-            help="What marked spans count.",
+            "--span-unit", type=click.Choice(SPAN_UNITS), default="codepoint", help="What marked spans count."
         ),
         flag(
             "--max-bad-rows",
@@ -217,10 +214,7 @@ model_flags = flag_group(
         flag("--device", **DEVICE),
         flag("--dtype", **DTYPE),
         flag(
-            "--threads",
-            type=click.IntRange(min=1),
-            default=1,
-            help="Torch threads of every worker on a CPU.",
+            "--threads", type=click.IntRange(min=1), default=1, help="Torch threads of every worker on a CPU."
         ),
         flag("--batch-size", type=int, default=32, help="Mentions per forward."),
         flag(

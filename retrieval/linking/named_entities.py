@@ -72,11 +72,7 @@ class NamedEntities:
     """
 
     def __init__(
-        self,
-        index: Index,
-        finder: SpanFinder,
-        options: LinkOptions,
-        config: CheckpointConfig,
+        self, index: Index, finder: SpanFinder, options: LinkOptions, config: CheckpointConfig
     ) -> None:
         self._index = index
         self._finder = finder

@@ -29,10 +29,7 @@ from service.commands.connection import Connection, call_error, connection_optio
     show_envvar=True,
 )
 @click.option(
-    "--best-first",
-    is_flag=True,
-    help="The likeliest title first, in place of the order given.",
-    **SHOWN,
+    "--best-first", is_flag=True, help="The likeliest title first, in place of the order given.", **SHOWN
 )
 @click.option(
     "--index",

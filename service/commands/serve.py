@@ -91,12 +91,7 @@ def _option(setting: Setting) -> Callable[[_F], _F]:
         shown |= {"multiple": True, "show_default": setting.unset}
         return click.option(setting.flag, setting.parameter, type=str, metavar=setting.metavar, **shown)
     return click.option(
-        setting.flag,
-        setting.parameter,
-        type=str,
-        metavar=setting.metavar,
-        default=setting.default,
-        **shown,
+        setting.flag, setting.parameter, type=str, metavar=setting.metavar, default=setting.default, **shown
     )
 
 

@@ -136,12 +136,7 @@ class _Opened:
     help="Write the rankings to this file, and publish nothing.",
 )
 @keep_versions_option(_ENV)
-@click.option(
-    "--dry-run",
-    is_flag=True,
-    show_envvar=True,
-    help="Fit and measure, and publish nothing.",
-)
+@click.option("--dry-run", is_flag=True, show_envvar=True, help="Fit and measure, and publish nothing.")
 @talk_options(_ENV, has_threads=False)
 def tune_command(
     index: Path,

@@ -116,11 +116,7 @@ def _id(field: str, value: object) -> str | None:
     return text
 
 
-UNIT_NAMES: dict[str, str] = {
-    "codepoint": "code points",
-    "byte": "bytes",
-    "utf16": "UTF-16 units",
-}
+UNIT_NAMES: dict[str, str] = {"codepoint": "code points", "byte": "bytes", "utf16": "UTF-16 units"}
 _SURFACE_FIELDS = ("mention", "text")
 _SHOWN_CHARS = 60
 

@@ -20,11 +20,7 @@ from retrieval.sources.row_readers import inner_suffix, is_parquet
 from retrieval.sources.source_files import BOM, STDIN, ByteStream, FileState, is_read_once
 
 # By the name, behind which .gz, .zst or .zstd may stand.
-ENDINGS = {
-    "jsonl": (".jsonl", ".ndjson"),
-    "parquet": (".parquet", ".pq"),
-    "text": (".txt", ".text"),
-}
+ENDINGS = {"jsonl": (".jsonl", ".ndjson"), "parquet": (".parquet", ".pq"), "text": (".txt", ".text")}
 _HEAD_BYTES = 1 << 12
 
 

@@ -122,13 +122,7 @@ def line_document(
 
 
 def _plan_line(
-    line: Line,
-    source: str,
-    row: int,
-    offset: int,
-    is_json: bool,
-    options: CorpusOptions,
-    cutter: ShardCutter,
+    line: Line, source: str, row: int, offset: int, is_json: bool, options: CorpusOptions, cutter: ShardCutter
 ) -> None:
     length = line.num_bytes
     if length > options.shard_chars:

@@ -194,12 +194,7 @@ def _read(folder: Path, index: Index) -> NameTable:
     by_key = ("written", "small", "weight", "start", "part")
     if len(arrays["offsets"]) != num_names + 1 or any(len(arrays[name]) != num_names for name in by_key):
         raise _UnusableTableError(f"expected arrays for {num_names} names")
-    return NameTable(
-        **tries,
-        **arrays,
-        max_chars=document["max_chars"],
-        first_marks=document["first_marks"],
-    )
+    return NameTable(**tries, **arrays, max_chars=document["max_chars"], first_marks=document["first_marks"])
 
 
 def _check(folder: Path, document: Any, index_digest: str) -> None:

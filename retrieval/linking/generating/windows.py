@@ -243,9 +243,7 @@ def _nothing(result: BeamResult | DiscResult | DecodingError) -> ModelError:
 
 
 def _scored(
-    model: LanguageModel,
-    written: Sequence[tuple[list[int], tuple[int, ...]]],
-    prefix: PromptPrefix | None,
+    model: LanguageModel, written: Sequence[tuple[list[int], tuple[int, ...]]], prefix: PromptPrefix | None
 ) -> list[WrittenWindow]:
     """What every token of some texts costs, in one pass over them."""
     if not written:

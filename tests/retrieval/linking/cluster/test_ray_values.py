@@ -15,13 +15,7 @@ from hypothesis import strategies as st
 from retrieval.linking.documents.corpus import Shard, ShardFile
 from retrieval.linking.output.folder import ShardRecord
 from retrieval.linking.run_progress import LinkCounts
-from retrieval.linking.runners.ray_actor import (
-    Outcome,
-    outcome_of,
-    shard_of,
-    text_of_outcome,
-    text_of_shard,
-)
+from retrieval.linking.runners.ray_actor import Outcome, outcome_of, shard_of, text_of_outcome, text_of_shard
 from retrieval.linking.runners.runner import WorkerError
 from tests.retrieval.linking.cluster.fake_shard_worker import FakeShardWorker, a_job, job_of
 

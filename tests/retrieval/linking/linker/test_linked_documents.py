@@ -268,11 +268,7 @@ def test_a_context_longer_than_the_model_is_cut_and_a_mention_longer_than_it_fai
         retriever,
         [
             Document(
-                "f",
-                1,
-                "d",
-                mention.left + mention.mention + mention.right,
-                (Span(width - 1, width + 5),),
+                "f", 1, "d", mention.left + mention.mention + mention.right, (Span(width - 1, width + 5),)
             )
         ],
         context_chars=400,

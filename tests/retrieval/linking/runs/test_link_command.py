@@ -375,10 +375,7 @@ def test_documents_without_mentions_give_an_empty_output(link: Link) -> None:
             ["--out", "o", "-k", "1", "--min-probability", "0.5"],
             "--min-probability: needs a k of at least 2 with the method auto",
         ),
-        (
-            ["--out", "o", "--method", "disc", "--min-mass", "nan"],
-            "--min-mass: must be in [0, 1], got nan",
-        ),
+        (["--out", "o", "--method", "disc", "--min-mass", "nan"], "--min-mass: must be in [0, 1], got nan"),
         (["--out", "o", "--adaptive"], "--adaptive: needs the method disc, got the method"),
         (["--out", "o", "--min-chars", "0"], "--min-chars: must be an integer of at least 1, got 0"),
         (["--out", "o", "--shard-documents", "0"], "--shard-documents: must be at least 1, got 0"),
