@@ -1,4 +1,4 @@
-"""How JSON answers look: with their entities for people, as a line for pipes, as JSON Lines for programs."""
+"""Renders JSON answers: with their entities for people, as a line for pipes, as JSON Lines for programs."""
 
 from __future__ import annotations
 

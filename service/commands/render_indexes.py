@@ -1,4 +1,4 @@
-"""How descriptions of indexes look: a table for people, tab-separated lines for pipes."""
+"""Renders descriptions of indexes: a table for people, tab-separated lines for pipes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def loaded_at(index: IndexInfo) -> str:
 
 
 def vectors_text(index: IndexInfo) -> str:
-    """Return what is known of an index's vectors, in words; nothing where it has none."""
+    """Return an index's vectors in words; nothing where it has none."""
     vectors = index.vectors
     if vectors is None:
         return ""
@@ -43,7 +43,7 @@ def evidence_text(index: IndexInfo) -> str:
 
 
 def ranking_text(index: IndexInfo) -> str:
-    """Return what the order of `auto` was fitted on; nothing where there is no evidence to weigh."""
+    """Return the origin of the ranking in words; nothing where there is no evidence to weigh."""
     ranking = index.ranking
     if ranking is None:
         return ""
@@ -101,7 +101,7 @@ def as_table(indexes: Sequence[IndexInfo]) -> RenderableType:
 
 
 def as_details(index: IndexInfo) -> RenderableType:
-    """Return a rich table with everything that is known of one index."""
+    """Return a rich table with all facts of one index."""
     from rich.table import Table
     from rich.text import Text
 

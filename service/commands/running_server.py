@@ -1,7 +1,4 @@
-"""`genret health`, `genret indexes` and `genret reload`: readiness and indexes of a running server.
-
-Indexes are shown as a table, as lines in a pipe, or as JSON.
-"""
+"""`genret health`, `genret indexes` and `genret reload`: readiness and indexes of a running server."""
 
 from __future__ import annotations
 
@@ -9,36 +6,21 @@ import dataclasses
 import json
 import math
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from retrieval.command_options import SHOWN
-from service.commands.connection import Connection, call_error, connection_options
+from service.commands.connection import Connection, connection_options, json_option
 from service.commands.render_indexes import as_details, as_line, as_table, loaded_at
 
 if TYPE_CHECKING:
-    from service.client import IndexInfo, ReloadReply
-
-
-_F = Callable[..., None]
-
-
-def _json_option(command: str) -> Callable[[_F], _F]:
-    return click.option(
-        "--json",
-        "as_json_lines",
-        is_flag=True,
-        envvar=f"GENRET_{command}_JSON",
-        help="One JSON object per index.",
-        **SHOWN,
-    )
+    from service.client import IndexInfo
 
 
 @click.command("indexes")
 @click.argument("name", required=False)
-@_json_option("INDEXES")
+@json_option("INDEXES", "index")
 @connection_options(timeout_s=10.0)
 def indexes_command(name: str | None, as_json_lines: bool, connection: Connection) -> None:
     """List the indexes of a running server, the default one first, or describe the one called NAME.
@@ -47,13 +29,8 @@ def indexes_command(name: str | None, as_json_lines: bool, connection: Connectio
     "default" for the default one, and its kinds of evidence, a minus sign before those that cannot be used,
     between tabs.
     """
-    from service.errors import CallError
-
     with connection.open() as client:
-        try:
-            found = client.list_indexes() if name is None else [client.get_index(name)]
-        except CallError as error:
-            raise call_error(error) from error
+        found = client.list_indexes() if name is None else [client.get_index(name)]
     if as_json_lines:
         for index in found:
             click.echo(json.dumps(_document(index), ensure_ascii=False))
@@ -69,7 +46,7 @@ def indexes_command(name: str | None, as_json_lines: bool, connection: Connectio
 @click.command("reload")
 @click.argument("name", default="", required=False)
 @click.option("--force", is_flag=True, help="Load it also when it is the version that is served.", **SHOWN)
-@_json_option("RELOAD")
+@json_option("RELOAD", "index")
 @connection_options(timeout_s=600.0, waits_for="the new version to be loaded")
 def reload_command(name: str, force: bool, as_json_lines: bool, connection: Connection) -> None:
     """Have a running server take up the live version of the index called NAME, or of its default one.
@@ -77,15 +54,11 @@ def reload_command(name: str, force: bool, as_json_lines: bool, connection: Conn
     Requests that run keep the version they began with. When the new version cannot be used, the one that is
     served stays. A server that asks for tokens asks for one with the scope admin.
     """
-    from service.errors import CallError
-
     with connection.open() as client:
-        try:
-            reply = client.reload_index(name, force=force)
-        except CallError as error:
-            raise call_error(error) from error
+        reply = client.reload_index(name, force=force)
     if as_json_lines:
-        click.echo(json.dumps(_reload_document(reply), ensure_ascii=False))
+        document = {**dataclasses.asdict(reply), "index": _document(reply.index)}
+        click.echo(json.dumps(document, ensure_ascii=False))
     elif reply.reloaded:
         click.echo(
             f"index {reply.index.name!r}: version {reply.previous_version} -> {reply.index.version}; "
@@ -102,16 +75,6 @@ def _document(index: IndexInfo) -> dict[str, Any]:
     return document
 
 
-def _reload_document(reply: ReloadReply) -> dict[str, Any]:
-    return {
-        "index": _document(reply.index),
-        "previous_version": reply.previous_version,
-        "reloaded": reply.reloaded,
-        "open_ms": reply.open_ms,
-        "warm_up_ms": reply.warm_up_ms,
-    }
-
-
 @click.command("health")
 @click.option("--live", is_flag=True, help="Ask whether the server lives, not whether it is ready.", **SHOWN)
 @click.option(
@@ -125,19 +88,15 @@ def _reload_document(reply: ReloadReply) -> dict[str, Any]:
 def health_command(live: bool, wait: float | None, connection: Connection) -> None:
     """Say whether a server is ready: exit code 0 when it is, 1 when it is not or does not answer."""
     from service.client import LIVENESS, READINESS
-    from service.errors import CallError
 
     if wait is not None and live:
         raise click.UsageError("--wait: a server is waited for until it is ready; leave --live out")
     if wait is not None and not (math.isfinite(wait) and wait > 0):
         raise click.UsageError(f"--wait: must be a positive number of seconds, got {wait}")
     with connection.open() as client:
-        try:
-            if wait is not None:
-                client.wait_until_ready(wait)
-            status = client.health(LIVENESS if live else READINESS)
-        except CallError as error:
-            raise call_error(error) from error
+        if wait is not None:
+            client.wait_until_ready(wait)
+        status = client.health(LIVENESS if live else READINESS)
     click.echo(status)
     if status != "SERVING":
         raise click.exceptions.Exit(1)
