@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import gzip
-import json
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from retrieval.linking.documents.corpus import CorpusOptions, Shard, plan_corpus
+from retrieval.linking.documents.corpus import CorpusOptions, plan_corpus
 from retrieval.linking.documents.corpus_reading import CorpusReader
 from tests.own_process import TracedMemory, alone
 
@@ -31,7 +31,7 @@ def test_a_million_lines(tmp_path: Path, name: str) -> None:
 
 
 def peak_of_a_million_lines(options: CorpusOptions) -> int:
-    with TracedMemory() as memory, CorpusReader(options) as reader:
+    with TracedMemory() as memory, closing(CorpusReader(options)) as reader:
         plan = plan_corpus(options)
         assert plan.num_documents == 1_000_000
         assert len(plan.shards) == 1000
@@ -54,7 +54,7 @@ def peak_of_arrow_in_a_large_row_group(options: CorpusOptions) -> int:
     highest = []
     plan = plan_corpus(options, lambda num_bytes: highest.append(pa.total_allocated_bytes()))
     assert plan.num_documents == 20_000
-    with CorpusReader(options) as reader:
+    with closing(CorpusReader(options)) as reader:
         for shard in (plan.shards[0], plan.shards[-1], plan.shards[1]):
             documents = list(reader.read(shard))
             assert [document.row for document in documents] == list(
@@ -76,9 +76,3 @@ def peak_of_many_small_files(options: CorpusOptions) -> int:
         plan = plan_corpus(options)
     assert [shard.num_documents for shard in plan.shards] == [1000] * 3
     return memory.peak
-
-
-def test_a_plan_travels_as_json(tmp_path: Path) -> None:
-    (tmp_path / "c.jsonl").write_bytes(lines(0, 5))
-    (shard,) = plan_corpus(CorpusOptions((str(tmp_path),))).shards
-    assert Shard.from_json(json.loads(json.dumps(shard.to_json()))) == shard

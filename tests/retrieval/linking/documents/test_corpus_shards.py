@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -84,7 +85,7 @@ def test_any_corpus_in_any_shards(
     assert whole([document for documents in read for document in documents]) == texts
     shuffled = list(plan.shards)
     order.shuffle(shuffled)
-    with CorpusReader(options) as reader:
+    with closing(CorpusReader(options)) as reader:
         for shard in shuffled:
             assert list(reader.read(shard)) == read[shard.number]
 
@@ -94,7 +95,7 @@ def test_a_reader_goes_on_after_a_shard_that_was_not_read_to_its_end(tmp_path: P
     for form in ("lines", "gzip", "parquet"):
         options = CorpusOptions((str(write(tmp_path, form, texts)),), shard_documents=10)
         shards = plan_corpus(options).shards
-        with CorpusReader(options) as reader:
+        with closing(CorpusReader(options)) as reader:
             for shard in (shards[0], shards[0], shards[3], shards[1]):
                 first = next(reader.read(shard))
                 assert isinstance(first, Document)

@@ -379,7 +379,7 @@ def test_documents_without_mentions_give_an_empty_output(link: Link) -> None:
         (["--out", "o", "--adaptive"], "--adaptive: needs the method disc, got the method"),
         (["--out", "o", "--min-chars", "0"], "--min-chars: must be an integer of at least 1, got 0"),
         (["--out", "o", "--shard-documents", "0"], "--shard-documents: must be at least 1, got 0"),
-        (["--out", "o", "--ray-address", "auto"], "--ray-address: needs --runner ray"),
+        (["--out", "o", "--ray-address", "auto"], "--ray-address: needs the runner ray"),
         (["--out", ""], "--out: must not be empty"),
         (["--out", "a\udcffb"], "--out: the name is not valid UTF-8, got 'a\\udcffb'"),
         (["--out", "d.jsonl", "--overwrite"], "--out: d.jsonl holds the input d.jsonl; choose another place"),
