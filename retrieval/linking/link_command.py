@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,14 +18,13 @@ from retrieval.linking.link_flags import (
     Values,
     as_usage,
     input_flags,
-    link_options,
     linking_flags,
     mention_flags,
     model_flags,
     output_flags,
     run_flags,
-    worker_options,
 )
+from retrieval.linking.link_options import LinkOptions, WorkerOptions
 
 if TYPE_CHECKING:
     from retrieval.linking.run import LinkSummary
@@ -60,46 +59,35 @@ def link_command(
     where it was; when inputs, options, index or model have changed since, it is refused and the change named.
     """
     with _answered(output["out"]), surely_interrupted():
-        _run(inputs, output, reading, model, linking, find, run)
+        from retrieval.linking.documents.corpus import CorpusOptions
+        from retrieval.linking.run import OutputOptions, RunnerOptions, link_corpus, plan_corpus_run
+        from retrieval.linking.run_progress import shown_run
 
-
-def _run(
-    inputs: tuple[str, ...],
-    output: Values,
-    reading: Values,
-    model: Values,
-    linking: Values,
-    find: tuple[FindOptions, Path | None],
-    run: Values,
-) -> None:
-    from retrieval.linking.documents.corpus import CorpusOptions
-    from retrieval.linking.run import OutputOptions, RunnerOptions, link_corpus, plan_corpus_run
-
-    corpus = CorpusOptions(inputs, **{name: reading[name] for name in reading if name != "max_bad_rows"})
-    options = link_options(find[0], linking, output["drop_nil"])
-    worker = worker_options(model, find[1])
-    target = OutputOptions(
-        out=output["out"],
-        output_format=output["format"],
-        max_bad_rows=reading["max_bad_rows"],
-        max_failed=run["max_failed"],
-        overwrite=output["overwrite"],
-        keep_parts=output["keep_parts"],
-    )
-    runner = RunnerOptions(run["runner"], run["workers"], run["ray_address"])
-    if run["dry_run"]:
-        _tell_plan(plan_corpus_run(corpus, target, worker, options), run["json"])
-        return
-    from retrieval.linking.run_progress import shown_run
-
-    with shown_run(run["quiet"]) as display:
-        summary = link_corpus(corpus, target, worker, options, runner, display)
-    _tell(summary, run["json"], run["quiet"])
+        corpus = CorpusOptions(inputs, **{name: reading[name] for name in reading if name != "max_bad_rows"})
+        options = LinkOptions(find=find[0], keep_nil=not output["drop_nil"], **linking)
+        cache_dir = None if find[1] is None else str(find[1])
+        computing = {name: model[name] for name in model if name != "threads"}
+        worker = WorkerOptions(num_threads=model["threads"], cache_dir=cache_dir, **computing)
+        target = OutputOptions(
+            out=output["out"],
+            output_format=output["format"],
+            max_bad_rows=reading["max_bad_rows"],
+            max_failed=run["max_failed"],
+            overwrite=output["overwrite"],
+            keep_parts=output["keep_parts"],
+        )
+        runner = RunnerOptions(run["runner"], run["workers"], run["ray_address"])
+        if run["dry_run"]:
+            _tell_plan(plan_corpus_run(corpus, target, worker, options), run["json"])
+            return
+        with shown_run(run["quiet"]) as display:
+            summary = link_corpus(corpus, target, worker, options, runner, display)
+        _tell(summary, run["json"], run["quiet"])
 
 
 @contextmanager
 def _answered(out: str) -> Iterator[None]:
-    """Turn what may go wrong into lines and exit codes."""
+    """Turn errors into lines and exit codes."""
     from retrieval.errors import GenretError
 
     try:
@@ -123,14 +111,11 @@ def _tell(summary: LinkSummary, as_json: bool, quiet: bool) -> None:
     if summary.was_complete:
         click.echo(f"{summary.out} is complete already: {sentence(summary.counts)}", err=True)
         return
-    text = f"{sentence(summary.counts)} in {_time(summary.seconds, duration)}"
+    seconds = summary.seconds
+    text = f"{sentence(summary.counts)} in {f'{seconds:.1f} s' if seconds < 60 else duration(seconds)}"
     if summary.num_resumed:
         text += f" ({summary.num_resumed:,} of {counted(summary.num_shards, 'shard')} were done before)"
     click.echo(f"{text} -> {summary.out}", err=True)
-
-
-def _time(seconds: float, duration: Any) -> str:
-    return f"{seconds:.1f} s" if seconds < 60 else str(duration(seconds))
 
 
 def _tell_plan(plan: RunPlan, as_json: bool) -> None:

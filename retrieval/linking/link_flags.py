@@ -1,7 +1,4 @@
-"""Defines the options of `genret link`, in groups: input, output, index and model, linking, mentions, run.
-
-Each group becomes one value of the command and has a heading in its help.
-"""
+"""Options of `genret link` in groups; each group is one value of the command, under a heading in its help."""
 
 from __future__ import annotations
 
@@ -9,13 +6,21 @@ import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from retrieval.command_options import DEVICE, DTYPE, ENCODER, MODEL, SHOWN, flag_names, flag_settings
+from retrieval.command_options import (
+    DEVICE,
+    DTYPE,
+    ENCODER,
+    MODEL,
+    SHOWN,
+    flag_names,
+    flag_settings,
+    together,
+)
 from retrieval.errors import InputError
 from retrieval.linking.documents.corpus import (
     DEFAULT_SHARD_CHARS,
@@ -24,45 +29,28 @@ from retrieval.linking.documents.corpus import (
     SPAN_UNITS,
 )
 from retrieval.linking.finding.find_options import CASES, FindOptions
-from retrieval.linking.link_options import (
-    CANDIDATE_SETS,
-    MENTION_SOURCES,
-    OUTPUT_FORMATS,
-    LinkOptions,
-    WorkerOptions,
-)
+from retrieval.linking.link_options import CANDIDATE_SETS, MENTION_SOURCES, OUTPUT_FORMATS, WorkerOptions
 from retrieval.request_options import options_of
 from retrieval.types import RetrieveRequest
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 Values = Mapping[str, Any]
+Flag = tuple[tuple[str, ...], Mapping[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """One option.
+def flag(*names: str, **settings: Any) -> Flag:
+    """Return names and settings of an option that shows its default and the variable that sets it.
 
-    Attributes:
-        names: As given, such as "-k", "--k".
-        settings: Of `click.option`.
-        key: Name of the value; None: that of the option, with underscores.
+    A name without dashes is that of the value.
     """
-
-    names: tuple[str, ...]
-    settings: Mapping[str, Any]
-    key: str | None = None
-
-
-def flag(*names: str, key: str | None = None, **settings: Any) -> Flag:
-    """Return an option that shows its default and the variable that sets it."""
-    return Flag(names, {**SHOWN, **settings}, key)
+    return names, {**SHOWN, **settings}
 
 
 class GroupedCommand(click.Command):
     """A command whose help lists its options under the headings of their groups."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the groups in the order in which their first option was added, and what is in none last."""
+        """Write the groups in the order of their first options, and options without a group last."""
         sections: dict[str, list[tuple[str, str]]] = {}
         others = []
         for parameter in self.get_params(ctx):
@@ -92,25 +80,23 @@ def flag_group(
 
     Args:
         parameter: Name of the command's parameter that gets the value.
-        heading: In the help.
+        heading: Heading in the help.
         flags: The options.
         make: Makes the value; an `InputError` becomes a usage error that names the option.
     """
-    keys = [f.key or f.names[-1].split("/")[0].lstrip("-").replace("-", "_") for f in flags]
+    keys = [str(click.Option(names).name) for names, _ in flags]
 
     def add(command: _F) -> _F:
         @functools.wraps(command)
         def grouped(*arguments: Any, **values: Any) -> Any:
-            mine = {key: values.pop(key) for key in keys}
             with as_usage():
-                values[parameter] = make(mine)
+                values[parameter] = make({key: values.pop(key) for key in keys})
             return command(*arguments, **values)
 
-        decorated: Any = grouped
-        for key, f in reversed(list(zip(keys, flags, strict=True))):
-            decorated = click.option(*f.names, key, cls=GroupedOption, heading=heading, **f.settings)(
-                decorated
-            )
+        options = [
+            click.option(*names, cls=GroupedOption, heading=heading, **settings) for names, settings in flags
+        ]
+        decorated: Any = together(*options)(grouped)
         return decorated  # type: ignore[no-any-return]
 
     return add
@@ -118,7 +104,7 @@ def flag_group(
 
 @contextmanager
 def as_usage() -> Iterator[None]:
-    """Let an `InputError` of the block become a usage error that names the option or the argument."""
+    """Turn an `InputError` of the block into a usage error that names the option or the argument."""
     try:
         yield
     except InputError as error:
@@ -140,7 +126,7 @@ output_flags = flag_group(
         flag(
             "--format",
             type=click.Choice(OUTPUT_FORMATS),
-            help="Of the parts of a folder.",
+            help="Format of the parts of a folder.",
             show_default="parquet; of one file its name says it",
         ),
         flag(
@@ -205,7 +191,7 @@ model_flags = flag_group(
         flag("--index", required=True, type=click.Path(), help="Index directory."),
         flag(
             "--verify/--no-verify",
-            key="verify_digests",
+            "verify_digests",
             default=True,
             help="Check the digests of the index's files first.",
         ),
@@ -226,12 +212,6 @@ model_flags = flag_group(
     ],
     dict,
 )
-
-
-def _run(values: Values) -> dict[str, object]:
-    if values["ray_address"] is not None and values["runner"] != "ray":
-        raise InputError("ray_address", "needs --runner ray")
-    return dict(values)
 
 
 run_flags = flag_group(
@@ -265,26 +245,12 @@ run_flags = flag_group(
         flag("--quiet", is_flag=True, help="No progress, warnings and summary."),
         flag("--json", is_flag=True, help="Print the summary as JSON on standard output."),
     ],
-    _run,
+    dict,
 )
 
 
-def worker_options(values: Values, cache_dir: Path | None) -> WorkerOptions:
-    """Return how workers compute, as the options of the command say.
-
-    Raises:
-        InputError: an option is out of range; it is named.
-    """
-    given = dict(values)
-    cache = None if cache_dir is None else str(cache_dir)
-    return WorkerOptions(num_threads=given.pop("threads"), cache_dir=cache, **given)
-
-
 def default_cache_dir() -> Path | None:
-    """Return where tables of names are kept: `genret` in the user's folder for caches.
-
-    None for a user without a home, as in some containers: the table is then kept in memory.
-    """
+    """Return `genret` in the user's folder for caches; None for a user without a home (containers)."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(given):  # by the XDG specification a relative path there is to be ignored
         return Path(given) / "genret"
@@ -294,17 +260,13 @@ def default_cache_dir() -> Path | None:
         return None
 
 
-def _find(values: Values) -> FindOptions:
-    def limit(name: str) -> int | None:
-        return values[name] or None
-
-    return FindOptions(
-        case=values["case"],
-        min_chars=values["min_chars"],
-        max_entities=limit("max_entities"),
-        max_short_entities=limit("max_short_entities"),
-        stop_words=values["stop_words"],
-    )
+def _found(values: Values) -> tuple[FindOptions, Path | None]:
+    """Return the options of finding, and the folder of the table of names."""
+    given = dict(values)
+    cache_dir = given.pop("cache_dir") or default_cache_dir()
+    for name in ("max_entities", "max_short_entities"):
+        given[name] = given[name] or None  # 0: no limit
+    return FindOptions(**given), cache_dir
 
 
 mention_flags = flag_group(
@@ -346,14 +308,14 @@ mention_flags = flag_group(
             show_default="genret in $XDG_CACHE_HOME, else in ~/.cache",
         ),
     ],
-    lambda values: (_find(values), values["cache_dir"] or default_cache_dir()),
+    _found,
 )
 
 
 def _asked(name: str, **changes: Any) -> Flag:
-    """Return the option of a request of this name, with what is told otherwise of mentions."""
+    """Return the option of a request of this name, with the settings that differ for mentions."""
     option = options_of(RetrieveRequest)[name]
-    return Flag(flag_names(option), {**flag_settings(option), **changes}, name)
+    return (*flag_names(option), name), {**flag_settings(option), **changes}
 
 
 linking_flags = flag_group(
@@ -430,12 +392,3 @@ linking_flags = flag_group(
     ],
     dict,
 )
-
-
-def link_options(find: FindOptions, values: Values, drop_nil: bool) -> LinkOptions:
-    """Return how mentions are linked, as the options of the command say.
-
-    Raises:
-        InputError: an option is out of range; it is named.
-    """
-    return LinkOptions(find=find, keep_nil=not drop_nil, **values)
