@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval.linking.documents.corpus import Shard, ShardFile
@@ -51,7 +51,6 @@ RECORDS = st.builds(
 FAILURES = st.builds(WorkerError, st.none() | TEXTS, TEXTS, TEXTS)
 
 
-@settings(deadline=None)  # a busy machine
 @given(SHARDS | RECORDS | FAILURES)
 def test_values_arrive_as_they_were_sent(sent: Shard | ShardRecord | WorkerError) -> None:
     (data,) = pa.table({"column": np.array([pickle.dumps(sent)], dtype=object)})["column"].to_numpy()
@@ -59,7 +58,6 @@ def test_values_arrive_as_they_were_sent(sent: Shard | ShardRecord | WorkerError
     assert (type(back), back) == (type(sent), sent)
 
 
-@settings(deadline=None)  # a busy machine
 @given(RECORDS)
 def test_records_are_read_as_they_were_written(record: ShardRecord) -> None:
     assert ShardRecord.from_json(json.loads(json.dumps(record.to_json()))) == record

@@ -115,11 +115,7 @@ def cut_in_two(document: Document, at: int, context: int) -> list[Document]:
     ]
 
 
-@settings(
-    max_examples=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     documents=marked_documents(),
     batch_size=st.sampled_from([1, 2, 7, 32]),
