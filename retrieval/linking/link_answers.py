@@ -99,7 +99,7 @@ def answer_of(
 
 def failure(error: Exception, method: str) -> LinkAnswer:
     """Return the answer to a mention that failed; its text is one line."""
-    # What a request calls its query is a mention to whoever links documents.
+    # The query of a request is a mention to the user of linking.
     is_query = isinstance(error, InputError) and error.field == "query"
     text = f"mention: {error.message}" if is_query and isinstance(error, InputError) else str(error)
     return LinkAnswer("error", method=method, error=" ".join(text.split()) or type(error).__name__)
@@ -133,8 +133,8 @@ def probabilities(logs: Sequence[float]) -> list[float]:
     return [math.exp(value - total) for value in logs]
 
 
-# What the model is asked, the name it chooses among, "" for all, what evidence is asked, "" for none, and of
-# the entities of that name those that the text around the mention speaks for.
+# The query; the name of the candidates, "" for all; the query to the evidence, "" for none; and of the
+# entities of that name those that the text around the mention speaks for.
 Question = tuple[str, str, str, frozenset[str]]
 # The same question with the same options has the same answer.
 AnswerCache = BoundedCache[Question, LinkAnswer]

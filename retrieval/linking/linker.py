@@ -180,8 +180,7 @@ def _checked(documents: Iterable[str | Document]) -> Iterator[Document | BadDocu
 
 # Questions read ahead and sorted by length, in batches: neighbours then need little padding.
 _WINDOW_BATCHES = 16
-# Mentions held at most for each question of a window, most of them answered already: what repeats itself is
-# read on until there is enough to ask, but not for ever.
+# Most mentions held for each question of a window: where most repeat themselves, reading goes on this far.
 _MENTIONS_PER_QUESTION = 16
 
 

@@ -98,7 +98,8 @@ def link_corpus(
 
         import_ray()  # refused before any work is done where Ray is missing
     with _locked(target) as folder:
-        plan = _plan(target, corpus, output, worker, options, display)
+        limits = output.max_bad_rows, output.overwrite
+        plan = plan_run(target, corpus, options or LinkOptions(), worker, *limits, display.planning)
         counts = plan.done_counts()
         if not plan.is_complete:
             with _kept(folder, plan):
@@ -125,24 +126,12 @@ def plan_corpus_run(
     output: OutputOptions,
     worker: WorkerOptions,
     options: LinkOptions | None = None,
-    display: LinkDisplay | None = None,
 ) -> RunPlan:
     """Return what `link_corpus` would do, with its arguments and errors; links and writes nothing."""
     target = OutputTarget.of(output.out, output.output_format)
     check_target(target, corpus.inputs, output.overwrite)
-    return _plan(target, corpus, output, worker, options, display or LinkDisplay())
-
-
-def _plan(
-    target: OutputTarget,
-    corpus: CorpusOptions,
-    output: OutputOptions,
-    worker: WorkerOptions,
-    options: LinkOptions | None,
-    display: LinkDisplay,
-) -> RunPlan:
     limits = output.max_bad_rows, output.overwrite
-    return plan_run(target, corpus, options or LinkOptions(), worker, *limits, display.planning)
+    return plan_run(target, corpus, options or LinkOptions(), worker, *limits)
 
 
 @contextmanager
@@ -185,7 +174,16 @@ def _link(
         folder.clear()
     folder.tidy(plan.done)
     folder.begin(plan.identity)
-    progress = _progress(plan)
+    num_parts = sum(shard.num_documents for shard in plan.corpus.shards)
+    progress = Progress(
+        plan.corpus.num_documents,
+        num_shards=len(plan.corpus.shards),
+        done_shards=len(plan.done),
+        resumed=plan.done_counts(),
+        recorded=plan.done_counts(),
+        is_split=num_parts != plan.corpus.num_documents,
+        resumed_shards=len(plan.done),
+    )
     _check_limits(progress.recorded, list(plan.done.values()), output)
 
     def report(counts: LinkCounts) -> None:
@@ -216,19 +214,6 @@ def _link(
             with uninterrupted():
                 close()  # stops the workers
     return progress.recorded
-
-
-def _progress(plan: RunPlan) -> Progress:
-    return Progress(
-        num_documents=plan.corpus.num_documents,
-        num_shards=len(plan.corpus.shards),
-        done_shards=len(plan.done),
-        resumed=plan.done_counts(),
-        recorded=plan.done_counts(),
-        reported=LinkCounts(),
-        is_split=sum(shard.num_documents for shard in plan.corpus.shards) != plan.corpus.num_documents,
-        resumed_shards=len(plan.done),
-    )
 
 
 def _check_limits(counts: LinkCounts, records: list[ShardRecord], output: OutputOptions) -> None:

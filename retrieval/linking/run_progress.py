@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from retrieval.progress import ProgressDisplay
@@ -41,13 +41,13 @@ class LinkCounts:
 
     def add(self, other: LinkCounts) -> None:
         """Add another's counts."""
-        for field in fields(self):
-            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+        for one in fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> LinkCounts:
         """Read the fields from an object; missing ones are 0, and a value that is no integer is an error."""
-        found = {field.name: value.get(field.name, 0) for field in fields(cls)}
+        found = {one.name: value.get(one.name, 0) for one in fields(cls)}
         if not all(type(number) is int for number in found.values()):
             raise ValueError(f"expected integers, got {found}")
         return cls(**found)
@@ -69,7 +69,9 @@ class Progress:
     done_shards: int  # finished shards, those of earlier sessions included
     resumed: LinkCounts  # counts of shards that earlier sessions finished
     recorded: LinkCounts  # counts of all finished shards
-    reported: LinkCounts  # increments of this session, of unfinished shards too
+    reported: LinkCounts = field(
+        default_factory=LinkCounts
+    )  # increments of this session, of unfinished shards too
     is_split: bool = False  # whether long documents are linked in parts; the time left then goes by shards
     resumed_shards: int = 0  # shards that earlier sessions finished
     begun: float | None = None  # monotonic time of the first report; None: there was none
@@ -78,9 +80,9 @@ class Progress:
     def counts(self) -> LinkCounts:
         """Counts so far: records are exact, reports are sooner; neither may be behind the other."""
         seen = LinkCounts()
-        for field in fields(LinkCounts):
-            early = getattr(self.resumed, field.name) + getattr(self.reported, field.name)
-            setattr(seen, field.name, max(early, getattr(self.recorded, field.name)))
+        for one in fields(LinkCounts):
+            early = getattr(self.resumed, one.name) + getattr(self.reported, one.name)
+            setattr(seen, one.name, max(early, getattr(self.recorded, one.name)))
         seen.num_documents = min(seen.num_documents, self.num_documents)
         return seen
 

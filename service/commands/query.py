@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -89,11 +89,9 @@ def ask_command(
     question: Question,
     index: str,
     no_model: bool,
-    model: str | None,
-    device: str,
-    dtype: str,
     threads: int,
     encoder: str | None,
+    **hardware: Any,
 ) -> None:
     """Ask the index in the directory INDEX without a server: a first look at what it answers.
 
@@ -117,14 +115,9 @@ def ask_command(
             from retrieval.loaded_model import DEFAULT_BATCH_SIZE
             from retrieval.retriever import Retriever
 
+            prompt = question.options["prompt"]
             with Retriever.open(
-                index,
-                model,
-                device=device,
-                dtype=dtype,
-                num_threads=threads,
-                prompt=question.options["prompt"],
-                encoder=encoder,
+                index, num_threads=threads, prompt=prompt, encoder=encoder, **hardware
             ) as retriever:
                 _hint(index, retriever, question)
                 _show(retriever, name, question, printer, DEFAULT_BATCH_SIZE)

@@ -204,7 +204,7 @@ def _document(reply: Reply | CallError) -> dict[str, Any]:
 
     if isinstance(reply, CallError):
         return {"error": {"code": reply.code, "message": str(reply)}}
-    result, index = reply.result, reply.index
+    result = reply.result
     explanation = {} if result.explanation is None else {"explanation": asdict(result.explanation)}
     return {
         "finish_reason": "NO_MATCH" if result.no_match else "OK",
@@ -240,14 +240,8 @@ def _document(reply: Reply | CallError) -> dict[str, Any]:
         "missing_evidence": list(result.missing_evidence),
         "num_steps": result.num_steps,
         "seed": result.seed,
-        "kv": {
-            "peak_bytes": result.kv.peak_bytes,
-            "per_branch_bytes": result.kv.per_branch_bytes,
-            "saved_bytes": result.kv.saved_bytes,
-            "shared_prefix_bytes": result.kv.shared_prefix_bytes,
-            "num_collections": result.kv.num_collections,
-        },
-        "index": {"name": index.name, "version": index.version, "digest": index.digest},
+        "kv": {**asdict(result.kv), "saved_bytes": result.kv.saved_bytes},
+        "index": asdict(reply.index),
         "timings_ms": {
             "queue": round(reply.queue_ms, 3),
             "prefill": round(result.timings.prefill_ms, 3),

@@ -27,8 +27,8 @@ from retrieval.linking.finding.table_cache import open_table
 
 _BLANK = re.compile(r"\s")
 _PIECE_CHARS = 16_384
-# How far before `begin` the paragraph it is in may begin and still be matched from its beginning; also, how
-# long a chain of names that overlap each other may be and still be decided as a whole.
+# Longest way back from `begin` to the start of its paragraph, and longest chain of overlapping names, for
+# which the result does not depend on where the search starts.
 LOOK_BACK_CHARS = 65_536
 # Longer names are not looked for: nobody writes them out, and each would make all lookups slower.
 LONGEST_NAME_CHARS = 1_000

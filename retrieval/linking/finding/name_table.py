@@ -188,10 +188,10 @@ def _postings(
 
 # A word with a capital where the name has one, or of a script without capitals.
 CAPITAL = 5.0
-# For so many words of a name it is known whether they may begin with a small letter.
+# Number of words of a name for which it is known whether they may begin with a small letter.
 MAX_SMALL_WORDS = 8
-# The words of the names are taken for part of a text with this many other words, each English stop word among
-# them so many times. Words that are rarer there than `_MAX_WORD` says all weigh the same.
+# The names' words are counted in a text with this many other words, among them each English stop word so many
+# times. All words that are rarer than `_MAX_WORD` says weigh the same.
 _OTHER_WORDS, _STOP_WORD_COUNT = 1_000_000, 5_000
 _MAX_WORD = 9.0
 # What the words of a name must outweigh. One long name costs less than the names inside it.

@@ -36,8 +36,7 @@ from retrieval.linking.finding.name_table import NameTable, build_table
 _LOG = logging.getLogger(__name__)
 
 _FORMAT = "genret-name-table"
-# What is folded to what depends on both, and how names are weighed on the first, which has to be raised
-# whenever a table made before would differ.
+# Folding depends on both, weights on the first, which is raised whenever an older table would differ.
 _VERSION = f"2-unicode{unicodedata.unidata_version}"
 _TABLE_FILE = "table.json"
 _TRIES = ("names", "spellings")

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 Generated = list[GeneratedMention] | GenretError
 
-# What is written is the text and its links: so many tokens of it are reckoned with for one of the text.
+# Expected tokens of the text with its links, for one token of the text.
 _WRITTEN_PER_TOKEN = 1.5
 _LEAST_TOKENS = 8
-# Most tokens of what is written where the model has positions without end: so many per token, and some more.
+# Most tokens written by a model without a limit of positions: so many per token of the text, and some more.
 _MOST_PER_TOKEN, _MOST_AND = 8, 256
 # Most documents that are held until those before them are written.
 _MOST_WAITING = 4096

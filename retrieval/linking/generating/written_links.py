@@ -118,7 +118,7 @@ def _costs(link: Link, ends: Sequence[int], logprobs: Sequence[float]) -> tuple[
     return math.fsum(logprobs[first:titled]), math.fsum(logprobs[titled:behind])
 
 
-# Of more titles than these tokens are found in compiled loops, which take a second or two to compile.
+# For more titles, tokens are found in compiled loops, which take a second or two to compile.
 _MANY_TITLES = 50_000
 
 

@@ -217,25 +217,21 @@ def _ask_all(ray: Any, question: tuple[Any, ...], what: str) -> None:
         there = NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False)
         asked.append((node["NodeManagerAddress"], task.options(scheduling_strategy=there).remote(*question)))
     for address, answer in asked:
-        _judge(ray, address, answer, what)
-
-
-def _judge(ray: Any, address: str, answer: Any, what: str) -> None:
-    try:
-        missing = ray.get(answer, timeout=_CHECK_SECONDS)
-    except ray.exceptions.GetTimeoutError as error:
-        raise LinkingRunError(f"the node {address} has not answered in {_CHECK_SECONDS:g} s") from error
-    except ray.exceptions.RayError as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise LinkingRunError(
-            f"the node {address} cannot run genret ({reason}): it must be installed on every node, in the "
-            "same version, or brought there by Ray's runtime environment"
-        ) from error
-    if missing is not None:
-        raise SourceError(
-            f"the node {address} {missing}; {what} must be in folders that all nodes share, under the same "
-            "paths"
-        )
+        try:
+            missing = ray.get(answer, timeout=_CHECK_SECONDS)
+        except ray.exceptions.GetTimeoutError as error:
+            raise LinkingRunError(f"the node {address} has not answered in {_CHECK_SECONDS:g} s") from error
+        except ray.exceptions.RayError as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise LinkingRunError(
+                f"the node {address} cannot run genret ({reason}): it must be installed on every node, in "
+                "the same version, or brought there by Ray's runtime environment"
+            ) from error
+        if missing is not None:
+            raise SourceError(
+                f"the node {address} {missing}; {what} must be in folders that all nodes share, under the "
+                "same paths"
+            )
 
 
 def what_is_missing(needed: Mapping[str, str], probe: str | None, content: str) -> str | None:

@@ -23,7 +23,7 @@ from retrieval.interruption import uninterrupted
 from retrieval.linking.documents.corpus import Shard
 from retrieval.linking.finding.find_options import STOP_WORD_LISTS
 from retrieval.linking.link_options import LinkJob
-from retrieval.linking.output.folder import LinkingRunError
+from retrieval.linking.output.folder import LinkingRunError, ShardRecord
 from retrieval.linking.run_progress import LinkCounts
 from retrieval.linking.runners.ray_actor import (
     OUTCOME_COLUMN,
@@ -40,11 +40,10 @@ from retrieval.linking.runners.ray_cluster import (
     import_ray,
 )
 from retrieval.linking.runners.runner import OpenWorker, WorkerError
-from retrieval.linking.shard_worker import ShardRecord, ShardWorker
+from retrieval.linking.shard_worker import ShardWorker
 
 _PROGRESS_EVERY_S = 0.5
-# Ray tries a shard again that was lost with its actor, without an end: one that kills every worker, as by its
-# need of memory, would never let the run end.
+# Ray would try a shard whose actor died for ever: one that kills every worker would never let the run end.
 DEFAULT_RETRIES = 3
 # The next shard waits at the actor while one is linked: it is not begun, so nothing of it can be lost.
 _SHARDS_AT_AN_ACTOR = 2
