@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 from retrieval.linking.documents.corpus import CorpusOptions, Shard
 from retrieval.linking.documents.corpus_reading import CorpusReader
@@ -10,5 +11,5 @@ from retrieval.linking.documents.text_document import BadDocument, Document
 
 
 def read_shard(options: CorpusOptions, shard: Shard) -> Iterator[Document | BadDocument]:
-    with CorpusReader(options) as reader:
+    with closing(CorpusReader(options)) as reader:
         yield from reader.read(shard)

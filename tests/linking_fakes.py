@@ -6,6 +6,7 @@ Beside the output, `OUT.log` gets a line per shard begun: "BEGIN shard pid".
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -14,6 +15,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+import pyarrow.parquet as pq
 
 from retrieval.errors import InputError, ModelError
 from retrieval.linking.documents.corpus import CorpusOptions, Shard
@@ -102,10 +105,8 @@ class LoggingWorker(ShardWorker):
         self._log = job.out + ".log"
 
     def run(self, shard: Shard, report: Callable[[LinkCounts], None] = lambda counts: None) -> ShardRecord:
-        with open(
-            self._log, "a", encoding="utf-8"
-        ) as log:  # one write: lines of several processes stay whole
-            log.write(f"BEGIN {shard.number} {os.getpid()}\n")
+        with open(self._log, "a", encoding="utf-8") as log:
+            log.write(f"BEGIN {shard.number} {os.getpid()}\n")  # one write: lines of processes stay whole
         return super().run(shard, report)
 
 
@@ -114,6 +115,15 @@ def begun(out: Path) -> list[tuple[int, int]]:
     log = Path(f"{out}.log")
     lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
     return [(int(shard), int(pid)) for _, shard, pid in map(str.split, lines)]
+
+
+def rows_of(out: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file, or of the parts in a folder."""
+    if out.is_dir():
+        return [row for part in sorted(out.glob("part-*")) for row in rows_of(part)]
+    if out.suffix == ".parquet":
+        return list(pq.read_table(out).to_pylist())
+    return [json.loads(line) for line in out.read_text(encoding="utf-8").split("\n")[:-1]]
 
 
 def run_words(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from retrieval.linking.run_progress import LinkCounts
 from retrieval.types import Mention, RetrievalResult, RetrieveRequest
 
 if TYPE_CHECKING:
-    from retrieval.types import Candidate, Entity
+    from retrieval.types import Candidate
 
 
 # A candidate, what it is ordered by, and its probability.
@@ -30,20 +30,19 @@ Weighed = tuple["Candidate", float, float]
 Weigher = Callable[[Sequence["Candidate"]], list[Weighed]]
 
 
-@dataclass(frozen=True, slots=True)
-class LinkCandidate:
+class LinkCandidate(NamedTuple):
     """One entity that a mention may stand for.
 
     Attributes:
-        entity_id: The entity.
+        entity_id: Id of the entity.
         title: Its title.
         logprob: Natural log of the model's probability of its surface forms; None where no model was asked.
-        score: What the list is ordered by; None where no model was asked.
-        probability: That it is the one meant, of the entities that are called so (`named_entities`). Where
-            any entity may be meant, and with `disc`: that of the reply. `auto` by the index's ranking: the
-            calibrated probability that it is meant; `disc`: its share of the samples; `beam`: its share of
-            the probability of the candidates listed, which is at least its share among all titles;
-            `shortlist`, and `auto` without a ranking: of that of all that was scored, which is so too.
+        score: The number that the list is ordered by; None where no model was asked.
+        probability: Probability that it is the one meant, among the entities of this name
+            (`named_entities`). Where any entity may be meant, and with `disc`, that of the reply: `auto` by
+            the index's ranking: calibrated; `disc`: share of the samples; `beam`: share among the candidates
+            listed; `shortlist`, and `auto` without a ranking: share of all that was scored. The last two are
+            at least the share among all titles.
     """
 
     entity_id: str
@@ -55,40 +54,30 @@ class LinkCandidate:
 
 @dataclass(frozen=True, slots=True)
 class LinkAnswer:
-    """What a mention is linked to; kept for further mentions that are asked about in the same words.
+    """The link of a mention; kept for further mentions that are asked about in the same words."""
 
-    Attributes:
-        nil_reason: Why there is no link, one of those of `part_files.SCHEMA`; None: the first candidate
-            is the link.
-        surface: The surface form of the first candidate that was written.
-        candidates: Best first.
-        certified: Whether they are proven; None where that was not looked at.
-        mass: Of `disc`.
-        method: "auto", "beam", "disc", "shortlist" or "name".
-        error: Why the mention failed.
-    """
-
+    # Reason for no link, one of those of `part_files.SCHEMA`; None: the first candidate is the link.
     nil_reason: str | None
-    surface: str | None = None
-    candidates: tuple[LinkCandidate, ...] = ()
-    certified: bool | None = None
-    mass: float | None = None
-    method: str = "beam"
-    error: str | None = None
+    surface: str | None = None  # the surface form of the first candidate that was written
+    candidates: tuple[LinkCandidate, ...] = ()  # best first
+    certified: bool | None = None  # whether they are proven; None where that was not looked at
+    mass: float | None = None  # mass of `disc`
+    method: str = "beam"  # "auto", "beam", "disc", "shortlist" or "name"
+    error: str | None = None  # why the mention failed
 
     @property
     def best(self) -> LinkCandidate | None:
-        """What the mention is linked to; None: NIL."""
+        """The entity that the mention is linked to; None: NIL."""
         return self.candidates[0] if self.nil_reason is None else None
 
 
 def answer_of(
     reply: RetrievalResult | Exception, options: LinkOptions, weigh: Weigher | None = None
 ) -> LinkAnswer:
-    """Return what a reply comes to under the options: a link, or NIL with the reason.
+    """Return the link that a reply gives under the options, or NIL with the reason.
 
     Args:
-        reply: To the request that links the mention.
+        reply: Reply to the request that links the mention.
         options: How mentions are linked.
         weigh: Puts the candidates in order; None: they stay as they are.
     """
@@ -110,21 +99,10 @@ def answer_of(
 
 def failure(error: Exception, method: str) -> LinkAnswer:
     """Return the answer to a mention that failed; its text is one line."""
-    # What a request calls its query is a mention to whoever links documents.
+    # The query of a request is a mention to the user of linking.
     is_query = isinstance(error, InputError) and error.field == "query"
     text = f"mention: {error.message}" if is_query and isinstance(error, InputError) else str(error)
     return LinkAnswer("error", method=method, error=" ".join(text.split()) or type(error).__name__)
-
-
-def only_entity(entity: Entity, surface: str) -> LinkAnswer:
-    """Return the answer to a mention that only one entity has as a name; no model is asked."""
-    alone = LinkCandidate(entity.entity_id, entity.title, None, None, 1.0)
-    return LinkAnswer(None, surface, (alone,), certified=True, method="name")
-
-
-def nobody(method: str) -> LinkAnswer:
-    """Return the answer to a mention that no entity has as a name."""
-    return LinkAnswer("no_name", method=method)
 
 
 def _nil_reason(candidates: tuple[LinkCandidate, ...], options: LinkOptions) -> str | None:
@@ -140,7 +118,7 @@ def _nil_reason(candidates: tuple[LinkCandidate, ...], options: LinkOptions) -> 
 
 
 def _as_listed(candidates: Sequence[Candidate]) -> list[Weighed]:
-    """Return candidates with what the samples gave each, or its share of the probability of those listed."""
+    """Pair candidates with the samples' shares, or with their shares of the probability of those listed."""
     shares = [c.probability for c in candidates if c.probability is not None]
     if len(shares) < len(candidates):
         shares = probabilities([c.logprob for c in candidates])
@@ -148,15 +126,15 @@ def _as_listed(candidates: Sequence[Candidate]) -> list[Weighed]:
 
 
 def probabilities(logs: Sequence[float]) -> list[float]:
-    """Return probabilities in proportion to numbers whose logs are given; equal ones where all are 0."""
+    """Return probabilities in proportion to numbers given by their logs; equal ones where all are 0."""
     total = float(np.logaddexp.reduce(logs))
     if total == -math.inf:
         return [1 / len(logs)] * len(logs)
     return [math.exp(value - total) for value in logs]
 
 
-# What the model is asked, the name it chooses among, "" for all, what evidence is asked, "" for none, and of
-# the entities of that name those that the text around the mention speaks for.
+# The query; the name of the candidates, "" for all; the query to the evidence, "" for none; and of the
+# entities of that name those that the text around the mention speaks for.
 Question = tuple[str, str, str, frozenset[str]]
 # The same question with the same options has the same answer.
 AnswerCache = BoundedCache[Question, LinkAnswer]
@@ -164,52 +142,28 @@ AnswerCache = BoundedCache[Question, LinkAnswer]
 
 @dataclass(frozen=True, slots=True)
 class OpenQuestion:
-    """What is to be asked about one mention, and about those of the window that are put in the same words.
+    """The question about one mention, and about those of the window that are put in the same words."""
 
-    Attributes:
-        key: What makes it the same question.
-        mention: The first of the mentions.
-        request: What to ask the model.
-        named: Ids of those the mention may stand for; None: all.
-        near: Of them, those that the text around the mention speaks for.
-        places: Of the mentions, in the window.
-    """
-
-    key: Question
-    mention: Mention
+    key: Question  # identity of the question
+    mention: Mention  # the first of the mentions
     request: RetrieveRequest
-    named: IdList | None
-    near: frozenset[str]
-    places: list[int]
+    named: IdList | None  # ids of the entities that the mention may stand for; None: all
+    near: frozenset[str]  # those of them that the text around the mention speaks for
+    places: list[int]  # places of the mentions in the window
 
 
 class Window:
-    """Some mentions in their order. Holds no document.
-
-    Args:
-        maker: Makes and counts the rows.
-        cache: Gets the answers.
-    """
+    """Mentions in their order, with known rows and open questions. Holds no document."""
 
     def __init__(self, maker: RowMaker, cache: AnswerCache) -> None:
         self._maker = maker
         self._cache = cache
         self._mentions: list[PlacedMention] = []
         self._rows: list[dict[str, Any] | None] = []
-        self._open: dict[Question, OpenQuestion] = {}
+        self.questions: dict[Question, OpenQuestion] = {}
 
     def __len__(self) -> int:
         return len(self._mentions)
-
-    @property
-    def questions(self) -> list[OpenQuestion]:
-        """Those that are left."""
-        return list(self._open.values())
-
-    @property
-    def num_questions(self) -> int:
-        """How many are."""
-        return len(self._open)
 
     def add(self, mention: PlacedMention) -> int:
         """Take in a mention that nothing is known of yet, and return its place."""
@@ -218,23 +172,19 @@ class Window:
         return len(self._mentions) - 1
 
     def join(self, key: Question, place: int) -> bool:
-        """Let a mention wait for the answer to a question that another one has; False: none has it."""
-        waiting = self._open.get(key)
+        """Let a mention wait for the answer to a question that is open already; False: it is not."""
+        waiting = self.questions.get(key)
         if waiting is None:
             return False
         waiting.places.append(place)
         return True
-
-    def ask(self, question: OpenQuestion) -> None:
-        """Open a question."""
-        self._open[question.key] = question
 
     def fill(self, place: int, answer: LinkAnswer, is_cached: bool = False) -> None:
         """Make the row of one mention."""
         self._rows[place] = self._maker.make(self._mentions[place], answer, is_cached)
 
     def settle(self, questions: Sequence[OpenQuestion], answers: Iterable[LinkAnswer]) -> None:
-        """Make the rows of all that wait for some questions, and keep the answers; failures are not kept."""
+        """Make the rows of all mentions of some questions, and keep the answers, except failures."""
         for question, answer in zip(questions, answers, strict=True):
             if answer.error is None:
                 self._cache.put(question.key, answer)
@@ -242,19 +192,12 @@ class Window:
                 self.fill(place, answer, is_cached=number > 0 and answer.error is None)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the rows, once all questions are settled; those that are not to be written are left out."""
+        """Return the rows to be written, once all questions are settled."""
         return [row for row in self._rows if row is not None]
 
 
 class RowMaker:
-    """Makes rows of `retrieval.linking.output.part_files.SCHEMA`.
-
-    Args:
-        options: Whether mentions without an entity are kept, and lists are to be exact.
-        index_digest: Of the index that mentions are linked to.
-        counts: Added to.
-        complain: Gets one line per mention that failed.
-    """
+    """Makes rows of `retrieval.linking.output.part_files.SCHEMA` and counts them."""
 
     def __init__(
         self, options: LinkOptions, index_digest: str, counts: LinkCounts, complain: Callable[[str], None]
@@ -302,16 +245,7 @@ class RowMaker:
             "score": best.score if best else None,
             "probability": best.probability if best else None,
             "nil_reason": answer.nil_reason,
-            "candidates": [
-                {
-                    "entity_id": c.entity_id,
-                    "title": c.title,
-                    "logprob": c.logprob,
-                    "score": c.score,
-                    "probability": c.probability,
-                }
-                for c in answer.candidates
-            ],
+            "candidates": [candidate._asdict() for candidate in answer.candidates],
             "certified": answer.certified,
             "mass": answer.mass,
             "mention_source": mention.origin,

@@ -1,35 +1,413 @@
-"""`genret link`: link a corpus of documents."""
+"""`genret link`: link a corpus of documents.
+
+Its options come in groups; each group is one value of the command, under a heading in its help.
+"""
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from retrieval.interruption import INTERRUPTED, surely_interrupted
-from retrieval.linking.finding.find_options import FindOptions
-from retrieval.linking.link_flags import (
-    GroupedCommand,
-    Values,
-    as_usage,
-    input_flags,
-    link_options,
-    linking_flags,
-    mention_flags,
-    model_flags,
-    output_flags,
-    run_flags,
-    worker_options,
+from retrieval.command_options import (
+    DEVICE,
+    DTYPE,
+    ENCODER,
+    MODEL,
+    SHOWN,
+    flag_names,
+    flag_settings,
+    together,
 )
+from retrieval.errors import GenretError, InputError
+from retrieval.interruption import INTERRUPTED, surely_interrupted
+from retrieval.linking.documents.corpus import (
+    DEFAULT_SHARD_CHARS,
+    DEFAULT_SHARD_DOCUMENTS,
+    INPUT_FORMATS,
+    SPAN_UNITS,
+)
+from retrieval.linking.finding.find_options import CASES, FindOptions
+from retrieval.linking.link_options import (
+    CANDIDATE_SETS,
+    MENTION_SOURCES,
+    OUTPUT_FORMATS,
+    LinkOptions,
+    WorkerOptions,
+)
+from retrieval.request_options import options_of
+from retrieval.types import RetrieveRequest
 
 if TYPE_CHECKING:
     from retrieval.linking.run import LinkSummary
     from retrieval.linking.run_plan import RunPlan
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+Values = Mapping[str, Any]
+Flag = tuple[tuple[str, ...], Mapping[str, Any]]
+
+
+def flag(*names: str, **settings: Any) -> Flag:
+    """Return names and settings of an option that shows its default and the variable that sets it.
+
+    A name without dashes is that of the value.
+    """
+    return names, {**SHOWN, **settings}
+
+
+class GroupedCommand(click.Command):
+    """A command whose help lists its options under the headings of their groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the groups in the order of their first options, and options without a group last."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        others = []
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if isinstance(parameter, GroupedOption) and record is not None:
+                sections.setdefault(parameter.heading, []).append(record)
+            elif isinstance(parameter, click.Option) and record is not None:
+                others.append(record)
+        for heading, records in {**sections, "Other options": others}.items():
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
+
+
+class GroupedOption(click.Option):
+    """An option that knows its group's heading."""
+
+    def __init__(self, *arguments: Any, heading: str, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.heading = heading
+
+
+def flag_group(
+    parameter: str, heading: str, flags: Sequence[Flag], make: Callable[[Values], Any]
+) -> Callable[[_F], _F]:
+    """Return a decorator that adds options to a command and passes it the one value made of them.
+
+    Args:
+        parameter: Name of the command's parameter that gets the value.
+        heading: Heading in the help.
+        flags: The options.
+        make: Makes the value; an `InputError` becomes a usage error that names the option.
+    """
+    keys = [str(click.Option(names).name) for names, _ in flags]
+
+    def add(command: _F) -> _F:
+        @functools.wraps(command)
+        def grouped(*arguments: Any, **values: Any) -> Any:
+            with as_usage():
+                values[parameter] = make({key: values.pop(key) for key in keys})
+            return command(*arguments, **values)
+
+        options = [
+            click.option(*names, cls=GroupedOption, heading=heading, **settings) for names, settings in flags
+        ]
+        decorated: Any = together(*options)(grouped)
+        return decorated  # type: ignore[no-any-return]
+
+    return add
+
+
+@contextmanager
+def as_usage() -> Iterator[None]:
+    """Turn an `InputError` of the block into a usage error that names the option or the argument."""
+    try:
+        yield
+    except InputError as error:
+        name = "INPUTS" if error.field == "inputs" else "--" + error.field.replace("_", "-")
+        raise click.UsageError(f"{name}: {error.message}") from error
+
+
+output_flags = flag_group(
+    "output",
+    "Output",
+    [
+        flag(
+            "--out",
+            required=True,
+            type=click.Path(),
+            help="A folder of part files; or a name that ends in .parquet or .jsonl: one file, which is made "
+            "of parts in NAME.parts in the end.",
+        ),
+        flag(
+            "--format",
+            type=click.Choice(OUTPUT_FORMATS),
+            help="Format of the parts of a folder.",
+            show_default="parquet; of one file its name says it",
+        ),
+        flag(
+            "--overwrite",
+            is_flag=True,
+            help="Replace the output of another run. Only what such a run wrote is deleted.",
+        ),
+        flag("--keep-parts", is_flag=True, help="Keep NAME.parts when the one file is made."),
+        flag("--drop-nil", is_flag=True, help="Leave mentions without an entity out of the output."),
+    ],
+    dict,
+)
+
+
+input_flags = flag_group(
+    "reading",
+    "Input",
+    [
+        flag(
+            "--input-format",
+            type=click.Choice(INPUT_FORMATS),
+            default="auto",
+            help="text: a file is a document; lines: a line is one; auto: by the names.",
+        ),
+        flag("--id-field", default="id", help="Field or column with a document's id."),
+        flag("--text-field", default="text", help="Field or column with its text."),
+        flag(
+            "--mentions-field",
+            default="mentions",
+            help="Field or column with its marked spans: objects with start, end and optionally id.",
+        ),
+        flag(
+            "--span-unit", type=click.Choice(SPAN_UNITS), default="codepoint", help="What marked spans count."
+        ),
+        flag(
+            "--max-bad-rows",
+            type=click.IntRange(min=0),
+            default=0,
+            help="Leave out up to this many lines that are no documents; one more ends the run.",
+        ),
+        flag(
+            "--shard-documents",
+            type=int,
+            default=DEFAULT_SHARD_DOCUMENTS,
+            help="Most documents of a shard, which is what is lost at most when a worker is killed.",
+        ),
+        flag(
+            "--shard-chars",
+            type=int,
+            default=DEFAULT_SHARD_CHARS,
+            help="Most characters of a shard; a longer document is linked in parts.",
+        ),
+    ],
+    dict,
+)
+
+
+model_flags = flag_group(
+    "model",
+    "Index and model",
+    [
+        flag("--index", required=True, type=click.Path(), help="Index directory."),
+        flag(
+            "--verify/--no-verify",
+            "verify_digests",
+            default=True,
+            help="Check the digests of the index's files first.",
+        ),
+        flag("--model", **MODEL),
+        flag("--encoder", **ENCODER),
+        flag("--device", **DEVICE),
+        flag("--dtype", **DTYPE),
+        flag(
+            "--threads", type=click.IntRange(min=1), default=1, help="Torch threads of every worker on a CPU."
+        ),
+        flag("--batch-size", type=int, default=32, help="Mentions per forward."),
+        flag(
+            "--cache-entries",
+            type=int,
+            default=WorkerOptions(index="").cache_entries,
+            help="Answers that every worker keeps for mentions put to the model in the same words.",
+        ),
+    ],
+    dict,
+)
+
+
+run_flags = flag_group(
+    "run",
+    "Run",
+    [
+        flag(
+            "--runner",
+            type=click.Choice(["local", "ray"]),
+            default="local",
+            help="local: processes of this machine; ray: actors of a Ray cluster, which needs the extra ray.",
+        ),
+        flag(
+            "--workers",
+            type=click.IntRange(min=1),
+            help="How many link at the same time, each with index and model of its own; 1: this process.",
+            show_default="one per usable core; one with a GPU; with Ray what the cluster has room for",
+        ),
+        flag("--ray-address", help="Ray cluster: auto, or HOST:PORT.", show_default="one is started here"),
+        flag(
+            "--max-failed",
+            type=click.IntRange(min=0),
+            help="Mentions that may end by an error before the run does; they are NIL, with their error.",
+            show_default="any number",
+        ),
+        flag(
+            "--dry-run",
+            is_flag=True,
+            help="Read the inputs, say what would be linked and what is done already, and write nothing.",
+        ),
+        flag("--quiet", is_flag=True, help="No progress, warnings and summary."),
+        flag("--json", is_flag=True, help="Print the summary as JSON on standard output."),
+    ],
+    dict,
+)
+
+
+def default_cache_dir() -> Path | None:
+    """Return `genret` in the user's folder for caches; None for a user without a home (containers)."""
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(given):  # by the XDG specification a relative path there is to be ignored
+        return Path(given) / "genret"
+    try:
+        return Path("~/.cache/genret").expanduser()
+    except RuntimeError:
+        return None
+
+
+def _found(values: Values) -> tuple[FindOptions, Path | None]:
+    """Return the options of finding, and the folder of the table of names."""
+    given = dict(values)
+    cache_dir = given.pop("cache_dir") or default_cache_dir()
+    for name in ("max_entities", "max_short_entities"):
+        given[name] = given[name] or None  # 0: no limit
+    return FindOptions(**given), cache_dir
+
+
+mention_flags = flag_group(
+    "find",
+    "Mentions that are found (names of the index in the text; the likeliest of those that overlap)",
+    [
+        flag(
+            "--case",
+            type=click.Choice(CASES),
+            default="smart",
+            help="smart: where the letter case and the words of the text make a name likelier than other "
+            "words; sensitive: as the index writes it; insensitive: in any letter case.",
+        ),
+        flag(
+            "--min-chars", type=int, default=FindOptions().min_chars, help="Shorter names are not looked for."
+        ),
+        flag(
+            "--max-entities",
+            type=click.IntRange(min=0),
+            default=FindOptions().max_entities,
+            help="Names of more entities are not looked for; 0: all are.",
+        ),
+        flag(
+            "--max-short-entities",
+            type=click.IntRange(min=0),
+            default=FindOptions().max_short_entities,
+            help="The same for names of one word with at most 3 characters.",
+        ),
+        flag(
+            "--stop-words",
+            default="english",
+            help="Names that are one such word alone are not looked for: english, none, or a file with one "
+            "word per line.",
+        ),
+        flag(
+            "--cache-dir",
+            type=click.Path(file_okay=False, path_type=Path),
+            help="Where the index's table of names is kept: it is made once, and all workers share it.",
+            show_default="genret in $XDG_CACHE_HOME, else in ~/.cache",
+        ),
+    ],
+    _found,
+)
+
+
+def _asked(name: str, **changes: Any) -> Flag:
+    """Return the option of a request of this name, with the settings that differ for mentions."""
+    option = options_of(RetrieveRequest)[name]
+    return (*flag_names(option), name), {**flag_settings(option), **changes}
+
+
+linking_flags = flag_group(
+    "linking",
+    "Linking",
+    [
+        flag(
+            "--mentions",
+            type=click.Choice(MENTION_SOURCES),
+            default="auto",
+            help="given: the documents mark them; found: names of the index; generated: the model writes the "
+            "text again with links in it; auto: given where a document marks any, else found.",
+        ),
+        flag(
+            "--candidates",
+            type=click.Choice(CANDIDATE_SETS),
+            default="auto",
+            help="What a mention may be linked to: all entities, or those named so; auto: found mentions to "
+            "those named so, given ones to all.",
+        ),
+        _asked(
+            "method",
+            help="beam: the k most probable titles; disc: samples and their shares; shortlist: entities that "
+            "the index's evidence proposes, all of them scored; auto: what beam or disc finds and a "
+            "shortlist, in the order of the index's ranking; without evidence just beam or disc.",
+        ),
+        _asked("decoder", help="auto: what finds entities beside the evidence."),
+        _asked(
+            "shortlist_size",
+            help="shortlist, auto: entities that the evidence proposes, at most 2000.",
+            show_default="shortlist: 100; auto: 24",
+        ),
+        _asked(
+            "vector_weight",
+            help="shortlist, auto: what a similarity of 1 adds to the log-probability, at most 1000; auto: "
+            "in place of the ranking.",
+            show_default="shortlist: 0; auto: the ranking makes the order",
+        ),
+        _asked(
+            "title_weight",
+            help="How much more a title counts than an alias where entities share a name, above 0.",
+        ),
+        _asked("k", default=5, help="Candidates kept per mention, at most 1000."),
+        _asked("beam_size"),
+        _asked("seed", default=0, help="disc: the same seed gives the same answers.", show_default=True),
+        _asked("prompt", show_default="the checkpoint's for mentions"),
+        flag(
+            "--context-chars",
+            type=int,
+            help="Characters of text on either side of a mention that the model sees.",
+            show_default="the template's",
+        ),
+        flag(
+            "--min-logprob",
+            type=float,
+            help="Mentions whose best candidate has a lower log-probability are NIL.",
+            show_default="no limit",
+        ),
+        flag(
+            "--min-probability",
+            type=float,
+            help="The same for its probability to be the one meant, in [0, 1].",
+            show_default="no limit",
+        ),
+        _asked(
+            "min_mass",
+            help="disc: NIL when the model's probability that its answer is in the catalogue is below this, "
+            "in [0, 1].",
+        ),
+        *map(_asked, ("adaptive", "exact", "exact_budget", "length_penalty", "aggregate")),
+        _asked(
+            "filter", help="Link to entities for which this is true: kind = 'city' and population > 100000"
+        ),
+    ],
+    dict,
+)
 
 
 @click.command("link", cls=GroupedCommand, context_settings={"max_content_width": 100})
@@ -60,48 +438,35 @@ def link_command(
     where it was; when inputs, options, index or model have changed since, it is refused and the change named.
     """
     with _answered(output["out"]), surely_interrupted():
-        _run(inputs, output, reading, model, linking, find, run)
+        from retrieval.linking.documents.corpus import CorpusOptions
+        from retrieval.linking.run import OutputOptions, RunnerOptions, link_corpus, plan_corpus_run
+        from retrieval.linking.run_progress import shown_run
 
-
-def _run(
-    inputs: tuple[str, ...],
-    output: Values,
-    reading: Values,
-    model: Values,
-    linking: Values,
-    find: tuple[FindOptions, Path | None],
-    run: Values,
-) -> None:
-    from retrieval.linking.documents.corpus import CorpusOptions
-    from retrieval.linking.run import OutputOptions, RunnerOptions, link_corpus, plan_corpus_run
-
-    corpus = CorpusOptions(inputs, **{name: reading[name] for name in reading if name != "max_bad_rows"})
-    options = link_options(find[0], linking, output["drop_nil"])
-    worker = worker_options(model, find[1])
-    target = OutputOptions(
-        out=output["out"],
-        output_format=output["format"],
-        max_bad_rows=reading["max_bad_rows"],
-        max_failed=run["max_failed"],
-        overwrite=output["overwrite"],
-        keep_parts=output["keep_parts"],
-    )
-    runner = RunnerOptions(run["runner"], run["workers"], run["ray_address"])
-    if run["dry_run"]:
-        _tell_plan(plan_corpus_run(corpus, target, worker, options), run["json"])
-        return
-    from retrieval.linking.run_progress import shown_run
-
-    with shown_run(run["quiet"]) as display:
-        summary = link_corpus(corpus, target, worker, options, runner, display)
-    _tell(summary, run["json"], run["quiet"])
+        corpus = CorpusOptions(inputs, **{name: reading[name] for name in reading if name != "max_bad_rows"})
+        options = LinkOptions(find=find[0], keep_nil=not output["drop_nil"], **linking)
+        cache_dir = None if find[1] is None else str(find[1])
+        computing = {name: model[name] for name in model if name != "threads"}
+        worker = WorkerOptions(num_threads=model["threads"], cache_dir=cache_dir, **computing)
+        target = OutputOptions(
+            out=output["out"],
+            output_format=output["format"],
+            max_bad_rows=reading["max_bad_rows"],
+            max_failed=run["max_failed"],
+            overwrite=output["overwrite"],
+            keep_parts=output["keep_parts"],
+        )
+        runner = RunnerOptions(run["runner"], run["workers"], run["ray_address"])
+        if run["dry_run"]:
+            _tell_plan(plan_corpus_run(corpus, target, worker, options), run["json"])
+            return
+        with shown_run(run["quiet"]) as display:
+            summary = link_corpus(corpus, target, worker, options, runner, display)
+        _tell(summary, run["json"], run["quiet"])
 
 
 @contextmanager
 def _answered(out: str) -> Iterator[None]:
-    """Turn what may go wrong into lines and exit codes."""
-    from retrieval.errors import GenretError
-
+    """Turn errors into lines and exit codes."""
     try:
         with as_usage():
             yield
@@ -123,14 +488,11 @@ def _tell(summary: LinkSummary, as_json: bool, quiet: bool) -> None:
     if summary.was_complete:
         click.echo(f"{summary.out} is complete already: {sentence(summary.counts)}", err=True)
         return
-    text = f"{sentence(summary.counts)} in {_time(summary.seconds, duration)}"
+    seconds = summary.seconds
+    text = f"{sentence(summary.counts)} in {f'{seconds:.1f} s' if seconds < 60 else duration(seconds)}"
     if summary.num_resumed:
         text += f" ({summary.num_resumed:,} of {counted(summary.num_shards, 'shard')} were done before)"
     click.echo(f"{text} -> {summary.out}", err=True)
-
-
-def _time(seconds: float, duration: Any) -> str:
-    return f"{seconds:.1f} s" if seconds < 60 else str(duration(seconds))
 
 
 def _tell_plan(plan: RunPlan, as_json: bool) -> None:

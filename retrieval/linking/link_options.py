@@ -1,4 +1,4 @@
-"""Holds the options of a linking run and the job made of them; all of it can be sent to other processes."""
+"""Options of a linking run and the job made of them; all of it can be sent to other processes."""
 
 from __future__ import annotations
 
@@ -23,28 +23,27 @@ class LinkOptions:
     Options that are not listed here are those of `RetrieveRequest`, and mean what they mean there.
 
     Attributes:
-        mentions: Where mentions come from: "given" by the documents, "found" by the index's names,
-            "generated" by the model as it writes the text again with links in it, or "auto": given where a
-            document marks any spans (an empty list counts), else found.
+        mentions: Source of mentions: "given" by the documents, "found" by the index's names, "generated" by
+            the model as it writes the text again with links in it, or "auto": given where a document marks
+            any spans (an empty list counts), else found.
         find: Which names are found.
-        candidates: What a mention may be linked to: "all" entities, or with "named" those alone that have
-            the mention's text as a title or alias (in any letter case); one that nobody is called so is NIL.
-            "auto": "named" for mentions that are found, which are names to begin with, else "all".
+        candidates: Entities that a mention may be linked to: "all", or "named": those that have the
+            mention's text as a title or alias (in any letter case), else it is NIL. "auto": "named" for
+            mentions that are found, else "all".
         method: "auto", "beam", "disc" or "shortlist"; see `RetrieveRequest`. The evidence is asked with the
-            mention alone. Where a mention may be linked to few entities, as where `candidates` are named,
-            `auto` and `shortlist` score all of them. The index's ranking makes the order of `auto`, but for
-            named candidates, which are alike to it: these are put in order by name, text and model.
+            mention alone. Where few entities may be meant, `auto` and `shortlist` score all of them. The
+            index's ranking orders the list of `auto`, except for named candidates, which are alike to it:
+            these are ordered by name, text and model.
         k: Candidates kept per mention.
         seed: Seed of `disc`.
-        prompt: Name of the template that puts a mention to the model; None: the checkpoint's for mentions.
-        context_chars: Characters of text to the left and to the right of a mention that the model sees; None:
-            the template's.
+        prompt: Template that puts a mention to the model; None: the checkpoint's for mentions.
+        context_chars: Characters on either side of a mention that the model sees; None: the template's.
         min_logprob: A best candidate below it is NIL: the mention stays unlinked.
         min_probability: The same for its probability, in [0, 1]. Of named candidates: that it is the one of
-            them that is meant. Of any entities: with `auto` the calibrated probability of the ranking, with
-            `disc` the share of the samples, with `shortlist` the share of what was scored, with `beam` the
-            share among the candidates listed, which needs a k of at least 2; `auto` needs it too, as it is
-            its decoder where there is no evidence.
+            them that is meant. Else with `auto` the calibrated probability of the ranking, with `disc` the
+            share of the samples, with `shortlist` the share of what was scored, with `beam` the share among
+            the candidates listed, which needs a k of at least 2; so does `auto`, which uses the decoder
+            alone where there is no evidence.
         min_mass: With `disc`, a mention whose mass is below it is NIL, without candidates.
         keep_nil: Whether mentions without an entity are written.
     """
@@ -106,7 +105,7 @@ class LinkOptions:
         return self.method in SCORED_METHODS
 
     def request_options(self) -> RequestOptions:
-        """Return what every mention is asked with, beside `k` and `method`."""
+        """Return the options of every request, except `k` and `method`."""
         shared = RequestOptions.__annotations__.keys() & LinkOptions.__annotations__.keys()
         asked = {name: getattr(self, name) for name in shared}
         return cast(RequestOptions, {**asked, "seed": self.seed if self.decoding == "disc" else None})
@@ -114,19 +113,17 @@ class LinkOptions:
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """How a worker computes; none of it changes which rows come out.
+    """Settings of a worker's computation; none of them changes which rows come out.
 
     Attributes:
         index: Index directory.
         model: Checkpoint directory or hub id; None: the default model of the index.
-        device: "auto", "cpu", "cuda", ...
-        dtype: "auto", "float32", ...
         num_threads: Torch threads of a worker.
         batch_size: Mentions per forward.
         cache_entries: Answers kept per worker for mentions that are put to the model in the same words.
         verify_digests: Whether the index's digests are checked before the run.
-        cache_dir: Where the table of names is kept; None: in memory.
-        encoder: Where the encoder that made the index's vectors lies now; None: where it lay then.
+        cache_dir: Folder where the table of names is kept; None: in memory.
+        encoder: New place of the encoder that made the index's vectors; None: it lies where it lay then.
     """
 
     index: str
@@ -148,30 +145,18 @@ class WorkerOptions:
 
 @dataclass(frozen=True, slots=True)
 class LinkJob:
-    """All that a worker, in whatever process on whatever machine, needs to link shards.
+    """Everything that a worker, in whatever process on whatever machine, needs to link shards."""
 
-    Attributes:
-        corpus: Where documents come from.
-        options: How mentions are linked.
-        worker: How a worker computes.
-        out: Output folder.
-        output_format: One of `OUTPUT_FORMATS`.
-        index_digest: The index that must be found: a worker that opens another one refuses.
-        key: Fingerprint of the run (inputs, options, index, model), in every record of a finished shard.
-        index_version: Name of the index's version, for the output's metadata.
-        model_fingerprint: Of the checkpoint, for the output's metadata.
-        max_bad_documents: A shard with more lines that are no documents fails; None: no number of them does.
-    """
-
-    corpus: CorpusOptions
-    options: LinkOptions
-    worker: WorkerOptions
-    out: str
-    output_format: str = "parquet"
-    index_digest: str = ""
-    key: str = ""
-    index_version: str = ""
-    model_fingerprint: str = ""
+    corpus: CorpusOptions  # where documents come from
+    options: LinkOptions  # how mentions are linked
+    worker: WorkerOptions  # how a worker computes
+    out: str  # output folder
+    output_format: str = "parquet"  # one of `OUTPUT_FORMATS`
+    index_digest: str = ""  # the index that must be found: a worker that opens another one refuses
+    key: str = ""  # run key (digest of inputs, options, index, model), in every record of a finished shard
+    index_version: str = ""  # name of the index's version, for the output's metadata
+    model_fingerprint: str = ""  # fingerprint of the checkpoint, for the output's metadata
+    # Most lines of a shard that may be no documents, else it fails; None: any number.
     max_bad_documents: int | None = None
 
 
@@ -196,8 +181,8 @@ class GenerateOptions:
             model's own distribution over annotations.
         beam_size: Annotations that `beam` follows at once.
         num_draws: Draws of `disc`.
-        temperature: Of `sample` and `disc`.
-        seed: Of `sample` and `disc`: the same seed gives the same links to the same text.
+        temperature: Temperature of `sample` and `disc`.
+        seed: Seed of `sample` and `disc`: the same seed gives the same links to the same text.
         max_mention_chars: Most characters of a mention.
         max_mentions: Most mentions of a window; None: any number.
         word_boundaries: Whether mentions begin and end where words do.

@@ -1,7 +1,7 @@
 """Links documents: `DocumentLinker` makes rows of documents, `link_documents` does so for texts of a program.
 
-`MentionRows` links mentions that are marked or found one by one, in batches across documents, and keeps
-answers for repeated mentions. `GeneratedRows` makes rows of the links that the model writes itself.
+`MentionRows` links mentions that are marked or found, in batches across documents; `GeneratedRows` makes rows
+of the links that the model writes itself.
 """
 
 from __future__ import annotations
@@ -29,8 +29,16 @@ from retrieval.linking.link_answers import (
     answer_of,
     failure,
 )
-from retrieval.linking.link_options import LinkOptions, WorkerOptions
-from retrieval.linking.mention_stream import MentionContexts, MentionStream, PlacedMention, is_first_part
+from retrieval.linking.link_options import GenerateOptions, LinkOptions, WorkerOptions
+from retrieval.linking.mention_stream import (
+    Complain,
+    Documents,
+    MentionContexts,
+    MentionStream,
+    PlacedMention,
+    Report,
+    is_first_part,
+)
 from retrieval.linking.named_entities import NEARBY_CHARS, NamedEntities
 from retrieval.linking.run_progress import LinkCounts
 from retrieval.types import DEFAULT_SHORTLIST_SIZE, Mention, RetrieveRequest
@@ -39,9 +47,11 @@ if TYPE_CHECKING:
     from retrieval.linking.finding.finder import SpanFinder
     from retrieval.linking.generating.generator import Generated
     from retrieval.linking.generating.written_links import GeneratedMention
-    from retrieval.linking.link_options import GenerateOptions
     from retrieval.methods.batches import Reply
     from retrieval.retriever import Retriever
+
+
+RowBlocks = Iterator[list[dict[str, Any]]]
 
 
 class DocumentLinker:
@@ -51,11 +61,12 @@ class DocumentLinker:
         retriever: Index and model.
         options: How mentions are linked.
         worker: Batch size and size of the cache.
-        finder: Finds mentions where the options ask for that; None: nothing is found. Knows who is called
-            what where only those named so are candidates.
+        finder: Finder of mentions, and of the entities of a name where only those may be candidates; None:
+            nothing is found.
 
     Raises:
         InputError: an option does not fit the checkpoint, the index or the finder; it is named.
+        GenretError: evidence of the index cannot be used, or it has none and the method needs some.
     """
 
     def __init__(
@@ -73,11 +84,11 @@ class DocumentLinker:
 
     def link(
         self,
-        documents: Iterable[Document | BadDocument],
+        documents: Documents,
         counts: LinkCounts,
-        complain: Callable[[str], None],
-        report: Callable[[LinkCounts], None] = lambda counts: None,
-    ) -> Iterator[list[dict[str, Any]]]:
+        complain: Complain,
+        report: Report = lambda counts: None,
+    ) -> RowBlocks:
         """Yield rows of `part_files.SCHEMA`, in the order of the documents and their spans.
 
         Args:
@@ -103,7 +114,7 @@ def link_documents(
     counts: LinkCounts | None = None,
     complain: Callable[[str], None] = _LOG.warning,
 ) -> Iterator[dict[str, Any]]:
-    r"""Link the mentions of texts, and yield one row per mention, in the order of the texts.
+    """Link the mentions of texts, and yield one row per mention, in the order of the texts.
 
     Documents are read as they are needed: a generator of millions is linked in bounded memory. `genret link`
     does the same with files, in several processes, and can be resumed.
@@ -128,11 +139,11 @@ def link_documents(
         batch_size: Mentions per forward.
         cache_entries: Answers kept for mentions that are put to the model in the same words.
         counts: Added to on the way.
-        complain: Gets one line for every mention that failed; it has a row all the same, with the error.
+        complain: Gets one line for every mention that failed; its row holds the error.
 
     Yields:
-        The columns of `part_files.SCHEMA` by name: document, span, entity, its probability, and
-        the other candidates. A mention without an entity has `entity_id` None and says why in `nil_reason`.
+        The columns of `part_files.SCHEMA` by name. A mention without an entity has `entity_id` None and a
+        `nil_reason`.
 
     Raises:
         InputError: an option is out of range or does not fit, or a document is none: it is named.
@@ -141,17 +152,8 @@ def link_documents(
     worker = WorkerOptions(str(retriever.index.path), batch_size=batch_size, cache_entries=cache_entries)
     finder = LateFinder(retriever.index, chosen.find)
     linker = DocumentLinker(retriever, chosen, worker, finder)
-    return _rows(linker, documents, counts or LinkCounts(), complain)
-
-
-def _rows(
-    linker: DocumentLinker,
-    documents: Iterable[str | Document],
-    counts: LinkCounts,
-    complain: Callable[[str], None],
-) -> Iterator[dict[str, Any]]:
-    for rows in linker.link(_checked(documents), counts, complain):
-        yield from rows
+    linked = linker.link(_checked(documents), counts or LinkCounts(), complain)
+    return (row for rows in linked for row in rows)
 
 
 def _checked(documents: Iterable[str | Document]) -> Iterator[Document | BadDocument]:
@@ -178,27 +180,15 @@ def _checked(documents: Iterable[str | Document]) -> Iterator[Document | BadDocu
 
 # Questions read ahead and sorted by length, in batches: neighbours then need little padding.
 _WINDOW_BATCHES = 16
-# Mentions held at most for each question of a window, most of them answered already: what repeats itself is
-# read on until there is enough to ask, but not for ever.
+# Most mentions held for each question of a window: where most repeat themselves, reading goes on this far.
 _MENTIONS_PER_QUESTION = 16
 
 
 class MentionRows:
-    """Links mentions that documents mark, or that a finder finds.
+    """Links mentions that documents mark or a finder finds; arguments and errors as of `DocumentLinker`.
 
     Mentions that are put to the model in the same words are asked about once, within a window and for as long
     as the cache keeps the answer. A context that is too long for the model is cut evenly around its mention.
-
-    Args:
-        retriever: Index and model.
-        options: How mentions are linked.
-        worker: Batch size and size of the cache.
-        finder: Finds mentions where the options ask for that; None: nothing is found. Knows who is called
-            what where only those named so are candidates.
-
-    Raises:
-        InputError: an option does not fit the checkpoint, the index or the finder; it is named.
-        GenretError: evidence of the index cannot be used, or it has none and the method needs some.
     """
 
     def __init__(
@@ -206,7 +196,7 @@ class MentionRows:
         retriever: Retriever,
         options: LinkOptions,
         worker: WorkerOptions,
-        finder: SpanFinder | None = None,
+        finder: SpanFinder | None,
     ) -> None:
         if options.filter is not None:
             retriever.check_filter(options.filter)  # else every mention would fail of it
@@ -223,20 +213,14 @@ class MentionRows:
         if options.candidates != "all" and finder is not None:
             self._named = NamedEntities(retriever.index, finder, options, retriever.config)
 
-    def link(
-        self,
-        documents: Iterable[Document | BadDocument],
-        counts: LinkCounts,
-        complain: Callable[[str], None],
-        report: Callable[[LinkCounts], None],
-    ) -> Iterator[list[dict[str, Any]]]:
+    def link(self, documents: Documents, counts: LinkCounts, complain: Complain, report: Report) -> RowBlocks:
         """Yield rows a window of mentions at a time; see `DocumentLinker.link`."""
         most = self._batch_size * _WINDOW_BATCHES
         maker = RowMaker(self._options, self._retriever.index.digest, counts, complain)
         window = Window(maker, self._cache)
         for mention, document, span in self._stream.read(documents, counts, complain, report):
             self._take_in(mention, window.add(mention), window, document, span)
-            if window.num_questions >= most or len(window) >= most * _MENTIONS_PER_QUESTION:
+            if len(window.questions) >= most or len(window) >= most * _MENTIONS_PER_QUESTION:
                 yield from self._rows_of(window, counts, report)
                 window = Window(maker, self._cache)
         yield from self._rows_of(window, counts, report)
@@ -260,12 +244,12 @@ class MentionRows:
             window.fill(place, answer, is_cached=True)
             return
         try:
-            window.ask(self._question(key, mention, names, place))
+            window.questions[key] = self._question(key, mention, names, place)
         except InputError as error:
             window.fill(place, failure(error, self._options.method))
 
     def _names_of(self, placed: PlacedMention) -> NamedEntities | None:
-        """Return what knows whom a mention may stand for; None: it may be anybody."""
+        """Return the names that limit the candidates of a mention; None: any entity may be meant."""
         return self._named if self._options.candidates == "named" or placed.origin == "found" else None
 
     def _question(
@@ -281,11 +265,9 @@ class MentionRows:
                 request = replace(request, vector_weight=0.0)
         return OpenQuestion(key, mention, request, named, key[-1], [place])
 
-    def _rows_of(
-        self, window: Window, counts: LinkCounts, report: Callable[[LinkCounts], None]
-    ) -> Iterator[list[dict[str, Any]]]:
+    def _rows_of(self, window: Window, counts: LinkCounts, report: Report) -> RowBlocks:
         """Answer what is open in a window, and yield its rows."""
-        left = window.questions
+        left = list(window.questions.values())
         if self._named is not None:
             known = [question for question in left if self._named.is_settled(question.named)]
             window.settle(known, self._named.answers(known))
@@ -300,16 +282,16 @@ class MentionRows:
             yield rows
 
     def _answers(self, batch: Sequence[OpenQuestion]) -> list[LinkAnswer]:
-        """Ask the model; what is too long for it is asked again with less context."""
+        """Ask the model; a prompt that is too long is asked again with less context."""
         replies = self._retriever.retrieve_batch([question.request for question in batch])
         shorter: dict[int, RetrieveRequest] = {}
         for i, (question, reply) in enumerate(zip(batch, replies, strict=True)):
             if isinstance(reply, InputError) and reply.field == "query":
-                narrowed = self._narrowed(question)
-                if isinstance(narrowed, InputError):
-                    replies[i] = narrowed
-                else:
-                    shorter[i] = narrowed
+                check = self._retriever.prompt_tokens
+                try:
+                    shorter[i] = self._contexts.narrowed(question.mention, question.request, check)
+                except InputError as error:
+                    replies[i] = error
         if shorter:
             again: list[Reply] = self._retriever.retrieve_batch(list(shorter.values()))
             for i, reply in zip(shorter, again, strict=True):
@@ -317,21 +299,14 @@ class MentionRows:
         return [self._answer(question, reply) for question, reply in zip(batch, replies, strict=True)]
 
     def _answer(self, question: OpenQuestion, reply: Reply) -> LinkAnswer:
-        """Return what a reply comes to; samples say by themselves how probable an entity is."""
+        """Return the answer in a reply. Samples already say how probable each entity is."""
         if self._named is None or question.named is None or self._options.decoding == "disc":
             return answer_of(reply, self._options)
         return answer_of(reply, self._options, partial(self._named.weigh, question))
 
-    def _narrowed(self, question: OpenQuestion) -> RetrieveRequest | InputError:
-        check = self._retriever.prompt_tokens
-        try:
-            return self._contexts.narrowed(question.mention, question.request, check)
-        except InputError as error:
-            return error
-
 
 def _check_evidence(retriever: Retriever, options: LinkOptions) -> None:
-    """Refuse to link without evidence that the index has, or that the method cannot do without.
+    """Refuse to link without evidence that the index has, or that the method needs.
 
     A worker that cannot use the evidence of the index would make other rows than the next one.
     """
@@ -345,13 +320,7 @@ def _check_evidence(retriever: Retriever, options: LinkOptions) -> None:
 
 
 # Options that the generation of mentions looks at; it refuses the others.
-_TAKEN = {
-    "mentions",
-    "find",
-    "method",
-    "k",
-    "beam_size",
-    "seed",
+_TAKEN = {"mentions", "find", "method", "k", "beam_size", "seed"} | {
     "prompt",
     "min_logprob",
     "filter",
@@ -360,20 +329,12 @@ _TAKEN = {
 
 
 class GeneratedRows:
-    """Makes rows out of the links that a `MentionGenerator` writes.
+    """Makes rows of the links that a `MentionGenerator` writes; arguments and errors as of `DocumentLinker`.
 
     The entities of the title that was written are candidates. The model has said no more than the title: a
     candidate's probability is its share in it, P(e | title), and its log-probability is that of the title
     plus the log of the share. A text that failed has one row, which spans the part that was to be linked.
-
-    Args:
-        retriever: Index and model.
-        options: How mentions are linked; of its methods, `auto` is `beam`, and `beam` with a beam size of 1
-            is greedy.
-        worker: Batch size.
-
-    Raises:
-        InputError: an option does not go with generated mentions, or does not fit the checkpoint.
+    The method `auto` is `beam` here, and `beam` with a beam size of 1 is greedy.
     """
 
     def __init__(self, retriever: Retriever, options: LinkOptions, worker: WorkerOptions) -> None:
@@ -384,13 +345,7 @@ class GeneratedRows:
         self._generator = MentionGenerator(retriever, _generate_options(options, worker))
         self._index_digest = retriever.index.digest
 
-    def link(
-        self,
-        documents: Iterable[Document | BadDocument],
-        counts: LinkCounts,
-        complain: Callable[[str], None],
-        report: Callable[[LinkCounts], None],
-    ) -> Iterator[list[dict[str, Any]]]:
+    def link(self, documents: Documents, counts: LinkCounts, complain: Complain, report: Report) -> RowBlocks:
         """Yield the rows of every document that has any; see `DocumentLinker.link`."""
         maker = RowMaker(self._options, self._index_digest, counts, complain)
         for document, generated in self._generator.annotate_documents(documents):
@@ -409,10 +364,14 @@ class GeneratedRows:
     ) -> Iterator[tuple[PlacedMention, LinkAnswer]]:
         if isinstance(generated, GenretError):
             whole = Span(document.begin, document.end)
-            yield _placed(document, whole, ""), failure(generated, self._method)
+            yield (
+                PlacedMention.of(document, whole, Mention(""), "generated"),
+                failure(generated, self._method),
+            )
             return
         for link in generated:
-            yield _placed(document, Span(link.start, link.end), link.mention), self._answer(link)
+            span, mention = Span(link.start, link.end), Mention(link.mention)
+            yield PlacedMention.of(document, span, mention, "generated"), self._answer(link)
 
     def _answer(self, link: GeneratedMention) -> LinkAnswer:
         candidates = tuple(
@@ -425,15 +384,12 @@ class GeneratedRows:
 
 
 def _method(options: LinkOptions) -> str:
-    """Return how texts are written."""
     if options.decoding is None:
         raise InputError("method", f"{options.method} does not go with generated mentions")
     return options.decoding
 
 
 def _generate_options(options: LinkOptions, worker: WorkerOptions) -> GenerateOptions:
-    from retrieval.linking.link_options import GenerateOptions
-
     for one in fields(options):
         if one.name not in _TAKEN and (value := getattr(options, one.name)) != one.default:
             raise InputError(one.name, f"does not go with generated mentions, got {value!r}")
@@ -448,15 +404,3 @@ def _generate_options(options: LinkOptions, worker: WorkerOptions) -> GenerateOp
         batch_size=worker.batch_size,
     )
     return made if options.beam_size is None else replace(made, beam_size=options.beam_size)
-
-
-def _placed(document: Document, span: Span, mention: str) -> PlacedMention:
-    return PlacedMention(
-        document.source,
-        document.row,
-        document.doc_id,
-        document.place(span),
-        Mention(mention),
-        None,
-        "generated",
-    )

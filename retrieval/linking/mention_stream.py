@@ -17,34 +17,33 @@ if TYPE_CHECKING:
     from retrieval.prompts import CheckpointConfig
 
 
+Documents = Iterable[Document | BadDocument]
+Complain = Callable[[str], None]
+Report = Callable[[LinkCounts], None]
 # Documents without a mention make no batch: so often they are reported all the same.
 _REPORT_DOCUMENTS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedMention:
-    """A mention on its way to an answer. Holds no document, however long that is.
+    """A mention on its way to an answer. Holds no document, however long that is."""
 
-    Attributes:
-        source: The document's input file.
-        row: Its line or row there.
-        doc_id: Its id.
-        place: Where the mention is in the whole document.
-        context: The mention, and as much text around it as the model may see.
-        mention_id: What the input calls it.
-        origin: "given" or "found".
-    """
+    source: str  # the document's input file
+    row: int  # its line or row there
+    doc_id: str  # its id
+    place: DocumentPlace  # where the mention is in the whole document
+    context: Mention  # the mention, and as much text around it as the model may see
+    mention_id: str | None  # what the input calls it
+    origin: str  # "given", "found" or "generated"
 
-    source: str
-    row: int
-    doc_id: str
-    place: DocumentPlace
-    context: Mention
-    mention_id: str | None
-    origin: str
+    @classmethod
+    def of(cls, document: Document, span: Span, context: Mention, origin: str) -> PlacedMention:
+        """Return the mention of a span of a document."""
+        place = document.place(span)
+        return cls(document.source, document.row, document.doc_id, place, context, span.mention_id, origin)
 
     def complaint(self, reason: str) -> str:
-        """Return a line that says what is wrong with it, and where it is."""
+        """Return a line that says what is wrong with the mention, and where it is."""
         at = f"characters [{self.place.start}, {self.place.end})"
         return f"{self.source}, line {self.row}: document {self.doc_id!r}, {at}: {reason}"
 
@@ -69,13 +68,9 @@ class MentionStream:
         self._finder = finder
 
     def read(
-        self,
-        documents: Iterable[Document | BadDocument],
-        counts: LinkCounts,
-        complain: Callable[[str], None],
-        report: Callable[[LinkCounts], None],
+        self, documents: Documents, counts: LinkCounts, complain: Complain, report: Report
     ) -> Iterator[tuple[PlacedMention, Document, Span]]:
-        """Yield mentions in the order of the documents, and in each of them in that of its spans."""
+        """Yield mentions in the order of the documents and of the spans in each."""
         for number, document in enumerate(documents, 1):
             if number % _REPORT_DOCUMENTS == 0:
                 report(counts)
@@ -86,16 +81,8 @@ class MentionStream:
             counts.num_documents += is_first_part(document)
             origin, spans = self._spans(document)
             for span in spans:
-                placed = PlacedMention(
-                    document.source,
-                    document.row,
-                    document.doc_id,
-                    document.place(span),
-                    self._contexts.around(document.text, span.start, span.end),
-                    span.mention_id,
-                    origin,
-                )
-                yield placed, document, span
+                context = self._contexts.around(document.text, span.start, span.end)
+                yield PlacedMention.of(document, span, context, origin), document, span
 
     def _spans(self, document: Document) -> tuple[str, Sequence[Span]]:
         if self._mentions == "given" or (self._mentions == "auto" and document.spans is not None):
@@ -111,15 +98,11 @@ class MentionStream:
 class MentionContexts:
     """Makes requests out of spans, in the words of one prompt template.
 
-    The context is cut at exactly the template's width, in the middle of a word too: that is what
-    `Retriever.link` does and what a model was taught with `genret train --mentions`.
-
-    Args:
-        config: Prompt templates of the checkpoint.
-        options: Name of the template, width of the context, and what every mention is asked with.
+    The context is cut at exactly the template's width, even within a word, as in `Retriever.link` and in
+    `genret train --mentions`.
 
     Raises:
-        InputError: there is no such template.
+        InputError: the template that `options` names is not there.
     """
 
     def __init__(self, config: CheckpointConfig, options: LinkOptions) -> None:
@@ -136,23 +119,16 @@ class MentionContexts:
         return Mention(text[start:end], text[max(0, start - width) : start], text[end : end + width])
 
     def query(self, mention: Mention) -> str:
-        """Return what the model reads of a mention: two that have the same query have the same answer."""
+        """Return what the model reads of a mention: equal queries have equal answers."""
         query = self._template.mention_query(mention)
         return query.lower() if self._template.lowercase else query
 
-    def request(self, mention: Mention, allow_ids: tuple[str, ...] | None = None) -> RetrieveRequest:
-        """Return the request that links a mention.
-
-        Raises:
-            InputError: the mention is empty.
-        """
+    def request(self, mention: Mention) -> RetrieveRequest:
+        """Return the request that links a mention; an empty mention raises `InputError`."""
         if not mention.mention.strip():
             raise InputError("mention", "must not be empty")
-        query = self._template.mention_query(mention)
-        asked = replace(self._asked, query=query)
-        if self._asks_evidence:
-            asked = replace(asked, shortlist_query=mention.mention)
-        return asked if allow_ids is None else replace(asked, allow_ids=allow_ids)
+        asked = replace(self._asked, query=self._template.mention_query(mention))
+        return replace(asked, shortlist_query=mention.mention) if self._asks_evidence else asked
 
     def narrowed(
         self, mention: Mention, request: RetrieveRequest, check: Callable[[RetrieveRequest], object]
@@ -161,11 +137,11 @@ class MentionContexts:
 
         Args:
             mention: The mention and its context.
-            request: What was refused.
+            request: The refused request.
             check: Raises an `InputError` where a request cannot be taken.
 
         Raises:
-            InputError: it cannot be taken without any context either.
+            InputError: the mention is too long even without context.
         """
         fitting = self._cut(mention, request, 0)
         check(fitting)

@@ -1,8 +1,8 @@
-"""Entities that are called what a mention says: the only ones it may be linked to, where so asked.
+"""Entities whose name a mention is: the only candidates, where that is asked for.
 
-Which of them is meant, three things say (docs/numbers.md): the model, P(e | q); the mention, which is a form
-m that the author wrote, so that what the model gives this form is raised by `mention` and shared as P(e | m);
-and the text around it, where it holds another word of a title ("... Illinois ... Cairo"):
+Three things say which of them is meant (docs/numbers.md): the model, P(e | q); the mention, a form m that the
+author wrote, so that what the model gives this form is raised by `mention` and shared as P(e | m); and the
+text around it, where it holds another word of a title ("... Illinois ... Cairo"):
 
     P(e | mention, text)  ∝  (P(e | q) + mention · P(e | m)) · context^[a word of e is nearby]
 
@@ -24,7 +24,7 @@ from retrieval.filters.restriction import IdList, checked_ids
 from retrieval.index.owners import log_or_nothing, shares_by_role, weights_of
 from retrieval.linking.finding.find_options import ENGLISH_STOP_WORDS
 from retrieval.linking.finding.folding import fold_name, fold_piece, is_boundary
-from retrieval.linking.link_answers import LinkAnswer, Weighed, nobody, only_entity, probabilities
+from retrieval.linking.link_answers import LinkAnswer, LinkCandidate, Weighed, probabilities
 from retrieval.linking.link_options import LinkOptions
 
 if TYPE_CHECKING:
@@ -42,45 +42,28 @@ _WORD = re.compile(r"[^\W\d_]{2,}")
 
 
 class NamesakeMatch(NamedTuple):
-    """An entity as one of several of a name.
+    """An entity as one of several of a name."""
 
-    Attributes:
-        number: Its number.
-        is_title: Whether the name is its title.
-        is_spelled: Whether its name is spelled as the mention is, letter case included.
-        words: The words of its title that the name does not have.
-    """
-
-    number: int
-    is_title: bool
-    is_spelled: bool
-    words: tuple[str, ...]
+    number: int  # number of the entity
+    is_title: bool  # whether the name is its title
+    is_spelled: bool  # whether its name is spelled as the mention is, letter case included
+    words: tuple[str, ...]  # the words of its title that the name does not have
 
 
 class NamedEntities:
-    """Looks up who a mention may stand for, and answers where the model has nothing to choose.
+    """Looks up the entities of a mention's name, and answers where the model has nothing to choose.
 
-    A mention that one entity alone is called needs no model, and is linked with probability 1. It is asked
-    all the same where the options want what only it can say (`min_logprob`, `min_mass`), and under a filter,
-    which the entity may not pass.
-
-    Args:
-        index: Where the entities are.
-        finder: Of the same index.
-        options: What is asked for.
-        config: How much a title and other evidence count.
+    A mention that is the name of one entity needs no model, and is linked with probability 1. The model is
+    asked all the same where the options want what only it can say (`min_logprob`, `min_mass`), and under a
+    filter, which the entity may not pass.
     """
 
     def __init__(
-        self,
-        index: Index,
-        finder: SpanFinder,
-        options: LinkOptions,
-        config: CheckpointConfig,
+        self, index: Index, finder: SpanFinder, options: LinkOptions, config: CheckpointConfig
     ) -> None:
         self._index = index
         self._finder = finder
-        self._method = options.method
+        self._nobody = LinkAnswer("no_name", method=options.method)
         needed = (options.min_logprob, options.min_mass, options.filter)
         self._may_skip_model = all(value is None for value in needed)
         self._title_weight = config.title_weight if options.title_weight is None else options.title_weight
@@ -88,13 +71,13 @@ class NamedEntities:
         self.called = lru_cache(_KEPT_NAMES)(self._read_called)
 
     def ids(self, mention: str) -> IdList:
-        """Return the ids of those a mention may stand for."""
+        """Return the ids of the entities that a mention may stand for."""
         return checked_ids("allow_ids", self._finder.entity_ids(mention))
 
     def near(self, mention: str, left: str, right: str) -> frozenset[str]:
-        """Return the ids of those of whose title another word stands near a mention.
+        """Return the ids of the entities with another word of their title near a mention.
 
-        Of names of more entities than a list can hold, none is looked at.
+        None are returned for a name of more entities than a list can hold.
 
         Args:
             mention: The mention.
@@ -109,12 +92,7 @@ class NamedEntities:
         return frozenset(entity_id for entity_id, one in called.items() if _holds_any(text, one.words))
 
     def weigh(self, question: OpenQuestion, candidates: Sequence[Candidate]) -> list[Weighed]:
-        """Return the candidates of a question in the order of their probabilities, best first.
-
-        Args:
-            question: The question about the mention.
-            candidates: The reply's: those of the name that a filter allows.
-        """
+        """Return the candidates of a reply, ordered by probability, best first."""
         if not candidates:
             return []
         shares = self._shares(question, [candidate.entity_id for candidate in candidates])
@@ -128,7 +106,7 @@ class NamedEntities:
         return sorted(weighed, key=lambda one: -one[1])  # of equal ones the reply's order stays
 
     def _shares(self, question: OpenQuestion, ids: Sequence[str]) -> list[float]:
-        """Return P(e | m) of those entities of a name that share it."""
+        """Return P(e | m) of the entities that share a name."""
         every = question.named if question.named and len(question.named) <= MAX_K else IdList(ids)
         called = self.called(question.mention.mention, every)
         mine = [called[entity_id] for entity_id in ids]
@@ -139,8 +117,7 @@ class NamedEntities:
             for one in mine
         ]
         roles = np.array([2 * one.is_title + one.is_spelled for one in mine])
-        shares: list[float] = shares_by_role(weights, roles, np.array(strengths)).tolist()
-        return shares
+        return list(shares_by_role(weights, roles, np.array(strengths)).tolist())
 
     def is_settled(self, ids: IdList | None) -> bool:
         """Whether the model has nothing to choose among these."""
@@ -154,18 +131,19 @@ class NamedEntities:
         return [
             self._answer(question.mention.mention, known[question.named[0]])
             if question.named
-            else nobody(self._method)
+            else self._nobody
             for question in questions
         ]
 
     def _answer(self, mention: str, number: int) -> LinkAnswer:
         if number < 0:  # the finder is of another index
-            return nobody(self._method)
+            return self._nobody
         entity = self._index.entity(number)
-        return only_entity(entity, _surface(entity, mention))
+        alone = LinkCandidate(entity.entity_id, entity.title, None, None, 1.0)
+        return LinkAnswer(None, _surface(entity, mention), (alone,), certified=True, method="name")
 
     def _read_called(self, mention: str, ids: IdList) -> dict[str, NamesakeMatch]:
-        """Return by id how entities are called; an id that the index lacks is left out."""
+        """Return the entities of a name by id; ids that the index lacks are left out."""
         name, spelling = fold_name(mention), fold_name(mention, keep_case=True)
         own = ENGLISH_STOP_WORDS.union(_WORD.findall(name))
         found = {}
@@ -183,7 +161,7 @@ class NamedEntities:
 
 
 def _holds_any(text: str, words: Iterable[str]) -> bool:
-    """Whether a word stands in a folded text as a word of its own."""
+    """Whether one of the words stands in a folded text as a word of its own."""
     for word in words:
         at = text.find(word)
         while at >= 0:
@@ -194,7 +172,7 @@ def _holds_any(text: str, words: Iterable[str]) -> bool:
 
 
 def _surface(entity: Entity, mention: str) -> str:
-    """Return the form that the mention is spelled like, in its own letter case where there is one."""
+    """Return the form that is spelled like the mention, in the same letter case where there is one."""
     forms = (entity.title, *entity.aliases)
     for keep_case in (True, False):
         spelled = fold_name(mention, keep_case)

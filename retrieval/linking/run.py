@@ -1,7 +1,4 @@
-"""Links a corpus from Python with as many workers as wanted: `link_corpus`; the command does the same.
-
-`RunnerOptions` says who links: this process, several of this machine, or a Ray cluster.
-"""
+"""Links a corpus with as many workers as wanted: `link_corpus`, as `genret link` does."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +27,13 @@ from retrieval.linking.shard_worker import ShardWorker, part_metadata, too_many_
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
-    """What is written, and when a run gives up.
+    """The output of a run, and the limits at which the run gives up.
 
     Attributes:
         out: A folder; or a name that ends in .parquet or .jsonl: a single file, made in the end.
         output_format: "parquet" or "jsonl" for the parts of a folder; None: Parquet.
-        max_bad_rows: Lines that may be no documents; they are left out.
-        max_failed: Mentions that may end by an error; None: any number.
+        max_bad_rows: Most lines that may be no documents; they are left out.
+        max_failed: Most mentions that may end by an error; None: any number.
         overwrite: Whether an existing output of another run is replaced.
         keep_parts: Whether the folder of a single file's parts stays.
     """
@@ -66,8 +63,8 @@ def link_corpus(
     """Link the mentions of a corpus, and go on where an earlier run of the same was cut short.
 
     The output has a row of `output.part_files.SCHEMA` per mention, in the order of the documents. It is
-    written shard by shard; a shard whose record is there is never done again. What was killed at any moment
-    goes on with the same call, and ends with the rows of a run that was not.
+    written shard by shard; a shard whose record is there is never done again. A run that was killed goes on
+    with the same call, and ends with the rows of a run that was not.
 
         link_corpus(
             CorpusOptions(inputs=("documents.jsonl",)),
@@ -75,15 +72,15 @@ def link_corpus(
             WorkerOptions(index="wikipedia.index"),
         )
 
-    With several workers the calling script needs `if __name__ == "__main__":`, as all that starts processes.
+    With several workers the calling script needs `if __name__ == "__main__":`, as the workers are processes.
 
     Args:
-        corpus: What is read.
-        output: What is written.
+        corpus: Documents to read.
+        output: Output and limits.
         worker: Index, model, and how a worker computes.
         options: How mentions are linked; None: the defaults.
-        runner: Who links; None: this process.
-        display: Told about the progress; None: nobody is.
+        runner: Workers to link with; None: this process.
+        display: Display of the progress; None: none.
 
     Raises:
         LinkingRunError: the folder holds something else or another run, another process writes there, or a
@@ -96,17 +93,13 @@ def link_corpus(
     runner = runner or RunnerOptions(num_workers=1)
     target = OutputTarget.of(output.out, output.output_format)
     check_target(target, corpus.inputs, output.overwrite)
-    check_runner(runner)
+    if runner.name == "ray":
+        from retrieval.linking.runners.ray_cluster import import_ray
+
+        import_ray()  # refused before any work is done where Ray is missing
     with _locked(target) as folder:
-        plan = plan_run(
-            target,
-            corpus,
-            options or LinkOptions(),
-            worker,
-            output.max_bad_rows,
-            output.overwrite,
-            display.planning,
-        )
+        limits = output.max_bad_rows, output.overwrite
+        plan = plan_run(target, corpus, options or LinkOptions(), worker, *limits, display.planning)
         counts = plan.done_counts()
         if not plan.is_complete:
             with _kept(folder, plan):
@@ -133,14 +126,12 @@ def plan_corpus_run(
     output: OutputOptions,
     worker: WorkerOptions,
     options: LinkOptions | None = None,
-    display: LinkDisplay | None = None,
 ) -> RunPlan:
-    """Return what `link_corpus` would do; links and writes nothing. Arguments and errors are its."""
+    """Return what `link_corpus` would do, with its arguments and errors; links and writes nothing."""
     target = OutputTarget.of(output.out, output.output_format)
     check_target(target, corpus.inputs, output.overwrite)
-    read = (display or LinkDisplay()).planning
-    chosen = options or LinkOptions()
-    return plan_run(target, corpus, chosen, worker, output.max_bad_rows, output.overwrite, read)
+    limits = output.max_bad_rows, output.overwrite
+    return plan_run(target, corpus, options or LinkOptions(), worker, *limits)
 
 
 @contextmanager
@@ -157,7 +148,7 @@ def _locked(target: OutputTarget) -> Iterator[OutputFolder]:
 
 @contextmanager
 def _kept(folder: OutputFolder, plan: RunPlan) -> Iterator[None]:
-    """When the block fails, tell what stays, and leave nothing of a run that has finished no shard."""
+    """When the block fails, note what is kept, and leave nothing of a run that has finished no shard."""
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:
@@ -183,7 +174,16 @@ def _link(
         folder.clear()
     folder.tidy(plan.done)
     folder.begin(plan.identity)
-    progress = _progress(plan)
+    num_parts = sum(shard.num_documents for shard in plan.corpus.shards)
+    progress = Progress(
+        plan.corpus.num_documents,
+        num_shards=len(plan.corpus.shards),
+        done_shards=len(plan.done),
+        resumed=plan.done_counts(),
+        recorded=plan.done_counts(),
+        is_split=num_parts != plan.corpus.num_documents,
+        resumed_shards=len(plan.done),
+    )
     _check_limits(progress.recorded, list(plan.done.values()), output)
 
     def report(counts: LinkCounts) -> None:
@@ -202,7 +202,11 @@ def _link(
             if isinstance(message, LinkCounts):
                 report(message)
             else:
-                _record(message, progress, display)
+                progress.recorded.add(message.counts)
+                progress.done_shards += 1
+                for complaint in message.complaints:
+                    display.warn(complaint)
+                display.show(progress)
                 _check_limits(progress.recorded, [message], output)
     finally:
         close = getattr(messages, "close", None)
@@ -210,27 +214,6 @@ def _link(
             with uninterrupted():
                 close()  # stops the workers
     return progress.recorded
-
-
-def _record(record: ShardRecord, progress: Progress, display: LinkDisplay) -> None:
-    progress.recorded.add(record.counts)
-    progress.done_shards += 1
-    for complaint in record.complaints:
-        display.warn(complaint)
-    display.show(progress)
-
-
-def _progress(plan: RunPlan) -> Progress:
-    return Progress(
-        num_documents=plan.corpus.num_documents,
-        num_shards=len(plan.corpus.shards),
-        done_shards=len(plan.done),
-        resumed=plan.done_counts(),
-        recorded=plan.done_counts(),
-        reported=LinkCounts(),
-        is_split=sum(shard.num_documents for shard in plan.corpus.shards) != plan.corpus.num_documents,
-        resumed_shards=len(plan.done),
-    )
 
 
 def _check_limits(counts: LinkCounts, records: list[ShardRecord], output: OutputOptions) -> None:
@@ -249,7 +232,7 @@ def _check_limits(counts: LinkCounts, records: list[ShardRecord], output: Output
 
 
 def _complete(folder: OutputFolder, plan: RunPlan, counts: LinkCounts, seconds: float) -> None:
-    """Write the totals, and where a single file is wanted, that."""
+    """Write the totals, and the single file where one is wanted."""
     done = folder.finished(plan.job.key, plan.corpus.shards, plan.target.output_format)
     records = [done[shard.number] for shard in plan.corpus.shards if shard.number in done]
     if len(records) != len(plan.corpus.shards):
@@ -285,13 +268,13 @@ _GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd")
 
 @dataclass(frozen=True, slots=True)
 class RunnerOptions:
-    """Who links.
+    """Kind and number of workers.
 
     Attributes:
         name: "local": processes of this machine; "ray": actors of a Ray cluster.
-        num_workers: How many; None: one per core this process may use, or one where a GPU computes. One
-            local worker is this process.
-        address: Of the Ray cluster; None: one is started on this machine.
+        num_workers: Number of workers; None: one per core this process may use, or one where a GPU computes.
+            One local worker is this process.
+        address: Address of the Ray cluster; None: one is started on this machine.
         open_worker: Makes a worker, where it works; a function or class that can be imported there.
     """
 
@@ -309,29 +292,10 @@ class RunnerOptions:
             raise InputError("ray_address", "needs the runner ray")
 
 
-def check_runner(options: RunnerOptions) -> None:
-    """Refuse a runner that is not there, before any work is done.
-
-    Raises:
-        MissingExtraError: Ray is not installed.
-    """
-    if options.name == "ray":
-        from retrieval.linking.runners.ray_cluster import import_ray
-
-        import_ray()
-
-
 def choose_runner(
     options: RunnerOptions, num_shards: int, device: str, report: Callable[[LinkCounts], None]
 ) -> Runner:
-    """Return a runner.
-
-    Args:
-        options: What was asked for.
-        num_shards: Shards to link.
-        device: Where the model computes.
-        report: Gets progress of a runner that has no other way to tell.
-    """
+    """Return the runner for so many shards on a device; `report` gets the progress of this process."""
     if options.name == "ray":
         from retrieval.linking.runners.ray_runner import RayRunner  # says on running when Ray is missing
 
@@ -358,40 +322,19 @@ def _has_gpu() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LinkSummary:
-    """Totals of a complete run.
+    """Totals of a complete run."""
 
-    Attributes:
-        out: The output.
-        counts: Of all shards, those of earlier sessions included.
-        num_shards: Of the corpus.
-        num_resumed: Shards that earlier sessions had finished.
-        seconds: Wall time of this session.
-        was_complete: Whether an earlier session had finished it all, so that nothing was done.
-        index_digest: The index linked to.
-        model_fingerprint: The checkpoint linked with.
-        key: Fingerprint of the run.
-    """
-
-    out: str
-    counts: LinkCounts
-    num_shards: int
-    num_resumed: int
-    seconds: float
-    was_complete: bool
-    index_digest: str
-    model_fingerprint: str
-    key: str
+    out: str  # the output
+    counts: LinkCounts  # counts of all shards, those of earlier sessions included
+    num_shards: int  # shards of the corpus
+    num_resumed: int  # shards that earlier sessions had finished
+    seconds: float  # wall time of this session
+    was_complete: bool  # whether an earlier session had finished it all, so that nothing was done
+    index_digest: str  # the index linked to
+    model_fingerprint: str  # the checkpoint linked with
+    key: str  # the run key
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as a flat JSON object."""
-        return {
-            **self.counts.to_json(),
-            "num_shards": self.num_shards,
-            "num_resumed": self.num_resumed,
-            "seconds": round(self.seconds, 3),
-            "was_complete": self.was_complete,
-            "out": self.out,
-            "index_digest": self.index_digest,
-            "model_fingerprint": self.model_fingerprint,
-            "key": self.key,
-        }
+        totals = asdict(self)
+        return {**totals.pop("counts"), **totals, "seconds": round(self.seconds, 3)}

@@ -21,6 +21,7 @@ from retrieval.index.reader import Index
 from retrieval.index.small_files import digest_bytes, digest_file
 from retrieval.index.versions import list_versions
 from retrieval.linking.documents.corpus import CorpusOptions, CorpusPlan, Shard, plan_corpus
+from retrieval.linking.finding.find_options import STOP_WORD_LISTS
 from retrieval.linking.link_options import LinkJob, LinkOptions, WorkerOptions
 from retrieval.linking.output.folder import (
     RUN_FILE,
@@ -37,24 +38,15 @@ _NAMED_FOREIGN = 3
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """What a run would do.
+    """The shards of a run, and how many of them are done."""
 
-    Attributes:
-        target: Where the output goes.
-        corpus: The shards.
-        identity: What the run is about.
-        job: What every worker is told.
-        done: Records of shards that an earlier run finished, by number.
-        is_complete: Whether the output is complete already.
-        totals: Counts of a complete run whose parts may be gone, as a single file was made of them.
-    """
-
-    target: OutputTarget
-    corpus: CorpusPlan
-    identity: Mapping[str, Any]
-    job: LinkJob
-    done: Mapping[int, ShardRecord]
-    is_complete: bool
+    target: OutputTarget  # where the output goes
+    corpus: CorpusPlan  # the shards
+    identity: Mapping[str, Any]  # everything that decides the rows
+    job: LinkJob  # the job of every worker
+    done: Mapping[int, ShardRecord]  # records of shards that an earlier run finished, by number
+    is_complete: bool  # whether the output is complete already
+    # Counts of a complete run whose parts may be gone, as a single file was made of them.
     totals: LinkCounts | None = None
 
     @property
@@ -63,7 +55,7 @@ class RunPlan:
         return [shard for shard in self.corpus.shards if shard.number not in self.done]
 
     def done_counts(self) -> LinkCounts:
-        """Return what the finished shards add up to."""
+        """Return the sum of the counts of the finished shards."""
         counts = LinkCounts()
         if self.totals is not None:
             counts.add(self.totals)
@@ -73,7 +65,7 @@ class RunPlan:
         return counts
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a dry run says."""
+        """Return the plan as JSON, for a dry run."""
         return {
             "out": str(self.target.name),
             "num_documents": self.corpus.num_documents,
@@ -136,13 +128,14 @@ def plan_run(
     overwrite: bool,
     report: Callable[[int], None] | None = None,
 ) -> RunPlan:
-    """Read the inputs, see which index and model they go with, and what is done already; changes nothing.
+    """Read the inputs, the index's and the model's identity, and the finished shards; changes nothing.
 
     Raises:
         LinkingRunError: the folder holds another run; the text names every difference.
         GenretError: the inputs, the index or the checkpoint cannot be used.
     """
-    index = IndexIdentity.of(worker.index, worker.verify_digests)
+    with Index.open(worker.index, verify_digests=worker.verify_digests) as opened:
+        index = {"version": opened.version, "digest": opened.digest}
     shards = plan_corpus(corpus, report)
     identity = run_identity(shards, corpus, options, worker, index, target.output_format)
     folder = OutputFolder(target.folder)
@@ -152,9 +145,9 @@ def plan_run(
         worker=worker,
         out=str(target.folder),
         output_format=target.output_format,
-        index_digest=index.digest,
+        index_digest=index["digest"],
         key=identity["key"],
-        index_version=index.version,
+        index_version=index["version"],
         model_fingerprint=identity["model"],
         max_bad_documents=max_bad_rows,
     )
@@ -163,8 +156,8 @@ def plan_run(
         return RunPlan(target, shards, identity, job, {}, False)
     if found := differs(folder, identity):
         raise LinkingRunError(
-            f"{target.folder}: holds another run: {'; '.join(found)}. "
-            f"Choose another --out, or begin anew with --overwrite{_old_version(folder, worker, index)}"
+            f"{target.folder}: holds another run: {'; '.join(found)}. Choose another --out, or begin anew "
+            f"with --overwrite{_old_version(folder, worker.index, index['version'])}"
         )
     done = folder.finished(job.key, shards.shards, target.output_format)
     summary = folder.summary()
@@ -181,7 +174,7 @@ def plan_run(
 
 
 def differs(folder: OutputFolder, identity: Mapping[str, Any]) -> list[str]:
-    """Return in words how the run in a folder is another one; empty: it is the same, or there is none."""
+    """Return how the run in a folder differs, in words; empty: it is the same, or there is none."""
     try:
         before = folder.identity()
     except LinkingRunError as error:
@@ -189,17 +182,17 @@ def differs(folder: OutputFolder, identity: Mapping[str, Any]) -> list[str]:
     return [] if before is None else differences(before, identity)
 
 
-def _old_version(folder: OutputFolder, worker: WorkerOptions, index: IndexIdentity) -> str:
-    """Return how to go on with the version of the index that a run began with, where it is still kept."""
+def _old_version(folder: OutputFolder, index: str, version: str) -> str:
+    """Say how to go on with the index version that a run began with, where it is still kept."""
     with suppress(LinkingRunError):  # such a folder has been told about as one that cannot be read
         began = ((folder.identity() or {}).get("index") or {}).get("version")
-        if began != index.version and began in list_versions(Path(worker.index)):
-            return f", or finish it with --index {Path(worker.index) / VERSIONS_DIR / began}"
+        if began != version and began in list_versions(Path(index)):
+            return f", or finish it with --index {Path(index) / VERSIONS_DIR / began}"
     return ""
 
 
 def _is_merged(target: OutputTarget) -> bool:
-    """Say whether the file is what the run in the folder beside it was to make: only tidying is missing."""
+    """Whether the file is the one that the run in the folder beside it was to make."""
     summary = OutputFolder(target.folder).summary()
     merged = None if summary is None else summary.get("file_digest")
     file = target.file
@@ -207,31 +200,7 @@ def _is_merged(target: OutputTarget) -> bool:
 
 
 FORMAT_VERSION = 2
-_STOP_WORD_LISTS = ("english", "none")
 _SHOWN_INPUTS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class IndexIdentity:
-    """The live version of an index.
-
-    Attributes:
-        version: Its name.
-        digest: Digest of its manifest.
-    """
-
-    version: str
-    digest: str
-
-    @classmethod
-    def of(cls, path: str, verify_digests: bool) -> IndexIdentity:
-        """Open an index and see which it is.
-
-        Raises:
-            IndexDirectoryError: it cannot be used.
-        """
-        with Index.open(path, verify_digests=verify_digests) as index:
-            return cls(index.version, index.digest)
 
 
 def run_identity(
@@ -239,13 +208,13 @@ def run_identity(
     corpus: CorpusOptions,
     options: LinkOptions,
     worker: WorkerOptions,
-    index: IndexIdentity,
+    index: Mapping[str, str],
     output_format: str,
 ) -> dict[str, Any]:
     """Return the identity of a run as JSON, its key under "key".
 
-    Where folders lie is not in it: the same files elsewhere make the same rows. What the rows call an input
-    is, and that of a file is its name as it was given.
+    The folders' places are not in it: the same files elsewhere make the same rows. The name of an input is,
+    as it stands in the rows; that of a file is its name as it was given.
 
     Raises:
         ModelError: the checkpoint cannot be read.
@@ -264,12 +233,13 @@ def run_identity(
         "shards": digest_bytes("".join(shard.digest for shard in plan.shards).encode()),
         "corpus": reading,
         "options": linking,
-        "index": asdict(index),
+        "index": dict(index),
         "model": model_fingerprint(_model_of(worker)),
         "dtype": worker.dtype,
         "output_format": output_format,
     }
-    return {**identity, "key": digest_bytes(_canonical(identity))}
+    canonical = json.dumps(identity, sort_keys=True, ensure_ascii=True)
+    return {**identity, "key": digest_bytes(canonical.encode("ascii"))}
 
 
 def _model_of(worker: WorkerOptions) -> str | Path:
@@ -285,7 +255,7 @@ def _model_of(worker: WorkerOptions) -> str | Path:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return in words how two runs differ, in the order of what a user looks at; empty: they do not."""
+    """Return how two runs differ, in words; the key decides whether they do."""
     if before.get("key") == now["key"]:
         return []
     found = []
@@ -346,13 +316,9 @@ def _mapping(identity: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _stop_words(named: str) -> str:
-    if named in _STOP_WORD_LISTS:
+    if named in STOP_WORD_LISTS:
         return named
     try:
         return "xxh3:" + digest_file(Path(named))
     except OSError as error:
         raise SourceError(f"{named}: the list of stop words cannot be read: {error.strerror}") from error
-
-
-def _canonical(value: Any) -> bytes:
-    return json.dumps(value, sort_keys=True, ensure_ascii=True).encode("ascii")

@@ -1,10 +1,10 @@
-"""Counts what a run has linked, and shows how far it is, how fast, and how long the rest will take."""
+"""Counts the mentions that a run has linked, and shows its progress, its speed and the time left."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from retrieval.progress import ProgressDisplay
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class LinkCounts:
-    """What was linked; adds up.
+    """Counts of what was linked.
 
     Attributes:
         num_documents: Documents read (parts of a long one count once, with the part they begin with).
         num_mentions: Mentions asked about.
-        num_linked: To an entity.
-        num_nil: To none.
-        num_failed: Ended by an error; they are NIL too.
-        num_cached: Answered from the cache, without the model.
+        num_linked: Mentions linked to an entity.
+        num_nil: Mentions linked to none.
+        num_failed: Mentions that ended by an error; they are NIL too.
+        num_cached: Mentions answered from the cache, without the model.
         num_unproven: Lists that were to be exact and are not certified.
         num_bad_documents: Lines that are no documents.
         num_rows: Rows written.
@@ -41,17 +41,13 @@ class LinkCounts:
 
     def add(self, other: LinkCounts) -> None:
         """Add another's counts."""
-        for field in fields(self):
-            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+        for one in fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> LinkCounts:
-        """Read the fields from an object that may hold others too; what is missing is 0.
-
-        Raises:
-            ValueError: a field is no number.
-        """
-        found = {field.name: value.get(field.name, 0) for field in fields(cls)}
+        """Read the fields from an object; missing ones are 0, and a value that is no integer is an error."""
+        found = {one.name: value.get(one.name, 0) for one in fields(cls)}
         if not all(type(number) is int for number in found.values()):
             raise ValueError(f"expected integers, got {found}")
         return cls(**found)
@@ -66,35 +62,27 @@ _MAX_WARNINGS = 50
 
 @dataclass(slots=True)
 class Progress:
-    """Where a run is. Rates are of this session alone: what an earlier one has done took no time now.
+    """Progress of a run. Rates are of this session alone: the work of an earlier one took no time now."""
 
-    Attributes:
-        num_documents: Of the corpus.
-        num_shards: Of the corpus.
-        done_shards: Finished, those of earlier sessions included.
-        resumed: Counts of shards that earlier sessions finished.
-        recorded: Counts of all finished shards.
-        reported: Increments of this session, of unfinished shards too.
-        is_split: Whether long documents are linked in parts; the rest is then foreseen by shards.
-    """
-
-    num_documents: int
-    num_shards: int
-    done_shards: int
-    resumed: LinkCounts
-    recorded: LinkCounts
-    reported: LinkCounts
-    is_split: bool = False
-    resumed_shards: int = 0
-    begun: float | None = None
+    num_documents: int  # documents of the corpus
+    num_shards: int  # shards of the corpus
+    done_shards: int  # finished shards, those of earlier sessions included
+    resumed: LinkCounts  # counts of shards that earlier sessions finished
+    recorded: LinkCounts  # counts of all finished shards
+    reported: LinkCounts = field(
+        default_factory=LinkCounts
+    )  # increments of this session, of unfinished shards too
+    is_split: bool = False  # whether long documents are linked in parts; the time left then goes by shards
+    resumed_shards: int = 0  # shards that earlier sessions finished
+    begun: float | None = None  # monotonic time of the first report; None: there was none
 
     @property
     def counts(self) -> LinkCounts:
-        """What is linked so far: records are exact, reports are sooner; neither may be behind the other."""
+        """Counts so far: records are exact, reports are sooner; neither may be behind the other."""
         seen = LinkCounts()
-        for field in fields(LinkCounts):
-            early = getattr(self.resumed, field.name) + getattr(self.reported, field.name)
-            setattr(seen, field.name, max(early, getattr(self.recorded, field.name)))
+        for one in fields(LinkCounts):
+            early = getattr(self.resumed, one.name) + getattr(self.reported, one.name)
+            setattr(seen, one.name, max(early, getattr(self.recorded, one.name)))
         seen.num_documents = min(seen.num_documents, self.num_documents)
         return seen
 
@@ -110,7 +98,7 @@ class Progress:
         )
 
     def seconds_left(self, now: float) -> float | None:
-        """Foresee how long the rest takes; None while nothing is done in this session."""
+        """Estimate how long the rest takes; None while nothing is done in this session."""
         if self.begun is None or now <= self.begun:
             return None
         if self.is_split:
@@ -122,11 +110,7 @@ class Progress:
 
 
 class LinkDisplay:
-    """Shows a run to whoever waits for it, and the first of its warnings.
-
-    Args:
-        display: Shows it; None: nothing is shown.
-    """
+    """Display of a run and of the first of its warnings; without a `ProgressDisplay` nothing is shown."""
 
     def __init__(self, display: ProgressDisplay | None = None) -> None:
         self._display = display
@@ -135,12 +119,12 @@ class LinkDisplay:
             display.begin("", note="reading the inputs")
 
     def planning(self, num_bytes: int) -> None:
-        """So many bytes of the inputs have been read."""
+        """Show how many bytes of the inputs have been read."""
         if self._display is not None:
             self._display.show(f"reading the inputs: {num_bytes / 1e6:,.0f} MB")
 
     def show(self, progress: Progress) -> None:
-        """The run has gone on."""
+        """Show the progress."""
         if self._display is None:
             return
         if progress.is_split:
@@ -150,7 +134,7 @@ class LinkDisplay:
         self._display.show(describe(progress, self._display.clock()), done, total)
 
     def warn(self, text: str) -> None:
-        """A line could not be read, or a mention not be linked; a corpus of a wrong form has one per line."""
+        """Show a warning; a corpus of a wrong form has one per line, and only the first ones are shown."""
         self._num_warnings += 1
         if self._display is None or self._num_warnings > _MAX_WARNINGS + 1:
             return
@@ -191,7 +175,7 @@ def describe(progress: Progress, now: float) -> str:
 
 
 def outcome(counts: LinkCounts) -> str:
-    """Return what became of the mentions, in words."""
+    """Return the number of linked, NIL, failed and cached mentions, in words."""
     text = f"{counts.num_linked:,} linked, {counts.num_nil:,} NIL"
     if counts.num_failed:
         text += f", {counts.num_failed:,} failed"
@@ -217,7 +201,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time as days, hours, minutes and seconds, as far as they say something."""
+    """Return a time in days, hours, minutes and seconds, to two units."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

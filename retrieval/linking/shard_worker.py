@@ -1,13 +1,13 @@
-"""The function that every runner calls, in whatever process: link one shard and write what came out."""
+"""`ShardWorker`, which every runner runs: links one shard and writes its part and its record."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from retrieval.durable import appearing, writing
 from retrieval.errors import IndexMismatchError, SourceError
@@ -23,24 +23,10 @@ from retrieval.linking.run_progress import LinkCounts
 
 if TYPE_CHECKING:
     from retrieval.linking.documents.corpus_reading import CorpusReader
+    from retrieval.linking.linker import DocumentLinker
     from retrieval.retriever import Retriever
 
-__all__ = ["ShardLinker", "ShardRecord", "ShardWorker", "part_metadata"]
-
 MAX_COMPLAINTS = 20  # per shard; what failed is in its rows besides
-
-
-class ShardLinker(Protocol):
-    """What links the documents of a shard: `DocumentLinker`."""
-
-    def link(
-        self,
-        documents: Iterable[Document | BadDocument],
-        counts: LinkCounts,
-        complain: Callable[[str], None],
-        report: Callable[[LinkCounts], None],
-    ) -> Iterator[list[dict[str, Any]]]:
-        """Yield rows in the order of the documents."""
 
 
 class ShardWorker:
@@ -49,14 +35,14 @@ class ShardWorker:
     It keeps caches, and the input file read last open: the next shard mostly goes on in it.
 
     Args:
-        job: What to do; comes from the coordinator, maybe from another machine.
+        job: The job of the run; comes from the coordinator, maybe from another machine.
         linker: Links the documents; None: one is made with the index and the model of the job.
 
     Raises:
         GenretError: the index or the model cannot be opened, or the index is not the one the job is about.
     """
 
-    def __init__(self, job: LinkJob, linker: ShardLinker | None = None) -> None:
+    def __init__(self, job: LinkJob, linker: DocumentLinker | None = None) -> None:
         self._job = job
         self._retriever: Retriever | None = None
         self._reader: CorpusReader | None = None
@@ -69,7 +55,7 @@ class ShardWorker:
         A run that is killed before the rename leaves nothing but a hidden file, which the next run removes.
 
         Args:
-            shard: What to link.
+            shard: The shard.
             report: Called after every batch with the counts so far, which go on changing.
 
         Raises:
@@ -114,7 +100,7 @@ class ShardWorker:
             self._retriever.close()
             self._retriever = None
 
-    def _open(self, job: LinkJob) -> ShardLinker:
+    def _open(self, job: LinkJob) -> DocumentLinker:
         from retrieval.linking.linker import DocumentLinker
         from retrieval.retriever import Retriever  # torch and transformers take seconds to import
 
@@ -148,7 +134,7 @@ class ShardWorker:
             raise
 
     def _documents(self, shard: Shard, bad: list[str]) -> Iterator[Document | BadDocument]:
-        """Yield the documents of a shard; what is none is added to `bad`."""
+        """Yield the documents of a shard; bad ones are added to `bad`."""
         from retrieval.linking.documents.corpus_reading import CorpusReader  # loads pyarrow
 
         if self._reader is None:
@@ -171,7 +157,7 @@ def too_many_bad(complaint: str, number: int, allowed: int) -> str:
 
 
 def part_metadata(job: LinkJob) -> dict[str, str]:
-    """Return what Parquet files say about the run, by name; "genret." goes in front."""
+    """Return the metadata of Parquet files about the run; "genret." is put before every name."""
     return {
         "index_version": job.index_version or job.index_digest,
         "index_digest": job.index_digest,
@@ -183,9 +169,9 @@ def part_metadata(job: LinkJob) -> dict[str, str]:
 
 
 def _version(index: str, version: str) -> Path:
-    """Return where the version is that the run began with, even if another one has become live since.
+    """Return the folder of the version that the run began with, even if another one has become live since.
 
-    Where the index no longer keeps it, the index itself, whose live version is then seen to be another.
+    Where the index no longer keeps it: the index itself, whose live version is then seen to be another.
     """
     folder = Path(index) / VERSIONS_DIR / version
     return folder if version and folder.is_dir() else Path(index)

@@ -12,7 +12,7 @@ from retrieval.answers.answer_types import AnswerRequest
 from retrieval.command_options import SHOWN, request_flags, together
 from retrieval.errors import InputError
 from service.commands import usage_error
-from service.commands.connection import Connection, call_error, connection_options
+from service.commands.connection import Connection, call_error, connection_options, index_option, json_option
 from service.commands.query_options import batches
 from service.configuration.server_config import read_schema
 
@@ -52,21 +52,8 @@ _GRAMMAR = ("whitespace", "property_order", "formats", "extra_properties", "forc
     **SHOWN,
 )
 @together(*request_flags(AnswerRequest, last=_GRAMMAR))
-@click.option(
-    "--index",
-    default="",
-    help='Index that "titles" means in the schema.',
-    show_default="the server's first",
-    show_envvar=True,
-)
-@click.option(
-    "--json",
-    "as_json_lines",
-    is_flag=True,
-    envvar="GENRET_ANSWER_JSON",
-    help="One JSON object per query: the answer, its entities, figures.",
-    **SHOWN,
-)
+@index_option('Index that "titles" means in the schema.')
+@json_option("ANSWER", "query: the answer, its entities, figures")
 @connection_options(timeout_s=60.0)
 def answer_command(
     queries: tuple[str, ...],
@@ -127,8 +114,7 @@ def _explain(request: AnswerRequest, file: Path | None) -> None:
         explanation = explain(str(request.schema), request.options)
     except InputError as error:
         raise click.ClickException(f"{file}: {error.message}") from error
-    on_terminal = sys.stdout.isatty()
-    click.echo(explanation.table() if on_terminal else explanation.lines())
+    click.echo(explanation.table() if sys.stdout.isatty() else explanation.lines())
     if explanation.refusal:
         raise click.ClickException(f"{file}: {explanation.refusal}")
 
@@ -136,7 +122,7 @@ def _explain(request: AnswerRequest, file: Path | None) -> None:
 def _ask(
     client: RetrievalClient, request: AnswerRequest, index: str, file: Path | None
 ) -> AnswerReply | CallError:
-    """Return the answer, or why there is none; what is wrong with a schema is said of its file."""
+    """Return the answer or the error; an error about the schema names its file."""
     from service.errors import CallError
 
     try:
@@ -149,7 +135,7 @@ def _ask(
 
 
 def _print(query: str, reply: AnswerReply | CallError, as_json_lines: bool, *, alone: bool) -> bool:
-    """Print an answer; returns whether it was one. A lone query that fails ends the command."""
+    """Print an answer or an error, and return whether it was an answer. A lone error ends the command."""
     from service.commands import render_answers
     from service.errors import CallError
 

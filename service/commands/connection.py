@@ -1,10 +1,11 @@
-"""What commands that talk to a server have in common: how to reach it, how long to wait, how errors read."""
+"""Options of commands that ask a server: its address, timeout, --index and --json; and how errors read."""
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,28 +31,30 @@ _F = Callable[..., None]
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A server and how to reach it.
-
-    Attributes:
-        address: `host:port`.
-        options: How to connect.
-    """
+    """A server's `host:port`, and how to connect to it."""
 
     address: str
     options: ClientOptions
 
-    def open(self) -> RetrievalClient:
-        """Return a client; nothing connects before the first call.
+    @contextmanager
+    def open(self) -> Iterator[RetrievalClient]:
+        """Yield a client; nothing connects before the first call.
 
         Raises:
-            UsageError: a file of --tls-* cannot be used.
+            ClickException: a file of --tls-* cannot be used, or a call in the block failed.
         """
         from service.client import RetrievalClient
+        from service.errors import CallError
 
         try:
-            return RetrievalClient(self.address, self.options)
+            client = RetrievalClient(self.address, self.options)
         except InputError as error:
             raise _option_error(error) from error
+        with client:
+            try:
+                yield client
+            except CallError as error:
+                raise call_error(error) from error
 
 
 def connection_options(timeout_s: float, waits_for: str = "an answer") -> Callable[[_F], _F]:
@@ -59,18 +62,33 @@ def connection_options(timeout_s: float, waits_for: str = "an answer") -> Callab
 
     Args:
         timeout_s: Default of --timeout, seconds.
-        waits_for: What it is the limit of.
+        waits_for: Name of the operation that the timeout limits.
     """
 
     def add(command: _F) -> _F:
         @functools.wraps(command)
-        def run(**values: Any) -> None:
+        def run(
+            *,
+            address: str,
+            tls_cert: Path | None,
+            token_file: Path | None,
+            metadata: tuple[str, ...],
+            timeout: float,
+            **values: Any,
+        ) -> None:
             # Before grpc is imported: its C core writes lines of its own about errors that are told in words.
             os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-            taken = {name: values.pop(name) for name in _NAMES}
+            taken = {name: values.pop(name) for name in _TAKEN}
+            taken |= {"timeout_s": timeout, "tls_certificate": tls_cert}
             # A signal may leave a lock of gRPC's, or of a stream's, half taken, and that error would be told.
             with surely_interrupted():
-                command(**values, connection=_connection(**taken))
+                try:
+                    options = ClientOptions(**taken, metadata=tuple(map(_name_and_value, metadata)))
+                    options = replace(options, token=_token(token_file))
+                    options.check(address)
+                except InputError as error:
+                    raise _option_error(error) from error
+                command(**values, connection=Connection(address, options))
 
         timeout = click.option(
             "--timeout", type=float, default=timeout_s, help=f"Seconds to wait for {waits_for}.", **SHOWN
@@ -79,6 +97,25 @@ def connection_options(timeout_s: float, waits_for: str = "an answer") -> Callab
         return with_options
 
     return add
+
+
+def index_option(help_text: str) -> Callable[[_F], _F]:
+    """Add --index, the name of an index of the server, to a command."""
+    return click.option(
+        "--index", default="", help=help_text, show_default="the server's first", show_envvar=True
+    )
+
+
+def json_option(command: str, item: str) -> Callable[[_F], _F]:
+    """Add --json to a command, named as in its variable, that then prints an object per item."""
+    return click.option(
+        "--json",
+        "as_json_lines",
+        is_flag=True,
+        envvar=f"GENRET_{command}_JSON",
+        help=f"One JSON object per {item}.",
+        **SHOWN,
+    )
 
 
 def _file_option(name: str, help_text: str, unset: str) -> Callable[[_F], _F]:
@@ -126,50 +163,8 @@ _OPTIONS = (
         show_envvar=True,
     ),
 )
-_NAMES = (
-    "address",
-    "tls",
-    "tls_ca",
-    "tls_cert",
-    "tls_key",
-    "tls_server_name",
-    "token_file",
-    "insecure",
-    "metadata",
-    "timeout",
-)
-
-
-def _connection(
-    *,
-    address: str,
-    tls: bool,
-    tls_ca: Path | None,
-    tls_cert: Path | None,
-    tls_key: Path | None,
-    tls_server_name: str | None,
-    token_file: Path | None,
-    insecure: bool,
-    metadata: tuple[str, ...],
-    timeout: float,
-) -> Connection:
-    """Return the connection that options describe; whatever is wrong with them is a usage error."""
-    try:
-        options = ClientOptions(
-            timeout_s=timeout,
-            tls=tls,
-            tls_ca=tls_ca,
-            tls_certificate=tls_cert,
-            tls_key=tls_key,
-            tls_server_name=tls_server_name,
-            insecure=insecure,
-            metadata=tuple(_name_and_value(text) for text in metadata),
-        )
-        options = replace(options, token=_token(token_file))
-        options.check(address)
-    except InputError as error:
-        raise _option_error(error) from error
-    return Connection(address, options)
+# Options that ClientOptions has under the same names.
+_TAKEN = ("tls", "tls_ca", "tls_key", "tls_server_name", "insecure")
 
 
 def _name_and_value(text: str) -> tuple[str, str]:
@@ -200,7 +195,7 @@ def _option_error(error: InputError) -> click.UsageError:
 
 
 def hint(error: CallError) -> str:
-    """Say what to do about an error, where there is something to be done."""
+    """Return advice on an error; nothing where there is none."""
     if error.retry_after_s is not None:
         return f"; try again in {error.retry_after_s:.2g} s"
     if error.code == "UNAUTHENTICATED":

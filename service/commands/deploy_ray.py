@@ -11,8 +11,8 @@ import click
 from retrieval.command_options import SHOWN
 from retrieval.errors import InputError
 from service.commands import usage_error
-from service.commands.serve import given_flags, setting_options
-from service.configuration.resolve import ConfigurationError, resolve
+from service.commands.serve import config_options, given_flags, mistakes_as_usage, setting_options
+from service.configuration.resolve import resolve
 from service.observability.logs import announce
 from service.observability.logs import configure as configure_logs
 from service.ray_serve.deployment import DEFAULT_APPLICATION, DEFAULT_HTTP_PORT, ServePlan
@@ -20,23 +20,12 @@ from service.ray_serve.deployment import DEFAULT_APPLICATION, DEFAULT_HTTP_PORT,
 
 @click.command("deploy-ray")
 @click.argument("path", metavar="[INDEX]", required=False)
-@click.option(
-    "--config",
-    "file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    envvar="GENRET_DEPLOY_RAY_CONFIG",
-    help="TOML file of settings, as of genret serve. Flags and variables of genret serve win over it.",
-    show_envvar=True,
-    show_default="none",
+@config_options(
+    "DEPLOY_RAY",
+    "TOML file of settings, as of genret serve. Flags and variables of genret serve win over it.",
+    "Print the deployment as a file for `serve deploy`, and exit.",
 )
-@click.option(
-    "--print-config",
-    is_flag=True,
-    help="Print the deployment as a file for `serve deploy`, and exit.",
-    show_envvar=True,
-)
-@click.option("--name", default=DEFAULT_APPLICATION, help="Of the application in Serve.", **SHOWN)
+@click.option("--name", default=DEFAULT_APPLICATION, help="Name of the application in Serve.", **SHOWN)
 @click.option("--num-replicas", type=int, default=1, help="How many servers there are.", **SHOWN)
 @click.option("--num-cpus", type=float, default=1.0, help="CPUs a replica takes of a node.", **SHOWN)
 @click.option("--num-gpus", type=float, default=0.0, help="GPUs a replica takes of a node.", **SHOWN)
@@ -77,7 +66,7 @@ def deploy_ray_command(
     own models and queue. Clients send the metadata application=NAME. docs/cluster.md says what is different.
     """
     del settings  # read from the context, which knows which of them were given
-    try:
+    with mistakes_as_usage():
         resolved = resolve(given_flags(context), path, os.environ, file)
         plan = ServePlan(resolved.config, name, num_replicas, num_cpus, num_gpus, http_proxy_port)
         if print_config:
@@ -85,10 +74,6 @@ def deploy_ray_command(
 
             click.echo(serve_file(plan, resolved.origins), nl=False)
             return
-    except ConfigurationError as error:
-        raise click.UsageError(str(error)) from error
-    except InputError as error:
-        raise usage_error(error) from error
     configure_logs(plan.config.log)
     from service.ray_serve.app import run_deployment
 

@@ -89,11 +89,7 @@ def init_model_command(
 def _chosen(
     config: CheckpointConfig, prompt: str | None, mention_prompt: str | None
 ) -> tuple[CheckpointConfig, dict[str, str]]:
-    """Return the config with the prompts that suit the checkpoint, and why each was chosen.
-
-    Raises:
-        InputError: there is no such prompt, or the two do not write titles alike.
-    """
+    """Return the config with the prompts that suit the checkpoint, and why each was chosen."""
     if prompt is not None:
         chosen, why = prompt, "as --prompt says"
     elif config.chat is not None:
@@ -129,11 +125,7 @@ def _chosen(
 def _rendering(
     tokenizer: TextTokenizer, of_prompt: Rendering, end_token: str | None
 ) -> tuple[Rendering, dict[str, str]]:
-    """Return the prompt's rendering as this vocabulary can write it, and why it differs, if it does.
-
-    Raises:
-        InputError: the vocabulary lacks the end token, or the first letters of a title merge with the prompt.
-    """
+    """Return the prompt's rendering as this vocabulary can write it, and why it differs, if it does."""
     rendering, reasons = of_prompt, {}
     if end_token is not None:
         rendering = replace(rendering, end_token=end_token.replace("\\n", "\n"))

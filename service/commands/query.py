@@ -6,9 +6,9 @@ Both print answers alike: a table on the terminal, lines in a pipe, JSON Lines w
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,7 +18,7 @@ from retrieval.interruption import surely_interrupted
 from retrieval.types import RetrieveRequest
 from service.client.reply import IndexRef, Reply
 from service.commands import usage_error
-from service.commands.connection import Connection, call_error, connection_options, hint
+from service.commands.connection import Connection, connection_options, hint, index_option
 from service.commands.query_options import Question, most_items, question_options
 from service.errors import CallError
 
@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 @click.command("query")
 @click.argument("queries", nargs=-1)
 @question_options('genret query "author of hamlet"')
-@click.option(
-    "--index", default="", help="Index to search.", show_default="the server's first", show_envvar=True
-)
+@index_option("Index to search.")
 @click.option(
     "--stream",
     is_flag=True,
@@ -61,36 +59,21 @@ def query_command(question: Question, index: str, stream: bool, connection: Conn
     with connection.open() as client:
         if stream:
             requests = (request for batch in question.batches() for request in batch)
-            _stream(client, requests, index, printer)
+            for request, reply in client.retrieve_stream(requests, index):
+                printer.show(request.query, reply)
         else:
             for batch in question.batches(most):
-                for request, reply in zip(batch, _ask(client, batch, index), strict=True):
+                replies = _ask(client, batch, index)
+                for request, reply in zip(batch, replies, strict=True):
                     printer.show(request.query, reply)
     if printer.num_failed:
         raise click.exceptions.Exit(1)
 
 
 def _ask(client: RetrievalClient, requests: Sequence[RetrieveRequest], index: str) -> list[Reply | CallError]:
-    from service.errors import CallError
-
-    try:
-        if len(requests) == 1:
-            return [client.retrieve(requests[0], index)]
-        return client.retrieve_batch(requests, index)
-    except CallError as error:
-        raise call_error(error) from error
-
-
-def _stream(
-    client: RetrievalClient, requests: Iterable[RetrieveRequest], index: str, printer: AnswerPrinter
-) -> None:
-    from service.errors import CallError
-
-    try:
-        for request, reply in client.retrieve_stream(requests, index):
-            printer.show(request.query, reply)
-    except CallError as error:
-        raise call_error(error) from error
+    if len(requests) == 1:
+        return [client.retrieve(requests[0], index)]
+    return client.retrieve_batch(requests, index)
 
 
 @click.command("ask")
@@ -106,11 +89,9 @@ def ask_command(
     question: Question,
     index: str,
     no_model: bool,
-    model: str | None,
-    device: str,
-    dtype: str,
     threads: int,
     encoder: str | None,
+    **hardware: Any,
 ) -> None:
     """Ask the index in the directory INDEX without a server: a first look at what it answers.
 
@@ -134,14 +115,9 @@ def ask_command(
             from retrieval.loaded_model import DEFAULT_BATCH_SIZE
             from retrieval.retriever import Retriever
 
+            prompt = question.options["prompt"]
             with Retriever.open(
-                index,
-                model,
-                device=device,
-                dtype=dtype,
-                num_threads=threads,
-                prompt=question.options["prompt"],
-                encoder=encoder,
+                index, num_threads=threads, prompt=prompt, encoder=encoder, **hardware
             ) as retriever:
                 _hint(index, retriever, question)
                 _show(retriever, name, question, printer, DEFAULT_BATCH_SIZE)
@@ -150,7 +126,7 @@ def ask_command(
 
 
 def _hint(index: str, retriever: Retriever, question: Question) -> None:
-    """Tell people what makes more of a model that nobody has weighed on this index."""
+    """Name the command that weighs a model on this index, where nobody has done so."""
     ranker = retriever.ranker
     if question.options["method"] == "auto" and ranker.can_propose and not ranker.is_weighed:
         command = f"genret tune {index} --model {retriever.tokenizer.name}"
@@ -175,14 +151,7 @@ def _reply(answer: RetrievalResult | GenretError | DecodingError, index: IndexRe
 
 
 class AnswerPrinter:
-    """Writes answers to stdout and what is to be said about them to stderr.
-
-    Args:
-        question: What is asked.
-
-    Attributes:
-        num_failed: Queries that got an error.
-    """
+    """Writes answers to stdout and remarks on them to stderr; `num_failed` counts errors."""
 
     def __init__(self, question: Question) -> None:
         self._as_json_lines = question.as_json_lines
@@ -191,9 +160,8 @@ class AnswerPrinter:
         self.num_failed = 0
 
     def show(self, query: str, reply: Reply | CallError) -> None:
-        """Print what became of one query."""
+        """Print the answer to one query, or its error."""
         from service.commands import render
-        from service.errors import CallError
 
         if isinstance(reply, CallError):
             self.num_failed += 1
@@ -217,9 +185,7 @@ class AnswerPrinter:
         self._explain(reply, on_stderr=True)
 
     def _explain(self, reply: Reply | CallError, on_stderr: bool) -> None:
-        """Show why, where it was asked for; lines and JSON stay as they are."""
-        from service.errors import CallError
-
+        """Show the explanation, where it was asked for; lines and JSON stay as they are."""
         if self._as_json_lines or isinstance(reply, CallError) or reply.result.explanation is None:
             return
         from rich.console import Console

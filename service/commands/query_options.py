@@ -1,7 +1,4 @@
-"""Defines the options of commands that ask queries, and reads the queries: arguments, or standard input.
-
-Queries go in calls of bounded size, those of standard input as they arrive.
-"""
+"""Options of commands that ask queries, and reading of the queries, from arguments or standard input."""
 
 from __future__ import annotations
 
@@ -85,24 +82,14 @@ _F = Callable[..., None]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The queries of a command line, and what is asked of each.
-
-    Attributes:
-        queries: Texts; "-" stands for the lines of standard input.
-        as_json_lines: Whether answers are printed as JSON.
-        options: Options of the requests.
-    """
+    """The queries of a command line ("-" stands for the lines of standard input) and their options."""
 
     queries: tuple[str, ...]
     as_json_lines: bool
     options: Mapping[str, Any]
 
     def request(self, query: str) -> RetrieveRequest:
-        """Return the request for one query.
-
-        Raises:
-            InputError: an option is out of range.
-        """
+        """Return the request for one query; an option out of range is an `InputError`."""
         return RetrieveRequest(query, **self.options)
 
     def batches(self, most: int = BATCH_ITEMS) -> Iterator[list[RetrieveRequest]]:
@@ -123,7 +110,7 @@ def question_options(example: str) -> Callable[[_F], _F]:
     """Add the options of a request to a command with an argument `queries`; it gets all as `question`.
 
     Args:
-        example: What a call of the command with a query looks like.
+        example: A call of the command with a query.
     """
 
     def add(command: _F) -> _F:

@@ -50,13 +50,7 @@ def as_lines(query: str, reply: Reply) -> Iterator[str]:
 
 
 def as_table(query: str, reply: Reply, min_mass: float | None = None) -> RenderableType:
-    """Return a rich table of one query's candidates, with what is known of the answer below it.
-
-    Args:
-        query: What was asked.
-        reply: The answer.
-        min_mass: What was asked of its mass.
-    """
+    """Return a rich table of one query's candidates, with facts about the answer below it."""
     from rich.console import Group
     from rich.padding import Padding
     from rich.table import Table
@@ -86,7 +80,7 @@ def as_table(query: str, reply: Reply, min_mass: float | None = None) -> Rendera
 
 
 def _figures(result: RetrievalResult) -> dict[str, Callable[[Candidate], str]]:
-    """Return the columns of figures, each with what it says of a candidate; none that says nothing new."""
+    """Return the columns of figures that say something new, each with its text for a candidate."""
     if result.method == "disc":
         return {"Share": lambda c: f"{c.probability or 0.0:.0%}"}
     columns: dict[str, Callable[[Candidate], str]] = {}
@@ -103,18 +97,13 @@ def _figures(result: RetrievalResult) -> dict[str, Callable[[Candidate], str]]:
 
 
 def _why(candidate: Candidate) -> str:
-    """Return what the kinds of evidence that count most add to the score, a line for each."""
+    """Return the largest additions of kinds of evidence to the score, a line for each."""
     told = [f"{kind} {share:+.1f}" for kind, share in candidate.shares.items() if abs(share) >= _LEAST_SHARE]
     return "\n".join(told[:_WHY_KINDS])
 
 
 def abstention(reply: Reply, min_mass: float | None) -> str:
-    """Say why an answer was withheld; nothing where none was.
-
-    Args:
-        reply: The answer.
-        min_mass: What was asked of its mass.
-    """
+    """Return the reason for withholding an answer; nothing where it was not withheld."""
     mass = reply.result.bounded_mass
     if not reply.result.abstained or mass is None:
         return ""
@@ -167,7 +156,7 @@ def _megabytes(num_bytes: int) -> str:
 
 
 def _mass_parts(result: RetrievalResult) -> list[str]:
-    """Return what is known of the probability; that of an answer withheld was told in one figure already."""
+    """Return phrases about the mass; that of a withheld answer is in the reason already."""
     if result.mass is None:
         return []
     estimate = _mass(result.mass, result.mass_stderr, result.num_draws) + _bounds(result)
@@ -197,7 +186,7 @@ def _mass(mass: float, stderr: float | None, num_draws: int) -> str:
 
 
 def _bounds(result: RetrievalResult) -> str:
-    """Return what is certain of a probability, rounded so that it stays true; nothing where nothing is."""
+    """Return the bounds of a mass, rounded so that they stay true; nothing where there are none."""
     lower = _rounded(result.mass_lower or 0.0, 3, ROUND_FLOOR)
     upper = _rounded(1.0 if result.mass_upper is None else result.mass_upper, 3, ROUND_CEILING)
     if upper >= 1.0:
@@ -206,7 +195,7 @@ def _bounds(result: RetrievalResult) -> str:
 
 
 def _rounded(value: float, digits: int, direction: str) -> float:
-    """Return the next number of so many significant digits, upwards or downwards."""
+    """Round to so many significant digits, upwards or downwards."""
     return float(Context(prec=digits, rounding=direction).create_decimal(repr(value)))
 
 
@@ -215,8 +204,8 @@ def _document(reply: Reply | CallError) -> dict[str, Any]:
 
     if isinstance(reply, CallError):
         return {"error": {"code": reply.code, "message": str(reply)}}
-    result, index = reply.result, reply.index
-    explanation = {} if result.explanation is None else {"explanation": as_document(result.explanation)}
+    result = reply.result
+    explanation = {} if result.explanation is None else {"explanation": asdict(result.explanation)}
     return {
         "finish_reason": "NO_MATCH" if result.no_match else "OK",
         "method": result.method,
@@ -251,14 +240,8 @@ def _document(reply: Reply | CallError) -> dict[str, Any]:
         "missing_evidence": list(result.missing_evidence),
         "num_steps": result.num_steps,
         "seed": result.seed,
-        "kv": {
-            "peak_bytes": result.kv.peak_bytes,
-            "per_branch_bytes": result.kv.per_branch_bytes,
-            "saved_bytes": result.kv.saved_bytes,
-            "shared_prefix_bytes": result.kv.shared_prefix_bytes,
-            "num_collections": result.kv.num_collections,
-        },
-        "index": {"name": index.name, "version": index.version, "digest": index.digest},
+        "kv": {**asdict(result.kv), "saved_bytes": result.kv.saved_bytes},
+        "index": asdict(reply.index),
         "timings_ms": {
             "queue": round(reply.queue_ms, 3),
             "prefill": round(result.timings.prefill_ms, 3),
@@ -271,7 +254,7 @@ def _document(reply: Reply | CallError) -> dict[str, Any]:
     }
 
 
-# Of the places below one parent that were left for better ones, so many are shown; of the draws, so many.
+# Most places shown below one parent that were left for better ones; most draws shown.
 _LEFT_SHOWN = 3
 _DRAWS_SHOWN = 64
 _STYLES = {"expanded": "", "finished": "green", "pruned": "dim", "closed": "dim"}
@@ -279,11 +262,6 @@ _KEY = (
     "Behind every token its probability behind the one above; in brackets how many tokens continue a title "
     "there, their probability together, and what is lost to all others."
 )
-
-
-def as_document(explanation: Explanation) -> dict[str, Any]:
-    """Return what JSON says of an explanation."""
-    return asdict(explanation)
 
 
 def as_tree(explanation: Explanation) -> RenderableType:
@@ -326,7 +304,7 @@ def _tree(explanation: Explanation) -> RenderableType:
 
 
 def _order(node: ExplanationNode) -> tuple[bool, float]:
-    """What the model went on from or finished comes first, the likelier ones before the others."""
+    """Sort continued and finished places first, the likelier ones before the others."""
     return node.state in ("pruned", "closed"), -node.logprob
 
 

@@ -1,9 +1,10 @@
-"""How JSON answers look: with their entities for people, as a line for pipes, as JSON Lines for programs."""
+"""Renders JSON answers: with their entities for people, as a line for pipes, as JSON Lines for programs."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from service.errors import CallError
@@ -102,7 +103,7 @@ def _document(reply: AnswerReply | CallError) -> dict[str, Any]:
             "decode": result.timings.decode_ms,
             "total": reply.total_ms,
         },
-        "index": {"name": reply.index.name, "version": reply.index.version, "digest": reply.index.digest},
+        "index": asdict(reply.index),
     }
 
 

@@ -1,4 +1,4 @@
-"""How scores of titles look: a table for people, tab-separated lines for pipes, JSON Lines for programs."""
+"""Renders scores of titles: a table for people, tab-separated lines for pipes, JSON Lines for programs."""
 
 from __future__ import annotations
 
@@ -24,11 +24,7 @@ def best_first(reply: ScoreReply) -> ScoreReply:
 
 
 def as_lines(reply: ScoreReply) -> Iterator[str]:
-    """Yield a line per title.
-
-    Its cells: title, logprob, probability, tokens, ids of entities, their shares of the title; no logprob and
-    no probability where it is too long.
-    """
+    """Yield a line per title: title, logprob and probability (or nothing), tokens, ids, their shares."""
     for score in reply.result.scores:
         figures = ("", "") if score.logprob is None else (f"{score.logprob:.6f}", f"{score.probability:.6f}")
         shares = ",".join(f"{share:.6f}" for share in score.entity_shares)

@@ -1,7 +1,4 @@
-"""`genret health`, `genret indexes` and `genret reload`: readiness and indexes of a running server.
-
-Indexes are shown as a table, as lines in a pipe, or as JSON.
-"""
+"""`genret health`, `genret indexes` and `genret reload`: readiness and indexes of a running server."""
 
 from __future__ import annotations
 
@@ -9,36 +6,25 @@ import dataclasses
 import json
 import math
 import sys
-from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from retrieval.command_options import SHOWN
-from service.commands.connection import Connection, call_error, connection_options
-from service.commands.render_indexes import as_details, as_line, as_table, loaded_at
+from service.commands.connection import Connection, connection_options, json_option
 
 if TYPE_CHECKING:
-    from service.client import IndexInfo, ReloadReply
+    from collections.abc import Sequence
 
+    from rich.console import RenderableType
 
-_F = Callable[..., None]
-
-
-def _json_option(command: str) -> Callable[[_F], _F]:
-    return click.option(
-        "--json",
-        "as_json_lines",
-        is_flag=True,
-        envvar=f"GENRET_{command}_JSON",
-        help="One JSON object per index.",
-        **SHOWN,
-    )
+    from service.client import IndexInfo
 
 
 @click.command("indexes")
 @click.argument("name", required=False)
-@_json_option("INDEXES")
+@json_option("INDEXES", "index")
 @connection_options(timeout_s=10.0)
 def indexes_command(name: str | None, as_json_lines: bool, connection: Connection) -> None:
     """List the indexes of a running server, the default one first, or describe the one called NAME.
@@ -47,29 +33,24 @@ def indexes_command(name: str | None, as_json_lines: bool, connection: Connectio
     "default" for the default one, and its kinds of evidence, a minus sign before those that cannot be used,
     between tabs.
     """
-    from service.errors import CallError
-
     with connection.open() as client:
-        try:
-            found = client.list_indexes() if name is None else [client.get_index(name)]
-        except CallError as error:
-            raise call_error(error) from error
+        found = client.list_indexes() if name is None else [client.get_index(name)]
     if as_json_lines:
         for index in found:
             click.echo(json.dumps(_document(index), ensure_ascii=False))
     elif sys.stdout.isatty():
         from rich.console import Console
 
-        Console().print(as_table(found) if name is None else as_details(found[0]))
+        Console().print(_as_table(found) if name is None else _as_details(found[0]))
     else:
         for index in found:
-            click.echo(as_line(index))
+            click.echo(_as_line(index))
 
 
 @click.command("reload")
 @click.argument("name", default="", required=False)
 @click.option("--force", is_flag=True, help="Load it also when it is the version that is served.", **SHOWN)
-@_json_option("RELOAD")
+@json_option("RELOAD", "index")
 @connection_options(timeout_s=600.0, waits_for="the new version to be loaded")
 def reload_command(name: str, force: bool, as_json_lines: bool, connection: Connection) -> None:
     """Have a running server take up the live version of the index called NAME, or of its default one.
@@ -77,15 +58,11 @@ def reload_command(name: str, force: bool, as_json_lines: bool, connection: Conn
     Requests that run keep the version they began with. When the new version cannot be used, the one that is
     served stays. A server that asks for tokens asks for one with the scope admin.
     """
-    from service.errors import CallError
-
     with connection.open() as client:
-        try:
-            reply = client.reload_index(name, force=force)
-        except CallError as error:
-            raise call_error(error) from error
+        reply = client.reload_index(name, force=force)
     if as_json_lines:
-        click.echo(json.dumps(_reload_document(reply), ensure_ascii=False))
+        document = {**dataclasses.asdict(reply), "index": _document(reply.index)}
+        click.echo(json.dumps(document, ensure_ascii=False))
     elif reply.reloaded:
         click.echo(
             f"index {reply.index.name!r}: version {reply.previous_version} -> {reply.index.version}; "
@@ -93,23 +70,6 @@ def reload_command(name: str, force: bool, as_json_lines: bool, connection: Conn
         )
     else:
         click.echo(f"index {reply.index.name!r}: version {reply.index.version} is served already")
-
-
-def _document(index: IndexInfo) -> dict[str, Any]:
-    document = dataclasses.asdict(index)
-    document["loaded_at"] = loaded_at(index) or None
-    document["columns"] = dict(index.columns)
-    return document
-
-
-def _reload_document(reply: ReloadReply) -> dict[str, Any]:
-    return {
-        "index": _document(reply.index),
-        "previous_version": reply.previous_version,
-        "reloaded": reply.reloaded,
-        "open_ms": reply.open_ms,
-        "warm_up_ms": reply.warm_up_ms,
-    }
 
 
 @click.command("health")
@@ -125,19 +85,137 @@ def _reload_document(reply: ReloadReply) -> dict[str, Any]:
 def health_command(live: bool, wait: float | None, connection: Connection) -> None:
     """Say whether a server is ready: exit code 0 when it is, 1 when it is not or does not answer."""
     from service.client import LIVENESS, READINESS
-    from service.errors import CallError
 
     if wait is not None and live:
         raise click.UsageError("--wait: a server is waited for until it is ready; leave --live out")
     if wait is not None and not (math.isfinite(wait) and wait > 0):
         raise click.UsageError(f"--wait: must be a positive number of seconds, got {wait}")
     with connection.open() as client:
-        try:
-            if wait is not None:
-                client.wait_until_ready(wait)
-            status = client.health(LIVENESS if live else READINESS)
-        except CallError as error:
-            raise call_error(error) from error
+        if wait is not None:
+            client.wait_until_ready(wait)
+        status = client.health(LIVENESS if live else READINESS)
     click.echo(status)
     if status != "SERVING":
         raise click.exceptions.Exit(1)
+
+
+def _document(index: IndexInfo) -> dict[str, Any]:
+    document = dataclasses.asdict(index)
+    document["loaded_at"] = _loaded_at(index) or None
+    document["columns"] = dict(index.columns)
+    return document
+
+
+def _loaded_at(index: IndexInfo) -> str:
+    """Return when an index was loaded, in UTC to the second; nothing where that is unknown."""
+    if index.loaded_at is None:
+        return ""
+    return datetime.fromtimestamp(int(index.loaded_at), UTC).isoformat().replace("+00:00", "Z")
+
+
+def _vectors_text(index: IndexInfo) -> str:
+    """Return an index's vectors in words; nothing where it has none."""
+    vectors = index.vectors
+    if vectors is None:
+        return ""
+    recall = "" if vectors.recall is None else f", recall {vectors.recall:.3f}"
+    return (
+        f"{vectors.method}, {vectors.count:,} of {vectors.dimensions} dimensions, {vectors.kind}, "
+        f"{vectors.bytes / 2**20:,.1f} MiB{recall}"
+    )
+
+
+def _evidence_text(index: IndexInfo) -> str:
+    """Return the kinds of evidence with their counts, a line for each; nothing where there are none."""
+    return "\n".join(
+        f"{one.kind}: cannot be used: {one.problem}"
+        if one.problem
+        else f"{one.kind}: {one.count:,}, {one.bytes / 2**20:,.1f} MiB"
+        for one in index.evidence
+    )
+
+
+def _ranking_text(index: IndexInfo) -> str:
+    """Return the origin of the ranking in words; nothing where there is no evidence to weigh."""
+    ranking = index.ranking
+    if ranking is None:
+        return ""
+    if ranking.problem:
+        return f"the library's own: {ranking.problem}"
+    if not ranking.fitted:
+        return "the library's own, fitted to other catalogues"
+    model = "with this model" if ranking.fitted_with_model else "without this model"
+    return f"fitted {model} on {ranking.num_queries:,} queries: {ranking.queries}"
+
+
+def _as_line(index: IndexInfo) -> str:
+    """Return one line for one index."""
+    cells = (
+        index.name,
+        index.version,
+        str(index.num_entities),
+        str(index.num_rows),
+        index.model,
+        index.device,
+        _loaded_at(index),
+        "default" if index.is_default else "",
+        _kinds(index),
+    )
+    return "\t".join(cells)
+
+
+def _kinds(index: IndexInfo) -> str:
+    """Return the kinds of evidence, those that cannot be used behind a minus sign."""
+    return ", ".join(f"-{one.kind}" if one.problem else one.kind for one in index.evidence)
+
+
+def _as_table(indexes: Sequence[IndexInfo]) -> RenderableType:
+    """Return a rich table with a row per index."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for name in ("Index", "Version", "Entities", "Surface forms", "Evidence", "Model", "Device", "Loaded"):
+        is_number = name in ("Entities", "Surface forms")
+        table.add_column(name, justify="right" if is_number else "left", overflow="fold")
+    for index in indexes:
+        cells = (
+            index.name + (" (default)" if index.is_default else ""),
+            index.version,
+            f"{index.num_entities:,}",
+            f"{index.num_rows:,}",
+            _kinds(index),
+            index.model,
+            index.device,
+            _loaded_at(index),
+        )
+        table.add_row(*(Text(cell) for cell in cells))  # Text, so that brackets are not read as markup
+    return table
+
+
+def _as_details(index: IndexInfo) -> RenderableType:
+    """Return a rich table with all facts of one index."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    rows = {
+        "Index": index.name + (" (default)" if index.is_default else ""),
+        "Version": index.version,
+        "Digest": index.digest,
+        "Entities": f"{index.num_entities:,}",
+        "Surface forms": f"{index.num_rows:,}",
+        "Longest form": f"{index.max_title_tokens} tokens",
+        "Columns": ", ".join(f"{name} ({kind})" for name, kind in index.columns) or "none",
+        "Evidence": _evidence_text(index) or "none",
+        "Vectors": _vectors_text(index) or "none",
+        "Ranking": _ranking_text(index) or "none",
+        "Model": index.model,
+        "Device": index.device,
+        "Loaded": _loaded_at(index) or "unknown",
+    }
+    for name, value in rows.items():
+        table.add_row(name, Text(value))
+    return table

@@ -1,7 +1,4 @@
-"""`genret score`: probability of given titles, by the model of a running server.
-
-Titles come as arguments or from a file, one per line in UTF-8.
-"""
+"""`genret score`: probability of given titles (arguments or a file), by the model of a running server."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from retrieval.command_options import SHOWN, prompt_option
 from retrieval.errors import InputError
 from retrieval.score_types import ScoreRequest
 from service.commands import usage_error
-from service.commands.connection import Connection, call_error, connection_options
+from service.commands.connection import Connection, connection_options, index_option, json_option
 
 
 @click.command("score")
@@ -29,27 +26,11 @@ from service.commands.connection import Connection, call_error, connection_optio
     show_envvar=True,
 )
 @click.option(
-    "--best-first",
-    is_flag=True,
-    help="The likeliest title first, in place of the order given.",
-    **SHOWN,
+    "--best-first", is_flag=True, help="The likeliest title first, in place of the order given.", **SHOWN
 )
-@click.option(
-    "--index",
-    default="",
-    help="Index whose model scores.",
-    show_default="the server's first",
-    show_envvar=True,
-)
+@index_option("Index whose model scores.")
 @prompt_option()
-@click.option(
-    "--json",
-    "as_json_lines",
-    is_flag=True,
-    envvar="GENRET_SCORE_JSON",
-    help="One JSON object per title.",
-    **SHOWN,
-)
+@json_option("SCORE", "title")
 @connection_options(timeout_s=60.0)
 def score_command(
     query: str,
@@ -68,7 +49,6 @@ def score_command(
     shares of it, between tabs; a title that is too long for the model has no probability.
     """
     from service.commands import render_scores
-    from service.errors import CallError
 
     if bool(titles) == (titles_file is not None):
         raise click.UsageError(
@@ -78,12 +58,10 @@ def score_command(
     try:
         request = ScoreRequest(query, tuple(given), prompt)
     except InputError as error:  # a wrong title must not wait for a server
-        raise _told(error) from error
+        is_argument = error.field.startswith(("query", "titles"))
+        raise (click.UsageError(str(error)) if is_argument else usage_error(error)) from error
     with connection.open() as client:
-        try:
-            reply = client.score(request.query, request.titles, prompt=prompt, index=index)
-        except CallError as error:
-            raise call_error(error) from error
+        reply = client.score(request.query, request.titles, prompt=prompt, index=index)
     if best_first:
         reply = render_scores.best_first(reply)
     if as_json_lines:
@@ -96,12 +74,6 @@ def score_command(
     else:
         for line in render_scores.as_lines(reply):
             click.echo(line)
-
-
-def _told(error: InputError) -> click.UsageError:
-    """Return an error under the name that its field has on the command line."""
-    is_argument = error.field.startswith(("query", "titles"))
-    return click.UsageError(str(error)) if is_argument else usage_error(error)
 
 
 # Most that a server takes in one message; more lines than it scores are refused by their number.

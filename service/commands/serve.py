@@ -1,8 +1,7 @@
 """`genret serve`: options in, a running server out.
 
-The options are made of the table of settings. click shows them and splits the command line; their values
-are read by `service.configuration`, which does so for files and variables as well and names every mistake
-at once.
+The options are made of the table of settings. click shows them and splits the command line;
+`service.configuration` reads their values, as those of files and variables, and names every mistake at once.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from retrieval.command_options import together
 from retrieval.errors import InputError
 from service.commands import usage_error
 from service.configuration.kinds import Word
@@ -37,7 +37,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class _UnreadChoice(click.Choice[str]):
-    """A word that is left as it is; for the help it has its alternatives."""
+    """A word that is not read here; the help shows its alternatives."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return value
@@ -47,19 +47,17 @@ class SettingOption(click.Option):
     """An option whose variable click shows and does not read."""
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
-        """Return nothing: variables are read with the file, below flags."""
+        """Return None: variables are read with the file, below flags."""
         return None
 
 
 def setting_options(command: _F) -> _F:
     """Add an option for every setting to a command, which gets their values by `given_flags`."""
-    for setting in reversed(SETTINGS):  # decorators apply from the last to the first
-        command = _option(setting)(command)
-    return command
+    return together(*map(_option, SETTINGS))(command)
 
 
 def given_flags(context: click.Context) -> dict[str, object]:
-    """Return what the command line says of settings, without what it leaves to others."""
+    """Return the settings that the command line gives."""
     return {
         setting.parameter: context.params[setting.parameter]
         for setting in SETTINGS
@@ -78,26 +76,41 @@ def _option(setting: Setting) -> Callable[[_F], _F]:
     if setting.negation is not None:
         names = (f"{setting.flag}/{setting.negation}", setting.parameter)
         return click.option(*names, default=setting.default, **shown)
-    kind = setting.kind
-    if isinstance(kind, Word):
-        return click.option(
-            setting.flag,
-            setting.parameter,
-            type=_UnreadChoice(kind.rule.words),
-            default=setting.default,
-            **shown,
-        )
-    if setting.repeated:
-        shown |= {"multiple": True, "show_default": setting.unset}
-        return click.option(setting.flag, setting.parameter, type=str, metavar=setting.metavar, **shown)
-    return click.option(
-        setting.flag,
-        setting.parameter,
-        type=str,
-        metavar=setting.metavar,
-        default=setting.default,
-        **shown,
+    if isinstance(setting.kind, Word):
+        shown |= {"type": _UnreadChoice(setting.kind.rule.words), "default": setting.default}
+    elif setting.repeated:
+        shown |= {"type": str, "metavar": setting.metavar, "multiple": True, "show_default": setting.unset}
+    else:
+        shown |= {"type": str, "metavar": setting.metavar, "default": setting.default}
+    return click.option(setting.flag, setting.parameter, **shown)
+
+
+def config_options(command: str, file_help: str, print_help: str) -> Callable[[_F], _F]:
+    """Add --config (`file`) and --print-config to a command, which is named as in its variable."""
+    return together(
+        click.option(
+            "--config",
+            "file",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            envvar=f"GENRET_{command}_CONFIG",
+            help=file_help,
+            show_envvar=True,
+            show_default="none",
+        ),
+        click.option("--print-config", is_flag=True, help=print_help, show_envvar=True),
     )
+
+
+@contextmanager
+def mistakes_as_usage() -> Iterator[None]:
+    """Turn mistakes in settings into usage errors."""
+    try:
+        yield
+    except ConfigurationError as error:
+        raise click.UsageError(str(error)) from error
+    except InputError as error:
+        raise usage_error(error) from error
 
 
 _STOPPED = "stopped"
@@ -106,21 +119,10 @@ _EXIT_OF_SIGNAL = 128  # plus its number: what a shell says of a process that a 
 
 @click.command("serve")
 @click.argument("path", metavar="[INDEX]", required=False)
-@click.option(
-    "--config",
-    "file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    envvar="GENRET_SERVE_CONFIG",
-    help="TOML file of settings; docs/configuration.md describes it. Flags and variables win over it.",
-    show_envvar=True,
-    show_default="none",
-)
-@click.option(
-    "--print-config",
-    is_flag=True,
-    help="Print all settings as such a file, with where each came from, and exit.",
-    show_envvar=True,
+@config_options(
+    "SERVE",
+    "TOML file of settings; docs/configuration.md describes it. Flags and variables win over it.",
+    "Print all settings as such a file, with where each came from, and exit.",
 )
 @setting_options
 @click.pass_context
@@ -133,15 +135,11 @@ def serve_command(
     Stopped by a signal it ends with exit code 0; if it was not ready yet, with 130 (Ctrl-C) or 143 (SIGTERM).
     """
     del settings  # read from the context, which knows which of them were given
-    try:
+    with mistakes_as_usage():
         resolved = resolve(given_flags(context), path, os.environ, file)
         if print_config:
             click.echo(config_text(resolved.config, resolved.origins), nl=False)
             return
-    except ConfigurationError as error:
-        raise click.UsageError(str(error)) from error
-    except InputError as error:
-        raise usage_error(error) from error
     _serve(resolved.config)
 
 
@@ -183,16 +181,12 @@ class _EarlyStop:
         self._number: int | None = None
 
     def on_signal(self, number: int, frame: object) -> None:
-        """Note a signal, and end what runs."""
+        """Note a signal, and stop."""
         self._number = number
         self.stop_if_asked()
 
     def stop_if_asked(self) -> None:
-        """End what runs if a signal has come.
-
-        Raises:
-            SystemExit: one has.
-        """
+        """Raise `SystemExit` if a signal has come."""
         if self._number is not None:
             raise SystemExit(_EXIT_OF_SIGNAL + self._number)
 
@@ -214,7 +208,7 @@ def _signals_before_the_server(say: Callable[[str], None]) -> Iterator[_EarlySto
 
 
 def _readiness(server: Server) -> str:
-    """Say what is served where."""
+    """Return a line about the indexes, models and addresses."""
     described = server.indexes.describe()
     words = [f"index {i.name!r} ({i.num_entities:,} entities, {i.num_rows:,} rows)" for i in described]
     words += dict.fromkeys(f"model {i.model} on {i.device}" for i in described)

@@ -28,21 +28,21 @@ _ENV = "GENRET_TUNE_"
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    """What to fit to, and how."""
+    """The options of a fit."""
 
     index: Path
     model: str | None
     has_model: bool
     hardware: Mapping[str, Any]
+    has_prior: bool
     encoder: str | None
     queries: tuple[str, ...]
-    max_unknown: int
+    max_bad_rows: int
     limit: int
     made: int | None
     labelled_share: float
     folds: int
     seed: int
-    has_prior: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class _Opened:
     type=click.IntRange(min=0),
     default=1,
     show_envvar=True,
-    help="Of everything random. A build fits its ranking to queries made by seed 0.",
+    help="Seed of everything random. A build fits its ranking to queries made by seed 0.",
 )
 @click.option(
     "--out",
@@ -136,36 +136,24 @@ class _Opened:
     help="Write the rankings to this file, and publish nothing.",
 )
 @keep_versions_option(_ENV)
-@click.option(
-    "--dry-run",
-    is_flag=True,
-    show_envvar=True,
-    help="Fit and measure, and publish nothing.",
-)
+@click.option("--dry-run", is_flag=True, show_envvar=True, help="Fit and measure, and publish nothing.")
 @talk_options(_ENV, has_threads=False)
 def tune_command(
     index: Path,
-    queries: tuple[str, ...],
     no_model: bool,
     model: str | None,
     device: str,
     dtype: str,
     threads: int,
     prompt: str | None,
-    encoder: str | None,
     prior: bool,
-    made: int | None,
-    labelled_share: float,
-    folds: int,
-    limit: int,
-    max_bad_rows: int,
-    seed: int,
     out: Path | None,
     keep_versions: int,
     dry_run: bool,
     as_json: bool,
     quiet: bool,
     debug: bool,
+    **others: Any,
 ) -> None:
     """Fit how `auto` ranks the candidates of an INDEX, for one model or without any.
 
@@ -181,21 +169,8 @@ def tune_command(
     if prior and (no_model or out is not None):
         other = "--no-model" if no_model else "--out"
         raise click.UsageError(f"--prior and {other} exclude each other: a prior is of a model, in the index")
-    wish = _Wish(
-        index=index,
-        model=model,
-        has_model=not no_model,
-        hardware={"device": device, "dtype": dtype, "num_threads": threads, "prompt": prompt},
-        encoder=encoder,
-        queries=queries,
-        max_unknown=max_bad_rows,
-        limit=limit,
-        made=made,
-        labelled_share=labelled_share,
-        folds=folds,
-        seed=seed,
-        has_prior=prior,
-    )
+    hardware = {"device": device, "dtype": dtype, "num_threads": threads, "prompt": prompt}
+    wish = _Wish(index, model, not no_model, hardware, prior, **others)
     is_kept = dry_run or out is not None
     with (
         answered(index, live_or_none(index), is_kept, debug),
@@ -230,7 +205,7 @@ def tune_command(
 def _kept_on_failure(
     wish: _Wish, opened: _Opened, keep_versions: int, dry_run: bool, progress: StepProgress
 ) -> Iterator[None]:
-    """Publish as much of the prior as was computed where the block fails or is interrupted."""
+    """Publish the computed part of the prior where the block fails or is interrupted."""
     before = None if opened.prior is None else opened.prior.num_missing
     try:
         yield
@@ -243,12 +218,7 @@ def _kept_on_failure(
 
 @contextmanager
 def _opened(wish: _Wish, progress: StepProgress) -> Iterator[_Opened]:
-    """Open the index, with the model that is asked for.
-
-    Raises:
-        EvidenceMissingError: the index has no evidence.
-        GenretError: the index, its evidence or the model cannot be used.
-    """
+    """Open the index, with the model that is asked for."""
     from retrieval.index.reader import Index
     from retrieval.ranking.ranker import Ranker
     from retrieval.ranking.rankings import NO_MODEL
@@ -290,7 +260,7 @@ def _fitted(wish: _Wish, opened: _Opened, progress: StepProgress) -> tuple[Tuned
 
     index, evidence = opened.index, opened.ranker.evidence
     progress.phase("reading queries")
-    sets = read_query_sets(wish.queries, index, wish.max_unknown, wish.limit, wish.seed)
+    sets = read_query_sets(wish.queries, index, wish.max_bad_rows, wish.limit, wish.seed)
     files = [one.path for one in sets if one.path is not None]
     num_unknown = sum(one.num_unknown for one in sets)
     if wish.made != 0:
@@ -381,12 +351,9 @@ def _lines(tuned: Tuned, num_unknown: int) -> list[str]:
 
 def _report_lines(report: SetReport) -> list[str]:
     nothing = f", {report.num_nothing:,} for nothing of the index" if report.num_nothing else ""
-    lines = [
-        f"{report.name}: {report.num_queries:,} queries{nothing}; "
-        f"{report.num_found:,} find their entity among the candidates"
-    ]
-    lines += [f"  {name:<18} {_figure(figure)}" for name, figure in report.figures.items()]
-    return lines
+    found = f"{report.num_found:,} find their entity among the candidates"
+    figures = [f"  {name:<18} {_figure(figure)}" for name, figure in report.figures.items()]
+    return [f"{report.name}: {report.num_queries:,} queries{nothing}; {found}", *figures]
 
 
 def _figure(figure: TunedFigure) -> str:

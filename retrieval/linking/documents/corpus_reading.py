@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from types import TracebackType
 
 from retrieval.errors import SourceError
 from retrieval.linking.documents.corpus import CorpusOptions, CorpusPlan, Shard, ShardFile
@@ -27,10 +26,7 @@ class CorpusReader:
     """Reads shards, one at a time, by one thread.
 
     The file read last stays open: where the next shard goes on in a compressed file, or in a row group of a
-    Parquet file, what lies before it is not read again.
-
-    Args:
-        options: How documents are read.
+    Parquet file, the content before it is not read again.
     """
 
     def __init__(self, options: CorpusOptions) -> None:
@@ -38,14 +34,6 @@ class CorpusReader:
         self._path = ""  # of the file that is open
         self._content: Content | None = None
         self._rows: ParquetRows | None = None
-
-    def __enter__(self) -> CorpusReader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def read(self, shard: Shard) -> Iterator[Document | BadDocument]:
         """Yield the documents of a shard, in order, in bounded memory.
@@ -78,7 +66,7 @@ class CorpusReader:
                 yield read_text_part(content, file, file.part)
 
     def _rows_of(self, file: ShardFile) -> ParquetRows:
-        """Return the file at or before the stretch."""
+        """Return the open file, before the stretch."""
         rows = self._rows
         if rows is None or self._path != file.path or rows.next_row > file.first_row:
             self.close()
@@ -87,7 +75,7 @@ class CorpusReader:
         return rows
 
     def _lines_of(self, file: ShardFile) -> Content:
-        """Return the file at the stretch."""
+        """Return the open file, at the stretch."""
         content = self._content
         if content is not None and self._path == file.path:
             ahead = file.byte_offset - content.position

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import xxhash
 
@@ -16,9 +17,6 @@ _READING_VERSION = 1
 
 class ShardCutter:
     """Fills shards up to the number of documents and the length that the options name.
-
-    Args:
-        options: How much a shard holds.
 
     Attributes:
         num_documents: Documents so far; a long one counts once.
@@ -35,13 +33,7 @@ class ShardCutter:
         self.begin_file(InputFile("", ""), 0)
 
     def begin_file(self, file: InputFile, num_bytes: int, digest: str | None = None) -> None:
-        """Say which file the following rows are from.
-
-        Args:
-            file: The file.
-            num_bytes: Its size.
-            digest: That of all its stretches; None: of the rows in them.
-        """
+        """Begin a file of `num_bytes`; all its stretches have `digest`; None: they are digested here."""
         self._end_stretch()
         self._file, self._num_bytes, self._digest = file, num_bytes, digest
 
@@ -50,11 +42,10 @@ class ShardCutter:
 
         Args:
             row: Its number, from 1; one behind that of the row before.
-            offset: Where it begins.
+            offset: Offset of its first byte.
             length: About how long the document is.
-            raw: What is digested.
+            raw: Bytes to digest.
         """
-        self._make_room(length)
         self._count(length)
         self.num_documents += 1
         self._extend(row, offset, raw)
@@ -64,42 +55,27 @@ class ShardCutter:
         self._extend(row, offset, raw)
 
     def add_part(self, row: int, offset: int, part: tuple[int, int] | None, length: int, digest: str) -> None:
-        """Add a part of a document, or with None a file that is one.
-
-        Args:
-            row: Row of the document.
-            offset: As in `ShardFile`.
-            part: As in `ShardFile`.
-            length: About how long it is.
-            digest: As in `ShardFile`.
-        """
-        self._make_room(length)
+        """Add a part of a document, or with None a file that is one; arguments as in `ShardFile`."""
         self._count(length)
         self.num_documents += part is None or part[0] == 0
         self._end_stretch()
-        path, source = self._file
-        self._files.append(ShardFile(path, source, row, 1, offset, part, self._num_bytes, digest))
+        self._files.append(ShardFile(*self._file, row, 1, offset, part, self._num_bytes, digest))
 
     def finish(self, digests: Mapping[str, str]) -> tuple[Shard, ...]:
-        """Return the shards.
-
-        Args:
-            digests: Digest of every file, by its source.
-        """
+        """Return the shards; `digests` are those of every file, by its source."""
         self._close()
         return tuple(
             Shard(number, files, documents, _digest(self._options, files, digests))
             for number, (files, documents) in enumerate(self._closed)
         )
 
-    def _make_room(self, length: int) -> None:
+    def _count(self, length: int) -> None:
+        """Count a document, in the next shard where this one has no room for it."""
         options = self._options
         if self._documents and (
             self._documents >= options.shard_documents or self._length + length > options.shard_chars
         ):
             self._close()
-
-    def _count(self, length: int) -> None:
         self._documents += 1
         self._length += length
 
@@ -112,20 +88,9 @@ class ShardCutter:
     def _end_stretch(self) -> None:
         stretch, self._stretch = self._stretch, None
         if stretch is not None:
-            path, source = self._file
             digest = stretch.hash.hexdigest() if self._digest is None else self._digest
-            self._files.append(
-                ShardFile(
-                    path,
-                    source,
-                    stretch.first_row,
-                    stretch.num_rows,
-                    stretch.byte_offset,
-                    None,
-                    self._num_bytes,
-                    digest,
-                )
-            )
+            rows = stretch.first_row, stretch.num_rows, stretch.byte_offset
+            self._files.append(ShardFile(*self._file, *rows, None, self._num_bytes, digest))
 
     def _close(self) -> None:
         self._end_stretch()
@@ -135,28 +100,20 @@ class ShardCutter:
         self._documents = self._length = 0
 
 
+@dataclass(slots=True)
 class _Stretch:
     """Neighbouring rows of a file."""
 
-    __slots__ = ("byte_offset", "first_row", "hash", "num_rows")
-
-    def __init__(self, first_row: int, byte_offset: int) -> None:
-        self.first_row = first_row
-        self.byte_offset = byte_offset
-        self.num_rows = 0
-        self.hash = xxhash.xxh3_64()
+    first_row: int
+    byte_offset: int
+    num_rows: int = 0
+    hash: xxhash.xxh3_64 = field(default_factory=xxhash.xxh3_64)
 
 
 def _digest(options: CorpusOptions, files: Iterable[ShardFile], digests: Mapping[str, str]) -> str:
-    """Return the fingerprint of what a shard reads, wherever the files lie."""
-    reading = [
-        _READING_VERSION,
-        options.input_format,
-        options.id_field,
-        options.text_field,
-        options.mentions_field,
-        options.span_unit,
-    ]
+    """Return the digest of what a shard reads, wherever the files lie."""
+    fields = [options.id_field, options.text_field, options.mentions_field]
+    reading = [_READING_VERSION, options.input_format, *fields, options.span_unit]
     stretches = [[f.source, digests[f.source], f.first_row, f.num_rows, f.byte_offset, f.part] for f in files]
     text = json.dumps([reading, stretches], ensure_ascii=True, separators=(",", ":"))
     return str(xxhash.xxh3_128_hexdigest(text.encode()))

@@ -1,4 +1,4 @@
-"""Reads records: the fields of one become a document with its marked spans, or a mention with its context.
+"""Reads records into documents with their marked spans, and into mentions with their context.
 
 Spans may count code points, bytes or UTF-16 units; they are checked against the text and converted to code
 points. A file of mentions is JSON Lines with id, left, mention and right; it may be compressed with gzip.
@@ -38,7 +38,7 @@ def record_document(
     one marked span.
 
     Args:
-        record: What a JSON object or a row of a table holds.
+        record: A JSON object or a row of a table.
         source: The input file.
         row: Line or row, from 1.
         options: Names of fields and the unit of spans.
@@ -102,11 +102,7 @@ def _spans(doc_id: str, text: str, marked: object, options: CorpusOptions) -> tu
 
 
 def _id(field: str, value: object) -> str | None:
-    """Return an id as text; None where there is none.
-
-    Raises:
-        InputError: it is neither text nor an integer.
-    """
+    """Return an id, text or an integer, as text; None where there is none."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, str | int):
@@ -116,22 +112,13 @@ def _id(field: str, value: object) -> str | None:
     return text
 
 
-UNIT_NAMES: dict[str, str] = {
-    "codepoint": "code points",
-    "byte": "bytes",
-    "utf16": "UTF-16 units",
-}
+UNIT_NAMES: dict[str, str] = {"codepoint": "code points", "byte": "bytes", "utf16": "UTF-16 units"}
 _SURFACE_FIELDS = ("mention", "text")
 _SHOWN_CHARS = 60
 
 
 class SpanReader:
-    """Reads the marked spans of one text.
-
-    Args:
-        text: The text.
-        unit: What the spans count.
-    """
+    """Reads the marked spans of one text, which count `unit`."""
 
     def __init__(self, text: str, unit: str) -> None:
         self._text = text
@@ -152,13 +139,7 @@ class SpanReader:
         start, end = (_offset(name, item.get(name)) for name in ("start", "end"))
         found = self._position(start, end, start), self._position(start, end, end)
         self._compare(item, start, end, found)
-        mention_id = item.get("id")
-        if mention_id is None:
-            return Span(*found)
-        if isinstance(mention_id, bool) or not isinstance(mention_id, str | int):
-            raise InputError("id", f"expected text or an integer, got {json_kind(mention_id)}")
-        check_text("id", str(mention_id))
-        return Span(*found, str(mention_id))
+        return Span(*found, _id("id", item.get("id")))
 
     def _position(self, start: int, end: int, offset: int) -> int:
         name = UNIT_NAMES[self._unit]
@@ -176,7 +157,7 @@ class SpanReader:
         return position
 
     def _compare(self, item: Mapping[str, Any], start: int, end: int, found: tuple[int, int]) -> None:
-        """Refuse a span with another text than the input says: so a wrong unit shows."""
+        """Refuse a span with another text than the input says: this reveals a wrong unit."""
         there = self._text[slice(*found)]
         for name in _SURFACE_FIELDS:
             surface = item.get(name)
@@ -191,7 +172,7 @@ class SpanReader:
             )
 
     def _fitting(self, start: int, end: int, surface: str) -> str:
-        """Say in which other unit a span would have the text that is expected."""
+        """Name another unit in which the span would have the expected text."""
         for unit, name in UNIT_NAMES.items():
             index = OffsetIndex(self._text, unit)
             if unit == self._unit or end > index.length:
@@ -216,36 +197,22 @@ def _shown(text: str) -> str:
 
 STDIN = "-"
 _GZIP_MAGIC = b"\x1f\x8b"
-_TEXT_FIELDS = ("left", "mention", "right")
 
 
 @dataclass(frozen=True, slots=True)
 class MentionRow:
-    """One line of the input.
+    """One line of the input."""
 
-    Attributes:
-        line: Line number, from 1.
-        mention_id: The line's `id` as text; the line number when it has none.
-        mention: The mention and its context.
-        title: Title of the entity it stands for, where the line has a label.
-        entity_id: Its id, as the title.
-    """
-
-    line: int
-    mention_id: str
-    mention: Mention
-    title: str | None = None
-    entity_id: str | None = None
+    line: int  # line number, from 1
+    mention_id: str  # the line's `id` as text; the line number when it has none
+    mention: Mention  # the mention and its context
+    title: str | None = None  # title of the entity it stands for, where the line has a label
+    entity_id: str | None = None  # its id, as the title
 
 
 @dataclass(frozen=True, slots=True)
 class BadRecord:
-    """A line that is no mention.
-
-    Attributes:
-        line: Line number, from 1.
-        reason: What was expected and what was got.
-    """
+    """A line, counted from 1, that is no mention, with the reason."""
 
     line: int
     reason: str
@@ -275,11 +242,7 @@ def read_mentions(path: str) -> Iterator[MentionRow | BadRecord]:
 
 
 def check_source(path: str) -> None:
-    """Refuse a path that no mentions can be read from, before any work is done.
-
-    Raises:
-        SourceError: it is missing or a directory.
-    """
+    """Raise `SourceError` for a path of mentions that is missing or a directory, before any work is done."""
     if path == STDIN:
         return
     if Path(path).is_dir():
@@ -327,12 +290,8 @@ def _parse(raw: bytes, number: int) -> MentionRow | BadRecord:
 
 
 def mention_row(value: dict[str, Any], number: int) -> MentionRow:
-    """Read the fields of one line; null stands for a field that is not there.
-
-    Raises:
-        InputError: a field is wrong; it is named.
-    """
-    given = {name: value[name] for name in (*_TEXT_FIELDS, "id") if value.get(name) is not None}
+    """Read the fields of one line; null is a field that is not there. A wrong field is an `InputError`."""
+    given = {name: value[name] for name in (*MENTION_TEXT_FIELDS, "id") if value.get(name) is not None}
     mention_id = given.pop("id", number)
     if isinstance(mention_id, bool) or not isinstance(mention_id, str | int):
         raise InputError("id", f"must be text or an integer, got {mention_id!r}")

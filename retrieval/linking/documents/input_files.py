@@ -1,7 +1,7 @@
 """Lists the input files of a corpus with their formats, reads them from any place on, and notices changes.
 
 Content is decompressed on the way; a line may be of any length. A UTF-8 byte order mark at the front of a
-file says how the file is encoded; it is part of no document.
+file is part of no document.
 """
 
 from __future__ import annotations
@@ -20,16 +20,12 @@ from retrieval.sources.row_readers import inner_suffix, is_parquet
 from retrieval.sources.source_files import BOM, STDIN, ByteStream, FileState, is_read_once
 
 # By the name, behind which .gz, .zst or .zstd may stand.
-ENDINGS = {
-    "jsonl": (".jsonl", ".ndjson"),
-    "parquet": (".parquet", ".pq"),
-    "text": (".txt", ".text"),
-}
+ENDINGS = {"jsonl": (".jsonl", ".ndjson"), "parquet": (".parquet", ".pq"), "text": (".txt", ".text")}
 _HEAD_BYTES = 1 << 12
 
 
 class InputFile(NamedTuple):
-    """One file of a corpus: where it is, and how it is called in the output and in messages."""
+    """One file of a corpus, and its name in the output and in messages."""
 
     path: str
     source: str
@@ -59,7 +55,7 @@ def list_files(options: CorpusOptions) -> list[InputFile]:
 
 
 def file_format(path: str, options: CorpusOptions) -> str:
-    """Return the format of a file: what the options say, else by its name, else by how it begins.
+    """Return the format of a file: as the options say, else by its name, else by how it begins.
 
     Raises:
         SourceError: it cannot be told, or the file cannot be read.
@@ -123,7 +119,7 @@ def _walk(top: str, endings: tuple[str, ...]) -> Iterator[str]:
     """Yield the usable files below a folder by their paths inside it, in no order.
 
     A folder that several links lead to is read once: under its own name if that is below `top`, else under
-    the first of the links. So no loop of links is followed for ever, and no file comes twice that way.
+    the first of the links. So loops of links end, and no file comes twice that way.
     """
     seen: set[tuple[int, int]] = set()
     folders: list[str] = [""]
@@ -149,7 +145,9 @@ def _walk(top: str, endings: tuple[str, ...]) -> Iterator[str]:
             if _is_folder(entry):
                 (links if entry.is_symlink() else folders).append(name)
             elif inner_suffix(entry.name) in endings:
-                yield _checked(here, name)
+                if find_surrogate(name) is not None:
+                    raise SourceError(f"{here}: {name!r}: the name of the file is not valid UTF-8; rename it")
+                yield name
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -157,12 +155,6 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:  # a link that leads back to itself: no folder, and as a file it cannot be opened
         return False
-
-
-def _checked(folder: str, name: str) -> str:
-    if find_surrogate(name) is not None:
-        raise SourceError(f"{folder}: {name!r}: the name of the file is not valid UTF-8; rename it")
-    return name
 
 
 def _endings(input_format: str) -> tuple[str, ...]:
@@ -181,19 +173,15 @@ _BLOCK_BYTES = 1 << 18
 
 
 class Line(NamedTuple):
-    """One line.
-
-    Attributes:
-        raw: Its bytes with the line's end; of one longer than `MAX_LINE_BYTES`, so many of them.
-        num_bytes: How many there are.
-    """
+    """One line with its end, of which `raw` holds at most `MAX_LINE_BYTES`, and its length in bytes."""
 
     raw: bytes
     num_bytes: int
 
 
 class Content:
-    """Reads a file forward. What it gives are bytes behind the decompression, and so are offsets.
+    """Reads a file forward. Bytes and offsets are those behind the decompression. What cannot be read is a
+    `SourceError`.
 
     Args:
         path: A regular file.
@@ -202,10 +190,7 @@ class Content:
         any_content: Whether content that is clearly of another format is given as well.
 
     Attributes:
-        position: Where the next byte is from.
-
-    Raises:
-        SourceError: the file cannot be read.
+        position: Offset of the next byte.
     """
 
     def __init__(
@@ -216,21 +201,13 @@ class Content:
         self._file = io.BufferedReader(_Blocks(self.stream.blocks_from(offset)), _BLOCK_BYTES)
 
     def read(self, size: int) -> bytes:
-        """Return `size` bytes, fewer at the end.
-
-        Raises:
-            SourceError: the file cannot be read, or its compression is damaged.
-        """
+        """Return `size` bytes, fewer at the end."""
         block = self._file.read(size)
         self.position += len(block)
         return block
 
     def line(self) -> Line | None:
-        """Return the next line; None at the end.
-
-        Raises:
-            SourceError: as `read`.
-        """
+        """Return the next line; None at the end."""
         raw = self._file.readline(MAX_LINE_BYTES)
         if not raw:
             return None
@@ -272,11 +249,7 @@ class _Blocks(io.RawIOBase):
 
 
 def check_size(file: ShardFile) -> None:
-    """Look at the size of a file.
-
-    Raises:
-        SourceError: it cannot be looked at, or is another one.
-    """
+    """Raise `SourceError` for a file that is gone or has another size."""
     state = FileState.of(file.path)
     if state is None or file.num_bytes < 0:
         return

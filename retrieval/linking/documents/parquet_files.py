@@ -1,7 +1,4 @@
-"""Cuts and reads Parquet files whose rows are documents, holding a few megabytes of rows at a time.
-
-The columns that documents are made of are looked for by name, and their types are checked.
-"""
+"""Cuts and reads Parquet files whose rows are documents, holding a few megabytes of rows at a time."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ RowFields = dict[str, Any] | None  # None: text that is not UTF-8
 
 
 class ParquetRows:
-    """Rows of one file, forward; those of its columns that documents are made of.
+    """Rows of one file, forward; only the columns that documents are made of.
 
     Args:
         path: The file.
@@ -73,11 +70,7 @@ class ParquetRows:
             raise
 
     def batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield all rows in batches, each with the number of its first row, from 1.
-
-        Raises:
-            SourceError: the file is damaged.
-        """
+        """Yield all rows in batches, each with the number of its first row, from 1."""
         begin = 0
         for group in range(self._file.num_row_groups):
             metadata = self._file.metadata.row_group(group)
@@ -95,9 +88,6 @@ class ParquetRows:
 
         Args:
             row: In [1, `num_rows`], and above that of the call before.
-
-        Raises:
-            SourceError: the file is damaged.
         """
         self._wanted = row
         while row >= self._first + self._batch.num_rows:
@@ -137,18 +127,9 @@ def plan_parquet(
     cutter: ShardCutter,
     report: Callable[[int], None],
 ) -> None:
-    """Read the columns of a file and cut its rows.
+    """Read the columns of a file of `num_bytes` and cut its rows.
 
-    Args:
-        rows: The file.
-        num_bytes: Its size.
-        source: How it is called.
-        options: How documents are read.
-        cutter: Gets the rows.
-        report: Told, now and then, the bytes of the file that stand for the rows read so far.
-
-    Raises:
-        SourceError: the file is damaged.
+    `report` is told, now and then, the bytes of the file that stand for the rows read so far.
     """
     for first, batch in rows.batches():
         for row, length in enumerate(_lengths(batch), first):
@@ -166,12 +147,7 @@ def plan_parquet(
 def read_parquet(
     rows: ParquetRows, file: ShardFile, options: CorpusOptions
 ) -> Iterator[Document | BadDocument]:
-    """Yield the documents of a stretch of rows.
-
-    Args:
-        rows: The file, none of the stretch taken.
-        file: The stretch.
-        options: How documents are read.
+    """Yield the documents of a stretch of rows, none of which has been taken.
 
     Raises:
         SourceError: the file is damaged, or not what it was.
@@ -217,11 +193,7 @@ def _lengths(batch: pa.RecordBatch) -> list[int]:
 
 
 def _footer_digest(path: str) -> str:
-    """Return the digest of the bytes that say where everything is.
-
-    Raises:
-        SourceError: the file cannot be read, or does not end as a Parquet file does.
-    """
+    """Return the digest of the footer, which holds the places of all data."""
     try:
         with open(path, "rb") as file:
             end = file.seek(0, 2)
@@ -250,11 +222,6 @@ _DEFAULTS = CorpusOptions(())
 
 def document_columns(path: str, schema: pa.Schema, options: CorpusOptions) -> list[str]:
     """Return the names of the columns to be read.
-
-    Args:
-        path: The file, for messages.
-        schema: Its columns.
-        options: What they are called.
 
     Raises:
         SourceError: one that is needed is not there, comes twice, or has a wrong type.

@@ -1,4 +1,4 @@
-"""Represents documents, the spans marked in them, their parts, and lines that are no document.
+"""Documents, the spans marked in them, their parts, and lines that are no document.
 
 Offsets are in code points of `Document.text`, half open: [start, end). Other units are converted on reading.
 
@@ -10,9 +10,9 @@ cuts at the same places. A part is at most `size` code points long and ends, as 
 3. behind the last white space; else
 4. at `size`.
 
-No cut of 1 to 3 is inside of CRLF or in front of a combining mark, a joiner or what one joins; one of 4 moves
-to the front to keep to that, where there is a place for it. As each cut depends on `size` + 1 code points
-from the last one on, a text need not be in memory as a whole.
+No cut is inside of CRLF or in front of a combining mark, a joiner or what one joins; one of 4 moves to the
+front for that, where it can. As each cut depends on `size` + 1 code points from the last one on, a text need
+not be in memory as a whole.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Span:
     Attributes:
         start: First code point.
         end: Code point behind the last one; above `start`.
-        mention_id: What the input calls the mention; None: nothing.
-        num_names: Of a found mention, how many entities have this name; 0 where that is not known.
+        mention_id: Id of the mention in the input; None: it has none.
+        num_names: Number of entities with the name of a found mention; 0 where that is not known.
     """
 
     start: int
@@ -43,7 +43,7 @@ class Span:
 
 
 class DocumentPlace(NamedTuple):
-    """Where a span is in the whole document, in code points and in bytes of its UTF-8 text; half open."""
+    """A span in the whole document, in code points and in bytes of its UTF-8 text; half open."""
 
     start: int
     end: int
@@ -84,7 +84,7 @@ class Document:
             object.__setattr__(self, "end", len(self.text))
 
     def place(self, span: Span) -> DocumentPlace:
-        """Return where a span of `text` is in the whole document.
+        """Return the place of a span of `text` in the whole document.
 
         The first call takes time in the length of `text`, each further one at most that of 1024 code points.
         """
@@ -102,13 +102,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class BadDocument:
-    """A line or file that is no document.
-
-    Attributes:
-        source: The input file.
-        row: Number of the line or row, from 1.
-        reason: What was expected and what was got.
-    """
+    """A line, row (from 1) or file that is no document, with the reason."""
 
     source: str
     row: int
@@ -122,13 +116,9 @@ CONTEXT_CHARS = 1 << 13  # code points held on either side of a part
 
 
 def part_document(document: Document, part: tuple[int, int]) -> Document:
-    """Return one part of a whole document.
+    """Return the part [begin, end) of a whole document, in code points.
 
     Marked spans that begin in the part are kept, and text behind it as far as they reach.
-
-    Args:
-        document: The whole.
-        part: Code points [begin, end).
     """
     begin, end = part
     spans = document.spans
@@ -138,17 +128,9 @@ def part_document(document: Document, part: tuple[int, int]) -> Document:
     low = max(0, begin - CONTEXT_CHARS)
     text = document.text[low : max(end, reach) + CONTEXT_CHARS]
     moved = spans and tuple(replace(span, start=span.start - low, end=span.end - low) for span in spans)
-    return Document(
-        document.source,
-        document.row,
-        document.doc_id,
-        text,
-        moved,
-        begin - low,
-        end - low,
-        low,
-        len(document.text[:low].encode()),
-    )
+    low_byte = len(document.text[:low].encode())
+    name = document.source, document.row, document.doc_id
+    return Document(*name, text, moved, begin - low, end - low, low, low_byte)
 
 
 MIN_PART_CHARS = 2  # CRLF
@@ -159,7 +141,7 @@ _EMOJI_MODIFIERS = range(0x1F3FB, 0x1F400)
 
 
 def cut_text(text: str, size: int) -> Iterator[tuple[int, int]]:
-    """Yield the parts [begin, end) of a text, in order; of an empty one, one that is empty.
+    """Yield the parts [begin, end) of a text, in order; an empty text yields one empty part.
 
     Args:
         text: The text.
@@ -174,12 +156,7 @@ def cut_text(text: str, size: int) -> Iterator[tuple[int, int]]:
 
 
 def cut_stream(pieces: Iterable[str], size: int) -> Iterator[str]:
-    """Yield the parts of a text that comes in pieces: those of `cut_text`, as text.
-
-    Args:
-        pieces: The text; at most `size` code points and a piece are held.
-        size: As for `cut_text`.
-    """
+    """Yield the parts of a text that comes in pieces: those of `cut_text`, as text."""
     held = ""
     for piece in pieces:
         held += piece
@@ -193,14 +170,11 @@ def cut_stream(pieces: Iterable[str], size: int) -> Iterator[str]:
 
 
 def next_cut(window: str, size: int) -> int:
-    """Return where the part ends that begins with a window's first code point.
+    """Return the end, in [1, size], of the part that begins with a window's first code point.
 
     Args:
-        window: More than `size` code points; what is behind the first `size` + 1 changes nothing.
+        window: More than `size` code points; those behind the first `size` + 1 change nothing.
         size: Most code points of the part.
-
-    Returns:
-        In [1, size].
     """
     half = size // 2
     first = max(0, window.rfind("\n", 0, half))  # a blank line may begin in front of the second half
@@ -236,50 +210,39 @@ _STEP = 1 << 10  # code points between checkpoints: what one look-up encodes at 
 
 
 class OffsetIndex:
-    """Where code points begin in another unit: O(n) once, then at most 1024 code points a look-up.
+    """Maps code points to another unit: O(n) once, then at most 1024 code points a look-up.
 
     Args:
         text: Holds no surrogates.
-        unit: What offsets are counted in: "codepoint", "byte" or "utf16".
-    """
+        unit: Unit of offsets: "codepoint", "byte" or "utf16".
 
-    __slots__ = ("_before", "_length", "_text", "_unit")
+    Attributes:
+        length: Length of the text in units.
+    """
 
     def __init__(self, text: str, unit: str = "byte") -> None:
         self._text = text
-        self._unit = unit
+        self._is_bytes = unit == "byte"
+        self._encoding, self._unit_bytes = ("utf-8", 1) if self._is_bytes else ("utf-16-le", 2)
         # Units before the code points 0, 1024, ...; none are kept where both counts are the same.
         self._before: list[int] = []
-        self._length = len(text)
+        self.length = len(text)
         if unit == "codepoint" or text.isascii():
             return
-        self._length = 0
+        self.length = 0
         for begin in range(0, len(text), _STEP):
-            self._before.append(self._length)
-            self._length += self._count(text[begin : begin + _STEP])
-
-    @property
-    def length(self) -> int:
-        """Length of the text in units."""
-        return self._length
+            self._before.append(self.length)
+            self.length += self._count(text[begin : begin + _STEP])
 
     def units_before(self, position: int) -> int:
-        """Return how many units stand before a code point.
-
-        Args:
-            position: In [0, len(text)].
-        """
+        """Return how many units stand before a code point in [0, len(text)]."""
         if not self._before:
             return position
         number = min(position // _STEP, len(self._before) - 1)
         return self._before[number] + self._count(self._text[number * _STEP : position])
 
     def position_of(self, units: int) -> int | None:
-        """Return the code point that begins behind so many units; None where that is inside of one.
-
-        Args:
-            units: In [0, `length`].
-        """
+        """Return the code point behind so many units, in [0, `length`]; None where that is inside of one."""
         if not self._before:
             return units
         number = bisect_right(self._before, units) - 1
@@ -289,20 +252,12 @@ class OffsetIndex:
             return None
         return number * _STEP + len(encoded[:cut].decode(self._encoding))
 
-    @property
-    def _encoding(self) -> str:
-        return "utf-8" if self._unit == "byte" else "utf-16-le"
-
-    @property
-    def _unit_bytes(self) -> int:
-        return 1 if self._unit == "byte" else 2
-
     def _count(self, text: str) -> int:
         return len(text.encode(self._encoding)) // self._unit_bytes
 
     def _is_inside(self, encoded: bytes, cut: int) -> bool:
         if cut >= len(encoded):
             return False
-        if self._unit == "byte":
+        if self._is_bytes:
             return encoded[cut] & 0xC0 == 0x80  # a continuation byte
         return encoded[cut + 1] & 0xFC == 0xDC  # the second half of a surrogate pair

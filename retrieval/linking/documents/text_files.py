@@ -38,15 +38,7 @@ def plan_lines(
     cutter: ShardCutter,
     report: Callable[[int], None],
 ) -> None:
-    """Read a file once and cut it.
-
-    Args:
-        content: The file, at its front.
-        source: How it is called.
-        is_json: Whether its lines are JSON objects.
-        options: How documents are read.
-        cutter: Gets the lines.
-        report: Told, now and then, the bytes of the file read so far.
+    """Read a file of lines once and cut it; `report` is told, now and then, the bytes read so far.
 
     Raises:
         SourceError: the file cannot be read, or is a Parquet file.
@@ -60,7 +52,18 @@ def plan_lines(
         if line is None:
             return
         row += 1
-        _plan_line(line, source, row, offset, is_json, options, cutter)
+        length, document = line.num_bytes, None
+        if length > options.shard_chars:
+            document = line_document(line, source, row, is_json, options)
+            length = len(document.text) if isinstance(document, Document) else 0  # nothing else is kept
+        if isinstance(document, Document) and length > options.shard_chars:
+            digest = xxhash.xxh3_64_hexdigest(line.raw)
+            for begin, end in cut_text(document.text, options.shard_chars):
+                cutter.add_part(row, offset, (begin, end), end - begin, digest)
+        elif is_json and line.raw.isspace():
+            cutter.skip_row(row, offset, line.raw)
+        else:
+            cutter.add_row(row, offset, length, line.raw)
         if content.position - reported >= _REPORT_EVERY:
             reported = content.position
             report(content.stream.raw.bytes_read)
@@ -69,13 +72,7 @@ def plan_lines(
 def read_lines(
     content: Content, file: ShardFile, is_json: bool, options: CorpusOptions
 ) -> Iterator[Document | BadDocument]:
-    """Yield the documents of a stretch of lines.
-
-    Args:
-        content: The file, at the stretch.
-        file: The stretch.
-        is_json: Whether its lines are JSON objects.
-        options: How documents are read.
+    """Yield the documents of a stretch of lines; `content` is at the stretch.
 
     Raises:
         SourceError: the file cannot be read, or is not what it was.
@@ -121,39 +118,12 @@ def line_document(
     return record_document(value, source, row, options)
 
 
-def _plan_line(
-    line: Line,
-    source: str,
-    row: int,
-    offset: int,
-    is_json: bool,
-    options: CorpusOptions,
-    cutter: ShardCutter,
-) -> None:
-    length = line.num_bytes
-    if length > options.shard_chars:
-        document = line_document(line, source, row, is_json, options)
-        if isinstance(document, Document):
-            length = len(document.text)
-            if length > options.shard_chars:
-                digest = xxhash.xxh3_64_hexdigest(line.raw)
-                for begin, end in cut_text(document.text, options.shard_chars):
-                    cutter.add_part(row, offset, (begin, end), end - begin, digest)
-                return
-        elif document is not None:
-            length = 0  # nothing of it is kept
-    if is_json and line.raw.isspace():
-        cutter.skip_row(row, offset, line.raw)
-    else:
-        cutter.add_row(row, offset, length, line.raw)
-
-
 _BLOCK_BYTES = 1 << 18
 _MAX_CODE_POINT_BYTES = 4
 
 
 class _BadUtf8Error(ValueError):
-    """A text is no UTF-8 at a byte of the content, from 0."""
+    """A text that is no UTF-8 at a byte of the content, from 0."""
 
     def __init__(self, position: int) -> None:
         super().__init__(position)
@@ -163,17 +133,7 @@ class _BadUtf8Error(ValueError):
 def plan_text(
     content: Content, options: CorpusOptions, cutter: ShardCutter, report: Callable[[int], None]
 ) -> None:
-    """Read a file once and cut it.
-
-    Args:
-        content: The file, at its front.
-        options: The length of parts.
-        cutter: Gets the parts.
-        report: Told, now and then, the bytes of the file read so far.
-
-    Raises:
-        SourceError: the file cannot be read.
-    """
+    """Read a file that is one document once and cut it; `report` is told, now and then, the bytes read."""
     whole = xxhash.xxh3_64()
     try:
         parts = list(_parts(content, whole, report, options.shard_chars))
@@ -191,11 +151,6 @@ def plan_text(
 
 def read_text(content: Content, file: ShardFile, options: CorpusOptions) -> Document | BadDocument:
     """Return the document of a whole file that is no longer than a part.
-
-    Args:
-        content: The file, at its front.
-        file: What was planned.
-        options: The length of parts.
 
     Raises:
         SourceError: the file cannot be read, or is not what it was.
@@ -223,7 +178,7 @@ def read_text(content: Content, file: ShardFile, options: CorpusOptions) -> Docu
 
 
 def part_begin(file: ShardFile) -> int:
-    """Return where a part's file is read from: the text before the part is some of it."""
+    """Return where reading begins for a part: the text before the part is some of it."""
     return max(0, file.byte_offset - _MAX_CODE_POINT_BYTES * CONTEXT_CHARS)
 
 
@@ -232,7 +187,7 @@ def read_text_part(content: Content, file: ShardFile, part: tuple[int, int]) -> 
 
     Args:
         content: The file, at `part_begin`; nothing of it has been read.
-        file: What was planned.
+        file: The planned stretch.
         part: Code points [begin, end).
 
     Raises:
@@ -251,17 +206,9 @@ def read_text_part(content: Content, file: ShardFile, part: tuple[int, int]) -> 
     digest = xxhash.xxh3_64_hexdigest(right[:length].encode())
     if len(right) < length or file.digest not in ("", digest):
         raise changed(file, f"its text from byte {file.byte_offset + 1} on is another")
-    return Document(
-        file.source,
-        1,
-        default_id(file.source, 1),
-        left + right,
-        None,
-        len(left),
-        len(left) + length,
-        begin - len(left),
-        file.byte_offset - front - len(left.encode()),
-    )
+    doc_id, middle = default_id(file.source, 1), len(left)
+    places = middle, middle + length, begin - middle, file.byte_offset - front - len(left.encode())
+    return Document(file.source, 1, doc_id, left + right, None, *places)
 
 
 def _parts(
@@ -279,11 +226,7 @@ def _parts(
 def _decoded(
     content: Content, digest: Any, report: Callable[[int], None] = lambda num_bytes: None
 ) -> Iterator[str]:
-    """Yield the text of a file from its front, piece by piece, and digest its bytes.
-
-    Raises:
-        _BadUtf8Error: so it is.
-    """
+    """Yield the text of a file from its front, piece by piece, and digest its bytes."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     done, is_first = 0, True
     while True:

@@ -1,4 +1,4 @@
-"""Which stretches of a text count as mentions of names, and the words that are no mention on their own."""
+"""Options of finding: which stretches of a text are mentions, and the words that are none on their own."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from retrieval.errors import InputError, SourceError
 from retrieval.linking.finding.folding import fold_name
 
+STOP_WORD_LISTS = ("english", "none")  # any other name is that of a file
 CASES = ("smart", "sensitive", "insensitive")
 _MAX_FILE_BYTES = 16 * 2**20
 
@@ -45,8 +46,8 @@ class FindOptions:
     Attributes:
         case: "sensitive": as the index writes it; "insensitive": in any letter case; "smart": where the
             letter case and the words of the mention make the name more likely than other words.
-        min_chars: Shorter names are not looked for.
-        max_entities: Names that more entities have than this are not looked for; None: all are.
+        min_chars: Least number of characters of a name.
+        max_entities: Most entities of a name; None: any number.
         max_short_entities: The same for names of one word with at most 3 characters.
         stop_words: Names that are one such word alone are not looked for, in any letter case; "english": a
             built-in list; "none"; or a path to a file with one word per line.
@@ -79,10 +80,7 @@ def _check_count(name: str, value: object) -> None:
 
 
 def load_stop_words(name: str) -> frozenset[str]:
-    """Return folded stop words.
-
-    Args:
-        name: "english", "none", or the path of a file with one word per line, in UTF-8.
+    """Return folded stop words: "english", "none", or those of a UTF-8 file with one word per line.
 
     Raises:
         SourceError: the file cannot be read, is too large, or is not UTF-8; names the line.

@@ -6,7 +6,6 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from retrieval.index.reader import Index
 from retrieval.linking.documents.text_document import Span
@@ -28,8 +27,8 @@ from retrieval.linking.finding.table_cache import open_table
 
 _BLANK = re.compile(r"\s")
 _PIECE_CHARS = 16_384
-# How far before `begin` the paragraph it is in may begin and still be matched from its beginning; also, how
-# long a chain of names that overlap each other may be and still be decided as a whole.
+# Longest way back from `begin` to the start of its paragraph, and longest chain of overlapping names, for
+# which the result does not depend on where the search starts.
 LOOK_BACK_CHARS = 65_536
 # Longer names are not looked for: nobody writes them out, and each would make all lookups slower.
 LONGEST_NAME_CHARS = 1_000
@@ -37,20 +36,7 @@ LONGEST_NAME_CHARS = 1_000
 MAX_NAMED_ENTITIES = 100_000
 
 
-class SpanFinder(Protocol):
-    """Finds mentions in a text, and who has a name. `MentionFinder` is one."""
-
-    def find(self, text: str, begin: int = 0, end: int | None = None) -> list[Span]:
-        """Return mentions that begin in [begin, end), in order, none overlapping another."""
-
-    def entity_ids(self, text: str) -> tuple[str, ...]:
-        """Return the ids of the entities that have `text` as a title or alias, in any letter case.
-
-        In the order of the index, at most `MAX_NAMED_ENTITIES`; the options of finding make no difference.
-        """
-
-
-def open_finder(index: Index, options: FindOptions, cache_dir: Path | None = None) -> SpanFinder:
+def open_finder(index: Index, options: FindOptions, cache_dir: Path | None = None) -> MentionFinder:
     """Return a finder of the index's titles and aliases.
 
     Its table is made once per index digest and kept in `cache_dir`, where every process maps the same file;
@@ -65,29 +51,23 @@ def open_finder(index: Index, options: FindOptions, cache_dir: Path | None = Non
 
 
 class LateFinder:
-    """A finder whose table is opened at the first search; documents that mark their mentions need none.
-
-    Args:
-        index: Whose names are found.
-        options: Which of them.
-        cache_dir: See `open_finder`, whose errors come with the first search.
-    """
+    """A finder whose table is opened at the first search; arguments and (late) errors as of `open_finder`."""
 
     def __init__(self, index: Index, options: FindOptions, cache_dir: Path | None = None) -> None:
         self._index = index
         self._options = options
         self._cache_dir = cache_dir
-        self._finder: SpanFinder | None = None
+        self._finder: MentionFinder | None = None
 
     def find(self, text: str, begin: int = 0, end: int | None = None) -> list[Span]:
         """Find the mentions of a text."""
         return self._opened().find(text, begin, end)
 
     def entity_ids(self, text: str) -> tuple[str, ...]:
-        """Return who is called so."""
+        """Return the ids of the entities of a name."""
         return self._opened().entity_ids(text)
 
-    def _opened(self) -> SpanFinder:
+    def _opened(self) -> MentionFinder:
         if self._finder is None:
             self._finder = open_finder(self._index, self._options, self._cache_dir)
         return self._finder
@@ -119,7 +99,7 @@ class MentionFinder:
     def find(self, text: str, begin: int = 0, end: int | None = None) -> list[Span]:
         """Return mentions that begin in [begin, end), in order, none overlapping another.
 
-        Of the names that overlap each other, those are mentions whose odds have the largest product. A name
+        Among names that overlap each other, those with the largest product of odds are mentions. A name
         never goes across a paragraph break. The search starts at the last one before `begin`, or
         `LOOK_BACK_CHARS` before it where there is none so near, so that names before `begin` are known. It
         sees the text behind `end`.
@@ -143,8 +123,7 @@ class MentionFinder:
     def entity_ids(self, text: str) -> tuple[str, ...]:
         """Return the ids of the entities that have a text as a title or alias, in any letter case.
 
-        Folded as texts are; whatever `FindOptions` say counts. In the order of the index, and at most
-        `MAX_NAMED_ENTITIES`.
+        The ids are in the order of the index, and at most `MAX_NAMED_ENTITIES`; `FindOptions` change nothing.
         """
         key = self._table.key_of(fold_name(text))
         if key is None:
@@ -177,7 +156,7 @@ class MentionFinder:
     def _matches(self, text: str, begin: int, stop: int) -> Iterator[Match]:
         """Yield matches by where they begin, the longest first.
 
-        All that begin before `stop`, or overlap one that does, or one that overlaps that, and maybe more.
+        They are all that begin before `stop`, overlap one that does, or overlap such a one, and maybe more.
         """
         odds = MentionOdds(self._policy, text)
         reach = self._max_chars + 1  # a name and the character behind it
@@ -231,6 +210,9 @@ class MentionFinder:
                     yield match
 
 
+SpanFinder = MentionFinder | LateFinder
+
+
 def _is_too_long(chain: Sequence[Match], match: Match) -> bool:
     """Whether a chain of names that overlap each other has to be decided before `match`, to bound memory."""
     return len(chain) >= LOOK_BACK_CHARS or (bool(chain) and match.start - chain[0].start >= LOOK_BACK_CHARS)
@@ -240,7 +222,7 @@ def likeliest(chain: Sequence[Match]) -> Sequence[Match]:
     """Return the matches of which none overlaps another and whose odds have the largest product.
 
     Args:
-        chain: By start, the longest first; of equally likely choices the one with the earlier ones is taken.
+        chain: By start, the longest first; among equal products the earlier matches are taken.
     """
     if len(chain) < 2:
         return chain
@@ -269,7 +251,7 @@ def _without_ignored(text: str, end: int) -> int:
 
 
 def _search_begin(text: str, begin: int) -> int:
-    """Return where to start so that all mentions around `begin` are found as they would be from the start."""
+    """Return a start from which all mentions around `begin` are found as from the text's start."""
     earliest = max(begin - LOOK_BACK_CHARS, 0)
     found = earliest
     for match in PARAGRAPH_BREAK.finditer(text, earliest, begin):

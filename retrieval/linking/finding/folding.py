@@ -3,12 +3,12 @@
 Folded text is in NFC and case-folded (Unicode's full folding: "Straße" is "strasse"); a run of white space
 is one blank, or a line feed where it ends a paragraph; hyphens, apostrophes and quotation marks that differ
 in their looks alone are one; invisible characters are gone. Text is folded unit by unit: a unit is a
-character with the combining marks on it, or a run of white space. A name is folded in the same way, so a text
+character with the combining marks on it, or a run of white space. Names are folded in the same way, so a text
 holds a name exactly where the folded name stands on units of the folded text.
 
-A word ends where a letter, digit or underscore stands beside something else. Scripts that are written
-without blanks between words (Chinese, Japanese, Thai, ...) have no such places: there, a name may begin and
-end beside any letter. A combining mark belongs to what it stands on, so nothing ends before it.
+A word ends where a letter, digit or underscore stands beside something else. In scripts without blanks
+between words (Chinese, Japanese, Thai, ...) a name may begin and end beside any letter. A combining mark
+belongs to the character before it, so nothing ends before it.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ OTHER, WORD, UNSPACED = range(3)
 
 
 def is_continuation(character: str) -> bool:
-    """Whether a character is part of what stands before it.
+    """Whether a character is part of the one before it.
 
-    Combining marks, the vowels and final consonants of Hangul (which NFC composes with what stands before
-    them), and what `IGNORED` lists. Whatever NFC can put together with its left neighbour is among them.
+    True of combining marks, of the vowels and final consonants of Hangul (which NFC composes with what is
+    before them), and of `IGNORED`: of whatever NFC can put together with its left neighbour.
     """
     if character < "\u0300":
         return character == "\u00ad"
@@ -119,15 +119,11 @@ _REMOVED = dict.fromkeys(map(ord, IGNORED))
 
 @dataclass(frozen=True, slots=True)
 class FoldedPiece:
-    """A stretch of text, folded.
-
-    Attributes:
-        text: The folded text.
-        units: Where folding is not character by character: [begin, end) in the folded text and [begin, end)
-            in the stretch, ascending. Between two of them every character has one.
-    """
+    """A stretch of text, folded."""
 
     text: str
+    # Units that are not folded character by character: [begin, end) in the folded text and [begin, end) in
+    # the stretch, ascending. Between two of them every character has one.
     units: list[tuple[int, int, int, int]]
 
 
@@ -191,7 +187,7 @@ def _fold_short_unit(unit: str, keep_case: bool) -> str:
 
 
 def _replacements(characters: set[str]) -> list[tuple[str, str]]:
-    """Return what is replaced one to one in a text of these characters."""
+    """Return the one-to-one replacements for a text of these characters."""
     blanks = [(c, PARAGRAPH if c == "\u2029" else " ") for c in characters if c != " " and c.isspace()]
     blanks.sort(key=lambda pair: pair[1] == PARAGRAPH)  # "\n" itself is replaced before it is put in
     return [*blanks, *((c, _ALIKE[c]) for c in _ALIKE.keys() & characters)]
@@ -235,12 +231,12 @@ class FoldedWindow:
     """A stretch of a text, folded, with the way back to code points of the text.
 
     Every character is folded once, whatever the text: `read` takes in a piece on the right, `drop` lets go of
-    what is done with on the left.
+    finished text on the left.
 
     Args:
         text: The text.
-        begin: Where reading starts; the place of a unit's first character.
-        piece_chars: How much is read at a time, at least.
+        begin: First place to read; the begin of a unit.
+        piece_chars: Least number of characters read at a time.
 
     Attributes:
         text: The folded stretch. A character before `begin` is in it too, for the boundary there.
@@ -295,7 +291,7 @@ class FoldedWindow:
         return None if self._goes_on(place) else place
 
     def span(self, begin: int, end: int) -> tuple[int, int] | None:
-        """Return the code points of the source that text[begin:end] stands for; None where it cuts a unit."""
+        """Return the code points of the source behind text[begin:end]; None where it cuts a unit."""
         folded = self._base + begin
         following = bisect_right(self._folded_begins, folded)
         unit = following - 1

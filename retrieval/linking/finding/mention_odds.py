@@ -1,8 +1,8 @@
-"""Weighs how much likelier it is that a stretch of a text means a name than that it does not (`MentionOdds`).
+"""`MentionOdds`: how much likelier a stretch of a text means a name than not.
 
 Three things are compared: the words of the name with those of all names (`name_table.WordCounts`), the letter
-case of the stretch with that of the name, and the words beside it. Nothing but a few hundred characters
-around the stretch, in its paragraph, is looked at. Weights are chosen like those of `WordCounts`.
+case of the stretch with that of the name, and the words beside it. Only a few hundred characters around the
+stretch, in its paragraph, are looked at. Weights are chosen like those of `WordCounts`.
 """
 
 from __future__ import annotations
@@ -49,13 +49,7 @@ class Match(NamedTuple):
 
 
 class NamePolicy:
-    """Says which names count, whatever the text.
-
-    Args:
-        table: The names.
-        options: What counts.
-        stop_words: Folded.
-    """
+    """Decides which names count, whatever the text; stop words are folded."""
 
     def __init__(self, table: NameTable, options: FindOptions, stop_words: frozenset[str]) -> None:
         self.table = table
@@ -77,12 +71,7 @@ class NamePolicy:
 
 
 class MentionOdds:
-    """The odds of the stretches of one text, which have to be asked for from left to right.
-
-    Args:
-        policy: Which names count.
-        text: The text.
-    """
+    """The odds of the stretches of one text, which have to be asked for from left to right."""
 
     def __init__(self, policy: NamePolicy, text: str) -> None:
         self._policy = policy
@@ -95,10 +84,7 @@ class MentionOdds:
     def match(self, name: str, start: int, end: int) -> Match | None:
         """Return the match of a name at text[start:end], if the name counts and is likelier than not.
 
-        Args:
-            name: A folded name of the table, neither a stop word nor too short.
-            start: Where it begins in the text.
-            end: Where it ends.
+        `name` is a folded name of the table, neither a stop word nor too short.
         """
         key = self._table.names[name]
         if not self._is_smart:
@@ -114,7 +100,7 @@ class MentionOdds:
         return None
 
     def _told(self, key: int, name: str, start: int, end: int) -> float:
-        """Return the odds where letter case is a matter of what the options say."""
+        """Return the odds where the options decide about letter case."""
         if self._policy.case == "sensitive" and not self._table.is_written(key, name, self._text[start:end]):
             return 0.0
         weight = self._table.weight.item(key)
@@ -143,7 +129,7 @@ class MentionOdds:
         return self._table.weight.item(key) if self._is_without_capitals(start, end) else 0.0
 
     def _letter_case(self, key: int, words: list[str], start: int) -> float:
-        """Return what the letter case of the words of a mention says for its name."""
+        """Return what the letter case of the words of a mention adds for its name."""
         small = self._table.small.item(key)
         total = 0.0
         for i, word in enumerate(words):
@@ -161,9 +147,9 @@ class MentionOdds:
         return not before or before[-1] in _SENTENCE_ENDS
 
     def _part(self, key: int, start: int, end: int) -> float:
-        """Return what the words beside a word say against it: it may be part of a name that is not known.
+        """Return the odds, by the words beside a word, that it is part of a longer, unknown name.
 
-        Either one counts that has a capital which no sentence start explains.
+        A neighbour counts that has a capital which no sentence start explains.
         """
         text = self._text
         num = 0

@@ -1,8 +1,8 @@
-"""Tables the names of an index: their spellings, how likely each is in a text, and which entities have them.
+"""Tables the names of an index: their spellings, how likely each is in a text, and their entities.
 
-`WordCounts` weighs each name by the words of all names. Weights are natural logarithms of odds. They were
-chosen on the training parts of labelled texts (see benchmarks/mention_detection.py), where changing one of
-them by a fifth makes little difference.
+`WordCounts` weighs each name by the words of all names. Weights are natural logarithms of odds, chosen on the
+training parts of labelled texts (benchmarks/mention_detection.py), where changing one of them by a fifth
+makes little difference.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ CAPITAL_BY_CUSTOM = 4  # some entity writes it with the capital alone that all n
 class NameTable:
     """The titles and aliases of an index, folded. A key is the number of a folded name.
 
-    K keys, P pairs of a key and an entity. `word_counts.Evidence` says what the last four arrays hold; of
-    several spellings, the largest value or every bit.
+    K keys, P pairs of a key and an entity. The last four arrays hold `SpellingEvidence`; of several
+    spellings, the largest value or every bit.
 
     Attributes:
         names: Folded name -> key.
@@ -64,7 +64,7 @@ class NameTable:
     first_marks: str
 
     def key_of(self, folded: str) -> int | None:
-        """Return the key of a folded name, None where nobody is called so."""
+        """Return the key of a folded name; None where it is no entity's name."""
         key: int | None = self.names.get(folded)
         return key
 
@@ -78,13 +78,7 @@ class NameTable:
         return self.entities[self.offsets[key] : self.offsets[key + 1]]
 
     def is_written(self, key: int, folded: str, text: str) -> bool:
-        """Whether some entity writes a name in the letter case of `text`.
-
-        Args:
-            key: Of the name.
-            folded: The folded name.
-            text: A text that is folded like the name.
-        """
+        """Whether some entity writes a name in the letter case of `text`, which is not folded yet."""
         spelling = fold_name(text, keep_case=True)
         if spelling == folded:
             return bool(self.written[key] & AS_FOLDED)
@@ -94,8 +88,8 @@ class NameTable:
 def build_table(index: Index) -> NameTable:
     """Read the index's titles and aliases and make their table.
 
-    The names are read three times, one record batch at a time: what is held beside a batch is the table
-    itself, 16 bytes per name, the counts of all words, and what the tries need while they are built.
+    The names are read three times, one record batch at a time: memory is needed for a batch, the table
+    itself, 16 bytes per name, the counts of all words, and the tries' own building.
     """
     shape = _Shape()
     names = marisa_trie.Trie(shape.watch(_names(index)))
@@ -121,7 +115,7 @@ def build_table(index: Index) -> NameTable:
 
 
 class _Shape:
-    """What has to be known of all names, seen as they pass."""
+    """Facts of all names, gathered as they pass."""
 
     def __init__(self) -> None:
         self.max_chars = 0
@@ -194,10 +188,10 @@ def _postings(
 
 # A word with a capital where the name has one, or of a script without capitals.
 CAPITAL = 5.0
-# For so many words of a name it is known whether they may begin with a small letter.
+# Number of words of a name for which it is known whether they may begin with a small letter.
 MAX_SMALL_WORDS = 8
-# The words of the names are taken for part of a text with this many other words, each English stop word among
-# them so many times. Words that are rarer there than `_MAX_WORD` says all weigh the same.
+# The names' words are counted in a text with this many other words, among them each English stop word so many
+# times. All words that are rarer than `_MAX_WORD` says weigh the same.
 _OTHER_WORDS, _STOP_WORD_COUNT = 1_000_000, 5_000
 _MAX_WORD = 9.0
 # What the words of a name must outweigh. One long name costs less than the names inside it.
@@ -216,25 +210,17 @@ _PUNCTUATION = re.compile(r"[,():;/!?]")
 
 
 class SpellingEvidence(NamedTuple):
-    """What the words of a catalogue say about one spelling of a name.
+    """The words of a catalogue as evidence about one spelling of a name."""
 
-    Attributes:
-        weight: How much likelier the name is than other words; -inf for numbers that are not looked for.
-        start: What the capital of the first word adds to that at the start of a sentence.
-        part: How much likelier a single word is part of a longer name than a name; 0 for several words.
-        small: Bit i is set where word i may begin with a small letter.
-        by_custom: Whether the only capital is the one that the catalogue begins all names with.
-    """
-
-    weight: float
-    start: float
-    part: float
-    small: int
-    by_custom: bool
+    weight: float  # how much likelier the name is than other words; -inf for numbers that are not looked for
+    start: float  # addition for the capital of the first word at the start of a sentence
+    part: float  # how much likelier a single word is part of a longer name than a name; 0 for several words
+    small: int  # bit i is set where word i may begin with a small letter
+    by_custom: bool  # whether the only capital is the one that the catalogue begins all names with
 
 
 class WordCounts:
-    """Counts the words of all names, then weighs each name. A word is counted in any letter case."""
+    """Counts the words of all names, in any letter case, then weighs each name."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}

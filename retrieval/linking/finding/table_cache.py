@@ -36,8 +36,7 @@ from retrieval.linking.finding.name_table import NameTable, build_table
 _LOG = logging.getLogger(__name__)
 
 _FORMAT = "genret-name-table"
-# What is folded to what depends on both, and how names are weighed on the first, which has to be raised
-# whenever a table made before would differ.
+# Folding depends on both, weights on the first, which is raised whenever an older table would differ.
 _VERSION = f"2-unicode{unicodedata.unidata_version}"
 _TABLE_FILE = "table.json"
 _TRIES = ("names", "spellings")
@@ -56,14 +55,14 @@ _LEFTOVER_SECONDS = 24 * 3600
 
 
 class _UnusableTableError(Exception):
-    """What lies in the cache is not a table of this index; the text says why."""
+    """The cache holds something that is not a table of this index; the text says why."""
 
 
 def open_table(index: Index, cache_dir: Path) -> NameTable:
     """Return the table of an index, mapped from the cache; it is made where the cache has none.
 
-    Several processes can do this at once: one of them makes the table, the others wait for it. What is
-    damaged or was put there by something else is made anew, and logged.
+    Several processes can do this at once: one of them makes the table, the others wait for it. A damaged or
+    foreign table is made anew, and logged.
 
     Raises:
         SourceError: the cache cannot be read or written.
@@ -121,14 +120,14 @@ def _make(folder: Path, index: Index) -> NameTable:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove what processes that were killed have left of this table."""
+    """Remove leftovers of this table from processes that were killed."""
     for path in folder.parent.glob(f".{folder.name}-*"):
         if time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS:
             shutil.rmtree(path, ignore_errors=True)
 
 
 def _remove(folder: Path) -> None:
-    """Remove what is in a table's place; processes that have mapped it keep it."""
+    """Remove the content of a table's place; processes that have mapped it keep it."""
     if folder.is_dir() and not folder.is_symlink():
         removed = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         folder.rename(removed)
@@ -194,16 +193,11 @@ def _read(folder: Path, index: Index) -> NameTable:
     by_key = ("written", "small", "weight", "start", "part")
     if len(arrays["offsets"]) != num_names + 1 or any(len(arrays[name]) != num_names for name in by_key):
         raise _UnusableTableError(f"expected arrays for {num_names} names")
-    return NameTable(
-        **tries,
-        **arrays,
-        max_chars=document["max_chars"],
-        first_marks=document["first_marks"],
-    )
+    return NameTable(**tries, **arrays, max_chars=document["max_chars"], first_marks=document["first_marks"])
 
 
 def _check(folder: Path, document: Any, index_digest: str) -> None:
-    """Compare what table.json says with what is asked for and with the files beside it."""
+    """Compare table.json with the table asked for and with the files beside it."""
     wanted = {"format": _FORMAT, "version": _VERSION, "index_digest": index_digest}
     got = {name: document.get(name) for name in wanted} if isinstance(document, dict) else document
     if got != wanted:

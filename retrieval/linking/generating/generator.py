@@ -15,7 +15,7 @@ from decoding.markup.link_syntax import MentionRules, spelled_text
 from retrieval.errors import GenretError, InputError, ModelError
 from retrieval.linking.documents.text_document import BadDocument, Document
 from retrieval.linking.generating.windows import WindowJob, WrittenWindow, cut_windows, halves, write_windows
-from retrieval.linking.generating.written_links import GeneratedMention, WindowReader
+from retrieval.linking.generating.written_links import GeneratedMention, WindowReader, open_titles
 from retrieval.linking.link_options import GenerateOptions
 from retrieval.loaded_model import Limits
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 Generated = list[GeneratedMention] | GenretError
 
-# What is written is the text and its links: so many tokens of it are reckoned with for one of the text.
+# Expected tokens of the text with its links, for one token of the text.
 _WRITTEN_PER_TOKEN = 1.5
 _LEAST_TOKENS = 8
-# Most tokens of what is written where the model has positions without end: so many per token, and some more.
+# Most tokens written by a model without a limit of positions: so many per token of the text, and some more.
 _MOST_PER_TOKEN, _MOST_AND = 8, 256
 # Most documents that are held until those before them are written.
 _MOST_WAITING = 4096
@@ -35,20 +35,13 @@ _MOST_WAITING = 4096
 
 @dataclass(slots=True, eq=False)
 class _Work:
-    """A document that is being annotated.
-
-    Attributes:
-        document: The document.
-        mentions: Its links so far.
-        num_open: Windows that are not written yet.
-        is_cut: Whether all of its windows are known.
-        error: Why it has none; the rest of it is not written then.
-    """
+    """A document that is being annotated."""
 
     document: Document | BadDocument
-    mentions: list[GeneratedMention] = field(default_factory=list)
-    num_open: int = 0
-    is_cut: bool = False
+    mentions: list[GeneratedMention] = field(default_factory=list)  # its links so far
+    num_open: int = 0  # windows that are not written yet
+    is_cut: bool = False  # whether all of its windows are known
+    # Reason for having no links; the rest of the document is not written then.
     error: GenretError | None = None
 
     @property
@@ -62,7 +55,7 @@ class _Work:
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """A window on its way into a batch: what is between two characters of a document."""
+    """A window on its way into a batch: a stretch of a document."""
 
     work: _Work
     begin: int
@@ -73,18 +66,12 @@ class _Window:
 class MentionGenerator:
     """Finds mentions and links them in one go. Used by one thread at a time, as its retriever is.
 
-    Args:
-        retriever: Index and model.
-        options: How texts are written.
-
     Raises:
         InputError: the template or the filter cannot be used with this retriever.
         ModelError: the model has too few positions for any text, or its tokenizer cannot write a title.
     """
 
     def __init__(self, retriever: Retriever, options: GenerateOptions | None = None) -> None:
-        from retrieval.linking.generating.written_links import open_titles
-
         self.options = options or GenerateOptions()
         self._model = retriever.model
         self._tokenizer = retriever.tokenizer
@@ -126,7 +113,7 @@ class MentionGenerator:
     ) -> Iterator[tuple[Document | BadDocument, Generated]]:
         """Yield documents in their order, each with its links or its error; a bad document has no links.
 
-        Of a part of a document, what is between `begin` and `end` is annotated; offsets are those of
+        Of a part of a document, the text between `begin` and `end` is annotated; offsets are those of
         `Document.text`. Windows of several documents share forwards; documents are read as they are needed.
         """
         waiting: deque[_Work] = deque()
@@ -148,10 +135,7 @@ class MentionGenerator:
     def _windows(
         self, documents: Iterable[Document | BadDocument], waiting: deque[_Work]
     ) -> Iterator[_Window | None]:
-        """Yield the windows of all documents, and None behind each document.
-
-        Documents are put into `waiting` as they are begun.
-        """
+        """Yield the windows of all documents, and None behind each document, which is put into `waiting`."""
         for document in documents:
             work = _Work(document)
             waiting.append(work)
@@ -190,12 +174,7 @@ class MentionGenerator:
             yield from self._fitting(work, document, *part)
 
     def _job(self, text: str) -> WindowJob | None:
-        """What is to be written for a window; None where it does not fit the model.
-
-        Raises:
-            InputError: the text cannot be encoded.
-            ModelError: the tokenizer cannot write it.
-        """
+        """Return the job of writing a window; None where it does not fit the model."""
         try:
             grammar = AnnotationGrammar(text, self._titles.titles, self._rules)
             prompt = self._template.encode(self._tokenizer, text)
@@ -237,14 +216,14 @@ class MentionGenerator:
                 work.error = work.error or error
 
     def _seed(self, text: str) -> int:
-        """Of a window: the same text is written alike wherever it stands."""
+        """Return the seed of a window: the same text is written alike wherever it stands."""
         if self.options.method in ("greedy", "beam"):
             return 0
         said = hashlib.blake2b(f"{self.options.seed} {text}".encode(), digest_size=8).digest()
         return int.from_bytes(said, "big", signed=True)
 
     def _count_tokens(self, pieces: Sequence[str]) -> list[int]:
-        """Tokens of pieces as they are copied."""
+        """Return the numbers of tokens of pieces as they are copied."""
         # Surrogates are refused where the window is encoded.
         spelled = [
             spelled_text(piece.encode("utf-8", "replace")).decode("utf-8", "replace") for piece in pieces
@@ -252,11 +231,7 @@ class MentionGenerator:
         return [len(tokens) for tokens in self._tokenizer.encode_texts(spelled)]
 
     def _find_window_tokens(self) -> int:
-        """Most tokens of a window, so that it fits the model twice, the second time with links in it.
-
-        Raises:
-            ModelError: hardly any do.
-        """
+        """Return the most tokens of a window that fits the model twice, the second time with links in it."""
         markup = len(self._template.encode(self._tokenizer, ""))
         limits, most = self._limits, [self.options.window_tokens]
         if limits.encoder_positions is not None and limits.is_encoder_decoder:

@@ -1,7 +1,6 @@
 """Cuts a text into windows, and has a model write each again with links: by chains, beam search or draws.
 
-Every character is in exactly one window. Where the cuts are depends on the text from the beginning on and on
-nothing else: what lies behind a window has no influence on it but for the few words that it is cut among.
+Every character is in exactly one window. The cuts depend on the text up to them and the few words behind.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def cut_windows(
         begin: First character of the first window.
         end: Character behind the last one.
         max_tokens: Most tokens of a window, at least 1.
-        count_tokens: Tokens of each of some pieces.
+        count_tokens: Counts the tokens of each of some pieces.
     """
     while begin < end:
         reach = min(end, begin + max_tokens * _CHARS_PER_TOKEN)
@@ -74,7 +73,7 @@ def halves(text: str, begin: int, end: int) -> tuple[tuple[int, int], tuple[int,
 
 
 def _fitting(text: str, begin: int, ends: Sequence[int], most: int, count_tokens: CountTokens) -> int:
-    """Where the last piece ends that fits; within the first one where not even that does."""
+    """Return the end of the last piece that fits; an end within the first one where that does not fit."""
     starts = [begin, *ends[:-1]]
     counts = count_tokens([text[start:stop] for start, stop in zip(starts, ends, strict=True)])
     taken, last = 0, begin
@@ -96,7 +95,7 @@ def _fitting(text: str, begin: int, ends: Sequence[int], most: int, count_tokens
 
 
 def _better(text: str, begin: int, ends: Sequence[int], stop: int) -> int:
-    """The end of a paragraph or of a sentence, where there is one near enough to the end of the window."""
+    """Return the end of a paragraph or of a sentence that is near enough to the end of the window."""
     size = stop - begin
     # Blanks are the next piece's, so that a paragraph ends with a piece that a break begins.
     for least, is_end in ((_LEAST_PARAGRAPH, _ends_paragraph), (_LEAST_SENTENCE, _ends_sentence)):
@@ -121,31 +120,18 @@ def _ends_sentence(text: str, begin: int, place: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class WindowJob:
-    """One window that is to be written.
-
-    Attributes:
-        prompt: Its token ids.
-        grammar: What may be written.
-        max_tokens: Most tokens, end token included; enough for the window without links.
-        seed: Of this window.
-        copy: Tokens of the text itself, as it is spelled; none where that is not known.
-    """
+    """One window that is to be written."""
 
     prompt: list[int]
     grammar: AnnotationGrammar
-    max_tokens: int
+    max_tokens: int  # most tokens, end token included; enough for the window without links
     seed: int
-    copy: tuple[int, ...] = ()
+    copy: tuple[int, ...] = ()  # tokens of the text itself, as it is spelled; none where that is not known
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenWindow:
-    """What was written.
-
-    Attributes:
-        token_ids: The tokens, end token included.
-        logprobs: Their log-probabilities under the model alone, each given all before it.
-    """
+    """The tokens written for a window, end token included, and their log-probabilities under the model."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -161,14 +147,14 @@ def write_windows(
     prefix: PromptPrefix | None,
     speller: Speller,
 ) -> list[Outcome]:
-    """Write windows together.
+    """Write at least one window together.
 
     Args:
-        model: Writes.
-        jobs: At least one.
-        options: How.
-        prefix: What every prompt begins with.
-        speller: Spells what is forced.
+        model: The model.
+        jobs: The windows.
+        options: Method and its options.
+        prefix: Tokens that every prompt begins with.
+        speller: Spells forced bytes.
     """
     try:
         if options.method in ("greedy", "sample"):
@@ -243,11 +229,9 @@ def _nothing(result: BeamResult | DiscResult | DecodingError) -> ModelError:
 
 
 def _scored(
-    model: LanguageModel,
-    written: Sequence[tuple[list[int], tuple[int, ...]]],
-    prefix: PromptPrefix | None,
+    model: LanguageModel, written: Sequence[tuple[list[int], tuple[int, ...]]], prefix: PromptPrefix | None
 ) -> list[WrittenWindow]:
-    """What every token of some texts costs, in one pass over them."""
+    """Score the tokens of some texts, in one pass over them."""
     if not written:
         return []
     feed = FedSession(model.prefill_chains([prompt for prompt, _ in written], prefix), len(written))

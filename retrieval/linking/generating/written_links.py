@@ -1,7 +1,4 @@
-"""Reads the links of a written window back: mentions in the text, and the entities of the titles they name.
-
-Links may name the titles of an index, under a filter or not.
-"""
+"""Reads the links of a written window: mentions in the text, and the entities of the titles they name."""
 
 from __future__ import annotations
 
@@ -47,7 +44,7 @@ class GeneratedMention:
         mention_logprob: The same of the tokens before these that write the mention and the brackets around
             it: how sure the model is of the mention itself.
         is_nil: Whether the log-probability of the first entity, `logprob` plus the log of its share, is below
-            the least one asked for: the mention stands for none of the entities.
+            the least one asked for.
     """
 
     start: int
@@ -63,12 +60,9 @@ class GeneratedMention:
 
 @dataclass(frozen=True, slots=True)
 class WindowReader:
-    """Reads links.
+    """Reads links to `titles` from tokens of `vocabulary`.
 
-    Attributes:
-        titles: Those that links may name.
-        vocabulary: Of the tokens.
-        min_logprob: A link whose likeliest entity has a lower log-probability is NIL; None: none is.
+    A link whose likeliest entity has a log-probability below `min_logprob` is NIL; None: none is.
     """
 
     titles: IndexTitles
@@ -76,15 +70,10 @@ class WindowReader:
     min_logprob: float | None
 
     def read(self, window: str, offset: int, written: WrittenWindow) -> list[GeneratedMention]:
-        """Return the links of a window.
-
-        Args:
-            window: Its text.
-            offset: Its first character in the whole text.
-            written: What was written for it.
+        """Return the links of a window, whose first character is at `offset` in the whole text.
 
         Raises:
-            ModelError: that is not the window with real titles in it, which the constraint rules out.
+            ModelError: the window was not written again with real titles in it, as the constraint ensures.
         """
         pieces = [self.vocabulary.written(token) for token in written.token_ids]
         try:
@@ -122,37 +111,26 @@ class WindowReader:
 
 
 def _costs(link: Link, ends: Sequence[int], logprobs: Sequence[float]) -> tuple[float, float]:
-    """The log-probabilities of the tokens of a link before its title, and of those that write the title.
-
-    Args:
-        link: The link.
-        ends: Where each token ends in what was written.
-        logprobs: Of each token.
-    """
+    """Return the log-probabilities of a link's mention and of its title; `ends` are the tokens' ends."""
     first = bisect_right(ends, link.opened)
     titled = bisect_right(ends, link.titled)
     behind = bisect_left(ends, link.closed) + 1
     return math.fsum(logprobs[first:titled]), math.fsum(logprobs[titled:behind])
 
 
-# Of more titles than these tokens are found in compiled loops, which take a second or two to compile.
+# For more titles, tokens are found in compiled loops, which take a second or two to compile.
 _MANY_TITLES = 50_000
 
 
 @dataclass(frozen=True, slots=True)
 class IndexTitles:
-    """Titles with the index that they are of.
-
-    Attributes:
-        titles: As links name them.
-        index: Knows the entities.
-    """
+    """Titles as links name them, with the index that knows their entities."""
 
     titles: LinkTitles
     index: Index
 
     def entities(self, title: bytes) -> tuple[tuple[Entity, ...], tuple[float, ...]]:
-        """The entities of a title and their shares in it, the greatest first.
+        """Return the entities of a title and their shares in it, the greatest first.
 
         Those without a share are left out. There are none where it is no title that may be named.
         """
@@ -162,11 +140,7 @@ class IndexTitles:
 
 
 def open_titles(retriever: Retriever, predicate: str | None) -> IndexTitles:
-    """Return the titles of a retriever's index.
-
-    Args:
-        retriever: Index and model.
-        predicate: What their entities must pass; None: nothing.
+    """Return the titles of a retriever's index whose entities pass a predicate; None: all.
 
     Raises:
         InputError: the predicate cannot be read, or does not fit the index; or the index is of a format

@@ -31,11 +31,7 @@ from retrieval.normalize import find_surrogate
 
 
 class OutputFolder:
-    """The folder of one run.
-
-    Args:
-        path: The folder; made by `lock`, below a folder that is there.
-    """
+    """The folder of one run, made by `lock`. A file that cannot be written or removed is a `SourceError`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -47,7 +43,6 @@ class OutputFolder:
 
         Raises:
             LinkingRunError: another run has it.
-            SourceError: it cannot be made or written.
         """
         with writing(self.path):
             self._made = not self.path.exists()
@@ -69,16 +64,11 @@ class OutputFolder:
             self._lock = None
 
     def foreign_names(self) -> list[str]:
-        """Return names in the folder that no run wrote, sorted; none where there is no folder.
-
-        Raises:
-            SourceError: the folder cannot be read.
-        """
+        """Return names in the folder that no run wrote, sorted; none where there is no folder."""
         try:
             names = [path.name for path in self.path.iterdir()]
-            records = (
-                [path.name for path in (self.path / RECORDS_DIR).iterdir()] if RECORDS_DIR in names else []
-            )
+            inner = (self.path / RECORDS_DIR).iterdir() if RECORDS_DIR in names else ()
+            records = [path.name for path in inner]
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -87,37 +77,21 @@ class OutputFolder:
         return sorted(foreign + [f"{RECORDS_DIR}/{name}" for name in records if not is_record(name)])
 
     def identity(self) -> dict[str, Any] | None:
-        """Return what the run in the folder is about; None: there is no run in it.
-
-        Raises:
-            LinkingRunError: that cannot be read.
-        """
+        """Return the identity of the run in the folder; None: there is no run in it."""
         return self._document(RUN_FILE)
 
     def summary(self) -> dict[str, Any] | None:
-        """Return the totals of a complete run; None: the run is not complete.
-
-        Raises:
-            LinkingRunError: they cannot be read.
-        """
+        """Return the totals of a complete run; None: the run is not complete."""
         return self._document(SUMMARY_FILE)
 
     def begin(self, identity: Mapping[str, Any]) -> None:
-        """Write down what the run is about.
-
-        Raises:
-            SourceError: it cannot be written.
-        """
+        """Write the identity of the run."""
         with writing(self.path):
             (self.path / RECORDS_DIR).mkdir(exist_ok=True)
         self._write(RUN_FILE, identity)
 
     def complete(self, summary: Mapping[str, Any]) -> None:
-        """Write the totals, which say that the run is complete.
-
-        Raises:
-            SourceError: they cannot be written.
-        """
+        """Write the totals, which mark the run as complete."""
         self._write(SUMMARY_FILE, summary)
 
     def finished(self, key: str, shards: tuple[Shard, ...], output_format: str) -> dict[int, ShardRecord]:
@@ -130,11 +104,7 @@ class OutputFolder:
         return done
 
     def tidy(self, done: Mapping[int, ShardRecord]) -> None:
-        """Remove parts and records of shards that are not done, totals, and files left half written.
-
-        Raises:
-            SourceError: one cannot be removed.
-        """
+        """Remove parts and records of shards that are not done, totals, and files left half written."""
         self._keep(done, {RUN_FILE, RECORDS_DIR, LOCK_FILE})
 
     def _keep(self, done: Mapping[int, ShardRecord], others: Set[str]) -> None:
@@ -151,10 +121,7 @@ class OutputFolder:
     def clear(self) -> None:
         """Remove everything that a run wrote, its totals last; never anything else.
 
-        The totals know the one file that was made of the parts: a run that is killed here finds it whole.
-
-        Raises:
-            SourceError: a file cannot be removed.
+        The totals name the single file that was made of the parts: a run that is killed here finds it whole.
         """
         self._keep({}, {RUN_FILE, RECORDS_DIR, LOCK_FILE, SUMMARY_FILE})
         with writing(self.path):
@@ -164,7 +131,7 @@ class OutputFolder:
         _remove(self.path / SUMMARY_FILE)
 
     def remove_if_unused(self) -> None:
-        """Where the folder holds nothing but the lock of this process, remove that, and what `lock` made."""
+        """Remove this process's lock and the folder that `lock` made, where the folder holds nothing else."""
         if self._lock is None:
             return
         with writing(self.path):
@@ -223,31 +190,18 @@ _MAX_RECORD_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ShardRecord:
-    """What is recorded of a finished shard; its presence says that the part file is whole.
+    """The record of a finished shard; its presence says that the part file is whole."""
 
-    Attributes:
-        shard: The shard's number.
-        key: `LinkJob.key` of the run.
-        digest: `Shard.digest`.
-        part: Name of the part file in the output folder.
-        num_bytes: Its size.
-        counts: What was linked.
-        complaints: The first bad lines and failed mentions, as text.
-        seconds: Wall time.
-        part_digest: XXH3-128 of the part file.
-        first_bad: The first line that is no document, and what is wrong with it.
-    """
-
-    shard: int
-    key: str
-    digest: str
-    part: str
-    num_bytes: int
-    counts: LinkCounts
-    complaints: tuple[str, ...] = ()
-    seconds: float = 0.0
-    part_digest: str = ""
-    first_bad: str = ""
+    shard: int  # the shard's number
+    key: str  # the run key
+    digest: str  # `Shard.digest`
+    part: str  # name of the part file in the output folder
+    num_bytes: int  # its size
+    counts: LinkCounts  # counts of what was linked
+    complaints: tuple[str, ...] = ()  # the first bad lines and failed mentions, as text
+    seconds: float = 0.0  # wall time
+    part_digest: str = ""  # XXH3-128 of the part file
+    first_bad: str = ""  # the first line that is no document, with the reason
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
@@ -255,11 +209,7 @@ class ShardRecord:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> ShardRecord:
-        """Read what `to_json` gave.
-
-        Raises:
-            ValueError: it is something else.
-        """
+        """Read what `to_json` gave; anything else is a `ValueError`."""
         try:
             return cls(
                 shard=_typed(value["shard"], int),
@@ -278,21 +228,13 @@ class ShardRecord:
 
 
 def write_record(file: Path, record: ShardRecord) -> None:
-    """Write a record, in one step.
-
-    Raises:
-        SourceError: it cannot be written.
-    """
+    """Write a record, in one step."""
     text = json.dumps(record.to_json(), ensure_ascii=False, sort_keys=True)
     replace_file(file, text.encode("utf-8", "backslashreplace") + b"\n")
 
 
 def read_record(file: Path) -> ShardRecord | None:
-    """Read a record; None where the file is gone or is no whole record, so that the shard is done again.
-
-    Raises:
-        LinkingRunError: the file cannot be read.
-    """
+    """Read a record; None where the file is gone or is no whole record, so that the shard is done again."""
     try:
         if file.stat().st_size > _MAX_RECORD_BYTES:
             return None
@@ -318,30 +260,24 @@ _OTHER_SUFFIXES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class OutputTarget:
-    """What `--out` names.
+    """The place that `--out` names."""
 
-    Attributes:
-        folder: Folder of the run.
-        output_format: "parquet" or "jsonl".
-        file: The single file to make in the end; None: the folder is the output.
-    """
-
-    folder: Path
-    output_format: str
-    file: Path | None = None
+    folder: Path  # folder of the run
+    output_format: str  # "parquet" or "jsonl"
+    file: Path | None = None  # the single file to make in the end; None: the folder is the output
 
     @property
     def name(self) -> Path:
-        """What the user asked for."""
+        """The folder or file that the user asked for."""
         return self.folder if self.file is None else self.file
 
     @classmethod
     def of(cls, out: str | Path, output_format: str | None = None) -> OutputTarget:
-        """Say what is meant, and refuse what cannot be written, before any work is done.
+        """Return the target of a name, and refuse one that cannot be written, before any work is done.
 
         Args:
             out: A name that ends in .parquet or .jsonl is a file, any other one a folder.
-            output_format: Of the parts of a folder; None: Parquet. Of a file the name says it.
+            output_format: Format of a folder's parts; None: Parquet. A file's format is in its name.
 
         Raises:
             InputError: the name is empty or not UTF-8, that of another kind of file or of a link that leads
@@ -397,12 +333,12 @@ def record_file(folder: Path, shard: int) -> Path:
 
 
 def is_ours(name: str) -> bool:
-    """Say whether a run writes files of this name into its folder."""
+    """Whether a run writes files of this name into its folder."""
     return _OURS.fullmatch(name) is not None
 
 
 def is_record(name: str) -> bool:
-    """Say whether a run writes files of this name into the folder of its records."""
+    """Whether a run writes files of this name into the folder of its records."""
     return _RECORDS.fullmatch(name) is not None
 
 

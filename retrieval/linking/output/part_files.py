@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -44,10 +44,8 @@ SCHEMA = pa.schema(
         ("logprob", pa.float64()),
         ("score", pa.float64()),
         ("probability", pa.float64()),
-        (
-            "nil_reason",
-            pa.string(),
-        ),  # null, or no_match, abstained, min_logprob, min_probability, no_name, error
+        # null, or no_match, abstained, min_logprob, min_probability, no_name, error
+        ("nil_reason", pa.string()),
         ("candidates", pa.list_(CANDIDATE)),
         ("certified", pa.bool_()),
         ("mass", pa.float64()),
@@ -66,19 +64,8 @@ _METADATA_PREFIX = "genret."
 Row = dict[str, Any]
 
 
-class _Sink(Protocol):
-    def write(self, rows: Sequence[Row]) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class ParquetSink:
-    """Writes rows to a Parquet file, one row group per call.
-
-    Args:
-        path: The file.
-        metadata: Kept in the schema, each name with "genret." in front.
-    """
+    """Writes rows to a Parquet file, one row group per call; metadata go into the schema."""
 
     def __init__(self, path: Path, metadata: Mapping[str, str]) -> None:
         self._schema = SCHEMA.with_metadata(
@@ -100,11 +87,7 @@ class ParquetSink:
 
 
 class JsonLinesSink:
-    """Writes rows as lines of JSON in UTF-8, with the fields in the order of the schema.
-
-    Args:
-        path: The file.
-    """
+    """Writes rows as lines of JSON in UTF-8, with the fields in the order of the schema."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("w", encoding="utf-8", newline="\n")
@@ -116,7 +99,7 @@ class JsonLinesSink:
             self._file.write(json.dumps(ordered, ensure_ascii=False) + "\n")
 
     def close(self) -> None:
-        """Write what is buffered."""
+        """Write what is buffered, and close the file."""
         self._file.close()
 
 
@@ -127,25 +110,21 @@ def write_part(
     batches: Iterable[Sequence[Row]],
     shown: Path | None = None,
 ) -> int:
-    """Write rows in bounded memory.
+    """Write rows in bounded memory, and return how many there were.
 
     Args:
         path: The file; it is there even when this fails.
         output_format: "parquet" or "jsonl".
-        metadata: Kept in the schema of a Parquet file.
+        metadata: Metadata for the schema of a Parquet file.
         batches: Rows of `SCHEMA`; how they are batched does not show in the file.
-        shown: What errors call the file, where it is written under another name; None: `path`.
-
-    Returns:
-        How many rows were written.
+        shown: Name of the file in errors, where it is written under another one; None: `path`.
 
     Raises:
         SourceError: the disk is full, or fails.
-        Exception: whatever `batches` raises.
     """
     num_rows, shown = 0, shown or path
     with writing(shown):
-        sink: _Sink = ParquetSink(path, metadata) if output_format == "parquet" else JsonLinesSink(path)
+        sink = ParquetSink(path, metadata) if output_format == "parquet" else JsonLinesSink(path)
     closed = False
     try:
         for group in _groups(batches):
@@ -157,13 +136,9 @@ def write_part(
             sink.close()
     finally:
         if not closed:
-            _close_after_failure(sink)
+            with suppress(OSError):  # the full disk that ended the writing; that error is on its way already
+                sink.close()
     return num_rows
-
-
-def _close_after_failure(sink: _Sink) -> None:
-    with suppress(OSError):  # the full disk that ended the writing; that error is on its way already
-        sink.close()
 
 
 def _groups(batches: Iterable[Sequence[Row]]) -> Iterator[list[Row]]:
@@ -185,14 +160,7 @@ _READ_ROWS = 1 << 13
 
 
 def check_parts(digests: Mapping[Path, str]) -> None:
-    """See that parts, some maybe of an earlier session, are what was written.
-
-    Args:
-        digests: XXH3-128 of every part file.
-
-    Raises:
-        SourceError: one cannot be read, or is not.
-    """
+    """Raise `SourceError` for a part, maybe of an earlier session, whose XXH3-128 is not the one given."""
     for part, digest in digests.items():
         with _reading(part):
             found = digest_file(part)
@@ -210,14 +178,7 @@ def merge_parts(
     parts: Sequence[Path],
     shown: Path | None = None,
 ) -> None:
-    """Write the rows of all parts to one file.
-
-    Args:
-        path: The file to write; it is there even when this fails.
-        output_format: "parquet" or "jsonl".
-        metadata: Kept in the schema of a Parquet file.
-        parts: Part files of that format, in order.
-        shown: What errors call the file, where it is written under another name; None: `path`.
+    """Write the rows of part files of one format, in their order, to one file; arguments as of `write_part`.
 
     Raises:
         SourceError: a part cannot be read, or the file cannot be written.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -14,22 +14,17 @@ from typing import Any
 
 from retrieval.linking.documents.corpus import Shard
 from retrieval.linking.link_options import LinkJob
-from retrieval.linking.output.folder import LinkingRunError
+from retrieval.linking.output.folder import LinkingRunError, ShardRecord
 from retrieval.linking.run_progress import LinkCounts
 from retrieval.linking.runners.runner import Increments, OpenWorker, WorkerError, work
-from retrieval.linking.shard_worker import ShardRecord, ShardWorker
+from retrieval.linking.shard_worker import ShardWorker
 
 _STOP_SECONDS = 1.0  # until a worker that was asked to end is made to
 _OUT_OF_MEMORY = "; the system kills a process so when memory runs out: fewer --workers need less"
 
 
 class InProcessRunner:
-    """Links shards in this process, one after the other.
-
-    Args:
-        report: Gets increments of the counts as they come; records are yielded alone.
-        open_worker: Makes the worker.
-    """
+    """Links shards in this process, one after the other; `report` gets increments of the counts."""
 
     def __init__(
         self,
@@ -69,11 +64,8 @@ class LocalRunner:
         self._open_worker = open_worker
 
     def run(self, job: LinkJob, shards: Sequence[Shard]) -> Iterator[ShardRecord | LinkCounts]:
-        """Yield records and increments of counts as they come. See `Runner.run`.
-
-        Raises:
-            LinkingRunError: a worker died.
-            GenretError: what a worker refused or failed with.
+        """Yield records and increments of counts as they come; see `Runner.run`. A dead worker is a
+        `LinkingRunError`.
         """
         waiting = deque(shards)
         workers: dict[Connection, _Process] = {}
@@ -95,14 +87,7 @@ class LocalRunner:
 
 @dataclass(slots=True)
 class _Process:
-    """A worker process and what it does.
-
-    Attributes:
-        process: The process.
-        connection: Its pipe, which reads as ended when the process is gone.
-        shard: What it is linking; None: nothing.
-        is_free: Whether it waits for a shard.
-    """
+    """A worker process, its pipe (which ends with it) and the shard it is linking, if any."""
 
     process: SpawnProcess
     connection: Connection
@@ -111,7 +96,7 @@ class _Process:
 
     @classmethod
     def start(cls, job: LinkJob, open_worker: OpenWorker) -> _Process:
-        """Start a process that hears of no Ctrl-C: what that stops is decided here."""
+        """Start a process that gets no Ctrl-C: only this process decides what that stops."""
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=work, args=(theirs, job, open_worker), daemon=True)
@@ -127,12 +112,7 @@ class _Process:
         return cls(process, ours)
 
     def receive(self) -> Any:
-        """Return the next message.
-
-        Raises:
-            LinkingRunError: the process is gone.
-            GenretError: the message is a failure.
-        """
+        """Return the next message; raise a failure, or `LinkingRunError` where the process is gone."""
         try:
             message = self.connection.recv()
         except (EOFError, ConnectionResetError):
@@ -144,7 +124,7 @@ class _Process:
         return message
 
     def hand_out(self, waiting: deque[Shard]) -> bool:
-        """Give it the next shard, or where there is none the word that it may go; say which."""
+        """Send the next shard, or None as the word that it may go; return whether there was one."""
         self.is_free = False
         self.shard = waiting.popleft() if waiting else None
         try:
@@ -154,7 +134,6 @@ class _Process:
         return self.shard is not None
 
     def join(self) -> None:
-        """Wait for a process that was told to go."""
         self.process.join(_STOP_SECONDS)
         _stop([self])
 
@@ -164,18 +143,12 @@ class _Process:
         how = f"exit code {code}" if code is None or code >= 0 else signal.Signals(-code).name
         doing = "as it opened the index and the model"
         if self.shard is not None:
-            doing = f"as it linked shard {self.shard.number} ({_stretch(self.shard)})"
+            doing = f"as it linked shard {self.shard.number} ({self.shard.stretch})"
         hint = _OUT_OF_MEMORY if code == -signal.SIGKILL else ""
         return LinkingRunError(f"a worker died ({how}) {doing}{hint}")
 
 
-def _stretch(shard: Shard) -> str:
-    first = shard.files[0]
-    more = f" and {len(shard.files) - 1} more files" if len(shard.files) > 1 else ""
-    return f"{first.source} from row {first.first_row}{more}"
-
-
-def _stop(workers: Sequence[_Process] | Any) -> None:
+def _stop(workers: Collection[_Process]) -> None:
     """End processes at once; what they have recorded stays."""
     processes = [worker.process for worker in workers]
     for process in processes:

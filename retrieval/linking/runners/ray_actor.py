@@ -1,8 +1,8 @@
-"""What runs on the nodes of a Ray cluster: one worker per actor, and one actor that gathers progress."""
+"""Actors on the nodes of a Ray cluster: one worker each, and one actor that gathers progress."""
 
 from __future__ import annotations
 
-import json
+import pickle
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -15,7 +15,8 @@ from retrieval.linking.documents.corpus import Shard
 from retrieval.linking.link_options import LinkJob
 from retrieval.linking.output.folder import LinkingRunError, OutputFolder, ShardRecord
 from retrieval.linking.run_progress import LinkCounts
-from retrieval.linking.runners.runner import Increments, OpenWorker, Worker, WorkerError
+from retrieval.linking.runners.runner import Increments, OpenWorker, WorkerError
+from retrieval.linking.shard_worker import ShardWorker
 
 SHARD_COLUMN = "shard"
 OUTCOME_COLUMN = "outcome"
@@ -27,11 +28,11 @@ Outcome = ShardRecord | WorkerError
 class ShardActor:
     """Opens a worker once and links the shards it is handed, one per call. Ray Data makes these.
 
-    Shards and outcomes cross as JSON. Errors come back as outcomes: raised, they would reach the caller
+    Shards and outcomes cross as pickles. Errors come back as outcomes: raised, they would reach the caller
     wrapped in Ray's own words, and Ray would write of each to the terminal.
 
     Args:
-        job: What to do. Ray Data keeps actors by their arguments: all of them must be hashable.
+        job: The job of the run. Ray Data keeps actors by their arguments: all of them must be hashable.
         open_worker: Makes the worker.
         progress: The actor `ShardProgress` of the run.
         num_retries: How often a shard is tried again that was lost with its actor.
@@ -41,7 +42,7 @@ class ShardActor:
         self._job = job
         self._progress = progress
         self._num_retries = num_retries
-        self._worker: Worker | WorkerError
+        self._worker: ShardWorker | WorkerError
         try:
             self._worker = open_worker(job)
         except Exception as error:  # raised where the run was started
@@ -49,8 +50,7 @@ class ShardActor:
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Link the shards of a batch: one, as every block holds one."""
-        shards = [shard_of(text) for text in batch[SHARD_COLUMN]]
-        outcomes = [text_of_outcome(self._outcome(shard)) for shard in shards]
+        outcomes = [pickle.dumps(self._outcome(pickle.loads(data))) for data in batch[SHARD_COLUMN]]
         return {OUTCOME_COLUMN: np.array(outcomes, dtype=object)}
 
     def _outcome(self, shard: Shard) -> Outcome:
@@ -61,7 +61,7 @@ class ShardActor:
         except Exception as error:  # raised where the run was started
             return WorkerError.of(error)
 
-    def _linked(self, worker: Worker, shard: Shard) -> ShardRecord:
+    def _linked(self, worker: ShardWorker, shard: Shard) -> ShardRecord:
         import ray
 
         num_tries = ray.get(self._progress.begin.remote(shard.number))
@@ -72,7 +72,7 @@ class ShardActor:
                 return record
         if num_tries > self._num_retries + 1:
             raise LinkingRunError(
-                f"shard {shard.number} ({_described(shard)}) was tried {num_tries - 1} times, and each time "
+                f"shard {shard.number} ({shard.stretch}) was tried {num_tries - 1} times, and each time "
                 "its worker died, as workers do that need more memory than there is; smaller shards may pass"
             )
         last: deque[Any] = deque(maxlen=1)
@@ -83,46 +83,13 @@ class ShardActor:
         return record
 
 
-def text_of_shard(shard: Shard) -> str:
-    """Return a shard as the text that an actor is handed."""
-    return json.dumps(shard.to_json())  # in ASCII: names of files may hold what is not Unicode
-
-
-def shard_of(text: str) -> Shard:
-    """Read what `text_of_shard` gave."""
-    return Shard.from_json(json.loads(text))
-
-
-def text_of_outcome(outcome: Outcome) -> str:
-    """Return an outcome as the text that an actor hands back."""
-    kind = "failure" if isinstance(outcome, WorkerError) else "record"
-    return json.dumps({kind: outcome.to_json()})
-
-
-def outcome_of(text: str) -> Outcome:
-    """Read what `text_of_outcome` gave."""
-    value = json.loads(text)
-    if "failure" in value:
-        return WorkerError.from_json(value["failure"])
-    return ShardRecord.from_json(value["record"])
-
-
 def recorded(job: LinkJob, shard: Shard) -> ShardRecord | None:
     """Return the record of a shard that this run has finished; None where it has not."""
     return OutputFolder(Path(job.out)).finished(job.key, (shard,), job.output_format).get(shard.number)
 
 
-def _described(shard: Shard) -> str:
-    first = shard.files[0]
-    return f"{first.source} from row {first.first_row}"
-
-
 class _Seldom:
-    """Passes counts on, at most twice a second.
-
-    Args:
-        report: Gets them.
-    """
+    """Passes counts on, at most twice a second."""
 
     def __init__(self, report: Callable[[LinkCounts], None]) -> None:
         self._report = report
@@ -135,7 +102,7 @@ class _Seldom:
 
 
 class ShardProgress:
-    """What shards have come to, and how often each was begun; one actor per run."""
+    """Sums the counts of shards, and counts how often each was begun; one actor per run."""
 
     def __init__(self) -> None:
         self._counts = LinkCounts()
@@ -147,11 +114,11 @@ class ShardProgress:
         return self._num_tries[shard]
 
     def add(self, counts: LinkCounts) -> None:
-        """Add what a worker counted since it last said so."""
+        """Add a worker's increment."""
         self._counts.add(counts)
 
     def take(self) -> LinkCounts | None:
-        """Return what was counted since the last time; None before the first shard is begun."""
+        """Return the increments since the last call; None before the first shard is begun."""
         if not self._num_tries:
             return None
         taken, self._counts = self._counts, LinkCounts()

@@ -1,4 +1,4 @@
-"""A Ray cluster: connected to or started, what it has, and whether its nodes see the run's files."""
+"""Connects to a Ray cluster or starts one, and checks that its nodes see the run's files."""
 
 from __future__ import annotations
 
@@ -28,25 +28,15 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RayResources:
-    """What every worker of a run takes of a node.
+    """Resources of every worker of a run."""
 
-    Attributes:
-        num_workers: How many workers there are.
-        num_cpus: CPUs of each, as Ray counts them; they decide how many fit on a node.
-        num_gpus: GPUs of each; a fraction shares one.
-    """
-
-    num_workers: int
-    num_cpus: float
-    num_gpus: float
+    num_workers: int  # number of workers
+    num_cpus: float  # CPUs of each, as Ray counts them; they decide how many fit on a node
+    num_gpus: float  # GPUs of each; a fraction shares one
 
 
 def import_ray() -> Any:
-    """Return the module `ray`, quiet.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
+    """Return the module `ray`, quiet; `MissingExtraError` where it is not installed."""
     # Read when ray is imported or started: no counting of uses, and no lines about what Ray may do one day.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -65,7 +55,7 @@ def import_ray() -> Any:
 
 
 def is_local(address: str | None) -> bool:
-    """Say whether a cluster is started on this machine for an address, which ends with the process."""
+    """Whether an address means a cluster that is started on this machine and ends with the process."""
     return (address or os.environ.get(_ADDRESS_VARIABLE) or _LOCAL) == _LOCAL
 
 
@@ -73,7 +63,7 @@ def is_local(address: str | None) -> bool:
 def connected(
     ray: Any, address: str | None, num_cpus: float, runtime_env: Mapping[str, Any] | None
 ) -> Iterator[bool]:
-    """Be connected to a cluster in the block; one that the process is connected to already is left as it is.
+    """Connect to a cluster for the block; a connection that the process has already is left as it is.
 
     Yields whether the cluster was started here, and so ends with the block.
 
@@ -82,7 +72,7 @@ def connected(
         address: The cluster, as `ray.init` takes it; None: the one in RAY_ADDRESS, else one is started on
             this machine and stopped with the block.
         num_cpus: CPUs of a cluster that is started here; they are a count of workers, not of processors.
-        runtime_env: What Ray brings to the nodes; see its documentation.
+        runtime_env: Runtime environment that Ray brings to the nodes; see its documentation.
 
     Raises:
         InputError: there is no cluster at the address.
@@ -114,11 +104,7 @@ def connected(
 
 
 def _check_reachable(address: str) -> None:
-    """Refuse an address where nobody listens: Ray itself would try for minutes.
-
-    Raises:
-        InputError: nobody does.
-    """
+    """Refuse an address where nobody listens: Ray itself would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not port.isdecimal() or not host:
         return  # a word such as "auto", or what Ray refuses at once
@@ -133,7 +119,7 @@ def _no_cluster(address: str, reason: str) -> InputError:
 
 
 def reason_not_joined(error: BaseException) -> str:
-    """Say why a cluster could not be joined; what Ray raises says only that it could not."""
+    """Say why a cluster could not be joined; Ray's error says only that it could not."""
     causes: list[str] = []
     seen: BaseException | None = error
     while seen is not None:
@@ -162,13 +148,13 @@ def _signal_handlers_kept() -> Iterator[None]:
 def choose_resources(
     ray: Any, num_workers: int | None, num_cpus: float, num_gpus: float | None, wants_gpu: bool
 ) -> RayResources:
-    """Decide what workers take, by what the cluster has now.
+    """Decide the resources of workers by what the cluster has now.
 
     Args:
         ray: The module, connected.
-        num_workers: Asked for; None: as many as fit.
-        num_cpus: Of each worker.
-        num_gpus: Of each worker; None: one where the cluster has any and workers can use it.
+        num_workers: Number asked for; None: as many as fit.
+        num_cpus: CPUs of each worker.
+        num_gpus: GPUs of each worker; None: one where the cluster has any and workers can use it.
         wants_gpu: Whether workers can use one.
     """
     there = ray.cluster_resources()
@@ -198,7 +184,7 @@ def check_nodes(ray: Any, needed: Mapping[str, str], out: Path) -> None:
 
     Args:
         ray: The module, connected.
-        needed: What is read: absolute paths, and what each is.
+        needed: Absolute paths that are read, and the noun for each.
         out: Output folder; it is there.
 
     Raises:
@@ -216,16 +202,7 @@ def check_nodes(ray: Any, needed: Mapping[str, str], out: Path) -> None:
 
 
 def check_paths(ray: Any, needed: Mapping[str, str]) -> None:
-    """Refuse a cluster with a node that does not see what is read there.
-
-    Args:
-        ray: The module, connected.
-        needed: What is read: absolute paths, and what each is.
-
-    Raises:
-        SourceError: a node does not see a path.
-        LinkingRunError: a node cannot be asked, or genret is not installed there.
-    """
+    """Refuse a cluster with a node that does not see what is read; arguments and errors of `check_nodes`."""
     _ask_all(ray, (dict(needed), None, ""), "they")
 
 
@@ -240,34 +217,30 @@ def _ask_all(ray: Any, question: tuple[Any, ...], what: str) -> None:
         there = NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False)
         asked.append((node["NodeManagerAddress"], task.options(scheduling_strategy=there).remote(*question)))
     for address, answer in asked:
-        _judge(ray, address, answer, what)
-
-
-def _judge(ray: Any, address: str, answer: Any, what: str) -> None:
-    try:
-        missing = ray.get(answer, timeout=_CHECK_SECONDS)
-    except ray.exceptions.GetTimeoutError as error:
-        raise LinkingRunError(f"the node {address} has not answered in {_CHECK_SECONDS:g} s") from error
-    except ray.exceptions.RayError as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise LinkingRunError(
-            f"the node {address} cannot run genret ({reason}): it must be installed on every node, in the "
-            "same version, or brought there by Ray's runtime environment"
-        ) from error
-    if missing is not None:
-        raise SourceError(
-            f"the node {address} {missing}; {what} must be in folders that all nodes share, under the same "
-            "paths"
-        )
+        try:
+            missing = ray.get(answer, timeout=_CHECK_SECONDS)
+        except ray.exceptions.GetTimeoutError as error:
+            raise LinkingRunError(f"the node {address} has not answered in {_CHECK_SECONDS:g} s") from error
+        except ray.exceptions.RayError as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise LinkingRunError(
+                f"the node {address} cannot run genret ({reason}): it must be installed on every node, in "
+                "the same version, or brought there by Ray's runtime environment"
+            ) from error
+        if missing is not None:
+            raise SourceError(
+                f"the node {address} {missing}; {what} must be in folders that all nodes share, under the "
+                "same paths"
+            )
 
 
 def what_is_missing(needed: Mapping[str, str], probe: str | None, content: str) -> str | None:
     """Say what a node does not see; runs there.
 
     Args:
-        needed: What is read: absolute paths, and what each is.
+        needed: Absolute paths that are read, and the noun for each.
         probe: A file that was just written into the output folder; None: there is none.
-        content: What is in it.
+        content: Content of that file.
     """
     for path, name in needed.items():
         if not os.path.exists(path):

@@ -1,27 +1,29 @@
 """`RayRunner`: the shards of a run on the actors of a Ray cluster, handed out by Ray Data.
 
 Every shard is a block of its own, so that shards are handed out one by one to whichever actor is free, and
-one that was lost with its actor is done again alone. What is finished is known by the records that
-`ShardWorker` writes; Ray keeps no account of it.
+one that was lost with its actor is done again alone. The records that `ShardWorker` writes say what is
+finished; Ray keeps no account of it.
 """
 
 from __future__ import annotations
 
 import os
+import pickle
 import queue
 import threading
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from retrieval.errors import InputError
 from retrieval.interruption import uninterrupted
 from retrieval.linking.documents.corpus import Shard
+from retrieval.linking.finding.find_options import STOP_WORD_LISTS
 from retrieval.linking.link_options import LinkJob
-from retrieval.linking.output.folder import LinkingRunError
+from retrieval.linking.output.folder import LinkingRunError, ShardRecord
 from retrieval.linking.run_progress import LinkCounts
 from retrieval.linking.runners.ray_actor import (
     OUTCOME_COLUMN,
@@ -29,8 +31,6 @@ from retrieval.linking.runners.ray_actor import (
     Outcome,
     ShardActor,
     ShardProgress,
-    outcome_of,
-    text_of_shard,
 )
 from retrieval.linking.runners.ray_cluster import (
     RayResources,
@@ -40,22 +40,21 @@ from retrieval.linking.runners.ray_cluster import (
     import_ray,
 )
 from retrieval.linking.runners.runner import OpenWorker, WorkerError
-from retrieval.linking.shard_worker import ShardRecord, ShardWorker
+from retrieval.linking.shard_worker import ShardWorker
 
 _PROGRESS_EVERY_S = 0.5
-# Ray tries a shard again that was lost with its actor, without an end: one that kills every worker, as by its
-# need of memory, would never let the run end.
+# Ray would try a shard whose actor died for ever: one that kills every worker would never let the run end.
 DEFAULT_RETRIES = 3
 # The next shard waits at the actor while one is linked: it is not begun, so nothing of it can be lost.
 _SHARDS_AT_AN_ACTOR = 2
 _STOP_SECONDS = 20.0
-_STOP_WORD_LISTS = ("english", "none")  # those that are no files
 
 
+@dataclass(frozen=True)
 class RayRunner:
     """Links shards on a Ray cluster; see `Runner`.
 
-    Args:
+    Attributes:
         num_workers: Actors; None: as many as the cluster has room for.
         address: The cluster, as `ray.init` takes it ("auto", "host:6379", "ray://host:10001"); None: the one
             in RAY_ADDRESS, else one is started on this machine for the run.
@@ -63,39 +62,30 @@ class RayRunner:
         num_gpus: GPUs that an actor takes; None: one, where the cluster has any and the worker's device is
             not "cpu".
         num_retries: How often a shard is tried again whose actor died.
-        runtime_env: What Ray brings to the nodes, where genret is not installed on them.
+        runtime_env: Runtime environment that Ray brings to nodes where genret is not installed.
         open_worker: Makes a worker; a function or class that can be imported on the nodes.
 
     Raises:
         InputError: a number is out of range; it is named.
     """
 
-    def __init__(
-        self,
-        num_workers: int | None = None,
-        address: str | None = None,
-        *,
-        num_cpus: float | None = None,
-        num_gpus: float | None = None,
-        num_retries: int = DEFAULT_RETRIES,
-        runtime_env: Mapping[str, Any] | None = None,
-        open_worker: OpenWorker = ShardWorker,
-    ) -> None:
-        if num_workers is not None and num_workers < 1:
-            raise InputError("workers", f"must be at least 1, got {num_workers}")
-        if num_cpus is not None and num_cpus <= 0:
-            raise InputError("num_cpus", f"must be above 0, got {num_cpus:g}")
-        if num_gpus is not None and num_gpus < 0:
-            raise InputError("num_gpus", f"must be at least 0, got {num_gpus:g}")
-        if num_retries < 0:
-            raise InputError("num_retries", f"must be at least 0, got {num_retries}")
-        self._num_workers = num_workers
-        self._address = address
-        self._num_cpus = num_cpus
-        self._num_gpus = num_gpus
-        self._num_retries = num_retries
-        self._runtime_env = runtime_env
-        self._open_worker = open_worker
+    num_workers: int | None = None
+    address: str | None = None
+    _: KW_ONLY
+    num_cpus: float | None = None
+    num_gpus: float | None = None
+    num_retries: int = DEFAULT_RETRIES
+    runtime_env: Mapping[str, Any] | None = None
+    open_worker: OpenWorker = ShardWorker
+
+    def __post_init__(self) -> None:
+        if self.num_workers is not None and self.num_workers < 1:
+            raise InputError("workers", f"must be at least 1, got {self.num_workers}")
+        if self.num_cpus is not None and self.num_cpus <= 0:
+            raise InputError("num_cpus", f"must be above 0, got {self.num_cpus:g}")
+        for name, value in (("num_gpus", self.num_gpus), ("num_retries", self.num_retries)):
+            if value is not None and value < 0:
+                raise InputError(name, f"must be at least 0, got {value:g}")
 
     def run(self, job: LinkJob, shards: Sequence[Shard]) -> Iterator[ShardRecord | LinkCounts]:
         """Yield the record of every shard as it ends, in any order, and counts in between; see `Runner`.
@@ -108,12 +98,12 @@ class RayRunner:
         if not shards:
             return
         ray = import_ray()
-        num_cpus = self._num_cpus or job.worker.num_threads or 1
+        num_cpus = self.num_cpus or job.worker.num_threads or 1
         job, shards = absolute_job(job), [absolute_shard(shard) for shard in shards]
-        with connected(ray, self._address, self._local_cpus(num_cpus), self._runtime_env):
+        with connected(ray, self.address, self._local_cpus(num_cpus), self.runtime_env):
             check_nodes(ray, _needed(job, shards), Path(job.out))
             resources = choose_resources(
-                ray, self._num_workers, num_cpus, self._num_gpus, job.worker.device != "cpu"
+                ray, self.num_workers, num_cpus, self.num_gpus, job.worker.device != "cpu"
             )
             progress = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(ShardProgress).remote()
             blocks = self._dataset(ray, job, shards, resources, progress)
@@ -121,18 +111,18 @@ class RayRunner:
                 yield from _checked(results, shards)
 
     def _local_cpus(self, num_cpus: float) -> float:
-        """Return what a cluster that is started here says it has: room for the workers asked for."""
-        return (self._num_workers or max(1, int((os.cpu_count() or 1) // num_cpus))) * num_cpus
+        """Return the CPUs that a cluster started here reports: room for the workers asked for."""
+        return (self.num_workers or max(1, int((os.cpu_count() or 1) // num_cpus))) * num_cpus
 
     def _dataset(
         self, ray: Any, job: LinkJob, shards: Sequence[Shard], resources: RayResources, progress: Any
     ) -> Any:
         import pyarrow as pa
 
-        tables = [pa.table({SHARD_COLUMN: [text_of_shard(shard)]}) for shard in shards]
+        tables = [pa.table({SHARD_COLUMN: [pickle.dumps(shard)]}) for shard in shards]
         linked = ray.data.from_blocks(tables).map_batches(
             ShardActor,
-            fn_constructor_args=(job, self._open_worker, progress, self._num_retries),
+            fn_constructor_args=(job, self.open_worker, progress, self.num_retries),
             batch_size=1,
             batch_format="numpy",
             compute=ray.data.ActorPoolStrategy(
@@ -152,9 +142,7 @@ class StopOnRequest:
     """Ends the execution of a dataset from another thread: Ray Data asks at every step of its loop.
 
     A class and not an object, as Ray makes the object; it sends the class along to the nodes, by name.
-
-    Attributes:
-        requested: Set to end what this process executes.
+    `requested` is set to end what this process executes.
     """
 
     requested = threading.Event()
@@ -163,11 +151,7 @@ class StopOnRequest:
         """Nothing."""
 
     def on_execution_step(self, executor: Any) -> None:
-        """End it, if that was asked for.
-
-        Raises:
-            InterruptedError: it was.
-        """
+        """Raise `InterruptedError` if an end was requested."""
         if self.requested.is_set():
             raise InterruptedError("the run was stopped")
 
@@ -182,7 +166,7 @@ def absolute_job(job: LinkJob) -> LinkJob:
     """Return the job with absolute paths: workers run in folders of their own."""
     worker, find = job.worker, job.options.find
     model = worker.model
-    if find.stop_words not in _STOP_WORD_LISTS:
+    if find.stop_words not in STOP_WORD_LISTS:
         find = replace(find, stop_words=os.path.abspath(find.stop_words))
     return replace(
         job,
@@ -205,18 +189,18 @@ def absolute_shard(shard: Shard) -> Shard:
 
 
 def _needed(job: LinkJob, shards: Sequence[Shard]) -> dict[str, str]:
-    """Return what workers read: paths, and what each is."""
+    """Return the paths that workers read, and the noun for each."""
     needed = {job.worker.index: "the index"}
     if job.worker.model is not None and os.path.isabs(job.worker.model):
         needed[job.worker.model] = "the model"
-    if job.options.find.stop_words not in _STOP_WORD_LISTS:
+    if job.options.find.stop_words not in STOP_WORD_LISTS:
         needed[job.options.find.stop_words] = "the stop words"
     needed.update({file.path: "the input" for shard in shards for file in shard.files})
     return needed
 
 
 def _streamed(ray: Any, blocks: Any, progress: Any) -> Generator[Outcome | LinkCounts, None, None]:
-    """Yield outcomes as blocks come, and in between and in the end what was counted."""
+    """Yield outcomes as blocks come, with counts in between and at the end."""
     results: queue.Queue[Outcome | BaseException | None] = queue.Queue()
     StopOnRequest.requested.clear()
     reader = threading.Thread(target=_read, args=(blocks, results), name="ray-outcomes", daemon=True)
@@ -244,7 +228,7 @@ def _streamed(ray: Any, blocks: Any, progress: Any) -> Generator[Outcome | LinkC
 
 
 def _counted(ray: Any, progress: Any) -> Iterator[LinkCounts]:
-    """Yield what was counted since the last time; nothing before a worker is at a shard."""
+    """Yield the counts since the last time; nothing before a worker is at a shard."""
     try:
         counts = ray.get(progress.take.remote())
     except ray.exceptions.RayError as error:
@@ -260,7 +244,7 @@ def _read(blocks: Any, results: queue.Queue[Outcome | BaseException | None]) -> 
     """
     try:
         for block in blocks.iter_batches(batch_size=None, batch_format="numpy", prefetch_batches=0):
-            outcomes = [outcome_of(text) for text in block[OUTCOME_COLUMN]]
+            outcomes = [pickle.loads(data) for data in block[OUTCOME_COLUMN]]
             for outcome in outcomes:
                 results.put(outcome)
             if any(isinstance(outcome, WorkerError) for outcome in outcomes):
@@ -292,11 +276,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 def _checked(
     results: Iterator[Outcome | LinkCounts], shards: Sequence[Shard]
 ) -> Iterator[ShardRecord | LinkCounts]:
-    """Yield results; raise what a worker raised.
-
-    Raises:
-        GenretError: a worker refused or failed, or a shard has come to no end.
-    """
+    """Yield results; raise a worker's error, or `LinkingRunError` for a shard without an outcome."""
     left = {shard.number for shard in shards}
     for result in results:
         if isinstance(result, WorkerError):

@@ -1,4 +1,4 @@
-"""Defines runners, their workers and the messages between them, and runs a worker in a process of its own.
+"""Runners, their workers and the messages between them; `work` runs a worker in a process of its own.
 
 Messages are increments of counts, records of shards, and errors in words. This module is light, for it is
 what a worker process imports first.
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from retrieval import errors
 from retrieval.errors import GenretError, InputError
@@ -22,18 +22,11 @@ from retrieval.linking.link_options import LinkJob
 from retrieval.linking.output.folder import LinkingRunError, ShardRecord
 from retrieval.linking.run_progress import LinkCounts
 
-
-class Worker(Protocol):
-    """What links shards: `ShardWorker`."""
-
-    def run(self, shard: Shard, report: Callable[[LinkCounts], None]) -> ShardRecord:
-        """Link one."""
-
-    def close(self) -> None:
-        """Release what is open."""
+if TYPE_CHECKING:
+    from retrieval.linking.shard_worker import ShardWorker
 
 
-OpenWorker = Callable[[LinkJob], Worker]
+OpenWorker = Callable[[LinkJob], "ShardWorker"]
 
 
 class Runner(Protocol):
@@ -51,17 +44,11 @@ class Runner(Protocol):
 
 
 class WorkerError(NamedTuple):
-    """An error of a worker in words: exceptions of several arguments do not survive being sent.
+    """An error of a worker in words: exceptions of several arguments do not survive being sent."""
 
-    Attributes:
-        kind: Name of the class, for errors that are meant for a user; None: a defect.
-        text: What went wrong; of a defect with the traceback.
-        field: Of an `InputError`.
-    """
-
-    kind: str | None
-    text: str
-    field: str = ""
+    kind: str | None  # name of the class, for errors that are meant for a user; None: a defect
+    text: str  # the message; of a defect, with the traceback
+    field: str = ""  # field of an `InputError`
 
     @classmethod
     def of(cls, error: Exception) -> WorkerError:
@@ -83,36 +70,16 @@ class WorkerError(NamedTuple):
         # The text is whole already: the class's own constructor would put it together once more.
         return kind.__new__(kind, self.text)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
-        return self._asdict()
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> WorkerError:
-        """Read what `to_json` gave.
-
-        Raises:
-            ValueError: it is something else.
-        """
-        try:
-            return cls(**value)
-        except TypeError as error:
-            raise ValueError(f"not the failure of a worker: {error}") from error
-
 
 class Increments:
-    """Sends what counts have grown by since they were last sent.
-
-    Args:
-        send: Where to.
-    """
+    """Sends the growth of counts since they were last sent."""
 
     def __init__(self, send: Callable[[LinkCounts], None]) -> None:
         self._send = send
         self._sent: dict[str, int] = {}
 
     def report(self, counts: LinkCounts) -> None:
-        """Take note of the counts of the shard so far."""
+        """Send what the counts of the shard have grown by, if anything."""
         now = counts.to_json()
         grown = {name: n - self._sent.get(name, 0) for name, n in now.items()}
         self._sent = now
@@ -153,7 +120,7 @@ def work(connection: Connection, job: LinkJob, open_worker: OpenWorker) -> None:
 
 
 def _end_with_the_coordinator() -> None:
-    """End this process at once when the one that started it ends, however that came about."""
+    """End this process at once when the one that started it ends."""
     coordinator = parent_process()
     if coordinator is not None:
         wait([coordinator.sentinel])

@@ -101,3 +101,19 @@ class FakeShardWorker:
 
     def close(self) -> None:
         """Nothing."""
+
+
+HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[4]
+
+
+def script_environment(home: Path) -> dict[str, str]:
+    """Return the environment of a script and of what it starts; Ray writes its token into `home`."""
+    return {
+        **os.environ,
+        "HOME": str(home),
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "RAY_AUTH_MODE": "token",  # as of a cluster that `ray.init` starts; who joins one must say so
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }

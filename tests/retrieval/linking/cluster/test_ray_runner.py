@@ -22,8 +22,14 @@ from retrieval.defaults import sample_catalogue
 from retrieval.linking.documents.corpus import CorpusOptions
 from retrieval.linking.link_options import WorkerOptions
 from retrieval.linking.run import OutputOptions, link_corpus
-from tests.retrieval.linking.cluster.cluster_scripts import HERE, script_environment
-from tests.retrieval.linking.cluster.fake_shard_worker import a_job, finished_in, parts_of, runs_of
+from tests.retrieval.linking.cluster.fake_shard_worker import (
+    HERE,
+    a_job,
+    finished_in,
+    parts_of,
+    runs_of,
+    script_environment,
+)
 from tests.sample_index import build_sample_index
 
 pytest.importorskip("ray")

@@ -1,27 +1,20 @@
-"""What crosses between a run and its actors: shards, outcomes and the job arrive as they were sent."""
+"""Shards, outcomes and the job arrive at and from actors as they were sent."""
 
 from __future__ import annotations
 
+import json
+import pickle
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval.linking.documents.corpus import Shard, ShardFile
 from retrieval.linking.output.folder import ShardRecord
 from retrieval.linking.run_progress import LinkCounts
-from retrieval.linking.runners.ray_actor import (
-    Outcome,
-    outcome_of,
-    shard_of,
-    text_of_outcome,
-    text_of_shard,
-)
 from retrieval.linking.runners.runner import WorkerError
 from tests.retrieval.linking.cluster.fake_shard_worker import FakeShardWorker, a_job, job_of
 
@@ -58,35 +51,16 @@ RECORDS = st.builds(
 FAILURES = st.builds(WorkerError, st.none() | TEXTS, TEXTS, TEXTS)
 
 
-@settings(deadline=None)  # a busy machine
-@given(SHARDS)
-def test_shards_arrive_as_they_were_sent(shard: Shard) -> None:
-    assert shard_of(through_a_block(text_of_shard(shard))) == shard
+@given(SHARDS | RECORDS | FAILURES)
+def test_values_arrive_as_they_were_sent(sent: Shard | ShardRecord | WorkerError) -> None:
+    (data,) = pa.table({"column": np.array([pickle.dumps(sent)], dtype=object)})["column"].to_numpy()
+    back = pickle.loads(data)
+    assert (type(back), back) == (type(sent), sent)
 
 
-@settings(deadline=None)  # a busy machine
-@given(RECORDS | FAILURES)
-def test_outcomes_arrive_as_they_were_sent(outcome: Outcome) -> None:
-    back = outcome_of(through_a_block(text_of_outcome(outcome)))
-    assert (type(back), back) == (type(outcome), outcome)
-
-
-def through_a_block(text: str) -> str:
-    """Return a text as it comes out of a block of Ray Data."""
-    (back,) = pa.table({"column": np.array([text], dtype=object)})["column"].to_numpy()
-    return str(back)
-
-
-@pytest.mark.parametrize("value", [None, [], {}, {"files": 1}, {"files": [], "numbers": 3}, {"files": [{}]}])
-def test_what_is_no_shard_is_refused(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"not a (shard|stretch of a file): "):
-        Shard.from_json(value)
-
-
-@pytest.mark.parametrize("value", [None, {}, {"text": "t", "kinds": "k"}])
-def test_what_is_no_failure_is_refused(value: Any) -> None:
-    with pytest.raises(ValueError, match="not the failure of a worker: "):
-        WorkerError.from_json(value)
+@given(RECORDS)
+def test_records_are_read_as_they_were_written(record: ShardRecord) -> None:
+    assert ShardRecord.from_json(json.loads(json.dumps(record.to_json()))) == record
 
 
 def test_ray_data_can_tell_jobs_apart(tmp_path: Path) -> None:

@@ -247,35 +247,41 @@ def test_other_columns_may_be_of_any_type(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "options", "expected"),
     [
-        ("c.jsonl", b"PAR1....", {}, "this is a Parquet file; expected lines of text"),
-        ("c.jsonl", "x".encode("utf-16"), {}, "this is UTF-16"),
-        ("c.jsonl", b"PK\x03\x04rest", {}, "this is a zip archive"),
-        ("c.jsonl", gzip.compress(b'{"text": "a"}\n' * 99)[:-9], {}, "the gzip stream is damaged or cut off"),
-        ("c.txt", gzip.compress(b"text" * 99)[:-9], {}, "the gzip stream is damaged or cut off"),
-        ("c.parquet", b'{"text": "a"}', {}, "this is no Parquet file"),
-        ("c.parquet", b"", {}, "this is no Parquet file"),
-        ("c.parquet", b"PAR1\0\0\0\0\1\0\0\0PAR1", {}, "damaged or cut off Parquet file"),
-        (
+        pytest.param(
+            "c.jsonl", b"PAR1....", {}, "this is a Parquet file; expected lines of text", id="parquet"
+        ),
+        pytest.param("c.jsonl", "x".encode("utf-16"), {}, "this is UTF-16", id="utf-16"),
+        pytest.param("c.jsonl", b"PK\x03\x04rest", {}, "this is a zip archive", id="zip"),
+        pytest.param(
+            "c.jsonl",
+            gzip.compress(b'{"text": "a"}\n' * 99)[:-9],
+            {},
+            "the gzip stream is damaged or cut off",
+            id="gzip",
+        ),
+        pytest.param(
+            "c.txt",
+            gzip.compress(b"text" * 99)[:-9],
+            {},
+            "the gzip stream is damaged or cut off",
+            id="text gzip",
+        ),
+        pytest.param("c.parquet", b'{"text": "a"}', {}, "this is no Parquet file", id="json"),
+        pytest.param("c.parquet", b"", {}, "this is no Parquet file", id="empty table"),
+        pytest.param(
+            "c.parquet", b"PAR1\0\0\0\0\1\0\0\0PAR1", {}, "damaged or cut off Parquet file", id="footer"
+        ),
+        pytest.param(
             "c.dat",
             b"some text",
             {},
             "expected a name that ends in .jsonl, .ndjson, .parquet, .pq, .txt or .text",
+            id="unknown",
         ),
-        ("c.csv", b"", {}, "neither the name nor the content says how this file is to be read"),
-        ("c.jsonl", b"", {}, "no document in 1 file"),
-    ],
-    ids=[
-        "parquet",
-        "utf-16",
-        "zip",
-        "gzip",
-        "text gzip",
-        "json",
-        "empty table",
-        "footer",
-        "unknown",
-        "csv",
-        "empty",
+        pytest.param(
+            "c.csv", b"", {}, "neither the name nor the content says how this file is to be read", id="csv"
+        ),
+        pytest.param("c.jsonl", b"", {}, "no document in 1 file", id="empty"),
     ],
 )
 def test_files_that_cannot_be_read(
@@ -328,7 +334,7 @@ SPANS = st.lists(st.fixed_dictionaries({"start": st.integers(-1, 9) | JSON, "end
         max_size=6,
     )
 )
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=50)
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_line_is_a_document_or_says_why_not(tmp_path: Path, unit: str, lines: list[bytes]) -> None:
     file = tmp_path / "c.jsonl"
     file.write_bytes(b'{"text": "first"}\n' + b"\n".join(lines))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ def read_all(options: CorpusOptions) -> tuple[CorpusPlan, list[Document | BadDoc
     """Plan, read every shard alone, and see that one reader gives the same in order."""
     plan = plan_corpus(options)
     documents = [document for shard in plan.shards for document in read_shard(options, shard)]
-    with CorpusReader(options) as reader:
+    with closing(CorpusReader(options)) as reader:
         assert [d for shard in plan.shards for d in reader.read(shard)] == documents
         for shard in reversed(plan.shards):
             assert list(reader.read(shard)) == list(read_shard(options, shard))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -14,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from retrieval.errors import SourceError
 from retrieval.linking.documents.corpus import CorpusOptions, Shard, plan_corpus
 from retrieval.linking.documents.corpus_reading import CorpusReader
 from retrieval.linking.documents.text_document import Document
@@ -66,11 +70,7 @@ def check_bounds(shards: tuple[Shard, ...], read: list[list[Document]], options:
 
 @pytest.mark.parametrize("form", ["lines", "gzip", "parquet", "files"])
 @given(texts=TEXTS, options=OPTIONS, order=st.randoms(use_true_random=False))
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    deadline=None,
-    max_examples=40,
-)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_corpus_in_any_shards(
     tmp_path: Path, form: str, texts: list[str], options: CorpusOptions, order: Random
 ) -> None:
@@ -84,7 +84,7 @@ def test_any_corpus_in_any_shards(
     assert whole([document for documents in read for document in documents]) == texts
     shuffled = list(plan.shards)
     order.shuffle(shuffled)
-    with CorpusReader(options) as reader:
+    with closing(CorpusReader(options)) as reader:
         for shard in shuffled:
             assert list(reader.read(shard)) == read[shard.number]
 
@@ -94,7 +94,7 @@ def test_a_reader_goes_on_after_a_shard_that_was_not_read_to_its_end(tmp_path: P
     for form in ("lines", "gzip", "parquet"):
         options = CorpusOptions((str(write(tmp_path, form, texts)),), shard_documents=10)
         shards = plan_corpus(options).shards
-        with CorpusReader(options) as reader:
+        with closing(CorpusReader(options)) as reader:
             for shard in (shards[0], shards[0], shards[3], shards[1]):
                 first = next(reader.read(shard))
                 assert isinstance(first, Document)
@@ -109,3 +109,119 @@ def test_digests_are_those_of_the_files(tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": ["c"]}), tmp_path / "d.parquet")
     plan = plan_corpus(CorpusOptions((str(tmp_path),)))
     assert plan.digests == {file.name: digest_file(file).xxh3_128 for file in tmp_path.iterdir()}
+
+
+LINES = "".join(json.dumps({"text": f"line {number}"}) + "\n" for number in range(10, 30)).encode()
+
+
+def swap(content: bytes) -> bytes:
+    return content.replace(b"line 15", b"line 51")
+
+
+def read(options: CorpusOptions, shard: Shard) -> int:
+    return len(list(read_shard(options, shard)))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "other", "shard_chars"),
+    [
+        pytest.param("c.jsonl", LINES, swap, 10**6, id="a line"),
+        pytest.param("c.jsonl", LINES, lambda content: content + b"{}\n", 10**6, id="a line more"),
+        pytest.param("c.jsonl", LINES, lambda content: content[:-20], 10**6, id="a line less"),
+        pytest.param("c.jsonl", LINES, lambda content: content[:-9] + content[-8:] + b" ", 10**6, id="moved"),
+        pytest.param("c.txt", LINES, swap, 10**6, id="text"),
+        pytest.param("c.txt", LINES, lambda content: content[:-1] + b"\xff", 10**6, id="bad text"),
+        pytest.param("c.txt", LINES, lambda content: content + b"more", 10**6, id="more text"),
+        pytest.param("c.txt", LINES, swap, 100, id="a part"),
+        pytest.param(
+            "c.txt",
+            LINES,
+            lambda content: content.replace(b"line 15", b"line \xff\xff"),
+            100,
+            id="a bad part",
+        ),
+        pytest.param(
+            "c.jsonl", json.dumps({"text": LINES.decode()}).encode(), swap, 100, id="a part of a line"
+        ),
+    ],
+)
+def test_changed_content(
+    tmp_path: Path, name: str, content: bytes, other: Callable[[bytes], bytes], shard_chars: int
+) -> None:
+    file = tmp_path / name
+    file.write_bytes(content)
+    options = CorpusOptions((str(file),), shard_chars=shard_chars)
+    shards = plan_corpus(options).shards
+    file.write_bytes(other(content))
+    messages = []
+    for shard in shards:
+        try:
+            read(options, shard)
+        except SourceError as error:
+            messages.append(str(error))
+    assert messages
+    for message in messages:
+        assert message.startswith(f"{file}: the file has changed since the run was planned (")
+        assert message.endswith("put it back as it was, or begin the run anew with another output folder")
+    file.write_bytes(content)
+    assert sum(read(options, shard) for shard in shards) == sum(shard.num_documents for shard in shards)
+
+
+def test_compressed_lines(tmp_path: Path) -> None:
+    file = tmp_path / "c.jsonl.gz"
+    file.write_bytes(gzip.compress(LINES, compresslevel=0, mtime=0))
+    options = CorpusOptions((str(file),))
+    (shard,) = plan_corpus(options).shards
+    file.write_bytes(gzip.compress(swap(LINES), compresslevel=0, mtime=0))
+    assert file.stat().st_size == shard.files[0].num_bytes
+    with pytest.raises(SourceError, match=r"the file has changed .*lines 1 to 20 are others"):
+        read(options, shard)
+
+
+def test_tables(tmp_path: Path) -> None:
+    file = tmp_path / "c.parquet"
+    pq.write_table(pa.table({"text": ["a", "b"]}), file)
+    options = CorpusOptions((str(file),))
+    (shard,) = plan_corpus(options).shards
+    pq.write_table(pa.table({"text": ["a", "c"]}), file)
+    assert file.stat().st_size == shard.files[0].num_bytes
+    with pytest.raises(SourceError, match=r"the file has changed .*its footer is another"):
+        read(options, shard)
+
+
+def test_a_file_that_is_gone(tmp_path: Path) -> None:
+    file = tmp_path / "c.jsonl"
+    file.write_bytes(LINES)
+    options = CorpusOptions((str(file),))
+    (shard,) = plan_corpus(options).shards
+    file.unlink()
+    with pytest.raises(SourceError, match=r"c\.jsonl: no such file"):
+        read(options, shard)
+
+
+def test_time_and_place_of_a_file_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "a" / "c.jsonl"
+    file.parent.mkdir()
+    file.write_bytes(LINES)
+    monkeypatch.chdir(file.parent)
+    options = CorpusOptions((".",))
+    (shard,) = plan_corpus(options).shards
+    os.utime(file, (1, 1))
+    assert read(options, shard) == 20
+    file.parent.rename(tmp_path / "b")
+    moved = CorpusOptions((str(tmp_path / "b"),))
+    (again,) = plan_corpus(moved).shards
+    assert again.digest == shard.digest
+    assert read(moved, replace(shard, files=again.files)) == 20
+
+
+def test_a_file_that_is_written_to_while_it_is_planned(tmp_path: Path) -> None:
+    file = tmp_path / "c.jsonl"
+    file.write_bytes(LINES * 20_000)
+
+    def grow(num_bytes: int) -> None:
+        with file.open("ab") as stream:
+            stream.write(b"{}\n")
+
+    with pytest.raises(SourceError, match=r"c\.jsonl: the file changed while it was read"):
+        plan_corpus(CorpusOptions((str(file),)), grow)

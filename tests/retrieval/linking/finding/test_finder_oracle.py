@@ -6,10 +6,11 @@ import math
 from itertools import combinations, pairwise
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from retrieval.linking.documents.text_document import Span
+from retrieval.linking.documents import text_document as part_documents
+from retrieval.linking.documents.text_document import Document, Span, cut_text, part_document
 from retrieval.linking.finding import finder as finder_module
 from retrieval.linking.finding.find_options import CASES, FindOptions
 from retrieval.linking.finding.finder import MentionFinder, likeliest
@@ -90,7 +91,7 @@ def odds_in(finder: MentionFinder, catalogue: list[list[str]], policy: Policy, t
     return odds
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(cases(), POLICIES, st.sampled_from([1, 3, 4096]))
 @example(([["i"], ["s"]], "İ ß S"), Policy(), 1)
 @example(([["a b"]], "a\r\nb a\r\n\r\nb a\n b"), Policy(), 1)
@@ -118,7 +119,7 @@ MATCHES = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(MATCHES, max_size=9, unique_by=lambda match: match[:2]))
 def test_the_likeliest_of_a_chain_is_the_best_of_all_subsets(matches: list[Match]) -> None:
     chain = sorted(matches, key=lambda match: (match.start, -match.end))
@@ -146,7 +147,7 @@ def test_a_chain_that_is_too_long_is_decided_in_parts(monkeypatch: pytest.Monkey
     assert all(one.end <= other.start for one, other in pairwise(spans))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(cases(), st.data())
 def test_parts_of_a_text_have_the_mentions_of_the_whole(
     case: tuple[list[list[str]], str], data: st.DataObject
@@ -159,7 +160,7 @@ def test_parts_of_a_text_have_the_mentions_of_the_whole(
     assert parts == finder.find(text)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(cases(), st.sampled_from(CASES))
 def test_paragraphs_alone_have_the_mentions_of_the_whole(
     case: tuple[list[list[str]], str], letter_case: str
@@ -175,7 +176,7 @@ def test_paragraphs_alone_have_the_mentions_of_the_whole(
     assert parts == as_triples(finder.find(text))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(cases())
 def test_a_mention_folds_to_the_name_of_its_entities(case: tuple[list[list[str]], str]) -> None:
     catalogue, text = case
@@ -192,3 +193,47 @@ def test_a_mention_folds_to_the_name_of_its_entities(case: tuple[list[list[str]]
 def test_a_stretch_outside_the_text_is_refused(begin: int, end: int) -> None:
     with pytest.raises(ValueError, match=r"begin, end: expected 0 <= begin <= end <= 3"):
         make_finder([["a"]]).find("a b", begin, end)
+
+
+INDEX = NameIndex([["a b"], ["b a"], ["b"], ["a b a b"], ["ä"], ["東a"]])
+OPTIONS = FindOptions(case="insensitive", min_chars=1, stop_words="none")
+FINDER = MentionFinder(build_table(INDEX), INDEX, OPTIONS)  # type: ignore[arg-type]
+WORDS = st.sampled_from(["a", "b", "A  B", "a\u0308", "東a", "c", "a\nb", "b\r\na", "😀"])
+PARAGRAPHS = st.lists(WORDS, min_size=1, max_size=6).map(" ".join)
+BREAKS = st.sampled_from(["\n\n", "\r\n\r\n", "\n \t\n", "\n\n\n"])
+
+
+def spans_in_parts(text: str, size: int) -> tuple[list[tuple[int, int]], list[int]]:
+    document = Document("s", 1, "d", text)
+    found, cuts = [], []
+    for part in cut_text(text, size):
+        piece = part_document(document, part)
+        spans = FINDER.find(piece.text, piece.begin, piece.end)
+        found += [(span.start + piece.offset, span.end + piece.offset) for span in spans]
+        cuts.append(part[1])
+    return found, cuts
+
+
+@pytest.fixture(params=[0, 5])
+def context_chars(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(part_documents, "CONTEXT_CHARS", request.param)
+    return int(request.param)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(PARAGRAPHS, BREAKS), min_size=1, max_size=30), st.integers(60, 120))
+def test_parts_cut_at_blank_lines_need_no_context(
+    context_chars: int, paragraphs: list[tuple[str, str]], size: int
+) -> None:
+    # No paragraph fills the second half of a part, so every cut is behind a blank line.
+    text = "".join(paragraph + blank for paragraph, blank in paragraphs)
+    found, cuts = spans_in_parts(text, size)
+    assert all(not text[:cut].endswith(("a", "b", "c", " ")) for cut in cuts[:-1])
+    assert found == [(span.start, span.end) for span in FINDER.find(text)]
+
+
+@settings(max_examples=150)
+@given(st.lists(WORDS | BREAKS, max_size=80).map(" ".join), st.integers(10, 60))
+def test_parts_cut_anywhere_agree_where_the_paragraph_is_in_sight(text: str, size: int) -> None:
+    found, _ = spans_in_parts(text, size)  # with 8,192 characters of context: all of it
+    assert found == [(span.start, span.end) for span in FINDER.find(text)]

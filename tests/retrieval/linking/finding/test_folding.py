@@ -92,7 +92,7 @@ def test_all_that_composes_with_its_left_neighbour_is_a_continuation() -> None:
     assert [f"U+{ord(c):04X}" for c in sorted(composed) if not is_continuation(c)] == []
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(TEXTS)
 def test_units_lie_in_order_and_leave_equal_stretches(text: str) -> None:
     piece = fold_piece(text)
@@ -104,7 +104,7 @@ def test_units_lie_in_order_and_leave_equal_stretches(text: str) -> None:
     assert len(piece.text) - folded_at == len(text) - at >= 0
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(TEXTS, st.integers(1, 8), st.data())
 def test_every_unit_folds_to_what_stands_in_its_place(
     text: str, piece_chars: int, data: st.DataObject
@@ -120,7 +120,7 @@ def test_every_unit_folds_to_what_stands_in_its_place(
     assert fold_piece(source).text.strip() == window.text[begin:end].strip()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(TEXTS, st.integers(1, 8), st.data())
 def test_a_window_that_moves_shows_the_same(text: str, piece_chars: int, data: st.DataObject) -> None:
     whole = FoldedWindow(text, 0, len(text) + 1)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from retrieval.linking.finding.find_options import FindOptions
+from retrieval.errors import SourceError
+from retrieval.linking.finding.find_options import FindOptions, load_stop_words
 from retrieval.linking.finding.finder import LONGEST_NAME_CHARS, LOOK_BACK_CHARS, MentionFinder
+from retrieval.linking.finding.folding import fold_name
 from retrieval.linking.finding.name_table import build_table
+from tests.index_fixtures import build, character_tokenizer
 from tests.retrieval.linking.finding.name_oracle import NameIndex
 
 CITIES = [
@@ -275,3 +280,66 @@ def test_options_are_checked() -> None:
     ]:
         with pytest.raises(ValueError, match=f"^{field}: must be .*, got {value!r}"):
             FindOptions(**{field: value})  # type: ignore[arg-type]
+
+
+def test_the_english_list_is_folded_words() -> None:
+    words = load_stop_words("english")
+    assert {"the", "of", "it", "who", "s", "t"} <= words
+    assert all(word == fold_name(word) and word.isalpha() for word in words)
+    assert not words & {"us", "america", "paris", "apple"}
+
+
+def test_none_is_an_empty_list() -> None:
+    assert load_stop_words("none") == frozenset()
+
+
+def test_a_file_has_one_word_per_line(tmp_path: Path) -> None:
+    file = tmp_path / "words.txt"
+    file.write_bytes("\ufeffDer\r\n\r\n  Die \nStraße\nL’\nzum  Beispiel".encode())
+    assert load_stop_words(str(file)) == {"der", "die", "strasse", "l'", "zum beispiel"}
+
+
+def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"stop words: .*missing\.txt: cannot be read: No such file"):
+        load_stop_words(str(tmp_path / "missing.txt"))
+    with pytest.raises(SourceError, match=r"cannot be read: Is a directory"):
+        load_stop_words(str(tmp_path))
+    file = tmp_path / "words.txt"
+    file.write_bytes(b"der\nstra\xdfe\n")
+    with pytest.raises(SourceError, match=r"words\.txt, line 2: not valid UTF-8"):
+        load_stop_words(str(file))
+    with file.open("r+b") as opened:
+        opened.truncate((16 << 20) + 1)
+    with pytest.raises(SourceError, match="expected at most 16 MiB"):
+        load_stop_words(str(file))
+
+
+PAGE = (Path(__file__).resolve().parents[4] / "docs" / "finding-mentions.md").read_text(encoding="utf-8")
+
+
+def test_the_example_prints_what_the_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", PAGE, flags=re.M | re.S)
+    (catalogue,) = [text for language, text in blocks if language == "json"]
+    (code,) = [text for language, text in blocks if language == "python"]
+    (output,) = [text for language, text in blocks if language == ""]
+    build(tmp_path, catalogue.splitlines(), character_tokenizer(catalogue.replace("\n", "")), "cities.index")
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    exec(compile(code, "finding-mentions.md", "exec"), {})
+    assert capsys.readouterr().out == output
+
+
+def test_the_table_has_the_defaults() -> None:
+    rows = re.findall(r"^\| `(--[\w-]+)` \| `(\w+)` \| `?(\w+)`? \|", PAGE, flags=re.M)
+    fields = FindOptions.__dataclass_fields__
+    assert [field for _, field, _ in rows] == list(fields)
+    for flag, field, default in rows:
+        assert flag == "--" + field.replace("_", "-")
+        assert default == str(fields[field].default)
+
+
+def test_the_page_has_the_limits() -> None:
+    assert f"more than {LONGEST_NAME_CHARS:,} characters" in PAGE
+    assert f"{LOOK_BACK_CHARS:,} characters back" in PAGE

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from retrieval.errors import GenretError, InputError, ModelError
 from retrieval.index.reader import Index
 from retrieval.linking.documents.text_document import BadDocument, Document
 from retrieval.linking.generating.generator import MentionGenerator
-from retrieval.linking.generating.windows import WrittenWindow, write_windows
+from retrieval.linking.generating.windows import WrittenWindow, cut_windows, halves, write_windows
 from retrieval.linking.generating.written_links import GeneratedMention
 from retrieval.linking.link_options import METHODS, GenerateOptions
 from tests.checkpoints import make_checkpoint, make_index
@@ -76,11 +77,7 @@ def test_links_have_exact_places_and_real_titles(retriever: Retriever, method: s
     assert MentionGenerator(retriever, generator.options).annotate(texts) == found
 
 
-@settings(
-    max_examples=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(max_size=60), seed=st.integers(0, 99))
 def test_any_text_is_written_again(small: Retriever, text: str, seed: int) -> None:
     generator = MentionGenerator(small, GenerateOptions(method="sample", seed=seed, window_tokens=20))
@@ -295,3 +292,79 @@ def test_documents_without_windows_do_not_pile_up(small: Retriever) -> None:
         most = max(most, read - number)
     assert read == 9000
     assert most <= 4096
+
+
+TEXTS = st.text(alphabet=st.sampled_from("ab. \n\r!?\u2029\u0301é日"), max_size=200)
+
+
+def count(pieces: Sequence[str]) -> list[int]:
+    """A token for every two characters of a piece."""
+    return [-(-len(piece) // 2) for piece in pieces]
+
+
+def windows(text: str, most: int, begin: int = 0, end: int | None = None) -> list[str]:
+    bounds = cut_windows(text, begin, len(text) if end is None else end, most, count)
+    return [text[first:last] for first, last in bounds]
+
+
+@settings(max_examples=300)
+@given(TEXTS, st.integers(1, 12), st.integers(0, 20), st.integers(0, 20))
+def test_every_character_is_in_one_window_that_fits(text: str, most: int, before: int, behind: int) -> None:
+    begin, end = min(before, len(text)), max(len(text) - behind, min(before, len(text)))
+    found = windows(text, most, begin, end)
+    assert "".join(found) == text[begin:end]
+    assert all(found)
+    # A window is counted piece by piece, so that the whole of it never takes more.
+    assert all(sum(count([window])) <= most for window in found)
+    assert found == windows(text, most, begin, end)
+
+
+def test_paragraphs_come_before_sentences_and_sentences_before_words() -> None:
+    paragraphs = "One two three and four.\n\nFive six. Seven eight nine ten eleven twelve."
+    assert windows(paragraphs, 22)[0] == "One two three and four."
+    sentences = "One two three. Four five six seven eight nine"
+    assert windows(sentences, 15)[0] == "One two three."
+    words = "one two three four five six seven"
+    assert windows(words, 8) == ["one two three", " four five six", " seven"]
+    assert windows("abcdefghij", 2) == ["abcd", "efgh", "ij"]
+
+
+def test_a_long_text_is_cut_alike_however_much_follows() -> None:
+    text = "Some words here. And then others!\n" * 3000
+    first = windows(text, 40)
+    longer = windows(text + "More words.", 40)
+    assert first[:-2] == longer[: len(first) - 2]
+    assert all(re.search(r"[.!]$", window) for window in first[:-1])
+
+
+def test_halves_are_cut_between_words() -> None:
+    text = "one two three"
+    assert halves(text, 0, len(text)) == ((0, 7), (7, 13))
+    assert halves("abcd", 0, 4) == ((0, 2), (2, 4))
+    assert halves("abcd", 1, 2) is None
+
+
+COPIED_TEXTS = (
+    "They sailed to Paris [Texas] and back.",
+    "Nile",
+    "e\u0301t\u00e9 \U0001f469\u200d\U0001f52c at (Berlin) \\ x",
+    "a b c d e f g h i j k l m n o p q r s t u v w x y z",
+)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_same_is_written_with_and_without_proposals(tmp_path: Path, seed: int) -> None:
+    checkpoint = make_checkpoint(tmp_path / "model", seed=seed, max_positions=256)
+    with Retriever.open(
+        make_index(tmp_path, checkpoint), checkpoint, device="cpu", dtype="float64"
+    ) as opened:
+        generator = MentionGenerator(opened)
+        jobs = [generator._job(text) for text in COPIED_TEXTS]
+        assert all(job is not None and job.copy for job in jobs)
+        ready = [job for job in jobs if job is not None]
+        with_copies = write_windows(opened.model, ready, generator.options, None, generator._speller)
+        alone = [type(job)(job.prompt, job.grammar, job.max_tokens, job.seed) for job in ready]
+        without = write_windows(opened.model, alone, generator.options, None, generator._speller)
+    for one, other in zip(with_copies, without, strict=True):
+        assert one.token_ids == other.token_ids  # type: ignore[union-attr]
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-9)  # type: ignore[union-attr]

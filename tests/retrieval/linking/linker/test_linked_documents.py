@@ -115,11 +115,7 @@ def cut_in_two(document: Document, at: int, context: int) -> list[Document]:
     ]
 
 
-@settings(
-    max_examples=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     documents=marked_documents(),
     batch_size=st.sampled_from([1, 2, 7, 32]),
@@ -268,11 +264,7 @@ def test_a_context_longer_than_the_model_is_cut_and_a_mention_longer_than_it_fai
         retriever,
         [
             Document(
-                "f",
-                1,
-                "d",
-                mention.left + mention.mention + mention.right,
-                (Span(width - 1, width + 5),),
+                "f", 1, "d", mention.left + mention.mention + mention.right, (Span(width - 1, width + 5),)
             )
         ],
         context_chars=400,

@@ -77,7 +77,7 @@ def test_json_lines_have_the_order_of_the_schema_and_are_utf_8(tmp_path: Path) -
     assert "Nile ü 🐫" in text
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(cuts=st.lists(st.integers(0, 60), max_size=8), weight=st.sampled_from([1, 7, 1 << 16]))
 def test_how_rows_come_does_not_show_in_the_bytes(
     cuts: list[int], weight: int, tmp_path_factory: pytest.TempPathFactory

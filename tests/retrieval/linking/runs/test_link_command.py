@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,9 @@ from click.testing import CliRunner, Result
 from retrieval import Mention, Retriever
 from retrieval.errors import ModelError
 from retrieval.linking import run
-from retrieval.linking.link_command import link_command
-from retrieval.linking.link_flags import default_cache_dir
+from retrieval.linking.link_command import default_cache_dir, link_command
 from tests.checkpoints import make_checkpoint, make_index
+from tests.linking_fakes import rows_of
 
 ROOT = Path(__file__).resolve().parents[4]
 TEXTS = ["The play Hamlet is long.", "Nile", "{left} Amazon</s> {mention}"]
@@ -86,9 +87,7 @@ def test_a_prompt_that_does_not_fit_is_told_before_any_document_is_linked(
 
 
 def rows(out: str) -> list[dict[str, Any]]:
-    if out.endswith(".jsonl"):
-        return [json.loads(line) for line in Path(out).read_text(encoding="utf-8").splitlines()]
-    return list(pq.read_table(out).to_pylist())
+    return rows_of(Path(out))
 
 
 def files() -> set[str]:
@@ -280,9 +279,10 @@ def test_existing_output_needs_overwrite(link: Link) -> None:
     assert result.exit_code == 2
     assert "Error: --out: out.jsonl exists already; replace it with --overwrite" in result.stderr
     assert Path("out.jsonl").read_text() == "mine"
-    assert link("d.jsonl", "--out", "out.jsonl", "--overwrite").exit_code == 0
-    assert len(rows("out.jsonl")) == 3
-    assert files() == {"d.jsonl", "out.jsonl"}
+    for further, parts in (["--keep-parts"], {"out.jsonl.parts"}), ([], set[str]()):
+        assert link("d.jsonl", "--out", "out.jsonl", "--overwrite", *further).exit_code == 0
+        assert [row["mention"] for row in rows("out.jsonl")] == MARKED
+        assert files() == {"d.jsonl", "out.jsonl", *parts}
 
 
 def test_a_complete_run_says_so_and_another_one_is_refused(link: Link) -> None:
@@ -375,14 +375,11 @@ def test_documents_without_mentions_give_an_empty_output(link: Link) -> None:
             ["--out", "o", "-k", "1", "--min-probability", "0.5"],
             "--min-probability: needs a k of at least 2 with the method auto",
         ),
-        (
-            ["--out", "o", "--method", "disc", "--min-mass", "nan"],
-            "--min-mass: must be in [0, 1], got nan",
-        ),
+        (["--out", "o", "--method", "disc", "--min-mass", "nan"], "--min-mass: must be in [0, 1], got nan"),
         (["--out", "o", "--adaptive"], "--adaptive: needs the method disc, got the method"),
         (["--out", "o", "--min-chars", "0"], "--min-chars: must be an integer of at least 1, got 0"),
         (["--out", "o", "--shard-documents", "0"], "--shard-documents: must be at least 1, got 0"),
-        (["--out", "o", "--ray-address", "auto"], "--ray-address: needs --runner ray"),
+        (["--out", "o", "--ray-address", "auto"], "--ray-address: needs the runner ray"),
         (["--out", ""], "--out: must not be empty"),
         (["--out", "a\udcffb"], "--out: the name is not valid UTF-8, got 'a\\udcffb'"),
         (["--out", "d.jsonl", "--overwrite"], "--out: d.jsonl holds the input d.jsonl; choose another place"),
@@ -415,6 +412,7 @@ def test_inputs_are_needed(link: Link) -> None:
     [
         (["absent.jsonl", "--out", "out.jsonl"], "absent.jsonl"),
         (["d.jsonl", "--out", "no/out.jsonl"], "no/out.jsonl: cannot be written: there is no folder no\n"),
+        (["d.jsonl", "--out", "d.jsonl/o"], "d.jsonl/o: cannot be written: there is no folder d.jsonl\n"),
     ],
 )
 def test_missing_files_exit_with_1_before_a_model_is_loaded(
@@ -436,82 +434,67 @@ def test_missing_index_and_model(link: Link, tmp_path: Path) -> None:
     assert files() == {"d.jsonl"}
 
 
-def test_ctrl_c_keeps_whole_shards_and_says_so(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def half_import(number: signal.Signals) -> None:
+    """As when a compiled module is being imported: what it raises instead is no error of the program."""
+    try:
+        signal.raise_signal(number)
+    except KeyboardInterrupt:
+        raise AttributeError("partially initialized module") from None
+
+
+INTERRUPTIONS: dict[str, Callable[[], None]] = {
+    "Ctrl-C": interrupt,
+    "Ctrl-C that became another error": partial(half_import, signal.SIGINT),
+    "SIGTERM that became another error": partial(half_import, signal.SIGTERM),
+}
+interrupted_by = pytest.mark.parametrize("interruption", INTERRUPTIONS.values(), ids=INTERRUPTIONS)
+
+
+@interrupted_by
+def test_ctrl_c_keeps_whole_shards_and_says_so(
+    interruption: Callable[[], None], link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answered = Retriever.retrieve_batch
 
     def interrupted(self: Retriever, requests: Any) -> Any:
         if any("[Nile]" in request.query for request in requests):
-            raise KeyboardInterrupt
+            interruption()
         return answered(self, requests)
 
     monkeypatch.setattr(Retriever, "retrieve_batch", interrupted)
-    cut = ("d.jsonl", "--shard-documents", "1", "--batch-size", "1", "--out")
-    result = link(*cut, "out.jsonl")
+    result = link("d.jsonl", "--shard-documents", "1", "--batch-size", "1", "--out", "out.jsonl")
     assert result.exit_code == 130
     assert result.stderr.endswith(
         "\ninterrupted: 1 of 3 shards are done and kept in out.jsonl.parts: "
         "the same command goes on from there\n"
     )
     assert files() == {"d.jsonl", "out.jsonl.parts"}
-    result = link(*cut[:1], "--out", "other.jsonl")
-    assert result.stderr.endswith("\ninterrupted: other.jsonl: no shard was finished, nothing is kept\n")
+    result = link("d.jsonl", "--out", "other.jsonl")
+    is_plain = interruption is interrupt
+    kept = ": no shard was finished, nothing is kept" if is_plain else " is as it was before"
+    assert result.stderr.endswith(f"\ninterrupted: other.jsonl{kept}\n")
     assert files() == {"d.jsonl", "out.jsonl.parts"}
-    monkeypatch.undo()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_that_became_another_error_is_ctrl_c(
-    number: signal.Signals, link: Link, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As when a compiled module is being imported: what it raises instead is no error of the program."""
-
-    def half_imported(*_: Any) -> Any:
-        try:
-            signal.raise_signal(number)
-        except KeyboardInterrupt:
-            raise AttributeError("partially initialized module") from None
-
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(run, "plan_run", half_imported)
-    for extra in ([], ["--dry-run"]):
-        result = link("d.jsonl", "--out", "out.jsonl", *extra)
-        assert (result.exit_code, result.stderr) == (130, "\ninterrupted: out.jsonl is as it was before\n")
-    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
-    assert files() == {"d.jsonl"}
-
-
-def test_ctrl_c_that_became_another_error_tells_what_is_kept(
-    link: Link, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answered = Retriever.retrieve_batch
-
-    def half_imported(self: Retriever, requests: Any) -> Any:
-        if not any("[Nile]" in request.query for request in requests):
-            return answered(self, requests)
-        try:
-            signal.raise_signal(signal.SIGINT)
-        except KeyboardInterrupt:
-            raise AttributeError("partially initialized module") from None
-
-    monkeypatch.setattr(Retriever, "retrieve_batch", half_imported)
-    result = link("d.jsonl", "--shard-documents", "1", "--batch-size", "1", "--out", "out")
-    assert result.exit_code == 130
-    assert "\ninterrupted: 1 of 3 shards are done and kept in out: " in result.stderr
-
-
+@interrupted_by
 def test_ctrl_c_while_a_run_is_planned_is_no_word_about_shards(
-    link: Link, monkeypatch: pytest.MonkeyPatch
+    interruption: Callable[[], None], link: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert link("d.jsonl", "--out", "out").exit_code == 0
-
-    def interrupted(*_: Any) -> Any:
-        raise KeyboardInterrupt
-
-    before = rows("out")
-    monkeypatch.setattr(run, "plan_run", interrupted)
-    result = link("d.jsonl", "--out", "out")
-    assert (result.exit_code, result.stderr) == (130, "\ninterrupted: out is as it was before\n")
-    assert rows("out") == before
+    assert link("d.jsonl", "--out", "done").exit_code == 0
+    done = rows("done")
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(run, "plan_run", lambda *_: interruption())
+    for arguments in (["out.jsonl"], ["out.jsonl", "--dry-run"], ["done"]):
+        result = link("d.jsonl", "--out", *arguments)
+        told = f"\ninterrupted: {arguments[0]} is as it was before\n"
+        assert (result.exit_code, result.stderr) == (130, told)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    assert rows("done") == done
+    assert files() == {"d.jsonl", "done"}
 
 
 def test_failure_in_the_middle_leaves_nothing(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:

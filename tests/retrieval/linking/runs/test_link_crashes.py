@@ -5,28 +5,25 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from retrieval.linking.output.folder import LinkingRunError
-from tests.index_fixtures import build, character_tokenizer
-from tests.linking_fakes import DELAY_VARIABLE, ROOT, STAY_VARIABLE, begun, run_command, run_words
+from tests.linking_fakes import DELAY_VARIABLE, ROOT, STAY_VARIABLE, begun, rows_of, run_command, run_words
 
 NUM_DOCUMENTS = 60
 NUM_SHARDS = 15
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", DELAY_VARIABLE: "0.02"}
 pytestmark = pytest.mark.fault
-
-
-@pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("index"), ["title", "Paris"], character_tokenizer("Paris")).index
 
 
 def write_documents(file: Path, num: int = NUM_DOCUMENTS, **odd: str) -> Path:
@@ -51,9 +48,7 @@ def undisturbed(index: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 def parts(out: Path) -> dict[str, bytes]:
     """Rows of every part, without the name of the input's folder."""
     return {
-        part.name: json.dumps(
-            [{**row, "source": Path(row["source"]).name} for row in pq.read_table(part).to_pylist()]
-        ).encode()
+        part.name: json.dumps([{**row, "source": Path(row["source"]).name} for row in rows_of(part)]).encode()
         for part in sorted(out.glob("part-*"))
     }
 
@@ -250,11 +245,79 @@ def test_errors_of_workers_keep_their_kind_and_words(
     assert (type(error.value).__name__, str(error.value)) == (kind, message)
 
 
-@pytest.mark.parametrize("workers", [2, 3])
-def test_several_workers_write_what_one_does(
-    workers: int, tmp_path: Path, index: Path, docs: Path, undisturbed: dict[str, bytes]
+CHANGES = ("replace", "unlink", "mkdir", "rmdir", "write_bytes")
+NUM_TEXTS, PER_SHARD = 6, 2
+
+
+class Crash(BaseException):
+    """The process is gone: nothing handles this."""
+
+
+@contextmanager
+def crashing(monkeypatch: pytest.MonkeyPatch, below: Path, before: int) -> Iterator[list[str]]:
+    """Let the change of this number below a folder, and every later one, not happen."""
+    done: list[str] = []
+
+    def patch(name: str) -> Any:
+        original = getattr(Path, name)
+
+        def change(self: Path, *arguments: Any, **settings: Any) -> Any:
+            if not self.is_relative_to(below):
+                return original(self, *arguments, **settings)
+            if len(done) >= before:
+                raise Crash(name)
+            done.append(name)
+            return original(self, *arguments, **settings)
+
+        return change
+
+    with monkeypatch.context() as patched:
+        for name in CHANGES:
+            patched.setattr(Path, name, patch(name))
+        yield done
+
+
+def rows(out: Path) -> list[tuple[str, str]]:
+    return [(row["doc_id"], row["mention"]) for row in rows_of(out)]
+
+
+@pytest.mark.parametrize("name", ["out", "out.jsonl", "out.parquet"])
+def test_a_run_goes_on_from_every_moment(
+    name: str, tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    summary = run_words(docs, tmp_path / "out", index, workers=workers)
-    assert parts(tmp_path / "out") == undisturbed
-    assert len({pid for _, pid in begun(tmp_path / "out")}) <= workers
-    assert summary.counts.num_documents == NUM_DOCUMENTS
+    docs = tmp_path / "docs.jsonl"
+    texts = [json.dumps({"id": f"d{i}", "text": f"w{i} w{i}b"}) + "\n" for i in range(NUM_TEXTS)]
+    docs.write_text("".join(texts))
+    expected = [(f"d{i}", word) for i in range(NUM_TEXTS) for word in (f"w{i}", f"w{i}b")]
+    crashes = 0
+    while True:
+        folder = tmp_path / "here"
+        folder.mkdir()
+        out = folder / name
+        parts = out if name == "out" else folder / f"{name}.parts"
+        try:
+            with crashing(monkeypatch, folder, crashes):
+                run_words(docs, out, index, shard_documents=PER_SHARD)
+        except Crash:
+            crashes += 1
+        else:
+            break
+        records = len(list(parts.glob("_shards/0*.json")))
+        linked = len(begun(parts))
+        if out.exists() and not out.is_dir():
+            assert rows(out) == expected, crashes  # it is whole, or not there
+        if out.is_file() and not (parts / "_summary.json").exists():  # but for the lock it was all done
+            assert not parts.exists() or {file.name for file in parts.iterdir()} <= {".lock"}
+            shutil.rmtree(folder)
+            continue
+        summary = run_words(docs, out, index, shard_documents=PER_SHARD)
+        assert rows(out) == expected, crashes
+        assert summary.counts.num_rows == len(expected)
+        assert summary.num_resumed == records
+        # No finished shard is done again, nor any when the one file is made.
+        missing = 0 if summary.was_complete else summary.num_shards - records
+        assert len(begun(parts)) - linked == missing
+        assert not list(folder.rglob("*.tmp"))
+        assert parts.exists() == (name == "out")
+        shutil.rmtree(folder)
+    assert crashes > 20

@@ -15,13 +15,7 @@ from retrieval.linking.documents.corpus import CorpusOptions
 from retrieval.linking.link_options import WorkerOptions
 from retrieval.linking.output.folder import LinkingRunError, OutputFolder
 from retrieval.linking.run import OutputOptions, RunnerOptions, link_corpus, plan_corpus_run
-from tests.index_fixtures import build, character_tokenizer
 from tests.linking_fakes import LoggingWorker, begun, run_words
-
-
-@pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("index"), ["title", "Paris"], character_tokenizer("Paris")).index
 
 
 @pytest.fixture

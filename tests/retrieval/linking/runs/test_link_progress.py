@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import io
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval.errors import GenretError, IndexChecksumError, InputError, MissingExtraError, SourceError
+from retrieval.linking.documents.corpus import CorpusOptions
+from retrieval.linking.link_options import WorkerOptions
 from retrieval.linking.output.folder import LinkingRunError
-from retrieval.linking.run import RunnerOptions, choose_runner
+from retrieval.linking.run import OutputOptions, RunnerOptions, choose_runner, link_corpus
 from retrieval.linking.run_progress import (
     LinkCounts,
     LinkDisplay,
@@ -224,3 +228,15 @@ def test_runners_are_checked(options: dict[str, object], field: str) -> None:
     with pytest.raises(InputError) as error:
         RunnerOptions(**options)  # type: ignore[arg-type]
     assert error.value.field == field
+
+
+def test_without_ray_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match=r"generative-retrieval\[ray\]"):
+        link_corpus(
+            CorpusOptions(inputs=(str(tmp_path / "not-there.jsonl"),)),
+            OutputOptions(out=str(tmp_path / "links")),
+            WorkerOptions(index=str(tmp_path / "not-there.index")),
+            runner=RunnerOptions(name="ray"),
+        )
+    assert list(tmp_path.iterdir()) == []

@@ -6,29 +6,28 @@ import errno
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 import pytest
 
 from retrieval import durable
-from retrieval.errors import GenretError, InputError, SourceError
+from retrieval.errors import GenretError, IndexMismatchError, InputError, SourceError
 from retrieval.linking.documents.corpus import CorpusOptions
 from retrieval.linking.link_options import LinkOptions, WorkerOptions
 from retrieval.linking.output.folder import LinkingRunError, OutputFolder, ShardRecord, read_record
 from retrieval.linking.run import OutputOptions, RunnerOptions, link_corpus, plan_corpus_run
+from retrieval.linking.run_plan import RunPlan
 from retrieval.linking.run_progress import LinkCounts
+from retrieval.linking.shard_worker import ShardWorker
+from tests.checkpoints import make_checkpoint, make_index
 from tests.index_fixtures import build, character_tokenizer
-from tests.linking_fakes import LoggingWorker, begun, run_words
+from tests.linking_fakes import LoggingWorker, begun, rows_of, run_words
 
 NUM_DOCUMENTS, PER_SHARD = 22, 4
 NUM_SHARDS = 6
-
-
-@pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("index"), ["title", "Paris"], character_tokenizer("Paris")).index
 
 
 @pytest.fixture
@@ -47,18 +46,8 @@ def write_documents(file: Path, texts: list[str]) -> Path:
     return file
 
 
-def rows(out: Path) -> list[dict[str, Any]]:
-    found = []
-    for part in sorted(out.glob("part-*")):
-        if part.suffix == ".parquet":
-            found += pq.read_table(part).to_pylist()
-        else:
-            found += [json.loads(line) for line in part.read_text(encoding="utf-8").splitlines()]
-    return found
-
-
-def mentions(found: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    return [(row["doc_id"], row["mention"]) for row in found]
+def mentions(out: Path) -> list[tuple[str, str]]:
+    return [(row["doc_id"], row["mention"]) for row in rows_of(out)]
 
 
 EXPECTED = [(f"d{i}", word) for i in range(NUM_DOCUMENTS) for word in (f"w{i}", f"w{i}b", "?n", "Xx")]
@@ -74,7 +63,7 @@ def snapshot(folder: Path) -> dict[str, bytes]:
 
 def test_a_run_writes_every_row_once_in_order(docs: Path, out: Path, index: Path) -> None:
     summary = run_words(docs, out, index)
-    assert mentions(rows(out)) == EXPECTED
+    assert mentions(out) == EXPECTED
     assert summary.counts == LinkCounts(
         num_documents=22, num_mentions=88, num_linked=44, num_nil=44, num_failed=22, num_rows=88
     )
@@ -96,37 +85,32 @@ def test_a_complete_run_does_nothing_when_it_is_started_again(docs: Path, out: P
     assert len(begun(out)) == NUM_SHARDS
 
 
-def damage_part(out: Path) -> None:
-    (out / "part-000002.parquet").unlink()
-
-
-def truncate_part(out: Path) -> None:
-    part = out / "part-000002.parquet"
-    part.write_bytes(part.read_bytes()[:-1])
+PART, RECORD = "part-000002.parquet", "_shards/000002.json"
 
 
 def remove_record(out: Path) -> None:
-    (out / "_shards/000002.json").unlink()
+    (out / RECORD).unlink()
 
 
-def truncate_record(out: Path) -> None:
-    record = out / "_shards/000002.json"
-    record.write_bytes(record.read_bytes()[:-30])
-
-
-def empty_record(out: Path) -> None:
-    (out / "_shards/000002.json").write_bytes(b"")
+def cut(file: Path, size: int) -> None:
+    file.write_bytes(file.read_bytes()[:-size])
 
 
 def record_of_another_run(out: Path) -> None:
-    record = out / "_shards/000002.json"
-    record.write_text(json.dumps({**json.loads(record.read_text()), "key": "other"}))
+    (out / RECORD).write_text(json.dumps({**json.loads((out / RECORD).read_text()), "key": "other"}))
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [damage_part, truncate_part, remove_record, truncate_record, empty_record, record_of_another_run],
-)
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "no part": lambda out: (out / PART).unlink(),
+    "a cut part": lambda out: cut(out / PART, 1),
+    "no record": remove_record,
+    "a cut record": lambda out: cut(out / RECORD, 30),
+    "an empty record": lambda out: (out / RECORD).write_bytes(b""),
+    "a record of another run": record_of_another_run,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_what_is_not_whole_is_done_again_and_that_alone(
     damage: Any, docs: Path, out: Path, index: Path
 ) -> None:
@@ -151,39 +135,26 @@ def test_nothing_is_done_again_when_the_summary_alone_is_missing(docs: Path, out
     assert (out / "_summary.json").exists()
 
 
-def changed_input(docs: Path, options: dict[str, Any], index: Path, tmp_path: Path) -> str:
-    docs.write_text(docs.read_text().replace("w3", "v3"))
-    return "docs.jsonl has other contents now"
+OPTION_CHANGES: dict[str, tuple[dict[str, Any], str]] = {
+    "option": ({"linking": LinkOptions(k=7)}, "k was 5, is now 7"),
+    "shards": ({"shard_documents": 5}, "shard_documents was 4, is now 5"),
+    "format": ({"output_format": "jsonl"}, "the format of the output was parquet, is now jsonl"),
+}
 
 
-def further_input(docs: Path, options: dict[str, Any], index: Path, tmp_path: Path) -> str:
-    options["inputs"] = (str(docs), str(write_documents(tmp_path / "more.jsonl", ["more"])))
-    return "more.jsonl was no input and is one now"
-
-
-def changed_option(docs: Path, options: dict[str, Any], index: Path, tmp_path: Path) -> str:
-    options["linking"] = LinkOptions(k=7)
-    return "k was 5, is now 7"
-
-
-def changed_shards(docs: Path, options: dict[str, Any], index: Path, tmp_path: Path) -> str:
-    options["shard_documents"] = 5
-    return "shard_documents was 4, is now 5"
-
-
-def changed_index(docs: Path, options: dict[str, Any], index: Path, tmp_path: Path) -> str:
-    other = build(tmp_path, ["title", "Rome"], character_tokenizer("Rome")).index
-    before = (index / "CURRENT").read_text().strip()
-    options["index"] = other
-    return f"the index was {before}, is now {(other / 'CURRENT').read_text().strip()}"
-
-
-def changed_format(docs: Path, options: dict[str, Any], index: Path, tmp_path: Path) -> str:
-    options["output_format"] = "jsonl"
-    return "the format of the output was parquet, is now jsonl"
-
-
-CHANGES = [changed_input, further_input, changed_option, changed_shards, changed_index, changed_format]
+def change(what: str, docs: Path, index: Path, folder: Path) -> tuple[dict[str, Any], str]:
+    """Return what `run_changed` is told of a change, which may be one of files, and what a refusal says."""
+    if what == "input":
+        docs.write_text(docs.read_text().replace("w3", "v3"))
+        return {}, "docs.jsonl has other contents now"
+    if what == "inputs":
+        more = write_documents(folder / "more.jsonl", ["more"])
+        return {"inputs": (str(docs), str(more))}, "more.jsonl was no input and is one now"
+    if what == "index":
+        other = build(folder, ["title", "Rome"], character_tokenizer("Rome")).index
+        versions = [(one / "CURRENT").read_text().strip() for one in (index, other)]
+        return {"index": other}, f"the index was {versions[0]}, is now {versions[1]}"
+    return OPTION_CHANGES[what]
 
 
 def run_changed(docs: Path, out: Path, index: Path, changed: dict[str, Any], **output: Any) -> Any:
@@ -198,16 +169,15 @@ def run_changed(docs: Path, out: Path, index: Path, changed: dict[str, Any], **o
     )
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("what", ["input", "inputs", "index", *OPTION_CHANGES])
 def test_another_run_is_refused_with_every_difference(
-    change: Any, docs: Path, out: Path, index: Path, tmp_path: Path
+    what: str, docs: Path, out: Path, index: Path, tmp_path: Path
 ) -> None:
     run_words(docs, out, index)
     (out / "_summary.json").unlink()
     remove_record(out)  # a half-done run
     before = snapshot(out)
-    changed: dict[str, Any] = {}
-    expected = change(docs, changed, index, tmp_path)
+    changed, expected = change(what, docs, index, tmp_path)
     with pytest.raises(LinkingRunError) as error:
         run_changed(docs, out, index, changed)
     assert expected in str(error.value)
@@ -247,7 +217,7 @@ def test_overwriting_deletes_what_a_run_wrote_and_nothing_else(docs: Path, out: 
     (out / "_shards" / "notes.txt").write_text("mine")
     write_documents(docs, ["one"])
     run_words(docs, out, index, overwrite=True)
-    assert mentions(rows(out)) == [("d0", "one")]
+    assert mentions(out) == [("d0", "one")]
     assert (out / "notes.txt").read_text() == (out / "_shards" / "notes.txt").read_text() == "mine"
 
 
@@ -270,25 +240,8 @@ def test_one_file_is_made_of_the_parts(suffix: str, docs: Path, tmp_path: Path, 
     file = tmp_path / f"out.{suffix}"
     summary = run_words(docs, file, index)
     assert summary.out == str(file)
-    assert mentions(read(file)) == EXPECTED
+    assert mentions(file) == EXPECTED
     assert {p.name for p in tmp_path.iterdir() if "log" not in p.name} == {"docs.jsonl", file.name}
-
-
-def read(file: Path) -> list[dict[str, Any]]:
-    if file.suffix == ".parquet":
-        return list(pq.read_table(file).to_pylist())
-    return [json.loads(line) for line in file.read_text().splitlines()]
-
-
-def test_one_file_that_is_there_needs_overwrite(docs: Path, tmp_path: Path, index: Path) -> None:
-    file = tmp_path / "out.jsonl"
-    file.write_text("mine")
-    with pytest.raises(InputError, match=r"out: .*out\.jsonl exists already; replace it with --overwrite"):
-        run_words(docs, file, index)
-    assert file.read_text() == "mine"
-    run_words(docs, file, index, overwrite=True, keep_parts=True)
-    assert mentions(read(file)) == EXPECTED
-    assert (tmp_path / "out.jsonl.parts" / "part-000000.jsonl").exists()
 
 
 def test_one_file_is_made_of_kept_parts_without_linking_again(
@@ -320,7 +273,7 @@ def test_bad_documents_end_the_run_unless_allowed(docs: Path, out: Path, index: 
     summary = run_words(docs, out, index, max_bad_rows=2)
     assert (summary.counts.num_bad_documents, summary.counts.num_documents) == (2, 20)
     left = [row for row in EXPECTED if row[0] not in ("d9", "d15")]
-    assert mentions(rows(out)) == left
+    assert mentions(out) == left
     (out / "_summary.json").unlink()
     with pytest.raises(SourceError, match=r"docs\.jsonl, line \d+: .*\(bad document 2, 1 allowed"):
         run_words(docs, out, index, max_bad_rows=1)
@@ -366,7 +319,7 @@ def test_a_full_disk_is_a_clear_error_and_leaves_whole_files(
     monkeypatch.undo()
     summary = run_words(docs, out, index)
     assert summary.num_resumed >= 2
-    assert mentions(rows(out)) == EXPECTED
+    assert mentions(out) == EXPECTED
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -374,22 +327,6 @@ def test_a_folder_that_may_not_be_written_is_named(docs: Path, out: Path, index:
     out.mkdir(mode=0o500)
     with pytest.raises(SourceError, match=r"out.*: cannot be written: Permission denied"):
         run_words(docs, out, index)
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("out.csv", "out: must be a folder, or end in .parquet or .jsonl, got 'out.csv'"),
-        ("no/out", "cannot be written: there is no folder"),
-        ("docs.jsonl/out", "cannot be written: there is no folder"),
-    ],
-)
-def test_names_that_cannot_be_written(
-    name: str, message: str, docs: Path, tmp_path: Path, index: Path
-) -> None:
-    with pytest.raises(GenretError) as error:
-        run_words(docs, tmp_path / name, index)
-    assert message in str(error.value)
 
 
 def test_files_and_folders_are_not_confused(docs: Path, tmp_path: Path, index: Path) -> None:
@@ -410,7 +347,7 @@ def test_a_damaged_identity_is_refused_and_can_be_overwritten(
     with pytest.raises(LinkingRunError, match=r"_run\.json: "):
         run_words(docs, out, index)
     assert run_words(docs, out, index, overwrite=True).num_resumed == 0
-    assert mentions(rows(out)) == EXPECTED
+    assert mentions(out) == EXPECTED
 
 
 def test_a_plan_changes_nothing(docs: Path, out: Path, index: Path) -> None:
@@ -435,3 +372,72 @@ def test_records_come_back(tmp_path: Path) -> None:
     for broken in odd:
         file.write_text(json.dumps(broken))
         assert read_record(file) is None
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+
+
+class Published(NamedTuple):
+    folder: Path
+    version: str
+
+
+def publish(folder: Path, checkpoint: Path, *titles: str) -> Published:
+    catalogue = "entity_id\ttitle\n" + "".join(f"{title}\t{title}\n" for title in titles)
+    index = make_index(folder, checkpoint, catalogue)
+    return Published(index, (index / "CURRENT").read_text().strip())
+
+
+def plan(folder: Path, index: Path, checkpoint: Path) -> RunPlan:
+    docs = folder / "docs.jsonl"
+    docs.write_text("".join(json.dumps({"text": f"{i} Nile"}) + "\n" for i in range(3)))
+    worker = WorkerOptions(str(index), str(checkpoint), device="cpu")
+    corpus = CorpusOptions((str(docs),), shard_documents=1)
+    return plan_corpus_run(corpus, OutputOptions(str(folder / "out")), worker)
+
+
+def test_a_worker_opens_the_version_that_the_run_began_with(tmp_path: Path, checkpoint: Path) -> None:
+    first = publish(tmp_path, checkpoint, "Nile", "Amazon")
+    planned = plan(tmp_path, first.folder, checkpoint)
+    assert publish(tmp_path, checkpoint, "Rhine").version != first.version
+    worker = ShardWorker(planned.job)
+    try:
+        (tmp_path / "out" / "_shards").mkdir(parents=True)
+        record = worker.run(planned.corpus.shards[0])
+    finally:
+        worker.close()
+    assert (record.counts.num_mentions, record.counts.num_linked) == (1, 1)
+
+
+def test_a_version_that_is_gone_is_refused(tmp_path: Path, checkpoint: Path) -> None:
+    first = publish(tmp_path, checkpoint, "Nile", "Amazon")
+    planned = plan(tmp_path, first.folder, checkpoint)
+    publish(tmp_path, checkpoint, "Rhine")
+    shutil.rmtree(first.folder / "versions" / first.version)
+    with pytest.raises(IndexMismatchError, match=r"was .* when the run began, is now "):
+        ShardWorker(planned.job)
+
+
+def test_a_run_is_finished_with_the_version_that_it_began_with(tmp_path: Path, checkpoint: Path) -> None:
+    first = publish(tmp_path, checkpoint, "Nile", "Amazon")
+    began = plan(tmp_path, first.folder, checkpoint)
+    folder = OutputFolder(tmp_path / "out")
+    folder.path.mkdir()
+    folder.begin(began.identity)
+    second = publish(tmp_path, checkpoint, "Rhine")
+    old = first.folder / "versions" / first.version
+    with pytest.raises(LinkingRunError) as caught:
+        plan(tmp_path, first.folder, checkpoint)
+    assert f"the index was {first.version}, is now {second.version}" in str(caught.value)
+    assert str(caught.value).endswith(f"--overwrite, or finish it with --index {old}")
+    summary = link_corpus(
+        began.job.corpus,
+        OutputOptions(str(tmp_path / "out")),
+        WorkerOptions(str(old), str(checkpoint), device="cpu"),
+    )
+    assert (summary.counts.num_linked, summary.key) == (3, began.job.key)
+    shutil.rmtree(old)
+    with pytest.raises(LinkingRunError, match=r"--overwrite$"):
+        plan(tmp_path, first.folder, checkpoint)
