@@ -1,4 +1,4 @@
-"""`unevaluatedProperties` and `unevaluatedItems`: what no neighbouring keyword has looked at.
+"""Handlers of `unevaluatedProperties` and `unevaluatedItems`.
 
 Which members and items count as evaluated depends on which branches hold for the value at hand. Every branch
 that holds adds to them, never takes away. So instead of asking which branches hold exactly, cases say "at
@@ -13,17 +13,8 @@ from dataclasses import dataclass
 
 from decoding.grammar.errors import UnsupportedSchemaError
 from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.schema.applicators import both, contains_bounds, item_keywords, negated
-from decoding.grammar.schema.formula import (
-    ANYTHING,
-    NOTHING,
-    Formula,
-    Items,
-    Or,
-    Place,
-    Properties,
-    Required,
-)
+from decoding.grammar.schema.applicators import both, contains_bounds, either, item_keywords, negated
+from decoding.grammar.schema.formula import ANYTHING, NOTHING, Formula, Items, Place, Properties, Required
 from decoding.grammar.schema.resources import Spot
 from decoding.grammar.schema.schema_document import Json, pointer_step
 from decoding.grammar.schema.translation import Schema, SchemaScope, Translation, pattern_dfa
@@ -33,7 +24,7 @@ MAX_CASES = 16
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedKeys:
-    """What has been looked at.
+    """The members or items that have been looked at.
 
     Attributes:
         everything: All members or all items.
@@ -50,7 +41,7 @@ class EvaluatedKeys:
     items_like: frozenset[Formula] = frozenset()
 
     def joined(self, other: EvaluatedKeys) -> EvaluatedKeys:
-        """What either has looked at."""
+        """The union of both."""
         if self.everything or other.everything:
             return _EVERYTHING
         return EvaluatedKeys(
@@ -62,7 +53,7 @@ class EvaluatedKeys:
         )
 
     def holds(self, other: EvaluatedKeys) -> bool:
-        """Whether all that the other has looked at is here too."""
+        """Whether the other is a part of this."""
         if self.everything or other.everything:
             return self.everything
         return (
@@ -79,10 +70,8 @@ Case = tuple[Formula, EvaluatedKeys]
 """A condition, and what is evaluated at least where it holds."""
 
 
-def unevaluated_properties(
-    t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope
-) -> Formula:
-    """`unevaluatedProperties`."""
+def unevaluated(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
+    """`unevaluatedProperties` or `unevaluatedItems`."""
     if t.only_texts:
         return ANYTHING
     place = Place(keyword, f"{pointer}/{keyword}")
@@ -91,53 +80,20 @@ def unevaluated_properties(
         return ANYTHING
     parts = []
     for condition, evaluated in _Cases(t, place, keyword).beside(schema, pointer, scope):
-        if evaluated.everything:
-            members: Formula = ANYTHING
-        else:
+        others: Formula = ANYTHING
+        if keyword == "unevaluatedItems" and not evaluated.everything:
+            allowed = either([*evaluated.items_like, rest], place)
+            others = Items((ANYTHING,) * evaluated.items, allowed, place)
+        elif not evaluated.everything:
             names = tuple((name, ANYTHING) for name in evaluated.names)
             patterns = tuple((keys, ANYTHING) for keys in evaluated.patterns)
-            members = Properties(names, patterns, rest, True, place)
-        parts.append(both(condition, members))
-    return _any(parts, place)
-
-
-def unevaluated_items(
-    t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope
-) -> Formula:
-    """`unevaluatedItems`."""
-    if t.only_texts:
-        return ANYTHING
-    place = Place(keyword, f"{pointer}/{keyword}")
-    rest = t.formula(schema[keyword], place.pointer, scope)
-    if rest == ANYTHING:
-        return ANYTHING
-    parts = []
-    for condition, evaluated in _Cases(t, place, keyword).beside(schema, pointer, scope):
-        items: Formula = ANYTHING
-        if not evaluated.everything:
-            allowed = _any([*evaluated.items_like, rest], place)
-            items = Items((ANYTHING,) * evaluated.items, allowed, place)
-        parts.append(both(condition, items))
-    return _any(parts, place)
-
-
-def _any(parts: list[Formula], place: Place) -> Formula:
-    parts = [part for part in parts if part != NOTHING]
-    if ANYTHING in parts:
-        return ANYTHING
-    if len(parts) < 2:
-        return parts[0] if parts else NOTHING
-    return Or(tuple(parts), place)
+            others = Properties(names, patterns, rest, True, place)
+        parts.append(both(condition, others))
+    return either(parts, place)
 
 
 class _Cases:
-    """Finds the cases of one `unevaluated...` keyword.
-
-    Args:
-        t: Translates what conditions are made of.
-        place: Of the keyword, for errors.
-        keyword: Which of the two it is.
-    """
+    """Finds the cases of one `unevaluated...` keyword, which stands at `place`."""
 
     def __init__(self, t: Translation, place: Place, keyword: str) -> None:
         self._t = t
@@ -147,17 +103,14 @@ class _Cases:
         self._following: list[tuple[str, int]] = []
 
     def beside(self, schema: Schema, pointer: str, scope: SchemaScope) -> list[Case]:
-        """What the neighbours of the keyword evaluate."""
+        """The cases of what the neighbours of the keyword evaluate."""
         return self._pruned(self._neighbours(schema, pointer, scope, own=True))
 
     def _inside(self, schema: Json, pointer: str, scope: SchemaScope) -> list[Case]:
-        """What a schema evaluates that is known to hold."""
+        """The cases of what a schema that is known to hold evaluates."""
         if not isinstance(schema, dict):
             return [(ANYTHING, _NOTHING)]
-        resource = self._t.index.embedded.get(id(schema))
-        if resource is not None and resource is not scope.resource:
-            scope = self._t.enter(resource, scope)
-        return self._neighbours(schema, pointer, scope, own=False)
+        return self._neighbours(schema, pointer, self._t.scope_of(schema, scope), own=False)
 
     def _neighbours(self, schema: Schema, pointer: str, scope: SchemaScope, *, own: bool) -> list[Case]:
         self._t.budget.check_time()
@@ -254,11 +207,8 @@ class _Cases:
         inside = self._t.enter(spot.resource, scope)
         step = (spot.pointer, inside.number)
         if step in self._following:
-            raise UnsupportedSchemaError(
-                keyword,
-                f"{pointer}/{keyword}",
-                "the reference leads back to itself without looking into the value",
-            )
+            reason = "the reference leads back to itself without looking into the value"
+            raise UnsupportedSchemaError(keyword, f"{pointer}/{keyword}", reason)
         self._following.append(step)
         cases = self._inside(spot.schema, spot.pointer, inside)
         self._following.pop()
@@ -301,9 +251,6 @@ class _Cases:
             if condition == ANYTHING or not any(more.holds(known) for more in always)
         ]
         if len(kept) > MAX_CASES:
-            raise UnsupportedSchemaError(
-                self._keyword,
-                self._place.pointer,
-                f"what is evaluated depends on the value in more than {MAX_CASES} ways",
-            )
+            reason = f"what is evaluated depends on the value in more than {MAX_CASES} ways"
+            raise UnsupportedSchemaError.at(self._place, reason)
         return kept

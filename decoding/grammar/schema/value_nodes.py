@@ -7,6 +7,7 @@ can be written at all, and in how few bytes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from json.encoder import encode_basestring
@@ -44,15 +45,7 @@ from decoding.grammar.schema.cases import (
     least_of,
 )
 from decoding.grammar.schema.formula import Place, TextFromSlot
-from decoding.grammar.schema.members import (
-    ENDLESS,
-    FreeKeyLeaves,
-    KeyMemory,
-    Member,
-    Members,
-    NamedKeyLeaves,
-    spelled_classes,
-)
+from decoding.grammar.schema.members import ENDLESS, KeyLeaves, KeyMemory, Member, Members, spelled_classes
 from decoding.grammar.schema.object_shapes import CountedObjectShape, OrderedRecordShape, RecordShape
 from decoding.grammar.shapes import ArrayShape, ObjectShape, ValueNode
 
@@ -67,7 +60,7 @@ def compile_value(
     Args:
         formulas: The schema.
         options: Order of properties, undeclared properties, limits.
-        leaves: Of the vocabulary.
+        leaves: The vocabulary's leaves.
         holes: Opens the sets outside the schema; None: there are none.
 
     Returns:
@@ -89,14 +82,7 @@ def compile_value(
 
 
 class NodeBuilder:
-    """Makes the nodes of one schema, each conjunction's once.
-
-    Args:
-        formulas: The schema.
-        options: How it is read.
-        leaves: Of the vocabulary.
-        holes: Opens sets outside the schema.
-    """
+    """Makes the nodes of one schema, each conjunction's once; arguments are those of `compile_value`."""
 
     def __init__(
         self, formulas: Formulas, options: GrammarOptions, leaves: Leaves, holes: TitleSlotOpener | None
@@ -114,7 +100,7 @@ class NodeBuilder:
         self._nodes[self.expansion.atoms.nothing] = self.nothing
 
     def compiled(self) -> ValueNode:
-        """The node of the whole schema, everything it leads to settled."""
+        """The node of the whole schema; everything it leads to is settled."""
         whole = self.expansion.atoms.conjunction(self._root.root)
         root = self.node(whole)
         waiting = self._drafts
@@ -125,20 +111,18 @@ class NodeBuilder:
                 try:
                     draft.objects.append(object_shape(self, case))
                 except AutomatonLimitError as error:
-                    raise _too_large(_place_of(case), error) from None
+                    raise SchemaLimitError.at(_place_of(case), str(error)) from None
             self.count(len(cases.arrays) + len(cases.objects))
         settle(waiting)
         if root.shortest >= ENDLESS:
             if self._unwritable is not None:
                 raise self._unwritable
             place = self._culprit(whole, frozenset())
-            keyword, pointer = (place.keyword, place.pointer) if place else ("", "#")
-            raise UnsatisfiableSchemaError(keyword, pointer, "no value is valid under it")
+            raise UnsatisfiableSchemaError.at(place, "no value is valid under it")
         return root
 
     def _culprit(self, conjunction: Conjunction, seen: frozenset[Conjunction]) -> Place | None:
-        """A condition that likely keeps a conjunction empty, that of a required member if there is one."""
-        atoms = self.expansion.atoms
+        """The place of a condition that likely keeps a conjunction empty, best that of a required member."""
         for case in self.expansion.cases(conjunction).objects:
             for name in case.required:
                 value = member_value(case, name)
@@ -146,18 +130,14 @@ class NodeBuilder:
                 if value not in seen and (node is None or node.shortest >= ENDLESS):
                     place = self._culprit(value, seen | {value})
                     return place or next((rule.place for rule in case.rules), None)
-        return atoms.place_of(conjunction)
+        return self.expansion.atoms.place_of(conjunction)
 
     def count(self, more: int) -> None:
-        """Count nodes and shapes.
-
-        Raises:
-            SchemaLimitError: they are more than the limit.
-        """
+        """Count nodes and shapes; raise SchemaLimitError when they are more than the limit."""
         self._size += more
         limit = self.options.limits.nodes
         if self._size > limit:
-            raise SchemaLimitError("", "#", f"it expands to more than {limit:,} values and containers")
+            raise SchemaLimitError.at(None, f"it expands to more than {limit:,} values and containers")
         if not self._size & 63:
             current_budget().check_time()
 
@@ -168,7 +148,7 @@ class NodeBuilder:
             try:
                 node = self._new(self.expansion.cases(conjunction))
             except AutomatonLimitError as error:
-                raise _too_large(self.expansion.atoms.place_of(conjunction), error) from None
+                raise SchemaLimitError.at(self.expansion.atoms.place_of(conjunction), str(error)) from None
             self._nodes[conjunction] = node
         return node
 
@@ -210,7 +190,7 @@ class NodeBuilder:
         return found
 
     def can_write(self, key: str) -> bool:
-        """Whether the vocabulary can write a key."""
+        """Whether the vocabulary can write a key; if not, remember why."""
         vocabulary = self.leaves.vocabulary
         if vocabulary.writable.is_everything:
             return True
@@ -222,7 +202,7 @@ class NodeBuilder:
         return True
 
     def leave_out(self, error: VocabularyError) -> None:
-        """Remember why something valid cannot be written, to be said where nothing else is left."""
+        """Remember why something valid cannot be written, to say so where nothing else is left."""
         self._unwritable = self._unwritable or error
 
     def _add_writable(self, found: list[Leaf], make: Callable[[], Leaf]) -> None:
@@ -233,23 +213,15 @@ class NodeBuilder:
             self.leave_out(error)
 
     def hole(self, hole: TextFromSlot) -> TitleSlotLeaf:
-        """The leaf of a set outside the schema.
-
-        Raises:
-            InvalidSchemaError: there is no such set.
-        """
+        """The leaf of a set outside the schema; raises InvalidSchemaError where there is none."""
         place = hole.place
         if self._holes is None:
-            raise InvalidSchemaError(place.keyword, place.pointer, "no indexes are open to take strings from")
+            raise InvalidSchemaError.at(place, "no indexes are open to take strings from")
         try:
             return self._holes(hole.name)
         except TitleSlotError as error:
             pointer = f"{place.pointer.removesuffix(place.keyword)}{error.keyword}"
             raise InvalidSchemaError(error.keyword, pointer, str(error)) from None
-
-    def is_scalar(self, cases: Cases) -> bool:
-        """Whether no array and no object is allowed, as far as this can be told at sight."""
-        return not cases.arrays and not cases.objects
 
 
 def _place_of(case: ObjectCase) -> Place | None:
@@ -258,11 +230,6 @@ def _place_of(case: ObjectCase) -> Place | None:
         if rule.patterns:
             return rule.place
     return case.quotas[0].place if case.quotas else None
-
-
-def _too_large(place: Place | None, error: AutomatonLimitError) -> SchemaLimitError:
-    keyword, pointer = (place.keyword, place.pointer) if place else ("", "#")
-    return SchemaLimitError(keyword, pointer, str(error))
 
 
 MAX_QUOTAS = 6
@@ -276,9 +243,8 @@ def object_shape(builder: NodeBuilder, case: ObjectCase) -> PartialObject:
         SchemaLimitError: it asks for too many kinds of members at once.
     """
     if len(case.quotas) > MAX_QUOTAS:
-        place = case.quotas[-1].place
         reason = f"more than {MAX_QUOTAS} kinds of members must be among the others"
-        raise SchemaLimitError(place.keyword, place.pointer, reason)
+        raise SchemaLimitError.at(case.quotas[-1].place, reason)
     names = _names(case)
     required = set(case.required)
     named = []
@@ -292,37 +258,25 @@ def object_shape(builder: NodeBuilder, case: ObjectCase) -> PartialObject:
         elif name in required:
             named.append(Member(label, name, True, 1, 0, {0: builder.nothing}))
     free, classes = _free_members(builder, case, names)
-    key_leaves = (
-        FreeKeyLeaves(builder.leaves, names, classes) if classes else NamedKeyLeaves(builder.leaves, names)
-    )
-    key_leaves.prepare()
+    key_leaves = KeyLeaves(builder.leaves, names, classes)
     members = Members(named, free, key_leaves)
     ordered = builder.options.property_order == "schema"
     if case.quotas or case.most is not None or case.least > len(required):
+        # A member with a free key may satisfy a quota, which writing the key again could undo.
+        may_count = any(len(member.values) > 1 for member in free)
         memory = None
-        if isinstance(key_leaves, FreeKeyLeaves) and (case.least > len(required) + 1 or _may_count(free)):
+        if classes and (may_count or case.least > len(required) + 1):
             memory = KeyMemory(builder.leaves, key_leaves)
         return CountedObjectShape(members, case.least, case.most, len(case.quotas), ordered, memory)
     return OrderedRecordShape(members) if ordered else RecordShape(members)
 
 
-def _may_count(free: list[Member]) -> bool:
-    """Whether a member with a free key may satisfy a quota, which writing the key again could undo."""
-    return any(len(member.values) > 1 for member in free)
-
-
 def _names(case: ObjectCase) -> list[str]:
-    """All keys that are spoken of: declared ones in their order, then others."""
-    if len(case.rules) == 1:
-        names = dict.fromkeys(case.rules[0].named)
-    else:
-        names = {}
-        for declares in (True, False):
-            for rule in case.rules:
-                if rule.declares is declares:
-                    names.update(dict.fromkeys(rule.named))
-    if case.required:
-        names.update(dict.fromkeys(case.required))
+    """All keys that the rules name: declared ones in their order, then others."""
+    names: dict[str, None] = {}
+    for rule in sorted(case.rules, key=lambda rule: not rule.declares):
+        names.update(dict.fromkeys(rule.named))
+    names.update(dict.fromkeys(case.required))
     return list(names)
 
 
@@ -345,7 +299,7 @@ def _named_values(builder: NodeBuilder, case: ObjectCase, name: str) -> dict[int
 def _by_quotas(
     builder: NodeBuilder, value: Conjunction, quotas: list[tuple[int, Conjunction]]
 ) -> dict[int, ValueNode]:
-    """The nodes of a value that satisfies any selection of some quotas."""
+    """The nodes of a value, by the selection of quotas that it satisfies."""
     conjunctions = {0: value}
     for bit, more in quotas:
         conjunctions |= {
@@ -357,7 +311,7 @@ def _by_quotas(
 def _free_members(
     builder: NodeBuilder, case: ObjectCase, names: list[str]
 ) -> tuple[list[Member], tuple[Dfa, ...]]:
-    """Classes of keys that are not spoken of by name, and their automata."""
+    """The members whose keys are given by classes, and the automata of the classes."""
     parts = _key_classes(builder, case, names)
     members: list[Member] = []
     classes: list[Dfa] = []
@@ -373,7 +327,7 @@ def _free_members(
 
 
 def _supply(builder: NodeBuilder, keys: Dfa, names: list[str]) -> tuple[int | None, bytes]:
-    """How many keys of a set there are, None without bound, and the shortest, quoted; some names left out."""
+    """The number of keys of a set, None without bound, and the shortest, quoted; some names left out."""
     writable = builder.leaves.vocabulary.writable_texts
     if writable is None:
         supply = keys.count()
@@ -440,7 +394,7 @@ def _key_classes(
 
 
 def _with(found: list[Conjunction | None], n: int, value: Conjunction) -> list[Conjunction | None]:
-    """What rules say, with one more pattern of rule `n` that matches."""
+    """The values that rules give, with one more pattern of rule `n` that matches."""
     own = found[n]
     return [*found[:n], value if own is None else joined(own, value), *found[n + 1 :]]
 
@@ -480,27 +434,19 @@ def array_shape(builder: NodeBuilder, case: ArrayCase) -> PartialArray:
 
 
 def _unique(builder: NodeBuilder, case: ArrayCase, place: Place) -> UniqueArrayShape:
-    """The shape of an array case with different items.
-
-    Raises:
-        UnsupportedSchemaError: items may be arrays or objects, or are counted besides.
-        SchemaLimitError: more items must differ than are looked for.
-    """
+    """The shape of an array case with different items; raises as `array_shape` does."""
     if case.quotas:
-        raise UnsupportedSchemaError(place.keyword, place.pointer, "it cannot be combined with counted items")
+        raise UnsupportedSchemaError.at(place, "it cannot be combined with counted items")
     if case.least > MAX_LEAST:
-        reason = f"more than {MAX_LEAST} items must be there and differ"
-        raise SchemaLimitError(place.keyword, place.pointer, reason)
+        raise SchemaLimitError.at(place, f"more than {MAX_LEAST} items must be there and differ")
     places: list[tuple[Leaf, ...]] = []
     most = case.most
     for n in range(max([len(rule.prefix) for rule in case.rules], default=0) + 1):
         if n == most:
             break
         cases = builder.expansion.cases(item_value(case, n))
-        if not builder.is_scalar(cases):
-            raise UnsupportedSchemaError(
-                place.keyword, place.pointer, "items that may be arrays or objects cannot be compared"
-            )
+        if cases.arrays or cases.objects:
+            raise UnsupportedSchemaError.at(place, "items that may be arrays or objects cannot be compared")
         scalars = builder.scalars(cases, canonical=True)
         if not scalars:
             most = least_of(most, n)
@@ -510,22 +456,16 @@ def _unique(builder: NodeBuilder, case: ArrayCase, place: Place) -> UniqueArrayS
 
 
 def _counted(builder: NodeBuilder, case: ArrayCase) -> QuotaArrayShape:
-    """An array some of whose items are counted."""
+    too_much = SchemaLimitError.at(case.quotas[-1].place, "too many items would have to be counted")
     if len(case.quotas) > MAX_ITEM_QUOTAS:
-        raise _too_much(case.quotas[-1])
+        raise too_much
     starts = [len(rule.prefix) for rule in case.rules] + [quota.start for quota in case.quotas]
     places = [_ways(builder, case, place) for place in range(max(starts) + 1)]
     counters = [ItemCounter(quota.least, quota.most) for quota in case.quotas]
     shape = QuotaArrayShape(places, counters, case.least, case.most)
     if shape.num_states() > MAX_STATES:
-        raise _too_much(case.quotas[-1])
+        raise too_much
     return shape
-
-
-def _too_much(quota: ItemQuota) -> SchemaLimitError:
-    return SchemaLimitError(
-        quota.place.keyword, quota.place.pointer, "too many items would have to be counted"
-    )
 
 
 def _ways(builder: NodeBuilder, case: ArrayCase, place: int) -> list[tuple[tuple[int, ...], ValueNode]]:
@@ -544,7 +484,7 @@ def _ways(builder: NodeBuilder, case: ArrayCase, place: int) -> list[tuple[tuple
 
 
 def _kinds(builder: NodeBuilder, quota: ItemQuota, place: int) -> list[tuple[int, Conjunction]]:
-    """What an item can be for a quota: counted or not, and what it must then be."""
+    """The ways an item can be for a quota: counted or not, and what it must then be."""
     if place < quota.start:
         return [(0, ())]
     if quota.most is None:
@@ -573,35 +513,20 @@ class PartialObject(_Measured, ObjectShape, Protocol):
     """An object shape in the making."""
 
 
+@dataclass(slots=True, eq=False)
 class PartialNode:
-    """A node with containers, in the making.
+    """A node with containers in the making: a shape for each case; `shortest` falls until it is settled."""
 
-    Attributes:
-        node: The node; its `shortest` falls until it is settled.
-        cases: What it allows.
-        arrays: One shape for each of its array cases.
-        objects: One shape for each of its object cases.
-    """
-
-    __slots__ = ("arrays", "cases", "node", "objects")
-
-    def __init__(self, node: ValueNode, cases: Cases) -> None:
-        self.node = node
-        self.cases = cases
-        self.arrays: list[PartialArray] = []
-        self.objects: list[PartialObject] = []
+    node: ValueNode
+    cases: Cases
+    arrays: list[PartialArray] = field(default_factory=list)
+    objects: list[PartialObject] = field(default_factory=list)
 
     def lower(self) -> bool:
-        """Measure the node again; whether that was news."""
-        node = self.node
-        shortest = node.shortest
-        for array in self.arrays:
-            shortest = min(shortest, array.cost())
-        for shape in self.objects:
-            shortest = min(shortest, shape.cost())
-        news = shortest < node.shortest
-        node.shortest = shortest
-        return news
+        """Measure the node again; return whether that was news."""
+        before = self.node.shortest
+        self.node.shortest = min([before, *(shape.cost() for shape in (*self.arrays, *self.objects))])
+        return self.node.shortest < before
 
 
 def settle(drafts: list[PartialNode]) -> None:
@@ -621,17 +546,13 @@ def settle(drafts: list[PartialNode]) -> None:
         for number, draft in enumerate(order):
             if not number & 255:
                 budget.check_time()
-            if draft.lower():
-                news = True
+            news |= draft.lower()
     for draft in order:
-        node = draft.node
-        arrays = [shape for shape in draft.arrays if shape.cost() < ENDLESS]
-        objects = [shape for shape in draft.objects if shape.cost() < ENDLESS]
-        for array in arrays:
-            array.seal()
-        for shape in objects:
+        arrays = tuple(shape for shape in draft.arrays if shape.cost() < ENDLESS)
+        objects = tuple(shape for shape in draft.objects if shape.cost() < ENDLESS)
+        for shape in (*arrays, *objects):
             shape.seal()
-        node.arrays, node.objects = tuple(arrays), tuple(objects)
+        draft.node.arrays, draft.node.objects = arrays, objects
     for draft in order:
         if len(draft.node.objects) >= _MANY_ALTERNATIVES:
             for kind in draft.node.objects:
