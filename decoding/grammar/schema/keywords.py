@@ -55,16 +55,8 @@ def _is_text(value: Json) -> bool:
     return isinstance(value, str)
 
 
-def _is_filled_text(value: Json) -> bool:
-    return isinstance(value, str) and bool(value)
-
-
 def _is_bool(value: Json) -> bool:
     return isinstance(value, bool)
-
-
-def _is_list(value: Json) -> bool:
-    return isinstance(value, list)
 
 
 def _is_filled_list(value: Json) -> bool:
@@ -84,20 +76,8 @@ def _equality_key(value: Json) -> object:
     return (bool, value) if isinstance(value, bool) else value
 
 
-def _is_object(value: Json) -> bool:
-    return isinstance(value, dict)
-
-
-def _is_anything(value: Json) -> bool:
-    return True
-
-
 def _is_number(value: Json) -> bool:
     return isinstance(value, int | Decimal) and not isinstance(value, bool)
-
-
-def _is_positive_number(value: Json) -> bool:
-    return _is_number(value) and bool(value > 0)
 
 
 def _is_count(value: Json) -> bool:
@@ -105,11 +85,6 @@ def _is_count(value: Json) -> bool:
     if type(value) is int:
         return value >= 0
     return isinstance(value, Decimal) and value >= 0 and value == value.to_integral_value()
-
-
-def _is_plain_count(value: Json) -> bool:
-    """Whether it is an integer from 0, written as one."""
-    return type(value) is int and value >= 0
 
 
 def is_name_list(value: Json) -> bool:
@@ -121,14 +96,18 @@ def _is_filled_name_list(value: Json) -> bool:
     return is_name_list(value) and bool(value)
 
 
+def _is_names_by_name(value: Json) -> bool:
+    return isinstance(value, dict) and all(map(is_name_list, value.values()))
+
+
 def _is_type(value: Json) -> bool:
     if isinstance(value, str):
         return value in TYPE_NAMES
     return _is_filled_name_list(value) and _TYPES.issuperset(value)
 
 
-def _is_names_by_name(value: Json) -> bool:
-    return isinstance(value, dict) and all(map(is_name_list, value.values()))
+def _is_object(value: Json) -> bool:
+    return isinstance(value, dict)
 
 
 def _is_vocabulary(value: Json) -> bool:
@@ -137,10 +116,6 @@ def _is_vocabulary(value: Json) -> bool:
 
 def _is_object_or_list(value: Json) -> bool:
     return isinstance(value, dict | bool) or _is_filled_list(value)
-
-
-def _is_bool_or_number(value: Json) -> bool:
-    return _is_bool(value) or _is_number(value)
 
 
 def _matches(pattern: str) -> Callable[[Json], bool]:
@@ -152,10 +127,11 @@ def _matches(pattern: str) -> Callable[[Json], bool]:
 _Form = tuple[Callable[[Json], bool], str] | tuple[Callable[[Json], bool], str, Holds]
 _TEXT: _Form = (_is_text, "a string")
 _BOOL: _Form = (_is_bool, "true or false")
-_VALUE: _Form = (_is_anything, "a value")
+_LIST: _Form = (lambda value: isinstance(value, list), "an array")
+_VALUE: _Form = (lambda value: True, "a value")
 _NUMBER: _Form = (_is_number, "a number")
 _COUNT: _Form = (_is_count, "an integer from 0")
-_SCHEMA: _Form = (_is_anything, "a schema", Holds.SCHEMA)
+_SCHEMA: _Form = (lambda value: True, "a schema", Holds.SCHEMA)
 _SCHEMAS: _Form = (_is_filled_list, "an array of at least one schema", Holds.SCHEMAS)
 _BY_NAME: _Form = (_is_object, "an object of schemas", Holds.SCHEMA_BY_NAME)
 _REFERENCE: _Form = (_is_text, "a URI reference")
@@ -188,8 +164,8 @@ def _without(table: Table, *names: str) -> Table:
 DRAFT_2020_12 = {
     **_enforced((_is_type, f"one of {', '.join(TYPE_NAMES)}, or an array of distinct ones"), "type"),
     **_enforced(_VALUE, "const"),
-    **_enforced((_is_list, "an array"), "enum"),
-    **_enforced((_is_positive_number, "a number above 0"), "multipleOf"),
+    **_enforced(_LIST, "enum"),
+    **_enforced((lambda value: _is_number(value) and value > 0, "a number above 0"), "multipleOf"),
     **_enforced(_NUMBER, "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
     **_enforced(_TEXT, "pattern", "format"),
     **_enforced(_BOOL, "uniqueItems"),
@@ -205,15 +181,15 @@ DRAFT_2020_12 = {
     **_annotation(_TEXT, "title", "description", "$comment", "contentEncoding", "contentMediaType"),
     **_annotation(_BOOL, "deprecated", "readOnly", "writeOnly"),
     **_annotation(_VALUE, "default"),
-    **_annotation((_is_list, "an array"), "examples"),
+    **_annotation(_LIST, "examples"),
     **_annotation(_SCHEMA, "contentSchema"),
     **_structure((_is_text, "a URI"), "$schema"),
     **_structure((_is_vocabulary, "an object of booleans"), "$vocabulary"),
     **_structure((_matches("[^#]*#?"), "a URI reference without a fragment"), "$id"),
     **_structure(_ANCHOR, "$anchor", "$dynamicAnchor"),
     **_structure(_BY_NAME, "$defs", "definitions"),
-    **_enforced((_is_filled_text, "a string that names an index"), "x-genret-index"),
-    **_enforced((_is_filled_text, "a string that is a filter"), "x-genret-filter"),
+    **_enforced((_matches("(?s).+"), "a string that names an index"), "x-genret-index"),
+    **_enforced((_matches("(?s).+"), "a string that is a filter"), "x-genret-filter"),
     # Split in two by 2019-09, but its metaschemas still describe it, and who writes it means it.
     **_enforced(
         (_is_object, "an object of schemas and of arrays of distinct strings", Holds.SCHEMA_OR_NAMES),
@@ -232,7 +208,7 @@ UNDECLARED = {
     **DRAFT_2020_12,
     **_OLD_ITEMS,
     **_enforced(
-        (_is_bool_or_number, "a number, or true or false as in draft 4"),
+        (lambda value: _is_bool(value) or _is_number(value), "a number, or true or false as in draft 4"),
         "exclusiveMinimum",
         "exclusiveMaximum",
     ),
@@ -267,7 +243,7 @@ DRAFT_4 = {
     **_enforced((_is_filled_name_list, "an array of at least one string, all distinct"), "required"),
     **_enforced(_BOOL, "exclusiveMinimum", "exclusiveMaximum"),
     **_enforced(
-        (_is_plain_count, "an integer from 0"),
+        (lambda value: type(value) is int and value >= 0, "an integer from 0"),
         *("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
     ),
 }

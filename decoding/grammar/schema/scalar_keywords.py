@@ -155,11 +155,10 @@ def _text_set(
         return _limited(least or 0, most, automaton)
 
 
-def _size(made: TextSet, least: int, most: int | None, automaton: Dfa | None) -> int:
-    return made.num_bytes + (0 if automaton is None else automaton.num_bytes)
-
-
-_limited = Remembered(TextSet.of, _size)
+_limited = Remembered(
+    TextSet.of,
+    lambda made, least, most, automaton: made.num_bytes + (0 if automaton is None else automaton.num_bytes),
+)
 
 
 # Formats without some texts that are met in practice; others known in part only miss curiosities.
@@ -248,15 +247,10 @@ def _scalars(mask: int, texts: list[str], numbers: list[int | Decimal], place: P
     return And((TYPES[mask], *conditions)) if conditions else TYPES[mask]
 
 
-def _texts_one_by_one(texts: tuple[str, ...]) -> TextSet:
-    return TextSet.of(automaton=Dfa.of_texts(texts))
-
-
-def _size_of_texts(made: TextSet, texts: tuple[str, ...]) -> int:
-    return made.num_bytes + sum([80 + 4 * len(text) for text in texts])
-
-
-_listed_texts = Remembered(_texts_one_by_one, _size_of_texts)
+_listed_texts = Remembered(
+    lambda texts: TextSet.of(automaton=Dfa.of_texts(texts)),
+    lambda made, texts: made.num_bytes + sum([80 + 4 * len(text) for text in texts]),
+)
 _listed_numbers = Remembered(
     NumberSet.of_values, lambda made, numbers: 2 * made.num_bytes + 100 * len(numbers)
 )

@@ -236,11 +236,10 @@ class Translation:
         return self.index.spots[outermost] if outermost is not None else spot
 
 
-def _compile(pattern: str, portable: bool) -> Dfa:
-    return compile_pattern(pattern, portable=portable)
-
-
-_compiled = Remembered(_compile, lambda dfa, pattern, portable: dfa.num_bytes + 4 * len(pattern))
+_compiled = Remembered(
+    lambda pattern, portable: compile_pattern(pattern, portable=portable),
+    lambda dfa, pattern, portable: dfa.num_bytes + 4 * len(pattern),
+)
 
 
 def pattern_dfa(pattern: str, keyword: str, pointer: str, portable: bool = False) -> Dfa:
