@@ -1,4 +1,4 @@
-"""How a schema is read, which of the JSON texts it allows may be written, and what compiling may cost.
+"""Options of reading a schema and of writing the JSON texts it allows, and the bounds on compiling it.
 
 The budget of a compilation is polled wherever the work can grow. It travels in a context variable: automata
 are combined with operators, which have no room for it.
@@ -43,7 +43,7 @@ class CompileLimits:
 
 @dataclass(frozen=True, slots=True)
 class GrammarOptions:
-    """Which of the texts of an allowed value may be written. The default admits what a reader would.
+    """The texts of an allowed value that may be written. The default admits what a reader would.
 
     Attributes:
         whitespace: Between tokens of JSON. "compact": none; "spaced": one blank behind every `,` and `:`, as
@@ -56,8 +56,8 @@ class GrammarOptions:
         extra_properties: "allowed": properties the schema does not mention, wherever it does not forbid them;
             "declared": only where it says `additionalProperties`, `patternProperties` or the like itself, or
             declares no properties at all.
-        inexact: What is done where a set of texts or numbers is known in part only, or validators differ in
-            reading it. "refuse": a format that is known in part is refused, patterns mean what ECMA-262 says,
+        inexact: Treatment of sets of texts or numbers that are known in part only, or that validators read
+            differently. "refuse": a format that is known in part is refused, patterns are those of ECMA-262,
             and values may be spelled in several ways (`NumberSet.spelled` says which numbers may);
             "narrow": only what all readers agree on, one spelling for each value, and no numbers that a
             double does not hold. Every text under "narrow" is allowed under "refuse".

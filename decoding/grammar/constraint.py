@@ -3,7 +3,7 @@
 `TokenGrammar` is the contract that a grammar meets. A state of the constraint is a grammar's state with the
 tokens that may still be written. Most tokens that may follow are never chosen, so successors are not looked
 up for all of them: `children` and `verify` return *pending* states, which hold the state before and the token
-and are looked up when they are passed in. `MaskPool` uploads each token mask to the device once.
+and are looked up when they are passed in. `_MaskPool` uploads each token mask to the device once.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class GrammarConstraint:
         self._end = vocabulary.end_token_id
         self._vocabulary = vocabulary
         self._device = torch.device(device)
-        self._pool = MaskPool(vocabulary.vocab_size, self._device)
+        self._pool = _MaskPool(vocabulary.vocab_size, self._device)
         # By state: its grammar, the grammar's state, the tokens left, and the row of its mask.
         self._grammars: list[TokenGrammar] = []
         self._states: list[int] = []
@@ -259,13 +259,8 @@ class GrammarConstraint:
 _FIRST_ROWS = 16
 
 
-class MaskPool:
-    """Packed masks as the rows of one tensor that grows. Row 0 allows nothing.
-
-    Args:
-        vocab_size: Logits of the model, V.
-        device: The device of the rows.
-    """
+class _MaskPool:
+    """Packed masks as the rows of one tensor that grows. Row 0 allows nothing."""
 
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         self._vocab_size = vocab_size
@@ -279,11 +274,7 @@ class MaskPool:
         self._tokens: dict[int, Tensor] = {}
 
     def row(self, mask: NDArray[np.uint32]) -> int:
-        """The row of a mask, uploaded if it is not there. The mask must not be changed later.
-
-        Args:
-            mask: Shape: (ceil(V / 32),), uint32.
-        """
+        """The row of a mask, uploaded if it is not there. The mask must not be changed later."""
         row = self._by_address.get(id(mask))
         if row is None:
             row = len(self._masks)
@@ -304,12 +295,7 @@ class MaskPool:
         return bits.flatten(1)[:, : self._vocab_size].bool()
 
     def contains(self, rows: Tensor, token_ids: Tensor) -> Tensor:
-        """Whether rows allow tokens. Shape: (n, M), bool.
-
-        Args:
-            rows: Shape: (n,), int64.
-            token_ids: Any numbers; those that are no token are not allowed. Shape: (n, M), int64.
-        """
+        """Whether rows allow tokens, which may be any numbers. Shape: (n, M), bool, from (n,) and (n, M)."""
         in_range = (token_ids >= 0) & (token_ids < self._vocab_size)
         token = torch.where(in_range, token_ids, 0)
         words = self._rows[rows.unsqueeze(1), token // WORD_BITS]

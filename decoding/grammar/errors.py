@@ -31,7 +31,7 @@ class SchemaError(GrammarError):
     Args:
         keyword: The keyword that stands in the way, e.g. "uniqueItems"; "" for the schema as a whole.
         pointer: JSON pointer of the keyword in the schema as given, as a URI fragment: "#/properties/a".
-        reason: What was expected and what was got, as one clause.
+        reason: The expected and the given value, as one clause.
     """
 
     def __init__(self, keyword: str, pointer: str, reason: str) -> None:

@@ -43,7 +43,7 @@ def compile_schema(
     Args:
         schema: Its text, or what `json.loads` makes of it; the order of properties matters.
         leaves: The vocabulary's leaves.
-        options: How it is read and written.
+        options: Options of reading and writing.
         holes: Opens the sets that `x-genret-index` names.
 
     Raises:

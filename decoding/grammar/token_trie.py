@@ -108,7 +108,7 @@ class FlatTrie:
         byte: The last byte of each prefix; 0 for the root. Shape: (N,), uint8.
         depth: Its length. Shape: (N,), int32.
         end: The first position behind it and all longer prefixes. Shape: (N,), int32.
-        token_begin: Where the tokens that are exactly this prefix begin in `tokens`; those of a whole subtree
+        token_begin: Begin in `tokens` of the tokens that are exactly this prefix; those of a whole subtree
             are `tokens[token_begin[i]:token_begin[end[i]]]`. Shape: (N + 1,), int32.
         tokens: Ids in byte order, equal bytes by id. Shape: (T,), int32.
     """

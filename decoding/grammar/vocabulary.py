@@ -243,7 +243,7 @@ def _is_character(text: bytes) -> bool:
 
 
 def _count_characters(single: set[int]) -> int:
-    """How many characters some bytes make, nearly: overlong forms and surrogates are counted as well."""
+    """The number of characters that bytes make; overlong forms and surrogates are counted as well."""
     tails = len(single & set(range(0x80, 0xC0)))
     lengths = ((0x00, 0x80), (0xC2, 0xE0), (0xE0, 0xF0), (0xF0, 0xF5))
     return sum(len(single & set(range(*leads))) * tails**more for more, leads in enumerate(lengths))
@@ -376,17 +376,9 @@ def _read_step(kind: object, part: Mapping[str, Any]) -> _Step:
 
 def _strip_step(part: Mapping[str, Any]) -> _Step:
     """Strip a character from both sides of every token, as often as the decoder says."""
-    content, start, stop = part.get("content", " "), int(part.get("start", 0)), int(part.get("stop", 0))
-
-    def strip(text: str) -> str:
-        first, last = 0, len(text)
-        while first < min(start, last) and text[first] == content:
-            first += 1
-        while last > first and len(text) - last < stop and text[last - 1] == content:
-            last -= 1
-        return text[first:last]
-
-    return strip
+    content, start, stop = re.escape(part.get("content", " ")), part.get("start", 0), part.get("stop", 0)
+    ends = re.compile(rf"\A{content}{{0,{int(start)}}}|{content}{{0,{int(stop)}}}\Z")
+    return lambda text: ends.sub("", text)
 
 
 def _byte_alphabet() -> dict[str, int]:

@@ -1,6 +1,6 @@
 """Handlers of keywords that apply schemas to members, to items or, like `anyOf` and `$ref`, to the value.
 
-The bounds on the numbers of members and items stand with them. `texts_of` reduces a formula to what it says
+The bounds on the numbers of members and items stand with them. `_texts_of` reduces a formula to what it says
 of strings: `propertyNames` speaks of keys, which are strings.
 """
 
@@ -88,7 +88,7 @@ def property_names(t: Translation, schema: Schema, keyword: str, pointer: str, s
     place = Place("propertyNames", f"{pointer}/propertyNames")
     names = t.formula(schema["propertyNames"], place.pointer, scope)
     with naming_limits(place.keyword, place.pointer):
-        allowed = texts_of(names, t, place)
+        allowed = _texts_of(names, t, place)
     return ANYTHING if allowed.is_everything else PropertyNames(allowed, place)
 
 
@@ -292,28 +292,17 @@ def both(one: Formula, other: Formula) -> Formula:
     return parts[0] if len(parts) == 1 else And(parts)
 
 
-def texts_of(formula: Formula, t: Translation, place: Place, open_targets: tuple[str, ...] = ()) -> TextSet:
-    """The texts that a formula lets through.
-
-    Args:
-        formula: Of a schema for keys.
-        t: Resolves references.
-        place: The keyword that asks, for errors.
-        open_targets: References that are being followed.
-
-    Raises:
-        UnsupportedSchemaError: keys would come out of an index, or a reference leads back to itself.
-        AutomatonLimitError: the set needs too many states.
-    """
+def _texts_of(formula: Formula, t: Translation, place: Place, open_targets: tuple[str, ...] = ()) -> TextSet:
+    """The texts that a formula for keys lets through; `open_targets` are references being followed."""
     t.budget.check_time()
     if isinstance(formula, TextIn):
         return formula.texts
     if isinstance(formula, TypeIs):
         return TextSet.everything() if formula.types & JsonType.STRING else TextSet.nothing()
     if isinstance(formula, And | Or | ExactlyOne):
-        return _joined(formula, [texts_of(part, t, place, open_targets) for part in formula.parts])
+        return _joined(formula, [_texts_of(part, t, place, open_targets) for part in formula.parts])
     if isinstance(formula, Not):
-        return ~texts_of(formula.part, t, place, open_targets)
+        return ~_texts_of(formula.part, t, place, open_targets)
     if isinstance(formula, Reference):
         return _followed(formula.target, t, place, open_targets)
     if isinstance(formula, TextFromSlot):
@@ -345,4 +334,4 @@ def _followed(target: str, t: Translation, place: Place, open_targets: tuple[str
         formula = t.formula(spot.schema, spot.pointer, scope)
     finally:
         t.only_texts = was_only_texts
-    return texts_of(formula, t, place, (*open_targets, target))
+    return _texts_of(formula, t, place, (*open_targets, target))

@@ -31,6 +31,7 @@ from decoding.grammar.schema.cases import (
     STRING,
     ArrayCase,
     Cases,
+    Closed,
     Conjunction,
     ItemQuota,
     ItemRule,
@@ -42,7 +43,6 @@ from decoding.grammar.schema.cases import (
     both_objects,
     intersection,
     joined,
-    least_of,
     mixed_texts,
     only_types,
     types_of,
@@ -51,7 +51,6 @@ from decoding.grammar.schema.cases import (
 from decoding.grammar.schema.formula import (
     Contains,
     ExactlyOne,
-    Formula,
     ItemCount,
     Items,
     JsonType,
@@ -69,104 +68,85 @@ from decoding.grammar.schema.formula import (
 )
 
 Case = TypeVar("Case", ArrayCase, ObjectCase)
+Condition = TypeVar("Condition")
 
 
 class _Gathered:
     """Conditions that hold at once, none of them a choice: at most one case of each container."""
 
     def __init__(self, atoms: Atoms) -> None:
-        self.atoms = atoms
-        self.types = int(JsonType.ANY)
-        self.numbers: list[NumberIn] = []
-        self.texts: list[TextIn] = []
-        self.holes: list[TextFromSlot] = []
-        self.rules: list[MemberRule] = []
-        self.required: dict[str, None] = {}
-        self.members: tuple[int, int | None] = (0, None)
-        self.names: list[PropertyNames] = []
-        self.item_rules: list[ItemRule] = []
-        self.items: tuple[int, int | None] = (0, None)
-        self.quotas: list[ItemQuota] = []
-        self.unique: Place | None = None
+        self._atoms = atoms
+        self._numbers: dict[type, list[int]] = {}
 
-    def add(self, number: int, atom: Formula | Negation) -> None:
-        if isinstance(atom, TypeIs):
-            self.types &= int(atom.types)
-        elif isinstance(atom, Properties):
-            self.rules.append(self.atoms.member_rule(number))
-        elif isinstance(atom, Required):
-            self.required.update(dict.fromkeys(atom.names))
-        elif isinstance(atom, TextIn):
-            self.texts.append(atom)
-        elif isinstance(atom, NumberIn):
-            self.numbers.append(atom)
-        elif isinstance(atom, Items):
-            self.item_rules.append(self.atoms.item_rule(number))
-        elif isinstance(atom, ItemCount):
-            self.items = _narrower(self.items, atom)
-        elif isinstance(atom, PropertyCount):
-            self.members = _narrower(self.members, atom)
-        elif isinstance(atom, PropertyNames):
-            self.names.append(atom)
-        elif isinstance(atom, UniqueItems):
-            self.unique = self.unique or atom.place
-        elif isinstance(atom, Contains):
-            item = self.atoms.conjunction(atom.item)
-            self.quotas.append(ItemQuota(0, item, atom.least, atom.most, atom.place))
-        elif isinstance(atom, TextFromSlot):
-            self.holes.append(atom)
-        else:
-            raise TypeError(f"not a condition: {type(atom).__name__}")
+    def add(self, number: int) -> None:
+        self._numbers.setdefault(type(self._atoms.list[number]), []).append(number)
+
+    def _of(self, kind: type[Condition]) -> list[Condition]:
+        return [self._atoms.list[number] for number in self._numbers.get(kind, ())]  # type: ignore[misc]
 
     def cases(self) -> Cases:
         """The cases of everything that was added."""
-        types = self.types
+        types = int(JsonType.ANY)
+        for condition in self._of(TypeIs):
+            types &= int(condition.types)
+        arrays, objects = self._arrays(), self._objects()
         numbers = texts = None
-        holes: tuple[TextFromSlot, ...] = ()
+        holes = self._of(TextFromSlot)[:1] if types & STRING else []
         if types & NUMBER:
-            numbers = ALL_NUMBERS
-            for condition in self.numbers:
-                numbers = condition.numbers if numbers is ALL_NUMBERS else numbers & condition.numbers
-            if self.numbers and numbers.is_empty:
-                numbers = None
+            numbers = _all_of([condition.numbers for condition in self._of(NumberIn)], ALL_NUMBERS)
         if types & STRING:
-            texts = ALL_TEXTS
-            for part in self.texts:
-                texts = part.texts if texts is ALL_TEXTS else texts & part.texts
-            if self.texts and texts.is_empty:
-                texts = None
-            if self.holes:
-                holes, texts = self._only_hole(texts is ALL_TEXTS), None
+            texts = _all_of([condition.texts for condition in self._of(TextIn)], ALL_TEXTS)
+        if holes:
+            if texts is not ALL_TEXTS or any(hole.name != holes[0].name for hole in self._of(TextFromSlot)):
+                raise mixed_texts(holes[0])
+            texts = None
         return Cases(
             types & LITERALS,
             numbers,
             texts,
-            holes,
-            (self._array(),) if types & ARRAY and _possible(self.items) else (),
-            (self._object(),) if types & OBJECT and _possible(self.members, len(self.required)) else (),
+            tuple(holes),
+            arrays if types & ARRAY else (),
+            objects if types & OBJECT else (),
         )
 
-    def _only_hole(self, alone: bool) -> tuple[TextFromSlot, ...]:
-        """The hole that strings come from, if no other condition on strings is there."""
-        first = self.holes[0]
-        if not alone or any(hole.name != first.name for hole in self.holes):
-            raise mixed_texts(first)
-        return (first,)
+    def _arrays(self) -> tuple[ArrayCase, ...]:
+        rules = tuple(map(self._atoms.item_rule, self._numbers.get(Items, ())))
+        least, most = _bounds(self._of(ItemCount))
+        quotas = tuple(
+            ItemQuota(0, self._atoms.conjunction(kind.item), kind.least, kind.most, kind.place)
+            for kind in self._of(Contains)
+        )
+        unique = next((condition.place for condition in self._of(UniqueItems)), None)
+        if most is not None and least > most:
+            return ()
+        case = ArrayCase(rules, least, most, quotas, unique)
+        return (ANY_ARRAY if case == ANY_ARRAY else case,)
 
-    def _array(self) -> ArrayCase:
-        rules, quotas, (least, most) = self.item_rules, self.quotas, self.items
-        if not rules and not quotas and not least and most is None and self.unique is None:
-            return ANY_ARRAY
-        return ArrayCase(tuple(rules), least, most, tuple(quotas), self.unique)
-
-    def _object(self) -> ObjectCase:
-        least, most = self.members
-        if not self.rules and not self.required and not self.names and not least and most is None:
-            return ANY_OBJECT
+    def _objects(self) -> tuple[ObjectCase, ...]:
+        rules = tuple(map(self._atoms.member_rule, self._numbers.get(Properties, ())))
+        required = tuple(dict.fromkeys(name for keys in self._of(Required) for name in keys.names))
+        least, most = _bounds(self._of(PropertyCount))
         names = None
-        for part in self.names:
-            names = part.names if names is None else names & part.names
-        return ObjectCase(tuple(self.rules), tuple(self.required), least, most, names)
+        for condition in self._of(PropertyNames):
+            names = condition.names if names is None else names & condition.names
+        if most is not None and max(least, len(required)) > most:
+            return ()
+        case = ObjectCase(rules, required, least, most, names)
+        return (ANY_OBJECT if case == ANY_OBJECT else case,)
+
+
+def _all_of(sets: list[Closed], everything: Closed) -> Closed | None:
+    """The intersection; None: nothing."""
+    result = everything
+    for one in sets:
+        result = one if result is everything else result & one
+    return None if sets and result.is_empty else result
+
+
+def _bounds(counts: list[ItemCount] | list[PropertyCount]) -> tuple[int, int | None]:
+    """The bounds of all counts at once."""
+    least = max((count.least for count in counts), default=0)
+    return least, min((count.most for count in counts if count.most is not None), default=None)
 
 
 class Expansion:
@@ -176,7 +156,7 @@ class Expansion:
 
     def __init__(self, formulas: Formulas) -> None:
         self.atoms = Atoms(formulas)
-        self.conflicts = Conflicts(self)
+        self.conflicts = _Conflicts(self)
         self._known: dict[Conjunction, Cases] = {(): ALL_CASES}
         self._open: set[Conjunction] = set()
 
@@ -210,7 +190,7 @@ class Expansion:
             if not isinstance(atom, Or | ExactlyOne | Negation):
                 if gathered is None:
                     gathered = _Gathered(atoms)
-                gathered.add(number, atom)
+                gathered.add(number)
                 continue
             if context is None:
                 context = self._context(conjunction)
@@ -225,7 +205,7 @@ class Expansion:
         for number in conjunction:
             atom = self.atoms.list[number]
             if not isinstance(atom, Or | ExactlyOne | Negation):
-                gathered.add(number, atom)
+                gathered.add(number)
         cases = gathered.cases()
         return ALL_CASES if cases == ALL_CASES else cases
 
@@ -278,13 +258,7 @@ class Expansion:
         return result
 
     def negated(self, conjunction: Conjunction, place: Place, types: int) -> Cases:
-        """The values that a conjunction does not allow.
-
-        Args:
-            conjunction: What is not to hold.
-            place: The `not` or the like, for messages.
-            types: The types of values to return, bits of `JsonType`.
-        """
+        """The values that a conjunction does not allow, of some types, bits of `JsonType`."""
         result = NO_CASES
         for number in conjunction:
             atom = self.atoms.list[number]
@@ -316,16 +290,7 @@ class Expansion:
 
 
 def _negated_atom(atoms: Atoms, number: int, place: Place) -> Cases:
-    """The values that a single condition does not allow; of other types than its own it allows all.
-
-    Args:
-        atoms: The schema's.
-        number: The condition's; not a disjunction or negation.
-        place: The `not` or the like, for messages.
-
-    Raises:
-        UnsupportedSchemaError: they cannot be represented.
-    """
+    """The values that a condition, no choice or negation, does not allow; all of other types than its own."""
     atom = atoms.list[number]
     if isinstance(atom, TypeIs):
         return only_types(ALL_CASES, int(JsonType.ANY) & ~int(atom.types))
@@ -430,14 +395,6 @@ def _other_counts(least: int, most: int | None) -> list[tuple[int, int | None]]:
     return counts
 
 
-def _narrower(bounds: tuple[int, int | None], more: ItemCount | PropertyCount) -> tuple[int, int | None]:
-    return max(bounds[0], more.least), least_of(bounds[1], more.most)
-
-
-def _possible(bounds: tuple[int, int | None], required: int = 0) -> bool:
-    return bounds[1] is None or max(bounds[0], required) <= bounds[1]
-
-
 # Containers to look into.
 _DEPTH = 3
 
@@ -466,7 +423,7 @@ def item_value(case: ArrayCase, index: int) -> Conjunction:
     return value
 
 
-class Conflicts:
+class _Conflicts:
     """Looks for contradictions in the cases of one schema."""
 
     __slots__ = ("_empty", "_expansion")
@@ -477,12 +434,9 @@ class Conflicts:
         self._empty: dict[tuple[Conjunction, int], bool] = {}
 
     def split(self, cases: Cases, other: Cases, context: Cases) -> tuple[Cases, Cases]:
-        """Split a set into what is surely apart from another one, and what may have values in common with it.
+        """Split a set into what is surely apart from `other`, and what may have values in common with it.
 
-        Args:
-            cases: The set to split.
-            other: The other one.
-            context: A set that all values are known to be in.
+        All values are known to be in `context`.
         """
         numbers, texts = cases.numbers, cases.texts
         shares_numbers = both_numbers(both_numbers(numbers, context.numbers), other.numbers) is not None
@@ -519,7 +473,6 @@ class Conflicts:
         return apart, shared
 
     def pruned(self, cases: Cases) -> Cases:
-        """The set without the alternatives that contradict themselves."""
         return cases._replace(
             arrays=tuple(case for case in cases.arrays if not self._empty_array(case, _DEPTH)),
             objects=tuple(case for case in cases.objects if not self._empty_object(case, _DEPTH)),

@@ -38,7 +38,7 @@ class FormulaTable:
 
     Args:
         schema: Text or parsed.
-        options: How it is read.
+        options: Options of reading it.
 
     Raises:
         SchemaError: it cannot be read; names keyword and JSON pointer.

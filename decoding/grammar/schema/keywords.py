@@ -36,7 +36,7 @@ class Keyword:
     """A keyword of one dialect.
 
     Attributes:
-        name: How it is written.
+        name: Its spelling.
         role: "enforced": a condition on values; "annotation": says nothing about them; "structure": names,
             places or versions of schemas, used while reading.
         check: Whether a value has the right form, apart from the schemas in it.

@@ -37,7 +37,7 @@ class Member:
         required: Whether it must be there; never for a class.
         supply: Number of its different keys; None is no bound.
         size: Bytes of its shortest key, quotes and colon included.
-        values: What its value may be, by the quotas (a bit mask) that the value is to satisfy.
+        values: The values it may have, by the quotas (a bit mask) that the value is to satisfy.
     """
 
     label: int

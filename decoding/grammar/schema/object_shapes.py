@@ -157,10 +157,10 @@ class RecordShape(_Shape):
 
 
 class ObjectProgress(NamedTuple):
-    """How far an object is.
+    """The members of an object so far.
 
     Attributes:
-        seen: Which named members have been written, a bit each; in the schema's order also those passed over.
+        seen: Named members that have been written, a bit each; in the schema's order also those passed over.
         written: Members so far; counted no further than it matters, but at least to one.
         pending: Quotas, a bit each, that no member has satisfied yet.
         used: Numbers of the free keys that have been written, where that matters.

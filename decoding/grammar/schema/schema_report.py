@@ -131,7 +131,7 @@ class _Explanation:
     def _handling(
         self, schema: Schema, keyword: Keyword, pointer: str, scope: SchemaScope
     ) -> tuple[Handling, str]:
-        """What is done with one occurrence, and why."""
+        """The handling of one occurrence, and the reason."""
         name = keyword.name
         if keyword.role == "annotation":
             return "annotation", ""

@@ -64,7 +64,7 @@ class Translation:
 
     Attributes:
         index: Its schemas.
-        options: How they are read.
+        options: Options of reading them.
         budget: Polled in loops.
         handlers: Returns the handlers of a dialect.
         targets: Schemas that references lead to, by the references' targets.

@@ -23,28 +23,20 @@ MAX_CASES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class EvaluatedKeys:
-    """The members or items that have been looked at.
-
-    Attributes:
-        everything: All members or all items.
-        names: Members of these names, in the order in which they were found.
-        patterns: Members whose names match.
-        items: So many first items.
-        items_like: Items that are as one of these formulas says.
-    """
+class _Evaluated:
+    """The members or items that have been looked at."""
 
     everything: bool = False
-    names: tuple[str, ...] = ()
-    patterns: frozenset[Dfa] = frozenset()
-    items: int = 0
+    names: tuple[str, ...] = ()  # in the order in which they were found
+    patterns: frozenset[Dfa] = frozenset()  # names that match
+    items: int = 0  # so many first ones
     items_like: frozenset[Formula] = frozenset()
 
-    def joined(self, other: EvaluatedKeys) -> EvaluatedKeys:
+    def joined(self, other: _Evaluated) -> _Evaluated:
         """The union of both."""
         if self.everything or other.everything:
             return _EVERYTHING
-        return EvaluatedKeys(
+        return _Evaluated(
             False,
             tuple(dict.fromkeys(self.names + other.names)),
             self.patterns | other.patterns,
@@ -52,7 +44,7 @@ class EvaluatedKeys:
             self.items_like | other.items_like,
         )
 
-    def holds(self, other: EvaluatedKeys) -> bool:
+    def holds(self, other: _Evaluated) -> bool:
         """Whether the other is a part of this."""
         if self.everything or other.everything:
             return self.everything
@@ -64,9 +56,9 @@ class EvaluatedKeys:
         )
 
 
-_EVERYTHING = EvaluatedKeys(everything=True)
-_NOTHING = EvaluatedKeys()
-Case = tuple[Formula, EvaluatedKeys]
+_EVERYTHING = _Evaluated(everything=True)
+_NOTHING = _Evaluated()
+Case = tuple[Formula, _Evaluated]
 """A condition, and what is evaluated at least where it holds."""
 
 
@@ -214,16 +206,16 @@ class _Cases:
         self._following.pop()
         return cases
 
-    def _members(self, schema: Schema, pointer: str) -> EvaluatedKeys:
+    def _members(self, schema: Schema, pointer: str) -> _Evaluated:
         if "additionalProperties" in schema:
             return _EVERYTHING
         patterns = frozenset(
             pattern_dfa(pattern, "patternProperties", f"{pointer}/patternProperties/{pointer_step(pattern)}")
             for pattern in schema.get("patternProperties", ())
         )
-        return EvaluatedKeys(names=tuple(schema.get("properties", ())), patterns=patterns)
+        return _Evaluated(names=tuple(schema.get("properties", ())), patterns=patterns)
 
-    def _items(self, schema: Schema, pointer: str, scope: SchemaScope) -> EvaluatedKeys:
+    def _items(self, schema: Schema, pointer: str, scope: SchemaScope) -> _Evaluated:
         first, rest = item_keywords(schema, scope)
         if rest is not None:
             return _EVERYTHING
@@ -232,7 +224,7 @@ class _Cases:
             found = self._formula(schema["contains"], f"{pointer}/contains", scope)
             contains_bounds(schema, pointer, scope)
             like = frozenset((found,))
-        return EvaluatedKeys(items=len(schema[first]) if first is not None else 0, items_like=like)
+        return _Evaluated(items=len(schema[first]) if first is not None else 0, items_like=like)
 
     def _crossed(self, cases: list[Case], others: list[Case]) -> list[Case]:
         """Every case of the one with every case of the other."""

@@ -74,14 +74,14 @@ def compile_value(
         VocabularyError: what is valid cannot be written by the vocabulary.
         CompileTimeoutError: time is up.
     """
-    builder = NodeBuilder(formulas, options, leaves, holes)
+    builder = _NodeBuilder(formulas, options, leaves, holes)
     try:
         return builder.compiled()
     except RecursionError:
         raise SchemaLimitError("", "#", "its conditions are nested too deeply") from None
 
 
-class NodeBuilder:
+class _NodeBuilder:
     """Makes the nodes of one schema, each conjunction's once; arguments are those of `compile_value`."""
 
     def __init__(
@@ -93,7 +93,7 @@ class NodeBuilder:
         self._root = formulas
         self._holes = holes
         self._nodes: dict[Conjunction, ValueNode] = {}
-        self._drafts: list[PartialNode] = []
+        self._drafts: list[_PartialNode] = []
         self._size = 0
         self._unwritable: VocabularyError | None = None
         self.nothing = ValueNode(shortest=ENDLESS)
@@ -106,14 +106,14 @@ class NodeBuilder:
         waiting = self._drafts
         for draft in waiting:  # grows while it is read
             cases = draft.cases
-            draft.arrays = [array_shape(self, case) for case in cases.arrays]
+            draft.arrays = [_array_shape(self, case) for case in cases.arrays]
             for case in cases.objects:
                 try:
-                    draft.objects.append(object_shape(self, case))
+                    draft.objects.append(_object_shape(self, case))
                 except AutomatonLimitError as error:
                     raise SchemaLimitError.at(_place_of(case), str(error)) from None
             self.count(len(cases.arrays) + len(cases.objects))
-        settle(waiting)
+        _settle(waiting)
         if root.shortest >= ENDLESS:
             if self._unwritable is not None:
                 raise self._unwritable
@@ -158,16 +158,11 @@ class NodeBuilder:
         shortest = min((len(leaf.shortest(0)) for leaf in scalars), default=ENDLESS)
         node = ValueNode(tuple(scalars), (), (), shortest)
         if cases.arrays or cases.objects:
-            self._drafts.append(PartialNode(node, cases))
+            self._drafts.append(_PartialNode(node, cases))
         return node
 
     def scalars(self, cases: Cases, canonical: bool = False) -> list[Leaf]:
-        """The leaves of scalar alternatives; what the vocabulary cannot write is left out.
-
-        Args:
-            cases: The alternatives.
-            canonical: Whether every value is to have one spelling only.
-        """
+        """The leaves of scalars that the vocabulary can write; `canonical` asks for one spelling of each."""
         found: list[Leaf] = []
         leaves = self.leaves
         numbers, texts = cases.numbers, cases.texts
@@ -206,7 +201,6 @@ class NodeBuilder:
         self._unwritable = self._unwritable or error
 
     def _add_writable(self, found: list[Leaf], make: Callable[[], Leaf]) -> None:
-        """Add a leaf unless the vocabulary cannot write any of its texts."""
         try:
             found.append(make())
         except VocabularyError as error:
@@ -235,13 +229,7 @@ def _place_of(case: ObjectCase) -> Place | None:
 MAX_QUOTAS = 6
 
 
-def object_shape(builder: NodeBuilder, case: ObjectCase) -> PartialObject:
-    """The shape of an object case.
-
-    Raises:
-        UnsupportedSchemaError: it cannot be represented.
-        SchemaLimitError: it asks for too many kinds of members at once.
-    """
+def _object_shape(builder: _NodeBuilder, case: ObjectCase) -> _PartialObject:
     if len(case.quotas) > MAX_QUOTAS:
         reason = f"more than {MAX_QUOTAS} kinds of members must be among the others"
         raise SchemaLimitError.at(case.quotas[-1].place, reason)
@@ -280,7 +268,7 @@ def _names(case: ObjectCase) -> list[str]:
     return list(names)
 
 
-def _named_values(builder: NodeBuilder, case: ObjectCase, name: str) -> dict[int, ValueNode]:
+def _named_values(builder: _NodeBuilder, case: ObjectCase, name: str) -> dict[int, ValueNode]:
     """Values of one key, by the quotas they satisfy; empty where the key is forbidden."""
     if case.names is not None and not case.names.accepts(name):
         return {}
@@ -297,7 +285,7 @@ def _named_values(builder: NodeBuilder, case: ObjectCase, name: str) -> dict[int
 
 
 def _by_quotas(
-    builder: NodeBuilder, value: Conjunction, quotas: list[tuple[int, Conjunction]]
+    builder: _NodeBuilder, value: Conjunction, quotas: list[tuple[int, Conjunction]]
 ) -> dict[int, ValueNode]:
     """The nodes of a value, by the selection of quotas that it satisfies."""
     conjunctions = {0: value}
@@ -309,7 +297,7 @@ def _by_quotas(
 
 
 def _free_members(
-    builder: NodeBuilder, case: ObjectCase, names: list[str]
+    builder: _NodeBuilder, case: ObjectCase, names: list[str]
 ) -> tuple[list[Member], tuple[Dfa, ...]]:
     """The members whose keys are given by classes, and the automata of the classes."""
     parts = _key_classes(builder, case, names)
@@ -326,7 +314,7 @@ def _free_members(
     return members, tuple(classes)
 
 
-def _supply(builder: NodeBuilder, keys: Dfa, names: list[str]) -> tuple[int | None, bytes]:
+def _supply(builder: _NodeBuilder, keys: Dfa, names: list[str]) -> tuple[int | None, bytes]:
     """The number of keys of a set, None without bound, and the shortest, quoted; some names left out."""
     writable = builder.leaves.vocabulary.writable_texts
     if writable is None:
@@ -350,7 +338,7 @@ def _supply(builder: NodeBuilder, keys: Dfa, names: list[str]) -> tuple[int | No
 
 
 def _key_classes(
-    builder: NodeBuilder, case: ObjectCase, names: list[str]
+    builder: _NodeBuilder, case: ObjectCase, names: list[str]
 ) -> list[tuple[Dfa, Conjunction, list[tuple[int, Conjunction]]]]:
     """Sets of keys that have the same values and count for the same quotas; names may be among them."""
     nothing = builder.expansion.atoms.nothing
@@ -399,7 +387,7 @@ def _with(found: list[Conjunction | None], n: int, value: Conjunction) -> list[C
     return [*found[:n], value if own is None else joined(own, value), *found[n + 1 :]]
 
 
-def _closed(builder: NodeBuilder, case: ObjectCase, names: list[str]) -> bool:
+def _closed(builder: _NodeBuilder, case: ObjectCase, names: list[str]) -> bool:
     """Whether keys that the schema does not speak of are left out although it allows them."""
     if builder.options.extra_properties == "allowed" or case.quotas or case.least > len(names):
         return False
@@ -413,13 +401,7 @@ MAX_ITEM_QUOTAS = 5
 MAX_STATES = 20_000
 
 
-def array_shape(builder: NodeBuilder, case: ArrayCase) -> PartialArray:
-    """The shape of an array case.
-
-    Raises:
-        UnsupportedSchemaError: it cannot be represented.
-        SchemaLimitError: too much would have to be counted.
-    """
+def _array_shape(builder: _NodeBuilder, case: ArrayCase) -> _PartialArray:
     most = case.most
     if case.unique is not None and (most is None or most > 1):
         return _unique(builder, case, case.unique)
@@ -433,8 +415,7 @@ def array_shape(builder: NodeBuilder, case: ArrayCase) -> PartialArray:
     return ListShape(prefix, rest, case.least, most)
 
 
-def _unique(builder: NodeBuilder, case: ArrayCase, place: Place) -> UniqueArrayShape:
-    """The shape of an array case with different items; raises as `array_shape` does."""
+def _unique(builder: _NodeBuilder, case: ArrayCase, place: Place) -> UniqueArrayShape:
     if case.quotas:
         raise UnsupportedSchemaError.at(place, "it cannot be combined with counted items")
     if case.least > MAX_LEAST:
@@ -455,7 +436,7 @@ def _unique(builder: NodeBuilder, case: ArrayCase, place: Place) -> UniqueArrayS
     return UniqueArrayShape(builder.leaves, places or [()], case.least, most)
 
 
-def _counted(builder: NodeBuilder, case: ArrayCase) -> QuotaArrayShape:
+def _counted(builder: _NodeBuilder, case: ArrayCase) -> QuotaArrayShape:
     too_much = SchemaLimitError.at(case.quotas[-1].place, "too many items would have to be counted")
     if len(case.quotas) > MAX_ITEM_QUOTAS:
         raise too_much
@@ -468,7 +449,7 @@ def _counted(builder: NodeBuilder, case: ArrayCase) -> QuotaArrayShape:
     return shape
 
 
-def _ways(builder: NodeBuilder, case: ArrayCase, place: int) -> list[tuple[tuple[int, ...], ValueNode]]:
+def _ways(builder: _NodeBuilder, case: ArrayCase, place: int) -> list[tuple[tuple[int, ...], ValueNode]]:
     """Values of one place, each with what it adds to the quotas' counts."""
     value = item_value(case, place)
     kinds = [_kinds(builder, quota, place) for quota in case.quotas]
@@ -483,7 +464,7 @@ def _ways(builder: NodeBuilder, case: ArrayCase, place: int) -> list[tuple[tuple
     return ways
 
 
-def _kinds(builder: NodeBuilder, quota: ItemQuota, place: int) -> list[tuple[int, Conjunction]]:
+def _kinds(builder: _NodeBuilder, quota: ItemQuota, place: int) -> list[tuple[int, Conjunction]]:
     """The ways an item can be for a quota: counted or not, and what it must then be."""
     if place < quota.start:
         return [(0, ())]
@@ -505,22 +486,20 @@ class _Measured(Protocol):
         """Settle, once all values are known, what may come where."""
 
 
-class PartialArray(_Measured, ArrayShape, Protocol):
-    """An array shape in the making."""
+class _PartialArray(_Measured, ArrayShape, Protocol): ...
 
 
-class PartialObject(_Measured, ObjectShape, Protocol):
-    """An object shape in the making."""
+class _PartialObject(_Measured, ObjectShape, Protocol): ...
 
 
 @dataclass(slots=True, eq=False)
-class PartialNode:
+class _PartialNode:
     """A node with containers in the making: a shape for each case; `shortest` falls until it is settled."""
 
     node: ValueNode
     cases: Cases
-    arrays: list[PartialArray] = field(default_factory=list)
-    objects: list[PartialObject] = field(default_factory=list)
+    arrays: list[_PartialArray] = field(default_factory=list)
+    objects: list[_PartialObject] = field(default_factory=list)
 
     def lower(self) -> bool:
         """Measure the node again; return whether that was news."""
@@ -529,14 +508,11 @@ class PartialNode:
         return self.node.shortest < before
 
 
-def settle(drafts: list[PartialNode]) -> None:
+def _settle(drafts: list[_PartialNode]) -> None:
     """Measure all nodes and leave out the containers that nothing can complete.
 
     A container costs at least a byte more than what is in it, so that costs only fall until every node has
-    that of its shortest value; what is never reached is empty.
-
-    Args:
-        drafts: Nodes, those that lead to others mostly before them.
+    that of its shortest value; what is never reached is empty. Drafts mostly come before those they lead to.
     """
     order = drafts[::-1]
     budget = current_budget()
