@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import os
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -32,6 +35,13 @@ def shared_file(*parts: str) -> Path:
     if not path.exists():
         pytest.skip(f"{'/'.join(parts)} is not in GENRET_SHARED_DATA ({SHARED})")
     return path
+
+
+def schema_rows(name: str = "real_world.dev.jsonl.gz", **options: Any) -> Iterator[dict[str, Any]]:
+    """Rows of a file of schemas, each with labelled values; `options` are those of `json.loads`."""
+    with gzip.open(shared_file("schemas", name), "rt", encoding="utf-8") as lines:
+        for line in lines:
+            yield json.loads(line, **options)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Says how a schema is read, which of the JSON texts it allows may be written, and what compiling may cost.
+"""Options of reading a schema and of writing the JSON texts it allows, and the bounds on compiling it.
 
 The budget of a compilation is polled wherever the work can grow. It travels in a context variable: automata
 are combined with operators, which have no room for it.
@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Literal
 
-from decoding.grammar.errors import CompileTimeoutError, GrammarError
+from decoding.grammar.errors import CompileTimeoutError, GrammarError, SchemaLimitError
 
 Whitespace = Literal["compact", "spaced", "flexible"]
 PropertyOrder = Literal["schema", "any"]
@@ -43,23 +43,22 @@ class CompileLimits:
 
 @dataclass(frozen=True, slots=True)
 class GrammarOptions:
-    """Which of the texts of an allowed value may be written. The default admits what a reader would.
+    """The texts of an allowed value that may be written. The default admits what a reader would.
 
     Attributes:
         whitespace: Between tokens of JSON. "compact": none; "spaced": one blank behind every `,` and `:`, as
             Python's `json.dumps` writes; "flexible": at every place nothing, one blank, or a line break and
             up to `max_indent` blanks, so that no text can grow by whitespace without end.
         max_indent: Most blanks behind a line break, where whitespace is "flexible".
-        property_order: "schema": declared properties in the order the schema names them, others behind them;
-            "any": as they come.
+        property_order: "schema": declared properties in the schema's order, others behind; "any": any order.
         formats: "assert": the formats known here are enforced; "annotate": `format` says nothing about
             validity, as the specification has it by default.
         extra_properties: "allowed": properties the schema does not mention, wherever it does not forbid them;
             "declared": only where it says `additionalProperties`, `patternProperties` or the like itself, or
             declares no properties at all.
-        inexact: Where a set of texts or numbers is known in part only, or read differently by different
-            validators. "refuse": a format that is known in part is refused, patterns mean what ECMA-262 says,
-            and values may be spelled in other ways too (`NumberSet.spelled` says which numbers may);
+        inexact: Treatment of sets of texts or numbers that are known in part only, or that validators read
+            differently. "refuse": a format that is known in part is refused, patterns are those of ECMA-262,
+            and values may be spelled in several ways (`NumberSet.spelled` says which numbers may);
             "narrow": only what all readers agree on, one spelling for each value, and no numbers that a
             double does not hold. Every text under "narrow" is allowed under "refuse".
         limits: Bounds on compiling.
@@ -75,9 +74,9 @@ class GrammarOptions:
 
     @staticmethod
     def for_writing(limits: CompileLimits | None = None) -> GrammarOptions:
-        """One text per value, as `json.dumps` writes it, with declared properties in the schema's order.
+        """The options for a model's answers: one text per value, as `json.dumps` writes it.
 
-        What a model should be held to: more of the text is forced, and there are fewer ways to say the same.
+        More of the text is forced than by default, and there are fewer ways to say the same.
         """
         return GrammarOptions(
             whitespace="spaced",
@@ -89,7 +88,7 @@ class GrammarOptions:
 
 
 class AutomatonLimitError(GrammarError):
-    """An automaton over texts would have more states than allowed; whoever knows the keyword says where."""
+    """An automaton over texts would have too many states; `naming_limits` adds the keyword."""
 
 
 class CompileBudget:
@@ -120,7 +119,7 @@ class CompileBudget:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """What is done meanwhile is not compiling, and has bounds of its own."""
+        """Stop the clock: what is done meanwhile is not compiling, and has bounds of its own."""
         begun = time.monotonic()
         try:
             yield
@@ -141,6 +140,15 @@ def check_time() -> None:
     budget = _CURRENT.get()
     if budget is not None:
         budget.check_time()
+
+
+@contextmanager
+def naming_limits(keyword: str, pointer: str) -> Iterator[None]:
+    """Turn AutomatonLimitError into a SchemaLimitError of this keyword."""
+    try:
+        yield
+    except AutomatonLimitError as error:
+        raise SchemaLimitError(keyword, pointer, str(error)) from None
 
 
 @contextmanager

@@ -1,9 +1,9 @@
-"""Makes grammars a constraint: a batch of branches, each under its own grammar and within its token budget.
+"""A constraint of grammars: a batch of branches, each under its own grammar and within its token budget.
 
 `TokenGrammar` is the contract that a grammar meets. A state of the constraint is a grammar's state with the
 tokens that may still be written. Most tokens that may follow are never chosen, so successors are not looked
 up for all of them: `children` and `verify` return *pending* states, which hold the state before and the token
-and are looked up when they are passed in. `MaskPool` uploads each token mask to the device once.
+and are looked up when they are passed in. `_MaskPool` uploads each token mask to the device once.
 """
 
 from __future__ import annotations
@@ -18,14 +18,11 @@ from torch import Tensor
 
 from decoding.constraints import Children
 from decoding.grammar.errors import AnswerBudgetError
-from decoding.grammar.vocabulary import Vocabulary
+from decoding.grammar.vocabulary import WORD_BITS, Vocabulary
 
 
 class TokenGrammar(Hashable, Protocol):
-    """A set of texts over one vocabulary: states are ints, as `decoding.grammar.json_grammar.Grammar` says.
-
-    Equal only to itself.
-    """
+    """A set of texts over one vocabulary, equal only to itself; `Grammar` describes states and methods."""
 
     @property
     def vocab_size(self) -> int:
@@ -33,7 +30,7 @@ class TokenGrammar(Hashable, Protocol):
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """Whose tokens the masks are of."""
+        """The vocabulary whose tokens the masks are of."""
 
     @property
     def start(self) -> int:
@@ -68,7 +65,7 @@ class TokenGrammar(Hashable, Protocol):
         """Whether `tokens_to_finish` is at most `tokens`."""
 
     def most_tokens_to_finish(self, state: int) -> int | None:
-        """No allowed token leads to a state where `tokens_to_finish` is more; None: not known."""
+        """Most `tokens_to_finish` behind any allowed token; None: not known."""
 
     def fitting_tokens(self, state: int, left: int) -> NDArray[np.int64]:
         """Those of `tokens(state)` behind which fewer than `left` tokens can finish. Shape: (n,), int64."""
@@ -92,11 +89,11 @@ class GrammarConstraint:
     Args:
         grammars: One per query, over one vocabulary.
         max_tokens: Most tokens of an answer, end token included: for all queries, or one number per query.
-        device: Where states are.
+        device: The device of states and masks.
 
     Attributes:
         max_depth: The largest budget.
-        is_wide: Strings let through most tokens.
+        is_wide: True: strings let through most tokens.
 
     Raises:
         AnswerBudgetError: a budget is smaller than the shortest answer.
@@ -129,8 +126,8 @@ class GrammarConstraint:
         self._end = vocabulary.end_token_id
         self._vocabulary = vocabulary
         self._device = torch.device(device)
-        self._pool = MaskPool(vocabulary.vocab_size, self._device)
-        # By state: whose it is, where it stands there, the tokens left, and the row of its mask.
+        self._pool = _MaskPool(vocabulary.vocab_size, self._device)
+        # By state: its grammar, the grammar's state, the tokens left, and the row of its mask.
         self._grammars: list[TokenGrammar] = []
         self._states: list[int] = []
         self._left: list[int] = []
@@ -196,7 +193,7 @@ class GrammarConstraint:
         return self._pool.unpacked(self._mask_rows(states))
 
     def packed(self, states: Tensor) -> Tensor:
-        """The same packed, as `Grammar.mask` is. Shape: (n, ceil(V / 32)), int32, from (n,)."""
+        """The same as `allowed`, packed as `Grammar.mask` is. Shape: (n, ceil(V / 32)), int32, from (n,)."""
         return self._pool.packed(self._mask_rows(states))
 
     def _mask_rows(self, states: Tensor) -> Tensor:
@@ -206,7 +203,7 @@ class GrammarConstraint:
         return torch.tensor(numbers, dtype=torch.int64, device=self._device)
 
     def _packed(self, number: int) -> int:
-        """A pending state of a number, but for its token."""
+        """The pending state of a number, but for its token."""
         return _PENDING | max(number, 0) << _TOKEN_BITS
 
     def _number(self, grammar: TokenGrammar, state: int, left: int) -> int:
@@ -240,7 +237,6 @@ class GrammarConstraint:
         return _NOWHERE if state < 0 else self._number(grammar, state, self._left[number] - 1)
 
     def _row(self, number: int) -> int:
-        """The row of a state's mask."""
         if number < 0:
             return 0
         row = self._rows[number]
@@ -249,7 +245,7 @@ class GrammarConstraint:
         return row
 
     def _mask(self, number: int) -> NDArray[np.uint32]:
-        """What may follow within the budget: looked at token by token only where the budget is tight."""
+        """The tokens that may follow within the budget, looked at one by one only where it is tight."""
         grammar, state, left = self._grammars[number], self._states[number], self._left[number]
         most = grammar.most_tokens_to_finish(state)
         if most is not None and most < left:
@@ -261,34 +257,24 @@ class GrammarConstraint:
 
 
 _FIRST_ROWS = 16
-_WORD_BITS = 32
 
 
-class MaskPool:
-    """Packed masks as the rows of one tensor that grows. Row 0 allows nothing.
-
-    Args:
-        vocab_size: Logits of the model, V.
-        device: Where the rows are.
-    """
+class _MaskPool:
+    """Packed masks as the rows of one tensor that grows. Row 0 allows nothing."""
 
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         self._vocab_size = vocab_size
         self._device = device
-        self._num_words = -(-vocab_size // _WORD_BITS)
+        self._num_words = -(-vocab_size // WORD_BITS)
         self._rows = torch.zeros(_FIRST_ROWS, self._num_words, dtype=torch.int32, device=device)
-        self._shifts = torch.arange(_WORD_BITS, dtype=torch.int32, device=device)
+        self._shifts = torch.arange(WORD_BITS, dtype=torch.int32, device=device)
         # The masks are kept, so that no other one can be at the same address.
         self._masks: list[NDArray[np.uint32] | None] = [None]
         self._by_address: dict[int, int] = {}
         self._tokens: dict[int, Tensor] = {}
 
     def row(self, mask: NDArray[np.uint32]) -> int:
-        """The row of a mask, uploaded if it is not there. The mask must not be changed later.
-
-        Args:
-            mask: Shape: (ceil(V / 32),), uint32.
-        """
+        """The row of a mask, uploaded if it is not there. The mask must not be changed later."""
         row = self._by_address.get(id(mask))
         if row is None:
             row = len(self._masks)
@@ -309,16 +295,11 @@ class MaskPool:
         return bits.flatten(1)[:, : self._vocab_size].bool()
 
     def contains(self, rows: Tensor, token_ids: Tensor) -> Tensor:
-        """Whether rows allow tokens. Shape: (n, M), bool.
-
-        Args:
-            rows: Shape: (n,), int64.
-            token_ids: Any numbers; those that are no token are not allowed. Shape: (n, M), int64.
-        """
+        """Whether rows allow tokens, which may be any numbers. Shape: (n, M), bool, from (n,) and (n, M)."""
         in_range = (token_ids >= 0) & (token_ids < self._vocab_size)
         token = torch.where(in_range, token_ids, 0)
-        words = self._rows[rows.unsqueeze(1), token // _WORD_BITS]
-        return in_range & ((words >> (token % _WORD_BITS).int()) & 1).bool()
+        words = self._rows[rows.unsqueeze(1), token // WORD_BITS]
+        return in_range & ((words >> (token % WORD_BITS).int()) & 1).bool()
 
     def tokens(self, row: int) -> Tensor:
         """The tokens that a row allows, ascending. Shape: (n,), int64."""

@@ -13,7 +13,12 @@ GrammarError                      (a DecodingError)
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Self
+
 from decoding.errors import DecodingError
+
+if TYPE_CHECKING:
+    from decoding.grammar.schema.formula import Place
 
 
 class GrammarError(DecodingError):
@@ -24,9 +29,9 @@ class SchemaError(GrammarError):
     """A schema cannot be compiled.
 
     Args:
-        keyword: The keyword that stands in the way, e.g. "uniqueItems"; "" when it is the schema as a whole.
+        keyword: The keyword that stands in the way, e.g. "uniqueItems"; "" for the schema as a whole.
         pointer: JSON pointer of the keyword in the schema as given, as a URI fragment: "#/properties/a".
-        reason: What was expected and what was got, as one clause.
+        reason: The expected and the given value, as one clause.
     """
 
     def __init__(self, keyword: str, pointer: str, reason: str) -> None:
@@ -34,6 +39,11 @@ class SchemaError(GrammarError):
         self.keyword = keyword
         self.pointer = pointer
         self.reason = reason
+
+    @classmethod
+    def at(cls, place: Place | None, reason: str) -> Self:
+        """The error for a condition that comes from `place`; None stands for the schema as a whole."""
+        return cls(place.keyword, place.pointer, reason) if place else cls("", "#", reason)
 
 
 class InvalidSchemaError(SchemaError):

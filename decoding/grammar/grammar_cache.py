@@ -1,9 +1,8 @@
 """Keeps whole grammars between requests, in a bounded number of bytes.
 
 A key of `GrammarCache` holds everything that makes a grammar: the schema with its order of properties, the
-vocabulary, the options and the sets behind its holes. A grammar is compiled once however many requests ask
-for it. The texts that schemas were sent as are remembered beside it, so that the same text again is one
-look-up, and another spelling of it finds the same grammar.
+vocabulary, the options and the sets behind its holes. The texts that schemas were sent as are remembered
+beside it, so that the same text again is one look-up, and another spelling of it finds the same grammar.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 from decoding.bounded_cache import BoundedCache
 from decoding.grammar.errors import SchemaError
 
-# What an entry costs beside its grammar and its texts: dictionary slots, counters.
+# Cost of an entry beside its grammar and its texts: dictionary slots, counters.
 _ENTRY_BYTES = 1024
 _TEXT_BYTES = 256
 
@@ -81,7 +80,7 @@ class _Entry(Generic[G]):
 
 
 class GrammarCache(Generic[G]):
-    """Least recently used grammars go first. Safe to use from any number of threads.
+    """A cache of grammars that drops the least recently used first. Safe to use from any number of threads.
 
     Args:
         max_bytes: Most memory of all that is held, masks that grow later included; 0 keeps nothing.
@@ -108,9 +107,9 @@ class GrammarCache(Generic[G]):
         """Return a grammar, compiling it unless it is there or on its way.
 
         Args:
-            text: What was sent, with all else that the key depends on.
+            text: The schema as sent, with all else that the key depends on.
             text_bytes: Its size.
-            key: Reads the text: what identifies the grammar, and its size. Called unless the text is known.
+            key: Reads the text: returns the grammar's key and its size. Called unless the text is known.
             compile_grammar: Compiles it. Called by one caller at a time for one key, on its own thread.
 
         Raises:
@@ -135,7 +134,7 @@ class GrammarCache(Generic[G]):
         return entry.outcome
 
     def settle(self, grammar: G) -> None:
-        """Count what a grammar has grown by, and make room for it. To be called when a request ends."""
+        """Count the growth of a grammar, and make room for it. To be called when a request ends."""
         with self._held.lock:
             for key, entry in self._held.items():  # used last, found first
                 if entry.outcome is grammar:
@@ -144,7 +143,7 @@ class GrammarCache(Generic[G]):
 
     @property
     def stats(self) -> CacheStats:
-        """What has happened, and what is held."""
+        """Counts so far, and the present content."""
         held = self._held
         with held.lock:
             return CacheStats(
@@ -161,7 +160,7 @@ class GrammarCache(Generic[G]):
             )
 
     def discard(self, where: Callable[[Hashable], bool]) -> None:
-        """Drop the grammars, and the refusals, whose key is `where`; counts stay."""
+        """Drop the grammars, and the refusals, for whose key `where` is true; counts stay."""
         with self._held.lock:
             for entry in self._held.discard(where):
                 self._forget_texts(entry)

@@ -1,10 +1,11 @@
-"""Compiles a JSON Schema to a grammar over one vocabulary: which tokens may come, and where each leads."""
+"""Compiles a JSON Schema to a grammar over one vocabulary: the tokens that may come, and where each leads."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from decoding.grammar.automaton.containers import ValueKinds
 from decoding.grammar.automaton.finishing import Budgets
 from decoding.grammar.automaton.levels import ByteCount, StackSegments
 from decoding.grammar.automaton.string_sources import Tracer
-from decoding.grammar.automaton.token_masks import Mask, Masks
+from decoding.grammar.automaton.token_masks import Masks
 from decoding.grammar.compile_options import GrammarOptions, compile_budget
 from decoding.grammar.leaves.leaf import TitleSlotName, TitleSlotOpener
 from decoding.grammar.leaves.leaf_factory import Leaves
@@ -26,7 +27,7 @@ from decoding.grammar.schema.value_nodes import compile_value
 from decoding.grammar.shapes import ValueNode
 from decoding.grammar.vocabulary import Vocabulary
 
-# What compiled schemas take beside their leaves, measured with tracemalloc on real ones of 0.4 to 23 kB.
+# Memory of compiled schemas beside their leaves, measured with tracemalloc on real ones of 0.4 to 23 kB.
 _GRAPH_BYTES = 10_000
 _GRAPH_BYTES_PER_CHARACTER = 10
 
@@ -42,7 +43,7 @@ def compile_schema(
     Args:
         schema: Its text, or what `json.loads` makes of it; the order of properties matters.
         leaves: The vocabulary's leaves.
-        options: How it is read and written.
+        options: Options of reading and writing.
         holes: Opens the sets that `x-genret-index` names.
 
     Raises:
@@ -56,10 +57,7 @@ def compile_schema(
         value = compile_value(formulas, read_as, leaves, holes)
     # A mapping may change later; the text that explains the grammar must not.
     text = schema if isinstance(schema, str | bytes) else canonical_text(formulas.document)
-
-    def explain() -> SchemaReport:
-        return explain_schema(text, read_as)
-
+    explain = partial(explain_schema, text, read_as)
     base_bytes = _GRAPH_BYTES + _GRAPH_BYTES_PER_CHARACTER * len(text)
     return Grammar(value, leaves.vocabulary, read_as, explain, base_bytes=base_bytes)
 
@@ -79,8 +77,8 @@ class TitleSlotValue:
         pointer: JSON pointer of the string in the answer: "/people/0/name".
         name: The set it comes from.
         members: Numbers of the members it stands for, ascending; several where they share a text.
-        first_byte: Where the value begins in the answer's bytes, its opening quote.
-        last_byte: Where it ends, behind its closing quote.
+        first_byte: Begin of the value in the answer's bytes, its opening quote.
+        last_byte: End of the value, behind its closing quote.
     """
 
     pointer: str
@@ -93,22 +91,29 @@ class TitleSlotValue:
 class Grammar:
     """Configurations of the automaton as ints, with their token masks and successors, made on demand.
 
-    Immutable to its users and safe to use from several threads: what is asked for the first time is computed
-    under a lock and kept. State 0 is the empty text, state 1 the text behind the end token. State ids are
-    small and dense, and stay valid as long as the grammar lives.
+    Immutable to its users and safe to use from several threads: results are computed under a lock once and
+    kept. State ids are small and dense, and stay valid as long as the grammar lives.
 
     Args:
-        value: What the document may be.
-        vocabulary: Whose tokens write it; that of the leaves in `value`.
-        options: Whitespace is as these say.
-        explain: Says what became of the schema's keywords, when asked.
+        value: The values that the document may be.
+        vocabulary: The vocabulary of the leaves in `value`.
+        options: Say which whitespace is written.
+        explain: Makes the report on the schema's keywords.
         max_bytes: Masks, successors and whatever else can be found again are forgotten when the grammar
             holds more.
         base_bytes: Memory of `value` and all it leads to.
 
+    Attributes:
+        start: The state of the empty text.
+        finished: The state behind the end token.
+        vocab_size: Logits of the model, V.
+
     Raises:
         VocabularyError: blanks must be written, and the vocabulary cannot.
     """
+
+    start = 0
+    finished = _FINISHED
 
     def __init__(
         self,
@@ -120,8 +125,8 @@ class Grammar:
         base_bytes: int = 0,
     ) -> None:
         self._value = value
-        self._vocabulary = vocabulary
-        self._vocab_size = vocabulary.vocab_size
+        self.vocabulary = vocabulary
+        self.vocab_size = vocabulary.vocab_size
         self._options = options or GrammarOptions()
         if self._options.whitespace == "spaced":
             vocabulary.require(b" ")
@@ -147,30 +152,10 @@ class Grammar:
         self._masks[_FINISHED] = vocabulary.nothing
 
     def __del__(self) -> None:
-        # What is found for a grammar goes with it, and does not wait for the collector of cycles.
+        # Its segments go at once, and do not wait for the collector of cycles.
         levels: StackSegments | None = self.__dict__.get("_levels")
         if levels is not None:  # the vocabulary could write blanks
             levels.drop()
-
-    @property
-    def vocab_size(self) -> int:
-        """Logits of the model the masks are for, V."""
-        return self._vocab_size
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """Whose tokens the masks are of."""
-        return self._vocabulary
-
-    @property
-    def start(self) -> int:
-        """The state before the first token, 0."""
-        return 0
-
-    @property
-    def finished(self) -> int:
-        """The state behind the end token."""
-        return _FINISHED
 
     def mask(self, state: int) -> NDArray[np.uint32]:
         """Tokens that may come next, by reference: bit t % 32 of word t // 32 is token t.
@@ -188,7 +173,7 @@ class Grammar:
         if state == self.finished:
             return np.empty(0, dtype=np.int64)
         with self._lock:
-            return self._mask_of(state).tokens()
+            return self._masks_by_levels.mask(self._configuration(state)).tokens()
 
     def advance(self, state: int, token: int) -> int:
         """The state behind one token, -1 where it is not allowed. Behind the end token: `finished`."""
@@ -212,7 +197,7 @@ class Grammar:
             return self._number(self._configurations.after(self._configuration(state), text))
 
     def forced_bytes(self, state: int, limit: int = 1024) -> bytes:
-        """The bytes that must follow whatever is chosen, and after which something may be chosen or ended."""
+        """The bytes that must follow, up to the next choice or the end."""
         if state == self.finished:
             return b""
         with self._lock:
@@ -222,7 +207,7 @@ class Grammar:
         """Tokens that suffice to complete the text, end token included.
 
         An upper bound that can always be kept: wherever it is n > 1, some allowed token leads to a state
-        where it is at most n - 1. It is what the shortest of all completions takes, in bytes, of those the
+        where it is at most n - 1. It belongs to the shortest of all completions, in bytes, of those the
         first in byte order, written in as few tokens as it can be.
 
         Raises:
@@ -237,7 +222,9 @@ class Grammar:
         with self._lock:
             enough = self._budgets.enough(self._configuration(state))
             self._to_finish[state] = enough
-            self._grow(_ENTRY_BYTES)
+            self._memory.num_bytes += _ENTRY_BYTES
+            if self._memory.num_bytes > self._limit:
+                self._forget()
         return enough
 
     def can_finish(self, state: int, tokens: int) -> bool:
@@ -250,7 +237,7 @@ class Grammar:
         return self.tokens_to_finish(state) <= tokens
 
     def most_tokens_to_finish(self, state: int) -> int | None:
-        """No allowed token leads to a state where `tokens_to_finish` is more; None where that is not known.
+        """Upper bound of `tokens_to_finish` behind any allowed token; None where none is known.
 
         A bound that costs little, for callers with budgets to spare. `fitting_tokens` is exact.
         """
@@ -260,7 +247,7 @@ class Grammar:
             return self._budgets.most_behind(self._configuration(state))
 
     def fitting_tokens(self, state: int, left: int) -> NDArray[np.int64]:
-        """Those of `tokens(state)` behind which `tokens_to_finish` is less than `left`, each looked at.
+        """The tokens of `tokens(state)` behind which `tokens_to_finish` is less than `left`, each looked at.
 
         Shape: (n,), int64, ascending.
         """
@@ -287,8 +274,7 @@ class Grammar:
 
     def text(self, token_ids: Sequence[int]) -> bytes:
         """The bytes that tokens write; the end token writes none."""
-        bytes_of = self._vocabulary.bytes_of
-        return b"".join([bytes_of(token) or b"" for token in token_ids])
+        return b"".join(map(self.vocabulary.written, token_ids))
 
     @property
     def num_bytes(self) -> int:
@@ -296,7 +282,7 @@ class Grammar:
         return self._memory.num_bytes + self._leaf_bytes()
 
     def report(self) -> SchemaReport | None:
-        """What became of every keyword; None for a grammar that was not made from a schema."""
+        """The report on every keyword; None for a grammar that was not made from a schema."""
         return None if self._explain is None else self._explain()
 
     def fresh(self) -> Grammar:
@@ -306,7 +292,7 @@ class Grammar:
         """
         base_bytes = self._base_bytes - _EMPTY_BYTES
         return Grammar(
-            self._value, self._vocabulary, self._options, self._explain, self._max_bytes, base_bytes
+            self._value, self.vocabulary, self._options, self._explain, self._max_bytes, base_bytes
         )
 
     def _leaf_bytes(self) -> int:
@@ -330,7 +316,7 @@ class Grammar:
             return _REFUSED
         return self._configurations.number(configuration)
 
-    # What is asked for first looks the configuration up itself: a request does little else at every token. A
+    # These two are most of a request's work at every token: they look the configuration up themselves, and a
     # `with` on the lock would take three times as long as calling it.
     def _find_mask(self, state: int) -> NDArray[np.uint32]:
         self._lock.acquire()
@@ -339,7 +325,7 @@ class Grammar:
             configuration = by_state[state] if 0 <= state < len(by_state) else None
             if configuration is None:
                 if state == _FINISHED:
-                    return self._vocabulary.nothing
+                    return self.vocabulary.nothing
                 raise _unknown(state)
             packed = self._masks[state] = self._masks_by_levels.mask(configuration).packed
             memory = self._memory
@@ -350,11 +336,8 @@ class Grammar:
             self._lock.release()
         return packed
 
-    def _mask_of(self, state: int) -> Mask:
-        return self._masks_by_levels.mask(self._configuration(state))
-
     def _find_move(self, state: int, token: int) -> int:
-        if state < 0 or not 0 <= token < self._vocab_size:
+        if state < 0 or not 0 <= token < self.vocab_size:
             return _REFUSED
         self._lock.acquire()
         try:
@@ -364,7 +347,7 @@ class Grammar:
                 if state == _FINISHED:
                     return _REFUSED
                 raise _unknown(state)
-            text = self._vocabulary.bytes_of(token)
+            text = self.vocabulary.bytes_of(token)
             if text is not None:
                 found = self._configurations.after(configuration, text)
                 if found is None:
@@ -372,7 +355,7 @@ class Grammar:
                 following = found.state
                 if following < 0:
                     following = self._configurations.number(found)
-            elif token == self._vocabulary.end_token_id and configuration.is_complete:
+            elif token == self.vocabulary.end_token_id and configuration.is_complete:
                 following = _FINISHED
             else:
                 return _REFUSED
@@ -389,15 +372,9 @@ class Grammar:
             self._lock.release()
         return following
 
-    def _grow(self, num_bytes: int) -> None:
-        """Count what has been kept, and forget what can be found again when it is too much."""
-        self._memory.num_bytes += num_bytes
-        if self._memory.num_bytes > self._limit:
-            self._forget()
-
     def _forget(self) -> None:
         memory = self._memory
-        self._masks = {_FINISHED: self._vocabulary.nothing}
+        self._masks = {_FINISHED: self.vocabulary.nothing}
         self._moves = {}
         self._to_finish = {}
         self._masks_by_levels.clear()

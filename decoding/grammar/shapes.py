@@ -1,4 +1,4 @@
-"""A compiled schema: value nodes whose containers are state machines over keys, values and closing brackets.
+"""Defines a compiled schema: value nodes whose containers are state machines over their members.
 
 The automaton knows nothing of JSON Schema; it asks a shape which keys or items may come, what their values
 may be, and whether the container may be closed. What a shape has to remember between its members is its
@@ -12,77 +12,66 @@ completed: shapes and leaves without any text are left out, and a progress that 
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from decoding.grammar.leaves.leaf import Leaf
 
+Progress = Any
+"""A hashable value that only its shape understands."""
+
 
 class Option(NamedTuple):
-    """One way to go on with a member.
-
-    Attributes:
-        value: What the member's value may be.
-        progress: Of the container, once the value is written.
-    """
+    """One way to go on with a member: its value, and the container's progress once that is written."""
 
     value: ValueNode
-    progress: Hashable
+    progress: Progress
 
 
-class ObjectShape(Protocol):
-    """A state machine over the members of objects."""
+class Shape(Protocol):
+    """A state machine over the members of a container. Sizes are of compact JSON."""
 
-    def start(self) -> Hashable:
-        """Progress behind `{`."""
+    def start(self) -> Progress:
+        """Progress behind the opening bracket."""
 
-    def can_close(self, progress: Hashable) -> bool:
-        """Whether `}` may follow."""
+    def can_close(self, progress: Progress) -> bool:
+        """Whether the closing bracket may follow."""
 
-    def keys(self, progress: Hashable) -> Leaf | None:
-        """The keys that may follow, quotes included, labelled; None when no member may follow.
-
-        The same object for equal choices of keys.
-        """
-
-    def after_key(self, progress: Hashable, label: int) -> tuple[Option, ...]:
-        """Ways to go on behind a key with that label; never empty for a label that `keys` can give."""
-
-    def after_value(self, progress: Hashable, label: int) -> Hashable:
-        """Progress once the value of an `Option` with that progress is written.
+    def after_value(self, progress: Progress, label: int) -> Progress:
+        """Progress once the value of an `Option` is written.
 
         Args:
             progress: The option's.
-            label: Of the leaf the value was, 0 for containers.
+            label: The label of the leaf that the value was, 0 for containers.
         """
 
-    def shortest(self, progress: Hashable) -> int:
-        """Fewest bytes of compact JSON that close the object from between two members, `}` included."""
+    def shortest(self, progress: Progress) -> int:
+        """Fewest bytes that close the container from between two members, the bracket included."""
 
 
-class ArrayShape(Protocol):
-    """A state machine over the items of arrays."""
+class ObjectShape(Shape, Protocol):
+    """A shape of objects."""
 
-    def start(self) -> Hashable:
-        """Progress behind `[`."""
+    def keys(self, progress: Progress) -> Leaf | None:
+        """The keys that may follow, quotes included, labelled; None when no member may follow.
 
-    def can_close(self, progress: Hashable) -> bool:
-        """Whether `]` may follow."""
+        Equal choices of keys are the same object.
+        """
 
-    def items(self, progress: Hashable) -> tuple[Option, ...]:
-        """What the next item may be; empty when none may follow."""
+    def after_key(self, progress: Progress, label: int) -> tuple[Option, ...]:
+        """The ways to go on behind a key; never empty for a label that `keys` can give."""
 
-    def after_value(self, progress: Hashable, label: int) -> Hashable:
-        """As `ObjectShape.after_value`."""
 
-    def shortest(self, progress: Hashable) -> int:
-        """Fewest bytes of compact JSON that close the array from between two items, `]` included."""
+class ArrayShape(Shape, Protocol):
+    """A shape of arrays."""
+
+    def items(self, progress: Progress) -> tuple[Option, ...]:
+        """The ways to go on with an item; none when none may follow."""
 
 
 @dataclass(slots=True, eq=False)
 class ValueNode:
-    """What may stand at one place for a value. Equal only to itself; filled once, then never changed.
+    """The values allowed at one place. Equal only to itself; filled once, then never changed.
 
     Attributes:
         leaves: Scalar alternatives: literals, numbers, strings.

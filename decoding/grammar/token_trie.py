@@ -26,13 +26,11 @@ class TokenNode:
     so at once make the same and keep either.
 
     Args:
-        trie: Whose places.
-        positions: One or more, ascending.
+        trie: The vocabulary's trie.
+        positions: One or more places, ascending.
         has_tokens: Whether tokens that end here count; behind an ended text they do not.
 
     Attributes:
-        trie: Whose places.
-        positions: One or more, ascending.
         tokens: Ids of the tokens that end here, ascending. Several tokens may have the same bytes.
         children: The next byte of longer tokens, and the node it leads to, ascending by byte.
     """
@@ -110,7 +108,7 @@ class FlatTrie:
         byte: The last byte of each prefix; 0 for the root. Shape: (N,), uint8.
         depth: Its length. Shape: (N,), int32.
         end: The first position behind it and all longer prefixes. Shape: (N,), int32.
-        token_begin: Where the tokens that are exactly this prefix begin in `tokens`; those of a whole subtree
+        token_begin: Begin in `tokens` of the tokens that are exactly this prefix; those of a whole subtree
             are `tokens[token_begin[i]:token_begin[end[i]]]`. Shape: (N + 1,), int32.
         tokens: Ids in byte order, equal bytes by id. Shape: (T,), int32.
     """
@@ -172,7 +170,7 @@ class FlatTrie:
 def _shared_prefixes(
     flat: NDArray[np.uint8], begin: NDArray[np.int64], length: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Count the first bytes that each text shares with the one before it. Shape: (T,), int64."""
+    """The number of first bytes that each text shares with the one before it. Shape: (T,), int64."""
     shared = np.zeros(len(length), dtype=np.int64)
     shorter = np.minimum(length[1:], length[:-1])
     alike = np.arange(1, len(length))
@@ -185,10 +183,8 @@ def _shared_prefixes(
     return shared
 
 
-def _levels(
-    depth: NDArray[np.int32],
-) -> list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]:
-    """List (positions a level above, positions of a level, index of each one's parent among those above)."""
+def _levels(depth: NDArray[np.int32]) -> list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]:
+    """By level: positions a level above, its own, and the index of each one's parent among those above."""
     order = np.argsort(depth, kind="stable")
     bounds = np.cumsum(np.bincount(depth))
     levels = []
@@ -201,7 +197,7 @@ def _levels(
 
 
 def _subtree_ends(depth: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Find where each subtree ends: at the next node of its level, or where its parent's ends."""
+    """The end of each subtree: the next node of its level, or the end of its parent's."""
     end = np.full(len(depth), len(depth), dtype=np.int32)
     for above, level, owner in _levels(depth):
         following = np.empty_like(level)
@@ -212,11 +208,11 @@ def _subtree_ends(depth: NDArray[np.int32]) -> NDArray[np.int32]:
 
 
 def fewest_tokens(text: bytes, root: TokenNode) -> int:
-    """Count the tokens of the shortest way to write a text.
+    """Return the number of tokens of the shortest way to write a text.
 
     Args:
         text: To be written exactly.
-        root: Of the vocabulary's trie.
+        root: Root of the vocabulary's trie.
 
     Raises:
         VocabularyError: no tokens write it.

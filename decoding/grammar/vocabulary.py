@@ -2,9 +2,8 @@
 
 Bytes come from the tokenizer's own alphabet, never from decoding single tokens: a token that is part of a
 character decodes to a replacement character, and hundreds of tokens to the same one. A token's bytes are
-those it writes within a text. Some decoders drop a blank before the first token of a text; an answer is JSON
-and begins with none, and the first token of an answer is not the first of the sequence, so that does not
-matter here.
+those it writes within a text: the blank that some decoders drop before a text's first token does not matter,
+since an answer is JSON and its first token is not the first of the sequence.
 
 No prefix that the tokens can write may be a dead end. A vocabulary of bytes writes every text whose every
 byte is a token by itself; what a token leaves unfinished, others can finish byte by byte. A vocabulary of
@@ -49,11 +48,9 @@ class Vocabulary:
         vocab_size: Logits of the model, V.
 
     Attributes:
-        end_token_id: As given.
-        vocab_size: As given.
         num_words: Words of a packed mask, ceil(V / 32).
-        writable: Which texts it can write at all.
-        trie: Of the bytes of all tokens that may be allowed.
+        writable: The units that texts can be written of.
+        trie: Trie of the bytes of all tokens that may be allowed.
         root: Its root.
 
     Raises:
@@ -74,7 +71,8 @@ class Vocabulary:
         self.num_words = -(-vocab_size // WORD_BITS)
         self.writable = find_writable(self._texts)
         if not self.writable.is_everything:
-            self._drop_unwritable()
+            # Nothing might be able to go on behind tokens with other units.
+            self._texts = [None if text and self.writable.missing(text) else text for text in self._texts]
         self.trie = FlatTrie(self._texts)
         if not len(self.trie.tokens):
             raise VocabularyError("no token of the tokenizer writes anything")
@@ -86,38 +84,28 @@ class Vocabulary:
         """Read the bytes of a tokenizer's tokens out of its file, `tokenizer.json`.
 
         Raises:
-            VocabularyError: as the constructor; or the file is of a kind that is not known.
+            VocabularyError: see the constructor; or the file is of a kind that is not known.
         """
         return cls(read_token_bytes(serialised), end_token_id, vocab_size)
 
-    def _drop_unwritable(self) -> None:
-        """Refuse tokens behind which nothing might be able to go on."""
-        for token, text in enumerate(self._texts):
-            if text is not None and self.writable.missing(text):
-                self._texts[token] = None
-
     @cached_property
     def writable_texts(self) -> ByteDfa | None:
-        """The texts that can be written at all, None: all. What a leaf allows has to be among them."""
+        """The texts that can be written at all; None: all."""
         return None if self.writable.is_everything else self.writable.texts()
 
     def require(self, text: bytes) -> None:
-        """Check that a text can be written.
-
-        Raises:
-            VocabularyError: names the first character, or byte, that cannot.
-        """
+        """Raise VocabularyError, with the first character or byte missing, unless a text can be written."""
         missing = b"" if self.writable.is_everything else self.writable.missing(text)
         if missing:
             shown = missing.decode("utf-8", "backslashreplace")
             raise VocabularyError(f"the tokenizer cannot write {shown!r} (hex {missing.hex(' ')})")
 
     def bytes_of(self, token: int) -> bytes | None:
-        """What a token writes; None: nothing, it is never allowed."""
+        """The bytes that a token writes; None: it is never allowed."""
         return self._texts[token]
 
     def written(self, token: int) -> bytes:
-        """What a token writes, b"" for one that is never allowed."""
+        """The bytes that a token writes, b"" for one that is never allowed."""
         return self._texts[token] or b""
 
     @cached_property
@@ -125,8 +113,9 @@ class Vocabulary:
         """Equal for vocabularies that allow the same tokens with the same bytes, for as many logits."""
         digest = hashlib.blake2b(digest_size=16)
         digest.update(f"{self.vocab_size} {self.end_token_id} ".encode())
-        digest.update(np.array([len(text or b"") for text in self._texts], dtype="<u4").tobytes())
-        digest.update(b"".join(text or b"" for text in self._texts))
+        texts = [text or b"" for text in self._texts]
+        digest.update(np.array([len(text) for text in texts], dtype="<u4").tobytes())
+        digest.update(b"".join(texts))
         return digest.hexdigest()
 
     @cached_property
@@ -151,7 +140,7 @@ class Vocabulary:
 
     @cached_property
     def nothing(self) -> NDArray[np.uint32]:
-        """The mask that allows no token, for all who do not change it. Shape: (ceil(V / 32),), uint32."""
+        """The read-only mask that allows no token. Shape: (ceil(V / 32),), uint32."""
         mask = self.empty_mask()
         mask.flags.writeable = False
         return mask
@@ -169,7 +158,7 @@ class Vocabulary:
         as somebody holds it.
 
         Args:
-            positions: In the flat trie; at least one.
+            positions: At least one place of the flat trie.
         """
         key = tuple(sorted(set(positions)))
         node = self._rests.get(key)
@@ -186,11 +175,11 @@ _NEEDED_BYTES = _ALL_BYTES - set(range(0x20))
 
 @dataclass(frozen=True, slots=True)
 class Writable:
-    """What can be written.
+    """The units that texts can be written of.
 
     Attributes:
         units: The single bytes, or the single characters, that are tokens.
-        is_of_bytes: Which of them.
+        is_of_bytes: Whether they are bytes.
         is_everything: Whether every JSON text can be written.
     """
 
@@ -235,11 +224,7 @@ class Writable:
 
 
 def find_writable(texts: Sequence[bytes | None]) -> Writable:
-    """Tell a vocabulary of bytes from one of characters by which of the two writes more characters.
-
-    Args:
-        texts: Bytes of the tokens.
-    """
+    """Find the units of a vocabulary, given its tokens' bytes: bytes or characters, whichever write more."""
     single = frozenset(text for text in texts if text and len(text) == 1)
     of_bytes = Writable(single, True, {byte[0] for byte in single} >= _NEEDED_BYTES)
     if of_bytes.is_everything:
@@ -251,7 +236,6 @@ def find_writable(texts: Sequence[bytes | None]) -> Writable:
 
 
 def _is_character(text: bytes) -> bool:
-    """Whether a token is one whole character."""
     try:
         return len(text.decode()) == 1
     except UnicodeDecodeError:
@@ -259,14 +243,14 @@ def _is_character(text: bytes) -> bool:
 
 
 def _count_characters(single: set[int]) -> int:
-    """How many characters some bytes make, nearly: overlong forms and surrogates are counted as well."""
+    """The number of characters that bytes make; overlong forms and surrogates are counted as well."""
     tails = len(single & set(range(0x80, 0xC0)))
     lengths = ((0x00, 0x80), (0xC2, 0xE0), (0xE0, 0xF0), (0xF0, 0xF5))
     return sum(len(single & set(range(*leads))) * tails**more for more, leads in enumerate(lengths))
 
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-# How one decoder changes the bytes of one token.
+# A decoder's effect on one token.
 _Step = Callable[[str], "str | bytes"]
 
 
@@ -307,7 +291,7 @@ def read_token_bytes(serialised: str) -> list[bytes | None]:
 
 
 def _read_vocabulary(model: Mapping[str, Any]) -> dict[int, str]:
-    """Return the model's own tokens by id."""
+    """The model's own tokens by id."""
     vocabulary = model.get("vocab")
     if isinstance(vocabulary, dict):  # BPE, WordPiece, WordLevel
         return {token: text for text, token in vocabulary.items()}
@@ -317,13 +301,11 @@ def _read_vocabulary(model: Mapping[str, Any]) -> dict[int, str]:
 
 
 def _unknown_token(model: Mapping[str, Any], texts: Mapping[int, str]) -> int | None:
-    """Return the token for what the tokenizer cannot write; it stands for no text."""
+    """The token for what the tokenizer cannot write; it stands for no text."""
     number = model.get("unk_id")
     if number is not None:
         return int(number)
     name = model.get("unk_token")
-    if name is None:
-        return None
     return next((token for token, text in texts.items() if text == name), None)
 
 
@@ -338,7 +320,7 @@ def _spell(text: str, steps: list[_Step]) -> bytes:
 
 
 def _read_steps(tokenizer: Mapping[str, Any]) -> list[_Step]:
-    """Return what the tokenizer's decoders do to one token within a text."""
+    """The effects of the tokenizer's decoders on one token within a text."""
     decoder = tokenizer.get("decoder")
     if decoder is None:
         return _steps_without_decoder(tokenizer)
@@ -362,14 +344,13 @@ def _steps_without_decoder(tokenizer: Mapping[str, Any]) -> list[_Step]:
 
 
 def _flat(part: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    """List the parts of sequences of sequences."""
+    """The parts of sequences of sequences."""
     if part.get("type") != "Sequence":
         return [part] if part else []
     return [inner for each in part.get(name, ()) for inner in _flat(each, name)]
 
 
 def _read_step(kind: object, part: Mapping[str, Any]) -> _Step:
-    """Return what one decoder does to one token."""
     if kind == "ByteLevel":
         return _from_byte_alphabet
     if kind == "ByteFallback":
@@ -394,18 +375,10 @@ def _read_step(kind: object, part: Mapping[str, Any]) -> _Step:
 
 
 def _strip_step(part: Mapping[str, Any]) -> _Step:
-    """Return how a character is stripped from both sides of every token."""
-    content, start, stop = part.get("content", " "), int(part.get("start", 0)), int(part.get("stop", 0))
-
-    def strip(text: str) -> str:
-        first, last = 0, len(text)
-        while first < min(start, last) and text[first] == content:
-            first += 1
-        while last > first and len(text) - last < stop and text[last - 1] == content:
-            last -= 1
-        return text[first:last]
-
-    return strip
+    """Strip a character from both sides of every token, as often as the decoder says."""
+    content, start, stop = re.escape(part.get("content", " ")), part.get("start", 0), part.get("stop", 0)
+    ends = re.compile(rf"\A{content}{{0,{int(start)}}}|{content}{{0,{int(stop)}}}\Z")
+    return lambda text: ends.sub("", text)
 
 
 def _byte_alphabet() -> dict[str, int]:

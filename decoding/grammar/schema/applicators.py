@@ -1,13 +1,13 @@
-"""Translates keywords that apply schemas to members, to items or, like `anyOf` and `$ref`, to the value.
+"""Handlers of keywords that apply schemas to members, to items or, like `anyOf` and `$ref`, to the value.
 
-The bounds on how many members and items there are stand with them. `texts_of` tells what a formula says of
-strings alone: keys, about which `propertyNames` speaks, are strings.
+The bounds on the numbers of members and items stand with them. `_texts_of` reduces a formula to what it says
+of strings: `propertyNames` speaks of keys, which are strings.
 """
 
 from __future__ import annotations
 
-from decoding.grammar.compile_options import AutomatonLimitError
-from decoding.grammar.errors import SchemaLimitError, UnsupportedSchemaError
+from decoding.grammar.compile_options import naming_limits
+from decoding.grammar.errors import UnsupportedSchemaError
 from decoding.grammar.regular.text_set import TextSet
 from decoding.grammar.schema.formula import (
     ANYTHING,
@@ -57,13 +57,13 @@ def properties(t: Translation, schema: Schema, keyword: str, pointer: str, scope
             keys = pattern_dfa(pattern, "patternProperties", place)
             patterns.append((keys, t.formula(inner, place, scope)))
     says_additional = "additionalProperties" in schema
+    if not named and not patterns and not says_additional:
+        return ANYTHING
     additional: Formula = ANYTHING
     if says_additional:
         additional = t.formula(schema["additionalProperties"], f"{pointer}/additionalProperties", scope)
-    if not named and not patterns and additional == ANYTHING and not says_additional:
-        return ANYTHING
-    place_of = Place(keyword, f"{pointer}/{keyword}")
-    return Properties(tuple(named), tuple(patterns), additional, says_additional, place_of)
+    whole = Place(keyword, f"{pointer}/{keyword}")
+    return Properties(tuple(named), tuple(patterns), additional, says_additional, whole)
 
 
 def required(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
@@ -87,24 +87,9 @@ def property_names(t: Translation, schema: Schema, keyword: str, pointer: str, s
         return ANYTHING
     place = Place("propertyNames", f"{pointer}/propertyNames")
     names = t.formula(schema["propertyNames"], place.pointer, scope)
-    try:
-        allowed = texts_of(names, t, place)
-    except AutomatonLimitError as error:
-        raise SchemaLimitError(place.keyword, place.pointer, str(error)) from None
+    with naming_limits(place.keyword, place.pointer):
+        allowed = _texts_of(names, t, place)
     return ANYTHING if allowed.is_everything else PropertyNames(allowed, place)
-
-
-def dependent_required(
-    t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope
-) -> Formula:
-    """`dependentRequired`."""
-    return And(
-        tuple(
-            _requires(name, needed, Place(keyword, f"{pointer}/{keyword}/{pointer_step(name)}"))
-            for name, needed in schema[keyword].items()
-            if needed
-        )
-    )
 
 
 def _requires(name: str, needed: list[str], place: Place) -> Formula:
@@ -112,20 +97,8 @@ def _requires(name: str, needed: list[str], place: Place) -> Formula:
     return Or((absent, Required(tuple(needed), place)), place)
 
 
-def dependent_schemas(
-    t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope
-) -> Formula:
-    """`dependentSchemas`."""
-    parts = []
-    for name, inner in schema[keyword].items():
-        part = _implies(t, schema, name, inner, f"{pointer}/{keyword}/{pointer_step(name)}", keyword, scope)
-        if part != ANYTHING:
-            parts.append(part)
-    return And(tuple(parts))
-
-
 def dependencies(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
-    """`dependencies` of older drafts: of names or of schemas."""
+    """`dependentRequired`, `dependentSchemas`, and `dependencies` of older dialects."""
     parts = []
     for name, inner in schema[keyword].items():
         place = f"{pointer}/{keyword}/{pointer_step(name)}"
@@ -143,7 +116,7 @@ def dependencies(t: Translation, schema: Schema, keyword: str, pointer: str, sco
 def _implies(
     t: Translation, schema: Schema, name: str, inner: Json, pointer: str, keyword: str, scope: SchemaScope
 ) -> Formula:
-    """An object that has the property is as `inner` says."""
+    """An object that has the property `name` is as `inner` says."""
     then = t.formula(inner, pointer, scope)
     if then == ANYTHING:
         return ANYTHING
@@ -157,7 +130,7 @@ def _implies(
 
 
 def items(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
-    """`prefixItems` and `items`, or `items` and `additionalItems` of older drafts."""
+    """`prefixItems` and `items`, or `items` and `additionalItems` of older dialects."""
     first_of, rest_of = item_keywords(schema, scope)
     prefix: tuple[Formula, ...] = ()
     if first_of is not None:
@@ -175,7 +148,7 @@ def items(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Sch
 
 
 def item_keywords(schema: Schema, scope: SchemaScope) -> tuple[str | None, str | None]:
-    """The keywords that speak of the first items and of all others, where they are there and mean it."""
+    """The keywords for the first items and for all others, None for one that is absent."""
     if isinstance(schema.get("items"), list):
         return "items", "additionalItems" if "additionalItems" in schema else None
     known = scope.resource.dialect.keywords
@@ -206,7 +179,7 @@ def contains(t: Translation, schema: Schema, keyword: str, pointer: str, scope: 
 
 
 def contains_bounds(schema: Schema, pointer: str, scope: SchemaScope) -> tuple[int, int | None]:
-    """How many items must and may be as `contains` says."""
+    """The bounds on the number of items that are as `contains` says."""
     if "minContains" not in scope.resource.dialect.keywords:
         return 1, None
     least = count(schema, "minContains", pointer)
@@ -234,12 +207,17 @@ def all_of(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Sc
 
 def any_of(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
     """`anyOf`."""
-    parts = [part for part in branches(t, schema, keyword, pointer, scope) if part != NOTHING]
+    return either(branches(t, schema, keyword, pointer, scope), Place("anyOf", f"{pointer}/anyOf"))
+
+
+def either(parts: list[Formula], place: Place) -> Formula:
+    """At least one of the formulas, told as simply as at sight it can be."""
+    parts = [part for part in parts if part != NOTHING]
     if ANYTHING in parts:
         return ANYTHING
     if len(parts) < 2:
         return parts[0] if parts else NOTHING
-    return Or(tuple(parts), Place("anyOf", f"{pointer}/anyOf"))
+    return Or(tuple(parts), place)
 
 
 def one_of(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
@@ -252,8 +230,8 @@ def one_of(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Sc
         return ExactlyOne(tuple(parts), place)
     if scope.outer:
         return Or(tuple(parts), place)
-    # A part that does not hold for a text of its format that is not known must not make another part the only
-    # one: one holds for sure, and of those that possibly hold there is only one.
+    # Parts that hold for the known texts of a format only may hold for others: one part holds for sure, and
+    # it is the only one of those that possibly hold.
     possible = [part for part in branches(t, schema, keyword, pointer, t.flipped(scope)) if part != NOTHING]
     if parts == possible:
         return ExactlyOne(tuple(parts), place)
@@ -274,7 +252,7 @@ def negation(t: Translation, schema: Schema, keyword: str, pointer: str, scope: 
 
 
 def negated(formula: Formula, place: Place) -> Formula:
-    """Not this one."""
+    """The negation of a formula."""
     if formula == ANYTHING:
         return NOTHING
     if formula == NOTHING:
@@ -304,7 +282,7 @@ def conditional(t: Translation, schema: Schema, keyword: str, pointer: str, scop
 
 
 def both(one: Formula, other: Formula) -> Formula:
-    """Both of two formulas."""
+    """The conjunction of two formulas."""
     if one == NOTHING or other == NOTHING:
         return NOTHING
     parts = (
@@ -314,34 +292,22 @@ def both(one: Formula, other: Formula) -> Formula:
     return parts[0] if len(parts) == 1 else And(parts)
 
 
-def texts_of(formula: Formula, t: Translation, place: Place, open_targets: tuple[str, ...] = ()) -> TextSet:
-    """The texts that a formula lets through.
-
-    Args:
-        formula: Of a schema for keys.
-        t: Resolves references.
-        place: Where the schema is asked for, for errors.
-        open_targets: References that are being followed.
-
-    Raises:
-        UnsupportedSchemaError: keys would come out of an index, or a reference leads back to itself.
-        AutomatonLimitError: the set needs too many states.
-    """
+def _texts_of(formula: Formula, t: Translation, place: Place, open_targets: tuple[str, ...] = ()) -> TextSet:
+    """The texts that a formula for keys lets through; `open_targets` are references being followed."""
     t.budget.check_time()
     if isinstance(formula, TextIn):
         return formula.texts
     if isinstance(formula, TypeIs):
         return TextSet.everything() if formula.types & JsonType.STRING else TextSet.nothing()
     if isinstance(formula, And | Or | ExactlyOne):
-        return _joined(formula, [texts_of(part, t, place, open_targets) for part in formula.parts])
+        return _joined(formula, [_texts_of(part, t, place, open_targets) for part in formula.parts])
     if isinstance(formula, Not):
-        return ~texts_of(formula.part, t, place, open_targets)
+        return ~_texts_of(formula.part, t, place, open_targets)
     if isinstance(formula, Reference):
         return _followed(formula.target, t, place, open_targets)
     if isinstance(formula, TextFromSlot):
-        raise UnsupportedSchemaError(
-            place.keyword, formula.place.pointer, "keys cannot be taken from an index"
-        )
+        slot = formula.place.pointer
+        raise UnsupportedSchemaError(place.keyword, slot, "keys cannot be taken from an index")
     return TextSet.everything()
 
 
@@ -360,13 +326,12 @@ def _joined(formula: And | Or | ExactlyOne, parts: list[TextSet]) -> TextSet:
 
 def _followed(target: str, t: Translation, place: Place, open_targets: tuple[str, ...]) -> TextSet:
     if target in open_targets:
-        raise UnsupportedSchemaError(
-            place.keyword, place.pointer, "a reference leads back to itself without looking into the value"
-        )
+        reason = "a reference leads back to itself without looking into the value"
+        raise UnsupportedSchemaError.at(place, reason)
     spot, scope = t.targets[target]
     was_only_texts, t.only_texts = t.only_texts, True
     try:
         formula = t.formula(spot.schema, spot.pointer, scope)
     finally:
         t.only_texts = was_only_texts
-    return texts_of(formula, t, place, (*open_targets, target))
+    return _texts_of(formula, t, place, (*open_targets, target))

@@ -1,37 +1,42 @@
 """Defines the shapes of arrays: items by place, items that are counted, and scalars that must differ.
 
-Items are counted for `contains` with its bounds, and for what negations ask. Where items must differ, the
+Items are counted for `contains` with its bounds, and for negations. Where items must differ, the
 cheapest assignment of different values to places tells how short an array can be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 from decoding.grammar.leaves.distinct_leaf import SOME_TEXT, DistinctLeaf, Texts
 from decoding.grammar.leaves.leaf import Leaf
 from decoding.grammar.schema.members import ENDLESS
-from decoding.grammar.shapes import Option, ValueNode
+from decoding.grammar.shapes import Option, Progress, ValueNode
 
 if TYPE_CHECKING:
     from decoding.grammar.leaves.leaf_factory import Leaves
 
 
-class ListShape:
+class _Shape:
+    """Arrays to which an item's value says no more than its place."""
+
+    __slots__ = ()
+
+    def after_value(self, progress: Progress, label: int) -> Progress:
+        """Progress once the value is written."""
+        return progress
+
+
+class ListShape(_Shape):
     """Items by place (`decoding.grammar.shapes.ArrayShape`).
 
     Progress is the number of items written; without an upper bound, counted no further than it matters.
-
-    Args:
-        prefix: Values of the first items.
-        rest: Value of all others; None where `most` leaves no room for them.
-        least: Fewest items.
-        most: Most items; None is no bound.
+    The first items are `prefix`, all others are `rest`, which is None where `most` leaves no room for them.
     """
 
-    __slots__ = ("_after_prefix", "_last", "_least", "_most", "_options", "_prefix", "_rest", "_sizes")
+    __slots__ = ("_last", "_least", "_most", "_options", "_prefix", "_rest", "_sizes")
 
     def __init__(
         self, prefix: tuple[ValueNode, ...], rest: ValueNode | None, least: int, most: int | None
@@ -42,7 +47,6 @@ class ListShape:
         self._most = most
         self._last = 0
         self._sizes: list[int] = []
-        self._after_prefix = 0
         self._options: dict[int, tuple[Option, ...]] = {}
 
     def cost(self) -> int:
@@ -78,17 +82,16 @@ class ListShape:
             return self._prefix[place]
         return _NOTHING if self._rest is None else self._rest
 
-    def start(self) -> Hashable:
+    def start(self) -> int:
         """Progress behind `[`."""
         return 0
 
-    def can_close(self, progress: Hashable) -> bool:
+    def can_close(self, place: int) -> bool:
         """Whether `]` may follow."""
-        return progress >= self._least  # type: ignore[operator]
+        return place >= self._least
 
-    def items(self, progress: Hashable) -> tuple[Option, ...]:
-        """What the next item may be."""
-        place: int = progress  # type: ignore[assignment]
+    def items(self, place: int) -> tuple[Option, ...]:
+        """The ways to go on with an item."""
         options = self._options.get(place)
         if options is None:
             if place == self._most:
@@ -98,13 +101,8 @@ class ListShape:
             self._options[place] = options
         return options
 
-    def after_value(self, progress: Hashable, label: int) -> Hashable:
-        """Progress once the value is written."""
-        return progress
-
-    def shortest(self, progress: Hashable) -> int:
+    def shortest(self, place: int) -> int:
         """Fewest bytes that close the array from between two items."""
-        place: int = progress  # type: ignore[assignment]
         prefix = len(self._prefix)
         if place <= prefix:
             size = self._sizes[place]
@@ -124,30 +122,25 @@ class ItemCounter(NamedTuple):
 
     @property
     def top(self) -> int:
-        """As far as it is counted."""
+        """The count from which on more items change nothing."""
         return self.least if self.most is None else self.most
 
 
 class ArrayProgress(NamedTuple):
-    """How far an array is.
-
-    Attributes:
-        place: Items so far, counted no further than it matters.
-        counts: Items of every counted kind, likewise.
-    """
+    """Items so far, and items of every counted kind, counted no further than it matters."""
 
     place: int
     counts: tuple[int, ...]
 
 
-class QuotaArrayShape:
+class QuotaArrayShape(_Shape):
     """Items by place, some of them counted (`decoding.grammar.shapes.ArrayShape`).
 
     Args:
-        places: For every place ways to fill it, each with what it adds to the counters; the last place stands
-            for all that follow. Of a counter with an upper bound every way says truly whether it counts; of
-            others an item may count for less than it could.
-        counters: What is counted.
+        places: Ways to fill every place, each with what it adds to the counters; the last place stands
+            for all that follow. For a counter with an upper bound every way says truly whether it counts;
+            for others an item may count for less than it could.
+        counters: The bounds on the counted kinds.
         least: Fewest items.
         most: Most items; None is no bound.
     """
@@ -171,7 +164,7 @@ class QuotaArrayShape:
         self._options: dict[ArrayProgress, tuple[Option, ...]] = {}
 
     def num_states(self) -> int:
-        """How many progresses there are."""
+        """The number of progresses."""
         states = self._last + 1
         for top in self._tops:
             states *= top + 1
@@ -184,23 +177,21 @@ class QuotaArrayShape:
         return size + 1 if size < ENDLESS else ENDLESS
 
     def seal(self) -> None:
-        """Settle, once all values are known, what closes the array from where."""
+        """Settle, once all values are known, what closes the array from each place."""
         self._sizes = self._completions()
 
     def start(self) -> ArrayProgress:
         """Progress behind `[`."""
         return ArrayProgress(0, (0,) * len(self._counters))
 
-    def can_close(self, progress: Hashable) -> bool:
+    def can_close(self, now: ArrayProgress) -> bool:
         """Whether `]` may follow."""
-        now: ArrayProgress = progress  # type: ignore[assignment]
         if now.place < self._least:
             return False
         return all(count >= counter.least for count, counter in zip(now.counts, self._counters, strict=True))
 
-    def items(self, progress: Hashable) -> tuple[Option, ...]:
-        """What the next item may be."""
-        now: ArrayProgress = progress  # type: ignore[assignment]
+    def items(self, now: ArrayProgress) -> tuple[Option, ...]:
+        """The ways to go on with an item."""
         options = self._options.get(now)
         if options is None:
             options = tuple(
@@ -211,13 +202,9 @@ class QuotaArrayShape:
             self._options[now] = options
         return options
 
-    def after_value(self, progress: Hashable, label: int) -> Hashable:
-        """Progress once the value is written."""
-        return progress
-
-    def shortest(self, progress: Hashable) -> int:
+    def shortest(self, now: ArrayProgress) -> int:
         """Fewest bytes that close the array from between two items."""
-        return self._sizes[progress]  # type: ignore[index]
+        return self._sizes[now]
 
     def _ways(self, now: ArrayProgress) -> list[tuple[ValueNode, ArrayProgress]]:
         """Ways to write one more item, possible or not."""
@@ -233,10 +220,7 @@ class QuotaArrayShape:
         return ways
 
     def _completions(self) -> dict[ArrayProgress, int]:
-        """Fewest bytes to the closing bracket from everywhere.
-
-        Every item moves on, or stays where moving on no longer matters; from the end, one pass suffices.
-        """
+        """Fewest bytes to the closing bracket from everywhere; items only move on, so one pass is enough."""
         sizes: dict[ArrayProgress, int] = {}
         ranges = [range(top, -1, -1) for top in self._tops]
         for place in range(self._last, -1, -1):
@@ -255,7 +239,7 @@ MAX_LEAST = 64
 
 
 class UniqueProgress(NamedTuple):
-    """How far an array is: items so far, and the labels of their texts."""
+    """Items so far, and the labels of their texts."""
 
     place: int
     used: frozenset[int]
@@ -264,10 +248,10 @@ class UniqueProgress(NamedTuple):
 class UniqueArrayShape:
     """Scalars by place, each written once at most (`decoding.grammar.shapes.ArrayShape`).
 
-    What has been written is remembered by the labels of texts, so that values must have one spelling each.
+    Items already written are remembered by the labels of their texts, so values must have one spelling each.
 
     Args:
-        leaves: Of the vocabulary.
+        leaves: The vocabulary's leaves.
         places: Leaves for every place, none where it can have no value; the last place is that of all others.
         least: Fewest items.
         most: Most items; None is no bound.
@@ -280,8 +264,7 @@ class UniqueArrayShape:
     ) -> None:
         texts = Texts()
         self._factory = leaves
-        # Where all places have the same leaves and texts never run out, which ones are written decides
-        # nothing but that they are not written again.
+        # Where all places have the same leaves and texts never run out, a written text only forbids itself.
         are_alike = len(places) == 1
         self._places = [
             tuple(leaves.remembering(leaf, texts, are_alike) for leaf in place) for place in places
@@ -305,13 +288,12 @@ class UniqueArrayShape:
         """Progress behind `[`."""
         return UniqueProgress(0, frozenset())
 
-    def can_close(self, progress: Hashable) -> bool:
+    def can_close(self, now: UniqueProgress) -> bool:
         """Whether `]` may follow."""
-        return progress.place >= self._least  # type: ignore[attr-defined,no-any-return]
+        return now.place >= self._least
 
-    def items(self, progress: Hashable) -> tuple[Option, ...]:
-        """What the next item may be: a value that is not there yet and leaves enough for those behind it."""
-        now: UniqueProgress = progress  # type: ignore[assignment]
+    def items(self, now: UniqueProgress) -> tuple[Option, ...]:
+        """The way to go on: values that are not there yet and leave enough for those behind them."""
         options = self._options.get(now)
         if options is None:
             leaves: tuple[DistinctLeaf, ...] = ()
@@ -325,14 +307,12 @@ class UniqueArrayShape:
             self._options[now] = options
         return options
 
-    def after_value(self, progress: Hashable, label: int) -> Hashable:
+    def after_value(self, now: UniqueProgress, label: int) -> UniqueProgress:
         """Progress once the value is written: its text is used up."""
-        now: UniqueProgress = progress  # type: ignore[assignment]
         return now if label == SOME_TEXT else UniqueProgress(now.place, now.used | {label})
 
-    def shortest(self, progress: Hashable) -> int:
+    def shortest(self, now: UniqueProgress) -> int:
         """Fewest bytes that close the array from between two items."""
-        now: UniqueProgress = progress  # type: ignore[assignment]
         size = self._sizes.get(now)
         if size is None:
             size = self._sizes[now] = self._completion(now)
@@ -383,7 +363,7 @@ class UniqueArrayShape:
         return found
 
     def _cheapest(self, kind: int, used: frozenset[int], number: int) -> list[tuple[int, int]]:
-        """The shortest values of a place that are left, at most so many, with their labels."""
+        """The shortest values of a place that are left, at most `number`, with their labels."""
         known = self._cheap.setdefault((kind, used), [])
         taken = used.union(label for _, label in known)
         while len(known) < number:
@@ -407,15 +387,12 @@ def _label(leaf: Leaf, text: bytes) -> int:
 
 
 def cheapest_assignment(choices: Sequence[Mapping[int, int]]) -> int | None:
-    """Give every place a value of its own, as cheaply as possible.
+    """The total cost of giving every place a value of its own as cheaply as possible; None: too few values.
 
     Places are added one by one; each may push others on to other values along the cheapest path.
 
     Args:
-        choices: For every place its values with their costs.
-
-    Returns:
-        The total cost; None if there are not enough values.
+        choices: Costs of the values by place.
     """
     owner: dict[int, int] = {}
     for place in range(len(choices)):

@@ -1,4 +1,4 @@
-"""Expands formulas to alternatives per type: what holds at one place is worked out, members stay as they are.
+"""Expands formulas to cases: alternatives per type, whose member formulas are left as they are.
 
 Cases that contradict themselves at sight are left out, so that products and `oneOf` stay small. What is found
 so is surely empty; what is not found may be empty all the same, and the fixpoint over the finished graph
@@ -8,12 +8,15 @@ forbidden, different types.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
 from weakref import proxy
 
 from decoding.grammar.compile_options import current_budget
 from decoding.grammar.errors import SchemaLimitError, UnsupportedSchemaError
-from decoding.grammar.regular.number_set import NumberSet
-from decoding.grammar.schema.atoms import Atoms, Formulas, Negation, negated_atom
+from decoding.grammar.regular.dfa import Dfa
+from decoding.grammar.regular.text_set import TextSet
+from decoding.grammar.schema.atoms import Atoms, Formulas, Negation, endless
 from decoding.grammar.schema.cases import (
     ALL_CASES,
     ALL_NUMBERS,
@@ -28,6 +31,7 @@ from decoding.grammar.schema.cases import (
     STRING,
     ArrayCase,
     Cases,
+    Closed,
     Conjunction,
     ItemQuota,
     ItemRule,
@@ -35,10 +39,11 @@ from decoding.grammar.schema.cases import (
     MemberRule,
     ObjectCase,
     both_arrays,
+    both_numbers,
     both_objects,
     intersection,
     joined,
-    least_of,
+    mixed_texts,
     only_types,
     types_of,
     union,
@@ -46,7 +51,6 @@ from decoding.grammar.schema.cases import (
 from decoding.grammar.schema.formula import (
     Contains,
     ExactlyOne,
-    Formula,
     ItemCount,
     Items,
     JsonType,
@@ -63,143 +67,101 @@ from decoding.grammar.schema.formula import (
     UniqueItems,
 )
 
+Case = TypeVar("Case", ArrayCase, ObjectCase)
+Condition = TypeVar("Condition")
+
 
 class _Gathered:
     """Conditions that hold at once, none of them a choice: at most one case of each container."""
 
-    __slots__ = (
-        "atoms",
-        "holes",
-        "item_rules",
-        "items",
-        "members",
-        "names",
-        "numbers",
-        "quotas",
-        "required",
-        "rules",
-        "texts",
-        "types",
-        "unique",
-    )
-
     def __init__(self, atoms: Atoms) -> None:
-        self.atoms = atoms
-        self.types = int(JsonType.ANY)
-        self.numbers: list[NumberIn] = []
-        self.texts: list[TextIn] = []
-        self.holes: list[TextFromSlot] = []
-        self.rules: list[MemberRule] = []
-        self.required: dict[str, None] = {}
-        self.members: tuple[int, int | None] = (0, None)
-        self.names: list[PropertyNames] = []
-        self.item_rules: list[ItemRule] = []
-        self.items: tuple[int, int | None] = (0, None)
-        self.quotas: list[ItemQuota] = []
-        self.unique: Place | None = None
+        self._atoms = atoms
+        self._numbers: dict[type, list[int]] = {}
 
-    def add(self, number: int, atom: Formula | Negation) -> None:
-        """Add one condition."""
-        if isinstance(atom, TypeIs):
-            self.types &= int(atom.types)
-        elif isinstance(atom, Properties):
-            self.rules.append(self.atoms.member_rule(number))
-        elif isinstance(atom, Required):
-            self.required.update(dict.fromkeys(atom.names))
-        elif isinstance(atom, TextIn):
-            self.texts.append(atom)
-        elif isinstance(atom, NumberIn):
-            self.numbers.append(atom)
-        elif isinstance(atom, Items):
-            self.item_rules.append(self.atoms.item_rule(number))
-        elif isinstance(atom, ItemCount):
-            self.items = _narrower(self.items, atom)
-        elif isinstance(atom, PropertyCount):
-            self.members = _narrower(self.members, atom)
-        elif isinstance(atom, PropertyNames):
-            self.names.append(atom)
-        elif isinstance(atom, UniqueItems):
-            self.unique = self.unique or atom.place
-        elif isinstance(atom, Contains):
-            item = self.atoms.conjunction(atom.item)
-            self.quotas.append(ItemQuota(0, item, atom.least, atom.most, atom.place))
-        elif isinstance(atom, TextFromSlot):
-            self.holes.append(atom)
-        else:
-            raise TypeError(f"not a condition: {type(atom).__name__}")
+    def add(self, number: int) -> None:
+        self._numbers.setdefault(type(self._atoms.list[number]), []).append(number)
+
+    def _of(self, kind: type[Condition]) -> list[Condition]:
+        return [self._atoms.list[number] for number in self._numbers.get(kind, ())]  # type: ignore[misc]
 
     def cases(self) -> Cases:
-        """Everything that was added, at once."""
-        types = self.types
+        """The cases of everything that was added."""
+        types = int(JsonType.ANY)
+        for condition in self._of(TypeIs):
+            types &= int(condition.types)
+        arrays, objects = self._arrays(), self._objects()
         numbers = texts = None
-        holes: tuple[TextFromSlot, ...] = ()
+        holes = self._of(TextFromSlot)[:1] if types & STRING else []
         if types & NUMBER:
-            numbers = ALL_NUMBERS
-            for condition in self.numbers:
-                numbers = condition.numbers if numbers is ALL_NUMBERS else numbers & condition.numbers
-            if self.numbers and numbers.is_empty:
-                numbers = None
+            numbers = _all_of([condition.numbers for condition in self._of(NumberIn)], ALL_NUMBERS)
         if types & STRING:
-            texts = ALL_TEXTS
-            for part in self.texts:
-                texts = part.texts if texts is ALL_TEXTS else texts & part.texts
-            if self.texts and texts.is_empty:
-                texts = None
-            if self.holes:
-                holes, texts = self._only_hole(texts is ALL_TEXTS), None
+            texts = _all_of([condition.texts for condition in self._of(TextIn)], ALL_TEXTS)
+        if holes:
+            if texts is not ALL_TEXTS or any(hole.name != holes[0].name for hole in self._of(TextFromSlot)):
+                raise mixed_texts(holes[0])
+            texts = None
         return Cases(
             types & LITERALS,
             numbers,
             texts,
-            holes,
-            (self._array(),) if types & ARRAY and _possible(self.items) else (),
-            (self._object(),) if types & OBJECT and _possible(self.members, len(self.required)) else (),
+            tuple(holes),
+            arrays if types & ARRAY else (),
+            objects if types & OBJECT else (),
         )
 
-    def _only_hole(self, alone: bool) -> tuple[TextFromSlot, ...]:
-        """The hole that strings come from, if nothing else is said of them."""
-        first = self.holes[0]
-        if not alone or any(hole.name != first.name for hole in self.holes):
-            raise UnsupportedSchemaError(
-                first.place.keyword,
-                first.place.pointer,
-                "it cannot be combined with other conditions on strings",
-            )
-        return (first,)
+    def _arrays(self) -> tuple[ArrayCase, ...]:
+        rules = tuple(map(self._atoms.item_rule, self._numbers.get(Items, ())))
+        least, most = _bounds(self._of(ItemCount))
+        quotas = tuple(
+            ItemQuota(0, self._atoms.conjunction(kind.item), kind.least, kind.most, kind.place)
+            for kind in self._of(Contains)
+        )
+        unique = next((condition.place for condition in self._of(UniqueItems)), None)
+        if most is not None and least > most:
+            return ()
+        case = ArrayCase(rules, least, most, quotas, unique)
+        return (ANY_ARRAY if case == ANY_ARRAY else case,)
 
-    def _array(self) -> ArrayCase:
-        rules, quotas, (least, most) = self.item_rules, self.quotas, self.items
-        if not rules and not quotas and not least and most is None and self.unique is None:
-            return ANY_ARRAY
-        return ArrayCase(tuple(rules), least, most, tuple(quotas), self.unique)
-
-    def _object(self) -> ObjectCase:
-        least, most = self.members
-        if not self.rules and not self.required and not self.names and not least and most is None:
-            return ANY_OBJECT
+    def _objects(self) -> tuple[ObjectCase, ...]:
+        rules = tuple(map(self._atoms.member_rule, self._numbers.get(Properties, ())))
+        required = tuple(dict.fromkeys(name for keys in self._of(Required) for name in keys.names))
+        least, most = _bounds(self._of(PropertyCount))
         names = None
-        for part in self.names:
-            names = part.names if names is None else names & part.names
-        return ObjectCase(tuple(self.rules), tuple(self.required), least, most, names)
+        for condition in self._of(PropertyNames):
+            names = condition.names if names is None else names & condition.names
+        if most is not None and max(least, len(required)) > most:
+            return ()
+        case = ObjectCase(rules, required, least, most, names)
+        return (ANY_OBJECT if case == ANY_OBJECT else case,)
+
+
+def _all_of(sets: list[Closed], everything: Closed) -> Closed | None:
+    """The intersection; None: nothing."""
+    result = everything
+    for one in sets:
+        result = one if result is everything else result & one
+    return None if sets and result.is_empty else result
+
+
+def _bounds(counts: list[ItemCount] | list[PropertyCount]) -> tuple[int, int | None]:
+    """The bounds of all counts at once."""
+    least = max((count.least for count in counts), default=0)
+    return least, min((count.most for count in counts if count.most is not None), default=None)
 
 
 class Expansion:
-    """Turns the formulas of one schema into cases, each once.
-
-    Args:
-        formulas: The schema.
-    """
+    """Turns the formulas of one schema into cases, each conjunction once."""
 
     __slots__ = ("__weakref__", "_known", "_open", "atoms", "conflicts")
 
     def __init__(self, formulas: Formulas) -> None:
         self.atoms = Atoms(formulas)
-        self.conflicts = Conflicts(self)
+        self.conflicts = _Conflicts(self)
         self._known: dict[Conjunction, Cases] = {(): ALL_CASES}
         self._open: set[Conjunction] = set()
 
     def cases(self, conjunction: Conjunction) -> Cases:
-        """What a conjunction of atoms allows.
+        """The values that a conjunction of atoms allows.
 
         Raises:
             UnsupportedSchemaError: something in it cannot be represented.
@@ -210,7 +172,8 @@ class Expansion:
         if known is not None:
             return known
         if conjunction in self._open:
-            raise self._endless(conjunction)
+            place = self.atoms.place_of(conjunction)
+            raise endless(place.pointer if place else "#")
         self._open.add(conjunction)
         try:
             known = self._known[conjunction] = self._expanded(conjunction)
@@ -227,7 +190,7 @@ class Expansion:
             if not isinstance(atom, Or | ExactlyOne | Negation):
                 if gathered is None:
                     gathered = _Gathered(atoms)
-                gathered.add(number, atom)
+                gathered.add(number)
                 continue
             if context is None:
                 context = self._context(conjunction)
@@ -237,12 +200,12 @@ class Expansion:
         return result if gathered is None else self.both(result, gathered.cases(), None)
 
     def _context(self, conjunction: Conjunction) -> Cases:
-        """What a conjunction says besides its choices: it may tell them apart."""
+        """The cases of a conjunction but for its choices: they may tell choices apart."""
         gathered = _Gathered(self.atoms)
         for number in conjunction:
             atom = self.atoms.list[number]
             if not isinstance(atom, Or | ExactlyOne | Negation):
-                gathered.add(number, atom)
+                gathered.add(number)
         cases = gathered.cases()
         return ALL_CASES if cases == ALL_CASES else cases
 
@@ -262,14 +225,9 @@ class Expansion:
         return known
 
     def both(self, first: Cases, second: Cases, place: Place | None) -> Cases:
-        """Values of both; alternatives that contradict themselves at sight are left out of products."""
+        """The values of both; alternatives that contradict themselves at sight are left out of products."""
         result = intersection(first, second, place)
-        if (
-            len(first.objects) > 1
-            or len(second.objects) > 1
-            or len(first.arrays) > 1
-            or len(second.arrays) > 1
-        ):
+        if any(len(cases) > 1 for cases in (first.objects, second.objects, first.arrays, second.arrays)):
             current_budget().check_time()
             return self.conflicts.pruned(result)
         return result
@@ -283,7 +241,7 @@ class Expansion:
         return result
 
     def _one_of(self, atom: ExactlyOne, context: Cases) -> Cases:
-        """Or over all parts of: this one, and none of those that overlap it where the context holds."""
+        """Union over all parts of: this part, and none of those that overlap it where the context holds."""
         parts = [self.atoms.conjunction(part) for part in atom.parts]
         cases = [self.cases(part) for part in parts]
         result = NO_CASES
@@ -300,13 +258,7 @@ class Expansion:
         return result
 
     def negated(self, conjunction: Conjunction, place: Place, types: int) -> Cases:
-        """What a conjunction does not allow.
-
-        Args:
-            conjunction: What is not to hold.
-            place: The `not` or the like, for messages.
-            types: Of which values; nothing is made for others.
-        """
+        """The values that a conjunction does not allow, of some types, bits of `JsonType`."""
         result = NO_CASES
         for number in conjunction:
             atom = self.atoms.list[number]
@@ -317,7 +269,7 @@ class Expansion:
             elif isinstance(atom, Negation):
                 part = only_types(self.cases(atom.of), types)
             else:
-                part = only_types(negated_atom(self.atoms, number, place), types)
+                part = only_types(_negated_atom(self.atoms, number, place), types)
             result = union(result, part, place)
         return result
 
@@ -328,7 +280,7 @@ class Expansion:
         return result
 
     def _not_one_of(self, atom: ExactlyOne, place: Place, types: int) -> Cases:
-        """None of the parts, or at least two."""
+        """The values for which none of the parts hold, or at least two."""
         result = self._none_of(atom, place, types)
         cases = [only_types(self.cases(self.atoms.conjunction(part)), types) for part in atom.parts]
         for i, first in enumerate(cases):
@@ -336,31 +288,119 @@ class Expansion:
                 result = union(result, self.both(first, second, place), place)
         return result
 
-    def _endless(self, conjunction: Conjunction) -> UnsupportedSchemaError:
-        place = self.atoms.place_of(conjunction)
-        return UnsupportedSchemaError(
-            "$ref",
-            place.pointer if place else "#",
-            "it refers to itself with no array or object in between",
-        )
+
+def _negated_atom(atoms: Atoms, number: int, place: Place) -> Cases:
+    """The values that a condition, no choice or negation, does not allow; all of other types than its own."""
+    atom = atoms.list[number]
+    if isinstance(atom, TypeIs):
+        return only_types(ALL_CASES, int(JsonType.ANY) & ~int(atom.types))
+    if isinstance(atom, NumberIn):
+        numbers = ~atom.numbers
+        return NO_CASES if numbers.is_empty else Cases(numbers=numbers)
+    if isinstance(atom, TextIn):
+        texts = ~atom.texts
+        return NO_CASES if texts.is_empty else Cases(texts=texts)
+    if isinstance(atom, Items | ItemCount | Contains | UniqueItems):
+        return Cases(arrays=tuple(_arrays(atoms, number, atom, place)))
+    if isinstance(atom, Properties | Required | PropertyCount | PropertyNames):
+        return Cases(objects=tuple(_objects(atoms, number, atom, place)))
+    if isinstance(atom, TextFromSlot):
+        raise UnsupportedSchemaError.at(place, "a set outside the schema cannot be negated")
+    raise TypeError(f"not a condition: {type(atom).__name__}")
 
 
-def _narrower(bounds: tuple[int, int | None], more: ItemCount | PropertyCount) -> tuple[int, int | None]:
-    """Both pairs of bounds at once."""
-    return max(bounds[0], more.least), least_of(bounds[1], more.most)
+def _arrays(
+    atoms: Atoms, number: int, atom: Items | ItemCount | Contains | UniqueItems, place: Place
+) -> list[ArrayCase]:
+    if isinstance(atom, Items):
+        return _other_items(atoms, number, place)
+    if isinstance(atom, ItemCount):
+        return [ArrayCase(least=least, most=most) for least, most in _other_counts(atom.least, atom.most)]
+    if isinstance(atom, Contains):
+        item = atoms.conjunction(atom.item)
+        return [
+            ArrayCase(quotas=(ItemQuota(0, item, least, most, place),))
+            for least, most in _other_counts(atom.least, atom.most)
+        ]
+    raise UnsupportedSchemaError("uniqueItems", place.pointer, "arrays with equal items cannot be asked for")
 
 
-def _possible(bounds: tuple[int, int | None], required: int = 0) -> bool:
-    """Whether any count is within the bounds."""
-    return bounds[1] is None or max(bounds[0], required) <= bounds[1]
+def _other_items(atoms: Atoms, number: int, place: Place) -> list[ArrayCase]:
+    """The arrays some of whose items are not as they should be."""
+    rule = atoms.item_rule(number)
+    cases = []
+    for i, item in enumerate(rule.prefix):
+        other = atoms.negation(item, place)
+        if other != atoms.nothing:
+            wrong = ItemRule(((),) * i + (other,), (), place)
+            cases.append(ArrayCase(rules=(wrong,), least=i + 1))
+    other = atoms.negation(rule.rest, place)
+    if other == ():
+        cases.append(ArrayCase(least=len(rule.prefix) + 1))
+    elif other != atoms.nothing:
+        quota = ItemQuota(len(rule.prefix), other, 1, None, place)
+        cases.append(ArrayCase(least=len(rule.prefix) + 1, quotas=(quota,)))
+    return cases
 
 
+def _objects(
+    atoms: Atoms, number: int, atom: Properties | Required | PropertyCount | PropertyNames, place: Place
+) -> list[ObjectCase]:
+    if isinstance(atom, Properties):
+        return _other_members(atoms, number, place)
+    if isinstance(atom, Required):
+        return [
+            ObjectCase(rules=(MemberRule({name: atoms.nothing}, (), (), False, False, place),))
+            for name in atom.names
+        ]
+    if isinstance(atom, PropertyCount):
+        return [ObjectCase(least=least, most=most) for least, most in _other_counts(atom.least, atom.most)]
+    others = ~atom.names
+    return [] if others.is_empty else [ObjectCase(quotas=(MemberQuota(others, (), place),))]
+
+
+def _other_members(atoms: Atoms, number: int, place: Place) -> list[ObjectCase]:
+    """The objects some of whose members are not as they should be."""
+    rule = atoms.member_rule(number)
+    cases = []
+    for name, value in rule.named.items():
+        other = atoms.negation(value, place)
+        if other == ():
+            cases.append(ObjectCase(required=(name,)))
+        elif other != atoms.nothing:
+            wrong = MemberRule({name: other}, (), (), False, False, place)
+            cases.append(ObjectCase(rules=(wrong,), required=(name,)))
+    for keys, value in rule.patterns:
+        other = atoms.negation(value, place)
+        if other != atoms.nothing:
+            cases.append(ObjectCase(quotas=(MemberQuota(TextSet.of(automaton=keys), other, place),)))
+    other = atoms.negation(rule.additional, place)
+    if other != atoms.nothing:
+        keys = ~Dfa.of_texts(rule.named)
+        for pattern, _ in rule.patterns:
+            keys = keys - pattern
+        if not keys.is_empty:
+            free = TextSet.of(automaton=keys) if rule.named or rule.patterns else None
+            cases.append(ObjectCase(quotas=(MemberQuota(free, other, place),)))
+    return cases
+
+
+def _other_counts(least: int, most: int | None) -> list[tuple[int, int | None]]:
+    """The ranges of counts beside a range."""
+    counts: list[tuple[int, int | None]] = []
+    if least > 0:
+        counts.append((0, least - 1))
+    if most is not None:
+        counts.append((most + 1, None))
+    return counts
+
+
+# Containers to look into.
 _DEPTH = 3
-"""Containers to look into."""
 
 
 def member_value(case: ObjectCase, name: str) -> Conjunction:
-    """What the member of an object with this key must be, all rules taken together."""
+    """The conjunction that the member of an object with this key obeys, all rules taken together."""
     value: Conjunction = ()
     for rule in case.rules:
         own = rule.named.get(name)
@@ -376,19 +416,15 @@ def member_value(case: ObjectCase, name: str) -> Conjunction:
 
 
 def item_value(case: ArrayCase, index: int) -> Conjunction:
-    """What an item of an array must be, all rules taken together."""
+    """The conjunction that an item of an array obeys, all rules taken together."""
     value: Conjunction = ()
     for rule in case.rules:
         value = joined(value, rule.prefix[index] if index < len(rule.prefix) else rule.rest)
     return value
 
 
-class Conflicts:
-    """Looks for contradictions in the cases of one schema.
-
-    Args:
-        expansion: Says what member formulas allow.
-    """
+class _Conflicts:
+    """Looks for contradictions in the cases of one schema."""
 
     __slots__ = ("_empty", "_expansion")
 
@@ -398,19 +434,23 @@ class Conflicts:
         self._empty: dict[tuple[Conjunction, int], bool] = {}
 
     def split(self, cases: Cases, other: Cases, context: Cases) -> tuple[Cases, Cases]:
-        """Split a set into what is surely apart from another one, and what may have values in common with it.
+        """Split a set into what is surely apart from `other`, and what may have values in common with it.
 
-        Args:
-            cases: The set to split.
-            other: The other one.
-            context: What is known besides of all values.
+        All values are known to be in `context`.
         """
         numbers, texts = cases.numbers, cases.texts
-        common = _common_numbers(numbers, context.numbers)
-        shares_numbers = _common_numbers(common, other.numbers) is not None
+        shares_numbers = both_numbers(both_numbers(numbers, context.numbers), other.numbers) is not None
         shares_strings = _share_strings(cases, other)
-        arrays = [case for case in cases.arrays if self._shares_array(case, other, context)]
-        objects = [case for case in cases.objects if self._shares_object(case, other, context)]
+        arrays = [
+            case
+            for case in cases.arrays
+            if _overlaps(case, other.arrays, context.arrays, both_arrays, self._empty_array)
+        ]
+        objects = [
+            case
+            for case in cases.objects
+            if _overlaps(case, other.objects, context.objects, both_objects, self._empty_object)
+        ]
         literals = cases.literals & other.literals & context.literals
         if not (literals or shares_numbers or shares_strings or arrays or objects):
             return cases, NO_CASES
@@ -432,26 +472,7 @@ class Conflicts:
         )
         return apart, shared
 
-    def _shares_array(self, case: ArrayCase, other: Cases, context: Cases) -> bool:
-        for known in context.arrays:
-            within = both_arrays(known, case)
-            for candidate in other.arrays if within is not None else ():
-                array = both_arrays(within, candidate)  # type: ignore[arg-type]
-                if array is not None and not self._empty_array(array, _DEPTH):
-                    return True
-        return False
-
-    def _shares_object(self, case: ObjectCase, other: Cases, context: Cases) -> bool:
-        for known in context.objects:
-            within = both_objects(known, case)
-            for candidate in other.objects if within is not None else ():
-                both = both_objects(within, candidate)  # type: ignore[arg-type]
-                if both is not None and not self._empty_object(both, _DEPTH):
-                    return True
-        return False
-
     def pruned(self, cases: Cases) -> Cases:
-        """The same set without the alternatives that contradict themselves."""
         return cases._replace(
             arrays=tuple(case for case in cases.arrays if not self._empty_array(case, _DEPTH)),
             objects=tuple(case for case in cases.objects if not self._empty_object(case, _DEPTH)),
@@ -506,16 +527,24 @@ class Conflicts:
         )
 
 
-def _common_numbers(first: NumberSet | None, second: NumberSet | None) -> NumberSet | None:
-    """Numbers of both sets; None: there are none."""
-    if first is None or second is None:
-        return None
-    common = first & second
-    return None if common.is_empty else common
+def _overlaps(
+    case: Case,
+    others: tuple[Case, ...],
+    context: tuple[Case, ...],
+    both: Callable[[Case, Case], Case | None],
+    is_empty: Callable[[Case, int], bool],
+) -> bool:
+    """Whether a case may have values in common with one of the others and one of the context."""
+    for known in context:
+        within = both(known, case)
+        for candidate in others if within is not None else ():
+            common = both(within, candidate)  # type: ignore[arg-type]
+            if common is not None and not is_empty(common, _DEPTH):
+                return True
+    return False
 
 
 def _share_strings(first: Cases, second: Cases) -> bool:
-    """Whether two sets may have strings in common."""
     if types_of(first) & types_of(second) & STRING == 0:
         return False
     if first.texts is None or second.texts is None or first.holes or second.holes:

@@ -1,4 +1,4 @@
-"""Sets of JSON values as alternatives per type: what a formula is turned into before it becomes shapes.
+"""Sets of JSON values as alternatives per type: the form between formulas and shapes.
 
 Scalars are closed sets. Arrays and objects are lists of cases, any of which may hold; a case is a conjunction
 whose member formulas are not looked into: they are named by `Conjunction`s, tuples of numbers of atoms that
@@ -8,6 +8,7 @@ whose member formulas are not looked into: they are named by `Conjunction`s, tup
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from decoding.grammar.errors import SchemaLimitError, UnsupportedSchemaError
@@ -32,8 +33,9 @@ MAX_CASES = 2000
 """Most alternatives of one container at one place; past them a schema is refused rather than slow."""
 
 
+@dataclass(slots=True, eq=False)
 class MemberRule:
-    """What one `Properties` says of the members of an object. Equal only to itself.
+    """The conditions of one `Properties` on the members of an object. Equal only to itself.
 
     Attributes:
         named: Values by key, in the schema's order.
@@ -45,40 +47,21 @@ class MemberRule:
         place: For messages.
     """
 
-    __slots__ = ("additional", "declares", "named", "patterns", "place", "says_additional")
-
-    def __init__(
-        self,
-        named: Mapping[str, Conjunction],
-        patterns: tuple[tuple[Dfa, Conjunction], ...],
-        additional: Conjunction,
-        declares: bool,
-        says_additional: bool,
-        place: Place,
-    ) -> None:
-        self.named = named
-        self.patterns = patterns
-        self.additional = additional
-        self.declares = declares
-        self.says_additional = says_additional
-        self.place = place
+    named: Mapping[str, Conjunction]
+    patterns: tuple[tuple[Dfa, Conjunction], ...]
+    additional: Conjunction
+    declares: bool
+    says_additional: bool
+    place: Place
 
 
+@dataclass(slots=True, eq=False)
 class ItemRule:
-    """What one `Items` says of the items of an array. Equal only to itself.
+    """The conditions of one `Items`: on the first items and on all others. Equal only to itself."""
 
-    Attributes:
-        prefix: Values of the first items.
-        rest: Value of all others.
-        place: For messages.
-    """
-
-    __slots__ = ("place", "prefix", "rest")
-
-    def __init__(self, prefix: tuple[Conjunction, ...], rest: Conjunction, place: Place) -> None:
-        self.prefix = prefix
-        self.rest = rest
-        self.place = place
+    prefix: tuple[Conjunction, ...]
+    rest: Conjunction
+    place: Place
 
 
 class ItemQuota(NamedTuple):
@@ -110,7 +93,7 @@ class ArrayCase(NamedTuple):
 
 
 class ObjectCase(NamedTuple):
-    """Objects that obey all of this; `required` in the order of the schema, `names`: what every key is."""
+    """Objects that obey all of this; `required` in the schema's order, `names` is the set of allowed keys."""
 
     rules: tuple[MemberRule, ...] = ()
     required: tuple[str, ...] = ()
@@ -125,15 +108,15 @@ ANY_OBJECT = ObjectCase()
 
 
 class Cases(NamedTuple):
-    """A set of JSON values.
+    """A set of JSON values; None and () stand for no value of a type.
 
     Attributes:
         literals: Bits of `JsonType` NULL, FALSE and TRUE.
-        numbers: Numbers; None: none.
-        texts: Strings; None: none.
+        numbers: Numbers.
+        texts: Strings.
         holes: Strings from sets outside the schema, besides `texts`.
-        arrays: Alternatives; empty: no array.
-        objects: Alternatives; empty: no object.
+        arrays: Alternatives.
+        objects: Alternatives.
     """
 
     literals: int = 0
@@ -233,14 +216,8 @@ def both_objects(first: ObjectCase, second: ObjectCase) -> ObjectCase | None:
 
 
 def both_texts(first: Cases, second: Cases) -> tuple[TextSet | None, tuple[TextFromSlot, ...]]:
-    """Strings of both.
-
-    Raises:
-        UnsupportedSchemaError: a set outside the schema meets another condition on strings.
-    """
-    texts: TextSet | None = None
-    if first.texts is not None and second.texts is not None:
-        texts = _both(first.texts, second.texts, ALL_TEXTS)
+    """The strings of both; UnsupportedSchemaError where a set outside the schema meets another condition."""
+    texts = _both(first.texts, second.texts, ALL_TEXTS)
     if not first.holes and not second.holes:
         return texts, ()
     holes: dict[TextFromSlot, None] = {}
@@ -249,21 +226,22 @@ def both_texts(first: Cases, second: Cases) -> tuple[TextSet | None, tuple[TextF
             if other.texts is ALL_TEXTS or any(hole.name == known.name for known in other.holes):
                 holes[hole] = None
             elif other.texts is not None or other.holes:
-                raise UnsupportedSchemaError(
-                    hole.place.keyword,
-                    hole.place.pointer,
-                    "it cannot be combined with other conditions on strings",
-                )
+                raise mixed_texts(hole)
     return texts, tuple(holes)
 
 
+def mixed_texts(hole: TextFromSlot) -> UnsupportedSchemaError:
+    """The error for a title slot that other conditions on strings apply to."""
+    return UnsupportedSchemaError.at(hole.place, "it cannot be combined with other conditions on strings")
+
+
 def intersection(first: Cases, second: Cases, place: Place | None) -> Cases:
-    """Values of both.
+    """The values of both sets.
 
     Args:
         first: One set; its members come first.
         second: The other.
-        place: Whom to blame for too many alternatives.
+        place: The condition that too many alternatives are blamed on.
 
     Raises:
         SchemaLimitError: there are more than `MAX_CASES` alternatives.
@@ -273,12 +251,10 @@ def intersection(first: Cases, second: Cases, place: Place | None) -> Cases:
         return second
     if second is ALL_CASES:
         return first
-    numbers: NumberSet | None = None
-    if first.numbers is not None and second.numbers is not None:
-        numbers = _both(first.numbers, second.numbers, ALL_NUMBERS)
+    numbers = both_numbers(first.numbers, second.numbers)
     texts, holes = both_texts(first, second)
     if len(first.arrays) * len(second.arrays) + len(first.objects) * len(second.objects) > MAX_CASES:
-        raise too_many(place)
+        raise _too_many(place)
     arrays = {both_arrays(one, other): None for one in first.arrays for other in second.arrays}
     objects = {both_objects(one, other): None for one in first.objects for other in second.objects}
     return Cases(
@@ -292,18 +268,14 @@ def intersection(first: Cases, second: Cases, place: Place | None) -> Cases:
 
 
 def union(first: Cases, second: Cases, place: Place | None) -> Cases:
-    """Values of either.
-
-    Raises:
-        SchemaLimitError: there are more than `MAX_CASES` alternatives.
-    """
+    """The values of either set; SchemaLimitError where there are more than `MAX_CASES` alternatives."""
     if first is NO_CASES or second is ALL_CASES:
         return second
     if second is NO_CASES or first is ALL_CASES:
         return first
     arrays, objects = merged(first.arrays, second.arrays), merged(first.objects, second.objects)
     if len(arrays) + len(objects) > MAX_CASES:
-        raise too_many(place)
+        raise _too_many(place)
     return Cases(
         first.literals | second.literals,
         _either(first.numbers, second.numbers, ALL_NUMBERS),
@@ -314,24 +286,25 @@ def union(first: Cases, second: Cases, place: Place | None) -> Cases:
     )
 
 
-def too_many(place: Place | None) -> SchemaLimitError:
-    """The error for too many alternatives."""
-    keyword, pointer = (place.keyword, place.pointer) if place else ("", "#")
-    return SchemaLimitError(keyword, pointer, f"it expands to more than {MAX_CASES:,} alternatives")
+def _too_many(place: Place | None) -> SchemaLimitError:
+    return SchemaLimitError.at(place, f"it expands to more than {MAX_CASES:,} alternatives")
 
 
-def _both(first: Closed, second: Closed, everything: Closed) -> Closed | None:
-    """What is in both; None: nothing."""
+def both_numbers(first: NumberSet | None, second: NumberSet | None) -> NumberSet | None:
+    """The numbers of both sets; None: there are none."""
+    return _both(first, second, ALL_NUMBERS)
+
+
+def _both(first: Closed | None, second: Closed | None, everything: Closed) -> Closed | None:
+    if first is None or second is None or second is everything:
+        return first if second is everything else None
     if first is everything or first is second:
         return second
-    if second is everything:
-        return first
     result = first & second
     return None if result.is_empty else result
 
 
 def _either(first: Closed | None, second: Closed | None, everything: Closed) -> Closed | None:
-    """What is in either; None: nothing."""
     if first is None or second is everything or first is second:
         return second
     return first if second is None or first is everything else first | second

@@ -1,4 +1,4 @@
-"""What a schema says, without its syntax: conditions on JSON values, joined by and, or, not.
+"""Formulas: a schema's conditions on JSON values without its syntax, joined by and, or, not.
 
 Every condition but `TypeIs` speaks of values of one type and says nothing about the others, as keywords do.
 `Reference` stands for the formula of another place in the schema, so that recursion is a graph. Formulas are
@@ -31,12 +31,7 @@ class JsonType(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a condition comes from, for messages.
-
-    Attributes:
-        keyword: The keyword.
-        pointer: JSON pointer of the keyword as a URI fragment: "#/properties/a/minLength".
-    """
+    """The keyword that a condition comes from, for messages, and its pointer: "#/properties/a/minLength"."""
 
     keyword: str
     pointer: str
@@ -44,14 +39,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class And:
-    """All of them; of none: anything. Earlier parts say the order of properties."""
+    """All of the parts; of none: anything. Earlier parts say the order of properties."""
 
     parts: tuple[Formula, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Or:
-    """At least one of them; of none: nothing."""
+    """At least one of the parts; of none: nothing."""
 
     parts: tuple[Formula, ...] = ()
     place: Place | None = None
@@ -67,7 +62,7 @@ class ExactlyOne:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """Not this one."""
+    """The negation of a formula."""
 
     part: Formula
     place: Place
@@ -113,7 +108,7 @@ class TextFromSlot:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """The first items are as `prefix` says one by one, all others as `rest` says."""
+    """The first items obey `prefix` one by one, all others `rest`."""
 
     prefix: tuple[Formula, ...]
     rest: Formula
@@ -131,7 +126,7 @@ class ItemCount:
 
 @dataclass(frozen=True, slots=True)
 class Contains:
-    """Between `least` and `most` items are as `item` says; None is no bound."""
+    """Between `least` and `most` items obey `item`; None is no bound."""
 
     item: Formula
     least: int
@@ -153,10 +148,11 @@ class Properties:
     A key that is named or matches patterns obeys all that apply; any other obeys `additional`.
 
     Attributes:
-        named: In the schema's order.
-        patterns: Sets of keys, as automata.
+        named: By key, in the schema's order.
+        patterns: By set of keys, as automata.
         additional: For keys that are neither named nor match; `And()` where the schema allows anything.
         says_additional: Whether the schema itself says something of such keys.
+        place: For messages.
     """
 
     named: tuple[tuple[str, Formula], ...]

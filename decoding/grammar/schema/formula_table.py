@@ -14,8 +14,6 @@ from decoding.grammar.schema.applicators import (
     conditional,
     contains,
     dependencies,
-    dependent_required,
-    dependent_schemas,
     item_count,
     items,
     negation,
@@ -32,15 +30,15 @@ from decoding.grammar.schema.resources import UNDECLARED, Dialect, SchemaIndex
 from decoding.grammar.schema.scalar_keywords import NUMERIC, constant, enumerated, hole, numbers, texts, types
 from decoding.grammar.schema.schema_document import Json, parse_document
 from decoding.grammar.schema.translation import LATE, Handler, Handlers, Translation
-from decoding.grammar.schema.unevaluated import unevaluated_items, unevaluated_properties
+from decoding.grammar.schema.unevaluated import unevaluated
 
 
 class FormulaTable:
-    """The formulas of one schema; those behind references are made when they are asked for, once.
+    """The formulas of one schema; those behind references are made once, when they are asked for.
 
     Args:
         schema: Text or parsed.
-        options: How it is read.
+        options: Options of reading it.
 
     Raises:
         SchemaError: it cannot be read; names keyword and JSON pointer.
@@ -67,7 +65,7 @@ class FormulaTable:
 
     @property
     def dialect(self) -> str:
-        """The version of JSON Schema that the document is read as."""
+        """The dialect that the document is read as."""
         return self._scope.dialect.name
 
     @property
@@ -147,8 +145,8 @@ _GROUPS: tuple[tuple[Handler, tuple[str, ...]], ...] = (
     (required, ("required",)),
     (property_count, ("minProperties", "maxProperties")),
     (property_names, ("propertyNames",)),
-    (dependent_required, ("dependentRequired",)),
-    (dependent_schemas, ("dependentSchemas",)),
+    (dependencies, ("dependentRequired",)),
+    (dependencies, ("dependentSchemas",)),
     (dependencies, ("dependencies",)),
     (items, ("items", "prefixItems")),
     (item_count, ("minItems", "maxItems")),
@@ -161,8 +159,8 @@ _GROUPS: tuple[tuple[Handler, tuple[str, ...]], ...] = (
     (conditional, ("if",)),
 )
 _LATE: tuple[tuple[Handler, tuple[str, ...]], ...] = (
-    (unevaluated_properties, ("unevaluatedProperties",)),
-    (unevaluated_items, ("unevaluatedItems",)),
+    (unevaluated, ("unevaluatedProperties",)),
+    (unevaluated, ("unevaluatedItems",)),
 )
 
 

@@ -1,7 +1,7 @@
-"""Every keyword of every draft: which values it may have, which schemas it holds, and what is done with it.
+"""Tables of the keywords of every dialect: the form of their values, the schemas they hold, and their role.
 
-The form of values is what the metaschemas say, written as functions, since a metaschema run on every schema
-would cost more than compiling it.
+The forms are what the metaschemas say, written as functions, since a metaschema run on every schema would
+cost more than compiling it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TYPES = frozenset(TYPE_NAMES)
 
 
 class Holds(IntEnum):
-    """Which schemas a keyword's value holds."""
+    """The schemas that a keyword's value holds."""
 
     NOTHING = 0
     SCHEMA = 1
@@ -33,16 +33,15 @@ class Holds(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Keyword:
-    """A keyword of one draft.
+    """A keyword of one dialect.
 
     Attributes:
-        name: How it is written.
+        name: Its spelling.
         role: "enforced": a condition on values; "annotation": says nothing about them; "structure": names,
             places or versions of schemas, used while reading.
         check: Whether a value has the right form, apart from the schemas in it.
         expected: The right form in words.
-        holds: Which schemas are in it.
-        note: For reports.
+        holds: The schemas in it.
     """
 
     name: str
@@ -50,32 +49,22 @@ class Keyword:
     check: Callable[[Json], bool]
     expected: str
     holds: Holds = Holds.NOTHING
-    note: str = ""
 
 
-def is_text(value: Json) -> bool:
-    """Whether it is a string."""
+def _is_text(value: Json) -> bool:
     return isinstance(value, str)
 
 
-def is_bool(value: Json) -> bool:
-    """Whether it is true or false."""
+def _is_bool(value: Json) -> bool:
     return isinstance(value, bool)
 
 
-def is_list(value: Json) -> bool:
-    """Whether it is an array."""
-    return isinstance(value, list)
-
-
-def is_filled_list(value: Json) -> bool:
-    """Whether it is an array with something in it."""
+def _is_filled_list(value: Json) -> bool:
     return isinstance(value, list) and bool(value)
 
 
-def is_distinct_list(value: Json) -> bool:
-    """Whether it is an array with something in it, and nothing twice."""
-    return is_filled_list(value) and len(set(map(_equality_key, value))) == len(value)
+def _is_distinct_list(value: Json) -> bool:
+    return _is_filled_list(value) and len(set(map(_equality_key, value))) == len(value)
 
 
 def _equality_key(value: Json) -> object:
@@ -87,245 +76,174 @@ def _equality_key(value: Json) -> object:
     return (bool, value) if isinstance(value, bool) else value
 
 
-def is_object(value: Json) -> bool:
-    """Whether it is an object."""
-    return isinstance(value, dict)
-
-
-def is_anything(value: Json) -> bool:
-    """Every value will do."""
-    return True
-
-
-def is_number(value: Json) -> bool:
-    """Whether it is a number."""
+def _is_number(value: Json) -> bool:
     return isinstance(value, int | Decimal) and not isinstance(value, bool)
 
 
-def is_positive_number(value: Json) -> bool:
-    """Whether it is a number above 0."""
-    return is_number(value) and bool(value > 0)
-
-
-def is_count(value: Json) -> bool:
+def _is_count(value: Json) -> bool:
     """Whether it is an integer from 0, `2.0` included."""
     if type(value) is int:
         return value >= 0
     return isinstance(value, Decimal) and value >= 0 and value == value.to_integral_value()
 
 
-def is_plain_count(value: Json) -> bool:
-    """Whether it is an integer from 0, written as one."""
-    return type(value) is int and value >= 0
-
-
 def is_name_list(value: Json) -> bool:
     """Whether it is an array of distinct strings."""
-    return isinstance(value, list) and all(map(is_text, value)) and len(set(value)) == len(value)
+    return isinstance(value, list) and all(map(_is_text, value)) and len(set(value)) == len(value)
 
 
-def is_filled_name_list(value: Json) -> bool:
-    """Whether it is an array of distinct strings with something in it."""
+def _is_filled_name_list(value: Json) -> bool:
     return is_name_list(value) and bool(value)
 
 
-def is_type(value: Json) -> bool:
-    """Whether it is a type's name or an array of distinct ones."""
-    if isinstance(value, str):
-        return value in TYPE_NAMES
-    return is_filled_name_list(value) and _TYPES.issuperset(value)
-
-
-def is_names_by_name(value: Json) -> bool:
-    """Whether it is an object of arrays of distinct strings."""
+def _is_names_by_name(value: Json) -> bool:
     return isinstance(value, dict) and all(map(is_name_list, value.values()))
 
 
-def is_vocabulary(value: Json) -> bool:
-    """Whether it is an object of booleans."""
-    return isinstance(value, dict) and all(map(is_bool, value.values()))
+def _is_type(value: Json) -> bool:
+    if isinstance(value, str):
+        return value in TYPE_NAMES
+    return _is_filled_name_list(value) and _TYPES.issuperset(value)
 
 
-def is_object_or_list(value: Json) -> bool:
-    """Whether it is an object, a boolean, or an array with something in it."""
-    return isinstance(value, dict | bool) or is_filled_list(value)
+def _is_object(value: Json) -> bool:
+    return isinstance(value, dict)
 
 
-def is_bool_or_number(value: Json) -> bool:
-    """Whether it is a bound, or draft 4's word on another bound."""
-    return is_bool(value) or is_number(value)
+def _is_vocabulary(value: Json) -> bool:
+    return isinstance(value, dict) and all(map(_is_bool, value.values()))
 
 
-_ID = re.compile(r"[^#]*#?")
-_ANCHOR = re.compile(r"[A-Za-z_][-A-Za-z0-9._]*")
-_OLD_ANCHOR = re.compile(r"[A-Za-z][-A-Za-z0-9.:_]*")
+def _is_object_or_list(value: Json) -> bool:
+    return isinstance(value, dict | bool) or _is_filled_list(value)
 
 
-def is_id(value: Json) -> bool:
-    """Whether it is a URI without a fragment."""
-    return isinstance(value, str) and _ID.fullmatch(value) is not None
+def _matches(pattern: str) -> Callable[[Json], bool]:
+    """Whether it is a string that the pattern matches as a whole."""
+    matcher = re.compile(pattern)
+    return lambda value: isinstance(value, str) and matcher.fullmatch(value) is not None
 
 
-def is_anchor(value: Json) -> bool:
-    """Whether it is a name as 2020-12 has them."""
-    return isinstance(value, str) and _ANCHOR.fullmatch(value) is not None
+_Form = tuple[Callable[[Json], bool], str] | tuple[Callable[[Json], bool], str, Holds]
+_TEXT: _Form = (_is_text, "a string")
+_BOOL: _Form = (_is_bool, "true or false")
+_LIST: _Form = (lambda value: isinstance(value, list), "an array")
+_VALUE: _Form = (lambda value: True, "a value")
+_NUMBER: _Form = (_is_number, "a number")
+_COUNT: _Form = (_is_count, "an integer from 0")
+_SCHEMA: _Form = (lambda value: True, "a schema", Holds.SCHEMA)
+_SCHEMAS: _Form = (_is_filled_list, "an array of at least one schema", Holds.SCHEMAS)
+_BY_NAME: _Form = (_is_object, "an object of schemas", Holds.SCHEMA_BY_NAME)
+_REFERENCE: _Form = (_is_text, "a URI reference")
+_ANCHOR: _Form = (_matches("[A-Za-z_][-A-Za-z0-9._]*"), "a name")
+_OLD_ANCHOR: _Form = (_matches("[A-Za-z][-A-Za-z0-9.:_]*"), "a name")
+
+Table = dict[str, Keyword]
 
 
-def is_old_anchor(value: Json) -> bool:
-    """Whether it is a name as 2019-09 has them."""
-    return isinstance(value, str) and _OLD_ANCHOR.fullmatch(value) is not None
+def _keywords(role: Role, form: _Form, *names: str) -> Table:
+    return {name: Keyword(name, role, *form) for name in names}
 
 
-def is_hole_text(value: Json) -> bool:
-    """Whether it is a string with something in it."""
-    return isinstance(value, str) and bool(value)
+def _enforced(form: _Form, *names: str) -> Table:
+    return _keywords("enforced", form, *names)
 
 
-def _conditions() -> list[Keyword]:
-    """Conditions on values, as 2020-12 has them."""
-
-    def keyword(
-        name: str,
-        check: Callable[[Json], bool],
-        expected: str,
-        holds: Holds = Holds.NOTHING,
-    ) -> Keyword:
-        return Keyword(name, "enforced", check, expected, holds)
-
-    schema, schemas = "a schema", "an array of at least one schema"
-    by_name = "an object of schemas"
-    made = [
-        keyword("type", is_type, f"one of {', '.join(TYPE_NAMES)}, or an array of distinct ones"),
-        keyword("const", is_anything, "a value"),
-        keyword("enum", is_list, "an array"),
-        keyword("multipleOf", is_positive_number, "a number above 0"),
-        keyword("pattern", is_text, "a string"),
-        keyword("format", is_text, "a string"),
-        keyword("uniqueItems", is_bool, "true or false"),
-        keyword("required", is_name_list, "an array of distinct strings"),
-        keyword("dependentRequired", is_names_by_name, "an object of arrays of distinct strings"),
-        keyword("dependentSchemas", is_object, by_name, Holds.SCHEMA_BY_NAME),
-        keyword("properties", is_object, by_name, Holds.SCHEMA_BY_NAME),
-        keyword("patternProperties", is_object, by_name, Holds.SCHEMA_BY_NAME),
-        keyword("prefixItems", is_filled_list, schemas, Holds.SCHEMAS),
-        keyword("$ref", is_text, "a URI reference"),
-        keyword("$dynamicRef", is_text, "a URI reference"),
-    ]
-    made += [keyword(name, is_filled_list, schemas, Holds.SCHEMAS) for name in ("allOf", "anyOf", "oneOf")]
-    single = ("additionalProperties", "propertyNames", "items", "contains", "not", "if", "then", "else")
-    for name in (*single, "unevaluatedItems", "unevaluatedProperties"):
-        made.append(keyword(name, is_anything, schema, Holds.SCHEMA))
-    for name in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"):
-        made.append(keyword(name, is_number, "a number"))
-    for name in ("Length", "Items", "Properties", "Contains"):
-        made += [keyword(low + name, is_count, "an integer from 0") for low in ("min", "max")]
-    return made
+def _annotation(form: _Form, *names: str) -> Table:
+    return _keywords("annotation", form, *names)
 
 
-def _annotations() -> list[Keyword]:
-    made = [
-        Keyword(name, "annotation", is_text, "a string")
-        for name in ("title", "description", "$comment", "contentEncoding", "contentMediaType")
-    ]
-    made += [
-        Keyword(name, "annotation", is_bool, "true or false")
-        for name in ("deprecated", "readOnly", "writeOnly")
-    ]
-    made.append(Keyword("default", "annotation", is_anything, "a value"))
-    made.append(Keyword("examples", "annotation", is_list, "an array"))
-    made.append(Keyword("contentSchema", "annotation", is_anything, "a schema", Holds.SCHEMA))
-    return made
+def _structure(form: _Form, *names: str) -> Table:
+    return _keywords("structure", form, *names)
 
 
-def _structure() -> list[Keyword]:
-    definitions = "an object of schemas"
-    return [
-        Keyword("$schema", "structure", is_text, "a URI"),
-        Keyword("$vocabulary", "structure", is_vocabulary, "an object of booleans"),
-        Keyword("$id", "structure", is_id, "a URI reference without a fragment"),
-        Keyword("$anchor", "structure", is_anchor, "a name"),
-        Keyword("$dynamicAnchor", "structure", is_anchor, "a name"),
-        Keyword("$defs", "structure", is_object, definitions, Holds.SCHEMA_BY_NAME),
-        Keyword("definitions", "structure", is_object, definitions, Holds.SCHEMA_BY_NAME),
-    ]
-
-
-_HOLES = [
-    Keyword("x-genret-index", "enforced", is_hole_text, "a string that names an index"),
-    Keyword("x-genret-filter", "enforced", is_hole_text, "a string that is a filter"),
-]
-_OLD_ITEMS = [
-    Keyword(
-        "items",
-        "enforced",
-        is_object_or_list,
-        "a schema or an array of at least one schema",
-        Holds.SCHEMA_OR_SCHEMAS,
-    ),
-    Keyword("additionalItems", "enforced", is_anything, "a schema", Holds.SCHEMA),
-]
-_DEPENDENCIES = [
-    Keyword(
-        "dependencies",
-        "enforced",
-        is_object,
-        "an object of schemas and of arrays of distinct strings",
-        Holds.SCHEMA_OR_NAMES,
-    )
-]
-"""Split in two by 2019-09, but its metaschemas still describe it, and who writes it means it."""
-
-
-def _table(*groups: list[Keyword]) -> dict[str, Keyword]:
-    return {keyword.name: keyword for group in groups for keyword in group}
-
-
-def _without(table: dict[str, Keyword], *names: str) -> dict[str, Keyword]:
+def _without(table: Table, *names: str) -> Table:
     return {name: keyword for name, keyword in table.items() if name not in names}
 
 
-DRAFT_2020_12 = _table(_conditions(), _annotations(), _structure(), _HOLES, _DEPENDENCIES)
+DRAFT_2020_12 = {
+    **_enforced((_is_type, f"one of {', '.join(TYPE_NAMES)}, or an array of distinct ones"), "type"),
+    **_enforced(_VALUE, "const"),
+    **_enforced(_LIST, "enum"),
+    **_enforced((lambda value: _is_number(value) and value > 0, "a number above 0"), "multipleOf"),
+    **_enforced(_NUMBER, "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+    **_enforced(_TEXT, "pattern", "format"),
+    **_enforced(_BOOL, "uniqueItems"),
+    **_enforced((is_name_list, "an array of distinct strings"), "required"),
+    **_enforced((_is_names_by_name, "an object of arrays of distinct strings"), "dependentRequired"),
+    **_enforced(_BY_NAME, "dependentSchemas", "properties", "patternProperties"),
+    **_enforced(_SCHEMAS, "prefixItems", "allOf", "anyOf", "oneOf"),
+    **_enforced(_SCHEMA, "additionalProperties", "propertyNames", "items", "contains"),
+    **_enforced(_SCHEMA, "not", "if", "then", "else", "unevaluatedItems", "unevaluatedProperties"),
+    **_enforced(_COUNT, "minLength", "maxLength", "minItems", "maxItems"),
+    **_enforced(_COUNT, "minProperties", "maxProperties", "minContains", "maxContains"),
+    **_enforced(_REFERENCE, "$ref", "$dynamicRef"),
+    **_annotation(_TEXT, "title", "description", "$comment", "contentEncoding", "contentMediaType"),
+    **_annotation(_BOOL, "deprecated", "readOnly", "writeOnly"),
+    **_annotation(_VALUE, "default"),
+    **_annotation(_LIST, "examples"),
+    **_annotation(_SCHEMA, "contentSchema"),
+    **_structure((_is_text, "a URI"), "$schema"),
+    **_structure((_is_vocabulary, "an object of booleans"), "$vocabulary"),
+    **_structure((_matches("[^#]*#?"), "a URI reference without a fragment"), "$id"),
+    **_structure(_ANCHOR, "$anchor", "$dynamicAnchor"),
+    **_structure(_BY_NAME, "$defs", "definitions"),
+    **_enforced((_matches("(?s).+"), "a string that names an index"), "x-genret-index"),
+    **_enforced((_matches("(?s).+"), "a string that is a filter"), "x-genret-filter"),
+    # Split in two by 2019-09, but its metaschemas still describe it, and who writes it means it.
+    **_enforced(
+        (_is_object, "an object of schemas and of arrays of distinct strings", Holds.SCHEMA_OR_NAMES),
+        "dependencies",
+    ),
+}
+_OLD_ITEMS = {
+    **_enforced(
+        (_is_object_or_list, "a schema or an array of at least one schema", Holds.SCHEMA_OR_SCHEMAS), "items"
+    ),
+    **_enforced(_SCHEMA, "additionalItems"),
+}
 
-UNDECLARED = DRAFT_2020_12 | _table(
-    _OLD_ITEMS,
-    [
-        Keyword(name, "enforced", is_bool_or_number, "a number, or true or false as in draft 4")
-        for name in ("exclusiveMinimum", "exclusiveMaximum")
-    ],
-)
-"""2020-12 and what older drafts had where it has nothing: for schemas that do not say what they are."""
+# For schemas that do not say what they are: 2020-12, and what older dialects had where it has nothing.
+UNDECLARED = {
+    **DRAFT_2020_12,
+    **_OLD_ITEMS,
+    **_enforced(
+        (lambda value: _is_bool(value) or _is_number(value), "a number, or true or false as in draft 4"),
+        "exclusiveMinimum",
+        "exclusiveMaximum",
+    ),
+}
 
-DRAFT_2019_09 = _without(DRAFT_2020_12, "prefixItems", "$dynamicRef", "$dynamicAnchor") | _table(
-    _OLD_ITEMS,
-    [
-        Keyword("$anchor", "structure", is_old_anchor, "a name"),
-        Keyword("$recursiveRef", "enforced", is_text, "a URI reference"),
-        Keyword("$recursiveAnchor", "structure", is_bool, "true or false"),
-    ],
-)
+DRAFT_2019_09 = {
+    **_without(DRAFT_2020_12, "prefixItems", "$dynamicRef", "$dynamicAnchor"),
+    **_OLD_ITEMS,
+    **_structure(_OLD_ANCHOR, "$anchor"),
+    **_enforced(_REFERENCE, "$recursiveRef"),
+    **_structure(_BOOL, "$recursiveAnchor"),
+}
 
-DRAFT_7 = _without(
-    DRAFT_2019_09,
-    *("$vocabulary", "$anchor", "$recursiveRef", "$recursiveAnchor", "$defs"),
-    *("dependentRequired", "dependentSchemas", "unevaluatedItems", "unevaluatedProperties"),
-    *("minContains", "maxContains", "deprecated", "contentSchema"),
-) | _table([Keyword("$id", "structure", is_text, "a URI reference")])
+DRAFT_7 = {
+    **_without(
+        DRAFT_2019_09,
+        *("$vocabulary", "$anchor", "$recursiveRef", "$recursiveAnchor", "$defs"),
+        *("dependentRequired", "dependentSchemas", "unevaluatedItems", "unevaluatedProperties"),
+        *("minContains", "maxContains", "deprecated", "contentSchema"),
+    ),
+    **_structure(_REFERENCE, "$id"),
+}
 
 DRAFT_6 = _without(
     DRAFT_7, "if", "then", "else", "$comment", "readOnly", "writeOnly", "contentEncoding", "contentMediaType"
 )
 
-DRAFT_4 = _without(DRAFT_6, "$id", "const", "contains", "propertyNames", "examples") | _table(
-    [
-        Keyword("id", "structure", is_text, "a URI reference"),
-        Keyword("enum", "enforced", is_distinct_list, "an array of at least one value, all distinct"),
-        Keyword("required", "enforced", is_filled_name_list, "an array of at least one string, all distinct"),
-        Keyword("exclusiveMinimum", "enforced", is_bool, "true or false"),
-        Keyword("exclusiveMaximum", "enforced", is_bool, "true or false"),
-    ],
-    [
-        Keyword(low + name, "enforced", is_plain_count, "an integer from 0")
-        for name in ("Length", "Items", "Properties")
-        for low in ("min", "max")
-    ],
-)
+DRAFT_4 = {
+    **_without(DRAFT_6, "$id", "const", "contains", "propertyNames", "examples"),
+    **_structure(_REFERENCE, "id"),
+    **_enforced((_is_distinct_list, "an array of at least one value, all distinct"), "enum"),
+    **_enforced((_is_filled_name_list, "an array of at least one string, all distinct"), "required"),
+    **_enforced(_BOOL, "exclusiveMinimum", "exclusiveMaximum"),
+    **_enforced(
+        (lambda value: type(value) is int and value >= 0, "an integer from 0"),
+        *("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
+    ),
+}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from json.encoder import encode_basestring  # what json.dumps(ensure_ascii=False) calls
 from weakref import WeakValueDictionary
 
@@ -26,42 +27,32 @@ ENDLESS = 1 << 40
 """Bytes of what cannot be written at all; sums of it stay above every real size."""
 
 
+@dataclass(slots=True, eq=False)
 class Member:
     """Members with one key, or with any key of one class.
 
     Attributes:
-        label: Of its keys in the shape's key leaves.
+        label: The label of its keys in the shape's key leaves.
         name: The key; None for a class.
         required: Whether it must be there; never for a class.
-        supply: How many different keys it has; None is no bound.
+        supply: Number of its different keys; None is no bound.
         size: Bytes of its shortest key, quotes and colon included.
-        values: What its value may be, by the quotas (a bit mask) that the value is to satisfy.
+        values: The values it may have, by the quotas (a bit mask) that the value is to satisfy.
     """
 
-    __slots__ = ("label", "name", "required", "size", "supply", "values")
-
-    def __init__(
-        self,
-        label: int,
-        name: str | None,
-        required: bool,
-        supply: int | None,
-        size: int,
-        values: dict[int, ValueNode],
-    ) -> None:
-        self.label = label
-        self.name = name
-        self.required = required
-        self.supply = supply
-        self.size = size
-        self.values = values
+    label: int
+    name: str | None
+    required: bool
+    supply: int | None
+    size: int
+    values: dict[int, ValueNode]
 
     def cost(self, quotas: int = 0) -> int:
-        """Fewest bytes of such a member whose value satisfies some quotas, a comma included."""
+        """Fewest bytes of such a member whose value satisfies these quotas, a comma included."""
         return self.size + 1 + self.values[quotas].shortest
 
     def drop_empty(self) -> bool:
-        """Forget values that cannot be written; whether one is left."""
+        """Forget values that cannot be written; return whether one is left."""
         self.values = {quotas: node for quotas, node in self.values.items() if node.shortest < ENDLESS}
         return 0 in self.values
 
@@ -69,11 +60,23 @@ class Member:
 class KeyLeaves:
     """The key leaves of one shape, one object for each choice of labels.
 
-    Subclasses make them.
+    Args:
+        leaves: The vocabulary's leaves.
+        names: Keys given by name; a key's label is its place.
+        classes: Disjoint sets of other keys, labelled behind the names; names may be in them.
+
+    Raises:
+        AutomatonLimitError: the automaton of the classes is too large.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, leaves: Leaves, names: Sequence[str], classes: tuple[Dfa, ...]) -> None:
+        self._factory = leaves
+        self._names = names
+        self._classes = classes
         self._leaves: dict[tuple[int, ...], Leaf] = {}
+        self._spelled: _SpelledKeys | None = None
+        if classes:
+            spelled_classes(classes)  # kept; here, so that its size is noticed while the schema is compiled
 
     def of(self, labels: tuple[int, ...]) -> Leaf:
         """The leaf of all keys with these labels, ascending; at least one."""
@@ -82,15 +85,24 @@ class KeyLeaves:
             leaf = self._leaves[labels] = self._made(labels)
         return leaf
 
-    def prepare(self) -> None:
-        """Make what may turn out too large, so that it is noticed while the schema is compiled.
-
-        Raises:
-            AutomatonLimitError: it is too large.
-        """
+    def label_of(self, key: bytes) -> int:
+        """The label of a key, which is spelled as in an answer; -1: no key of the object."""
+        return self._automaton().label_of(key)
 
     def _made(self, labels: tuple[int, ...]) -> Leaf:
-        raise NotImplementedError
+        names = self._names
+        if labels[-1] < len(names):
+            return self._factory.literal_keys(tuple((names[label], label) for label in labels))
+        return self._factory.keys(self._automaton(), frozenset(labels))
+
+    def _automaton(self) -> ByteDfa:
+        if self._spelled is None:
+            key = (tuple(self._names), self._classes)
+            spelled = _SPELLED.get(key)
+            if spelled is None:
+                spelled = _SPELLED[key] = _SpelledKeys(*key)
+            self._spelled = spelled
+        return self._spelled.automaton
 
 
 class Members:
@@ -99,7 +111,7 @@ class Members:
     Args:
         named: With one key each, in the schema's order; those that may not be there left out.
         free: Classes of other keys.
-        key_leaves: Makes the leaves of keys.
+        key_leaves: The leaves of the keys.
     """
 
     __slots__ = ("_by_label", "free", "key_leaves", "named")
@@ -135,80 +147,17 @@ class _SpelledKeys:
 _SPELLED: WeakValueDictionary[tuple[tuple[str, ...], tuple[Dfa, ...]], _SpelledKeys] = WeakValueDictionary()
 
 
-class NamedKeyLeaves(KeyLeaves):
-    """Keys that are all given by name.
-
-    Args:
-        leaves: Of the vocabulary.
-        names: The keys; a key's label is its place.
-    """
-
-    def __init__(self, leaves: Leaves, names: Sequence[str]) -> None:
-        super().__init__()
-        self._factory = leaves
-        self._names = names
-
-    def _made(self, labels: tuple[int, ...]) -> Leaf:
-        names = self._names
-        return self._factory.literal_keys(tuple((names[label], label) for label in labels))
-
-
-class FreeKeyLeaves(KeyLeaves):
-    """Keys some of which are given by sets.
-
-    Args:
-        leaves: Of the vocabulary.
-        names: Keys given by name; a key's label is its place.
-        classes: Disjoint sets of other keys, labelled behind the names; names may be in them.
-    """
-
-    def __init__(self, leaves: Leaves, names: Sequence[str], classes: tuple[Dfa, ...]) -> None:
-        super().__init__()
-        self._factory = leaves
-        self._names = names
-        self._classes = classes
-        self._spelled: _SpelledKeys | None = None
-
-    def prepare(self) -> None:
-        """Make what may turn out too large."""
-        spelled_classes(self._classes)
-
-    def _made(self, labels: tuple[int, ...]) -> Leaf:
-        names = self._names
-        if labels[-1] < len(names):
-            return self._factory.literal_keys(tuple((names[label], label) for label in labels))
-        return self._factory.keys(self._automaton(), frozenset(labels))
-
-    def label_of(self, key: bytes) -> int:
-        """The label of a key, which is spelled as in an answer; -1: no key of the object."""
-        return self._automaton().label_of(key)
-
-    def _automaton(self) -> ByteDfa:
-        if self._spelled is None:
-            key = (tuple(self._names), self._classes)
-            spelled = _SPELLED.get(key)
-            if spelled is None:
-                spelled = _SPELLED[key] = _SpelledKeys(*key)
-            self._spelled = spelled
-        return self._spelled.automaton
-
-
 class KeyMemory:
-    """Keys that have been written are not written again: labels are numbers of texts.
+    """Remembers which keys have been written, so that none is written twice: labels are numbers of texts."""
 
-    Args:
-        leaves: Of the vocabulary.
-        key_leaves: Of the object.
-    """
-
-    def __init__(self, leaves: Leaves, key_leaves: FreeKeyLeaves) -> None:
+    def __init__(self, leaves: Leaves, key_leaves: KeyLeaves) -> None:
         self._factory = leaves
         self._key_leaves = key_leaves
         self._texts = Texts()
         self._sizes: dict[tuple[int, frozenset[int], int], list[int]] = {}
 
     def leaf(self, labels: tuple[int, ...], used: frozenset[int]) -> Leaf | None:
-        """Keys with certain labels but for those in use; None: there is none."""
+        """The keys with these labels but for those in use; None: there is none."""
         keys = self._factory.remembering(self._key_leaves.of(labels), self._texts)
         return self._factory.excluding(keys, used) if used else keys
 
@@ -222,7 +171,7 @@ class KeyMemory:
         return None if leaf is None else self._texts.number(self._texts.place_of(leaf.shortest(0)))
 
     def sizes(self, label: int, used: frozenset[int], number: int) -> list[int]:
-        """Bytes of the shortest keys of a class that are left, colons included, at most so many."""
+        """Bytes of the shortest keys of a class that are left, colons included, at most `number` of them."""
         known = self._sizes.get((label, used, number))
         if known is None:
             known = []
@@ -241,13 +190,6 @@ class KeyMemory:
 
 Row = list[tuple[int, int, int]]
 _BEHIND_ALL_BYTES = 256
-# One place of 256 looks at the clock.
-_CHECKED_BITS = 255
-
-
-def spelled_classes(classes: tuple[Dfa, ...]) -> ByteDfa:
-    """Keys of some disjoint sets in their spelling, labelled by the number of their set."""
-    return _spelled(classes)
 
 
 def _spell(classes: tuple[Dfa, ...]) -> ByteDfa:
@@ -258,18 +200,19 @@ def _size(spelled: ByteDfa, classes: tuple[Dfa, ...]) -> int:
     return spelled.num_bytes + sum(keys.num_bytes for keys in classes)
 
 
-_spelled = Remembered(_spell, _size)
+spelled_classes = Remembered(_spell, _size)
+"""The keys of a tuple of disjoint sets in their spelling, labelled by the number of their set."""
 
 
 def spelled_keys(names: Sequence[bytes], classes: ByteDfa) -> ByteDfa:
-    """Keys given by name, labelled by their number, and others, labelled above those.
+    """The automaton of keys given by name, labelled by their number, and of others, labelled above those.
 
     Names are laid over the classes' automaton as a trie, so that nothing has to be minimised: every place in
     the trie leads to a label of its own.
 
     Args:
         names: Spelled keys, all different.
-        classes: Of `spelled_classes`; names that are in it keep the label of the name.
+        classes: From `spelled_classes`; names that are in it keep the label of the name.
     """
     children: list[dict[int, int]] = [{}]
     below = [0]
@@ -297,20 +240,20 @@ def _numbered(
     is laid over them is looked at.
 
     Args:
-        children: Of every place of the trie.
-        below: The state of the classes below it, -1 where there is none.
-        labels: Of the names that end there, -1 where none does.
-        classes: As of `spelled_keys`.
+        children: By place of the trie.
+        below: The state of the classes below each place, -1 where there is none.
+        labels: Labels of the names that end at each place, -1 where none does.
+        classes: See `spelled_keys`.
     """
     base, num_names = len(children), 1 + max(labels)
     check_time = current_budget().check_time
-    # Of places, and behind them of the classes' states.
+    # Numbers of places, and behind them of the classes' states.
     numbers = [0] + [-1] * (base + len(classes.rows) - 1)
     order = [0]
     settled: dict[int, Row] = {-1: []}
     rows: list[tuple[Edge, ...]] = []
     for place in order:
-        if not len(rows) & _CHECKED_BITS:
+        if not len(rows) & 255:
             check_time()
         state = below[place] if place < base else place - base
         row = settled.get(state)
@@ -334,20 +277,14 @@ def _numbered(
                 order.append(children[place][byte])
             row = _laid_over(over, row)
         rows.append(tuple(row))
-    ends = [
-        labels[place] if place < base else _above(classes.ends[place - base], num_names) for place in order
-    ]
+    class_ends = [label if label < 0 else label + num_names for label in classes.ends]
+    ends = [labels[place] if place < base else class_ends[place - base] for place in order]
     # Every place leads to a name, and every state of the classes to a text of theirs.
     return ByteDfa.from_canonical_rows(rows, ends, _overlay(children, below, numbers))
 
 
-def _above(label: int, num_names: int) -> int:
-    """The label of a class's text above those of the names."""
-    return label if label < 0 else label + num_names
-
-
 def _overlay(children: list[dict[int, int]], below: list[int], numbers: list[int]) -> Overlay:
-    """What was laid over what, by the final numbers."""
+    """The final numbers of what was laid over what."""
     base = len(children)
     return Overlay(
         {numbers[place]: -1 if state < 0 else numbers[base + state] for place, state in enumerate(below)},

@@ -5,41 +5,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import repeat
 from typing import NamedTuple
 
 from decoding.grammar.compile_options import check_time
 from decoding.grammar.leaves.leaf import Leaf
 from decoding.grammar.schema.members import ENDLESS, KeyMemory, Member, Members
-from decoding.grammar.shapes import Option
+from decoding.grammar.shapes import Option, Progress
 
 
-class OrderedRecordShape:
+class _Shape:
+    """Objects of some members; a value says no more to them than its key."""
+
+    __slots__ = ("_members",)
+
+    def __init__(self, members: Members) -> None:
+        self._members = members
+
+    def cost(self) -> int:
+        """Fewest bytes of such an object, as far as its members' values are known."""
+        size = sum(member.cost() for member in self._members.named if member.required)
+        return size + 1 + (size == 0) if size < ENDLESS else ENDLESS
+
+    def after_value(self, progress: Progress, label: int) -> Progress:
+        """Progress once the value is written."""
+        return progress
+
+
+class OrderedRecordShape(_Shape):
     """Named members in the schema's order, others behind them (`decoding.grammar.shapes.ObjectShape`).
 
     Progress is the place in the list of named members from which on they may still come; one more than there
     are once a free key has been written.
-
-    Args:
-        members: Of the objects.
     """
 
-    __slots__ = ("_after", "_keys", "_last", "_members", "_named", "_required_from", "_sizes")
+    __slots__ = ("_after", "_keys", "_last", "_named", "_required_from", "_sizes")
 
     def __init__(self, members: Members) -> None:
-        self._members = members
+        super().__init__(members)
         self._named: list[Member] = []
         self._last = 0
         self._required_from: list[int] = []
         self._sizes: list[int] = []
         self._keys: dict[int, Leaf | None] = {}
         self._after: dict[int, tuple[Option, ...]] = {}
-
-    def cost(self) -> int:
-        """Fewest bytes of such an object, as far as its members' values are known."""
-        size = sum(member.cost() for member in self._members.named if member.required)
-        return size + 1 + (size == 0) if size < ENDLESS else ENDLESS
 
     def seal(self) -> None:
         """Settle, once all values are known, what may come where."""
@@ -60,17 +70,16 @@ class OrderedRecordShape:
         for member in members.free:
             self._after[member.label] = (Option(member.values[0], last + 1),)
 
-    def start(self) -> Hashable:
+    def start(self) -> int:
         """Progress behind `{`."""
         return 0
 
-    def can_close(self, progress: Hashable) -> bool:
+    def can_close(self, place: int) -> bool:
         """Whether `}` may follow."""
-        return self._required_from[progress] == self._last  # type: ignore[call-overload,no-any-return]
+        return self._required_from[place] == self._last
 
-    def keys(self, progress: Hashable) -> Leaf | None:
+    def keys(self, place: int) -> Leaf | None:
         """The keys that may follow."""
-        place: int = progress  # type: ignore[assignment]
         try:
             return self._keys[place]
         except KeyError:
@@ -82,41 +91,29 @@ class OrderedRecordShape:
             self._keys[place] = leaf
             return leaf
 
-    def after_key(self, progress: Hashable, label: int) -> tuple[Option, ...]:
-        """Ways to go on behind a key."""
+    def after_key(self, place: int, label: int) -> tuple[Option, ...]:
+        """The ways to go on behind a key."""
         return self._after[label]
 
-    def after_value(self, progress: Hashable, label: int) -> Hashable:
-        """Progress once the value is written."""
-        return progress
-
-    def shortest(self, progress: Hashable) -> int:
+    def shortest(self, place: int) -> int:
         """Fewest bytes that close the object from between two members."""
-        size = self._sizes[progress]  # type: ignore[call-overload]
-        return size - 1 if progress == 0 and size > 1 else size  # type: ignore[no-any-return]
+        size = self._sizes[place]
+        return size - 1 if place == 0 and size > 1 else size
 
 
-class RecordShape:
+class RecordShape(_Shape):
     """Members in any order (`decoding.grammar.shapes.ObjectShape`).
 
     Progress is a bit for "not the start", and above it one for every named member that has been written.
-
-    Args:
-        members: Of the objects.
     """
 
-    __slots__ = ("_bits", "_keys", "_members", "_required")
+    __slots__ = ("_bits", "_keys", "_required")
 
     def __init__(self, members: Members) -> None:
-        self._members = members
+        super().__init__(members)
         self._bits: dict[int, int] = {}
         self._required = 0
         self._keys: dict[int, Leaf | None] = {}
-
-    def cost(self) -> int:
-        """Fewest bytes of such an object, as far as its members' values are known."""
-        size = sum(member.cost() for member in self._members.named if member.required)
-        return size + 1 + (size == 0) if size < ENDLESS else ENDLESS
 
     def seal(self) -> None:
         """Settle, once all values are known, what may come where."""
@@ -126,17 +123,16 @@ class RecordShape:
             if member.required:
                 self._required |= self._bits[member.label]
 
-    def start(self) -> Hashable:
+    def start(self) -> int:
         """Progress behind `{`."""
         return 0
 
-    def can_close(self, progress: Hashable) -> bool:
+    def can_close(self, seen: int) -> bool:
         """Whether `}` may follow."""
-        return progress & self._required == self._required  # type: ignore[operator]
+        return seen & self._required == self._required
 
-    def keys(self, progress: Hashable) -> Leaf | None:
+    def keys(self, seen: int) -> Leaf | None:
         """The keys that may follow: all that have not been written."""
-        seen: int = progress  # type: ignore[assignment]
         try:
             return self._keys[seen]
         except KeyError:
@@ -146,19 +142,13 @@ class RecordShape:
             self._keys[seen] = leaf
             return leaf
 
-    def after_key(self, progress: Hashable, label: int) -> tuple[Option, ...]:
-        """Ways to go on behind a key."""
-        seen: int = progress  # type: ignore[assignment]
+    def after_key(self, seen: int, label: int) -> tuple[Option, ...]:
+        """The ways to go on behind a key."""
         value = self._members.with_label(label).values[0]
         return (Option(value, seen | self._bits.get(label, 0) | 1),)
 
-    def after_value(self, progress: Hashable, label: int) -> Hashable:
-        """Progress once the value is written."""
-        return progress
-
-    def shortest(self, progress: Hashable) -> int:
+    def shortest(self, seen: int) -> int:
         """Fewest bytes that close the object from between two members."""
-        seen: int = progress  # type: ignore[assignment]
         size = 1
         for member in self._members.named:
             if member.required and not seen & self._bits[member.label]:
@@ -167,11 +157,11 @@ class RecordShape:
 
 
 class ObjectProgress(NamedTuple):
-    """How far an object is.
+    """The members of an object so far.
 
     Attributes:
-        seen: Which named members have been written, a bit each; in the schema's order also those passed over.
-        written: Members so far; no further counted than it matters, but at least to one.
+        seen: Named members that have been written, a bit each; in the schema's order also those passed over.
+        written: Members so far; counted no further than it matters, but at least to one.
         pending: Quotas, a bit each, that no member has satisfied yet.
         used: Numbers of the free keys that have been written, where that matters.
     """
@@ -182,33 +172,20 @@ class ObjectProgress(NamedTuple):
     used: frozenset[int] = frozenset()
 
 
-class CountedObjectShape:
+class CountedObjectShape(_Shape):
     """Objects that are completed only by the right number of members (`decoding.grammar.shapes.ObjectShape`).
 
     A quota asks for at least one member with a key and a value of some kind. Wherever a member may come, what
     is still missing behind it can be written.
 
     Args:
-        members: Of the objects; their values by the quotas they satisfy.
+        members: The members; their values by the quotas they satisfy.
         least: Fewest members.
         most: Most members; None is no bound.
-        quotas: How many there are.
+        quotas: Number of quotas.
         ordered: Whether named members come in the schema's order and before all others.
-        memory: Of free keys; None where writing one twice could not make an object valid that is not.
+        memory: Remembers free keys; None where writing one twice could not make an invalid object valid.
     """
-
-    __slots__ = (
-        "_choices",
-        "_keys",
-        "_least",
-        "_members",
-        "_memory",
-        "_most",
-        "_ordered",
-        "_places",
-        "_quotas",
-        "_sizes",
-    )
 
     def __init__(
         self,
@@ -219,7 +196,7 @@ class CountedObjectShape:
         ordered: bool,
         memory: KeyMemory | None,
     ) -> None:
-        self._members = members
+        super().__init__(members)
         self._memory = memory
         self._least = least
         self._most = most
@@ -245,16 +222,14 @@ class CountedObjectShape:
         """Progress behind `{`."""
         return ObjectProgress(0, 0, (1 << self._quotas) - 1)
 
-    def can_close(self, progress: Hashable) -> bool:
+    def can_close(self, now: ObjectProgress) -> bool:
         """Whether `}` may follow."""
-        now: ObjectProgress = progress  # type: ignore[assignment]
         if now.pending or now.written < self._least:
             return False
         return all(not member.required for member in self._unseen(now))
 
-    def keys(self, progress: Hashable) -> Leaf | None:
+    def keys(self, now: ObjectProgress) -> Leaf | None:
         """The keys that may follow."""
-        now: ObjectProgress = progress  # type: ignore[assignment]
         try:
             return self._keys[now]
         except KeyError:
@@ -268,9 +243,8 @@ class CountedObjectShape:
             self._keys[now] = leaf
             return leaf
 
-    def after_key(self, progress: Hashable, label: int) -> tuple[Option, ...]:
-        """Ways to go on behind a key."""
-        now: ObjectProgress = progress  # type: ignore[assignment]
+    def after_key(self, now: ObjectProgress, label: int) -> tuple[Option, ...]:
+        """The ways to go on behind a key."""
         options = self._choices.get((now, label))
         if options is None:
             if self._memory is None:
@@ -281,7 +255,7 @@ class CountedObjectShape:
         return options
 
     def _options(self, now: ObjectProgress, member: Member, number: int | None = None) -> tuple[Option, ...]:
-        """Ways to write a member, its key being a new one; its number where that is remembered."""
+        """The ways to write a member whose key is new; `number` is the key's, where that is remembered."""
         if member.supply is not None and member.name is None:
             if self._supply(member, now) < 1:
                 return ()
@@ -296,19 +270,14 @@ class CountedObjectShape:
         return tuple(option for option in found if self.shortest(option.progress) < ENDLESS)
 
     def _supply(self, member: Member, now: ObjectProgress) -> int:
-        """How many keys of a class are left, where it has finitely many."""
+        """The number of keys of a class that are left, where it has finitely many."""
         supply: int = member.supply  # type: ignore[assignment]
         if self._memory is None:
             return supply
         return supply - sum(self._memory.label_of(number) == member.label for number in now.used)
 
-    def after_value(self, progress: Hashable, label: int) -> Hashable:
-        """Progress once the value is written."""
-        return progress
-
-    def shortest(self, progress: Hashable) -> int:
+    def shortest(self, now: ObjectProgress) -> int:
         """Fewest bytes that close the object from between two members."""
-        now: ObjectProgress = progress  # type: ignore[assignment]
         size = self._sizes.get(now)
         if size is None:
             size = self._sizes[now] = self._completion(now)
@@ -342,7 +311,6 @@ class CountedObjectShape:
     def _behind(
         self, now: ObjectProgress, member: Member, satisfied: int, number: int | None
     ) -> ObjectProgress:
-        """Progress behind one more member."""
         seen, used = now.seen, now.used
         if member.name is None:
             if self._ordered:
@@ -360,8 +328,8 @@ class CountedObjectShape:
     def _completion(self, now: ObjectProgress) -> int:
         """Fewest bytes that close the object, `ENDLESS` if nothing does.
 
-        Which members are added is chosen one after another; what counts of a choice is the quotas still
-        pending and the number of members, so that the choices stay few.
+        Members are chosen one after another; all that counts of a choice is the quotas still pending and the
+        number of members, so that the choices stay few.
         """
         need = max(self._least - now.written, 0)
         room = None if self._most is None else self._most - now.written
@@ -393,7 +361,7 @@ class CountedObjectShape:
         room: int | None,
         key_size: int | None = None,
     ) -> dict[tuple[int, int], int]:
-        """All choices so far, each with one more member, whose key takes so many bytes with its colon."""
+        """All choices so far, each with one more member, whose key takes `key_size` bytes with its colon."""
         longer = 0 if key_size is None else key_size - member.size
         more: dict[tuple[int, int], int] = {}
         for (pending, count), size in best.items():

@@ -30,7 +30,7 @@ class Resource:
         uri: Without fragment; "" for a document that does not say.
         dialect: The version of JSON Schema it is written in.
         schema: Its root.
-        pointer: Where the root stands, in the document as it was given.
+        pointer: Pointer to the root, in the document as it was given.
         dynamic: Names that `$dynamicRef` may find, and the pointers of what they name.
     """
 
@@ -52,18 +52,17 @@ class Spot(NamedTuple):
 class SchemaIndex:
     """All resources of a document, and of the official metaschemas it refers to.
 
+    Args:
+        document: The parsed schema.
+        dialect: The dialect it is written in, where it does not say.
+        budget: Polled while walking.
+
     Attributes:
         root: The document.
         embedded: Schemas with URIs of their own, by the `id` of the parsed object.
-        spots: What dynamic names lead to, by pointer.
+        spots: Targets of dynamic names, by pointer.
         formats: All values of `format`.
         patterns: All values of `pattern`.
-        budget: Polled while walking.
-
-    Args:
-        document: The parsed schema.
-        dialect: The version it is written in, where it does not say.
-        budget: Polled while walking.
 
     Raises:
         InvalidSchemaError: a keyword's value has the wrong form.
@@ -90,7 +89,6 @@ class SchemaIndex:
         return self.embedded.get(id(document), resource)
 
     def _visit(self, schema: Json, pointer: str, resource: Resource) -> None:
-        """Check a schema and all in it."""
         if type(schema) is not dict:
             if isinstance(schema, bool) and (
                 resource.dialect.has_boolean_schemas or pointer.endswith(_BOOLEAN_ANYWAY)
@@ -110,11 +108,8 @@ class SchemaIndex:
             if keyword is None:
                 continue
             if not keyword.check(value):
-                raise InvalidSchemaError(
-                    name,
-                    f"{pointer}/{pointer_step(name)}",
-                    f"expected {keyword.expected}, got {_kind(value)}",
-                )
+                reason = f"expected {keyword.expected}, got {_kind(value)}"
+                raise InvalidSchemaError(name, f"{pointer}/{pointer_step(name)}", reason)
             if keyword.holds:
                 self._visit_inner(keyword, value, f"{pointer}/{name}", resource)
             elif name == "format":
@@ -140,9 +135,8 @@ class SchemaIndex:
                 if not isinstance(inner, list):
                     self._visit(inner, place, resource)
                 elif not is_name_list(inner) or not (inner or resource.dialect.has_boolean_schemas):
-                    raise InvalidSchemaError(
-                        keyword.name, place, "expected a schema or an array of distinct strings"
-                    )
+                    reason = "expected a schema or an array of distinct strings"
+                    raise InvalidSchemaError(keyword.name, place, reason)
         else:
             self._visit(value, pointer, resource)
 
@@ -170,9 +164,8 @@ class SchemaIndex:
         try:
             uri, fragment = urldefrag(join(resource.uri, written))
         except ValueError as error:
-            raise InvalidSchemaError(
-                keyword, f"{pointer}/{keyword}", f"{written!r} is no URI: {error}"
-            ) from None
+            place = f"{pointer}/{keyword}"
+            raise InvalidSchemaError(keyword, place, f"{written!r} is no URI: {error}") from None
         if uri != resource.uri:
             dialect = dialect_of(schema, pointer, resource.dialect)
             resource = Resource(uri, dialect, schema, pointer)
@@ -190,13 +183,13 @@ class SchemaIndex:
             self._ambiguous.add(full)
 
     def locate(self, reference: str, resource: Resource, keyword: str, pointer: str) -> Spot:
-        """Find what a reference means.
+        """Find the schema that a reference means.
 
         Args:
             reference: As it is written.
-            resource: Where it stands.
-            keyword: Which keyword it is the value of, for errors.
-            pointer: Where that keyword stands, for errors.
+            resource: The resource it stands in.
+            keyword: The keyword it is the value of, for errors.
+            pointer: Pointer to that keyword, for errors.
 
         Raises:
             InvalidSchemaError: there is nothing, or no schema.
@@ -219,18 +212,14 @@ class SchemaIndex:
     def _find(self, uri: str, fragment: str, asking: Spot, keyword: str) -> Spot:
         target = self._resources.get(uri) or self._metaschema(uri)
         if target is None:
-            raise UnsupportedSchemaError(
-                keyword, asking.pointer, f"{uri!r} is another document, and nothing is fetched"
-            )
+            reason = f"{uri!r} is another document, and nothing is fetched"
+            raise UnsupportedSchemaError(keyword, asking.pointer, reason)
         full = f"{uri}#{fragment}"
         if uri in self._ambiguous or full in self._ambiguous:
             raise InvalidSchemaError(keyword, asking.pointer, f"several schemas are called {asking.schema!r}")
         if not fragment:
             return Spot(target.schema, target.pointer, target)
-        if fragment.startswith("/"):
-            found = self._follow(fragment, target)
-        else:
-            found = self._anchors.get(full)
+        found = self._follow(fragment, target) if fragment.startswith("/") else self._anchors.get(full)
         if found is None:
             raise InvalidSchemaError(keyword, asking.pointer, f"{asking.schema!r} leads nowhere")
         return found
@@ -252,7 +241,7 @@ class SchemaIndex:
         return Spot(value, pointer, self.embedded.get(id(value), resource))
 
     def _metaschema(self, uri: str) -> Resource | None:
-        """An official metaschema; they come with jsonschema."""
+        """The official metaschema of a URI; they come with jsonschema."""
         if "json-schema.org/" not in uri:
             return None
         # Few schemas refer to them, and the package reads twenty files when it is imported.
@@ -280,7 +269,6 @@ def _is_position(step: str) -> bool:
 
 
 def _kind(value: Json) -> str:
-    """What a value is, in few words."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):
@@ -300,7 +288,7 @@ class Dialect:
     Attributes:
         name: For people.
         keywords: Its keywords by name.
-        id_keyword: How a schema says its URI.
+        id_keyword: The keyword by which a schema says its URI.
         ref_stands_alone: Whether what stands beside `$ref` is ignored.
         has_boolean_schemas: Whether true and false are schemas everywhere.
         contains_evaluates: Whether items that `contains` finds count as evaluated.
@@ -348,16 +336,15 @@ _BY_URI = {
 
 
 def dialect_of(schema: Json, pointer: str, otherwise: Dialect) -> Dialect:
-    """The version that `$schema` names, or `otherwise` where there is none.
+    """The dialect that `$schema` names, or `otherwise` where there is none.
 
     Raises:
         InvalidSchemaError: `$schema` is not a string.
         UnsupportedSchemaError: it is draft 3 or older, or a dialect of somebody's own.
     """
-    uri = schema.get("$schema") if isinstance(schema, dict) else None
-    if uri is None and not (isinstance(schema, dict) and "$schema" in schema):
+    if not isinstance(schema, dict) or "$schema" not in schema:
         return otherwise
-    place = f"{pointer}/$schema"
+    uri, place = schema["$schema"], f"{pointer}/$schema"
     if not isinstance(uri, str):
         raise InvalidSchemaError("$schema", place, "expected a URI")
     dialect = _BY_URI.get(uri.removesuffix("#").removeprefix("https://").removeprefix("http://"))

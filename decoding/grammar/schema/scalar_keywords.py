@@ -1,4 +1,4 @@
-"""Translates the keywords about types, numbers and strings, and `enum` and `const`."""
+"""Handlers of the keywords about types, numbers and strings, and of `enum` and `const`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from decimal import Decimal
 from functools import lru_cache
 
 from decoding.bounded_cache import Remembered
-from decoding.grammar.compile_options import AutomatonLimitError, current_budget
+from decoding.grammar.compile_options import current_budget, naming_limits
 from decoding.grammar.errors import InvalidSchemaError, SchemaLimitError, UnsupportedSchemaError
 from decoding.grammar.leaves.leaf import TitleSlotName
 from decoding.grammar.regular.dfa import Dfa
@@ -90,11 +90,8 @@ def numbers(t: Translation, schema: Schema, keyword: str, pointer: str, scope: S
         # Draft 4's word on a bound that is not there.
         return NumberIn(_INTEGERS, Place("type", f"{pointer}/type")) if is_only_integers(schema) else ANYTHING
     place = Place(keyword, f"{pointer}/{keyword}")
-    try:
-        texts = _number_set(is_only_integers(schema), least, above, most, below, step)
-    except AutomatonLimitError as error:
-        raise SchemaLimitError(keyword, place.pointer, str(error)) from None
-    return NumberIn(texts, place)
+    with naming_limits(keyword, place.pointer):
+        return NumberIn(_number_set(is_only_integers(schema), least, above, most, below, step), place)
 
 
 @lru_cache(maxsize=1024)
@@ -106,15 +103,9 @@ def _number_set(
     below: Decimal | None,
     step: Decimal | None,
 ) -> NumberSet:
-    bounds = [None if bound is None else Decimal(bound) for bound in (least, above, most, below, step)]
-    return NumberSet.of(
-        integers=integers,
-        least=bounds[0],
-        above=bounds[1],
-        most=bounds[2],
-        below=bounds[3],
-        multiple_of=bounds[4],
-    )
+    bounds = {"least": least, "above": above, "most": most, "below": below, "multiple_of": step}
+    given = {name: Decimal(bound) for name, bound in bounds.items() if bound is not None}
+    return NumberSet.of(integers=integers, **given)
 
 
 MAX_COUNT_DIGITS = 18
@@ -126,9 +117,8 @@ def count(schema: Schema, keyword: str, pointer: str) -> int | None:
     if value is None or type(value) is int:
         return value
     if value.adjusted() > MAX_COUNT_DIGITS:
-        raise SchemaLimitError(
-            keyword, f"{pointer}/{keyword}", f"a count of more than {MAX_COUNT_DIGITS} digits"
-        )
+        reason = f"a count of more than {MAX_COUNT_DIGITS} digits"
+        raise SchemaLimitError(keyword, f"{pointer}/{keyword}", reason)
     return int(value)
 
 
@@ -145,17 +135,11 @@ def texts(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Sch
         # What all readers find the pattern in, unless none of the texts may be left out.
         portable = t.options.inexact == "narrow" and not scope.outer
         said = _text_set(least, most, pattern, portable, pointer)
-        allowed = said if allowed is None else _both(allowed, said, keyword, pointer)
+        with naming_limits(keyword, f"{pointer}/{keyword}"):
+            allowed = said if allowed is None else allowed & said
     if allowed is None or allowed.is_everything:
         return ANYTHING
     return TextIn(allowed, Place(keyword, f"{pointer}/{keyword}"))
-
-
-def _both(one: TextSet, other: TextSet, keyword: str, pointer: str) -> TextSet:
-    try:
-        return one & other
-    except AutomatonLimitError as error:
-        raise SchemaLimitError(keyword, f"{pointer}/{keyword}", str(error)) from None
 
 
 def _text_set(
@@ -167,53 +151,40 @@ def _text_set(
     if most is not None and most < (least or 0):
         return TextSet.nothing()
     keyword = "minLength" if most is None else "maxLength"
-    try:
+    with naming_limits(keyword, f"{pointer}/{keyword}"):
         return _limited(least or 0, most, automaton)
-    except AutomatonLimitError as error:
-        raise SchemaLimitError(keyword, f"{pointer}/{keyword}", str(error)) from None
 
 
-def _size(made: TextSet, least: int, most: int | None, automaton: Dfa | None) -> int:
-    return made.num_bytes + (0 if automaton is None else automaton.num_bytes)
+_limited = Remembered(
+    TextSet.of,
+    lambda made, least, most, automaton: made.num_bytes + (0 if automaton is None else automaton.num_bytes),
+)
 
 
-_limited = Remembered(TextSet.of, _size)
-
-
-# Of these, texts that are met in practice are left out; of the others known in part, curiosities.
+# Formats without some texts that are met in practice; others known in part only miss curiosities.
 _LOOSELY_KNOWN = frozenset(("idn-email", "idn-hostname", "regex"))
 
 
 def _format_set(t: Translation, name: str, pointer: str, outer: bool) -> TextSet | None:
-    """The texts of a format; None where nothing is known of it.
-
-    Where only some texts of a format are known, a formula that must not leave out any takes all strings.
-
-    Raises:
-        UnsupportedSchemaError: only a part of it is known, and that is not enough.
-    """
+    """The texts of a format; None where nothing is known of it, or `outer` asks for more than is known."""
     if t.options.inexact == "refuse" and name in _LOOSELY_KNOWN:
-        raise UnsupportedSchemaError(
-            "format", pointer, f"{name!r} is known in part, and can be written but not read"
-        )
+        reason = f"{name!r} is known in part, and can be written but not read"
+        raise UnsupportedSchemaError("format", pointer, reason)
     if outer and FORMATS.get(name) is Enforcement.SUBSET:
         return None
-    try:
+    with naming_limits("format", pointer):
         automaton = format_texts(name)
-    except AutomatonLimitError as error:
-        raise SchemaLimitError("format", pointer, str(error)) from None
     return None if automaton is None else _limited(0, None, automaton)
 
 
 def hole(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
     """`x-genret-index` and `x-genret-filter`."""
     if "x-genret-index" not in schema:
-        raise InvalidSchemaError(
-            "x-genret-filter", f"{pointer}/x-genret-filter", "expected x-genret-index beside it"
-        )
+        place = Place("x-genret-filter", f"{pointer}/x-genret-filter")
+        raise InvalidSchemaError.at(place, "expected x-genret-index beside it")
     place = Place("x-genret-index", f"{pointer}/x-genret-index")
     if not allows_type(schema, "string"):
-        raise InvalidSchemaError("x-genret-index", place.pointer, 'expected "type": "string" beside it')
+        raise InvalidSchemaError.at(place, 'expected "type": "string" beside it')
     return TextFromSlot(TitleSlotName(schema["x-genret-index"], schema.get("x-genret-filter")), place)
 
 
@@ -228,7 +199,7 @@ def constant(t: Translation, schema: Schema, keyword: str, pointer: str, scope: 
 
 
 def one_of(values: list[Json] | tuple[Json, ...], place: Place) -> Formula:
-    """The value is equal to one of these; all scalars among them are one condition."""
+    """The condition that the value is equal to one of these; all scalars among them are one condition."""
     mask = 0
     texts: list[str] = []
     numbers: list[int | Decimal] = []
@@ -264,29 +235,22 @@ def one_of(values: list[Json] | tuple[Json, ...], place: Place) -> Formula:
 
 def _scalars(mask: int, texts: list[str], numbers: list[int | Decimal], place: Place) -> Formula:
     conditions: list[Formula] = []
-    try:
+    with naming_limits(place.keyword, place.pointer):
         if texts:
             mask |= STRING
             conditions.append(TextIn(_listed_texts(tuple(texts)), place))
         if numbers:
             mask |= NUMBER
             conditions.append(NumberIn(_listed_numbers(tuple(numbers)), place))
-    except AutomatonLimitError as error:
-        raise SchemaLimitError(place.keyword, place.pointer, str(error)) from None
     if not mask:
         return NOTHING
     return And((TYPES[mask], *conditions)) if conditions else TYPES[mask]
 
 
-def _texts_one_by_one(texts: tuple[str, ...]) -> TextSet:
-    return TextSet.of(automaton=Dfa.of_texts(texts))
-
-
-def _size_of_texts(made: TextSet, texts: tuple[str, ...]) -> int:
-    return made.num_bytes + sum([80 + 4 * len(text) for text in texts])
-
-
-_listed_texts = Remembered(_texts_one_by_one, _size_of_texts)
+_listed_texts = Remembered(
+    lambda texts: TextSet.of(automaton=Dfa.of_texts(texts)),
+    lambda made, texts: made.num_bytes + sum([80 + 4 * len(text) for text in texts]),
+)
 _listed_numbers = Remembered(
     NumberSet.of_values, lambda made, numbers: 2 * made.num_bytes + 100 * len(numbers)
 )

@@ -1,4 +1,4 @@
-"""The text of a schema, parsed: order kept, numbers exact, nothing said twice.
+"""Parses the text of a schema: order kept, numbers exact, nothing said twice.
 
 Parsed values are dict, list, str, int, Decimal, bool and None; an int is a number written without fraction
 and exponent, a Decimal any other.
@@ -27,8 +27,7 @@ _POINTER_CHARACTERS = 1 << 26
 _ALL_POINTERS_FIT = 1 << 13
 
 
-class _TwiceError(Exception):
-    """An object has a key twice."""
+class _TwiceError(Exception): ...
 
 
 def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
@@ -75,7 +74,7 @@ def parse_document(schema: str | bytes | Mapping[str, Any] | bool, limits: Compi
         limits: Bounds on bytes and nesting.
 
     Returns:
-        The parsed schema; any JSON value, so whether it is a schema has yet to be looked at.
+        Any JSON value, so whether it is a schema has yet to be looked at.
 
     Raises:
         InvalidSchemaError: it is no JSON, has a key twice, or a lone surrogate in a string.
@@ -103,9 +102,8 @@ def _parse_text(schema: str | bytes, limits: CompileLimits) -> Json:
     except _TwiceError:
         raise _duplicate(text) from None
     except json.JSONDecodeError as error:
-        raise InvalidSchemaError(
-            "", "#", f"the schema is not JSON: {error.msg} in line {error.lineno}, column {error.colno}"
-        ) from None
+        where = f"in line {error.lineno}, column {error.colno}"
+        raise InvalidSchemaError.at(None, f"the schema is not JSON: {error.msg} {where}") from None
     except (ValueError, InvalidOperation):
         raise SchemaLimitError("", "#", "a number of the schema has too many digits") from None
     except RecursionError:
@@ -155,9 +153,8 @@ def _check_pointers(parsed: Json) -> None:
             total += step * len(value)
             waiting.extend((inner, length + step) for inner in value if isinstance(inner, list | dict))
         if total > _POINTER_CHARACTERS:
-            raise SchemaLimitError(
-                "", "#", f"the pointers to its values take more than {_POINTER_CHARACTERS:,} characters"
-            )
+            reason = f"the pointers to its values take more than {_POINTER_CHARACTERS:,} characters"
+            raise SchemaLimitError.at(None, reason)
 
 
 def _too_deep(limits: CompileLimits) -> SchemaLimitError:
@@ -165,7 +162,7 @@ def _too_deep(limits: CompileLimits) -> SchemaLimitError:
 
 
 def _duplicate(text: str) -> InvalidSchemaError:
-    """Find out where a key comes twice."""
+    """The error for a key that comes twice, with its place."""
     found: dict[int, tuple[dict[str, Json], str]] = {}
 
     def noting(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
@@ -180,7 +177,7 @@ def _duplicate(text: str) -> InvalidSchemaError:
             key = found[id(place[0])][1]
             pointer = f"{_pointer(place)}/{pointer_step(key)}"
             return InvalidSchemaError(key, pointer, "the key comes twice in one object")
-    return InvalidSchemaError("", "#", "a key comes twice in one object")
+    return InvalidSchemaError.at(None, "a key comes twice in one object")
 
 
 def _first_repeated(pairs: list[tuple[str, Json]]) -> str:
@@ -197,17 +194,19 @@ def _check_surrogates(parsed: Json) -> None:
         value = place[0]
         texts = value if isinstance(value, dict) else (value,) if isinstance(value, str) else ()
         if any(_SURROGATE.search(text) for text in texts):
-            raise InvalidSchemaError(
-                "", _pointer(place), "a string holds half a surrogate pair, no character"
-            )
+            raise _lone_surrogate(_pointer(place))
 
 
-# A value, what it is called in the value that holds it, and the place of that.
+def _lone_surrogate(pointer: str) -> InvalidSchemaError:
+    return InvalidSchemaError("", pointer, "a string holds half a surrogate pair, no character")
+
+
+# A value, its key or index in the value that holds it, and the place of that value.
 _Place = tuple[Json, str, "_Place | None"]
 
 
 def _places(parsed: Json) -> list[_Place]:
-    """All values, containers before what they hold; of no value a pointer is written yet."""
+    """All values, containers before what they hold; pointers are written only when they are asked for."""
     places: list[_Place] = [(parsed, "#", None)]
     for place in places:
         value = place[0]
@@ -235,7 +234,6 @@ class _Copy:
         self._size = 0
 
     def value(self, value: object, pointer: str, depth: int) -> Json:
-        """Copy one value; `depth` counts from 1."""
         if value is None or isinstance(value, bool):
             self._count(5)
             return value
@@ -264,7 +262,7 @@ class _Copy:
     def _text(self, text: str, pointer: str) -> str:
         self._count(len(text) + 3)
         if not text.isascii() and _SURROGATE.search(text):
-            raise InvalidSchemaError("", pointer, "a string holds half a surrogate pair, no character")
+            raise _lone_surrogate(pointer)
         return text
 
     def _number(self, value: float | Decimal, pointer: str) -> int | Decimal:
@@ -278,8 +276,7 @@ class _Copy:
 
     def _count(self, size: int) -> None:
         self._size += size
-        if self._size > self._limits.schema_bytes:
-            _check_size(self._size, self._limits)
+        _check_size(self._size, self._limits)
 
 
 def canonical_text(schema: Json) -> str:

@@ -42,18 +42,13 @@ _NEIGHBOURS = {
 }
 _OPENAPI = frozenset({"nullable", "discriminator", "xml", "externalDocs", "example"})
 _DEFINITIONS = ("$defs", "definitions")
-_ALL_NAMES = frozenset().union(
-    *(
-        table.keys()
-        for table in (keywords.UNDECLARED, keywords.DRAFT_2019_09, keywords.DRAFT_7, keywords.DRAFT_4)
-    )
-)
+_ALL_NAMES = keywords.UNDECLARED | keywords.DRAFT_2019_09 | keywords.DRAFT_7 | keywords.DRAFT_4
 
 
 def explain_schema(
     schema: str | bytes | Mapping[str, Any] | bool, options: GrammarOptions | None = None
 ) -> SchemaReport:
-    """Say keyword by keyword what is enforced; what is refused is listed and not raised.
+    """Report keyword by keyword what is enforced; refusals are listed and not raised.
 
     Raises:
         InvalidSchemaError: it is no schema at all.
@@ -63,9 +58,8 @@ def explain_schema(
     """
     options = options or GrammarOptions()
     document = parse_document(schema, options.limits)
-    translation = Translation(
-        SchemaIndex(document, UNDECLARED, current_budget()), options, current_budget(), handlers_of
-    )
+    budget = current_budget()
+    translation = Translation(SchemaIndex(document, UNDECLARED, budget), options, budget, handlers_of)
     try:
         table = FormulaTable(schema, options)
         table.resolve_all()
@@ -91,7 +85,6 @@ class _Explanation:
         self._entries: list[ReportEntry] = []
 
     def report(self, document: Json) -> SchemaReport:
-        """Explain all keywords."""
         scope = self._t.root_scope()
         try:
             self._schema(document, "#", scope)
@@ -102,9 +95,7 @@ class _Explanation:
     def _schema(self, schema: Json, pointer: str, scope: SchemaScope) -> None:
         if not isinstance(schema, dict):
             return
-        resource = self._t.index.embedded.get(id(schema))
-        if resource is not None and resource is not scope.resource:
-            scope = self._t.enter(resource, scope)
+        scope = self._t.scope_of(schema, scope)
         for name, value in schema.items():
             place = f"{pointer}/{pointer_step(name)}"
             keyword = scope.dialect.keywords.get(name)
@@ -140,10 +131,10 @@ class _Explanation:
     def _handling(
         self, schema: Schema, keyword: Keyword, pointer: str, scope: SchemaScope
     ) -> tuple[Handling, str]:
-        """What is done with one occurrence, and why."""
+        """The handling of one occurrence, and the reason."""
         name = keyword.name
         if keyword.role == "annotation":
-            return "annotation", keyword.note
+            return "annotation", ""
         if self._unused:
             return "vacuous here", "nothing refers to this definition"
         if scope.dialect.ref_stands_alone and "$ref" in schema and name not in ("$ref", *_DEFINITIONS):
@@ -248,11 +239,11 @@ class ReportEntry:
 
     Attributes:
         keyword: The keyword.
-        pointer: Where it stands, as a URI fragment.
+        pointer: Pointer to it, as a URI fragment.
         how: "enforced": every answer obeys it; "annotation": it says nothing about what is valid; "vacuous
             here": it could, but not beside its neighbours; "refused": it cannot be enforced, so nothing is
             compiled.
-        note: Why, where that is not plain.
+        note: The reason, where that is not plain.
     """
 
     keyword: str
@@ -266,7 +257,7 @@ class SchemaReport:
     """All keywords of a schema, in its order.
 
     Attributes:
-        dialect: Under which version of JSON Schema it was read.
+        dialect: The version of JSON Schema it was read as.
         entries: One per occurrence.
     """
 
@@ -274,12 +265,12 @@ class SchemaReport:
     entries: tuple[ReportEntry, ...]
 
     def counts(self) -> dict[Handling, int]:
-        """How many occurrences were handled in which way."""
+        """Number of occurrences by how they are handled."""
         counts = Counter(entry.how for entry in self.entries)
         return {how: counts[how] for how in ("enforced", "annotation", "vacuous here", "refused")}
 
     def refusals(self) -> tuple[ReportEntry, ...]:
-        """What stands in the way."""
+        """The occurrences that stand in the way of compiling."""
         return tuple(entry for entry in self.entries if entry.how == "refused")
 
     def table(self) -> list[tuple[str, str, str, str]]:

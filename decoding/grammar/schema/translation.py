@@ -1,8 +1,8 @@
 """Translates schemas to formulas with handlers, each of which translates a group of keywords.
 
 A *handler* translates one keyword together with those that belong to it, such as all bounds on numbers. The
-handlers are in `scalar_keywords`, `applicators` and `unevaluated`; `formula_table` says which is for what.
-Patterns are compiled once and kept.
+handlers are in `scalar_keywords`, `applicators` and `unevaluated`; `formula_table` lists them by keyword.
+Compiled patterns are kept.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from decoding.bounded_cache import Remembered
-from decoding.grammar.compile_options import AutomatonLimitError, CompileBudget, GrammarOptions
-from decoding.grammar.errors import InvalidSchemaError, SchemaError, SchemaLimitError, UnsupportedSchemaError
+from decoding.grammar.compile_options import AutomatonLimitError, CompileBudget, GrammarOptions, naming_limits
+from decoding.grammar.errors import InvalidSchemaError, SchemaError, UnsupportedSchemaError
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.formats import FORMATS, Enforcement
 from decoding.grammar.regular.regex_compiler import compile_pattern
@@ -26,13 +26,13 @@ Schema = dict[str, Json]
 
 @dataclass(slots=True, eq=False)
 class SchemaScope:
-    """What the meaning of a schema depends on beside its text.
+    """The context that the meaning of a schema depends on.
 
     Attributes:
-        resource: Where it stands.
-        handlers: Of its dialect.
-        dynamic: What `$dynamicRef` means here: names, and the pointers of what they name.
-        number: Of `dynamic`, among all that have been met; 0 for none.
+        resource: The resource it stands in.
+        handlers: The handlers of its dialect.
+        dynamic: Meaning of `$dynamicRef` here: names, and the pointers of what they name.
+        number: Number of `dynamic` among all that have been met; 0 for none.
         outer: Whether formulas may hold for more values than the schema, as they must where they are negated
             and some format is known only in part; otherwise they may hold for fewer.
     """
@@ -45,7 +45,7 @@ class SchemaScope:
 
     @property
     def dialect(self) -> Dialect:
-        """The version of JSON Schema in use."""
+        """The dialect in use."""
         return self.resource.dialect
 
 
@@ -64,11 +64,11 @@ class Translation:
 
     Attributes:
         index: Its schemas.
-        options: How they are read.
+        options: Options of reading them.
         budget: Polled in loops.
-        handlers: By the name of a dialect.
-        targets: Schemas that references lead to, by their formulas' names.
-        only_texts: Whether what is said of objects and arrays may be left out, because keys are asked about.
+        handlers: Returns the handlers of a dialect.
+        targets: Schemas that references lead to, by the references' targets.
+        only_texts: Whether conditions on objects and arrays may be left out, because keys are asked about.
         open_places: Pointers and scopes of schemas that are being translated to know when they hold.
     """
 
@@ -86,14 +86,15 @@ class Translation:
 
     @property
     def is_inexact(self) -> bool:
-        """Whether of some format or pattern in use only a part of its texts is known, or wanted."""
+        """Whether only a part of the texts of some format or pattern in use is known, or wanted."""
         if self._inexact_texts is None:
             index, options = self.index, self.options
-            found = {("format", name) for name in index.formats if FORMATS.get(name) is Enforcement.SUBSET}
-            if options.formats == "annotate":
-                found = set()
+            found: set[tuple[str, str]] = set()
+            if options.formats == "assert":
+                subsets = [name for name in index.formats if FORMATS.get(name) is Enforcement.SUBSET]
+                found = {("format", name) for name in subsets}
             if options.inexact == "narrow":
-                found |= {("pattern", pattern) for pattern in index.patterns if is_read_differently(pattern)}
+                found |= {("pattern", pattern) for pattern in index.patterns if _is_read_differently(pattern)}
             self._inexact_texts = frozenset(found)
         return bool(self._inexact_texts)
 
@@ -105,8 +106,13 @@ class Translation:
         """The scope inside a resource, coming from another scope."""
         return self._scope(resource, scope.dynamic, scope.number, scope.outer)
 
+    def scope_of(self, schema: Schema, scope: SchemaScope) -> SchemaScope:
+        """The scope inside a schema, which may be a resource of its own."""
+        resource = self.index.embedded.get(id(schema), scope.resource)
+        return scope if resource is scope.resource else self.enter(resource, scope)
+
     def flipped(self, scope: SchemaScope) -> SchemaScope:
-        """The scope for what is negated; the same one where all formats are known exactly."""
+        """The scope of a negated schema; the same one where all formats are known exactly."""
         if not self.is_inexact:
             return scope
         return self._scope(scope.resource, scope.dynamic, scope.number, not scope.outer)
@@ -128,11 +134,7 @@ class Translation:
             return ANYTHING
         if schema is False:
             return NOTHING
-        if self.index.embedded and id(schema) in self.index.embedded:
-            resource = self.index.embedded[id(schema)]
-            if resource is not scope.resource:
-                scope = self.enter(resource, scope)
-        return self.conditions(schema, pointer, scope)
+        return self.conditions(schema, pointer, self.scope_of(schema, scope))
 
     def conditions(self, schema: Schema, pointer: str, scope: SchemaScope) -> Formula:
         """Translate a schema's keywords one by one."""
@@ -219,7 +221,7 @@ class Translation:
         return any(isinstance(value, str) and (keyword, value) in inexact for keyword, value in said)
 
     def referred(self, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Spot:
-        """Where `$ref`, `$dynamicRef` or `$recursiveRef` leads."""
+        """The schema that `$ref`, `$dynamicRef` or `$recursiveRef` leads to."""
         place = f"{pointer}/{keyword}"
         spot = self.index.locate(schema[keyword], scope.resource, keyword, place)
         if keyword == "$ref" or not isinstance(spot.schema, dict):
@@ -234,11 +236,10 @@ class Translation:
         return self.index.spots[outermost] if outermost is not None else spot
 
 
-def _compile(pattern: str, portable: bool) -> Dfa:
-    return compile_pattern(pattern, portable=portable)
-
-
-_compiled = Remembered(_compile, lambda dfa, pattern, portable: dfa.num_bytes + 4 * len(pattern))
+_compiled = Remembered(
+    lambda pattern, portable: compile_pattern(pattern, portable=portable),
+    lambda dfa, pattern, portable: dfa.num_bytes + 4 * len(pattern),
+)
 
 
 def pattern_dfa(pattern: str, keyword: str, pointer: str, portable: bool = False) -> Dfa:
@@ -250,20 +251,16 @@ def pattern_dfa(pattern: str, keyword: str, pointer: str, portable: bool = False
         SchemaLimitError: its automaton has too many states.
     """
     try:
-        return _compiled(pattern, portable)
+        with naming_limits(keyword, pointer):
+            return _compiled(pattern, portable)
     except UnsupportedPatternError as error:
         raise UnsupportedSchemaError(keyword, pointer, str(error)) from None
     except PatternError as error:
         raise InvalidSchemaError(keyword, pointer, str(error)) from None
-    except AutomatonLimitError as error:
-        raise SchemaLimitError(keyword, pointer, str(error)) from None
 
 
-def is_read_differently(pattern: str) -> bool:
-    """Whether some texts match a pattern in one reading and not in another.
-
-    A pattern that cannot be compiled is none of these: where it is used, it is refused.
-    """
+def _is_read_differently(pattern: str) -> bool:
+    """Whether some texts match in one reading and not in another; not if the pattern does not compile."""
     try:
         return _compiled(pattern, False) != _compiled(pattern, True)
     except (PatternError, AutomatonLimitError):

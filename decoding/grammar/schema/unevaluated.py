@@ -1,4 +1,4 @@
-"""`unevaluatedProperties` and `unevaluatedItems`: what no neighbouring keyword has looked at.
+"""Handlers of `unevaluatedProperties` and `unevaluatedItems`.
 
 Which members and items count as evaluated depends on which branches hold for the value at hand. Every branch
 that holds adds to them, never takes away. So instead of asking which branches hold exactly, cases say "at
@@ -13,17 +13,8 @@ from dataclasses import dataclass
 
 from decoding.grammar.errors import UnsupportedSchemaError
 from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.schema.applicators import both, contains_bounds, item_keywords, negated
-from decoding.grammar.schema.formula import (
-    ANYTHING,
-    NOTHING,
-    Formula,
-    Items,
-    Or,
-    Place,
-    Properties,
-    Required,
-)
+from decoding.grammar.schema.applicators import both, contains_bounds, either, item_keywords, negated
+from decoding.grammar.schema.formula import ANYTHING, NOTHING, Formula, Items, Place, Properties, Required
 from decoding.grammar.schema.resources import Spot
 from decoding.grammar.schema.schema_document import Json, pointer_step
 from decoding.grammar.schema.translation import Schema, SchemaScope, Translation, pattern_dfa
@@ -32,28 +23,20 @@ MAX_CASES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class EvaluatedKeys:
-    """What has been looked at.
-
-    Attributes:
-        everything: All members or all items.
-        names: Members of these names, in the order in which they were found.
-        patterns: Members whose names match.
-        items: So many first items.
-        items_like: Items that are as one of these formulas says.
-    """
+class _Evaluated:
+    """The members or items that have been looked at."""
 
     everything: bool = False
-    names: tuple[str, ...] = ()
-    patterns: frozenset[Dfa] = frozenset()
-    items: int = 0
+    names: tuple[str, ...] = ()  # in the order in which they were found
+    patterns: frozenset[Dfa] = frozenset()  # names that match
+    items: int = 0  # so many first ones
     items_like: frozenset[Formula] = frozenset()
 
-    def joined(self, other: EvaluatedKeys) -> EvaluatedKeys:
-        """What either has looked at."""
+    def joined(self, other: _Evaluated) -> _Evaluated:
+        """The union of both."""
         if self.everything or other.everything:
             return _EVERYTHING
-        return EvaluatedKeys(
+        return _Evaluated(
             False,
             tuple(dict.fromkeys(self.names + other.names)),
             self.patterns | other.patterns,
@@ -61,8 +44,8 @@ class EvaluatedKeys:
             self.items_like | other.items_like,
         )
 
-    def holds(self, other: EvaluatedKeys) -> bool:
-        """Whether all that the other has looked at is here too."""
+    def holds(self, other: _Evaluated) -> bool:
+        """Whether the other is a part of this."""
         if self.everything or other.everything:
             return self.everything
         return (
@@ -73,16 +56,14 @@ class EvaluatedKeys:
         )
 
 
-_EVERYTHING = EvaluatedKeys(everything=True)
-_NOTHING = EvaluatedKeys()
-Case = tuple[Formula, EvaluatedKeys]
+_EVERYTHING = _Evaluated(everything=True)
+_NOTHING = _Evaluated()
+Case = tuple[Formula, _Evaluated]
 """A condition, and what is evaluated at least where it holds."""
 
 
-def unevaluated_properties(
-    t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope
-) -> Formula:
-    """`unevaluatedProperties`."""
+def unevaluated(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
+    """`unevaluatedProperties` or `unevaluatedItems`."""
     if t.only_texts:
         return ANYTHING
     place = Place(keyword, f"{pointer}/{keyword}")
@@ -91,53 +72,20 @@ def unevaluated_properties(
         return ANYTHING
     parts = []
     for condition, evaluated in _Cases(t, place, keyword).beside(schema, pointer, scope):
-        if evaluated.everything:
-            members: Formula = ANYTHING
-        else:
+        others: Formula = ANYTHING
+        if keyword == "unevaluatedItems" and not evaluated.everything:
+            allowed = either([*evaluated.items_like, rest], place)
+            others = Items((ANYTHING,) * evaluated.items, allowed, place)
+        elif not evaluated.everything:
             names = tuple((name, ANYTHING) for name in evaluated.names)
             patterns = tuple((keys, ANYTHING) for keys in evaluated.patterns)
-            members = Properties(names, patterns, rest, True, place)
-        parts.append(both(condition, members))
-    return _any(parts, place)
-
-
-def unevaluated_items(
-    t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope
-) -> Formula:
-    """`unevaluatedItems`."""
-    if t.only_texts:
-        return ANYTHING
-    place = Place(keyword, f"{pointer}/{keyword}")
-    rest = t.formula(schema[keyword], place.pointer, scope)
-    if rest == ANYTHING:
-        return ANYTHING
-    parts = []
-    for condition, evaluated in _Cases(t, place, keyword).beside(schema, pointer, scope):
-        items: Formula = ANYTHING
-        if not evaluated.everything:
-            allowed = _any([*evaluated.items_like, rest], place)
-            items = Items((ANYTHING,) * evaluated.items, allowed, place)
-        parts.append(both(condition, items))
-    return _any(parts, place)
-
-
-def _any(parts: list[Formula], place: Place) -> Formula:
-    parts = [part for part in parts if part != NOTHING]
-    if ANYTHING in parts:
-        return ANYTHING
-    if len(parts) < 2:
-        return parts[0] if parts else NOTHING
-    return Or(tuple(parts), place)
+            others = Properties(names, patterns, rest, True, place)
+        parts.append(both(condition, others))
+    return either(parts, place)
 
 
 class _Cases:
-    """Finds the cases of one `unevaluated...` keyword.
-
-    Args:
-        t: Translates what conditions are made of.
-        place: Of the keyword, for errors.
-        keyword: Which of the two it is.
-    """
+    """Finds the cases of one `unevaluated...` keyword, which stands at `place`."""
 
     def __init__(self, t: Translation, place: Place, keyword: str) -> None:
         self._t = t
@@ -147,17 +95,14 @@ class _Cases:
         self._following: list[tuple[str, int]] = []
 
     def beside(self, schema: Schema, pointer: str, scope: SchemaScope) -> list[Case]:
-        """What the neighbours of the keyword evaluate."""
+        """The cases of what the neighbours of the keyword evaluate."""
         return self._pruned(self._neighbours(schema, pointer, scope, own=True))
 
     def _inside(self, schema: Json, pointer: str, scope: SchemaScope) -> list[Case]:
-        """What a schema evaluates that is known to hold."""
+        """The cases of what a schema that is known to hold evaluates."""
         if not isinstance(schema, dict):
             return [(ANYTHING, _NOTHING)]
-        resource = self._t.index.embedded.get(id(schema))
-        if resource is not None and resource is not scope.resource:
-            scope = self._t.enter(resource, scope)
-        return self._neighbours(schema, pointer, scope, own=False)
+        return self._neighbours(schema, pointer, self._t.scope_of(schema, scope), own=False)
 
     def _neighbours(self, schema: Schema, pointer: str, scope: SchemaScope, *, own: bool) -> list[Case]:
         self._t.budget.check_time()
@@ -254,26 +199,23 @@ class _Cases:
         inside = self._t.enter(spot.resource, scope)
         step = (spot.pointer, inside.number)
         if step in self._following:
-            raise UnsupportedSchemaError(
-                keyword,
-                f"{pointer}/{keyword}",
-                "the reference leads back to itself without looking into the value",
-            )
+            reason = "the reference leads back to itself without looking into the value"
+            raise UnsupportedSchemaError(keyword, f"{pointer}/{keyword}", reason)
         self._following.append(step)
         cases = self._inside(spot.schema, spot.pointer, inside)
         self._following.pop()
         return cases
 
-    def _members(self, schema: Schema, pointer: str) -> EvaluatedKeys:
+    def _members(self, schema: Schema, pointer: str) -> _Evaluated:
         if "additionalProperties" in schema:
             return _EVERYTHING
         patterns = frozenset(
             pattern_dfa(pattern, "patternProperties", f"{pointer}/patternProperties/{pointer_step(pattern)}")
             for pattern in schema.get("patternProperties", ())
         )
-        return EvaluatedKeys(names=tuple(schema.get("properties", ())), patterns=patterns)
+        return _Evaluated(names=tuple(schema.get("properties", ())), patterns=patterns)
 
-    def _items(self, schema: Schema, pointer: str, scope: SchemaScope) -> EvaluatedKeys:
+    def _items(self, schema: Schema, pointer: str, scope: SchemaScope) -> _Evaluated:
         first, rest = item_keywords(schema, scope)
         if rest is not None:
             return _EVERYTHING
@@ -282,7 +224,7 @@ class _Cases:
             found = self._formula(schema["contains"], f"{pointer}/contains", scope)
             contains_bounds(schema, pointer, scope)
             like = frozenset((found,))
-        return EvaluatedKeys(items=len(schema[first]) if first is not None else 0, items_like=like)
+        return _Evaluated(items=len(schema[first]) if first is not None else 0, items_like=like)
 
     def _crossed(self, cases: list[Case], others: list[Case]) -> list[Case]:
         """Every case of the one with every case of the other."""
@@ -301,9 +243,6 @@ class _Cases:
             if condition == ANYTHING or not any(more.holds(known) for more in always)
         ]
         if len(kept) > MAX_CASES:
-            raise UnsupportedSchemaError(
-                self._keyword,
-                self._place.pointer,
-                f"what is evaluated depends on the value in more than {MAX_CASES} ways",
-            )
+            reason = f"what is evaluated depends on the value in more than {MAX_CASES} ways"
+            raise UnsupportedSchemaError.at(self._place, reason)
         return kept

@@ -7,6 +7,7 @@ can be written at all, and in how few bytes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from json.encoder import encode_basestring
@@ -44,15 +45,7 @@ from decoding.grammar.schema.cases import (
     least_of,
 )
 from decoding.grammar.schema.formula import Place, TextFromSlot
-from decoding.grammar.schema.members import (
-    ENDLESS,
-    FreeKeyLeaves,
-    KeyMemory,
-    Member,
-    Members,
-    NamedKeyLeaves,
-    spelled_classes,
-)
+from decoding.grammar.schema.members import ENDLESS, KeyLeaves, KeyMemory, Member, Members, spelled_classes
 from decoding.grammar.schema.object_shapes import CountedObjectShape, OrderedRecordShape, RecordShape
 from decoding.grammar.shapes import ArrayShape, ObjectShape, ValueNode
 
@@ -67,7 +60,7 @@ def compile_value(
     Args:
         formulas: The schema.
         options: Order of properties, undeclared properties, limits.
-        leaves: Of the vocabulary.
+        leaves: The vocabulary's leaves.
         holes: Opens the sets outside the schema; None: there are none.
 
     Returns:
@@ -81,22 +74,15 @@ def compile_value(
         VocabularyError: what is valid cannot be written by the vocabulary.
         CompileTimeoutError: time is up.
     """
-    builder = NodeBuilder(formulas, options, leaves, holes)
+    builder = _NodeBuilder(formulas, options, leaves, holes)
     try:
         return builder.compiled()
     except RecursionError:
         raise SchemaLimitError("", "#", "its conditions are nested too deeply") from None
 
 
-class NodeBuilder:
-    """Makes the nodes of one schema, each conjunction's once.
-
-    Args:
-        formulas: The schema.
-        options: How it is read.
-        leaves: Of the vocabulary.
-        holes: Opens sets outside the schema.
-    """
+class _NodeBuilder:
+    """Makes the nodes of one schema, each conjunction's once; arguments are those of `compile_value`."""
 
     def __init__(
         self, formulas: Formulas, options: GrammarOptions, leaves: Leaves, holes: TitleSlotOpener | None
@@ -107,38 +93,36 @@ class NodeBuilder:
         self._root = formulas
         self._holes = holes
         self._nodes: dict[Conjunction, ValueNode] = {}
-        self._drafts: list[PartialNode] = []
+        self._drafts: list[_PartialNode] = []
         self._size = 0
         self._unwritable: VocabularyError | None = None
         self.nothing = ValueNode(shortest=ENDLESS)
         self._nodes[self.expansion.atoms.nothing] = self.nothing
 
     def compiled(self) -> ValueNode:
-        """The node of the whole schema, everything it leads to settled."""
+        """The node of the whole schema; everything it leads to is settled."""
         whole = self.expansion.atoms.conjunction(self._root.root)
         root = self.node(whole)
         waiting = self._drafts
         for draft in waiting:  # grows while it is read
             cases = draft.cases
-            draft.arrays = [array_shape(self, case) for case in cases.arrays]
+            draft.arrays = [_array_shape(self, case) for case in cases.arrays]
             for case in cases.objects:
                 try:
-                    draft.objects.append(object_shape(self, case))
+                    draft.objects.append(_object_shape(self, case))
                 except AutomatonLimitError as error:
-                    raise _too_large(_place_of(case), error) from None
+                    raise SchemaLimitError.at(_place_of(case), str(error)) from None
             self.count(len(cases.arrays) + len(cases.objects))
-        settle(waiting)
+        _settle(waiting)
         if root.shortest >= ENDLESS:
             if self._unwritable is not None:
                 raise self._unwritable
             place = self._culprit(whole, frozenset())
-            keyword, pointer = (place.keyword, place.pointer) if place else ("", "#")
-            raise UnsatisfiableSchemaError(keyword, pointer, "no value is valid under it")
+            raise UnsatisfiableSchemaError.at(place, "no value is valid under it")
         return root
 
     def _culprit(self, conjunction: Conjunction, seen: frozenset[Conjunction]) -> Place | None:
-        """A condition that likely keeps a conjunction empty, that of a required member if there is one."""
-        atoms = self.expansion.atoms
+        """The place of a condition that likely keeps a conjunction empty, best that of a required member."""
         for case in self.expansion.cases(conjunction).objects:
             for name in case.required:
                 value = member_value(case, name)
@@ -146,18 +130,14 @@ class NodeBuilder:
                 if value not in seen and (node is None or node.shortest >= ENDLESS):
                     place = self._culprit(value, seen | {value})
                     return place or next((rule.place for rule in case.rules), None)
-        return atoms.place_of(conjunction)
+        return self.expansion.atoms.place_of(conjunction)
 
     def count(self, more: int) -> None:
-        """Count nodes and shapes.
-
-        Raises:
-            SchemaLimitError: they are more than the limit.
-        """
+        """Count nodes and shapes; raise SchemaLimitError when they are more than the limit."""
         self._size += more
         limit = self.options.limits.nodes
         if self._size > limit:
-            raise SchemaLimitError("", "#", f"it expands to more than {limit:,} values and containers")
+            raise SchemaLimitError.at(None, f"it expands to more than {limit:,} values and containers")
         if not self._size & 63:
             current_budget().check_time()
 
@@ -168,7 +148,7 @@ class NodeBuilder:
             try:
                 node = self._new(self.expansion.cases(conjunction))
             except AutomatonLimitError as error:
-                raise _too_large(self.expansion.atoms.place_of(conjunction), error) from None
+                raise SchemaLimitError.at(self.expansion.atoms.place_of(conjunction), str(error)) from None
             self._nodes[conjunction] = node
         return node
 
@@ -178,16 +158,11 @@ class NodeBuilder:
         shortest = min((len(leaf.shortest(0)) for leaf in scalars), default=ENDLESS)
         node = ValueNode(tuple(scalars), (), (), shortest)
         if cases.arrays or cases.objects:
-            self._drafts.append(PartialNode(node, cases))
+            self._drafts.append(_PartialNode(node, cases))
         return node
 
     def scalars(self, cases: Cases, canonical: bool = False) -> list[Leaf]:
-        """The leaves of scalar alternatives; what the vocabulary cannot write is left out.
-
-        Args:
-            cases: The alternatives.
-            canonical: Whether every value is to have one spelling only.
-        """
+        """The leaves of scalars that the vocabulary can write; `canonical` asks for one spelling of each."""
         found: list[Leaf] = []
         leaves = self.leaves
         numbers, texts = cases.numbers, cases.texts
@@ -210,7 +185,7 @@ class NodeBuilder:
         return found
 
     def can_write(self, key: str) -> bool:
-        """Whether the vocabulary can write a key."""
+        """Whether the vocabulary can write a key; if not, remember why."""
         vocabulary = self.leaves.vocabulary
         if vocabulary.writable.is_everything:
             return True
@@ -222,34 +197,25 @@ class NodeBuilder:
         return True
 
     def leave_out(self, error: VocabularyError) -> None:
-        """Remember why something valid cannot be written, to be said where nothing else is left."""
+        """Remember why something valid cannot be written, to say so where nothing else is left."""
         self._unwritable = self._unwritable or error
 
     def _add_writable(self, found: list[Leaf], make: Callable[[], Leaf]) -> None:
-        """Add a leaf unless the vocabulary cannot write any of its texts."""
         try:
             found.append(make())
         except VocabularyError as error:
             self.leave_out(error)
 
     def hole(self, hole: TextFromSlot) -> TitleSlotLeaf:
-        """The leaf of a set outside the schema.
-
-        Raises:
-            InvalidSchemaError: there is no such set.
-        """
+        """The leaf of a set outside the schema; raises InvalidSchemaError where there is none."""
         place = hole.place
         if self._holes is None:
-            raise InvalidSchemaError(place.keyword, place.pointer, "no indexes are open to take strings from")
+            raise InvalidSchemaError.at(place, "no indexes are open to take strings from")
         try:
             return self._holes(hole.name)
         except TitleSlotError as error:
             pointer = f"{place.pointer.removesuffix(place.keyword)}{error.keyword}"
             raise InvalidSchemaError(error.keyword, pointer, str(error)) from None
-
-    def is_scalar(self, cases: Cases) -> bool:
-        """Whether no array and no object is allowed, as far as this can be told at sight."""
-        return not cases.arrays and not cases.objects
 
 
 def _place_of(case: ObjectCase) -> Place | None:
@@ -260,25 +226,13 @@ def _place_of(case: ObjectCase) -> Place | None:
     return case.quotas[0].place if case.quotas else None
 
 
-def _too_large(place: Place | None, error: AutomatonLimitError) -> SchemaLimitError:
-    keyword, pointer = (place.keyword, place.pointer) if place else ("", "#")
-    return SchemaLimitError(keyword, pointer, str(error))
-
-
 MAX_QUOTAS = 6
 
 
-def object_shape(builder: NodeBuilder, case: ObjectCase) -> PartialObject:
-    """The shape of an object case.
-
-    Raises:
-        UnsupportedSchemaError: it cannot be represented.
-        SchemaLimitError: it asks for too many kinds of members at once.
-    """
+def _object_shape(builder: _NodeBuilder, case: ObjectCase) -> _PartialObject:
     if len(case.quotas) > MAX_QUOTAS:
-        place = case.quotas[-1].place
         reason = f"more than {MAX_QUOTAS} kinds of members must be among the others"
-        raise SchemaLimitError(place.keyword, place.pointer, reason)
+        raise SchemaLimitError.at(case.quotas[-1].place, reason)
     names = _names(case)
     required = set(case.required)
     named = []
@@ -292,41 +246,29 @@ def object_shape(builder: NodeBuilder, case: ObjectCase) -> PartialObject:
         elif name in required:
             named.append(Member(label, name, True, 1, 0, {0: builder.nothing}))
     free, classes = _free_members(builder, case, names)
-    key_leaves = (
-        FreeKeyLeaves(builder.leaves, names, classes) if classes else NamedKeyLeaves(builder.leaves, names)
-    )
-    key_leaves.prepare()
+    key_leaves = KeyLeaves(builder.leaves, names, classes)
     members = Members(named, free, key_leaves)
     ordered = builder.options.property_order == "schema"
     if case.quotas or case.most is not None or case.least > len(required):
+        # A member with a free key may satisfy a quota, which writing the key again could undo.
+        may_count = any(len(member.values) > 1 for member in free)
         memory = None
-        if isinstance(key_leaves, FreeKeyLeaves) and (case.least > len(required) + 1 or _may_count(free)):
+        if classes and (may_count or case.least > len(required) + 1):
             memory = KeyMemory(builder.leaves, key_leaves)
         return CountedObjectShape(members, case.least, case.most, len(case.quotas), ordered, memory)
     return OrderedRecordShape(members) if ordered else RecordShape(members)
 
 
-def _may_count(free: list[Member]) -> bool:
-    """Whether a member with a free key may satisfy a quota, which writing the key again could undo."""
-    return any(len(member.values) > 1 for member in free)
-
-
 def _names(case: ObjectCase) -> list[str]:
-    """All keys that are spoken of: declared ones in their order, then others."""
-    if len(case.rules) == 1:
-        names = dict.fromkeys(case.rules[0].named)
-    else:
-        names = {}
-        for declares in (True, False):
-            for rule in case.rules:
-                if rule.declares is declares:
-                    names.update(dict.fromkeys(rule.named))
-    if case.required:
-        names.update(dict.fromkeys(case.required))
+    """All keys that the rules name: declared ones in their order, then others."""
+    names: dict[str, None] = {}
+    for rule in sorted(case.rules, key=lambda rule: not rule.declares):
+        names.update(dict.fromkeys(rule.named))
+    names.update(dict.fromkeys(case.required))
     return list(names)
 
 
-def _named_values(builder: NodeBuilder, case: ObjectCase, name: str) -> dict[int, ValueNode]:
+def _named_values(builder: _NodeBuilder, case: ObjectCase, name: str) -> dict[int, ValueNode]:
     """Values of one key, by the quotas they satisfy; empty where the key is forbidden."""
     if case.names is not None and not case.names.accepts(name):
         return {}
@@ -343,9 +285,9 @@ def _named_values(builder: NodeBuilder, case: ObjectCase, name: str) -> dict[int
 
 
 def _by_quotas(
-    builder: NodeBuilder, value: Conjunction, quotas: list[tuple[int, Conjunction]]
+    builder: _NodeBuilder, value: Conjunction, quotas: list[tuple[int, Conjunction]]
 ) -> dict[int, ValueNode]:
-    """The nodes of a value that satisfies any selection of some quotas."""
+    """The nodes of a value, by the selection of quotas that it satisfies."""
     conjunctions = {0: value}
     for bit, more in quotas:
         conjunctions |= {
@@ -355,9 +297,9 @@ def _by_quotas(
 
 
 def _free_members(
-    builder: NodeBuilder, case: ObjectCase, names: list[str]
+    builder: _NodeBuilder, case: ObjectCase, names: list[str]
 ) -> tuple[list[Member], tuple[Dfa, ...]]:
-    """Classes of keys that are not spoken of by name, and their automata."""
+    """The members whose keys are given by classes, and the automata of the classes."""
     parts = _key_classes(builder, case, names)
     members: list[Member] = []
     classes: list[Dfa] = []
@@ -372,8 +314,8 @@ def _free_members(
     return members, tuple(classes)
 
 
-def _supply(builder: NodeBuilder, keys: Dfa, names: list[str]) -> tuple[int | None, bytes]:
-    """How many keys of a set there are, None without bound, and the shortest, quoted; some names left out."""
+def _supply(builder: _NodeBuilder, keys: Dfa, names: list[str]) -> tuple[int | None, bytes]:
+    """The number of keys of a set, None without bound, and the shortest, quoted; some names left out."""
     writable = builder.leaves.vocabulary.writable_texts
     if writable is None:
         supply = keys.count()
@@ -396,7 +338,7 @@ def _supply(builder: NodeBuilder, keys: Dfa, names: list[str]) -> tuple[int | No
 
 
 def _key_classes(
-    builder: NodeBuilder, case: ObjectCase, names: list[str]
+    builder: _NodeBuilder, case: ObjectCase, names: list[str]
 ) -> list[tuple[Dfa, Conjunction, list[tuple[int, Conjunction]]]]:
     """Sets of keys that have the same values and count for the same quotas; names may be among them."""
     nothing = builder.expansion.atoms.nothing
@@ -440,12 +382,12 @@ def _key_classes(
 
 
 def _with(found: list[Conjunction | None], n: int, value: Conjunction) -> list[Conjunction | None]:
-    """What rules say, with one more pattern of rule `n` that matches."""
+    """The values that rules give, with one more pattern of rule `n` that matches."""
     own = found[n]
     return [*found[:n], value if own is None else joined(own, value), *found[n + 1 :]]
 
 
-def _closed(builder: NodeBuilder, case: ObjectCase, names: list[str]) -> bool:
+def _closed(builder: _NodeBuilder, case: ObjectCase, names: list[str]) -> bool:
     """Whether keys that the schema does not speak of are left out although it allows them."""
     if builder.options.extra_properties == "allowed" or case.quotas or case.least > len(names):
         return False
@@ -459,13 +401,7 @@ MAX_ITEM_QUOTAS = 5
 MAX_STATES = 20_000
 
 
-def array_shape(builder: NodeBuilder, case: ArrayCase) -> PartialArray:
-    """The shape of an array case.
-
-    Raises:
-        UnsupportedSchemaError: it cannot be represented.
-        SchemaLimitError: too much would have to be counted.
-    """
+def _array_shape(builder: _NodeBuilder, case: ArrayCase) -> _PartialArray:
     most = case.most
     if case.unique is not None and (most is None or most > 1):
         return _unique(builder, case, case.unique)
@@ -479,28 +415,19 @@ def array_shape(builder: NodeBuilder, case: ArrayCase) -> PartialArray:
     return ListShape(prefix, rest, case.least, most)
 
 
-def _unique(builder: NodeBuilder, case: ArrayCase, place: Place) -> UniqueArrayShape:
-    """The shape of an array case with different items.
-
-    Raises:
-        UnsupportedSchemaError: items may be arrays or objects, or are counted besides.
-        SchemaLimitError: more items must differ than are looked for.
-    """
+def _unique(builder: _NodeBuilder, case: ArrayCase, place: Place) -> UniqueArrayShape:
     if case.quotas:
-        raise UnsupportedSchemaError(place.keyword, place.pointer, "it cannot be combined with counted items")
+        raise UnsupportedSchemaError.at(place, "it cannot be combined with counted items")
     if case.least > MAX_LEAST:
-        reason = f"more than {MAX_LEAST} items must be there and differ"
-        raise SchemaLimitError(place.keyword, place.pointer, reason)
+        raise SchemaLimitError.at(place, f"more than {MAX_LEAST} items must be there and differ")
     places: list[tuple[Leaf, ...]] = []
     most = case.most
     for n in range(max([len(rule.prefix) for rule in case.rules], default=0) + 1):
         if n == most:
             break
         cases = builder.expansion.cases(item_value(case, n))
-        if not builder.is_scalar(cases):
-            raise UnsupportedSchemaError(
-                place.keyword, place.pointer, "items that may be arrays or objects cannot be compared"
-            )
+        if cases.arrays or cases.objects:
+            raise UnsupportedSchemaError.at(place, "items that may be arrays or objects cannot be compared")
         scalars = builder.scalars(cases, canonical=True)
         if not scalars:
             most = least_of(most, n)
@@ -509,26 +436,20 @@ def _unique(builder: NodeBuilder, case: ArrayCase, place: Place) -> UniqueArrayS
     return UniqueArrayShape(builder.leaves, places or [()], case.least, most)
 
 
-def _counted(builder: NodeBuilder, case: ArrayCase) -> QuotaArrayShape:
-    """An array some of whose items are counted."""
+def _counted(builder: _NodeBuilder, case: ArrayCase) -> QuotaArrayShape:
+    too_much = SchemaLimitError.at(case.quotas[-1].place, "too many items would have to be counted")
     if len(case.quotas) > MAX_ITEM_QUOTAS:
-        raise _too_much(case.quotas[-1])
+        raise too_much
     starts = [len(rule.prefix) for rule in case.rules] + [quota.start for quota in case.quotas]
     places = [_ways(builder, case, place) for place in range(max(starts) + 1)]
     counters = [ItemCounter(quota.least, quota.most) for quota in case.quotas]
     shape = QuotaArrayShape(places, counters, case.least, case.most)
     if shape.num_states() > MAX_STATES:
-        raise _too_much(case.quotas[-1])
+        raise too_much
     return shape
 
 
-def _too_much(quota: ItemQuota) -> SchemaLimitError:
-    return SchemaLimitError(
-        quota.place.keyword, quota.place.pointer, "too many items would have to be counted"
-    )
-
-
-def _ways(builder: NodeBuilder, case: ArrayCase, place: int) -> list[tuple[tuple[int, ...], ValueNode]]:
+def _ways(builder: _NodeBuilder, case: ArrayCase, place: int) -> list[tuple[tuple[int, ...], ValueNode]]:
     """Values of one place, each with what it adds to the quotas' counts."""
     value = item_value(case, place)
     kinds = [_kinds(builder, quota, place) for quota in case.quotas]
@@ -543,8 +464,8 @@ def _ways(builder: NodeBuilder, case: ArrayCase, place: int) -> list[tuple[tuple
     return ways
 
 
-def _kinds(builder: NodeBuilder, quota: ItemQuota, place: int) -> list[tuple[int, Conjunction]]:
-    """What an item can be for a quota: counted or not, and what it must then be."""
+def _kinds(builder: _NodeBuilder, quota: ItemQuota, place: int) -> list[tuple[int, Conjunction]]:
+    """The ways an item can be for a quota: counted or not, and what it must then be."""
     if place < quota.start:
         return [(0, ())]
     if quota.most is None:
@@ -565,53 +486,33 @@ class _Measured(Protocol):
         """Settle, once all values are known, what may come where."""
 
 
-class PartialArray(_Measured, ArrayShape, Protocol):
-    """An array shape in the making."""
+class _PartialArray(_Measured, ArrayShape, Protocol): ...
 
 
-class PartialObject(_Measured, ObjectShape, Protocol):
-    """An object shape in the making."""
+class _PartialObject(_Measured, ObjectShape, Protocol): ...
 
 
-class PartialNode:
-    """A node with containers, in the making.
+@dataclass(slots=True, eq=False)
+class _PartialNode:
+    """A node with containers in the making: a shape for each case; `shortest` falls until it is settled."""
 
-    Attributes:
-        node: The node; its `shortest` falls until it is settled.
-        cases: What it allows.
-        arrays: One shape for each of its array cases.
-        objects: One shape for each of its object cases.
-    """
-
-    __slots__ = ("arrays", "cases", "node", "objects")
-
-    def __init__(self, node: ValueNode, cases: Cases) -> None:
-        self.node = node
-        self.cases = cases
-        self.arrays: list[PartialArray] = []
-        self.objects: list[PartialObject] = []
+    node: ValueNode
+    cases: Cases
+    arrays: list[_PartialArray] = field(default_factory=list)
+    objects: list[_PartialObject] = field(default_factory=list)
 
     def lower(self) -> bool:
-        """Measure the node again; whether that was news."""
-        node = self.node
-        shortest = node.shortest
-        for array in self.arrays:
-            shortest = min(shortest, array.cost())
-        for shape in self.objects:
-            shortest = min(shortest, shape.cost())
-        news = shortest < node.shortest
-        node.shortest = shortest
-        return news
+        """Measure the node again; return whether that was news."""
+        before = self.node.shortest
+        self.node.shortest = min([before, *(shape.cost() for shape in (*self.arrays, *self.objects))])
+        return self.node.shortest < before
 
 
-def settle(drafts: list[PartialNode]) -> None:
+def _settle(drafts: list[_PartialNode]) -> None:
     """Measure all nodes and leave out the containers that nothing can complete.
 
     A container costs at least a byte more than what is in it, so that costs only fall until every node has
-    that of its shortest value; what is never reached is empty.
-
-    Args:
-        drafts: Nodes, those that lead to others mostly before them.
+    that of its shortest value; what is never reached is empty. Drafts mostly come before those they lead to.
     """
     order = drafts[::-1]
     budget = current_budget()
@@ -621,17 +522,13 @@ def settle(drafts: list[PartialNode]) -> None:
         for number, draft in enumerate(order):
             if not number & 255:
                 budget.check_time()
-            if draft.lower():
-                news = True
+            news |= draft.lower()
     for draft in order:
-        node = draft.node
-        arrays = [shape for shape in draft.arrays if shape.cost() < ENDLESS]
-        objects = [shape for shape in draft.objects if shape.cost() < ENDLESS]
-        for array in arrays:
-            array.seal()
-        for shape in objects:
+        arrays = tuple(shape for shape in draft.arrays if shape.cost() < ENDLESS)
+        objects = tuple(shape for shape in draft.objects if shape.cost() < ENDLESS)
+        for shape in (*arrays, *objects):
             shape.seal()
-        node.arrays, node.objects = tuple(arrays), tuple(objects)
+        draft.node.arrays, draft.node.objects = arrays, objects
     for draft in order:
         if len(draft.node.objects) >= _MANY_ALTERNATIVES:
             for kind in draft.node.objects:

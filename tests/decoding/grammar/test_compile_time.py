@@ -80,10 +80,7 @@ def _schemas(number: int) -> dict[str, Any]:
         "pattern": {"pattern": rf"^(?:\S+\s){{0,{number + 9}}}x$", "maxLength": 50 + number},
         "enum": {"enum": [f"{number} {n}" for n in range(300)]},
         "format": {"format": "email", "maxLength": 30 + number},
-        "members": {
-            "patternProperties": {f"a.{{3}}b{number}": {"multipleOf": 7}},
-            "minProperties": 2,
-        },
+        "members": {"patternProperties": {f"a.{{3}}b{number}": {"multipleOf": 7}}, "minProperties": 2},
         "choice": {"oneOf": [{"properties": {f"k{n}": {"const": number}}} for n in range(4)]},
     }
 

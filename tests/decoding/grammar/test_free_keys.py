@@ -20,6 +20,12 @@ from tests.grammar_shapes import JSON_PIECES, brute_force, byte_vocabulary, unpa
 OPTIONS = {"writing": GrammarOptions.for_writing(), "reading": GrammarOptions()}
 SHORT = {"enum": ["x", "yy"]}
 A_OR_B = {"enum": ["a", "b"]}
+EITHER = {"propertyNames": A_OR_B, "additionalProperties": SHORT}
+B_OR_C = {
+    "properties": {"a": SHORT},
+    "patternProperties": {"^[bc]$": SHORT},
+    "additionalProperties": False,
+}
 
 
 @cache
@@ -39,30 +45,13 @@ def accepts(grammar: Grammar, text: str) -> bool:
 
 
 RUNNING_OUT: dict[str, dict[str, Any]] = {
-    "one free key behind a named one": {
-        "properties": {"a": SHORT},
-        "propertyNames": A_OR_B,
-        "additionalProperties": SHORT,
-        "minProperties": 2,
-    },
-    "no free key": {"propertyNames": A_OR_B, "additionalProperties": SHORT, "minProperties": 2},
-    "keys of a pattern": {
-        "properties": {"a": SHORT},
-        "patternProperties": {"^[bc]$": SHORT},
-        "additionalProperties": False,
-        "minProperties": 3,
-    },
-    "a bound on both sides": {
-        "properties": {"a": SHORT},
-        "patternProperties": {"^[bc]$": SHORT},
-        "additionalProperties": False,
-        "minProperties": 2,
-        "maxProperties": 2,
-    },
+    "one free key behind a named one": {"properties": {"a": SHORT}, **EITHER, "minProperties": 2},
+    "no free key": {**EITHER, "minProperties": 2},
+    "keys of a pattern": {**B_OR_C, "minProperties": 3},
+    "a bound on both sides": {**B_OR_C, "minProperties": 2, "maxProperties": 2},
     "two sets of keys": {
-        "properties": {"a": SHORT},
+        **B_OR_C,
         "patternProperties": {"^b$": SHORT, "^[cd]$": {"const": "x"}},
-        "additionalProperties": False,
         "minProperties": 4,
     },
     "not evaluated": {
@@ -72,8 +61,7 @@ RUNNING_OUT: dict[str, dict[str, Any]] = {
         "minProperties": 2,
     },
     "conditions on values": {
-        "propertyNames": A_OR_B,
-        "additionalProperties": SHORT,
+        **EITHER,
         "not": {"additionalProperties": {"const": "x"}},
         "minProperties": 2,
     },

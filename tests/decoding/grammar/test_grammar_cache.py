@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -44,24 +45,19 @@ def test_thirty_two_threads_asking_for_one_new_schema_compile_it_once_and_get_on
     cache = GrammarCache[Sized](1 << 20)
     compiled = []
     together = threading.Barrier(32)
-    got: list[Sized] = []
 
     def make() -> Sized:
         compiled.append(1)
         time.sleep(0.05)
         return sized()
 
-    def one() -> None:
+    def one(_: int) -> Sized:
         together.wait()
-        got.append(ask(cache, "same", make))
+        return ask(cache, "same", make)
 
-    threads = [threading.Thread(target=one) for _ in range(32)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(32) as pool:
+        got = list(pool.map(one, range(32)))
     assert len(compiled) == 1
-    assert len(got) == 32
     assert len(set(map(id, got))) == 1
     assert cache.stats.waits + cache.stats.hits == 31
 
@@ -170,24 +166,16 @@ def test_those_who_wait_for_a_compilation_that_is_interrupted_are_told_and_other
         with pytest.raises(KeyboardInterrupt):
             ask(cache, "x", interrupted)
 
-    told: list[BaseException] = []
-
-    def wait() -> None:
-        try:
-            ask(cache, "x")
-        except RuntimeError as error:
-            told.append(error)
-
-    leader, waiter = threading.Thread(target=lead), threading.Thread(target=wait)
-    leader.start()
-    begun.wait(60)
-    waiter.start()
-    while not cache.stats.waits:
-        time.sleep(0.001)
-    go_on.set()
-    leader.join(60)
-    waiter.join(60)
-    assert len(told) == 1
+    with ThreadPoolExecutor(2) as pool:
+        leader = pool.submit(lead)
+        begun.wait(60)
+        waiter = pool.submit(ask, cache, "x")
+        while not cache.stats.waits:
+            time.sleep(0.001)
+        go_on.set()
+        leader.result(60)
+        with pytest.raises(RuntimeError):
+            waiter.result(60)
     assert ask(cache, "x").num_bytes == 1000
 
 

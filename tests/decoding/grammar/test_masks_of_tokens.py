@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import random
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from tests.grammar_shapes import JSON_PIECES, brute_force, byte_vocabulary
 from tests.json_tokenizers import byte_level
 from tests.leaf_oracle import real_vocabulary
 from tests.mask_oracle import ByteTrie, mask_of, walked_states
-from tests.shared_titles import shared_file
+from tests.shared_titles import schema_rows
 
 OPTIONS = {"reading": GrammarOptions(max_indent=2), "writing": GrammarOptions.for_writing()}
 WITHOUT_TITLES = [one for one in SCHEMAS if not one.has_titles]
@@ -95,6 +94,7 @@ def test_masks_are_the_tokens_whose_bytes_can_be_followed(one: Any, kind: str, h
     check_masks(grammar, trie(kind), rng.sample(states, min(20, len(states))))
 
 
+_STRING = {"type": "string"}
 _PERSON = {
     "type": "object",
     "properties": {
@@ -159,8 +159,7 @@ def test_masks_of_real_schemas(name: str) -> None:
     """200 of them at least, at several depths, in a vocabulary of merges and in one with byte fallback."""
     vocabulary = real_vocabulary(name, padded=5)
     shared, tokens = Leaves(vocabulary), ByteTrie(vocabulary)
-    with gzip.open(shared_file("schemas", "real_world.dev.jsonl.gz"), "rt", encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
+    rows = list(schema_rows())
     rng = random.Random(name)
     rng.shuffle(rows)
     compiled = num_states = 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
@@ -12,7 +10,7 @@ import pytest
 
 from decoding.grammar.regular.formats import FORMATS, format_texts
 from decoding.grammar.regular.number_set import NumberSet
-from tests.shared_titles import shared_file
+from tests.shared_titles import schema_rows
 
 pytestmark = pytest.mark.shared_data
 
@@ -20,9 +18,7 @@ BOUNDS = {"minimum": "least", "maximum": "most", "exclusiveMinimum": "above", "e
 
 
 def schemas() -> Iterator[dict[str, Any]]:
-    with gzip.open(shared_file("schemas", "real_world.dev.jsonl.gz"), "rt", encoding="utf-8") as lines:
-        for line in lines:
-            yield json.loads(line, parse_float=Decimal)
+    return schema_rows(parse_float=Decimal)
 
 
 def places(schema: Any, value: Any) -> Iterator[tuple[dict[str, Any], Any]]:
@@ -42,22 +38,22 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, Decimal)) and not isinstance(value, bool)
 
 
+def wants_integer(types: Any) -> bool:
+    return types == "integer" or (isinstance(types, list) and "integer" in types and "number" not in types)
+
+
 def numbers_of(schema: dict[str, Any]) -> NumberSet | None:
     """The numbers a schema allows by its own keywords; None where it says nothing of numbers."""
     keywords: dict[str, Any] = {}
     for keyword, name in BOUNDS.items():
         if is_number(schema.get(keyword)):
             keywords[name] = Decimal(schema[keyword])
-    for strict, bound, name in (
-        ("exclusiveMinimum", "least", "above"),
-        ("exclusiveMaximum", "most", "below"),
-    ):
+    for strict, bound in (("exclusiveMinimum", "least"), ("exclusiveMaximum", "most")):
         if schema.get(strict) is True and bound in keywords:  # as drafts up to 4 have it
-            keywords[name] = keywords.pop(bound)
+            keywords[BOUNDS[strict]] = keywords.pop(bound)
     if is_number(schema.get("multipleOf")):
         keywords["multiple_of"] = Decimal(schema["multipleOf"])
-    types = schema.get("type")
-    if types == "integer" or (isinstance(types, list) and "integer" in types and "number" not in types):
+    if wants_integer(schema.get("type")):
         keywords["integers"] = True
     return NumberSet.of(**keywords) if keywords else None
 
@@ -67,9 +63,6 @@ def oracle(schema: dict[str, Any], value: int | Decimal) -> bool:
     number = Decimal(value)
     keywords: tuple[Any, ...] = tuple(map(schema.get, (*BOUNDS, "multipleOf", "type")))
     low, high, above, below, step, types = keywords
-    wants_integer = types == "integer" or (
-        isinstance(types, list) and "integer" in types and "number" not in types
-    )
     return all(
         (
             not is_number(low) or number > low or (number == low and above is not True),
@@ -77,7 +70,7 @@ def oracle(schema: dict[str, Any], value: int | Decimal) -> bool:
             not is_number(above) or number > above,
             not is_number(below) or number < below,
             not is_number(step) or number % step == 0,
-            not wants_integer or number % 1 == 0,
+            not wants_integer(types) or number % 1 == 0,
         )
     )
 

@@ -44,50 +44,35 @@ def test_every_occurrence_is_listed_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "keyword", "how", "note"),
+    ("schema", "how", "note"),
     [
-        ({"nullable": True}, "nullable", "annotation", "a keyword of OpenAPI, not of JSON Schema"),
-        ({"x-order": 1}, "x-order", "annotation", "an extension"),
-        ({"minlength": 1}, "minlength", "annotation", "an unknown keyword"),
-        ({"then": False}, "then", "vacuous here", "says nothing without if"),
-        ({"if": False}, "if", "vacuous here", "says nothing without then or else"),
-        ({"minContains": 2}, "minContains", "vacuous here", "says nothing without contains"),
-        (
-            {"additionalItems": False},
-            "additionalItems",
-            "vacuous here",
-            "says nothing where items is not an array",
-        ),
-        ({"additionalItems": False, "items": [True]}, "additionalItems", "enforced", ""),
-        ({"exclusiveMinimum": True}, "exclusiveMinimum", "vacuous here", "says nothing without minimum"),
-        (
-            {"exclusiveMaximum": False, "maximum": 3},
-            "exclusiveMaximum",
-            "vacuous here",
-            "maximum itself is allowed anyway",
-        ),
-        (
-            {"type": "integer", "maxLength": 3},
-            "maxLength",
-            "vacuous here",
-            "speaks of strings, and type allows none",
-        ),
-        ({"type": ["integer", "null"], "minimum": 3}, "minimum", "enforced", ""),
-        ({"minItems": 0}, "minItems", "vacuous here", "every value passes"),
-        ({"format": "slug"}, "format", "annotation", "a format that JSON Schema does not define"),
-        ({"format": "date"}, "format", "enforced", ""),
-        ({"format": "time"}, "format", "enforced", "only such texts are written, but not all there are"),
-        ({"contentSchema": {"type": "string"}}, "contentSchema", "annotation", ""),
+        ({"nullable": True}, "annotation", "a keyword of OpenAPI, not of JSON Schema"),
+        ({"x-order": 1}, "annotation", "an extension"),
+        ({"minlength": 1}, "annotation", "an unknown keyword"),
+        ({"then": False}, "vacuous here", "says nothing without if"),
+        ({"if": False}, "vacuous here", "says nothing without then or else"),
+        ({"minContains": 2}, "vacuous here", "says nothing without contains"),
+        ({"additionalItems": False}, "vacuous here", "says nothing where items is not an array"),
+        ({"additionalItems": False, "items": [True]}, "enforced", ""),
+        ({"exclusiveMinimum": True}, "vacuous here", "says nothing without minimum"),
+        ({"exclusiveMaximum": False, "maximum": 3}, "vacuous here", "maximum itself is allowed anyway"),
+        ({"maxLength": 3, "type": "integer"}, "vacuous here", "speaks of strings, and type allows none"),
+        ({"minimum": 3, "type": ["integer", "null"]}, "enforced", ""),
+        ({"minItems": 0}, "vacuous here", "every value passes"),
+        ({"format": "slug"}, "annotation", "a format that JSON Schema does not define"),
+        ({"format": "date"}, "enforced", ""),
+        ({"format": "time"}, "enforced", "only such texts are written, but not all there are"),
+        ({"contentSchema": {"type": "string"}}, "annotation", ""),
     ],
 )
-def test_why(schema: Any, keyword: str, how: str, note: str) -> None:
-    assert said(schema)[f"#/{keyword}"] == (how, note)
+def test_why(schema: Any, how: str, note: str) -> None:
+    """The first keyword is explained."""
+    assert said(schema)[f"#/{next(iter(schema))}"] == (how, note)
 
 
 def test_formats_may_be_annotations() -> None:
-    assert said({"format": "date"}, formats="annotate") == {
-        "#/format": ("annotation", "formats are not asserted")
-    }
+    got = said({"format": "date"}, formats="annotate")
+    assert got == {"#/format": ("annotation", "formats are not asserted")}
 
 
 def test_older_drafts_have_fewer_keywords() -> None:
@@ -103,10 +88,7 @@ def test_older_drafts_have_fewer_keywords() -> None:
     assert got["#/$schema"] == ("enforced", "read as draft-04")
     assert got["#/const"] == ("annotation", "no keyword of draft-04")
     assert got["#/type"] == ("enforced", "1.0 is no integer in draft-04")
-    assert got["#/not/minimum"] == (
-        "vacuous here",
-        "stands beside $ref, which stands alone in draft-04",
-    )
+    assert got["#/not/minimum"] == ("vacuous here", "stands beside $ref, which stands alone in draft-04")
     assert got["#/definitions/x/maximum"] == ("enforced", "")
 
 

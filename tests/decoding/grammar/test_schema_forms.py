@@ -30,20 +30,8 @@ URIS = {
 }
 VALUES: list[Any] = [
     *(None, True, False, 0, 1, -1, 2.0, 2.5, "", "a", "string", "#/$defs/a", "foo#bar", "ä"),
-    *(
-        [],
-        [1],
-        ["a"],
-        ["a", "a"],
-        ["string"],
-        ["string", "string"],
-        ["string", "x"],
-        [True],
-        [{}],
-        [{}, 1],
-        [1, 1.0],
-        [1, True],
-    ),
+    *([], [1], ["a"], ["a", "a"], ["string"], ["string", "string"], ["string", "x"], [True]),
+    *([{}], [{}, 1], [1, 1.0], [1, True]),
     *({}, {"a": 1}, {"a": {}}, {"a": True}, {"a": []}, {"a": ["b"]}, {"a": ["b", "b"]}, {"a": [1]}),
     *({"type": "x"}, {"type": "string"}, {"a": {"type": "x"}}, [{"type": "x"}], [{"minimum": 1}]),
 ]

@@ -34,32 +34,22 @@ REFERENCES = {
 
 def leaves(draft: str) -> dict[str, st.SearchStrategy[Any]]:
     """Keywords without schemas in them, and their values."""
+    counts = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
     made: dict[str, st.SearchStrategy[Any]] = {
         "type": TYPES | st.lists(TYPES, min_size=1, max_size=3, unique=True),
         "enum": st.lists(VALUES, min_size=1, max_size=3, unique_by=lambda value: json.dumps(value)),
-        "minimum": BOUNDS,
-        "maximum": BOUNDS,
+        **dict.fromkeys(("minimum", "maximum"), BOUNDS),
         "multipleOf": st.sampled_from([1, 0.5, 2]),
-        "minLength": COUNTS,
-        "maxLength": COUNTS,
         "pattern": PATTERNS,
-        "minItems": COUNTS,
-        "maxItems": COUNTS,
+        **dict.fromkeys(counts, COUNTS),
         "uniqueItems": st.booleans(),
-        "minProperties": COUNTS,
-        "maxProperties": COUNTS,
         "required": st.lists(NAMES, min_size=1, max_size=2, unique=True),
         "$ref": REFERENCES[draft],
     }
     if draft == "2020-12":
-        made |= {
-            "const": VALUES,
-            "exclusiveMinimum": BOUNDS,
-            "exclusiveMaximum": BOUNDS,
-            "minContains": COUNTS,
-            "maxContains": COUNTS,
-            "dependentRequired": st.dictionaries(NAMES, NAME_LISTS, max_size=2),
-        }
+        made |= dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), BOUNDS)
+        made |= dict.fromkeys(("minContains", "maxContains"), COUNTS)
+        made |= {"const": VALUES, "dependentRequired": st.dictionaries(NAMES, NAME_LISTS, max_size=2)}
     return made
 
 
@@ -68,9 +58,7 @@ def containers(draft: str, inner: st.SearchStrategy[Any]) -> dict[str, st.Search
     several = st.lists(inner, min_size=1, max_size=3)
     by_name = st.dictionaries(NAMES, inner, max_size=2)
     made: dict[str, st.SearchStrategy[Any]] = {
-        "allOf": several,
-        "anyOf": several,
-        "oneOf": several,
+        **dict.fromkeys(("allOf", "anyOf", "oneOf"), several),
         "not": inner,
         "properties": by_name,
         "patternProperties": st.dictionaries(PATTERNS, inner, max_size=2),
@@ -114,15 +102,19 @@ def check(schema: dict[str, Any], values: list[Any]) -> None:
         assert evaluates(table.root, table, value) == expected, (schema, value, expected)
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.data())
-def test_schemas_of_2020_12(data: st.DataObject) -> None:
+def check_2020_12(data: st.DataObject) -> None:
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "allOf": [data.draw(schemas("2020-12"))],
         "$defs": {"x": data.draw(schemas("2020-12")), "y": {"$anchor": "y", "type": ["integer", "array"]}},
     }
     check(schema, data.draw(st.lists(VALUES, min_size=1, max_size=12)))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_schemas_of_2020_12(data: st.DataObject) -> None:
+    check_2020_12(data)
 
 
 @settings(max_examples=100, deadline=None)
@@ -142,9 +134,4 @@ def test_schemas_of_draft_4(data: st.DataObject) -> None:
 @settings(max_examples=1000, deadline=None)
 @given(st.data())
 def test_many_schemas_of_2020_12(data: st.DataObject) -> None:
-    schema = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "allOf": [data.draw(schemas("2020-12"))],
-        "$defs": {"x": data.draw(schemas("2020-12")), "y": {"$anchor": "y", "type": ["integer", "array"]}},
-    }
-    check(schema, data.draw(st.lists(VALUES, min_size=1, max_size=12)))
+    check_2020_12(data)

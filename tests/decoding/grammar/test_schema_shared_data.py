@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -16,20 +15,13 @@ from decoding.grammar.regular.formats import FORMATS, Enforcement
 from decoding.grammar.schema.formula_table import FormulaTable
 from decoding.grammar.schema.schema_report import explain_schema
 from tests.formula_oracle import evaluates
-from tests.shared_titles import shared_file
+from tests.shared_titles import schema_rows
 
 pytestmark = pytest.mark.shared_data
 
 SUITE = "json_schema_test_suite.draft2020-12.jsonl.gz"
-REAL = "real_world.dev.jsonl.gz"
 # What formats mean is asked in this part of the suite alone.
 ASSERTED = "optional/format/"
-
-
-def rows(name: str) -> Iterator[dict[str, Any]]:
-    with gzip.open(shared_file("schemas", name), "rt", encoding="utf-8") as lines:
-        for line in lines:
-            yield json.loads(line)
 
 
 @dataclass
@@ -60,7 +52,7 @@ class Outcome:
 
 def test_the_suite_is_right_but_for_other_documents_and_dialects() -> None:
     outcome = Outcome()
-    for row in rows(SUITE):
+    for row in schema_rows(SUITE):
         formats = "assert" if row["file"].startswith(ASSERTED) else "annotate"
         options = GrammarOptions(formats=formats)  # type: ignore[arg-type]
         outcome.add(f"{row['file']}: {row['description']}", row, options)
@@ -87,28 +79,20 @@ def test_the_suite_is_right_but_for_other_documents_and_dialects() -> None:
 @pytest.mark.timeout(600)
 def test_real_schemas_are_right_and_hardly_any_is_refused() -> None:
     outcome = Outcome()
-    total = 0
-    for row in rows(REAL):
-        total += 1
+    rows = list(schema_rows())
+    for row in rows:
         outcome.add(row["name"], row, GrammarOptions())
     assert outcome.over == []
     assert outcome.under == []
-    assert len(outcome.refused) <= 0.01 * total, outcome.refused
+    assert len(outcome.refused) <= 0.01 * len(rows), outcome.refused
     assert outcome.right > 5_000
 
 
 def test_every_keyword_of_real_schemas_is_in_the_report() -> None:
-    def count(value: Any) -> int:
-        """Keywords in a schema without values that are no schemas."""
-        return len(value) if isinstance(value, dict) else 0
-
-    for number, row in enumerate(rows(REAL)):
-        if number % 10:
-            continue
+    for row in islice(schema_rows(), None, None, 10):
         report = explain_schema(json.dumps(row["schema"]), GrammarOptions(formats="annotate"))
         pointers = [entry.pointer for entry in report.entries]
         assert len(set(pointers)) == len(pointers)
-        assert [p for p in pointers if p.count("/") == 1][: count(row["schema"])] == [
-            f"#/{keyword}" for keyword in row["schema"]
-        ]
+        keywords = [f"#/{keyword}" for keyword in row["schema"]]
+        assert [p for p in pointers if p.count("/") == 1][: len(keywords)] == keywords
         assert report.refusals() == ()

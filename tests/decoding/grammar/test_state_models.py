@@ -1,4 +1,4 @@
-"""Tokens found by a model of a state: against every token asked byte by byte."""
+"""Keys by name laid over others, and tokens found by a model of a state, against plain automata and walks."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import pytest
 from decoding.grammar.leaves.dfa_leaf import DfaLeaf, StateModels
 from decoding.grammar.leaves.leaf import Leaf
 from decoding.grammar.leaves.leaf_factory import Leaves
+from decoding.grammar.leaves.restricted_keys import LabelledKeys
+from decoding.grammar.leaves.table_walk import TableWalker
+from decoding.grammar.regular.byte_dfa import ByteDfa
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.regex_compiler import compile_pattern
 from decoding.grammar.regular.text_set import TextSet
@@ -18,6 +21,7 @@ from decoding.grammar.token_trie import TokenNode
 from decoding.grammar.vocabulary import Vocabulary
 from tests.leaf_oracle import oracle_tokens, walked_tokens
 
+PATTERNS = [None, "", "^x-", "^a.*b$", "^[0-9]{2,4}$", "^a?$"]
 LETTERS = 'ab"\\u:, é\U0001f600'
 
 
@@ -30,10 +34,22 @@ def random_vocabulary(rng: np.random.Generator) -> Vocabulary:
     return Vocabulary(texts, 0, len(texts))
 
 
-def random_names(rng: np.random.Generator) -> list[str]:
-    lengths = rng.integers(0, 5, size=int(rng.integers(1, 7)))
-    names = {"".join(rng.choice(list('ab"\\é\U0001f600'), size=n).tolist()) for n in lengths}
-    return sorted(names)
+def random_names(rng: np.random.Generator, letters: str, longest: int, most: int) -> list[str]:
+    lengths = rng.integers(0, longest + 1, size=int(rng.integers(1, most + 1)))
+    return sorted({"".join(rng.choice(list(letters), size=n).tolist()) for n in lengths})
+
+
+def spelled_names(names: list[str]) -> list[bytes]:
+    return [json.dumps(name, ensure_ascii=False).encode() for name in names]
+
+
+def random_keys(seed: int) -> tuple[list[str], ByteDfa]:
+    """Names over the keys of a pattern, or over none."""
+    rng = np.random.default_rng(seed)
+    names = rng.permutation(random_names(rng, 'axb-01"\\\né\U0001f600', 6, 7)).tolist()
+    pattern = PATTERNS[seed % len(PATTERNS)]
+    below = ByteDfa.literals([]) if pattern is None else spelled_classes((compile_pattern(pattern),))
+    return names, spelled_keys(spelled_names(names), below)
 
 
 def states_on_the_way(leaf: Leaf, texts: list[bytes]) -> list[int]:
@@ -49,17 +65,56 @@ def states_on_the_way(leaf: Leaf, texts: list[bytes]) -> list[int]:
     return sorted(found)
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_states_are_numbered_as_in_any_automaton(seed: int) -> None:
+    names, keys = random_keys(seed)
+    same = ByteDfa.from_rows(keys.rows, keys.ends)
+    assert (same.rows, same.ends, same.digest) == (keys.rows, keys.ends, keys.digest)
+    assert [keys.label_of(text) for text in spelled_names(names)] == list(range(len(names)))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_is_laid_over_is_what_differs(seed: int) -> None:
+    _, keys = random_keys(seed)
+    vocabulary = Vocabulary([None, b"a"], 0, 2)
+    rows = (keys.rows, keys.ends.__getitem__, lambda _: True, vocabulary)
+    compared, known = StateModels(*rows), StateModels(*rows, overlay=keys.overlay)
+    assert keys.overlay is not None
+    for state, below in keys.overlay.below.items():
+        if below >= 0:
+            expected, found = compared._differing(state, below), known._differing(state, below)
+            assert expected is not None
+            assert found is not None
+            assert sorted(found) == sorted(expected)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_labels_that_can_be_reached(seed: int) -> None:
+    _, keys = random_keys(seed)
+    walker = TableWalker(Vocabulary([None, b"a"], 0, 2))
+    plain = ByteDfa.from_rows(keys.rows, keys.ends)
+    assert plain.overlay is None
+    expected = LabelledKeys(DfaLeaf(plain, walker)).reachable
+    assert LabelledKeys(DfaLeaf(keys, walker)).reachable == expected
+
+
+def test_all_texts_below_names_keep_their_label() -> None:
+    keys = spelled_keys([b'"ab"', b'"a"'], spelled_classes((Dfa.everything(),)))
+    texts = [b'"a"', b'"ab"', b'"abc"', b'""', b'"b"', b'"a']
+    assert [keys.label_of(text) for text in texts] == [1, 0, 2, 2, 2, -1]
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_free_keys_beside_named_ones(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(seed)
     vocabulary = random_vocabulary(rng)
     leaves = Leaves(vocabulary)
-    names = random_names(rng)
+    names = random_names(rng, 'ab"\\é\U0001f600', 4, 6)
     classes: tuple[Dfa, ...] = (Dfa.everything(),)
     if seed % 3 == 0:
         special = compile_pattern("^a.*b$")
         classes = (special, Dfa.everything() - special)
-    spelled = [json.dumps(name, ensure_ascii=False).encode() for name in names]
+    spelled = spelled_names(names)
     automaton = spelled_keys(spelled, spelled_classes(classes))
     free = range(len(names), len(names) + len(classes))
     by_model = []
