@@ -76,8 +76,7 @@ def mismatch(
     template: PromptTemplate,
     model: str,
 ) -> str | None:
-    """Return how titles of an index are other tokens than a model expects behind a prompt; None: they are
-    not.
+    """Return how titles of an index are other tokens than a model expects behind a prompt, or None.
 
     A checkpoint's rendering holds behind all its prompts, whatever they say themselves. Renderings that are
     written in other ways may be the same tokens, so titles are tokenised in both.

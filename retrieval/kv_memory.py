@@ -196,9 +196,7 @@ class PrefixStore:
         return len(self._held)
 
     def get(self, token_ids: Sequence[int]) -> PromptPrefix | None:
-        """Return the prefix of these tokens, run now if it is not held; None if too short, or the model
-        cannot share it.
-        """
+        """Return the prefix of these tokens, run if it is not held; None if too short or not to be shared."""
         key = tuple(token_ids)
         if len(key) < MIN_PREFIX_TOKENS:
             return None

@@ -432,9 +432,7 @@ class CheckpointConfig:
 
     @classmethod
     def built_in(cls, folder: Path) -> CheckpointConfig:
-        """Return the config of a checkpoint without `genret.json`; ModelError if its `config.json` is
-        malformed.
-        """
+        """Return the config of a checkpoint without `genret.json`; ModelError for a bad `config.json`."""
         prompts = dict(BUILT_IN)
         if _is_encoder_decoder(folder):
             prompts = {name: replace(template, rendering=None) for name, template in prompts.items()}
@@ -470,9 +468,7 @@ def _is_encoder_decoder(folder: Path) -> bool:
 
 
 def check_document(document: object) -> None:
-    """Check the content of `genret.json`; ValueError names the field, what is expected there and what it
-    holds.
-    """
+    """Check the content of `genret.json`; ValueError names the field, what was expected and got."""
     from jsonschema import Draft202012Validator  # takes a tenth of a second to import
 
     validator = Draft202012Validator(json.loads(SCHEMA_FILE.read_text(encoding="utf-8")))

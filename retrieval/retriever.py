@@ -340,9 +340,7 @@ class Retriever:
         return self._answer_all(names, mentions, Mention, of_mention, batch_size)
 
     def mention_request(self, mention: Mention, asked: RetrieveRequest) -> RetrieveRequest:
-        """Return the request that links one mention as `asked`, whose query is a placeholder; InputError for
-        an empty one.
-        """
+        """Return `asked`, whose query is a placeholder, for one mention; InputError for an empty one."""
         if not mention.mention.strip():
             raise InputError("mention", "must not be empty")
         template = self.config.prompt(self.config.mention_prompt)
@@ -512,9 +510,7 @@ class Retriever:
         return RetrieveJob(request, prompt, self._prompts.num_shared(template), cancel)
 
     def prompt_template(self, name: str | None) -> PromptTemplate:
-        """Return the template of a name, the default one for None; InputError if it is unknown or does not
-        fit the index.
-        """
+        """Return a template (None: the default); InputError if it is unknown or does not fit the index."""
         template = self.config.prompt(name)
         if template not in self._fitting:
             check_prompt(self.index, self.tokenizer, self.config, template)

@@ -216,9 +216,7 @@ class TextTokenizer:
         return ids[0] if len(ids) == 1 and ids[0] != self.unknown_id else None
 
     def end_token_id(self, rendering: Rendering) -> int:
-        """Return the id of the token that closes every row; InputError if none is known, or the vocabulary
-        lacks it.
-        """
+        """Return the id of the token that closes every row; InputError if there is none."""
         token = rendering.end_token or self.end_token or self._guess_end_token()
         if token is None:
             raise InputError(

@@ -41,8 +41,9 @@ _VALIDATOR_BYTES_PER_CHARACTER = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CompiledSchema:
-    """A schema that answers can be written under: grammar, validator of finished answers, digest of its
-    canonical text, its text in a prompt, and the validator's memory, about.
+    """A compiled schema: `digest` is that of its canonical text, `shown` its text in a prompt.
+
+    `text_bytes` is the memory of the validator, about.
     """
 
     grammar: Grammar

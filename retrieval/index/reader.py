@@ -276,8 +276,7 @@ class Index:
         return self.entities.column(name)
 
     def check_tokenizer(self, tokenizer: TextTokenizer, model_vocab_size: int | None) -> None:
-        """Refuse a tokenizer or a model these rows were not made for; None as width of the logits checks no
-        model.
+        """Refuse a tokenizer, or a model of so many logits (None: any), that these rows were not made for.
 
         Raises:
             IndexMismatchError: the text names the index, the tokenizer and the difference.
@@ -323,9 +322,7 @@ class Index:
 
 
 def read_manifest(folder: Path) -> tuple[Manifest, str]:
-    """Read the manifest of a version directory, and its digest, which is the directory's name; errors as of
-    `open`.
-    """
+    """Read a version's manifest and its digest, which is the directory's name; errors as of `Index.open`."""
     file = folder / MANIFEST_FILE
     try:
         data = read_small_file(file, _MAX_MANIFEST_BYTES)

@@ -188,8 +188,12 @@ class RetrieveJob:
 
 @dataclass(slots=True, eq=False)
 class _Work:
-    """A job in its batch: `room` is the most tokens that may follow its prompt, `table` has the features of
-    the entities that are proposed (None: nothing is scored) and decoded.
+    """A job in its batch.
+
+    Attributes:
+        room: Most tokens that may follow its prompt.
+        proposed: The entities it scores whatever is decoded; None where it scores nothing.
+        table: The features of these and of those decoded.
     """
 
     job: RetrieveJob
