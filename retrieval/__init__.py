@@ -1,6 +1,7 @@
 """Generative retrieval: text in, catalogue entities out (`from retrieval import Retriever`).
 
-Names are exported lazily: importing the package imports neither torch nor transformers.
+Names are exported lazily: importing the package imports neither torch nor transformers. It must not know
+gRPC, protobuf or the service.
 """
 
 from __future__ import annotations

@@ -1,1 +1,4 @@
-"""JSON answers: texts written under a compiled schema, validated, and the entities behind their titles."""
+"""JSON answers: texts written under a compiled schema, validated, and the entities behind their titles.
+
+It must not know gRPC, HTTP or the command line.
+"""

@@ -1,3 +1,6 @@
-"""Answers requests by `beam`, `disc`, `shortlist` and `auto`: from prompts to ranked entities."""
+"""Answers requests by `beam`, `disc`, `shortlist` and `auto`: from prompts to ranked entities.
+
+It must not know files, schemas, gRPC or HTTP.
+"""
 
 from __future__ import annotations
