@@ -1,8 +1,7 @@
-"""Generative retrieval: text in, catalogue entities out.
+"""Generative retrieval: text in, catalogue entities out (`from retrieval import Retriever`).
 
-`from retrieval import Retriever` is the library's front door. Names are exported lazily: importing the
-package (or the index builder) imports neither torch nor transformers. Knows texts, indexes, prompts and
-requests. It must not know gRPC, protobuf or the service.
+Names are exported lazily: importing the package imports neither torch nor transformers. It must not know
+gRPC, protobuf or the service.
 """
 
 from __future__ import annotations

@@ -16,19 +16,17 @@ Item = TypeVar("Item")
 
 @contextmanager
 def named(field: str, name: str) -> Iterator[None]:
-    """Say which item of a sequence an error about `field` concerns."""
+    """Let an error about `field` in the block name the item of a sequence."""
     try:
         yield
     except InputError as error:
-        raise InputError(name if error.field == field else error.field, error.message) from None
+        if error.field != field:
+            raise
+        raise InputError(name, error.message) from None
 
 
 def sequence(field: str, value: Item | Iterable[Item], kind: type[Item]) -> list[Item]:
-    """Return one item, or a sequence of items, as a list.
-
-    Raises:
-        InputError: it is neither; names the item.
-    """
+    """Return one item, or a sequence of items, as a list; InputError names an item of another type."""
     if isinstance(value, kind):
         return [value]
     if not isinstance(value, Iterable) or isinstance(value, str | bytes):
@@ -41,11 +39,7 @@ def sequence(field: str, value: Item | Iterable[Item], kind: type[Item]) -> list
 
 
 def check_text(field_name: str, value: object) -> None:
-    """Refuse what is not text, and text that no tokenizer and no file can take.
-
-    Raises:
-        InputError: `value` is no string, or holds half a surrogate pair, as JSON escapes can.
-    """
+    """Raise InputError for a value that is no text, or has half a surrogate pair, as JSON can."""
     if not isinstance(value, str):
         raise InputError(field_name, f"must be text, got {type(value).__name__}")
     try:
@@ -57,29 +51,14 @@ def check_text(field_name: str, value: object) -> None:
 
 
 def check_filled(field_name: str, value: object) -> None:
-    """Refuse what `check_text` refuses, and text that is empty or all white space.
-
-    Raises:
-        InputError: `value` is no such text.
-    """
+    """Raise InputError as `check_text` does, and for text that is empty or all white space."""
     check_text(field_name, value)
     if not str(value).strip():
         raise InputError(field_name, "must not be empty")
 
 
 def integer(field_name: str, value: object, low: int, high: int, when: str = "") -> int:
-    """Return an integer in [low, high].
-
-    Args:
-        field_name: What it is called.
-        value: What was given.
-        low: The least allowed.
-        high: The most allowed.
-        when: Where this range holds, if it is another one elsewhere: " with ...".
-
-    Raises:
-        InputError: it is none, or out of range.
-    """
+    """Return an integer in [low, high]; InputError otherwise. `when`: the range's condition, " with ..."."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise InputError(field_name, f"must be an integer, got {value!r}")
     found = operator.index(value)  # NumPy's integers too
@@ -89,11 +68,7 @@ def integer(field_name: str, value: object, low: int, high: int, when: str = "")
 
 
 def number(field_name: str, value: object, low: float, high: float) -> float:
-    """Return a number in [low, high].
-
-    Raises:
-        InputError: it is none, or out of range; NaN is.
-    """
+    """Return a number in [low, high]; InputError otherwise, for NaN too."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InputError(field_name, f"must be a number, got {value!r}")
     if not low <= (found := float(value)) <= high:  # also refuses NaN
@@ -106,5 +81,5 @@ _SEED_BITS = 53
 
 
 def new_seed() -> int:
-    """Return a seed that nobody could have guessed."""
+    """Return a seed that nobody can guess."""
     return secrets.randbits(_SEED_BITS)

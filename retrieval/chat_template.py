@@ -1,7 +1,7 @@
 """The chat template of a checkpoint, rendered around a place for the user's text.
 
-It is rendered once, by transformers in its sandbox, with a placeholder where the text goes. What stands
-around the placeholder is markup like any other: the text itself never passes through the template.
+It is rendered once, by transformers in its sandbox, with a placeholder for the text. The parts around the
+placeholder are markup like any other: the text itself never passes through the template.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _TOKENIZER_CONFIG = "tokenizer_config.json"
 
 @dataclass(frozen=True, slots=True)
 class ChatParts:
-    """The parts that a chat template makes of a conversation.
+    """A conversation around the user's text.
 
     Attributes:
-        before: Markup before the user's text.
-        after: Markup behind it, up to where the title begins.
+        before: Markup before the text.
+        after: Markup behind it, up to the title.
         end: Text of the token that ends the assistant's turn; None: the turn ends with the text.
     """
 
@@ -35,11 +35,7 @@ class ChatParts:
 
 
 class ChatTemplate:
-    """A checkpoint's chat template. Nothing is loaded before a prompt asks for it.
-
-    Args:
-        folder: Checkpoint directory that has one.
-    """
+    """The chat template of a checkpoint directory. Nothing is loaded before a prompt asks for it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -64,7 +60,7 @@ class ChatTemplate:
         Args:
             turns: Earlier turns, each of the user and of the assistant.
             ask: Words before the text in the last turn of the user.
-            start: Words that the assistant's last turn begins with, and a title goes on from; may be empty.
+            start: First words of the assistant's last turn, before the title; may be empty.
 
         Raises:
             InputError: the template cannot be rendered, or does not show user and assistant as they are.
@@ -87,7 +83,7 @@ class ChatTemplate:
         return ChatParts(before, after, self._first_token(behind))
 
     def _parted(self, messages: list[dict[str, str]], **options: bool) -> tuple[str, str]:
-        """Render messages, one of which holds the placeholder, and return what stands around it."""
+        """Render messages, one of which holds the placeholder, and return the parts around it."""
         import jinja2
 
         try:
@@ -100,7 +96,7 @@ class ChatTemplate:
         return parts[0], parts[1]
 
     def _first_token(self, markup: str) -> str | None:
-        """Return the first token of markup as the vocabulary has it; None of an empty one."""
+        """Return the first token of markup as the vocabulary has it; None for empty markup."""
         ids = self._loaded().encode(markup, add_special_tokens=False)
         return None if not ids else str(self._loaded().convert_ids_to_tokens(ids[0]))
 
@@ -129,5 +125,5 @@ def _has_chat_template(folder: Path) -> bool:
     try:
         declared = json.loads(file.read_bytes())
     except ValueError:
-        return False  # whoever loads the tokenizer says so better
+        return False  # loading the tokenizer gives the better error
     return isinstance(declared, dict) and bool(declared.get("chat_template"))

@@ -1,8 +1,7 @@
 """Finds the parts of a model named by one string: a folder, a hub id, a GGUF file, an adapter, a wheel.
 
-A GGUF file is converted once (`retrieval.gguf_files`); an adapter's base is found from what the adapter
-says. A fingerprint tells checkpoints apart: linking runs and evaluations go on only with the one they began
-with. No torch and no transformers here: the index builder finds tokenizers with this module.
+A fingerprint tells checkpoints apart: linking runs and evaluations go on only with the one they began with.
+No torch and no transformers here: the index builder finds tokenizers with this module.
 """
 
 from __future__ import annotations
@@ -27,30 +26,19 @@ WHEEL = "wheel:"
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The places of the parts of a model.
-
-    Attributes:
-        weights: Folder with `config.json` and the weights, or a hub id.
-        adapter: Folder of the LoRA matrices that belong on top of them; None for a whole model.
-    """
+    """The weights (folder or hub id) and the adapter (folder of LoRA matrices; None: none) of a model."""
 
     weights: str | Path
     adapter: Path | None = None
 
     def check_packages(self) -> None:
-        """Check that what merges an adapter is installed, which a tokenizer alone does not need.
-
-        Raises:
-            MissingExtraError: it is not.
-        """
+        """Raise MissingExtraError unless the package that merges an adapter is installed."""
         if self.adapter is not None and find_spec("peft") is None:
             raise MissingExtraError("peft", "lora")
 
 
 def find_checkpoint(place: str | Path) -> Checkpoint:
-    """Return the parts of the model that a place names.
-
-    A hub id, and anything else that is not here, is returned as it is.
+    """Return the parts of the model that a place names; a hub id, or anything that is not here, as it is.
 
     Args:
         place: Checkpoint folder, adapter folder, GGUF file, folder with one GGUF file, hub id, or
@@ -78,11 +66,8 @@ def find_checkpoint(place: str | Path) -> Checkpoint:
 def settings_folder(folder: Path) -> Path:
     """Return the folder whose `genret.json` and `config.json` describe a checkpoint folder.
 
-    It is the folder itself, but for an adapter whose `genret.json` is missing or names the base alone: that
-    of the base.
-
-    Raises:
-        ModelError: the base is not known, or not here.
+    For an adapter whose `genret.json` is missing or names the base alone it is that of the base, which
+    ModelError names if it is not known or not here.
     """
     if not (folder / ADAPTER_FILE).is_file():
         return folder
@@ -93,21 +78,13 @@ def settings_folder(folder: Path) -> Path:
 
 
 def weights_folder(folder: Path) -> Path:
-    """Return the folder that describes a model's weights: that of the base for an adapter, else the same.
-
-    Raises:
-        ModelError: the base is not known, or not here.
-    """
+    """Return the folder that describes a model's weights: for an adapter that of its base."""
     is_adapter = (folder / ADAPTER_FILE).is_file()
     return local_folder(find_checkpoint(folder).weights) if is_adapter else folder
 
 
 def local_folder(weights: str | Path) -> Path:
-    """Return the folder of a checkpoint's small files; those of a hub id are fetched.
-
-    Raises:
-        ModelError: it cannot be fetched.
-    """
+    """Return the folder of a checkpoint's small files; ModelError if those of a hub id cannot be fetched."""
     if Path(weights).is_dir():
         return Path(weights)
     from huggingface_hub import snapshot_download
@@ -125,11 +102,7 @@ def local_folder(weights: str | Path) -> Path:
 
 
 def base_of(adapter: Path) -> str | Path:
-    """Return the model that an adapter folder belongs to, as it is named; a path that starts there is whole.
-
-    Raises:
-        ModelError: it does not say.
-    """
+    """Return the base that an adapter names, or ModelError; a path in the adapter's folder is made whole."""
     settings = adapter / SETTINGS_FILE
     base = json_object(settings).get("base") if settings.is_file() else None
     if base is None:
@@ -147,11 +120,7 @@ def _named_by(adapter: Path) -> str:
 
 
 def _weights_of_base(adapter: Path) -> str | Path:
-    """Return the weights that an adapter folder belongs to.
-
-    Raises:
-        ModelError: it does not say, or the base is not here or is an adapter, too.
-    """
+    """Return the weights of an adapter's base."""
     base, where = base_of(adapter), _named_by(adapter)
     try:
         found = find_checkpoint(base)
@@ -165,10 +134,7 @@ def _weights_of_base(adapter: Path) -> str | Path:
 
 
 def file_of_wheel(place: str) -> Path:
-    """Return the GGUF file of an installed package, which is not imported.
-
-    Args:
-        place: `wheel:PACKAGE[==VERSION]`.
+    """Return the GGUF file of an installed package, `wheel:PACKAGE[==VERSION]`, which is not imported.
 
     Raises:
         ModelError: it is not installed, has another version, or does not have one GGUF file.
@@ -196,11 +162,7 @@ def _the_one(files: list[Path], place: str) -> Path:
 
 
 def json_object(file: Path) -> dict[str, Any]:
-    """Return the JSON object in a file.
-
-    Raises:
-        ModelError: it cannot be read, or is none.
-    """
+    """Return the JSON object in a file; ModelError if it cannot be read, or is none."""
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(value, dict):
@@ -216,25 +178,17 @@ _BASE_FIELDS = ("base", "base_model_name_or_path")
 
 
 def model_fingerprint(model: str | Path) -> str:
-    """Return the fingerprint of a checkpoint (see `find_checkpoint`).
-
-    Raises:
-        ModelError: a file of the checkpoint cannot be read.
-        MissingExtraError: a GGUF file needs a package that is not installed.
-    """
+    """Return the fingerprint of a checkpoint (see `find_checkpoint`); ModelError if a file cannot be read."""
     found = find_checkpoint(model)
     folder = local_folder(found.weights) if found.adapter is None else found.adapter
     return folder_fingerprint(folder)
 
 
 def folder_fingerprint(folder: Path) -> str:
-    """Return a digest of a checkpoint's files.
+    """Return a digest of a checkpoint's files; ModelError if one cannot be read.
 
-    Of one from the hub it is the id and the commit, of a GGUF file the digest of the file and the version of
-    its conversion. That of an adapter covers its base, whatever path the base has.
-
-    Raises:
-        ModelError: a file cannot be read.
+    For the hub it is the id and the commit, for a GGUF file the digest of the file and the version of its
+    conversion. That of an adapter covers its base, whatever path the base has.
     """
     if folder.parent.name == "snapshots":  # the hub's cache: models--OWNER--NAME/snapshots/COMMIT
         hub_id = folder.parent.parent.name.removeprefix("models--").replace("--", "/")
@@ -253,7 +207,7 @@ def folder_fingerprint(folder: Path) -> str:
 
 
 def _digest(file: Path, is_of_adapter: bool) -> str:
-    """Return the digest of a file, in an adapter without the place of the base."""
+    """Return the digest of a file, of an adapter's without the place of the base."""
     if is_of_adapter and file.name in _NAME_THE_BASE:
         document = {name: value for name, value in json_object(file).items() if name not in _BASE_FIELDS}
         return digest_bytes(json.dumps(document, sort_keys=True).encode("ascii"))

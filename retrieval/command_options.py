@@ -52,11 +52,11 @@ def flag_settings(option: RequestOption) -> dict[str, Any]:
 
 
 def request_flags(request: Any, last: tuple[str, ...] = (), **defaults: Any) -> list[Callable[[_F], _F]]:
-    """Return what adds the options of a request to a command, one each.
+    """Return decorators that add the options of a request's dataclass to a command.
 
     Args:
-        request: Dataclass of the request.
-        last: Names of options that come behind all others.
+        request: The dataclass.
+        last: Names of options behind all others.
         **defaults: Defaults of options that have none in the request.
     """
     found = []
@@ -68,7 +68,7 @@ def request_flags(request: Any, last: tuple[str, ...] = (), **defaults: Any) -> 
 
 
 def flag_names(option: RequestOption) -> tuple[str, ...]:
-    """Return how an option of a request is spelled on the command line."""
+    """Return the spellings of an option of a request on the command line."""
     flag = option.name.replace("_", "-")
     if len(flag) == 1:
         return f"-{flag}", f"--{flag}"
@@ -97,12 +97,7 @@ def encoder_option(command: _F) -> _F:
 
 
 def prompt_option(more: str = "", envvar: str | None = None) -> Callable[[_F], _F]:
-    """Add --prompt to a command.
-
-    Args:
-        more: What the command does with it, a sentence behind that of all commands.
-        envvar: Variable of a command that names its own; None: by the command's name.
-    """
+    """Add --prompt to a command, with one more sentence of help; `envvar` None: by the command's name."""
     return click.option(
         "--prompt", **{**flag_settings(PROMPT), "help": f"{PROMPT.help} {more}".strip()}, envvar=envvar
     )

@@ -1,4 +1,4 @@
-"""Whether index, model and prompts fit together; tokenizers are compared by `Index.check_tokenizer`."""
+"""Checks that index, model and prompts fit together; tokenizers are compared by `Index.check_tokenizer`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from retrieval.index.reader import Index
 from retrieval.prompts import PLAIN, CheckpointConfig, PromptTemplate
 from retrieval.text import Rendering, TextTokenizer
 
-# Written both ways where two renderings are compared: a word, a number, a quote, brackets, no Latin letters.
+# Titles that tell two renderings apart: a word, a number, a quote, brackets, no Latin letters.
 PROBE_TITLES = ("Nile", "1984 (novel)", '"Heroes"', "Åland", "Νείλος", "a")
 
 
 def default_model_of(index: Index) -> str | Path:
-    """Return the model that is meant where none is named: the shipped one that an index was built for.
+    """Return the default model of an index: the shipped one that it was built for.
 
     Raises:
         IndexMismatchError: it was built for another than the small one, which is all there is here.
@@ -39,32 +39,20 @@ def default_model_of(index: Index) -> str | Path:
 
 
 def tell_of_default(error: BaseException) -> None:
-    """Name the variable that chose a model nobody named, where the error is that it does not fit the index.
-
-    Raises:
-        IndexMismatchError: so it is.
-    """
+    """Raise a mismatch of a default model again, with the variable that named the model."""
     if isinstance(error, IndexMismatchError) and os.environ.get(DEFAULT_MODEL_VARIABLE):
         message = f"the model named by ${DEFAULT_MODEL_VARIABLE} does not fit: {error}"
         raise IndexMismatchError(message) from error
 
 
 def check_rendering(index: Index, tokenizer: TextTokenizer, config: CheckpointConfig) -> None:
-    """Refuse an index whose titles stand after the prompt otherwise than the model was taught.
-
-    Raises:
-        IndexMismatchError: the text names both sides, and what mends it.
-    """
+    """Raise IndexMismatchError if titles of an index are other tokens than the model was taught."""
     if config.rendering is not None:
         check_default_prompt(index, tokenizer, config)
 
 
 def check_default_prompt(index: Index, tokenizer: TextTokenizer, config: CheckpointConfig) -> None:
-    """Refuse an index that does not go with the default prompt.
-
-    Raises:
-        IndexMismatchError: the text names both sides, and what mends it.
-    """
+    """Raise IndexMismatchError if an index does not fit the default prompt; the text says what mends it."""
     try:
         check_prompt(index, tokenizer, config, config.prompt(None))
     except InputError as error:
@@ -74,11 +62,7 @@ def check_default_prompt(index: Index, tokenizer: TextTokenizer, config: Checkpo
 def check_prompt(
     index: Index, tokenizer: TextTokenizer, config: CheckpointConfig, template: PromptTemplate
 ) -> None:
-    """Refuse a prompt behind which titles stand otherwise than in the index.
-
-    Raises:
-        InputError: its field is "prompt"; the text names both sides.
-    """
+    """Raise InputError for "prompt" if titles behind a prompt are other tokens than in the index."""
     told = mismatch(index.rendering, index.end_token_id, tokenizer, config, template, tokenizer.name)
     if told is not None:
         raise InputError("prompt", f"{index.path}: {told}; {_mend(index, tokenizer, config)}")
@@ -92,24 +76,20 @@ def mismatch(
     template: PromptTemplate,
     model: str,
 ) -> str | None:
-    """Say how titles of an index are other tokens than a model expects behind a prompt.
+    """Return how titles of an index are other tokens than a model expects behind a prompt, or None.
 
-    What a checkpoint says of titles holds behind all its prompts, whatever they say themselves. Renderings
-    that are written in other ways may be the same tokens, so titles are tokenised in both.
+    A checkpoint's rendering holds behind all its prompts, whatever they say themselves. Renderings that are
+    written in other ways may be the same tokens, so titles are tokenised in both.
 
     Args:
-        built: Rendering of the index.
-        end_token_id: Closes its rows.
-        tokenizer: Of index and model.
-        config: Of the model.
-        template: One of its prompts; without a rendering of its own it fits every index.
+        built: Rendering of the index, whose rows `end_token_id` closes.
+        end_token_id: Id of the index's end token.
+        tokenizer: Tokenizer of index and model.
+        config: Prompts of the model.
+        template: One of them; without a rendering of its own it fits every index.
         model: Name of the model, for the text.
 
-    Returns:
-        Both sides; None where they are the same tokens.
-
-    Raises:
-        InputError: the model was taught an end token that the vocabulary lacks.
+    Raises InputError if the model was taught an end token that the vocabulary lacks.
     """
     taught, own = config.rendering, template.rendering
     if taught is not None:
@@ -138,11 +118,7 @@ def _same_tokens(built: Rendering, end_token_id: int, tokenizer: TextTokenizer, 
 
 
 def check_templates(tokenizer: TextTokenizer, config: CheckpointConfig, vocab_size: int) -> None:
-    """Refuse a model that lacks the special tokens of its own templates.
-
-    Raises:
-        ModelError: a template's token is not below `vocab_size`.
-    """
+    """Raise ModelError if a model lacks the special tokens of its own templates."""
     for name in (config.default_prompt, config.mention_prompt):
         template = config.prompt(name)
         ids = [*tokenizer.encode_markup(template.prefix), *tokenizer.encode_markup(template.suffix)]
@@ -158,7 +134,7 @@ def _title(rendering: Rendering) -> str:
 
 
 def _mend(index: Index, tokenizer: TextTokenizer, config: CheckpointConfig) -> str:
-    """Return what makes index and prompt fit: another prompt, where one is known, or another index."""
+    """Return advice: another prompt that fits, where one is known, or another index."""
     rebuild = f"rebuild the index without rendering options: build-index … --tokenizer {tokenizer.name}"
     if config.default_prompt != CheckpointConfig().default_prompt:
         rebuild += f" --prompt {config.default_prompt}"

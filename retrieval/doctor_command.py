@@ -126,9 +126,8 @@ def _examine(
 ) -> tuple[Report, Usage | str | None]:
     """Load and examine a checkpoint once; a refused one is not loaded unless that is asked for.
 
-    Returns:
-        What was found, and how to use an exact model: None for any other, a reason where its tokenizer says
-        nothing.
+    Returns the findings, and the usage of an exact model: None for any other, a reason where its tokenizer
+    fails.
     """
     from decoding.conformance.examination import ModelFacts, Report, examine, standing
     from decoding.model.model_loading import check_dtype, load_config, load_weights
@@ -161,7 +160,7 @@ def _examine(
 
 
 def _own_dtype(config: PreTrainedConfig, model: PreTrainedModel) -> torch.dtype:
-    """The type a checkpoint is stored in, as far as its configuration says."""
+    """Return the stored type of a checkpoint, as far as its configuration says."""
     import torch
 
     declared = getattr(config, "dtype", None)
@@ -169,12 +168,9 @@ def _own_dtype(config: PreTrainedConfig, model: PreTrainedModel) -> torch.dtype:
 
 
 class _Progress:
-    """What is being done, how much of it, and for how long: on standard error.
+    """Shows stage, progress and seconds on standard error.
 
     One line that is rewritten on a terminal; elsewhere a line whenever the last one is ten seconds old.
-
-    Args:
-        clock: Seconds, monotonic.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -192,13 +188,12 @@ class _Progress:
             self._shown_s = now
 
     def clear(self) -> None:
-        """Take the line away."""
         if self._is_terminal:
             click.echo("\r\033[K", err=True, nl=False)
 
 
 def _refuse_unwritable(file: Path | None) -> None:
-    """Say so before minutes of work, not after."""
+    """Refuse a file that cannot be written before minutes of work, not after."""
     if file is None or str(file) == "-":
         return
     if not file.parent.is_dir():

@@ -1,7 +1,6 @@
-"""Renders the findings of `genret doctor` as text, with how the checkpoint should be used.
+"""Renders the findings of `genret doctor` as text, and finds how the checkpoint should be used.
 
-Usage is read from the checkpoint and measured: prompt, end token, dtype, memory, seconds per query, and the
-commands to type.
+Usage is read from the checkpoint and measured: prompt, end token, dtype, memory, seconds per query, commands.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _STANDING = {
 
 
 def render(place: str, report: Report, usage: Usage | str | None) -> str:
-    """Everything that was found, the verdict, and how to use an exact model (or why nobody knows)."""
+    """Return all findings, the verdict, and the usage of an exact model (or why it is unknown)."""
     found = report.examination
     blocks = [_facts(place, report.facts, found)]
     if found is not None:
@@ -103,7 +102,6 @@ def _scenario_row(name: str, difference: Difference) -> tuple[str, ...]:
 
 
 def _layers(found: Examination) -> str:
-    """One line for every kind of layer."""
     by_kind: dict[str, list[LayerResult]] = {}
     for layer in found.layers:
         by_kind.setdefault(layer.kind, []).append(layer)
@@ -126,7 +124,7 @@ def _layers(found: Examination) -> str:
 
 
 def _worst(tolerance: Tolerance, layers: Sequence[LayerResult]) -> LayerResult:
-    """The layer with the largest difference; a NaN is larger than anything."""
+    """Return the layer with the largest difference; a NaN is larger than anything."""
     broken = [layer for layer in layers if layer.difference.largest != layer.difference.largest]
     return broken[0] if broken else max(layers, key=lambda layer: tolerance.measure(layer.difference))
 
@@ -204,7 +202,7 @@ def _where(found: Examination) -> str:
 
 
 def _table(rows: Sequence[tuple[str, ...]], left: set[int]) -> str:
-    """Columns as wide as their widest cell, under a rule."""
+    """Return columns as wide as their widest cell, with a rule below the heading."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
 
     def line(row: tuple[str, ...]) -> str:
@@ -235,19 +233,7 @@ _SEED = 0
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How a checkpoint should be used.
-
-    Attributes:
-        prompt: The template and where it comes from.
-        end_token: The token that closes a title; None where the tokenizer names none.
-        dtype: What it should be computed in.
-        why_dtype: Why.
-        weights_bytes: Memory of the weights in that type.
-        kv_bytes_per_token: Memory of one token of a prompt or of a branch in that type.
-        query_s: Median seconds of one query, by itself.
-        query: What that query was.
-        commands: What to type, in this order.
-    """
+    """The recommended use of a checkpoint, with the median seconds of one measured query."""
 
     prompt: str
     end_token: str | None
@@ -260,20 +246,20 @@ class Usage:
     commands: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """A document of plain types."""
+        """Return a document of plain types."""
         return asdict(self) | {"commands": list(self.commands)}
 
 
 def find_usage(
     place: str, model: PreTrainedModel, own_dtype: torch.dtype, progress: Callable[[str, int, int], None]
 ) -> Usage:
-    """Read what a checkpoint says of itself and time a few queries in the type that it should be used in.
+    """Read a checkpoint's own settings and time a few queries in the type that it should be used in.
 
     Args:
         place: Directory, GGUF file, adapter or hub id.
         model: Its weights, which are converted to that type.
-        own_dtype: The type that the checkpoint is stored in.
-        progress: Called with a stage, and how much of it is done.
+        own_dtype: Type that the checkpoint is stored in.
+        progress: Called with a stage, units done and units in all.
 
     Raises:
         ModelError: its tokenizer or its `genret.json` cannot be read.
@@ -325,7 +311,7 @@ def _why(parameters: int, dtype: str) -> str:
 
 
 def _time_queries(model: HFLanguageModel, progress: Callable[[str, int, int], None]) -> tuple[float, str]:
-    """Median seconds of a beam search over made-up titles, and what it was."""
+    """Return the median seconds of a beam search over made-up titles, and its description."""
     generator = torch.Generator().manual_seed(_SEED)
     allowed = writable_tokens(model.pretrained)
 
@@ -349,7 +335,6 @@ def _time_queries(model: HFLanguageModel, progress: Callable[[str, int, int], No
 
 
 def _kv_bytes_per_token(model: HFLanguageModel) -> int:
-    """What one token more of a prompt holds."""
     token = int(writable_tokens(model.pretrained)[0])
     few, more = (model.prefill([[token] * length]).usage.held_bytes for length in (1, 5))
     return (more - few) // 4

@@ -1,8 +1,7 @@
 """Writes files that appear whole or not at all and survive a loss of power; errors name the file.
 
-Files that a user reads or writes (`appearing`, `replace_file`, `staged_file`) fail with `SourceError`.
-Files inside an index (`written`, `write_synced`) fail with `OSError`: the builder says what that means for
-its index.
+Files of users (`appearing`, `replace_file`, `staged_file`) fail with `SourceError`, files inside an index
+(`written`, `write_synced`, `publish`, `sync`) with `OSError`, of which the builder makes its own.
 """
 
 from __future__ import annotations
@@ -21,11 +20,7 @@ _ARROW_ERRNO = re.compile(r"\[errno (\d+)\]")
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn what the operating system refuses in the block into an error that names `path`.
-
-    Raises:
-        SourceError: the disk is full, the folder may not be written to, or is gone.
-    """
+    """Turn errors of the operating system in the block into SourceError that names `path`."""
     try:
         yield
     except OSError as error:
@@ -42,9 +37,6 @@ def appearing(path: Path) -> Iterator[Path]:
     """Yield the hidden file to write; at the end of the block it is synced and gets its name.
 
     When the block fails nothing is left; only a process that is killed leaves the hidden file behind.
-
-    Raises:
-        SourceError: it cannot be written.
     """
     staging = temporary_name(path)
     try:
@@ -57,38 +49,26 @@ def appearing(path: Path) -> Iterator[Path]:
 
 
 def publish(staging: Path, path: Path) -> None:
-    """Sync a file, give it its name, and make that durable.
-
-    Raises:
-        OSError: the operating system refuses.
-    """
+    """Sync a file, give it its name, and make that durable."""
     sync(staging)
     staging.replace(path)
     sync(path.parent)
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a small file in one step.
-
-    Raises:
-        SourceError: it cannot be written.
-    """
+    """Write a small file in one step."""
     with appearing(path) as staging, writing(path):
         staging.write_bytes(data)
 
 
 def _reason(error: OSError) -> str:
-    """Return what the system says, without the name of the hidden file."""
+    """Return the system's reason, without the name of the hidden file."""
     number = _ARROW_ERRNO.search(str(error))  # Arrow's own errors have it in their text
     return os.strerror(int(number[1])) if number else error.strerror or str(error)
 
 
 def sync(path: Path) -> None:
-    """Make what was written to a file, or the names in a folder, durable.
-
-    Raises:
-        OSError: the operating system refuses; `filename` is `path`.
-    """
+    """Make the content of a file, or the names in a folder, durable."""
     with naming(path):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -99,11 +79,7 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def written(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for writing; at the end of the block it is synced to the disk.
-
-    Raises:
-        OSError: it cannot be written; `filename` is `path`, which a failed write alone does not say.
-    """
+    """Open a file for writing; at the end of the block it is synced to the disk."""
     with naming(path), path.open("wb") as file:
         yield file
         file.flush()
@@ -129,13 +105,7 @@ def write_synced(path: Path, data: bytes) -> None:
 
 @contextmanager
 def staged_file(path: str | Path) -> Iterator[TextIO]:
-    """Open a file that takes its name when the block ends without an error; the folder is made.
-
-    Until then what is written is in a hidden file beside it, which only a killed process leaves behind.
-
-    Raises:
-        SourceError: the folder or the file cannot be written.
-    """
+    """Open a file that takes its name when the block ends without an error; the folder is made."""
     file = Path(path)
     with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)

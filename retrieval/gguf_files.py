@@ -31,8 +31,8 @@ from retrieval.errors import MissingExtraError, ModelError
 from retrieval.index.small_files import digest_bytes, digest_file
 
 SUFFIX = ".gguf"
-RECORD_FILE = "gguf.json"  # says in a folder of the cache what it was made of
-SETTINGS_FILE = "genret.json"  # what a checkpoint says about prompts and titles; `retrieval.prompts` reads it
+RECORD_FILE = "gguf.json"  # names the source of a folder of the cache
+SETTINGS_FILE = "genret.json"  # prompts and titles of a checkpoint; `retrieval.prompts` reads it
 _VERSION = 1  # to be raised whenever a folder made before would differ
 _MAGIC = b"GGUF"
 _PART = re.compile(r"-\d{5}-of-(\d{5})$")
@@ -40,7 +40,7 @@ _PACKAGES = ("gguf", "accelerate")
 
 
 def converted(file: Path) -> Path:
-    """Return the checkpoint folder of a GGUF file, which is made where the cache has none.
+    """Return the checkpoint folder of a GGUF file, made unless the cache has it.
 
     A `genret.json` beside the file belongs to the checkpoint.
 
@@ -71,7 +71,7 @@ def converted(file: Path) -> Path:
 
 @cache
 def _digest(file: Path, num_bytes: int, modified_ns: int) -> str:
-    """The digest of a file, computed once per state of it: every part of a model asks for it."""
+    """Return the digest of a file, computed once per state of it: every part of a model asks for it."""
     return digest_file(file)
 
 
@@ -81,12 +81,7 @@ def _cache_folder() -> Path:
 
 
 def _check(file: Path) -> None:
-    """Refuse what is no whole GGUF file before anything is imported for it.
-
-    Raises:
-        ModelError: it is none, or one part of several.
-        MissingExtraError: what reads it is not installed.
-    """
+    """Refuse a file that is no whole GGUF file, or a missing package, before anything is imported for it."""
     with file.open("rb") as content:
         begins = content.read(len(_MAGIC))
     if begins != _MAGIC:
@@ -108,7 +103,7 @@ def _making(folder: Path) -> Iterator[Path | None]:
         if folder.is_dir():
             yield None
             return
-        # Left by processes that were killed: nobody else makes this folder now.
+        # Left by killed processes: no other one makes this folder now.
         for left in folder.parent.glob(f".{folder.name}.*.tmp"):
             shutil.rmtree(left)
         staging = temporary_name(folder)
@@ -125,7 +120,7 @@ def _making(folder: Path) -> Iterator[Path | None]:
 
 @contextmanager
 def _telling(file: Path, folder: Path) -> Iterator[None]:
-    """Say on standard error what is being done, as long as it takes."""
+    """Say on standard error that a file is being converted, as long as it takes."""
     console = Console(stderr=True)
     text = f"converting {file.name} ({file.stat().st_size / 1e6:,.0f} MB), once, into {folder}"
     begun = time.monotonic()
@@ -142,11 +137,7 @@ def _telling(file: Path, folder: Path) -> Iterator[None]:
 
 
 def _convert(file: Path, out: Path) -> None:
-    """Write the model and the tokenizer of a GGUF file into a folder, as safetensors and JSON.
-
-    Raises:
-        ModelError: transformers cannot read it, or it lacks weights.
-    """
+    """Write the model and the tokenizer of a GGUF file into a folder, as safetensors and JSON."""
     import torch
     from transformers import (
         AutoConfig,
@@ -158,7 +149,7 @@ def _convert(file: Path, out: Path) -> None:
     from transformers.utils import logging
 
     name = f"model{SUFFIX}"
-    # Alone in a folder: transformers would also read what else lies beside the file.
+    # Alone in a folder: transformers would also read other files beside it.
     with tempfile.TemporaryDirectory() as folder, _quiet(logging):
         Path(folder, name).symlink_to(file.resolve())
         try:
@@ -178,7 +169,7 @@ def _convert(file: Path, out: Path) -> None:
             raise ModelError(
                 f"{file}: transformers cannot read this GGUF file, which may be cut short: {reason}"
             ) from error
-    # What is not found gets filled with random numbers.
+    # Weights that are not found get filled with random numbers.
     if missing := sorted({*report["missing_keys"], *map(str, report["mismatched_keys"])}):
         raise ModelError(
             f"{file}: transformers does not find all weights in this GGUF file: {len(missing)} are missing "

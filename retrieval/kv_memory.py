@@ -1,9 +1,7 @@
-"""Keeps the beginnings that prompts share in key/value memory, and meters how much of it a batch takes.
+"""Keeps shared prefixes of prompts in key/value memory, and meters how much of it a batch takes.
 
-Decoders branch off sessions of their own from the one they are given, for queries that go on when others
-are done. `KvMeter` stands between, reads the usage of each as it goes, and keeps no session alive;
-`ChainMeter` does so for answers that are written token by token. `PrefixStore` keeps what all prompts of a
-template begin with, computed once.
+Decoders make sessions of their own from the one they are given. `KvMeter` wraps them all, reads the usage of
+each, and keeps none alive; `ChainMeter` does so for answers that are written token by token.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from decoding.bounded_cache import BoundedCache
@@ -32,7 +29,7 @@ from retrieval.types import KvShare
 
 @dataclass(slots=True)
 class _Reading:
-    """What a session last said, and the numbers of its queries in the batch."""
+    """The last usage of a session, and the numbers of its queries in the batch."""
 
     queries: tuple[int, ...]
     usage: KvUsage
@@ -41,12 +38,8 @@ class _Reading:
 class KvMeter:
     """Reads the usage of a session, and of every session made from it.
 
-    Args:
-        session: As `prefill` returned it.
-        num_queries: Its queries.
-
     Attributes:
-        session: The same session, metered: what the decoder is to be given.
+        session: The same session, metered, for the decoder.
     """
 
     def __init__(self, session: DecodeSession, num_queries: int) -> None:
@@ -54,7 +47,7 @@ class KvMeter:
         self.session: DecodeSession = _MeteredSession(session, tuple(range(num_queries)), self._readings)
 
     def share(self, query: int) -> KvShare:
-        """Return what one query answers for: in every session an equal part, as their caches are rectangles.
+        """Return the share of one query: in every session an equal part, as their caches are rectangles.
 
         The first session stays while the others run, and they run one after the other.
         """
@@ -120,66 +113,37 @@ class _MeteredWriter:
 
 
 class ChainMeter:
-    """A model that remembers what its first pass over the prompts took (`decoding.language_model`).
-
-    Args:
-        model: The model.
+    """A model that measures its first pass over the prompts (`decoding.language_model`).
 
     Attributes:
         prefill_ms: Wall time of the prompts, milliseconds; on a GPU until the work was handed over.
     """
 
     def __init__(self, model: LanguageModel) -> None:
+        self.vocab_size = model.vocab_size
+        self.device = model.device
+        self.max_positions = model.max_positions
+        self.max_prompt_tokens = model.max_prompt_tokens
+        self.is_encoder_decoder = model.is_encoder_decoder
+        self.prefill = model.prefill  # not metered
+        self.share_prefix = model.share_prefix
+        self.prefill_ms = 0.0
         self._model = model
         self._session: ChainSession | None = None
         self._num_queries = 1
-        self.prefill_ms = 0.0
-
-    @property
-    def vocab_size(self) -> int:
-        """As the model's."""
-        return self._model.vocab_size
-
-    @property
-    def device(self) -> torch.device:
-        """As the model's."""
-        return self._model.device
-
-    @property
-    def max_positions(self) -> int | None:
-        """As the model's."""
-        return self._model.max_positions
-
-    @property
-    def max_prompt_tokens(self) -> int | None:
-        """As the model's."""
-        return self._model.max_prompt_tokens
-
-    @property
-    def is_encoder_decoder(self) -> bool:
-        """As the model's."""
-        return self._model.is_encoder_decoder
-
-    def prefill(self, prompts: Sequence[Sequence[int]], prefix: PromptPrefix | None = None) -> DecodeSession:
-        """As the model's; not metered."""
-        return self._model.prefill(prompts, prefix)
 
     def prefill_chains(
         self, prompts: Sequence[Sequence[int]], prefix: PromptPrefix | None = None
     ) -> ChainSession:
-        """As the model's, metered."""
+        """Run prompts as the model does, metered."""
         begun = time.perf_counter()
         session = self._model.prefill_chains(prompts, prefix)
         self.prefill_ms += (time.perf_counter() - begun) * 1e3
         self._session, self._num_queries = session, len(prompts)
         return session
 
-    def share_prefix(self, token_ids: Sequence[int]) -> PromptPrefix | None:
-        """As the model's."""
-        return self._model.share_prefix(token_ids)
-
     def share(self) -> KvShare:
-        """What one query of the batch answers for: an equal part."""
+        """Return the share of one query of the batch: an equal part."""
         if self._session is None:
             return KvShare()
         usage = self._session.usage
@@ -202,15 +166,10 @@ _Key = tuple[int, ...]
 
 
 class PrefixStore:
-    """The prefixes of one model last used, up to a number of bytes.
+    """The shared prefixes of one model last used, up to a number of bytes of key/value memory.
 
-    The one used last is kept whatever its size: it is what the next request will ask for. Prefixes in use
-    stay alive with the sessions that use them, whatever the store gives up meanwhile. Safe to use from
-    several threads; of those that miss the same prefix at once, one runs it and the others wait.
-
-    Args:
-        model: Runs them.
-        max_bytes: Bound on the key/value memory of all prefixes held.
+    The last one is kept whatever its size. Prefixes in use stay alive with the sessions that use them. Safe
+    to use from several threads; of those that miss the same prefix at once, one runs it and the others wait.
 
     Raises:
         InputError: the bound is negative or no integer.
@@ -234,29 +193,19 @@ class PrefixStore:
         return self._held.size
 
     def __len__(self) -> int:
-        """Prefixes held, those that cannot be shared among them."""
         return len(self._held)
 
     def get(self, token_ids: Sequence[int]) -> PromptPrefix | None:
-        """Return the prefix of these tokens, run now if it is not there.
-
-        Returns:
-            None where it is too short to be worth it, or the model cannot share it.
-        """
+        """Return the prefix of these tokens, run if it is not held; None if too short or not to be shared."""
         key = tuple(token_ids)
         if len(key) < MIN_PREFIX_TOKENS:
             return None
         return self._held.get_or_make(key, lambda: self._model.share_prefix(key))
 
     def before(self, prompt: Sequence[int], num_shared: int) -> PromptPrefix | None:
-        """Return what of a prompt is run once for all that begin alike; at least one token follows it.
-
-        Args:
-            prompt: Token ids.
-            num_shared: How many of them, at the beginning, every prompt of its template has.
-        """
+        """Return the shared prefix of a prompt, of `num_shared` tokens; at least one token follows it."""
         return None if num_shared >= len(prompt) else self.get(prompt[:num_shared])
 
     def clear(self) -> None:
-        """Give up everything held."""
+        """Drop everything held."""
         self._held.clear()

@@ -1,8 +1,4 @@
-"""Loads the model of a checkpoint behind the decoding protocol, and encodes prompts within its limits.
-
-`Limits` says how long a prompt may be and how many tokens may follow it; `PromptEncoder` refuses queries
-that do not fit.
-"""
+"""Loads the model of a checkpoint behind the decoding protocol, and encodes prompts within its limits."""
 
 from __future__ import annotations
 
@@ -45,18 +41,7 @@ def load_model(
 def load_draft(
     place: str | Path, tokenizer: TextTokenizer, model: LanguageModel, dtype: str, trust_remote_code: bool
 ) -> LanguageModel:
-    """Load the checkpoint that drafts for a model, beside it.
-
-    Args:
-        place: Checkpoint directory or hub id.
-        tokenizer: The model's.
-        model: The model it drafts for.
-        dtype: As `Retriever.open` takes it.
-        trust_remote_code: Run model code that a hub checkpoint brings along.
-
-    Raises:
-        ModelError: the checkpoint cannot be used, or has another tokenizer.
-    """
+    """Load a draft model beside a model; ModelError unless it has the same tokenizer and logits."""
     if TextTokenizer.load(place).fingerprint != tokenizer.fingerprint:
         raise ModelError(f"{place}: a draft model must have the tokenizer of the model, {tokenizer.name}")
     draft = load_model(place, str(model.device), dtype, None, trust_remote_code)
@@ -76,7 +61,7 @@ class PromptEncoder:
 
     Args:
         tokenizer: The model's tokenizer.
-        vocab_size: Tokens the model knows.
+        vocab_size: Width of the model's logits.
         max_tokens: Longest prompt that leaves room for a title; None: no bound.
     """
 
@@ -89,7 +74,7 @@ class PromptEncoder:
         self._kept: dict[tuple[PromptTemplate, str], list[int]] = {}
 
     def num_shared(self, template: PromptTemplate) -> int:
-        """Return how many tokens the prompts of a template have in common, at their beginning."""
+        """Return the number of leading tokens that all prompts of a template have in common."""
         if template not in self._num_shared:
             if len(self._num_shared) >= _MOST_KEPT:  # each schema makes a template of its own
                 self._num_shared.clear()
@@ -97,15 +82,15 @@ class PromptEncoder:
         return self._num_shared[template]
 
     def leaves_half(self, template: PromptTemplate) -> bool:
-        """Whether what all prompts of a template begin with takes at most half of the model's positions."""
+        """Whether the shared prefix of a template takes at most half of the model's positions."""
         return self._max_tokens is None or 2 * self.num_shared(template) <= self._max_tokens
 
     def encode(self, template: PromptTemplate, query: str) -> list[int]:
         """Return the token ids of a query in a template.
 
         Raises:
-            InputError: there are none, too many, or one that the model does not know; its field is "query".
-                It is "schema" where the one that the prompt shows leaves no room for a query.
+            InputError: there are none, too many, or one that the model does not know. Its field is "query",
+                or "schema" where the schema in the prompt leaves no room for a query.
         """
         with self._lock:
             kept = self._kept.pop((template, query), None) if self._kept else None
@@ -139,8 +124,8 @@ class PromptEncoder:
     def keep(self, template: PromptTemplate, query: str, prompt: list[int]) -> None:
         """Keep a prompt for the next `encode` of the same query, to which it is handed.
 
-        A server counts the tokens when a query comes, and needs them when its batch begins. The oldest
-        is dropped where too many were never asked for, as calls were refused.
+        A server counts the tokens when a query comes, and needs them when its batch begins. The oldest prompt
+        makes room: calls that were refused never ask for theirs.
         """
         if len(query) > _LONGEST_KEPT:
             return
@@ -150,12 +135,10 @@ class PromptEncoder:
                 del self._kept[next(iter(self._kept))]
 
 
-# A prompt must leave room for the longest title, or for this many tokens when a title is longer still:
-# one monstrous title must not make every query "too long".
+# A prompt must leave room for the longest title, up to this many tokens: one monstrous title must not make
+# every query "too long".
 _MIN_ROOM = 64
-# Most queries that decode together where nobody says otherwise.
 DEFAULT_BATCH_SIZE = 32
-# Most memory of the grammars of JSON answers that a model keeps where nobody says otherwise.
 DEFAULT_GRAMMAR_CACHE_BYTES = 256 * 2**20
 
 
@@ -164,8 +147,8 @@ class Limits:
     """Positions of a model, None where the architecture sets no bound.
 
     Attributes:
-        positions: Of prompt and title together; of the title alone for encoder-decoders.
-        encoder_positions: Of the prompt of an encoder-decoder; not used for decoder-only models.
+        positions: Most tokens of prompt and title together; of the title alone for encoder-decoders.
+        encoder_positions: Most tokens of the prompt of an encoder-decoder; not used for others.
         is_encoder_decoder: Whether prompts go into an encoder.
     """
 
@@ -175,17 +158,17 @@ class Limits:
 
     @classmethod
     def of(cls, model: LanguageModel) -> Limits:
-        """Return the limits of a model that is ready for decoding."""
+        """Return the limits of a model."""
         return cls(model.max_positions, model.max_prompt_tokens, model.is_encoder_decoder)
 
     def prompt_tokens(self, longest_title: int) -> int | None:
-        """Return how long a prompt may be before titles of up to `longest_title` tokens."""
+        """Return the length of the longest prompt before titles of up to `longest_title` tokens."""
         if self.is_encoder_decoder or self.positions is None:
             return self.encoder_positions
         return self.positions - min(longest_title, _MIN_ROOM, self.positions // 2)
 
     def room(self, prompt_tokens: int) -> int | None:
-        """Return how many tokens may follow a prompt."""
+        """Return the number of tokens that may follow a prompt."""
         if self.positions is None:
             return None
         return self.positions - (0 if self.is_encoder_decoder else prompt_tokens)

@@ -23,13 +23,13 @@ _SPACE_AT_AN_EDGE = ("  ", " \n", "\n ", " \t", "\t ")
 
 @dataclass(frozen=True, slots=True)
 class NormalizationReport:
-    """How many titles the text policy changed or found odd.
+    """Numbers of titles that the text policy changed or found odd.
 
     Attributes:
-        composed: Put into NFC.
-        respaced: White space trimmed, collapsed or replaced by single spaces.
-        html_entities: Hold an HTML entity such as `&amp;`, and keep it.
-        unescaped: Held HTML entities that were resolved.
+        composed: Titles put into NFC.
+        respaced: Titles with white space trimmed, collapsed or replaced by single spaces.
+        html_entities: Titles that keep an HTML entity such as `&amp;`.
+        unescaped: Titles whose HTML entities were resolved.
     """
 
     composed: int = 0
@@ -48,11 +48,7 @@ class NormalizationReport:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> NormalizationReport:
-        """Read what `to_json` gave.
-
-        Raises:
-            KeyError: a count is missing.
-        """
+        """Read the object of `to_json`; KeyError if a count is missing."""
         return cls(*(int(value[field.name]) for field in fields(cls)))
 
 
@@ -88,10 +84,10 @@ def normalize(text: str) -> str:
 
 
 def is_normalized_block(block: str) -> bool:
-    """Whether every tab-separated field of every line is what `normalize` makes of it, without controls.
+    """Whether `normalize` changes no tab-separated field of any line, and there are no control characters.
 
-    One look at many lines costs far less than a look at each. False only means that each has to be looked at:
-    a zero-width mark, for instance, is no fault.
+    One look at many lines costs far less than one at each. False only means that each has to be looked at: a
+    zero-width mark, for instance, is no fault.
     """
     if block[:1] == " " or block[-1:] == " " or any(edge in block for edge in _SPACE_AT_AN_EDGE):
         return False

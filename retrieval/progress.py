@@ -19,17 +19,13 @@ class ProgressDisplay:
     """Shows one step of a command at a time on standard error. A context manager.
 
     Args:
-        columns: Makes the columns of the live display (`rich.progress`), which may show the step's
+        columns: Factory of the live display's columns (`rich.progress`), which may show the step's
             description and the field `note`.
         is_live: Whether the display moves; None: where standard error is a terminal.
         is_transient: Whether the live display leaves nothing behind.
-        stream: Stream that lines go to; None: standard error.
+        stream: Stream of the lines; None: standard error.
         clock: Monotonic clock in seconds; None: the system's.
         prefix: Text in front of every line; not shown on a live display.
-
-    Attributes:
-        is_live: Whether the display moves.
-        clock: As given.
     """
 
     def __init__(
@@ -55,13 +51,7 @@ class ProgressDisplay:
             self._bars = Progress(*columns(), console=Console(stderr=True), transient=is_transient)
 
     def begin(self, name: str, total: float | None = None, note: str = "") -> None:
-        """A step begins, and the one before has ended; the next line is due in some seconds.
-
-        Args:
-            name: Description of the step.
-            total: Units of work; None: unknown.
-            note: What is shown of it first.
-        """
+        """Begin a step of `total` units (None: unknown), after the end of the one before."""
         self._last = self.clock()
         if self.is_live:
             self._finish()
@@ -115,11 +105,7 @@ class ProgressDisplay:
 
 
 class StepProgress:
-    """Is told about every step of a long piece of work, and shows it.
-
-    Args:
-        display: Shows the steps, with lines of their own where they begin; None: nothing is shown.
-    """
+    """Shows every step of a long piece of work; nothing without a display."""
 
     def __init__(self, display: ProgressDisplay | None = None) -> None:
         self._display = display
@@ -128,7 +114,7 @@ class StepProgress:
         self._begun = 0.0
 
     def phase(self, name: str, total: int | None = None) -> None:
-        """A phase begins; `total` units of work are expected, None when unknown."""
+        """Begin a phase of `total` units of work, None when unknown."""
         if self._display is not None:
             self._name, self._total, self._begun = name, total, self._display.clock()
             self._display.begin(name, total)
@@ -136,7 +122,7 @@ class StepProgress:
                 self._display.say(f"{name} …")
 
     def advance(self, done: int, note: str) -> None:
-        """`done` units of the phase are finished in all; `note` says so in words."""
+        """Show that `done` units of the phase are finished in all, with a note in words."""
         if self._display is None:
             return
         if not self._display.is_live:
@@ -145,17 +131,13 @@ class StepProgress:
         self._display.show(note, done)
 
     def note(self, text: str) -> None:
-        """Something worth a line of its own has been found out."""
+        """Show a finding on a line of its own."""
         if self._display is not None:
             self._display.say(text)
 
 
 class PhaseClock(StepProgress):
-    """Passes everything on, and measures how long each phase took.
-
-    Args:
-        progress: Is told everything.
-    """
+    """Passes everything on, and measures how long each phase took."""
 
     def __init__(self, progress: StepProgress) -> None:
         self._progress = progress
@@ -163,7 +145,7 @@ class PhaseClock(StepProgress):
         self._seconds: dict[str, float] = {}
 
     def phase(self, name: str, total: int | None = None) -> None:
-        """A phase begins; the one before has ended."""
+        """Begin a phase; the one before has ended."""
         self.seconds()
         self._running = name, time.monotonic()
         self._progress.phase(name, total)

@@ -1,7 +1,7 @@
 """Prompt templates: how a query is put to the model, and `genret.json`, which a checkpoint carries.
 
-A template is markup around user text. Markup and user text are tokenised separately, so a query can
-never forge a special token and the markup's KV can be shared by all queries.
+Markup and user text are tokenised separately, so a query can never forge a special token, and the markup's
+KV can be shared by all queries.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from retrieval.arguments import check_text
 from retrieval.chat_template import ChatTemplate
-from retrieval.checkpoints import SETTINGS_FILE, settings_folder, weights_folder
+from retrieval.checkpoints import SETTINGS_FILE, json_object, settings_folder, weights_folder
 from retrieval.errors import InputError, ModelError
 from retrieval.text import Rendering, TextTokenizer
 from retrieval.types import DEFAULT_TITLE_WEIGHT, Mention
@@ -33,15 +33,8 @@ _KINDS = {
 # The contract of the file, field by field; docs/prompts.md shows it as a table.
 SCHEMA_FILE = Path(__file__).with_name("genret.schema.json")
 
-_TEMPLATE_FIELDS = (
-    "prefix",
-    "before_query",
-    "suffix",
-    "mention_format",
-    "context_chars",
-    "lowercase",
-    "special_tokens",
-)
+_TEMPLATE_TEXTS = ("prefix", "before_query", "suffix", "mention_format")
+_TEMPLATE_FIELDS = (*_TEMPLATE_TEXTS, "context_chars", "lowercase", "special_tokens")
 _DEFAULT_PROMPTS = ("default_prompt", "mention_prompt", "answer_prompt", "annotate_prompt")
 
 # Chosen by measurement, see docs/prompts.md. None of the answers is one of the sample's dev or test queries.
@@ -85,19 +78,18 @@ class PromptTemplate:
     """Markup before and after the user's text.
 
     Attributes:
-        name: How requests name it.
+        name: Name in requests.
         prefix: Markup before the query; special tokens in it are special.
         before_query: Plain text right before the query and tokenised with it, e.g. a blank.
         suffix: Markup between the query and the title.
-        mention_format: How a mention in context becomes the query text; `{left}`, `{mention}` and
-            `{right}` stand for its parts.
+        mention_format: Query text of a mention; `{left}`, `{mention}` and `{right}` stand for its parts.
         context_chars: Most characters of left and of right context used for a mention.
         lowercase: Whether the user's text is put in lower case, for models taught on such text only.
         special_tokens: Whether the prompt gets the special tokens that the tokenizer itself puts around a
-            text (a beginning-of-sequence token, an encoder's end token), as pretrained models expect.
+            text, as pretrained models expect.
         rendering: How titles stand behind this prompt; None: as the checkpoint says.
-        schema: Text that stands where prefix and suffix say `SCHEMA_PLACE`, once each; the user's, so nothing
-            in it is special. Given by `showing`, and in no file.
+        schema: User's text in the place of `SCHEMA_PLACE` in prefix and suffix. Given by `showing`, and in no
+            file.
     """
 
     name: str
@@ -112,7 +104,7 @@ class PromptTemplate:
     schema: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("name", "prefix", "before_query", "suffix", "mention_format"):
+        for name in ("name", *_TEMPLATE_TEXTS):
             check_text(name, getattr(self, name))
         if isinstance(self.context_chars, bool) or not isinstance(self.context_chars, int):
             raise InputError("context_chars", f"must be an integer, got {self.context_chars!r}")
@@ -125,7 +117,7 @@ class PromptTemplate:
             raise InputError("mention_format", "must contain {mention}")
 
     def showing(self, schema: str) -> PromptTemplate:
-        """Return the template with the schema of an answer; as it is where it has no place for one."""
+        """Return the template with the schema of an answer; unchanged where it has no place for one."""
         return replace(self, schema=schema) if SCHEMA_PLACE in self.prefix + self.suffix else self
 
     def shared_tokens(self, tokenizer: TextTokenizer) -> list[int]:
@@ -255,8 +247,6 @@ class _Chat:
     Attributes:
         ask: The first words of every turn of the user.
         shots: The rest of each earlier turn of the user, and the assistant's answer to it.
-        mention_format: As in `PromptTemplate`.
-        context_chars: As there.
         last: The text between `ask` and the user's own text, in the last turn.
         start: The first words of every answer; empty where answers are no titles.
     """
@@ -269,11 +259,7 @@ class _Chat:
     start: str = TITLE_START
 
     def template(self, name: str, chat: ChatTemplate) -> PromptTemplate:
-        """Return the conversation in the words of a checkpoint's chat template.
-
-        Raises:
-            InputError: the chat template cannot be rendered, or changes the user's text.
-        """
+        """Return the conversation in the words of a checkpoint's chat template."""
         turns = [(f"{self.ask} {asked}", f"{self.start} {answer}".lstrip()) for asked, answer in self.shots]
         parts = chat.around_query(turns, self.ask + self.last, self.start)
         titles = Rendering(context=self.start, prefix=" ", end_token=parts.end)
@@ -298,13 +284,13 @@ CHAT_PROMPTS = {
 
 @dataclass(frozen=True, slots=True)
 class NameEvidence:
-    """How evidence is weighed among the entities that a text calls by one name (docs/numbers.md).
+    """Weights of evidence among the entities that a text calls by one name (docs/numbers.md).
 
     Attributes:
         mention: Probability that is added to what the model gives the name as the text has it. The less a
             model knows of a catalogue, the larger it should be.
-        spelling: How much more an entity counts whose name is spelled as in the text, letter case included.
-        context: How much more one counts of whose title another word stands near the mention.
+        spelling: Factor for an entity whose name is spelled as in the text, letter case included.
+        context: Factor for one of whose title another word stands near the mention.
     """
 
     mention: float = 0.5
@@ -314,7 +300,7 @@ class NameEvidence:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointConfig:
-    """What `genret.json` beside a checkpoint says: its prompts and how its titles are rendered.
+    """The contents of `genret.json` beside a checkpoint: its prompts and how its titles are rendered.
 
     Attributes:
         prompts: Templates by name.
@@ -324,12 +310,10 @@ class CheckpointConfig:
             checkpoint that was taught with one of its own.
         rendering: How the model was taught to write a title; None when the file says nothing.
         annotate_prompt: Template used for texts that are written again with links in them; None: the built-in
-            "annotate", or the default template of a checkpoint that was taught with one of its own.
-        title_weight: How much more a title counts than an alias where entities share a surface form and a
-            request does not say, in [1e-6, 1e6].
-        name_evidence: What else counts where a text is linked among the entities of one name.
-        base: The model that an adapter belongs to, where it is not the one that its `adapter_config.json`
-            names; see `retrieval.checkpoints`.
+            "annotate", or as with `answer_prompt`.
+        title_weight: As in `RetrieveRequest`, for requests that have none.
+        name_evidence: Weights of other evidence where a text is linked among the entities of one name.
+        base: Base of an adapter, where its `adapter_config.json` names another; see `retrieval.checkpoints`.
         chat: The checkpoint's chat template, for the prompts `CHAT_PROMPTS`; None: it has none.
     """
 
@@ -353,8 +337,7 @@ class CheckpointConfig:
         """Return the template called `name`, the default one for None.
 
         Raises:
-            InputError: no such template, or it needs a chat template that the checkpoint does not have; the
-                text lists those there are.
+            InputError: it is unknown, or needs a chat template that the checkpoint lacks; the text lists all.
         """
         key = self.default_prompt if name is None else name
         if key in self.prompts:
@@ -377,38 +360,26 @@ class CheckpointConfig:
         return replace(self.prompt(None), rendering=None) in _BUILT_IN_MARKUP
 
     def with_prompt(self, name: str | None) -> CheckpointConfig:
-        """Return the config with another default template; as it is for None.
-
-        Raises:
-            InputError: as `prompt` does.
-        """
+        """Return the config with another default template; unchanged for None. Raises as `prompt` does."""
         if name is None:
             return self
         self.prompt(name)
         return replace(self, default_prompt=name)
 
     def title_rendering(self) -> Rendering:
-        """Return how titles stand behind the default template: what an index for it is built with."""
+        """Return how titles stand behind the default template, which an index for it is built with."""
         return self.rendering or self.prompt(None).rendering or Rendering()
 
     def answer_template(self, name: str | None) -> PromptTemplate:
-        """Return the template called `name`, the one for JSON answers for None.
-
-        Raises:
-            InputError: no such template; the text lists those there are.
-        """
+        """Return the template called `name`, for None the one for JSON answers. Raises as `prompt` does."""
         return self._template(self.answer_prompt if name is None else name, JSON_ANSWER)
 
     def annotate_template(self, name: str | None) -> PromptTemplate:
-        """Return the template called `name`, the one for texts with links for None.
-
-        Raises:
-            InputError: no such template; the text lists those there are.
-        """
+        """Return the template called `name`, for None the one for annotations. Raises as `prompt` does."""
         return self._template(self.annotate_prompt if name is None else name, ANNOTATE)
 
     def _template(self, name: str | None, built_in: PromptTemplate) -> PromptTemplate:
-        """The template of a name; without one the built-in, or a taught checkpoint's own default."""
+        """Return a template; without a name the built-in one, or a taught checkpoint's own default."""
         if name is not None:
             return self.prompt(name)
         return built_in if self.is_default_built_in else self.prompt(None)
@@ -416,8 +387,8 @@ class CheckpointConfig:
     def save(self, folder: Path) -> None:
         """Write `genret.json` into a checkpoint directory.
 
-        Templates are written in full, those made of the chat template too where they are used: a later
-        change of the built-in ones, or of the chat template, does not change what an index was built for.
+        Templates are written in full, so that later changes of built-in ones, or of the chat template, do not
+        change what an index was built for.
         """
         defaults = {name: getattr(self, name) for name in _DEFAULT_PROMPTS}
         names = {*self.prompts, *(name for name in defaults.values() if name is not None)}
@@ -446,8 +417,7 @@ class CheckpointConfig:
         """Read `genret.json`; built-in templates when the checkpoint has none.
 
         Raises:
-            ModelError: the file is there and malformed; the text names file, field, what was expected and
-                what is there.
+            ModelError: the file is malformed; names file, field, what was expected and what is there.
         """
         settings = settings_folder(folder)
         built_in, file = cls.built_in(weights_folder(settings)), settings / SETTINGS_FILE
@@ -462,22 +432,14 @@ class CheckpointConfig:
 
     @classmethod
     def built_in(cls, folder: Path) -> CheckpointConfig:
-        """Return the config of a checkpoint that says nothing itself.
-
-        Raises:
-            ModelError: its `config.json` is malformed.
-        """
+        """Return the config of a checkpoint without `genret.json`; ModelError for a bad `config.json`."""
         prompts = dict(BUILT_IN)
         if _is_encoder_decoder(folder):
             prompts = {name: replace(template, rendering=None) for name, template in prompts.items()}
         return cls(prompts=prompts, chat=ChatTemplate.of(folder))
 
     def _with_document(self, document: dict[str, Any]) -> CheckpointConfig:
-        """Return the config with what a document says that follows the schema.
-
-        Raises:
-            ValueError: a default is no template, or a text is none that can be used.
-        """
+        """Return the config with the fields of a document that follows the schema."""
         own = {name: _template(name, value) for name, value in document.get("prompts", {}).items()}
         rendering = document.get("rendering")
         taken = (*_DEFAULT_PROMPTS, "title_weight", "base")
@@ -500,27 +462,13 @@ class CheckpointConfig:
 
 
 def _is_encoder_decoder(folder: Path) -> bool:
-    """Whether the model of a directory is one, as its `config.json` says; False without one.
-
-    Raises:
-        ModelError: the file is malformed.
-    """
+    """Whether `config.json` in a directory declares an encoder-decoder; False without one."""
     file = folder / "config.json"
-    try:
-        document = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-        if not isinstance(document, dict):
-            raise ValueError(f"expected a JSON object, got {type(document).__name__}")
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{file}: malformed: {error}") from error
-    return bool(document.get("is_encoder_decoder", False))
+    return file.is_file() and bool(json_object(file).get("is_encoder_decoder", False))
 
 
 def check_document(document: object) -> None:
-    """Check what `genret.json` holds against the schema.
-
-    Raises:
-        ValueError: it names the field, what is expected there and what it holds.
-    """
+    """Check the content of `genret.json`; ValueError names the field, what was expected and got."""
     from jsonschema import Draft202012Validator  # takes a tenth of a second to import
 
     validator = Draft202012Validator(json.loads(SCHEMA_FILE.read_text(encoding="utf-8")))
@@ -530,7 +478,7 @@ def check_document(document: object) -> None:
 
 
 def _said(error: Any) -> str:
-    """Return a violation of the schema, of jsonschema, as "field: expected ..., got ..."."""
+    """Return a violation of the schema as "field: expected ..., got ..."."""
     where, got = list(error.absolute_path), json.dumps(error.instance, ensure_ascii=False)
     match error.validator:
         case "required":

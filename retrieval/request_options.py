@@ -1,8 +1,8 @@
 """Declares the options of requests: range or words, methods, name on the wire and help of each, in one place.
 
-An option is declared where its field is: `k: int = option(10, "Candidates wanted.", (1, 9))`. The checks of
+An option is declared with its field: `k: int = option(10, "Candidates wanted.", (1, 9))`. The checks of
 requests, the flags of commands, the conversion to the wire and the ranges in the OpenAPI document are made of
-these declarations, which `options_of` returns.
+these declarations.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RequestOption:
         help: One sentence, for the help of commands.
         range: Least and greatest value of a number.
         choices: Words that it may be; empty: any text.
-        methods: Methods that alone take it, others refuse any value but the default; empty: all take it.
+        methods: Methods that take it, others refuse any value but the default; empty: all.
         disc_high: Greatest value with `disc`; None: that of `range`.
         unset: Meaning of having no value, in the help; empty: there is always one.
         wire: Path of the field in messages.
@@ -53,15 +53,7 @@ class RequestOption:
     is_optional: bool = False
 
     def checked(self, value: Any, decoder: str | None = None) -> Any:
-        """Return a value as requests keep it.
-
-        Args:
-            value: The value given.
-            decoder: The decoder in force, if any.
-
-        Raises:
-            InputError: it is of another type, out of range, or no word known; names the option.
-        """
+        """Return a value as requests keep it, with the decoder in force; InputError names the option."""
         if value is None and self.is_optional:
             return None
         if self.choices:
@@ -124,10 +116,6 @@ def options_of(request: Any) -> Mapping[str, RequestOption]:
 
 
 def checked_options(request: Any, decoder: str | None = None) -> dict[str, Any]:
-    """Return the options of a request as it keeps them, each checked on its own.
-
-    Raises:
-        InputError: one is out of range; it is named.
-    """
+    """Return the options of a request as it keeps them, each checked on its own; InputError names one."""
     kind: Any = type(request)
     return {name: one.checked(getattr(request, name), decoder) for name, one in options_of(kind).items()}

@@ -1,20 +1,17 @@
 """Opens an index and a model together, and answers queries: text in, entities out (`Retriever`).
 
-It knows prompts, titles and entities; what a decode step is, it leaves to `decoding`. `Questions` has the
-calls that take texts, one or many at a time, and raise the first error. One retriever is used by one thread
-at a time.
+It knows prompts, titles and entities; decode steps are left to `decoding`.
 """
 
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from decoding.cancellation import CancelToken
 from decoding.language_model import LanguageModel
@@ -53,166 +50,18 @@ from retrieval.text import TextTokenizer
 from retrieval.types import Entity, Mention, RequestOptions, RetrievalResult, RetrieveRequest, with_options
 from retrieval.vectors.vector_search import VectorProposer
 
-if TYPE_CHECKING:  # what answers JSON is loaded when JSON is first asked for
+if TYPE_CHECKING:  # answering in JSON is loaded when JSON is first asked for
     from retrieval.answers.answer_types import AnswerOptions, AnswerResult, Schema
     from retrieval.answers.answerer import Answerer
     from retrieval.answers.title_holes import Finder, NamedIndex
 
-
-class Questions(ABC):
-    """The calls of a retriever that take texts and raise the first error.
-
-    Attributes:
-        config: Prompt templates and rendering of the checkpoint.
-        name: What schemas of JSON answers call the index, beside "titles".
-    """
-
-    config: CheckpointConfig
-    name: str
-
-    @property
-    @abstractmethod
-    def answerer(self) -> Answerer:
-        """The writer of JSON answers, made on first use."""
-
-    def retrieve(
-        self,
-        queries: str | Sequence[str],
-        k: int = 10,
-        method: str = "auto",
-        *,
-        prompt: str | None = None,
-        batch_size: int = DEFAULT_BATCH_SIZE,
-        **options: Unpack[RequestOptions],
-    ) -> list[RetrievalResult]:
-        """Answer queries, in their order. See `RetrieveRequest` for the options.
-
-        Raises:
-            InputError: an option or a query is out of range, a query is too long for the model, or the
-                filter does not fit the index.
-            ModelError: the model returned broken logits.
-        """
-        texts = sequence("queries", queries, str)
-        single = isinstance(queries, str)
-        names = ["query"] if single else [f"queries[{i}]" for i in range(len(texts))]
-        asked = with_options(k, method, prompt, options)
-        requests = []
-        for name, text in zip(names, texts, strict=True):
-            with named("query", name):
-                requests.append(replace(asked, query=text))
-        return self._all_or_error(requests, names, batch_size)
-
-    def link(
-        self,
-        mentions: Mention | Sequence[Mention],
-        k: int = 1,
-        method: str = "auto",
-        *,
-        batch_size: int = DEFAULT_BATCH_SIZE,
-        **options: Unpack[RequestOptions],
-    ) -> list[RetrievalResult]:
-        """Link mentions in context to entities, in their order, all with the same options.
-
-        Raises:
-            InputError: an option is out of range, a mention is empty or too long for the model, or the
-                filter does not fit the index.
-        """
-        spans = sequence("mentions", mentions, Mention)
-        single = isinstance(mentions, Mention)
-        names = ["mention"] if single else [f"mentions[{i}]" for i in range(len(spans))]
-        asked = with_options(k, method, None, options)
-        requests = []
-        for name, mention in zip(names, spans, strict=True):
-            with named("mention", name):
-                requests.append(self.mention_request(mention, asked))
-        return self._all_or_error(requests, names, batch_size)
-
-    def mention_request(self, mention: Mention, asked: RetrieveRequest) -> RetrieveRequest:
-        """Return the request that links one mention as `asked`, whose query is a placeholder.
-
-        Raises:
-            InputError: the mention is empty.
-        """
-        if not mention.mention.strip():
-            raise InputError("mention", "must not be empty")
-        template = self.config.prompt(self.config.mention_prompt)
-        request = replace(asked, query=template.mention_query(mention), prompt=template.name)
-        if not request.proposals or request.shortlist_query is not None:
-            return request
-        return replace(request, shortlist_query=mention.mention)
-
-    def score(
-        self, query: str | Mention, titles: str | Iterable[str], *, prompt: str | None = None
-    ) -> ScoreResult:
-        """Score any titles behind a query, all in one pass of the model.
-
-        Titles are tokenised as those of the index are, under the same text policy (NFC, single spaces).
-
-        Args:
-            query: The query text, or a mention, which is asked with the checkpoint's mention template.
-            titles: From 1 to 10,000 texts, in the catalogue or not, or one.
-            prompt: Name of the prompt template; None: the checkpoint's default. Not for a mention.
-
-        Raises:
-            InputError: the query or a title cannot be used; a title is named "titles[3]".
-            ModelError: the model returned broken logits.
-        """
-        (reply,) = self.score_batch([self.score_request(query, titles, prompt)])
-        if not isinstance(reply, ScoreResult):
-            raise reply
-        return reply
-
-    def score_request(
-        self, query: str | Mention, titles: str | Iterable[str], prompt: str | None = None
-    ) -> ScoreRequest:
-        """Return the request that `score` makes.
-
-        Raises:
-            InputError: the query or a title cannot be used, or a template is given for a mention.
-        """
-        texts = tuple(sequence("titles", titles, str))
-        if not isinstance(query, Mention):
-            return ScoreRequest(query, texts, prompt)
-        if prompt is not None:
-            raise InputError("prompt", f"is the checkpoint's mention template for a mention, got {prompt!r}")
-        asked = self.mention_request(query, RetrieveRequest("-", method="beam"))
-        return ScoreRequest(asked.query, texts, asked.prompt)
-
-    def answer(
-        self, query: str, schema: Schema | None = None, **options: Unpack[AnswerOptions]
-    ) -> AnswerResult:
-        """Answer one query with JSON that is valid under a schema; see `Answerer.answer_all` for several.
-
-        Args:
-            query: The query text.
-            schema: A JSON Schema, as text or as `json.loads` reads one.
-            **options: See `AnswerRequest`.
-
-        Raises:
-            SchemaRejectedError: the schema cannot be used; names keyword and JSON pointer.
-            InputError: an option is out of range, the query is too long, or the answer does not fit.
-            ModelError: the model returned broken logits.
-        """
-        return self.answerer.answer_all([query], schema, titles=self.name, **options)[0]
-
-    @abstractmethod
-    def score_batch(self, requests: Sequence[ScoreRequest]) -> list[ScoreReply]:
-        """Score the titles of several requests together."""
-
-    @abstractmethod
-    def _all_or_error(
-        self, requests: Sequence[RetrieveRequest], names: Sequence[str], batch_size: int
-    ) -> list[RetrievalResult]:
-        """Answer requests in batches; the first error is raised, with the name of its request."""
+_Asked = TypeVar("_Asked", str, Mention)
 
 
 class SharedAnswerer:
-    """The answerer of one model, made on first use: until then nothing of JSON and grammars is loaded.
+    """The answerer of all retrievers of one model, made on first use; before, nothing of grammars is loaded.
 
-    Shared by all retrievers of the model. Safe to use from several threads.
-
-    Args:
-        make: Factory of the answerer.
+    Safe to use from several threads.
     """
 
     def __init__(self, make: Callable[[], Answerer]) -> None:
@@ -244,8 +93,8 @@ class SharedAnswerer:
 _WARM_UP_SCHEMA = {"type": "object", "properties": {"title": {"type": "string", "maxLength": 8}}}
 
 
-class Retriever(Questions):
-    """Answers queries with entities of one index, written by one model.
+class Retriever:
+    """Answers queries with entities of one index, written by one model. Used by one thread at a time.
 
     Args:
         index: An open index; closed together with the retriever.
@@ -253,24 +102,16 @@ class Retriever(Questions):
         tokenizer: The model's tokenizer.
         config: Prompt templates and rendering of the checkpoint.
         filter_cache_bytes: Bound on the memory of filters kept for further requests.
-        prefixes: Keeps what all prompts of a template begin with; None: a store of its own.
+        prefixes: Store of the shared prefixes of prompts; None: a new one.
         answerer: Answerer of this model, whose schemas may then name this index too; None: a new one.
-        name: What schemas may call the index; in answers of this retriever it is also called "titles". None:
-            the name of its directory.
-        grammar_cache_bytes: Bound on the memory of grammars kept, where an answerer is made.
-        draft: Proposes tokens of JSON answers, where an answerer is made.
-        is_named: Whether schemas may name the index from now on, in place of another one of its name.
+        name: As in `open`.
+        grammar_cache_bytes: Bound on the memory of grammars kept by a new answerer.
+        draft: Draft model of a new answerer.
+        is_named: As in `open`.
         ranker: Evidence and ranking of the index, for the methods `shortlist` and `auto`; None: it has none.
 
-    Attributes:
-        name: What schemas of JSON answers call the index, beside "titles".
-        filters: The filters of the index, those kept among them.
-        prefixes: The beginnings of prompts kept.
-        ranker: Evidence and ranking of the index.
-
     Raises:
-        IndexMismatchError: the index was built for another tokenizer or rendering, or holds token ids
-            the model does not have.
+        IndexMismatchError: the index was built for another tokenizer or rendering, or has unknown token ids.
         InputError: the bound on filters is negative.
     """
 
@@ -349,15 +190,15 @@ class Retriever(Questions):
             prompt: Template of requests that name none; None: the checkpoint's default.
             verify_digests: Check every file's digest, not only sizes and structure.
             trust_remote_code: Run model code that a hub checkpoint brings along.
-            filter_cache_bytes: Bound on the memory of filters kept for further requests; one that is larger
-                alone is made anew for every batch.
+            filter_cache_bytes: Bound on the memory of filters kept; a larger one is made anew for every
+                batch.
             grammar_cache_bytes: Bound on the memory of grammars of JSON answers kept.
-            draft_model: Checkpoint with the same tokenizer that proposes tokens of JSON answers, which the
-                model verifies several at a time; None: no drafts.
-            name: What schemas of JSON answers may call the index, beside "titles"; None: its directory.
-            is_named: Whether they may from now on; see `named_index`.
-            encoder: Where the encoder that made the index's vectors lies now; None: where it lay then.
-                Evidence that cannot be used is no error: see `Ranker.problems`.
+            draft_model: Checkpoint of a draft model for JSON answers, with the same tokenizer; None: no
+                drafts.
+            name: Name of the index in schemas of JSON answers, beside "titles"; None: that of its directory.
+            is_named: Whether schemas may name the index from now on; see `named_index`.
+            encoder: Place of the encoder that made the index's vectors; None: where it lay then. Evidence
+                that cannot be used is no error: see `Ranker.problems`.
 
         Raises:
             GenretError: the index or a checkpoint cannot be used, or they do not fit together.
@@ -403,15 +244,8 @@ class Retriever(Questions):
     ) -> Retriever:
         """Open a further index for the same model, which is shared with its prefixes and not loaded again.
 
-        Args:
-            index: Index directory, as `build-index` wrote it.
-            verify_digests: Check every file's digest, not only sizes and structure.
-            name: What schemas of JSON answers may call it; None: the directory's name.
-            is_named: Whether they may from now on, in place of another one of that name; see `named_index`.
-            encoder: Where the encoder that made its vectors lies now; None: where it lay then.
-
-        Raises:
-            GenretError: the index cannot be used, or does not fit the model.
+        Arguments and errors are those of `open`; the index takes the place of another one of its name in
+        schemas.
         """
         self._shares_prefixes = True
         opened = Index.open(index, verify_digests=verify_digests)
@@ -434,12 +268,12 @@ class Retriever(Questions):
 
     @property
     def answerer(self) -> Answerer:
-        """The writer of JSON answers, made on first use and shared by all retrievers of one model."""
+        """The writer of JSON answers, made on first use and shared by all retrievers of the model."""
         return self._answerer.get()
 
     @property
     def vectors(self) -> VectorProposer | None:
-        """What proposes entities by vectors; None where nothing can."""
+        """The proposer of entities by vectors; None where the index has none that can be used."""
         return self.ranker.evidence.vectors
 
     def __repr__(self) -> str:
@@ -464,18 +298,115 @@ class Retriever(Questions):
     ) -> None:
         self.close()
 
+    def retrieve(
+        self,
+        queries: str | Sequence[str],
+        k: int = 10,
+        method: str = "auto",
+        *,
+        prompt: str | None = None,
+        batch_size: int = DEFAULT_BATCH_SIZE,
+        **options: Unpack[RequestOptions],
+    ) -> list[RetrievalResult]:
+        """Answer queries, in their order. See `RetrieveRequest` for the options.
+
+        Raises:
+            InputError: an option or a query is out of range, a query is too long for the model, or the
+                filter does not fit the index.
+            ModelError: the model returned broken logits.
+        """
+        asked = with_options(k, method, prompt, options)
+        names = ("query", "queries")
+        return self._answer_all(names, queries, str, lambda text: replace(asked, query=text), batch_size)
+
+    def link(
+        self,
+        mentions: Mention | Sequence[Mention],
+        k: int = 1,
+        method: str = "auto",
+        *,
+        batch_size: int = DEFAULT_BATCH_SIZE,
+        **options: Unpack[RequestOptions],
+    ) -> list[RetrievalResult]:
+        """Link mentions in context to entities, in their order, all with the same options.
+
+        Raises:
+            InputError: an option is out of range, a mention is empty or too long for the model, or the
+                filter does not fit the index.
+        """
+        asked = with_options(k, method, None, options)
+        names = ("mention", "mentions")
+        of_mention = partial(self.mention_request, asked=asked)
+        return self._answer_all(names, mentions, Mention, of_mention, batch_size)
+
+    def mention_request(self, mention: Mention, asked: RetrieveRequest) -> RetrieveRequest:
+        """Return `asked`, whose query is a placeholder, for one mention; InputError for an empty one."""
+        if not mention.mention.strip():
+            raise InputError("mention", "must not be empty")
+        template = self.config.prompt(self.config.mention_prompt)
+        request = replace(asked, query=template.mention_query(mention), prompt=template.name)
+        if not request.proposals or request.shortlist_query is not None:
+            return request
+        return replace(request, shortlist_query=mention.mention)
+
+    def score(
+        self, query: str | Mention, titles: str | Iterable[str], *, prompt: str | None = None
+    ) -> ScoreResult:
+        """Score any titles behind a query, all in one pass of the model.
+
+        Titles are tokenised as those of the index are, under the same text policy (NFC, single spaces).
+
+        Args:
+            query: The query text, or a mention, which is asked with the checkpoint's mention template.
+            titles: From 1 to 10,000 texts, in the catalogue or not, or one.
+            prompt: Name of the prompt template; None: the checkpoint's default. Not for a mention.
+
+        Raises:
+            InputError: the query or a title cannot be used; a title is named "titles[3]".
+            ModelError: the model returned broken logits.
+        """
+        (reply,) = self.score_batch([self.score_request(query, titles, prompt)])
+        if not isinstance(reply, ScoreResult):
+            raise reply
+        return reply
+
+    def score_request(
+        self, query: str | Mention, titles: str | Iterable[str], prompt: str | None = None
+    ) -> ScoreRequest:
+        """Return the request that `score` makes, with its arguments and errors."""
+        texts = tuple(sequence("titles", titles, str))
+        if not isinstance(query, Mention):
+            return ScoreRequest(query, texts, prompt)
+        if prompt is not None:
+            raise InputError("prompt", f"is the checkpoint's mention template for a mention, got {prompt!r}")
+        asked = self.mention_request(query, RetrieveRequest("-", method="beam"))
+        return ScoreRequest(asked.query, texts, asked.prompt)
+
+    def answer(
+        self, query: str, schema: Schema | None = None, **options: Unpack[AnswerOptions]
+    ) -> AnswerResult:
+        """Answer one query with JSON that is valid under a schema; see `Answerer.answer_all` for several.
+
+        Args:
+            query: The query text.
+            schema: A JSON Schema, as text or as `json.loads` reads one.
+            **options: See `AnswerRequest`.
+
+        Raises:
+            SchemaRejectedError: the schema cannot be used; names keyword and JSON pointer.
+            InputError: an option is out of range, the query is too long, or the answer does not fit.
+            ModelError: the model returned broken logits.
+        """
+        return self.answerer.answer_all([query], schema, titles=self.name, **options)[0]
+
     def _likeliest(self, query: str, predicate: str | None, k: int) -> list[Entity]:
-        """The entities of the k likeliest titles, best first."""
+        """Return the entities of the k likeliest titles, best first."""
         (result,) = self.retrieve([query], k=k, method="beam", filter=predicate)
         found = (self.index.entity_by_id(candidate.entity_id) for candidate in result.candidates)
         return [entity for entity in found if entity is not None]
 
     def check_filter(self, filter: str) -> None:
-        """Refuse a predicate that no request to this index could use; makes no filter.
-
-        Raises:
-            InputError: it is no predicate, or does not fit the index.
-        """
+        """Raise InputError for a predicate that no request to this index could use; makes no filter."""
         self.filters.check(Restriction(parse(filter)))
 
     def check_method(self, request: RetrieveRequest) -> None:
@@ -485,7 +416,7 @@ class Retriever(Questions):
 
         Raises:
             EvidenceMissingError: it is for `shortlist`, and the index has no evidence.
-            GenretError: it has some that cannot be used.
+            GenretError: the evidence cannot be used.
         """
         is_open = request.restriction.is_open
         if request.method == "shortlist" and is_open and self.index.num_entities > request.proposals:
@@ -495,27 +426,23 @@ class Retriever(Questions):
         """Return the request's prompt length in tokens: its share of a batch.
 
         Raises:
-            InputError: the template is unknown, the query is too long for the model, or the filter does not
-                fit the index.
-            GenretError: the method needs evidence that the index does not have; see `check_method`.
+            InputError: template or filter do not fit the index, or the query is too long for the model.
+            GenretError: as `check_method`.
         """
         prompt = self._job(request).prompt
         self._prompts.keep(self.config.prompt(request.prompt), request.query, prompt)
         return len(prompt)
 
     def warm_up(self) -> None:
-        """Answer one query by each method, so that the first real one finds everything in place.
-
-        What the prompts of the default templates begin with is run and kept.
-        """
+        """Answer one query by each method, so that the first real one finds everything in place."""
         self.answerer.engine.warm_up()
         for step in self.warm_up_steps():
             step()
 
     def warm_up_steps(self) -> Iterator[Callable[[], object]]:
-        """Return what a warm-up asks of the model, one query each, so that others can be answered in between.
+        """Return the steps of a warm-up, one query each, so that others can be answered in between.
 
-        What JSON answers need beside the model is not among them: see `AnswerEngine.warm_up`.
+        The grammar engine of JSON answers is not among them: see `AnswerEngine.warm_up`.
         """
         for method in ("beam", "disc"):
             yield partial(self.retrieve, "warm-up", k=1, method=method, seed=0, num_samples=1)
@@ -534,58 +461,56 @@ class Retriever(Questions):
     def retrieve_batch(
         self, requests: Sequence[RetrieveRequest], cancel: Sequence[CancelToken | None] | None = None
     ) -> list[Reply]:
-        """Answer requests with any mixture of options; what is compatible shares its forwards.
+        """Answer requests with any mixture of options; compatible ones share their forwards.
 
         Args:
             requests: At most as many as fit into memory together.
             cancel: Polled between decode steps, one per request.
 
         Returns:
-            Per request its result, or the error that concerns this request alone.
+            Per request its result, or its own error.
         """
         return answer_prepared(requests, cancel, self._job, self._runner.run)
 
     def score_batch(
         self, requests: Sequence[ScoreRequest], cancel: Sequence[CancelToken | None] | None = None
     ) -> list[ScoreReply]:
-        """Score the titles of several requests together.
-
-        Args:
-            requests: At most as many as fit into memory together.
-            cancel: Polled between forwards, one per request.
-
-        Returns:
-            Per request its result, or the error that concerns this request alone.
-        """
+        """Score the titles of several requests together; arguments and result as of `retrieve_batch`."""
         return answer_prepared(requests, cancel, self._score_job, self._titles.run)
 
-    def _all_or_error(
-        self, requests: Sequence[RetrieveRequest], names: Sequence[str], batch_size: int
+    def _answer_all(
+        self,
+        names: tuple[str, str],
+        asked: _Asked | Sequence[_Asked],
+        kind: type[_Asked],
+        request_of: Callable[[_Asked], RetrieveRequest],
+        batch_size: int,
     ) -> list[RetrievalResult]:
-        """Answer requests in batches; the first error is raised, with the name of its request."""
+        """Answer one item or several in batches; the first error is raised, with the name of its item."""
         if batch_size < 1:
             raise InputError("batch_size", f"must be at least 1, got {batch_size}")
+        one, many = names
+        items = sequence(many, asked, kind)
+        places = [one] if isinstance(asked, kind) else [f"{many}[{i}]" for i in range(len(items))]
         jobs = []
-        for name, request in zip(names, requests, strict=True):  # before anything is decoded
-            with named("query", name):
-                jobs.append(self._job(request))
-        return self._runner.run_all(jobs, names, batch_size)
+        for place, item in zip(places, items, strict=True):  # before anything is decoded
+            with named(one, place), named("query", place):
+                jobs.append(self._job(request_of(item)))
+        return self._runner.run_all(jobs, places, batch_size)
 
     def _job(self, request: RetrieveRequest, cancel: CancelToken | None = None) -> RetrieveJob:
-        """Return a request that can be answered with its prompt: its filter fits the index too."""
+        """Check a request, its filter and its method against the index, and encode its prompt."""
         if request.filter is not None:
             self.filters.check(request.restriction)
         self.check_method(request)
         template = self.prompt_template(request.prompt)
         prompt = self._prompts.encode(template, request.query)
-        return RetrieveJob(self._completed(request), prompt, self._prompts.num_shared(template), cancel)
+        if request.title_weight is None:
+            request = replace(request, title_weight=self.config.title_weight)
+        return RetrieveJob(request, prompt, self._prompts.num_shared(template), cancel)
 
     def prompt_template(self, name: str | None) -> PromptTemplate:
-        """Return the template of a name, the default one for None.
-
-        Raises:
-            InputError: there is none, or titles of the index do not go on behind it.
-        """
+        """Return a template (None: the default); InputError if it is unknown or does not fit the index."""
         template = self.config.prompt(name)
         if template not in self._fitting:
             check_prompt(self.index, self.tokenizer, self.config, template)
@@ -599,14 +524,7 @@ class Retriever(Questions):
             return False
         return True
 
-    def _completed(self, request: RetrieveRequest) -> RetrieveRequest:
-        """Return a request with the checkpoint's weight of titles where it has none of its own."""
-        if request.title_weight is not None:
-            return request
-        return replace(request, title_weight=self.config.title_weight)
-
     def _score_job(self, request: ScoreRequest, cancel: CancelToken | None = None) -> ScoreJob:
-        """Return a request that can be answered with its prompt and the rows of its titles."""
         template = self.prompt_template(request.prompt)
         prompt = self._prompts.encode(template, request.query)
         rows = self._titles.rows(request.titles)
@@ -622,7 +540,6 @@ def _new_answerer(
     grammar_cache_bytes: int,
     draft: LanguageModel | None,
 ) -> Answerer:
-    """Make the answerer of a model."""
     from retrieval.answers.answerer import Answerer
     from retrieval.answers.schemas import AnswerEngine
 

@@ -1,4 +1,4 @@
-"""What goes into and comes out of scoring titles that somebody else has found: a request, the scores."""
+"""Defines the request and the result of scoring any titles."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class ScoreRequest:
     Attributes:
         query: The query text; must hold something besides white space.
         titles: Any texts, in the catalogue or not, from 1 to 10,000; equal ones are scored once. Any iterable
-            is taken, and read once.
+            is read once.
         prompt: Name of the prompt template; None: the checkpoint's default.
 
     Raises:
-        InputError: a field cannot be used; names it, and of titles which one.
+        InputError: a field cannot be used; names it, and which of the titles.
     """
 
     query: str
@@ -50,19 +50,17 @@ def _checked_titles(titles: Iterable[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class TitleScore:
-    """How likely the model is to write one title.
+    """The model's score of one title.
 
     Attributes:
-        title: As it was given.
+        title: The title as it was given.
         logprob: Natural log of the model's probability of the title, its end included; None where it is
             longer than the model has room for behind the prompt.
         probability: The title's share of the probability of the distinct titles of the request; None without
             a `logprob`.
-        num_tokens: Its tokens, end included.
-        entity_ids: The entities of the index that own this surface form, those with the greatest share first;
-            empty where none does.
-        entity_shares: P(e | f) of each of them, which sum to 1: how a probability of the title is divided
-            among them.
+        num_tokens: Number of tokens, end included.
+        entity_ids: The entities of the index that own this form, those with the greatest share first.
+        entity_shares: P(e | f) of each of them, which sum to 1.
     """
 
     title: str

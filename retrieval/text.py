@@ -1,8 +1,7 @@
-"""Text to token ids: the tokenizer and how a title is rendered after a prompt.
+"""Turns text into token ids: the tokenizer, and how a title is rendered after a prompt.
 
 No torch and no transformers here: the index builder tokenises millions of titles with this module alone.
-Text that comes from users (queries, titles) never turns into special tokens; markup that comes from a
-template does.
+Users' text (queries, titles) never turns into special tokens; markup of a template does.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ _MAX_REMEMBERED = 64  # texts of templates
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """How a title stands after the prompt, and which token ends it.
+    """The text around a title behind a prompt, and the token that ends it.
 
     Attributes:
         context: Last plain text of the prompt; titles are tokenised after it and it is stripped again.
         prefix: Text put in front of every title, e.g. " " or " <".
         suffix: Text put behind every title, e.g. ">".
-        end_token: The token that closes a row: one of the vocabulary, e.g. "</s>", or text that is one token,
-            e.g. a line break. None: the tokenizer's end-of-sequence token.
+        end_token: Token that closes a row, or text that is one token, e.g. a line break. None: the
+            tokenizer's end-of-sequence token.
     """
 
     context: str = ""
@@ -50,11 +49,7 @@ class Rendering:
 
     @classmethod
     def from_json(cls, value: object) -> Rendering:
-        """Read the object written by `to_json`; an unknown key is an error.
-
-        Raises:
-            InputError: it is no object, a key is unknown or a value has the wrong type.
-        """
+        """Read the object written by `to_json`; InputError for an unknown key or a wrong type."""
         if not isinstance(value, dict):
             raise InputError("rendering", f"expected an object, got {type(value).__name__}")
         unknown = sorted(set(value) - {"context", "prefix", "suffix", "end_token"})
@@ -72,11 +67,13 @@ class TextTokenizer:
     Args:
         tokenizer: The `tokenizers` object; it is copied, padding and truncation are switched off.
         end_token: The tokenizer's end-of-sequence token, or None when it is not known.
-        source: Where it came from: its file, or the folder of the checkpoint.
+        source: Its file, or the folder of the checkpoint; for a GGUF file or a hub id a folder in a cache.
 
     Attributes:
-        source: Where it came from. That of a GGUF file or of a hub id is a folder in a cache.
-        name: What the user named it by, for messages.
+        name: The user's name for it, for messages.
+        frame: Special tokens that the tokenizer itself puts before and behind a text.
+        unknown_id: Token of text that the vocabulary cannot spell. Tokenizers that fall back to bytes may
+            have such a token; they never write it.
     """
 
     def __init__(self, tokenizer: Tokenizer, end_token: str | None, source: str) -> None:
@@ -90,7 +87,7 @@ class TextTokenizer:
         self._remembered: dict[tuple[bool, str], list[int]] = {}
         added = self._markup.get_added_tokens_decoder().values()
         self._special_tokens = tuple(token.content for token in added if token.special)
-        self.frame = self._find_frame()  # special tokens the tokenizer itself puts before and behind a text
+        self.frame = self._find_frame()
         self.end_token = end_token
         self.source = self.name = source
         # Ids may have holes (added tokens far above the merges), so the count of tokens is no bound.
@@ -98,8 +95,6 @@ class TextTokenizer:
         document = json.loads(self._markup.to_str())
         canonical = json.dumps(document, sort_keys=True, ensure_ascii=True)
         self.fingerprint = "sha256:" + hashlib.sha256(canonical.encode()).hexdigest()
-        # What stands for text that the vocabulary cannot spell. Tokenizers that fall back to bytes may have
-        # such a token; they never write it.
         self.unknown_id: int | None = _unknown_id(document["model"])
 
     @property
@@ -143,8 +138,8 @@ class TextTokenizer:
 
         Args:
             text: The text.
-            after: Template text it stands behind. What follows the last special token of it is taken as
-                context, so that no mark of a text's beginning appears in the middle of a prompt.
+            after: Template text before it. The part behind its last special token is taken as context, so
+                that no mark of a text's beginning appears in the middle of a prompt.
         """
         context = self._plain_end(after)
         if not context:
@@ -164,12 +159,7 @@ class TextTokenizer:
         return [list(encoding.ids) for encoding in encodings]
 
     def encode_markup(self, text: str, after: str = "") -> list[int]:
-        """Tokenise template text: special tokens in it become their ids.
-
-        Args:
-            text: The template's text.
-            after: User text it stands behind; context, as in `encode_text`.
-        """
+        """Tokenise template text, with user text `after` as context: special tokens become their ids."""
         if not after or text.startswith(self._special_tokens):  # nothing merges across a special token
             return list(self._ids_of_template(self._markup, text))
         return self._behind(self._markup, after, self._ids(self._markup, after), text)
@@ -181,11 +171,11 @@ class TextTokenizer:
         return (ids[: text[0]], ids[text[-1] + 1 :]) if text else ([], [])
 
     def _behind(self, voice: Tokenizer, context: str, before: list[int], text: str) -> list[int]:
-        """Return the tokens of a text behind another, given that one's own."""
+        """Return the tokens of a text behind a context, given those of the context."""
         ids = self._ids(voice, context + text)
         if ids[: len(before)] == before:
             return ids[len(before) :]
-        # The text merges with its context: then the parts are told apart, as the template wrote them.
+        # The text merges with its context: both are tokenised apart, as the template wrote them.
         return self._ids(voice, text)
 
     @staticmethod
@@ -193,7 +183,7 @@ class TextTokenizer:
         return list(voice.encode(text, add_special_tokens=False).ids)
 
     def _ids_of_template(self, voice: Tokenizer, text: str) -> list[int]:
-        """Return the tokens of a text that comes back with every query. Not to be changed."""
+        """Return the tokens of a text that comes back with every query; the list must not be changed."""
         key = (voice is self._plain, text)
         ids = self._remembered.get(key)
         if ids is None:
@@ -204,7 +194,6 @@ class TextTokenizer:
         return ids
 
     def _plain_end(self, template: str) -> str:
-        """Return what follows the last special token of a template's text."""
         ends = [template.rfind(token) + len(token) for token in self._special_tokens if token in template]
         return template[max(ends, default=0) :]
 
@@ -227,11 +216,7 @@ class TextTokenizer:
         return ids[0] if len(ids) == 1 and ids[0] != self.unknown_id else None
 
     def end_token_id(self, rendering: Rendering) -> int:
-        """Return the id of the token that closes every row under `rendering`.
-
-        Raises:
-            InputError: no end token is known, or the vocabulary lacks it.
-        """
+        """Return the id of the token that closes every row; InputError if there is none."""
         token = rendering.end_token or self.end_token or self._guess_end_token()
         if token is None:
             raise InputError(
@@ -248,11 +233,7 @@ class TextTokenizer:
         return token_id
 
     def doubt_of_end(self, rendering: Rendering) -> str | None:
-        """Return why the token that closes rows looks wrong; None where it ends a line, a turn or a text.
-
-        Raises:
-            InputError: as `end_token_id` does.
-        """
+        """Return why the token that closes rows looks wrong; None where it ends a line, a turn or a text."""
         end = self.end_token_id(rendering)
         text = str(self._markup.decode([end], skip_special_tokens=False))
         if self.token_name(end) in self._special_tokens or "\n" in text:
@@ -270,9 +251,8 @@ class TextTokenizer:
     def encode_titles(self, titles: Sequence[str], rendering: Rendering) -> list[list[int] | None]:
         """Tokenise titles in the context of the prompt's end, end token included.
 
-        Returns:
-            One row per title, or None where the title's first characters merge with the context, so
-            that no row could follow the prompt's own tokens (the boundary is not stable).
+        A row is None where the title's first characters merge with the context, so that it could not follow
+        the prompt's own tokens.
         """
         end = self.end_token_id(rendering)
         before = self.encode_text(rendering.context) if rendering.context else []
@@ -284,10 +264,7 @@ class TextTokenizer:
         return rows
 
     def _guess_end_token(self) -> str | None:
-        for token in _COMMON_END_TOKENS:
-            if self.token_id(token) is not None:
-                return token
-        return None
+        return next((token for token in _COMMON_END_TOKENS if self.token_id(token) is not None), None)
 
 
 def _read_tokenizer(file: Path) -> Tokenizer:
@@ -301,8 +278,8 @@ def _without_special_pieces(serialized: str) -> str:
     """Rename the special tokens among the pieces of a vocabulary, so that no text is cut into them.
 
     `encode_special_tokens` only stops special tokens from being looked for before the text is cut into
-    pieces. Where they are pieces themselves, whole words (WordLevel, WordPiece) and above all Unigram models,
-    which give them the best score of all, would still find them. Ids stay as they are.
+    pieces. Where they are pieces themselves (WordLevel, WordPiece, above all Unigram models), they would
+    still be found. Ids stay as they are.
     """
     document = json.loads(serialized)
     model = document["model"]

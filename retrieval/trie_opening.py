@@ -1,4 +1,4 @@
-"""The title trie of an index, for whoever calls a model themselves; refused where it does not fit them."""
+"""Returns the title trie of an index, for users who call a model themselves."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def title_trie(
 
     Args:
         index: An open index or its directory. The trie stays valid when the index is closed.
-        tokenizer: Checkpoint directory, tokenizer.json or hub id of the model that is to write titles, or
-            what `TextTokenizer.load` made of one.
-        vocab_size: Width of the model's logits; None: as many as the tokenizer has tokens.
-        device: Where the trie lives: "cpu", "cuda", "cuda:1", ...; None: the CPU, also for a model elsewhere.
+        tokenizer: Checkpoint directory, tokenizer.json or hub id of the model that is to write titles, or a
+            `TextTokenizer`.
+        vocab_size: Width of the model's logits; None: the tokenizer's number of tokens.
+        device: Device of the trie: "cpu", "cuda", "cuda:1", ...; None: the CPU, also for a model elsewhere.
 
     Raises:
         InputError: an argument is of the wrong kind, or `vocab_size` is below 1.

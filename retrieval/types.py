@@ -53,54 +53,43 @@ class RetrieveRequest:
     """One query and how to answer it.
 
     Options say what they do where they are declared; those that need more words are listed here too. Options
-    of another method are checked and have no effect, but for those that change what an answer
-    means, which are refused (`min_mass` and `adaptive` by `beam`; `exact`, `exact_budget`, `length_penalty`
-    and `aggregate` by `disc`; all of these by `shortlist`): a threshold that nobody looks at would be taken
-    for one that was passed. What concerns shortlists is refused by methods that make none.
+    of another method are checked and have no effect, but for those that change the meaning of an answer,
+    which are refused: a threshold that nobody looks at would be taken for one that was passed.
 
     Attributes:
         query: The query text; must hold something besides white space.
         method: "beam" (top-k list), "disc" (unbiased samples and their posterior), "shortlist" (the entities
-            that the index's evidence proposes, scored exactly) or "auto" (what a decoder finds and what the
-            evidence proposes, all scored exactly, in the order of the index's ranking; the decoder alone
-            where there is no evidence to use).
-        beam_size: `beam`: live prefixes per step, in [1, 1000]; None: max(k, 10). `disc`: prefixes per draw,
-            in [1, 64]; None: 1, which is DISC itself. With more, draws favour likely titles.
-        num_samples: `disc`: independent samples, in [1, 256]; None: 16. Samples times draws times prefixes
-            per draw: at most 8,192.
-        min_mass: `disc`: abstain (no candidates) when the model's probability that its answer is in the
-            catalogue is estimated to be below this, in [0, 1]; None: never. Under a filter, that its answer
-            is a surface form of an allowed entity.
-        adaptive: `disc`: judge draws against what is known of P_L(S), and leave out of the second phase what
-            the first found to be invalid: more draws are accepted. Excludes `top_m` and a `beam_size` > 1.
-        exact: `beam`: go on after the beam search, through what it dropped, until the list of entities is
-            proven or the budget is spent. Where entities have several surface forms that may take fewer forms
-            than the beam search lists, or many more.
-        length_penalty: `beam`: surface forms are ranked by logprob / length ** length_penalty, the length in
-            tokens with the end token, in [-4, 4]. 0: by log-probability; above 0 favours long ones.
-        aggregate: `beam`: what the score of an entity is: "sum", its probability by all of its surface forms
-            that were found, or "max", that by the best one. None: "sum", and "max" with a
-            `length_penalty`, where "sum" is refused: a sum of probabilities has no length.
-        filter: Predicate over the entities' columns (docs/filters.md); None: all of them. Whether it fits an
-            index is seen when that index is asked.
-        allow_ids: Ids of the entities allowed, at most 100,000; None: all of them, empty: none.
-        deny_ids: Ids of entities not allowed, at most 100,000. An answer passes `filter`, `allow_ids` and
-            `deny_ids`; ids the index lacks have no effect.
-        explain: Whether the result says what the model was asked on the way (`RetrievalResult.explanation`).
-            The answer is the same. Excludes `adaptive`, and a `beam_size` above 1 with `disc`.
-        shortlist_size: `shortlist`, `auto`: entities that the evidence proposes, in [1, 2000]; None: 100 with
-            `shortlist`, 24 with `auto`. Where the filter allows no more (100 with None), all of them are
+            that the index's evidence proposes, scored exactly) or "auto" (those that a decoder finds and
+            those that the evidence proposes, all scored exactly, in the order of the index's ranking; the
+            decoder alone where there is no evidence to use).
+        beam_size: `beam`: live prefixes per step; None: max(k, 10). `disc`: prefixes per draw; None: 1, which
+            is DISC itself. With more, draws favour likely titles.
+        num_samples: `disc`: samples times draws times prefixes per draw are at most 8,192.
+        min_mass: `disc`: abstain (no candidates) when the mass is estimated to be below this; None: never.
+        adaptive: `disc`: judge draws against the known bounds of P_L(S), and leave out of the second phase
+            what the first found to be invalid: more draws are accepted. Excludes `top_m` and a `beam_size`
+            above 1.
+        exact: `beam`: go on after the beam search, through the prefixes it dropped, until the list of
+            entities is proven or the budget is spent. Where entities have several forms that may take fewer
+            forms than the beam search lists, or many more.
+        length_penalty: `beam`: forms are ranked by logprob / length ** length_penalty, the length in tokens
+            with the end token.
+        aggregate: `beam`: score of an entity: "sum", its probability by all of its forms that were found, or
+            "max", that by the best one. None: "sum", and "max" with a `length_penalty`: a sum of
+            probabilities has no length.
+        allow_ids: Ids of the entities allowed, at most 100,000; None: all of them, empty: none. An answer
+            passes `filter`, `allow_ids` and `deny_ids`; ids the index lacks have no effect.
+        explain: Whether the result has an `explanation`; the answer is the same. Excludes `adaptive`, and a
+            `beam_size` above 1 with `disc`.
+        shortlist_size: `shortlist`, `auto`: where the filter allows no more (100 with None), all of them are
             scored, and no decoder is asked. Of those proposed and those decoded, `auto` by its ranking scores
-            as many (12 with None), at least k: those that can be the first by what the decoder found of them.
-        vector_weight: `shortlist`, `auto`: what a vector similarity of 1 adds to the log-probabilities by
-            which candidates are put in order, in [0, 1000]; None: 0. With `auto` it takes the place of the
-            ranking, as do `exact`, `length_penalty` and `aggregate`.
-        title_weight: How much more an entity counts for a surface form that is its title than for one that is
-            its alias, where several entities share the form, in [1e-6, 1e6]; None: the checkpoint's.
-        restriction: What these three say, read once.
+            as many (10 with None), at least k: those that can be the first by what the decoder found of them.
+        vector_weight: `shortlist`, `auto`: added to a log-probability for a vector similarity of 1. With
+            `auto` it takes the place of the ranking, as do `exact`, `length_penalty` and `aggregate`.
+        restriction: `filter`, `allow_ids` and `deny_ids`, read once.
 
     Raises:
-        InputError: a field is out of range; it is named.
+        InputError: a field is out of range, or does not go with another one; it is named.
     """
 
     query: str
@@ -223,7 +212,7 @@ class RetrieveRequest:
     restriction: Restriction = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name, value in checked_fields(self).items():
+        for name, value in _checked_fields(self).items():
             object.__setattr__(self, name, value)
 
     @property
@@ -238,10 +227,7 @@ class RetrieveRequest:
 
     @property
     def width(self) -> int:
-        """Most branches its decoder can have at once: its beam size, or every prefix of all of its draws.
-
-        1 without a decoder.
-        """
+        """Most branches of its decoder: its beam size, or every prefix of all of its draws; 1 without one."""
         if self.decoding is None:
             return 1
         if self.decoding == "beam":
@@ -257,7 +243,7 @@ class RetrieveRequest:
 
     @property
     def aggregation(self) -> str:
-        """How the surface forms of an entity make its score with `beam`: "sum" or "max"."""
+        """The rule by which forms make an entity's score with `beam`: "sum" or "max"."""
         return self.aggregate or ("max" if self.length_penalty else "sum")
 
     @property
@@ -292,17 +278,13 @@ class RetrieveRequest:
 
     @property
     def evidence_text(self) -> str:
-        """What the evidence is asked with."""
+        """The text that the evidence is asked with."""
         return self.query if self.shortlist_query is None else self.shortlist_query
 
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """A span of text to be linked, with the text around it.
-
-    Raises:
-        InputError: a part is no text; it is named.
-    """
+    """A span of text to be linked, with the text around it; InputError names a part that is no text."""
 
     mention: str
     left: str = ""
@@ -315,14 +297,7 @@ class Mention:
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """A catalogue entry.
-
-    Attributes:
-        entity_id: Opaque identifier, unique in the catalogue.
-        title: Its canonical title.
-        aliases: Further surface forms.
-        metadata: Every further column of the catalogue.
-    """
+    """A catalogue entry: id, canonical title, further forms, and every further column of the catalogue."""
 
     entity_id: str
     title: str
@@ -337,25 +312,24 @@ class Candidate:
     Attributes:
         entity_id: The entity.
         title: Its canonical title.
-        surface: The surface form the model wrote (title or alias); where several were found, the one that
-            says most for the entity.
-        logprob: log P(e | q), natural: the sum over the entity's surface forms of the model's probability of
-            the form times the entity's share in it, P(f | q) · P(e | f). Over the forms that were found with
-            `beam` and `disc`, over all of them with `shortlist` and `auto`. See docs/numbers.md. NaN where no
-            model was asked (`EvidenceSearch`).
+        surface: The form the model wrote; of several that were found, the one that says most for the entity.
+        logprob: log P(e | q), natural: the sum over the entity's forms of the model's probability of the form
+            times the entity's share in it, P(f | q) · P(e | f). Over the forms that were found with `beam`
+            and `disc`, over all of them with `shortlist` and `auto`. See docs/numbers.md. NaN where no model
+            was asked (`EvidenceSearch`).
         probability: `disc`: share of the samples that named this entity; `beam`: None; `auto` by its ranking:
             the calibrated probability that this entity is meant (docs/ranking.md); `shortlist` and `auto`
             without a ranking: P(e | q) over the probability of all forms that were scored.
         metadata: The entity's metadata.
-        score: What the list is ordered by; equal ones by weight, title and id. `beam`: `logprob`, or with the
+        score: Key of the list's order; equal ones go by weight, title and id. `beam`: `logprob`, or with the
             aggregate "max" log P(f | q) of `surface`, divided by its length ** length_penalty, plus
-            log P(e | f); `disc`: `probability`; `auto`: what the ranking gives, the sum of `shares`;
-            `shortlist` and `auto` without a ranking: `logprob`, or what it is with `beam`, plus the request's
-            `vector_weight` times `similarity`.
-        similarity: `shortlist`, `auto`: how alike the query and the entity's most similar text are, by their
-            vectors; None where no vectors were asked.
-        shares: `auto` by its ranking: what each kind of evidence adds to the score, the largest first; kinds
-            are "names", "texts", "queries", "vectors", "model" and "weight". Empty otherwise.
+            log P(e | f); `disc`: `probability`; `auto`: the ranking's score, the sum of `shares`; `shortlist`
+            and `auto` without a ranking: as with `beam`, plus the request's `vector_weight` times
+            `similarity`.
+        similarity: `shortlist`, `auto`: vector similarity of the query and the entity's most similar text;
+            None where no vectors were asked.
+        shares: `auto` by its ranking: part of the score by kind of evidence, the largest first; kinds are
+            "names", "texts", "queries", "vectors", "model" and "weight". Empty otherwise.
     """
 
     entity_id: str
@@ -371,14 +345,9 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Wall time of the batch this query was part of, in milliseconds.
+    """Wall times of the batch this query was part of, in milliseconds.
 
-    Attributes:
-        prefill_ms: Of running the prompts.
-        decode_ms: Of the decoder.
-        total_ms: Of everything.
-        shortlist_ms: Of asking the evidence, and of putting candidates in order.
-        score_ms: Of scoring the surface forms of shortlists.
+    `shortlist_ms`: asking the evidence and putting candidates in order; `score_ms`: scoring forms.
     """
 
     prefill_ms: float = 0.0
@@ -393,11 +362,9 @@ class KvShare:
     """Key/value memory of one query: its equal share of the batch it was part of, in bytes.
 
     Attributes:
-        peak_bytes: Most held at any time, copies that are made on the way included; a shared prefix is not.
+        peak_bytes: Most held at any time, copies made on the way included; a shared prefix is not.
         per_branch_bytes: Most that one cache per beam, or per draw, would have held.
-        shared_prefix_bytes: Of the prompt's beginning that it shares with other requests, held once for all
-            of them; not divided.
-        num_collections: How often branches that had died were collected.
+        shared_prefix_bytes: Size of the prefix shared with other requests, held once for all; not divided.
     """
 
     peak_bytes: int = 0
@@ -407,7 +374,7 @@ class KvShare:
 
     @property
     def saved_bytes(self) -> int:
-        """What the shared tree saved; negative where it took more."""
+        """Bytes that the shared token tree saved; negative where it took more."""
         return self.per_branch_bytes - self.peak_bytes
 
 
@@ -417,37 +384,34 @@ class RetrievalResult:
 
     Attributes:
         query: The query text.
-        method: What was used: "beam", "disc", "shortlist" or "auto"; the decoder where `auto` scored nothing.
+        method: "beam", "disc", "shortlist" or "auto"; the decoder where `auto` scored nothing.
         candidates: Best first; empty means that nothing in the catalogue matched, or that the answer is
             withheld (`NO_MATCH`).
         certified: `beam`: whether the candidates are proven to be the k best entities in their order, all
-            surface forms counted; `disc`: None. `auto` by its ranking: None, for an order by evidence is
-            not the model's. `shortlist` and `auto` otherwise: True where every entity allowed was scored;
-            else `shortlist` None, and `auto` as its decoder, False with a `vector_weight`.
+            forms counted; `disc`: None. `auto` by its ranking: None, for an order by evidence is not the
+            model's. `shortlist` and `auto` otherwise: True where every entity allowed was scored; else
+            `shortlist` None, and `auto` as its decoder, False with a `vector_weight`.
         mass: `disc`: estimate of P_L(S), the model's probability that its answer is in the catalogue; under a
             filter, that it is a surface form of an allowed entity. It may lie outside the bounds.
         mass_stderr: Standard error of `mass`; None with a single draw.
-        mass_lower: `disc`: what P_L(S) is at least: the probability of the distinct titles that were written.
-            `shortlist`, `auto`: the probability of the distinct surface forms that were scored.
-        mass_upper: `disc`: what P_L(S) is at most, from what was found to be invalid on the way; 1 where
-            nothing is known.
+        mass_lower: `disc`: lower bound of P_L(S): the probability of the distinct titles that were written.
+            `shortlist`, `auto`: the probability of the distinct forms that were scored.
+        mass_upper: `disc`: upper bound of P_L(S), by what was found to be invalid; 1 where nothing is known.
         num_draws: `disc`: draws used; 0 for `beam`.
         num_accepted: `disc`: results that came from an accepted draw (the rest were resampled).
         num_nodes: Tokens the model computed behind the prompt; draws share those of common prefixes.
         num_exact_nodes: `beam`: those of them that `exact` asked for.
         num_steps: Decode steps of the batch.
         seed: `disc`: the seed used; the same seed gives the same samples.
-        abstained: `disc`: whether there are no candidates because `bounded_mass` is below the request's
-            `min_mass`.
+        abstained: `disc`: whether candidates are withheld because `bounded_mass` is below `min_mass`.
         timings: Wall times.
         kv: Key/value memory.
         explanation: The token tree behind the answer, where the request asked for it; None otherwise.
-        num_scored: `shortlist`, `auto`: surface forms that were scored.
+        num_scored: `shortlist`, `auto`: forms that were scored.
         shortlist_size: `shortlist`, `auto`: entities that the evidence proposed, or all of those allowed.
-        nothing_fits: `auto` by its ranking: the probability that no entity of the index is meant; None
-            otherwise.
-        missing_evidence: `shortlist`, `auto`: kinds of evidence that the index has and that this answer went
-            without, damaged or failing: kinds as in `Candidate.shares`, "ranking", and "prior".
+        nothing_fits: `auto` by its ranking: the probability that no entity of the index is meant; else None.
+        missing_evidence: `shortlist`, `auto`: kinds of evidence that the index has and that could not be
+            used: kinds as in `Candidate.shares`, "ranking", and "prior".
     """
 
     query: str
@@ -515,21 +479,13 @@ class RequestOptions(TypedDict, total=False):
 
 
 def with_options(k: int, method: str, prompt: str | None, options: RequestOptions) -> RetrieveRequest:
-    """Return a request that stands for all that are asked with the same options; its query is a placeholder.
-
-    Raises:
-        InputError: an option is out of range; it is named.
-    """
+    """Return a request with options that many share; its query is a placeholder."""
     fields: dict[str, Any] = dict(options)  # a request takes any iterable of ids, and reads it once
     return RetrieveRequest("-", k=k, method=method, prompt=prompt, **fields)
 
 
-def checked_fields(request: RetrieveRequest) -> dict[str, Any]:
-    """Return fields of a request as they are kept: plain numbers, ids read once, the restriction made.
-
-    Raises:
-        InputError: a field is out of range, or does not go with another one; it is named.
-    """
+def _checked_fields(request: RetrieveRequest) -> dict[str, Any]:
+    """Return fields of a request as they are kept: plain numbers, ids read once, the restriction made."""
     check_filled("query", request.query)
     in_force, options = (request.method, request.decoding), options_of(RetrieveRequest)
     checked = checked_options(request, request.decoding)
@@ -549,14 +505,12 @@ def checked_fields(request: RetrieveRequest) -> dict[str, Any]:
 
 
 def _method(request: RetrieveRequest) -> str:
-    """Return what an error says that the method is."""
     if request.method == "auto":
         return f"the method auto with the decoder {request.decoding}"
     return f"the method {request.method}"
 
 
 def _check_beam(request: RetrieveRequest) -> None:
-    """Refuse what changes the meaning of an answer and is not done here."""
     if request.exact_budget is not None and not request.exact:
         raise InputError("exact_budget", f"needs exact, which is not asked for; got {request.exact_budget}")
     if request.aggregate == "sum" and request.length_penalty:
@@ -568,7 +522,7 @@ def _check_beam(request: RetrieveRequest) -> None:
 
 
 def _check_disc(request: RetrieveRequest) -> None:
-    """Refuse options of DISC that exclude each other, explained draws without one way, and too many draws."""
+    """Refuse options that exclude each other, and too many draws."""
     several = request.prefixes > 1
     clashes = [f"top_m {request.top_m}"] if request.top_m is not None else []
     clashes += [f"beam_size {request.prefixes}"] if several else []

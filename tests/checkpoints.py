@@ -142,6 +142,31 @@ def make_index(
     return folder / "index"
 
 
+def plain_model(checkpoint: Path) -> Any:
+    """Load the model of a checkpoint without any of our decoding."""
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+    kind = json.loads((checkpoint / "config.json").read_text())["model_type"]
+    return (
+        (AutoModelForSeq2SeqLM if kind == "bart" else AutoModelForCausalLM).from_pretrained(checkpoint).eval()
+    )
+
+
+def plain_logprob(model: Any, prompt: list[int], row: Iterable[int]) -> float:
+    """Return log P of a row behind a prompt, by one forward pass of a `plain_model`."""
+    import torch
+
+    row = list(row)
+    with torch.no_grad():
+        if model.config.is_encoder_decoder:
+            written = [model.config.decoder_start_token_id, *row[:-1]]
+            logits = model(torch.tensor([prompt]), decoder_input_ids=torch.tensor([written])).logits[0]
+        else:
+            logits = model(torch.tensor([[*prompt, *row[:-1]]])).logits[0, len(prompt) - 1 :]
+    steps = logits.double().log_softmax(-1)
+    return float(steps[range(len(row)), row].sum())
+
+
 def _model(architecture: str, vocab_size: int, max_positions: int) -> Any:
     import transformers
 

@@ -1,4 +1,4 @@
-"""Defines what goes into and comes out of JSON answers: a request, which checks itself, and its result."""
+"""Defines the request of a JSON answer, which checks itself, and its result."""
 
 from __future__ import annotations
 
@@ -96,12 +96,13 @@ class AnswerRequest:
     prompt: str | None = prompt_name()
 
     def __post_init__(self) -> None:
-        for name, value in checked_answer_fields(self).items():
+        check_filled("query", self.query)
+        for name, value in {**checked_options(self), **self._checked_schema()}.items():
             object.__setattr__(self, name, value)
 
     @property
     def options(self) -> GrammarOptions:
-        """How the schema is read and written."""
+        """The options by which the schema is read and written."""
         return GrammarOptions(
             whitespace=self.whitespace,  # type: ignore[arg-type]  # checked when the request was made
             property_order=self.property_order,  # type: ignore[arg-type]
@@ -109,6 +110,15 @@ class AnswerRequest:
             extra_properties=self.extra_properties,  # type: ignore[arg-type]
             inexact="narrow",
         )
+
+    def _checked_schema(self) -> dict[str, Any]:
+        if (self.schema is None) == (self.schema_name is None):
+            got = "neither" if self.schema is None else "both"
+            raise InputError("schema", f"needs either a schema or the name of one, got {got}")
+        if self.schema_name is not None:
+            check_text("schema_name", self.schema_name)
+            return {}
+        return {"schema": schema_text(self.schema)}
 
     @property
     def width(self) -> int:
@@ -118,15 +128,14 @@ class AnswerRequest:
 
 @dataclass(frozen=True, slots=True)
 class AnswerEntity:
-    """What stands behind a string of an answer that had to be a title.
+    """The entities behind a string of an answer that had to be a title.
 
     Attributes:
         pointer: JSON pointer of the string in the answer: "/people/0/name".
         index: Name of the index; its own, where the schema says "titles".
         title: The string.
-        entities: Those with that title that the schema's filter allows, those with the greatest share first;
-            more than one where titles are not unique.
-        shares: How they share the title, P(e | title) of each: they sum to 1.
+        entities: Those with that title that the schema's filter allows, those with the greatest share first.
+        shares: P(e | title) of each of them, which sum to 1.
     """
 
     pointer: str
@@ -141,23 +150,22 @@ class AnswerResult:
     """A document that is valid under the schema.
 
     Attributes:
-        query: As asked.
-        method: As asked.
+        query, method: As in the request.
         text: The document as it was written.
-        entities: Behind its titles, in the order of the document.
+        entities: Entities of its titles, in the order of the document.
         logprob: log P_L of its tokens, end token included, without the grammar; natural logarithm. Tokens of
             forced spans are scored too.
         num_tokens: Tokens of the document, end token included.
-        num_forced: Of them, tokens that were forced, and written without choosing.
+        num_forced: Those of them that were forced, and written without choosing.
         num_drafted: Tokens proposed by the draft model.
-        num_accepted: Of them, those the model kept.
+        num_accepted: Those of them that the model kept.
         num_forwards: Forward passes behind the prompt.
         seed: The seed that was used; None where nothing was sampled.
-        schema_digest: Of the schema's canonical text: answers with the same digest had the same grammar.
+        schema_digest: Digest of the schema's canonical text: the same digest means the same grammar.
         compile_ms: Time to find or compile the grammar, milliseconds.
         mass: `disc`: estimate of the model's probability that its answer is valid under the schema.
         mass_stderr: Standard error of `mass`; None with a single draw.
-        timings: Of the batch.
+        timings: Wall times of the batch.
         kv: Key/value memory: this query's share.
     """
 
@@ -204,32 +212,8 @@ class AnswerOptions(TypedDict, total=False):
     prompt: str | None
 
 
-def checked_answer_fields(request: AnswerRequest) -> dict[str, Any]:
-    """Return fields of a request as they are kept: plain numbers, the schema as text.
-
-    Raises:
-        InputError: a field is out of range; it is named.
-    """
-    check_filled("query", request.query)
-    return checked_options(request) | _checked_schema(request)
-
-
-def _checked_schema(request: AnswerRequest) -> dict[str, Any]:
-    if (request.schema is None) == (request.schema_name is None):
-        got = "neither" if request.schema is None else "both"
-        raise InputError("schema", f"needs either a schema or the name of one, got {got}")
-    if request.schema_name is not None:
-        check_text("schema_name", request.schema_name)
-        return {}
-    return {"schema": schema_text(request.schema)}
-
-
 def schema_text(schema: object) -> str:
-    """Return a schema as JSON text; text is taken as it is.
-
-    Raises:
-        InputError: it is neither text nor a JSON object or boolean.
-    """
+    """Return a schema as JSON text, text unchanged; InputError if it is no text, JSON object or boolean."""
     if isinstance(schema, str):
         check_text("schema", schema)
         return schema

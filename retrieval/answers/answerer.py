@@ -1,8 +1,4 @@
-"""Writes JSON answers under any schema, with titles of any number of indexes in them (`Answerer`).
-
-One answerer has one model. Documents are written token by token, by beam search over documents, or as
-samples (DISC).
-"""
+"""Writes JSON answers under any schema, with titles of any number of indexes in them (`Answerer`)."""
 
 from __future__ import annotations
 
@@ -10,28 +6,27 @@ import functools
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Unpack
 
 from decoding.answering.answer import AnswerText
 from decoding.answering.writer import write_answers
 from decoding.beam_search import BeamResult, beam_search
 from decoding.cancellation import CancelToken
-from decoding.constraints import Hypothesis
 from decoding.disc import DiscResult, disc
 from decoding.errors import DecodingCancelledError, DecodingError, InvalidLogitsError
 from decoding.grammar.constraint import GrammarConstraint
 from decoding.grammar.errors import GrammarError
 from decoding.grammar.grammar_cache import CacheStats
 from decoding.grammar.json_grammar import TitleSlotValue
-from decoding.language_model import DecodeSession, LanguageModel, PromptPrefix
+from decoding.language_model import LanguageModel, PromptPrefix
 from decoding.params import AnswerParams, BeamParams, DiscParams
 from retrieval.answers.answer_types import AnswerEntity, AnswerOptions, AnswerRequest, AnswerResult, Schema
 from retrieval.answers.schema_explanation import user_error
 from retrieval.answers.schemas import AnswerEngine, CompiledSchema
 from retrieval.answers.title_holes import Finder, IndexSet, ShortlistedSlots
 from retrieval.answers.validation import InvalidAnswerError, SlowValidationError, standing
-from retrieval.arguments import new_seed
+from retrieval.arguments import named, new_seed
 from retrieval.errors import GenretError, InputError, ModelError
 from retrieval.filters.entity_filter import FilterStore
 from retrieval.index.owners import title_owners
@@ -41,7 +36,7 @@ from retrieval.loaded_model import DEFAULT_BATCH_SIZE, Limits, PromptEncoder
 from retrieval.methods.scoring import owners_best_first
 from retrieval.prompts import JSON_ANSWER, JSON_BRIEF, CheckpointConfig, PromptTemplate
 from retrieval.text import TextTokenizer
-from retrieval.types import KvShare, Timings
+from retrieval.types import Timings
 
 # A prompt must leave room for an answer: at most this much of the positions is kept for it.
 _MIN_ROOM = 64
@@ -51,17 +46,12 @@ AnswerReply = AnswerResult | GenretError | DecodingCancelledError
 
 @dataclass(frozen=True, slots=True)
 class AnswerJob:
-    """One request on its way into a batch.
+    """One request, its budget within the model's positions, on its way into a batch.
 
     Attributes:
-        request: What is asked; its budget fits the model.
-        schema: Its schema, compiled.
-        prompt: Its token ids.
-        num_shared: How many of them, at the beginning, every prompt of its template has.
-        compile_ms: What it took to find or compile the schema, milliseconds.
-        titles: The index that its schema calls "titles".
-        indexes: Those that its schema may name.
-        cancel: Polled between decode steps.
+        num_shared: Number of leading tokens that every prompt of its template has.
+        compile_ms: Time to find or compile the schema, milliseconds.
+        titles: Name of the index that its schema calls "titles".
     """
 
     request: AnswerRequest
@@ -75,19 +65,7 @@ class AnswerJob:
 
 
 class Answerer:
-    """Writes JSON answers. Requests are answered by one thread at a time; schemas are compiled by any.
-
-    Args:
-        model: The model behind the decoding protocol.
-        tokenizer: The model's tokenizer.
-        config: Prompt templates of the checkpoint.
-        prefixes: Keeps what all prompts of a template begin with.
-        engine: Vocabulary, holes and grammars.
-        draft: Proposes tokens that the model verifies several at a time; None: no drafts.
-
-    Attributes:
-        engine: As given.
-    """
+    """Writes JSON answers. Requests are answered by one thread at a time; schemas are compiled by any."""
 
     def __init__(
         self,
@@ -108,28 +86,20 @@ class Answerer:
 
     @property
     def stats(self) -> CacheStats:
-        """What the cache of grammars did and holds."""
+        """Counters of the cache of grammars."""
         return self.engine.schemas.stats
 
     def add_index(self, name: str, index: Index, filters: FilterStore, find: Finder) -> None:
-        """Let schemas name an index. The first one is what "titles" means where nothing else is said."""
+        """Let schemas name an index; the first one is the default meaning of "titles"."""
         self.engine.add_index(name, index, filters, find)
 
     def name_schema(self, name: str, schema: Schema) -> None:
-        """Give a schema a name that requests may use, and compile it.
-
-        Raises:
-            InputError: the name is taken, or the schema cannot be used.
-        """
+        """Give a schema a name for requests, and compile it. InputError if either cannot be used."""
         indexes = self.engine.indexes
         self.engine.schemas.name_schema(name, schema, indexes, indexes.first_name)
 
     def compile_named(self, indexes: IndexSet) -> None:
-        """Compile the named schemas over indexes that requests will name, as far as they are not known.
-
-        Raises:
-            InputError: one cannot be used over these; its field is the name.
-        """
+        """Compile the named schemas over the indexes of coming requests; InputError names one that fails."""
         self.engine.schemas.prepare_named(indexes, indexes.first_name)
 
     def job(
@@ -139,18 +109,17 @@ class Answerer:
         titles: str | None = None,
         indexes: IndexSet | None = None,
     ) -> AnswerJob:
-        """Return a request that can be answered, its schema compiled.
+        """Check a request, compile its schema and encode its prompt.
 
         Args:
-            request: What is asked.
+            request: The request.
             cancel: Polled between decode steps.
-            titles: The index that the schema calls "titles"; None: the first.
-            indexes: Those that the schema may name; None: those that it may name now.
+            titles: Name of the index that the schema calls "titles"; None: the first.
+            indexes: Indexes that the schema may name; None: those of the engine now.
 
         Raises:
             SchemaRejectedError: the schema cannot be used.
-            InputError: the template is unknown, the query or the schema that it shows is too long, or the
-                answer does not fit.
+            InputError: the template is unknown, or query, schema or answer do not fit into the model.
         """
         begun = time.perf_counter()
         indexes = self.engine.indexes if indexes is None else indexes
@@ -169,11 +138,7 @@ class Answerer:
         return AnswerJob(seeded, schema, prompt, shared, compile_ms, titles, indexes, cancel)
 
     def _template_of(self, request: AnswerRequest, schema: str) -> PromptTemplate:
-        """Return the template of a request; where nobody chose one, a long schema is not shown.
-
-        Raises:
-            InputError: the template is unknown.
-        """
+        """Return the template of a request; where none was chosen, a long schema is not shown."""
         template = self._config.answer_template(request.prompt).showing(schema)
         is_chosen = request.prompt is not None or template.name != JSON_ANSWER.name
         return template if is_chosen or self._prompts.leaves_half(template) else JSON_BRIEF
@@ -187,30 +152,24 @@ class Answerer:
         titles: str | None = None,
         **options: Unpack[AnswerOptions],
     ) -> list[AnswerResult]:
-        """Answer queries under one schema, in their order.
+        """Answer queries under one schema, in their order, at most `batch_size` together.
 
         Args:
             queries: The query texts.
             schema: A JSON Schema, as text or as `json.loads` reads one.
             batch_size: Most queries that decode together.
-            titles: The index that the schema calls "titles"; None: the first.
+            titles: Name of the index that the schema calls "titles"; None: the first.
             **options: See `AnswerRequest`.
 
-        Raises:
-            SchemaRejectedError: the schema cannot be used; names keyword and JSON pointer.
-            InputError: an option is out of range, a query is too long, or an answer does not fit.
-            ModelError: the model returned broken logits.
+        Raises SchemaRejectedError, which names keyword and JSON pointer, and InputError and ModelError as
+        `Retriever.answer`.
         """
         if batch_size < 1:
             raise InputError("batch_size", f"must be at least 1, got {batch_size}")
         jobs = []
         for number, query in enumerate(queries):
-            try:
+            with named("query", "query" if len(queries) == 1 else f"queries[{number}]"):
                 jobs.append(self.job(AnswerRequest(query, schema, **options), titles=titles))
-            except InputError as error:
-                if error.field != "query" or len(queries) == 1:
-                    raise
-                raise InputError(f"queries[{number}]", error.message) from None
         results: list[AnswerResult] = []
         for at in range(0, len(jobs), batch_size):
             for reply in self.run(jobs[at : at + batch_size]):
@@ -220,11 +179,7 @@ class Answerer:
         return results
 
     def run(self, jobs: Sequence[AnswerJob]) -> list[AnswerReply]:
-        """Answer jobs with any mixture of options; what is compatible shares its forwards.
-
-        Returns:
-            Per job its result, or the error that concerns this job alone.
-        """
+        """Answer jobs with any mixture of options: per job its result, or its own error."""
         replies: dict[int, AnswerReply] = {}
         ready: dict[int, AnswerJob] = {}
         for number, job in enumerate(jobs):
@@ -246,12 +201,7 @@ class Answerer:
         return [replies[i] for i in range(len(jobs))]
 
     def _narrowed(self, job: AnswerJob) -> AnswerJob:
-        """Return a job whose titles are those that a beam search finds for its query.
-
-        Raises:
-            GenretError: nothing is valid with these, or the budget is too small for them.
-            DecodingCancelledError: the request was cancelled.
-        """
+        """Return a job restricted to the titles that a beam search finds for its query."""
         begun = time.perf_counter()
         request, engine = job.request, self.engine
         if job.cancel is not None:
@@ -267,7 +217,7 @@ class Answerer:
     def _answer(self, jobs: Sequence[AnswerJob], prefix: PromptPrefix | None) -> list[AnswerReply]:
         begun = time.perf_counter()
         try:
-            written = write(self._model, self._draft, self.engine, jobs, prefix)
+            written = _write(self._model, self._draft, self.engine, jobs, prefix)
         except InvalidLogitsError as error:
             if len(jobs) == 1:
                 return [ModelError(str(error))]
@@ -277,45 +227,35 @@ class Answerer:
         replies: list[AnswerReply] = []
         for job, outcome in zip(jobs, written, strict=True):
             self.engine.schemas.settle(job.schema)
-            if isinstance(outcome, WrittenDocument):
-                replies.append(self._finish(job, outcome, total_ms))
+            if isinstance(outcome, tuple):
+                replies.append(self._finish(job, *outcome, total_ms))
             else:
                 replies.append(outcome)
         return replies
 
-    def _finish(self, job: AnswerJob, written: WrittenDocument, total_ms: float) -> AnswerReply:
-        """Parse and validate a document, and find the entities behind its titles."""
-        request = job.request
+    def _finish(self, job: AnswerJob, document: bytes, facts: AnswerResult, total_ms: float) -> AnswerReply:
+        """Validate a document, and find the entities behind its titles."""
         try:
-            text = written.text.decode()
+            text = document.decode()
             job.schema.validator.check(text)
-            holes = standing(job.schema.grammar.holes(written.text), written.text)
+            holes = standing(job.schema.grammar.holes(document), document)
         except SlowValidationError as error:
             return error
         except (UnicodeDecodeError, InvalidAnswerError, ValueError) as error:
             return error if isinstance(error, InvalidAnswerError) else InvalidAnswerError(str(error))
-        return AnswerResult(
-            query=request.query,
-            method=request.method,
+        prefill_ms = facts.timings.prefill_ms
+        return replace(
+            facts,
             text=text,
-            entities=tuple(self._entity(job, written.text, value) for value in holes),
-            logprob=written.logprob,
-            num_tokens=written.num_tokens,
-            num_forced=written.num_forced,
-            num_drafted=written.num_drafted,
-            num_accepted=written.num_accepted,
-            num_forwards=written.num_forwards,
-            seed=request.seed if request.method in ("sample", "disc") else None,
+            entities=tuple(self._entity(job, document, value) for value in holes),
+            seed=job.request.seed if job.request.method in ("sample", "disc") else None,
             schema_digest=job.schema.digest,
             compile_ms=job.compile_ms,
-            mass=written.mass,
-            mass_stderr=written.mass_stderr,
-            timings=Timings(written.prefill_ms, total_ms - written.prefill_ms, total_ms),
-            kv=written.kv,
+            timings=Timings(prefill_ms, total_ms - prefill_ms, total_ms),
         )
 
     def _entity(self, job: AnswerJob, text: bytes, value: TitleSlotValue) -> AnswerEntity:
-        """Return the entities behind a title: all that the hole allows, a shortlist is one of titles."""
+        """Return the entities behind a title: all that the title slot allows, whatever the shortlist."""
         index = job.indexes.index(value.name.index)
         spelled = text[value.first_byte : value.last_byte]
         members = value.members
@@ -333,16 +273,7 @@ class Answerer:
 
 
 def _check_budget(schema: CompiledSchema, budget: int, asked: int) -> None:
-    """Refuse a budget that no answer fits.
-
-    Args:
-        schema: Of the answer.
-        budget: Tokens there are.
-        asked: Tokens that were allowed.
-
-    Raises:
-        InputError: it is too small.
-    """
+    """Raise InputError for a budget below the shortest answer; `asked` is the request's own budget."""
     needed = schema.grammar.tokens_to_finish(schema.grammar.start)
     if needed > budget:
         limit = f"max_tokens is {asked}"
@@ -351,133 +282,70 @@ def _check_budget(schema: CompiledSchema, budget: int, asked: int) -> None:
         raise InputError("max_tokens", f"the shortest answer to this schema takes {needed} tokens; {limit}")
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenDocument:
-    """A document, not yet looked at.
-
-    Attributes:
-        text: Its bytes.
-        logprob: log P_L of its tokens.
-        num_tokens: Its tokens, end token included.
-        num_forced: Of them, those that were forced.
-        num_drafted: Tokens proposed by the draft model.
-        num_accepted: Of these, the ones kept.
-        num_forwards: Forward passes behind the prompt.
-        mass: `disc`: estimate of P_L(S).
-        mass_stderr: Its standard error.
-        prefill_ms: Wall time of the prompts, where it is known apart, milliseconds.
-        kv: Key/value memory of the query.
-    """
-
-    text: bytes
-    logprob: float
-    num_tokens: int
-    num_forced: int = 0
-    num_drafted: int = 0
-    num_accepted: int = 0
-    num_forwards: int = 0
-    mass: float | None = None
-    mass_stderr: float | None = None
-    prefill_ms: float = 0.0
-    kv: KvShare = field(default_factory=KvShare)
+# A document, and the facts of it that are known before it is validated; or why there is none.
+_Written = tuple[bytes, AnswerResult] | GenretError | DecodingCancelledError
 
 
-Outcome = WrittenDocument | GenretError | DecodingCancelledError
-
-
-def write(
+def _write(
     model: LanguageModel,
     draft: LanguageModel | None,
     engine: AnswerEngine,
     jobs: Sequence[AnswerJob],
     prefix: PromptPrefix | None,
-) -> list[Outcome]:
-    """Write the documents of compatible jobs: all by chains, all by beam search or all by DISC.
-
-    Raises:
-        InvalidLogitsError: the model returned broken logits for any of them.
-    """
-    if jobs[0].request.method in ("greedy", "sample"):
+) -> list[_Written]:
+    """Write the documents of compatible jobs: all by chains, all by beam search or all by DISC."""
+    requests, cancel = [job.request for job in jobs], [job.cancel for job in jobs]
+    method = requests[0].method
+    if method in ("greedy", "sample"):
         return _write_chains(model, draft, engine, jobs, prefix)
     begun = time.perf_counter()
     meter = KvMeter(model.prefill([job.prompt for job in jobs], prefix), len(jobs))
-    prefill_ms = (time.perf_counter() - begun) * 1e3
+    timings = Timings(prefill_ms=(time.perf_counter() - begun) * 1e3)
     constraint = GrammarConstraint(
-        [job.schema.grammar for job in jobs], [job.request.max_tokens for job in jobs], model.device
+        [job.schema.grammar for job in jobs], [request.max_tokens for request in requests], model.device
     )
-    run = _beam if jobs[0].request.method == "beam" else _disc
-    requests, cancel = [job.request for job in jobs], [job.cancel for job in jobs]
-    outcomes: list[Outcome] = []
-    for number, found in enumerate(run(meter.session, constraint, requests, cancel)):
-        if isinstance(found, DecodingCancelledError | ModelError):
-            outcomes.append(found)
-            continue
-        hypothesis, num_steps, mass, stderr = found
-        outcomes.append(
-            WrittenDocument(
-                text=jobs[number].schema.grammar.text(hypothesis.token_ids),
-                logprob=hypothesis.logprob,
-                num_tokens=len(hypothesis.token_ids),
-                num_forwards=num_steps,
-                mass=mass,
-                mass_stderr=stderr,
-                prefill_ms=prefill_ms,
-                kv=meter.share(number),
-            )
-        )
-    return outcomes
-
-
-_Found = tuple[Hypothesis, int, float | None, float | None]
-
-
-def _beam(
-    session: DecodeSession,
-    constraint: GrammarConstraint,
-    requests: Sequence[AnswerRequest],
-    cancel: Sequence[CancelToken | None],
-) -> list[_Found | ModelError | DecodingCancelledError]:
-    params = [BeamParams(k=1, beam_size=request.beam_size) for request in requests]
-    found: list[_Found | ModelError | DecodingCancelledError] = []
-    for result in beam_search(session, constraint, params, cancel):
-        if isinstance(result, BeamResult):
-            best = result.hypotheses[:1]
-            found.append((best[0], result.num_steps, None, None) if best else _nothing())
-        else:
-            found.append(result)
-    return found
-
-
-def _disc(
-    session: DecodeSession,
-    constraint: GrammarConstraint,
-    requests: Sequence[AnswerRequest],
-    cancel: Sequence[CancelToken | None],
-) -> list[_Found | ModelError | DecodingCancelledError]:
-    params = [
+    results: Sequence[BeamResult | DiscResult | DecodingCancelledError]
+    if method == "beam":
+        searches = [BeamParams(k=1, beam_size=request.beam_size) for request in requests]
+        results = beam_search(meter.session, constraint, searches, cancel)
+    else:
         # Draws that go on to their ends give the mass by their weights.
-        DiscParams(
-            num_draws=request.num_draws,
-            temperature=request.temperature,
-            seed=request.seed or 0,
-            reject_early=False,
-        )
-        for request in requests
-    ]
-    found: list[_Found | ModelError | DecodingCancelledError] = []
-    for result in disc(session, constraint, params, cancel):
-        if not isinstance(result, DiscResult):
-            found.append(result)
-        elif result.samples:
+        draws = [
+            DiscParams(num_draws=r.num_draws, temperature=r.temperature, seed=r.seed or 0, reject_early=False)
+            for r in requests
+        ]
+        results = disc(meter.session, constraint, draws, cancel)
+    written: list[_Written] = []
+    for number, (job, result) in enumerate(zip(jobs, results, strict=True)):
+        if isinstance(result, DecodingCancelledError):
+            written.append(result)
+            continue
+        mass = stderr = None
+        if isinstance(result, DiscResult):
+            found = [sample.hypothesis for sample in result.samples]
+            mass = result.mass
             stderr = None if math.isnan(result.mass_stderr) else result.mass_stderr
-            found.append((result.samples[0].hypothesis, result.num_steps, result.mass, stderr))
         else:
-            found.append(_nothing())
-    return found
-
-
-def _nothing() -> ModelError:
-    return ModelError("the model gives no document that is valid under the schema any probability")
+            found = list(result.hypotheses)
+        if not found:
+            nothing = "the model gives no document that is valid under the schema any probability"
+            written.append(ModelError(nothing))
+            continue
+        facts = AnswerResult(
+            query=job.request.query,
+            method=method,
+            text="",
+            entities=(),
+            logprob=found[0].logprob,
+            num_tokens=len(found[0].token_ids),
+            num_forwards=result.num_steps,
+            mass=mass,
+            mass_stderr=stderr,
+            timings=timings,
+            kv=meter.share(number),
+        )
+        written.append((job.schema.grammar.text(found[0].token_ids), facts))
+    return written
 
 
 def _write_chains(
@@ -486,7 +354,7 @@ def _write_chains(
     engine: AnswerEngine,
     jobs: Sequence[AnswerJob],
     prefix: PromptPrefix | None,
-) -> list[Outcome]:
+) -> list[_Written]:
     params = [
         AnswerParams(
             max_tokens=job.request.max_tokens,
@@ -507,10 +375,10 @@ def _write_chains(
         draft=draft,
         cancel=[job.cancel for job in jobs],
     )
-    return [_written(answer, meter) for answer in answers]
+    return [_of_chain(job.request, answer, meter) for job, answer in zip(jobs, answers, strict=True)]
 
 
-def _written(answer: AnswerText | DecodingError, meter: ChainMeter) -> Outcome:
+def _of_chain(request: AnswerRequest, answer: AnswerText | DecodingError, meter: ChainMeter) -> _Written:
     if isinstance(answer, DecodingCancelledError):
         return answer
     if isinstance(answer, GrammarError):
@@ -518,14 +386,18 @@ def _written(answer: AnswerText | DecodingError, meter: ChainMeter) -> Outcome:
     if not isinstance(answer, AnswerText):
         return ModelError(str(answer))
     counts = answer.counts
-    return WrittenDocument(
-        text=answer.text,
+    facts = AnswerResult(
+        query=request.query,
+        method=request.method,
+        text="",
+        entities=(),
         logprob=answer.logprob,
         num_tokens=len(answer.token_ids),
         num_forced=counts.forced,
         num_drafted=counts.drafted,
         num_accepted=counts.accepted,
         num_forwards=counts.forwards - 1,
-        prefill_ms=meter.prefill_ms,
+        timings=Timings(prefill_ms=meter.prefill_ms),
         kv=meter.share(),
     )
+    return answer.text, facts

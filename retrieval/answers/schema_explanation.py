@@ -23,22 +23,17 @@ from retrieval.errors import GenretError, InputError, ModelError
 
 @dataclass(frozen=True, slots=True)
 class SchemaExplanation:
-    """A schema's keywords, one by one.
-
-    Attributes:
-        report: What each of them does.
-        refusal: Why the schema cannot be used as a whole; "" where it can.
-    """
+    """A report on each keyword of a schema, and why it cannot be used as a whole; "" where it can."""
 
     report: SchemaReport
     refusal: str
 
     def lines(self) -> str:
-        """One line per keyword: pointer, keyword, how it is handled, note, between tabs."""
+        """Return a line per keyword: pointer, keyword, how it is handled, note, between tabs."""
         return "\n".join("\t".join(row) for row in self.report.table())
 
     def table(self) -> str:
-        """A table for people, as text with the terminal's colours."""
+        """Return a table for people, as text with the terminal's colours."""
         from rich.console import Console
         from rich.table import Table
         from rich.text import Text
@@ -56,12 +51,9 @@ class SchemaExplanation:
 
 
 def explain(schema: str, options: GrammarOptions) -> SchemaExplanation:
-    """Say what the keywords of a schema do, and whether it can be used with some tokenizer.
+    """Return what the keywords of a schema do, and whether it can be used with some tokenizer.
 
-    Indexes and filters that it names are not looked for.
-
-    Raises:
-        SchemaRejectedError: it cannot be read at all.
+    Indexes and filters that it names are not looked for. SchemaRejectedError if it cannot be read at all.
     """
     try:
         report = explain_schema(schema, options)
@@ -70,7 +62,7 @@ def explain(schema: str, options: GrammarOptions) -> SchemaExplanation:
     refused = report.refusals()
     if refused:
         return SchemaExplanation(report, f"{refused[0].pointer}: {refused[0].keyword}: {refused[0].note}")
-    # What depends on keywords together shows when it is compiled.
+    # Faults of several keywords together show when it is compiled.
     leaves = Leaves(Vocabulary([bytes([byte]) for byte in range(256)], end_token_id=256, vocab_size=257))
     texts = SortedTexts.of([b"a title", b"another title"])
     searcher = TextSearcher(leaves.vocabulary)
@@ -86,11 +78,7 @@ def explain(schema: str, options: GrammarOptions) -> SchemaExplanation:
 class SchemaRejectedError(InputError):
     """A schema cannot be used: it is malformed, asks for what is not enforced, or allows nothing.
 
-    Args:
-        field: The request's field, "schema" or "schema_name".
-        message: Keyword, JSON pointer and reason.
-        keyword: The keyword; "" where it is the schema as a whole.
-        pointer: JSON pointer of the keyword in the schema, as a URI fragment.
+    `keyword` is "" where it is the schema as a whole; `pointer` is its JSON pointer, as a URI fragment.
     """
 
     def __init__(self, field: str, message: str, keyword: str = "", pointer: str = "#") -> None:
@@ -100,7 +88,7 @@ class SchemaRejectedError(InputError):
 
 
 def user_error(error: GrammarError, field: str = "schema") -> GenretError:
-    """Return what to tell the user about an error of a grammar."""
+    """Return the user's error for an error of a grammar."""
     if isinstance(error, SchemaError):
         return SchemaRejectedError(field, str(error), error.keyword, error.pointer)
     if isinstance(error, CompileTimeoutError):

@@ -1,7 +1,7 @@
 """Compiles the schemas of answers and keeps their grammars, for one model.
 
-`SchemaStore` holds named schemas, and the grammars of all that were asked for. `AnswerEngine` holds what
-the schemas of a model share: its vocabulary, the leaves over it, the indexes that they may name.
+`SchemaStore` holds named schemas, and the grammars of all that were asked for. `AnswerEngine` holds the
+shared parts of a model's schemas: its vocabulary, the leaves over it, the indexes that they may name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from retrieval.answers.schema_explanation import user_error
 from retrieval.answers.title_holes import FIRST_INDEX, Finder, IndexSet, NamedIndex, TitleSlots
 from retrieval.answers.validation import AnswerValidator
 from retrieval.arguments import check_text
-from retrieval.errors import InputError, ModelError
+from retrieval.errors import GenretError, InputError, ModelError
 from retrieval.filters.entity_filter import FilterStore
 from retrieval.index.reader import Index
 from retrieval.loaded_model import DEFAULT_GRAMMAR_CACHE_BYTES
@@ -41,14 +41,9 @@ _VALIDATOR_BYTES_PER_CHARACTER = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CompiledSchema:
-    """A schema that answers can be written under.
+    """A compiled schema: `digest` is that of its canonical text, `shown` its text in a prompt.
 
-    Attributes:
-        grammar: Its grammar.
-        validator: The check of finished answers.
-        digest: Of its canonical text.
-        shown: Its text as a prompt shows it.
-        text_bytes: Memory of the validator, about.
+    `text_bytes` is the memory of the validator, about.
     """
 
     grammar: Grammar
@@ -59,17 +54,12 @@ class CompiledSchema:
 
     @property
     def num_bytes(self) -> int:
-        """Memory it holds alone, masks that were added later included."""
+        """Memory that it holds alone, masks that were added later included."""
         return self.grammar.num_bytes + self.text_bytes
 
 
 class SchemaStore:
-    """Grammars of one model, for any number of threads.
-
-    Args:
-        leaves: Of the model's vocabulary.
-        max_bytes: Bound on the memory of grammars kept; see `GrammarCache`.
-    """
+    """Grammars of one model, for any number of threads; see `GrammarCache` for `max_bytes`."""
 
     def __init__(self, leaves: Leaves, max_bytes: int = DEFAULT_GRAMMAR_CACHE_BYTES) -> None:
         if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0:
@@ -80,13 +70,8 @@ class SchemaStore:
 
     @property
     def stats(self) -> CacheStats:
-        """What the cache of grammars did and holds."""
+        """Counters of the cache of grammars."""
         return self._cache.stats
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the schemas that were given one."""
-        return tuple(self._named)
 
     def name_schema(
         self,
@@ -97,14 +82,8 @@ class SchemaStore:
     ) -> None:
         """Give a schema a name, and compile it as requests ask for it by default.
 
-        Args:
-            name: The name.
-            schema: The schema.
-            indexes: Those it may name.
-            titles: The index that it calls "titles", in requests to the first index.
-
-        Raises:
-            InputError: the name is empty or taken, or the schema cannot be used; its field is the name.
+        Requests to the first index call the index `titles` "titles". InputError, whose field is the name, if
+        the name is empty or taken, or the schema cannot be used.
         """
         check_text("schema", name)
         if not name.strip():
@@ -116,24 +95,15 @@ class SchemaStore:
         self._named[name] = str(request.schema)
 
     def prepare_named(self, indexes: IndexSet, titles: str = FIRST_INDEX) -> None:
-        """Compile the named schemas over other indexes, those that are not known over them.
-
-        Raises:
-            InputError: one cannot be used; its field is the name.
-        """
-        for name in self.names:
+        """Compile the named schemas over other indexes; InputError names one that cannot be used."""
+        for name in self._named:
             try:
                 self.prepare(AnswerRequest("-", schema_name=name), indexes, titles)
             except InputError as error:
                 raise InputError(name, error.message) from error
 
     def prepare(self, request: AnswerRequest, indexes: IndexSet, titles: str = FIRST_INDEX) -> CompiledSchema:
-        """Return what a request needs to be answered, compiling its schema unless it is known.
-
-        Args:
-            request: The request.
-            indexes: Those that its schema may name.
-            titles: The index that its schema calls "titles".
+        """Return the schema of a request, compiled unless it is known; arguments as of `name_schema`.
 
         Raises:
             SchemaRejectedError: the schema cannot be used; names keyword and JSON pointer.
@@ -146,18 +116,12 @@ class SchemaStore:
                 asked, len(text), asked.canonical, partial(self._compile, text, options, indexes, titles)
             )
         except GrammarError as error:
-            raise user_error(error, "schema" if request.schema_name is None else "schema_name") from error
+            raise _refusal(request, error) from error
 
     def narrowed(
         self, schema: CompiledSchema, request: AnswerRequest, titles: str, holes: TitleSlotOpener
     ) -> CompiledSchema:
-        """Compile a request's schema over other sets of titles, for this request alone.
-
-        Args:
-            schema: Its schema, compiled.
-            request: The request.
-            titles: The index that its schema calls "titles".
-            holes: Opens the sets.
+        """Compile a request's schema again over the sets of titles that `holes` opens, for it alone.
 
         Raises:
             SchemaRejectedError: nothing is valid over these sets.
@@ -171,15 +135,15 @@ class SchemaStore:
             grammar = compile_schema(self._text(request), self._leaves, request.options, open_hole)
             _measured(grammar, request.options)
         except GrammarError as error:
-            raise user_error(error, "schema" if request.schema_name is None else "schema_name") from error
+            raise _refusal(request, error) from error
         return replace(schema, grammar=grammar)
 
     def settle(self, schema: CompiledSchema) -> None:
-        """Count what a grammar has grown by, once an answer was written under it."""
+        """Count the growth of a grammar, once an answer was written under it."""
         self._cache.settle(schema)
 
     def forget(self, named: NamedIndex) -> None:
-        """Drop the grammars over a version of an index, those it may be in among them."""
+        """Drop the grammars that may be over a version of an index."""
         self._cache.discard(lambda key: isinstance(key, _Asked) and named.serial in key.versions)
 
     def _text(self, request: AnswerRequest) -> str:
@@ -205,8 +169,12 @@ class SchemaStore:
         )
 
 
+def _refusal(request: AnswerRequest, error: GrammarError) -> GenretError:
+    return user_error(error, "schema" if request.schema_name is None else "schema_name")
+
+
 def shown(schema: str) -> str:
-    """Return a valid schema in few characters and without the keywords that only this library reads.
+    """Return a valid schema in few characters, without the keywords that only this library reads.
 
     SmolLM2 is less sure of its answers where they stay.
     """
@@ -219,12 +187,12 @@ def _without_own_keywords(value: dict[str, object]) -> dict[str, object]:
 
 
 def _meant(name: TitleSlotName, titles: str) -> TitleSlotName:
-    """The set that a schema means, by the index's own name."""
+    """Return a set of titles with the index's own name in place of "titles"."""
     return replace(name, index=titles) if name.index == FIRST_INDEX else name
 
 
 def _measured(grammar: Grammar, options: GrammarOptions) -> Grammar:
-    """Find the shortest answer, which every request asks for, within the time that compiling may take."""
+    """Find the shortest answer, which every request asks for, within the budget of time for compiling."""
     try:
         with compile_budget(options.limits):
             grammar.tokens_to_finish(grammar.start)
@@ -235,7 +203,7 @@ def _measured(grammar: Grammar, options: GrammarOptions) -> Grammar:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Everything that a grammar depends on, in the words of a request."""
+    """The key of a grammar in the words of a request."""
 
     text: str
     options: GrammarOptions
@@ -243,7 +211,7 @@ class _Asked:
     versions: tuple[int, ...]
 
     def canonical(self) -> tuple[Hashable, int]:
-        """What finds the grammar whatever its schema's spelling, and its size."""
+        """Return the key that ignores the schema's spelling, and its size."""
         text = canonical_text(parse_document(self.text, self.options.limits))
         return replace(self, text=text), len(text)
 
@@ -252,14 +220,7 @@ T = TypeVar("T")
 
 
 class AnswerEngine:
-    """Made on first use: a server that answers no JSON pays nothing for it. Safe to use from many threads.
-
-    Args:
-        tokenizer: The model's tokenizer.
-        end_token_id: Its end token.
-        vocab_size: Logits of the model.
-        grammar_cache_bytes: Bound on the memory of grammars kept.
-    """
+    """The shared parts of a model's schemas, made on first use. Safe to use from many threads."""
 
     def __init__(
         self,
@@ -283,31 +244,22 @@ class AnswerEngine:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The tokens as bytes.
-
-        Raises:
-            ModelError: the tokenizer cannot write JSON.
-        """
+        """The tokens as bytes; ModelError if the tokenizer cannot write JSON."""
         return self._made("vocabulary", self._new_vocabulary)
 
     @property
     def leaves(self) -> Leaves:
-        """What strings, numbers and keys may be, in this vocabulary."""
+        """Leaves of strings, numbers and keys over the vocabulary."""
         return self._made("leaves", lambda: Leaves(self.vocabulary))
 
     @property
-    def holes(self) -> TitleSlots:
-        """The titles that schemas may name."""
-        return self._indexes.holes
-
-    @property
     def schemas(self) -> SchemaStore:
-        """Grammars of the schemas that were asked for."""
+        """Named schemas and grammars."""
         return self._made("schemas", lambda: SchemaStore(self.leaves, self._grammar_cache_bytes))
 
     @property
     def speller(self) -> Speller:
-        """Spells what is forced, as the tokenizer would."""
+        """Tokenises forced bytes as the tokenizer would."""
         return self._made("speller", lambda: Speller(self._tokenizer.encode_bytes, self.vocabulary))
 
     @property
@@ -315,25 +267,11 @@ class AnswerEngine:
         """Finds tokens of titles that are chosen for one request."""
         return self._made("searcher", lambda: TextSearcher(self.vocabulary))
 
-    def finder(self, name: str) -> Finder:
-        """What finds the likeliest entities of an index.
-
-        Raises:
-            InputError: nothing does.
-        """
-        return self._indexes.finder(name)
-
     def add_index(self, name: str, index: Index, filters: FilterStore, find: Finder | None = None) -> None:
         """Let schemas name an index; the first one added is also called "titles".
 
-        Another index of that name is replaced, and what is kept of it forgotten; answers that are being
-        written stay with the one they have.
-
-        Args:
-            name: What schemas call it.
-            index: Open as long as it is used.
-            filters: Its filters.
-            find: Finds its likeliest titles, for shortlists; None: there are none over this index.
+        Another index of that name is replaced, and its grammars forgotten; answers that are being written
+        stay with the one they have. `find` is for shortlists; None: there are none over this index.
         """
         with self._lock:
             replaced = [named for named in self._indexes if named.name == name]
@@ -342,12 +280,12 @@ class AnswerEngine:
                 self.forget(named)
 
     def adopt(self, indexes: IndexSet) -> None:
-        """Let schemas of requests that come from now on name these indexes."""
+        """Let schemas of coming requests name these indexes."""
         with self._lock:
             self._indexes = indexes
 
     def forget(self, named: NamedIndex) -> None:
-        """Give up what is kept of a version of an index that nobody asks for any more."""
+        """Drop everything kept of a version of an index that is no longer asked for."""
         with self._lock:
             if "schemas" in self._parts:
                 self.schemas.forget(named)
@@ -355,20 +293,16 @@ class AnswerEngine:
                 self._indexes.opened_holes.forget(named.index)
 
     def title(self, spelled: bytes) -> str:
-        """The text of a JSON string."""
+        """Return the text of a JSON string."""
         return str(json.loads(spelled))
 
     def warm_up(self, indexes: IndexSet | None = None) -> None:
-        """Make everything, and compile what is compiled, so that no request waits for it.
-
-        Args:
-            indexes: Those that requests will name; None: those they may name now.
-        """
+        """Make and compile everything for these indexes (None: those of now), so that no request waits."""
         self.leaves.warm_up()
         (indexes or self._indexes).holes.warm_up()
 
     def _made(self, name: str, make: Callable[[], T]) -> T:
-        """Return a part, made by whoever asks for it first while all others wait."""
+        """Return a part, made by the first thread that asks for it while all others wait."""
         part = self._parts.get(name)
         if part is None:
             with self._lock:
@@ -384,7 +318,7 @@ class AnswerEngine:
             raise ModelError(f"{self._tokenizer.name}: {error}") from error
 
     def _open_holes(self, indexes: IndexSet) -> TitleSlots:
-        """Holes over indexes, which share what is known of those there are now."""
+        """Make title slots over indexes; those of now are shared."""
         with self._lock:
             known = self._indexes.opened_holes or self._made("holes", lambda: TitleSlots(self.leaves))
             return known.among((named.name, named.index, named.filters) for named in indexes)

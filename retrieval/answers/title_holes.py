@@ -1,12 +1,11 @@
 """Opens the titles that schemas may ask for: of the indexes by name, under filters, or likely for one query.
 
 `IndexSet` holds the indexes that schemas may name at one moment. It is immutable: a request keeps the set
-it began with, so that an index can be replaced while answers are written over it. What is known of an index
-(its titles in order, leaves under filters) is shared by all sets with it, in `TitleSlots`.
+it began with, so that an index can be replaced while answers are written over it. `TitleSlots`, the titles of
+an index in order and its leaves under filters, are shared by all sets with it.
 
-`ShortlistedSlots` puts what a beam search finds for one query in place of all titles of an index. A model
-that was taught to write bare titles knows little behind `{"title": "`, where it has never been. Asked in
-the words it was taught, it says which titles are likely, and the document is written with these.
+`ShortlistedSlots` puts the titles that a beam search finds for one query in place of all titles of an index.
+A model that was taught to write bare titles knows little behind `{"title": "`, where it has never been.
 """
 
 from __future__ import annotations
@@ -40,14 +39,12 @@ _serials = itertools.count(1)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NamedIndex:
-    """One version of an index under the name that schemas call it.
+    """One version of an index under its name in schemas.
 
     Attributes:
-        name: As given.
         index: Open as long as it is used.
-        filters: Its filters.
-        find: Finds its likeliest titles, for shortlists; None: there are none over this index.
-        serial: Of this process; no two have the same.
+        find: Finder of its likeliest titles, for shortlists; None: there is none.
+        serial: Number that no other has in this process.
     """
 
     name: str
@@ -58,12 +55,7 @@ class NamedIndex:
 
 
 class IndexSet:
-    """Indexes by name; the first one is also called "titles".
-
-    Args:
-        indexes: By their names, in their order.
-        open_holes: Makes the holes over a set, when they are first asked for.
-    """
+    """Indexes by name; the first one is also called "titles". `open_holes` makes the title slots of a set."""
 
     def __init__(
         self, indexes: Mapping[str, NamedIndex], open_holes: Callable[[IndexSet], TitleSlots]
@@ -81,11 +73,11 @@ class IndexSet:
 
     @property
     def first_name(self) -> str:
-        """The name of the index that "titles" means where nothing else is said."""
+        """The name of the index that "titles" means by default."""
         return next(iter(self._indexes), FIRST_INDEX)
 
     def with_index(self, named: NamedIndex) -> IndexSet:
-        """Return a set with one index more, or in place of the one of that name."""
+        """Return a set with one index more, or in place of the one of its name."""
         return IndexSet({**self._indexes, named.name: named}, self._open_holes)
 
     @property
@@ -99,43 +91,32 @@ class IndexSet:
 
     @property
     def opened_holes(self) -> TitleSlots | None:
-        """The holes, if they were asked for before."""
+        """The title slots, if they were asked for before."""
         return self._holes
 
     def index(self, name: str) -> Index:
-        """Return the index that a schema means by a name.
-
-        Raises:
-            HoleError: there is none.
-        """
+        """Return the index of a name in schemas; TitleSlotError if there is none."""
         named = self._named(name)
         if named is None:
             raise TitleSlotError(f"there is no index {name!r}")
         return named.index
 
     def finder(self, name: str) -> Finder:
-        """Return what finds the likeliest entities of an index.
-
-        Raises:
-            InputError: nothing does.
-        """
+        """Return the finder of the likeliest entities of an index; InputError if there is none."""
         named = self._named(name)
         if named is None or named.find is None:
             raise InputError("shortlist", f"nothing finds titles of the index {name!r}")
         return named.find
 
     def stamp(self, schema: str, titles: str) -> tuple[int, ...]:
-        """Return the versions that a schema may ask for: while they stay, so does its grammar.
+        """Return serials of the indexes that a schema may ask for: while they stay, so does its grammar.
 
-        An index that the text mentions by chance is among them, one that it names never is not.
-
-        Args:
-            schema: The schema's text.
-            titles: The index that it calls "titles".
+        An index that the text mentions by chance is among them, one that it never names is not. `titles` is
+        the index that the schema calls "titles".
         """
         if "\\" in schema:  # a name may be spelled with escapes
             return tuple(named.serial for named in self)
-        # JSON spells a name in one way where nothing is escaped.
+        # Without escapes JSON spells a name in one way.
         asked = {named.name for named in self if not _is_plain(named.name) or f'"{named.name}"' in schema}
         if f'"{FIRST_INDEX}"' in schema:
             asked.add(self.first_name if titles == FIRST_INDEX else titles)
@@ -149,11 +130,11 @@ class IndexSet:
 
 
 def _is_plain(name: str) -> bool:
-    """Whether JSON spells a name as it is, where nothing is escaped."""
+    """Whether JSON spells a name as it is, without escapes."""
     return '"' not in name and "\\" not in name
 
 
-# What schemas may call the index that was added first, whatever its name.
+# Name in schemas of the index that was added first.
 FIRST_INDEX = "titles"
 DEFAULT_MAX_FILTERED_BYTES = 256 << 20
 
@@ -161,30 +142,22 @@ DEFAULT_MAX_FILTERED_BYTES = 256 << 20
 class TitleSlots:
     """Opens the titles of indexes for schemas (`decoding.grammar.leaves.leaf.TitleSlotOpener`).
 
-    All schemas over one index, or over one index under one filter, share one leaf. What a filter leaves of
-    the order of titles takes 4 bytes per title; the filters used last are kept up to a number of bytes, and
-    as long as a grammar holds them. Safe to use from several threads.
-
-    Args:
-        leaves: Of the vocabulary.
-        max_filtered_bytes: Bound on the memory of filtered titles that are kept.
+    All schemas over one index, or over one index under one filter, share one leaf. The order of filtered
+    titles takes 4 bytes per title; the filters used last are kept up to `max_filtered_bytes`, and as long as
+    a grammar holds them. Safe to use from several threads.
     """
 
     def __init__(self, leaves: Leaves, max_filtered_bytes: int = DEFAULT_MAX_FILTERED_BYTES) -> None:
         self._searcher = TextSearcher(leaves.vocabulary)
         self._indexes: dict[str, _Titles] = {}
-        # Those used last, of all versions of all indexes. They grow by the masks that are found of them.
+        # Leaves used last, of all versions of all indexes. They grow by the masks that are found of them.
         self._filtered: BoundedCache[tuple[_Titles, TitleSlotName], TextLeaf] = BoundedCache(
             max_filtered_bytes, lambda key, leaf: leaf.num_bytes, max_value_size=math.inf
         )
         self._lock = threading.RLock()
 
     def among(self, indexes: Iterable[tuple[str, Index, FilterStore]]) -> TitleSlots:
-        """Return holes over other indexes; what is known of those that are among these is shared.
-
-        Args:
-            indexes: Names, open indexes and their filters, the first one first.
-        """
+        """Return slots over other indexes (name, index, filters), which share the known ones."""
         other = copy.copy(self)
         other._lock = threading.RLock()
         with self._lock:
@@ -198,16 +171,13 @@ class TitleSlots:
         return other
 
     def forget(self, index: Index) -> None:
-        """Give up what is kept of an index that nobody asks for any more; it can be opened again."""
+        """Drop everything kept of an index that is no longer asked for; it can be opened again."""
         self._filtered.discard(lambda key: key[0].index is index)
 
     def add(self, name: str, index: Index, filters: FilterStore) -> None:
-        """Let schemas name an index. Another one of that name is replaced; grammars over it stay as they are.
+        """Let schemas name an index, in place of another one of that name, whose grammars stay as they are.
 
-        Args:
-            name: What schemas call it; the index that is added first is also called "titles".
-            index: Open as long as it is used.
-            filters: Its filters.
+        The index that is added first is also called "titles".
         """
         with self._lock:
             replaced = self._indexes.get(name)
@@ -216,19 +186,15 @@ class TitleSlots:
             self.forget(replaced.index)
 
     def index(self, name: str) -> Index:
-        """Return the index that schemas call so.
-
-        Raises:
-            HoleError: there is none; the message lists those there are.
-        """
+        """Return the index of a name; TitleSlotError lists those there are."""
         return self._titles(name).index
 
     def __call__(self, name: TitleSlotName) -> TextLeaf:
-        """Return the leaf of an index's titles, of those that a filter allows if there is one.
+        """Return the leaf of an index's titles, under a filter of those allowed.
 
         Raises:
-            HoleError: there is no such index, it does not know the order of its titles, or the filter cannot
-                be read or does not fit the index; or the tokenizer cannot write one of its titles.
+            TitleSlotError: there is no such index, it does not know the order of its titles, or the filter
+                cannot be read or does not fit the index; or the tokenizer cannot write one of its titles.
         """
         titles = self._titles(name.index)
         if titles.refusal is not None:
@@ -255,7 +221,7 @@ class TitleSlots:
 
     @property
     def num_bytes(self) -> int:
-        """Memory beyond the indexes, as far as it is kept here."""
+        """Memory beyond the indexes, of leaves that are kept here."""
         with self._lock:
             leaves = [titles.opened for titles in self._indexes.values()]
         with self._filtered.lock:
@@ -263,7 +229,7 @@ class TitleSlots:
         return sum(leaf.num_bytes for leaf in leaves if leaf is not None)
 
     def warm_up(self) -> None:
-        """Compile what is compiled, and find what takes longest, so that no request waits for it."""
+        """Compile the slow parts, so that no request waits for them."""
         self._searcher.warm_up()
         with self._lock:
             known = list(self._indexes.values())
@@ -283,14 +249,7 @@ class TitleSlots:
 
 
 class _Titles:
-    """The titles of one index.
-
-    Args:
-        name: Of the index.
-        index: The index.
-        filters: Its filters.
-        searcher: Of the vocabulary.
-    """
+    """The titles of one index."""
 
     def __init__(self, name: str, index: Index, filters: FilterStore, searcher: TextSearcher) -> None:
         self.name = name
@@ -303,7 +262,7 @@ class _Titles:
 
     @cached_property
     def refusal(self) -> str | None:
-        """Why the tokenizer cannot write its titles, with the first one that it cannot; None: it can."""
+        """Why the tokenizer cannot write its titles, with the first such title; None: it can."""
         batches = title_batches(self.index.entities.stored_column(TITLE))
         try:
             self._searcher.require(batches, spelled)
@@ -312,11 +271,7 @@ class _Titles:
         return None
 
     def leaf(self) -> TextLeaf:
-        """The leaf of all titles.
-
-        Raises:
-            HoleError: the index does not know their order.
-        """
+        """Return the leaf of all titles."""
         texts = self.texts()
         with self._lock:
             if self.opened is None:
@@ -326,11 +281,7 @@ class _Titles:
             return self.opened
 
     def filtered(self, name: TitleSlotName, restriction: Restriction) -> TextLeaf:
-        """The leaf of the titles that a filter allows.
-
-        Raises:
-            HoleError: the index does not know their order.
-        """
+        """Return the leaf of the titles that a filter allows."""
         (batch,) = self.filters.batches([restriction], 1)
         (allowed,) = batch
         if not isinstance(allowed, EntityFilter):  # only a cancelled or an open restriction has none
@@ -342,11 +293,7 @@ class _Titles:
         return leaf
 
     def texts(self) -> SortedTexts:
-        """The titles in order.
-
-        Raises:
-            HoleError: the index does not know their order.
-        """
+        """Return the titles in order; TitleSlotError if the index does not know it."""
         with self._lock:
             if self._texts is None:
                 order = self.index.title_order
@@ -365,13 +312,9 @@ Finder = Callable[[str, str | None, int], Sequence[Entity]]
 
 
 class ShortlistedSlots:
-    """Opens the holes of one request's schema (`decoding.grammar.leaves.leaf.TitleSlotOpener`).
+    """Opens the title slots of one request's schema (`decoding.grammar.leaves.leaf.TitleSlotOpener`).
 
-    Args:
-        query: What is asked.
-        size: Most titles of a hole.
-        finder: Of an index, by name.
-        searcher: Of the vocabulary.
+    `finder` returns the finder of an index by name; a slot has at most `size` titles.
     """
 
     def __init__(
@@ -384,7 +327,7 @@ class ShortlistedSlots:
         self._leaves: dict[TitleSlotName, TextLeaf] = {}
 
     def __call__(self, name: TitleSlotName) -> TextLeaf:
-        """Return the leaf of the likeliest titles of an index; they are looked for once."""
+        """Return the leaf of the likeliest titles of an index; they are searched for once."""
         leaf = self._leaves.get(name)
         if leaf is None:
             found = self._finder(name.index)(self._query, name.predicate, self._size)

@@ -1,10 +1,8 @@
 """Validates every answer by `jsonschema` before it leaves, and finds the titles that are part of it.
 
-Numbers are read as decimals, so that `multipleOf: 0.01` means what it says and not what binary fractions
-make of it; the grammar counts in decimals too.
-
-A key that the schema does not name may be written twice. Parsers keep its last value, so that titles in an
-earlier one are no part of the answer.
+Numbers are read as decimals, as the grammar counts in decimals: `multipleOf: 0.01` would mean something else
+in binary fractions. A key that the schema does not name may be written twice; parsers keep its last value, so
+titles in an earlier one are no part of the answer.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from decoding.grammar.leaves.leaf import TitleSlotName
 from decoding.grammar.schema.schema_document import escaped_step
 from retrieval.errors import GenretError, InputError
 
-# Digits of the longest number that is looked at: remainders of longer ones are refused, not rounded.
+# Digits of the longest number that is validated: remainders of longer ones are refused, not rounded.
 _EXACT = Context(prec=2000)
 
 
@@ -36,7 +34,7 @@ class InvalidAnswerError(GenretError):
 
 
 class SlowValidationError(InputError):
-    """Looking at an answer takes too long: a schema may ask the same thing of it 2^40 times."""
+    """Validating an answer takes too long: a schema may ask the same thing of it 2^40 times."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -49,7 +47,7 @@ _running = threading.local()
 
 
 def _timed(keyword: Callable[..., Iterator[Any] | None]) -> Callable[..., Iterator[Any] | None]:
-    """A keyword's check that gives up once the time is up."""
+    """Make a keyword's check give up once the time is up."""
 
     def check(*arguments: Any) -> Iterator[Any] | None:
         if time.monotonic() > getattr(_running, "deadline", float("inf")):
@@ -66,18 +64,13 @@ def _is_integer(_checker: object, instance: object) -> bool:
 
 
 class AnswerValidator:
-    """Validates documents under one schema.
-
-    Args:
-        schema: The schema's text; it has been compiled, so it is a schema.
-        formats: Whether formats are enforced; those that `jsonschema` knows are checked then.
-    """
+    """Validates documents under one compiled schema; formats that `jsonschema` knows with "assert" only."""
 
     def __init__(self, schema: str, formats: Formats = "assert") -> None:
         document = json.loads(schema, parse_float=Decimal)
         known = _dialect(document)
         if isinstance(document, dict):
-            # What refers back to the root would be handed to the stock validator of the dialect.
+            # References back to the root would be handed to the stock validator of the dialect.
             document.pop("$schema", None)
         checker = known.TYPE_CHECKER.redefine("integer", _is_integer)
         extend = cast("Any", validators.extend)  # untyped in the stubs
@@ -92,7 +85,7 @@ class AnswerValidator:
 
         Raises:
             InvalidAnswerError: it is no JSON, or not valid; says where and why, without quoting the document.
-            SlowValidationError: it takes too long to find out.
+            SlowValidationError: it takes too long.
         """
         try:
             value = json.loads(text, parse_float=Decimal, parse_constant=_refuse)
@@ -120,7 +113,7 @@ def _refuse(constant: str) -> None:
 
 
 def _dialect(schema: Any) -> Any:
-    """The validator of the dialect a schema is read in; without `$schema` legacy keywords tell."""
+    """Return the validator of a schema's dialect; without `$schema` legacy keywords tell."""
     default: Any = Draft202012Validator
     if isinstance(schema, Mapping) and "$schema" not in schema:
         default = _legacy_dialect(schema) or default
@@ -144,12 +137,7 @@ def _legacy_dialect(schema: Mapping[str, Any]) -> Any:
 
 
 def standing(values: Iterable[TitleSlotValue], text: bytes) -> list[TitleSlotValue]:
-    """Return those strings that parsers find where they were written, in their order.
-
-    Args:
-        values: Of a document, in its order.
-        text: The document.
-    """
+    """Return the strings of a document that parsers find where they were written, in their order."""
     last: dict[tuple[str, TitleSlotName], TitleSlotValue] = {
         (value.pointer, value.name): value for value in values
     }
@@ -164,7 +152,7 @@ def standing(values: Iterable[TitleSlotValue], text: bytes) -> list[TitleSlotVal
 
 
 def _strings(document: Any) -> Iterator[tuple[str, str]]:
-    """The strings of a document by their JSON pointers."""
+    """Yield the strings of a document by their JSON pointers."""
     waiting: list[tuple[str, Any]] = [("", document)]
     while waiting:
         at, now = waiting.pop()

@@ -231,7 +231,7 @@ def _default_methods(index_path: str) -> tuple[str, ...]:
         DEFAULT_METHODS,
         DEFAULT_VECTOR_METHODS,
     )
-    from retrieval.index.manifest_entries import OLD_VECTOR_METHODS
+    from retrieval.index.manifest import OLD_VECTOR_METHODS
     from retrieval.index.reader import Index
 
     with Index.open(index_path, verify_digests=False) as index:

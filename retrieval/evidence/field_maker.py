@@ -20,7 +20,7 @@ from retrieval.evidence.field import (
 )
 from retrieval.evidence.postings import TERMS_VERSION, IntArray
 from retrieval.index.entity_texts import EntityTexts
-from retrieval.index.manifest_entries import EvidenceEntry
+from retrieval.index.manifest import EvidenceEntry
 from retrieval.index.reader import Index
 from retrieval.progress import StepProgress
 

@@ -1,4 +1,4 @@
-"""Reading one Arrow file of an index: memory-mapped, sized, digested and structurally checked."""
+"""Reads one Arrow file of an index: memory-mapped, sized, digested and structurally checked."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from retrieval.index.small_files import digest_bytes, kind_of
 
 
 def open_mapped(folder: Path, entry: FileEntry, verify_digest: bool) -> pa.Buffer:
-    """Map a file into memory and compare it with its manifest entry.
-
-    The digest is taken from the mapping itself, so what was checked is what is read later.
+    """Map a file and compare it with its manifest entry: the mapping that is checked is the one that is read.
 
     Raises:
         IndexChecksumError: the file is missing, or its size or digest differs.
@@ -29,7 +27,7 @@ def open_mapped(folder: Path, entry: FileEntry, verify_digest: bool) -> pa.Buffe
     except OSError as error:
         raise IndexChecksumError(entry.name, f"cannot be read ({error.strerror}) in {folder}") from error
     size = found.st_size
-    if not stat.S_ISREG(found.st_mode):  # mapping a pipe would wait for somebody to write into it
+    if not stat.S_ISREG(found.st_mode):  # mapping a pipe would wait for a writer
         raise IndexChecksumError(entry.name, f"expected a file, got a {kind_of(found)}, in {folder}")
     if size != entry.bytes:
         raise IndexChecksumError(
@@ -50,11 +48,7 @@ def open_mapped(folder: Path, entry: FileEntry, verify_digest: bool) -> pa.Buffe
 
 
 def read_schema(data: pa.Buffer, name: str) -> pa.Schema:
-    """Return the schema of a mapped file.
-
-    Raises:
-        IndexFormatError: it is no Arrow file.
-    """
+    """Return the schema of a mapped file; IndexFormatError if it is no Arrow file."""
     try:
         schema = pa.ipc.open_file(pa.BufferReader(data)).schema
         str(schema)  # decodes all names
@@ -64,16 +58,10 @@ def read_schema(data: pa.Buffer, name: str) -> pa.Schema:
 
 
 def read_table(data: pa.Buffer, name: str, schemas: Sequence[pa.Schema], num_rows: int) -> pa.Table:
-    """Return the zero-copy table of a mapped file.
-
-    Args:
-        data: The file.
-        name: Its name, for messages.
-        schemas: The file must have one of these.
-        num_rows: And so many rows.
+    """Return the zero-copy table of a mapped file called `name`.
 
     Raises:
-        IndexFormatError: it is no Arrow file, or has another schema or number of rows.
+        IndexFormatError: it is no Arrow file, or has none of the schemas, or not `num_rows` rows.
     """
     try:
         table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
@@ -92,11 +80,7 @@ def read_table(data: pa.Buffer, name: str, schemas: Sequence[pa.Schema], num_row
 
 
 def single_chunk(table: pa.Table, name: str, column: str) -> pa.Array:
-    """Return a column that must be one contiguous piece.
-
-    Raises:
-        IndexFormatError: it is stored in several record batches.
-    """
+    """Return a column as one contiguous piece; IndexFormatError if it is stored in several."""
     chunked = table.column(column)
     if chunked.num_chunks != 1:
         raise IndexFormatError(f"{name}: expected one record batch, got {chunked.num_chunks}")
@@ -104,11 +88,7 @@ def single_chunk(table: pa.Table, name: str, column: str) -> pa.Array:
 
 
 def as_numpy(array: pa.Array) -> npt.NDArray[np.signedinteger]:
-    """Return a zero-copy, read-only NumPy view of an integer array without nulls.
-
-    Raises:
-        ArrowInvalid: there are nulls.
-    """
+    """Return a zero-copy, read-only NumPy view of an integer array; ArrowInvalid if there are nulls."""
     if array.null_count:
         raise pa.ArrowInvalid(f"expected integers, got {array.null_count} nulls among them")
     # `to_numpy` and, the other way round, `pyarrow.array` import pandas where it is installed: 0.2 s.

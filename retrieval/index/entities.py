@@ -1,9 +1,7 @@
 """Reads the entities of an index: titles, aliases, metadata, weights, ids, the order of titles.
 
-Entities are found by id in a sorted table of hashes, made in memory, without a pass over all ids. An id
-that is found is compared as text, so that equal hashes of different ids can cost time and nothing else.
-Weights say how often people mean each entity; title_order.arrow holds entity numbers in the order of their
-titles' bytes.
+Entities are found by id in a sorted table of hashes, made in memory. An id that is found is compared as text,
+so that equal hashes of different ids can cost time and nothing else.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from retrieval.index.layout import (
 )
 from retrieval.types import Entity
 
-# A table of hashes is made after so many passes, and asked for fewer ids than one of so many entities.
+# The table of hashes is made after so many passes, and used for at most one id per so many entities.
 _PASSES_BEFORE_LOOKUP = 16
 _FEW_IDS = 16
 
@@ -38,7 +36,7 @@ IntArray = npt.NDArray[np.signedinteger]
 
 
 class EntityTable:
-    """The entities of an index, memory-mapped.
+    """The entities of an index, memory-mapped; IndexFormatError if record batches have unexpected sizes.
 
     Args:
         table: entities.arrow; a table without ids uses titles as ids.
@@ -46,11 +44,7 @@ class EntityTable:
         name: The file's name, for messages.
 
     Attributes:
-        id_column: The column of ids: that of titles where no ids are stored.
-        metadata_columns: Names of the metadata columns.
-
-    Raises:
-        IndexFormatError: the record batches have unexpected sizes.
+        id_column: Name of the column of ids: that of titles where no ids are stored.
     """
 
     def __init__(self, table: pa.Table, metadata_columns: tuple[str, ...], name: str) -> None:
@@ -72,11 +66,7 @@ class EntityTable:
         return int(self._table.num_rows)
 
     def entity(self, number: int) -> Entity:
-        """Return one entity.
-
-        Raises:
-            ValueError: no such number.
-        """
+        """Return one entity; ValueError if there is no such number."""
         batch, at = self._locate(number)
         aliases = batch.column(ALIASES)[at].as_py() if self._has_aliases else ()
         return Entity(
@@ -101,9 +91,7 @@ class EntityTable:
         return text
 
     def numbers(self, entity_ids: Sequence[str] | pa.Array) -> IntArray:
-        """Look up many ids at once in one pass over the table.
-
-        Memory: some 60 bytes per id that is looked up, and 8 per entity.
+        """Look up many ids in one pass over the table, with some 60 bytes per id and 8 per entity.
 
         Returns:
             Entity numbers, -1 where an id is unknown. Shape: (len(entity_ids),), int64.
@@ -118,10 +106,9 @@ class EntityTable:
         return found[first]
 
     def find(self, entity_ids: Sequence[str] | pa.Array) -> IntArray:
-        """Return what `numbers` does, for callers that ask again and again for few ids.
+        """Return `numbers` for callers that ask again and again for few ids.
 
-        The first calls pass over the table. Later ones look few ids up in a table of hashes, which takes
-        16 bytes per entity from then on.
+        The first calls pass over the table. Later ones use a table of hashes, 16 bytes per entity.
         """
         wanted = _strings(entity_ids)
         lookup = self._lookup_for(wanted)
@@ -132,7 +119,7 @@ class EntityTable:
         return self.numbers(wanted)
 
     def _lookup_for(self, wanted: pa.Array) -> IdLookup | None:
-        """Return the table of hashes where it pays; made when the passes before took longer than it takes."""
+        """Return the table of hashes where it pays; made when passes so far took longer than making it."""
         ids = self._table.column(self.id_column)
         is_plain = wanted.type == ids.type == pa.string() and not wanted.null_count
         if not is_plain or len(wanted) * _FEW_IDS > len(ids):
@@ -144,9 +131,7 @@ class EntityTable:
         return self._lookup
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """Return a column: a metadata column, "title", "entity_id" or, where there are any, "aliases".
-
-        A dictionary-encoded column is decoded, which copies it.
+        """Return a column, decoded: a metadata column, "title", "entity_id" or, if there are any, "aliases".
 
         Raises:
             ValueError: no such column; the text lists those there are.
@@ -157,12 +142,9 @@ class EntityTable:
         return column
 
     def stored_column(self, name: str) -> pa.ChunkedArray:
-        """Return a column as it lies in the file, zero-copy: strings that repeat are dictionary-encoded.
+        """Return a column as it lies in the file, zero-copy; errors are those of `column`.
 
-        All chunks share one dictionary, sorted by code points.
-
-        Raises:
-            ValueError: no such column; the text lists those there are.
+        Strings that repeat are dictionary-encoded; all chunks share one dictionary, sorted by code points.
         """
         if name == ENTITY_ID:
             return self._table.column(self.id_column)
@@ -176,11 +158,7 @@ class EntityTable:
         return self._table.slice(begin, end - begin)
 
     def take(self, numbers: IntArray) -> pa.Table:
-        """Return entities as they lie in the file, in the given order.
-
-        Args:
-            numbers: At least one. Shape: (n,).
-        """
+        """Return entities as they lie in the file, in the order of `numbers`, at least one. Shape: (n,)."""
         order = np.argsort(numbers, kind="stable")
         batch, at = np.divmod(numbers[order], ENTITY_BATCH_ROWS)
         present, begins = np.unique(batch, return_index=True)
@@ -221,11 +199,7 @@ class Postings:
 
     @classmethod
     def from_table(cls, table: pa.Table, name: str) -> Postings:
-        """Wrap postings.arrow, zero-copy.
-
-        Raises:
-            IndexFormatError: the table is stored in several pieces.
-        """
+        """Wrap postings.arrow, zero-copy; IndexFormatError if it is stored in several pieces."""
         lists = single_chunk(table, name, "postings")
         values = lists.values
         return cls(as_numpy(lists.offsets), as_numpy(values.field("entity")), as_numpy(values.field("form")))
@@ -257,12 +231,9 @@ def filled_weights(column: pa.ChunkedArray) -> npt.NDArray[np.float64]:
 def weight_problem(
     entities: EntityTable, column: str, kept: npt.NDArray[np.bool_] | None = None
 ) -> str | None:
-    """Return what is wrong with the first value of a column that can be no weight, or None.
+    """Return the fault of the first value that can be no weight among `kept` entities; None: no fault.
 
-    Args:
-        entities: All entities.
-        column: Name of a metadata column of numbers.
-        kept: Which entities are looked at; None: all. Shape: (num_entities,).
+    Shape: `kept` (num_entities,), None for all.
     """
     values = entities.stored_column(column)
     wrong = pc.invert(pc.and_(pc.is_finite(values), pc.greater_equal(values, 0)))  # null where missing
@@ -279,7 +250,7 @@ def weight_problem(
 
 
 def weight_facts(name: str, column: pa.ChunkedArray) -> dict[str, Any]:
-    """Return what there is to say about a column of weights; `largest` is None where all are missing."""
+    """Return facts about a column of weights; `largest` is None where all are missing."""
     return {
         "column": name,
         "missing": column.null_count,
@@ -304,15 +275,10 @@ _SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
 
 
 class IdLookup:
-    """Finds the places of ids in a column.
+    """Finds the places of ids in a column of strings without nulls, none of them twice.
 
-    Memory: 16 bytes per id. To make it takes as long as some ten to twenty passes over the ids.
-
-    Args:
-        ids: All ids, none of them twice and none missing.
-
-    Raises:
-        ValueError: the column is not one of strings, or holds nulls.
+    Memory: 16 bytes per id. Making it takes as long as some ten to twenty passes over the ids. ValueError for
+    another column.
     """
 
     def __init__(self, ids: pa.ChunkedArray) -> None:
@@ -325,13 +291,10 @@ class IdLookup:
         self._hashes = hashes[self._places]
 
     def find(self, wanted: pa.Array) -> tuple[Numbers, bool]:
-        """Look up ids.
-
-        Args:
-            wanted: Strings without nulls. Shape: (n,).
+        """Look up strings without nulls. Shape: (n,).
 
         Returns:
-            The place of every id, -1 where it is none, and whether that is sure: it is not where an id has
+            The place of every id, -1 for unknown ones, and whether that is sure: it is not where an id has
             the hash of another one. Shape: (n,), int64.
         """
         found = np.full(len(wanted), -1, dtype=np.int64)
@@ -348,7 +311,7 @@ class IdLookup:
     def _are(self, places: Numbers, texts: pa.Array) -> npt.NDArray[np.bool_]:
         """Return whether the ids at some places are these texts. Shapes: (n,), (n,) -> (n,)."""
         order = np.argsort(places, kind="stable")
-        # Chunk by chunk: Arrow's own look-up in several chunks at once goes through all of them first.
+        # Chunk by chunk: Arrow's own look-up in several chunks goes through all of them first.
         chunk = np.searchsorted(self._begins, places[order], side="right") - 1
         present, begins = np.unique(chunk, return_index=True)
         same = np.empty(len(places), dtype=np.bool_)
@@ -360,11 +323,7 @@ class IdLookup:
 
 
 def hash_strings(strings: pa.Array) -> Hashes:
-    """Return 64 bits of every string, eight bytes of all of them at a time. Shape: (n,), uint64.
-
-    Args:
-        strings: Of type string, without nulls.
-    """
+    """Return 64 bits of every string (no nulls), eight bytes of all at a time. Shape: (n,), uint64."""
     _, offsets_buffer, data = strings.buffers()
     offsets = np.frombuffer(offsets_buffer, dtype=np.int32)[
         strings.offset : strings.offset + len(strings) + 1
@@ -381,7 +340,7 @@ def hash_strings(strings: pa.Array) -> Hashes:
     while len(rows):
         word = words[begins[rows] + done]
         left = np.minimum(lengths[rows] - done, _WORD)
-        # What stands behind the end of a string belongs to another one.
+        # Bytes behind the end of a string belong to another one.
         word &= np.uint64(0xFFFFFFFFFFFFFFFF) >> ((_WORD - left) * 8).astype(np.uint64)
         hashes[rows] = _mixed(hashes[rows] ^ word)
         done += _WORD
@@ -401,14 +360,10 @@ _COMPARED_AT_ONCE = 1 << 18
 
 
 def read_title_order(data: pa.Buffer, num_entities: int) -> Ints:
-    """Return the order, zero-copy. Shape: (num_entities,), int32.
-
-    Raises:
-        IndexFormatError: the file is no list of so many entity numbers.
-    """
+    """Return the order, zero-copy, checked. Shape: (num_entities,), int32. IndexFormatError if it is none."""
     table = read_table(data, TITLE_ORDER_FILE, [title_order_schema()], num_entities)
     order: Ints = as_numpy(single_chunk(table, TITLE_ORDER_FILE, "entity")).view(np.int32)
-    # What reads titles by these numbers does not look again.
+    # Readers of titles by these numbers do not check them again.
     if int(order.min()) < 0 or int(order.max()) >= num_entities:
         raise IndexFormatError(f"{TITLE_ORDER_FILE}: an entity number is outside 0 … {num_entities - 1}")
     return order
@@ -417,8 +372,7 @@ def read_title_order(data: pa.Buffer, num_entities: int) -> Ints:
 def title_batches(titles: pa.ChunkedArray) -> TextBatches:
     """Return the bytes of a column of titles as views of the mapped file.
 
-    Raises:
-        IndexFormatError: a title does not lie inside the column's bytes.
+    IndexFormatError if a title does not lie inside the column's bytes.
     """
     offsets, data = [], []
     for chunk in titles.chunks:
@@ -435,12 +389,8 @@ def title_batches(titles: pa.ChunkedArray) -> TextBatches:
 def first_disorder(order: Ints, titles: TextBatches) -> int | None:
     """Return the first place whose entity should not stand behind the one before it; None: there is none.
 
-    Entities are in order when titles ascend, byte by byte, and entities of one title by number. A list
-    of numbers in range that is in order names nobody twice, so it names all of them.
-
-    Args:
-        order: Numbers in range. Shape: (n,).
-        titles: Of all entities.
+    Entities are in order when titles ascend, byte by byte, and entities of one title by number. So a list of
+    numbers in range that is in order names every entity once. Shape: `order` (n,).
     """
     for begin in range(0, len(order) - 1, _COMPARED_AT_ONCE):
         part = order[begin : begin + _COMPARED_AT_ONCE + 1]

@@ -24,12 +24,7 @@ _BLOCK = 16_384
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextBatch:
-    """Some texts and whose they are.
-
-    Attributes:
-        numbers: Entity numbers, in the order asked for, else never falling. Shape: (m,), int64.
-        texts: As they are stored.
-    """
+    """Some texts as they are stored, and the numbers of their entities. Shape: (m,), int64."""
 
     numbers: IntArray
     texts: list[str]
@@ -38,12 +33,12 @@ class TextBatch:
 class EntityTexts:
     """The texts of the entities of an index: title, aliases, values of some metadata columns.
 
-    Blank texts are left out, and texts that the same entity has already.
+    Blank texts are left out, and repeated texts of one entity.
 
     Args:
         index: An open index.
         columns: Names of metadata columns of strings.
-        has_names: Whether titles and aliases are among the texts, or the columns alone.
+        has_names: Whether titles and aliases are among the texts.
 
     Raises:
         InputError: a column is missing or holds no strings; names those that do.
@@ -61,7 +56,7 @@ class EntityTexts:
 
     @cached_property
     def count(self) -> int:
-        """How many texts there are; the first time they are all looked at."""
+        """Number of texts; the first time they are all read."""
         return sum(len(numbers) for numbers, _ in self._blocks())
 
     def batches(self, size: int = 16_384) -> Iterator[TextBatch]:
@@ -72,11 +67,7 @@ class EntityTexts:
                 yield TextBatch(numbers[part], texts[part].to_pylist())
 
     def of(self, entities: Sequence[int] | npt.NDArray[np.integer]) -> TextBatch:
-        """Return the texts of some entities, in the order given.
-
-        Raises:
-            ValueError: no such entity.
-        """
+        """Return the texts of some entities, in the order given; ValueError if there is no such entity."""
         wanted = np.asarray(entities, dtype=np.int64)
         if not len(wanted):
             return TextBatch(wanted, [])
@@ -100,7 +91,7 @@ class EntityTexts:
             yield begin + places, texts
 
     def _texts(self, table: pa.Table) -> tuple[IntArray, pa.Array]:
-        """Return whose text each is, as a row of the table, and the texts: ordered by row, titles first."""
+        """Return the row of the table of each text, and the texts: ordered by row, titles first."""
         every: IntArray = np.arange(table.num_rows, dtype=np.int64)
         rows, texts = ([every], [_plain(table.column(TITLE))]) if self._has_names else ([], [])
         if self._has_names and ALIASES in table.column_names:

@@ -151,7 +151,7 @@ def _facts(path: Path, index: Index, samples: int) -> dict[str, Any]:
 
 
 def _evidence(index: Index) -> dict[str, Any]:
-    """Return what there is to say about evidence; what opening found wrong with its files too."""
+    """Return the facts about evidence, with the faults of its files."""
     facts = evidence_facts(index.manifest)
     damaged = index.evidence_problems.items()
     problems = {name: str(problem).removeprefix(f"{name}: ") for name, problem in damaged}
@@ -166,7 +166,7 @@ def _weights(index: Index) -> dict[str, Any] | None:
 
 
 def _versions(path: Path, index: Index) -> list[dict[str, Any]]:
-    """Return one entry per version that is there, the most recently published first."""
+    """Return a dictionary per version that is there, the most recently published first."""
     if not (path / CURRENT_FILE).exists():
         return [_version(index.version, index.manifest, live=True)]
     return [_published(path, version, version == index.version) for version in list_versions(path)]

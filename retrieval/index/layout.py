@@ -1,4 +1,4 @@
-"""Names, types and schemas of format version 6: the one place that reader, verifier and builder share.
+"""Names, types and schemas of format version 6, shared by reader, verifier and builder.
 
 INDEX/CURRENT                           id of the live version; replaced atomically
 INDEX/versions/<id>/manifest.json       <id> is the digest of this file
@@ -8,12 +8,12 @@ INDEX/versions/<id>/manifest.json       <id> is the digest of this file
                    /postings.arrow      rank -> entities; absent when rank r is entity r for every r
                    /title_order.arrow   entity numbers in the order of their titles' bytes
                    /vectors.faiss       vectors of titles, aliases and other texts; absent if not asked for
-                   /embedder.safetensors  beside vectors by a method of earlier versions of the library alone
+                   /embedder.safetensors  of vectors by a method of earlier versions of the library
                    /names.arrow     words and letter trigrams of titles and aliases; absent if not wanted
-                   /texts.arrow     and of the texts of chosen columns; absent without such columns
-                   /queries.arrow   and of past queries, which are kept there; absent without any
-                   /ranking.json    what evidence and models are worth, fitted to this catalogue
-                   /prior.arrow     what models say of every entity whatever is asked; absent if not wanted
+                   /texts.arrow     the same of the texts of chosen columns; absent without such columns
+                   /queries.arrow   the same of past queries, and these; absent without any
+                   /ranking.json    weights of evidence and models, fitted to this catalogue
+                   /prior.arrow     priors of entities by model; absent if not wanted
 """
 
 from __future__ import annotations
@@ -115,9 +115,6 @@ def trie_schema(tokens: pa.DataType) -> pa.Schema:
     """Return the schema of trie.arrow: one row whose lists are the arrays of the trie.
 
     Lists, because the arrays differ in length; large ones, because their values come back in one piece.
-
-    Args:
-        tokens: Integer type of the tokens.
     """
     columns = dict.fromkeys(("child_begin", "row_begin", "tail_begin"), RANK_TYPE)
     return pa.schema(
@@ -129,13 +126,7 @@ def trie_schema(tokens: pa.DataType) -> pa.Schema:
 
 
 def entities_schema(has_ids: bool, has_aliases: bool, metadata: Sequence[pa.Field]) -> pa.Schema:
-    """Return the schema of entities.arrow.
-
-    Args:
-        has_ids: Whether ids are stored; without them an entity's id is its title.
-        has_aliases: Whether any entity has an alias.
-        metadata: Fields of the metadata columns, as `metadata_field` makes them.
-    """
+    """Return the schema of entities.arrow; without stored ids an entity's id is its title."""
     fields = [pa.field(TITLE, pa.string(), nullable=False)]
     if has_ids:
         fields.insert(0, pa.field(ENTITY_ID, pa.string(), nullable=False))
@@ -146,13 +137,7 @@ def entities_schema(has_ids: bool, has_aliases: bool, metadata: Sequence[pa.Fiel
 
 
 def metadata_field(name: str, kind: MetadataType, dictionary_size: int | None = None) -> pa.Field:
-    """Return the field of one metadata column.
-
-    Args:
-        name: Its name.
-        kind: Type of its values.
-        dictionary_size: For strings that are dictionary-encoded, the number of different values.
-    """
+    """Return the field of a metadata column; `dictionary_size` is the number of values of encoded strings."""
     stored = METADATA_TYPES[kind]
     if dictionary_size is not None:
         stored = pa.dictionary(smallest_unsigned(max(dictionary_size - 1, 0)), stored)
@@ -160,11 +145,7 @@ def metadata_field(name: str, kind: MetadataType, dictionary_size: int | None = 
 
 
 def postings_schema(form_type: pa.DataType) -> pa.Schema:
-    """Return the schema of postings.arrow: per rank, the entities and which of their forms it is.
-
-    Args:
-        form_type: Integer type of the form: 0 is the title, n > 0 the n-th alias.
-    """
+    """Return the schema of postings.arrow: per rank, entities and their forms (0: title, n: n-th alias)."""
     posting = pa.struct(
         [
             pa.field("entity", ENTITY_TYPE, nullable=False),

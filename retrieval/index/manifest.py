@@ -1,4 +1,4 @@
-"""manifest.json: what a version holds, with the size and digest of every file."""
+"""manifest.json: the contents of a version, with the size and digest of every file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from retrieval.errors import IndexFormatError, IndexVersionError, InputError
 from retrieval.index.layout import (
@@ -15,41 +15,235 @@ from retrieval.index.layout import (
     FORMAT_VERSION,
     MANIFEST_FILE,
     OLDEST_FORMAT_VERSION,
+    RESERVED_COLUMNS,
     VECTORS_SINCE,
     WEIGHT_TYPES,
     WEIGHTS_SINCE,
-)
-from retrieval.index.manifest_entries import (
-    MAX_HISTORY,
-    Bucket,
-    Counts,
-    EvidenceEntry,
-    FileEntry,
-    HistoryEntry,
-    MetadataColumn,
-    TokenizerEntry,
-    VectorsEntry,
-    extend_history,
+    MetadataType,
+    rows_file,
 )
 from retrieval.index.small_files import parse_json
 from retrieval.text import Rendering
 
-__all__ = [
-    "MAX_HISTORY",
-    "Bucket",
-    "Counts",
-    "EvidenceEntry",
-    "FileEntry",
-    "HistoryEntry",
-    "Manifest",
-    "MetadataColumn",
-    "TokenizerEntry",
-    "VectorsEntry",
-    "extend_history",
-]
+Operation = Literal["build", "update", "tune"]
+
+# A manifest is read at every opening, so its history is bounded.
+MAX_HISTORY = 1000
+MAX_HISTORY_BYTES = 1 << 20
+
+# Methods in indexes of earlier versions of the library, whose vectors nothing uses any more.
+OLD_VECTOR_METHODS = ("lexical",)
+VECTOR_METHODS = ("encoder", "sentence-transformers", *OLD_VECTOR_METHODS)
+VECTOR_KINDS = ("flat", "hnsw", "ivfpq", "factory")
+MAX_VECTOR_DIMENSIONS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One file: path in the version directory with forward slashes, size, XXH3-128 in hexadecimal digits."""
+
+    name: str
+    bytes: int
+    xxh3_128: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerEntry:
+    """The tokenizer whose ids, all below `vocab_size`, the rows hold; ValueError if no integer type holds it.
+
+    Attributes:
+        name: Last part of the path or id it was loaded from; for messages only.
+        fingerprint: Hash of its serialised form.
+        end_token_id: Token that closes every row and stands nowhere else in one.
+        max_token_id: Largest id in any row.
+    """
+
+    name: str
+    fingerprint: str
+    vocab_size: int
+    end_token_id: int
+    max_token_id: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.vocab_size <= 1 << 32:
+            raise ValueError(f"tokenizer.vocab_size: expected 1 <= it <= 2**32, got {self.vocab_size}")
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """The rows of one length, end token included."""
+
+    length: int
+    rows: int
+
+    @property
+    def file(self) -> str:
+        """Name of its file."""
+        return rows_file(self.length)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The counts of a version. `nodes` are trie nodes with the root; `depth` is the longest row's tokens."""
+
+    entities: int
+    rows: int
+    postings: int
+    tokens: int
+    nodes: int
+    depth: int
+    max_children: int
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataColumn:
+    """A metadata column of one type; ValueError for a reserved name or an unknown type."""
+
+    name: str
+    type: MetadataType
+
+    def __post_init__(self) -> None:
+        if not self.name or self.name in RESERVED_COLUMNS:
+            raise ValueError(f"metadata: a column cannot be called {self.name!r}")
+        if self.type not in get_args(MetadataType):
+            raise ValueError(
+                f"metadata: column {self.name!r}: expected a type of {list(get_args(MetadataType))}, "
+                f"got {self.type!r}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class VectorsEntry:
+    """The vectors of a version; ValueError for an unknown method or kind, or a number out of its range.
+
+    Attributes:
+        method: "encoder" or "sentence-transformers", or one of `OLD_VECTOR_METHODS`.
+        source: Path or hub id of the encoder.
+        fingerprint: Fingerprint of the embedder.
+        columns: Metadata columns whose texts have vectors too, beside titles and aliases.
+        count: Number of vectors: texts that are not empty, equal ones of an entity counted once.
+        kind: "flat", "hnsw", "ivfpq" or "factory".
+        factory: Name of the index in faiss, such as "IDMap,Flat".
+        effort: Search effort in force: cells visited, or candidates kept by hnsw; 0 where all vectors are
+            compared.
+        sample: Number of vectors that the quantisers were trained on; 0 where nothing is trained.
+        recall: Share of the known items found first with `effort`, of those found first with full effort; up
+            to format version 5 the share of the 100 nearest texts that are found. 1 where all are compared.
+        recall_queries: Number of known items; 0 where nothing was measured.
+        seed: Seed of everything random.
+    """
+
+    method: str
+    source: str
+    fingerprint: str
+    columns: tuple[str, ...]
+    dimensions: int
+    count: int
+    kind: str
+    factory: str
+    effort: int
+    sample: int
+    recall: float
+    recall_queries: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        for name, known in (("method", VECTOR_METHODS), ("kind", VECTOR_KINDS)):
+            value = getattr(self, name)
+            if value not in known:
+                raise ValueError(f"vectors.{name}: expected one of {list(known)}, got {value!r}")
+        if len(set(self.columns)) != len(self.columns):
+            raise ValueError(f"vectors.columns: a column stands there twice: {list(self.columns)}")
+        if not 1 <= self.dimensions <= MAX_VECTOR_DIMENSIONS:
+            raise ValueError(
+                f"vectors.dimensions: expected 1 <= it <= {MAX_VECTOR_DIMENSIONS}, got {self.dimensions}"
+            )
+        if self.count < 1:
+            raise ValueError(f"vectors.count: expected at least 1, got {self.count}")
+        if not 0 <= self.recall <= 1:
+            raise ValueError(f"vectors.recall: expected 0 <= it <= 1, got {self.recall}")
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceEntry:
+    """The names, texts and past queries of a version; ValueError for a repeated column or a negative number.
+
+    Attributes:
+        terms: Version of the rules by which texts are split into words and letters.
+        names: Number of titles and aliases.
+        columns: Metadata columns whose values are texts of an entity.
+        texts: Number of entities with texts.
+        queries: Number of past queries, the same one for the same entity counted once.
+    """
+
+    terms: int
+    names: int
+    columns: tuple[str, ...]
+    texts: int
+    queries: int
+
+    def __post_init__(self) -> None:
+        if len(set(self.columns)) != len(self.columns):
+            raise ValueError(f"evidence.columns: a column stands there twice: {list(self.columns)}")
+        for name in ("terms", "names", "texts", "queries"):
+            if (value := getattr(self, name)) < 0:
+                raise ValueError(f"evidence.{name}: expected at least 0, got {value}")
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One step on the way to a version: the build, an update, or a ranking fitted anew.
+
+    Attributes:
+        parent: Id of the version it started from; "" for a build.
+        sources: The input files, with size and digest of their content.
+        options: Options that shaped the data.
+        records: Records read, rejected and duplicate ones included.
+        duplicates: Records that repeated an entity word for word and were dropped.
+        added, changed, removed: Entities by what became of them.
+    """
+
+    operation: Operation
+    parent: str
+    sources: tuple[FileEntry, ...]
+    options: Mapping[str, Any]
+    records: int
+    duplicates: int
+    rejected: int
+    added: int
+    changed: int
+    removed: int
+
+    def __post_init__(self) -> None:
+        if self.operation not in get_args(Operation):
+            raise ValueError(
+                f"history: expected an operation of {list(get_args(Operation))}, got {self.operation!r}"
+            )
+
+
+def extend_history(history: Sequence[HistoryEntry], entry: HistoryEntry) -> tuple[HistoryEntry, ...]:
+    """Return the history with one more entry; the oldest ones make room for it.
+
+    At most `MAX_HISTORY` entries of `MAX_HISTORY_BYTES` in all are kept, and the new one in any case.
+    """
+    kept = [entry]
+    room = MAX_HISTORY_BYTES - _num_bytes(entry)
+    for earlier in reversed(history):
+        room -= _num_bytes(earlier)
+        if room < 0 or len(kept) == MAX_HISTORY:
+            break
+        kept.append(earlier)
+    return tuple(reversed(kept))
+
+
+def _num_bytes(entry: HistoryEntry) -> int:
+    return len(json.dumps(asdict(entry)))
+
 
 _T = TypeVar("_T")
 
+# Fields that manifests of earlier format versions lack.
+_SINCE = {"vectors": VECTORS_SINCE, "weight_column": WEIGHTS_SINCE, "evidence": EVIDENCE_SINCE}
 _FLAT_TYPES: Mapping[str, type] = {"int": int, "float": float}
 
 # Everything counted fits an int64, and Arrow takes no more.
@@ -64,20 +258,14 @@ class Manifest:
     """The manifest of one version.
 
     Attributes:
-        tokenizer: The tokenizer of the rows.
-        rendering: How titles stand after the prompt.
-        counts: How many of everything.
         buckets: Row lengths that occur, ascending.
         stored_ids: Whether entity ids are stored; if not, an entity's id is its title.
         stored_aliases: Whether any entity has aliases.
-        metadata: The metadata columns.
         files: Every data file, by name.
-        history: How the version came about: a build and the updates since, the oldest first.
+        history: The build and the updates since, the oldest first.
         built_with: Versions of the libraries that shaped the data.
         weight_column: Name of the metadata column that holds the weights of entities, or None.
-        vectors: The vectors, or None where the version has none.
-        evidence: What is found by words and letters, or None where the version has none.
-        format_version: Of the files.
+        evidence: Names, texts and past queries, or None where the version has none.
     """
 
     tokenizer: TokenizerEntry
@@ -112,21 +300,14 @@ class Manifest:
     def to_bytes(self) -> bytes:
         """Serialise; equal manifests give equal bytes."""
         document = {"format": FORMAT_NAME, "format_version": self.format_version, **asdict(self)}
-        if self.format_version < VECTORS_SINCE:
-            del document["vectors"]
-        if self.format_version < WEIGHTS_SINCE:
-            del document["weight_column"]
-        if self.format_version < EVIDENCE_SINCE:
-            del document["evidence"]
+        for name, since in _SINCE.items():
+            if self.format_version < since:
+                del document[name]
         return (json.dumps(document, indent=1, ensure_ascii=True) + "\n").encode("ascii")
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str = MANIFEST_FILE) -> Manifest:
-        """Parse what `to_bytes` wrote.
-
-        Args:
-            data: Content of the file.
-            where: The file's path, for messages.
+        """Parse the bytes of `to_bytes`, read from the file `where`.
 
         Raises:
             IndexFormatError: not a manifest; the text names the field.
@@ -164,29 +345,19 @@ class Manifest:
             files=_version_files(document),
             history=_history(document),
             built_with=_typed(document, "built_with", dict),
-            vectors=_vectors(document, metadata),
-            evidence=_evidence(document, metadata),
+            vectors=_with_columns(VectorsEntry, document, "vectors", metadata),
+            evidence=_with_columns(EvidenceEntry, document, "evidence", metadata),
             weight_column=_weight_column(document, metadata),
             format_version=_typed(document, "format_version", int),
         )
 
 
-def _vectors(document: Mapping[str, Any], metadata: Sequence[MetadataColumn]) -> VectorsEntry | None:
-    if document["format_version"] < VECTORS_SINCE or document["vectors"] is None:
-        return None
-    return _with_columns(VectorsEntry, document, "vectors", metadata)
-
-
-def _evidence(document: Mapping[str, Any], metadata: Sequence[MetadataColumn]) -> EvidenceEntry | None:
-    if document["format_version"] < EVIDENCE_SINCE or document["evidence"] is None:
-        return None
-    return _with_columns(EvidenceEntry, document, "evidence", metadata)
-
-
 def _with_columns(
     record_type: type[_T], document: Mapping[str, Any], key: str, metadata: Sequence[MetadataColumn]
-) -> _T:
-    """Build a record that names metadata columns of strings."""
+) -> _T | None:
+    """Build a record that names metadata columns of strings; None where a version has none."""
+    if document["format_version"] < _SINCE[key] or document[key] is None:
+        return None
     item = _typed(document, key, dict)
     columns = _typed(item, "columns", list)
     known = [column.name for column in metadata if column.type == "string"]
@@ -198,7 +369,7 @@ def _with_columns(
 
 
 def _weight_column(document: Mapping[str, Any], metadata: Sequence[MetadataColumn]) -> str | None:
-    if document["format_version"] < WEIGHTS_SINCE or document["weight_column"] is None:
+    if document["format_version"] < _SINCE["weight_column"] or document["weight_column"] is None:
         return None
     name: str = _typed(document, "weight_column", str)
     known = [column.name for column in metadata if column.type in WEIGHT_TYPES]
@@ -233,7 +404,7 @@ def _typed(document: Mapping[str, Any], key: str, expected: type) -> Any:
 def _record(
     record_type: type[_T], document: Mapping[str, Any], key: str, nested: Mapping[str, Any] | None = None
 ) -> _T:
-    """Build a record of numbers and strings; `nested` are fields of other types, parsed beforehand."""
+    """Build a record of numbers and strings; `nested` are fields of other types, parsed before."""
     value = _typed(document, key, dict)
     nested = nested or {}
     names = {

@@ -1,20 +1,15 @@
-"""Finds the entities that own a surface form and how they share its probability, and the rows of an entity.
+"""Finds the entities that own a form and how they share its probability, and the rows of an entity.
 
-A language model gives a probability to a string; people mean an entity. What lies between the two is
-computed here and nowhere else: every probability of an entity is P(e | q) = Σ_f P(f | q) · P(e | f).
-
-The share of an entity e in a form f is that of its role times its share in the role:
+A language model gives a probability to a string; people mean an entity. Every probability of an entity is
+P(e | q) = Σ_f P(f | q) · P(e | f), and the share P(e | f) is computed here alone:
 
     P(e | f) = strength(role) / Σ strengths · w(e) / Σ w(owners in that role)
     strength(role) = the role's own weight · the largest w among its owners
 
 An owner's role is to have the form as its title (role weight `title_weight`) or as an alias (1); w is the
-index's weight of the entity, 1 where it has none. Roles compete by their best owner and not by how many
-they are: the entity titled "Chicago" is meant as often beside twenty railways with the alias "Chicago" as
+index's weight of the entity, 1 where it has none. Roles compete by their best owner and not by their number
+of owners: the entity titled "Chicago" is meant as often beside twenty railways with the alias "Chicago" as
 beside two (docs/numbers.md has the measurement).
-
-`EntityRows` turns the postings round, from entities to rows. `best_first` orders entities with scores, the
-same wherever answers are made.
 """
 
 from __future__ import annotations
@@ -34,12 +29,7 @@ FloatArray = npt.NDArray[np.float64]
 
 
 class Owners(NamedTuple):
-    """The entities that own a form, ascending, and their shares, which sum to 1.
-
-    Attributes:
-        entities: Entity numbers.
-        shares: P(e | f) of each.
-    """
+    """The numbers of the entities that own a form, ascending, and P(e | f) of each, which sum to 1."""
 
     entities: Sequence[int]
     shares: Sequence[float]
@@ -58,11 +48,11 @@ def log_or_nothing(share: float) -> float:
 
 
 class FormOwners:
-    """Finds the owners of surface forms and their shares, for one request.
+    """Finds the owners of forms and their shares, for one request.
 
     Args:
         index: An open index.
-        allowed: By entity number, which may share; None: all. Shape: (num_entities,).
+        allowed: Which entities may share, by number; None: all. Shape: (num_entities,).
         title_weight: How much more a title counts than an alias, above 0.
     """
 
@@ -88,14 +78,7 @@ class FormOwners:
 def form_owners(
     index: Index, entities: npt.NDArray[np.integer[Any]], is_title: npt.NDArray[np.bool_], title_weight: float
 ) -> Owners:
-    """Return the owners of a form with their shares.
-
-    Args:
-        index: An open index.
-        entities: The owners, ascending. Shape: (n,).
-        is_title: Whether the form is the title of each. Shape: (n,).
-        title_weight: How much more a title counts than an alias, above 0.
-    """
+    """Return the owners of a form with their shares. Shapes: `entities`, ascending, and `is_title` (n,)."""
     if len(entities) < 2:  # nearly always
         return Owners(entities.tolist(), (1.0,) * len(entities))
     shares = shares_by_role(weights_of(index, entities), is_title, np.where(is_title, title_weight, 1.0))
@@ -108,7 +91,7 @@ def weights_of(index: Index, entities: Sequence[int] | npt.NDArray[np.integer[An
 
 
 def title_owners(index: Index, entities: Sequence[int]) -> Owners:
-    """Return entities of one title, ascending, as the owners of that title: they share it by weight alone."""
+    """Return the owners of a title among entities with it, ascending: they share it by weight alone."""
     numbers = np.array(entities, dtype=np.int64)
     return form_owners(index, numbers, np.ones(len(numbers), dtype=np.bool_), 1.0)
 
@@ -116,7 +99,7 @@ def title_owners(index: Index, entities: Sequence[int]) -> Owners:
 def shares_by_role(weights: FloatArray, roles: npt.NDArray[np.generic], strengths: FloatArray) -> FloatArray:
     """Share a form among its owners, by their roles and their weights in these.
 
-    Where all weights are 0 they say nothing, and all owners count alike.
+    Where all weights are 0, all owners count alike.
 
     Args:
         weights: Weight of each owner, not negative. Shape: (n,), n at least 1.
@@ -124,7 +107,7 @@ def shares_by_role(weights: FloatArray, roles: npt.NDArray[np.generic], strength
         strengths: Weight of each owner's role, above 0. Shape: (n,).
 
     Returns:
-        Not negative; they sum to 1. Shape: (n,), float64.
+        Shares, which sum to 1. Shape: (n,), float64.
     """
     peak = float(weights.max())
     weights = weights / peak if peak else np.ones(len(weights))  # neither overflows nor vanishes
@@ -137,19 +120,15 @@ def shares_by_role(weights: FloatArray, roles: npt.NDArray[np.generic], strength
     return shares / math.fsum(shares)
 
 
-# Of a sort key: the entity above, then whether it is an alias, then the rank, which is below 2**31.
+# Parts of a sort key: the entity above, then whether it is an alias, then the rank, which is below 2**31.
 _ENTITY_SHIFT, _ALIAS_SHIFT = 32, 31
 
 
 class EntityRows:
-    """Finds the rows of entities.
+    """Finds the rows of entities. Safe to use from several threads.
 
-    Where entities have aliases, the postings are turned round on first use: one sort, a quarter of a second
-    for eight million of them, and from then on four bytes for each and eight for each entity. Safe to use
-    from several threads.
-
-    Args:
-        index: An open index.
+    Where entities have aliases, the postings are inverted on first use: one sort, a quarter of a second for
+    eight million of them, and from then on four bytes for each and eight for each entity.
     """
 
     def __init__(self, index: Index) -> None:
@@ -165,14 +144,10 @@ class EntityRows:
         return mine
 
     def of_all(self, entities: Sequence[int], most: int) -> tuple[list[list[int]], bool]:
-        """Return the rows of several entities, as far as there is space for them.
+        """Return the rows of distinct entities, as far as there is space for them.
 
-        Where they have more than `most` rows together, those with the most are cut, all to one number of rows
-        and never below their title's.
-
-        Args:
-            entities: None of them twice.
-            most: Rows wanted, at most; at least one per entity is returned all the same.
+        Where they have more than `most` rows together, the longest lists are cut to one length, never below
+        their title's row.
 
         Returns:
             rows: Per entity its rows, its title's first.
@@ -209,8 +184,8 @@ class EntityRows:
 def best_first(index: Index, scores: Mapping[int, Any], k: int) -> list[int]:
     """Return the k entities with the largest scores, the best first.
 
-    Of equal ones the one with the greater weight comes first, then the one whose title comes first, then its
-    id: nothing depends on the order of a catalogue's file.
+    Of equal ones the one with the greater weight comes first, then by title, then by id: nothing depends on
+    the order of a catalogue's file.
     """
     order = sorted(scores, key=lambda entity: scores[entity], reverse=True)
     if len(order) > k:

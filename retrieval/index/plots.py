@@ -1,7 +1,7 @@
-"""Drawings of an index: how long its rows are, how its trie branches, what padding would cost.
+"""Draws the shape of an index: how long its rows are, how its trie branches, how much padding would cost.
 
-What is drawn is computed here from the manifest and one array of the trie; nothing reads rows or text. The
-figure needs matplotlib, which the extra `plots` installs and which is imported only when something is drawn.
+It is computed from the manifest and one array of the trie. matplotlib (extra `plots`) is imported for
+drawing.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ class TrieDepth:
 
     Attributes:
         depth: Tokens written, 0 for the root.
-        nodes: Nodes.
-        branching: Of them, those with stored children: the root, and what several rows begin with.
+        branching: Number of nodes with stored children: the root, and shared beginnings of rows.
         median_children: Median over the branching nodes; 0 where there is none.
         max_children: Most children of one of them.
     """
@@ -51,14 +50,7 @@ class TrieDepth:
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """What the tokens of one bucket take.
-
-    Attributes:
-        length: Tokens per row, end token included.
-        rows: Rows.
-        bucket_bytes: As they are stored: rows of their own length.
-        padded_bytes: As they would be in one matrix as wide as the longest row.
-    """
+    """The bytes of the tokens of one bucket, as stored and in one matrix as wide as the longest row."""
 
     length: int
     rows: int
@@ -68,14 +60,7 @@ class Padding:
 
 @dataclass(frozen=True, slots=True)
 class IndexShape:
-    """Everything the figure shows.
-
-    Attributes:
-        num_rows: Distinct rows.
-        num_entities: Entities.
-        levels: One per depth of the stored nodes, from the root on.
-        paddings: One per row length that occurs, ascending.
-    """
+    """The numbers behind the figure: a `TrieDepth` per depth, and a `Padding` per row length, ascending."""
 
     num_rows: int
     num_entities: int
@@ -108,8 +93,7 @@ class IndexShape:
 def trie_levels(child_begin: IntArray) -> Iterator[TrieDepth]:
     """Yield the levels of a trie whose nodes are numbered in level order.
 
-    Args:
-        child_begin: Children of node i are nodes child_begin[i] … child_begin[i + 1] - 1. Shape: (N + 1,).
+    Children of node i are nodes child_begin[i] … child_begin[i + 1] - 1. Shape: (N + 1,).
     """
     begin, end, depth = 0, 1, 0
     while begin < end:
@@ -126,12 +110,7 @@ def trie_levels(child_begin: IntArray) -> Iterator[TrieDepth]:
 
 
 def paddings(buckets: tuple[Bucket, ...], item_bytes: int) -> tuple[Padding, ...]:
-    """Return what each bucket's tokens take, in the bucket and in one matrix for all rows.
-
-    Args:
-        buckets: Row lengths that occur, ascending.
-        item_bytes: Bytes of one token.
-    """
+    """Return the bytes of each bucket, ascending, of tokens of `item_bytes`."""
     widest = max((bucket.length for bucket in buckets), default=0)
     return tuple(
         Padding(b.length, b.rows, b.rows * b.length * item_bytes, b.rows * widest * item_bytes)
@@ -140,11 +119,7 @@ def paddings(buckets: tuple[Bucket, ...], item_bytes: int) -> tuple[Padding, ...
 
 
 def plot_files(target: Path) -> tuple[Path, ...]:
-    """Return the files that drawing to `target` makes: itself, or one per format if it is a directory.
-
-    Raises:
-        InputError: it has the suffix of something that is not drawn.
-    """
+    """Return the files that drawing to `target` makes: itself, or one per format if it is a directory."""
     if target.is_dir() or not target.suffix:
         return tuple(target / f"{_FILE_STEM}.{name}" for name in FORMATS)
     if target.suffix.lower().removeprefix(".") not in FORMATS:
@@ -155,14 +130,9 @@ def plot_files(target: Path) -> tuple[Path, ...]:
 
 
 def draw(index: Index, target: Path) -> tuple[Path, ...]:
-    """Draw an index; the same index and library versions give the same bytes.
+    """Draw an index into a file ending in .png or .svg, or into a directory, which gets one of each.
 
-    Args:
-        index: An open index.
-        target: A file ending in .png or .svg, or a directory, which gets one of each.
-
-    Returns:
-        The files written.
+    The same index and library versions give the same bytes. Returns the files written.
 
     Raises:
         InputError: `target` has another suffix, or cannot be written.

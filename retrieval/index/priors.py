@@ -17,19 +17,19 @@ from retrieval.index.reader import Index
 
 FloatArray = npt.NDArray[np.float32]
 
-# Log-probabilities are rounded: that of an entity that is written whatever is asked may be above 0.
+# Log-probabilities are rounded: that of an entity that is certain may be above 0.
 _ROUNDING = 1e-3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prior:
-    """What one model says of the entities of an index behind queries without content.
+    """A model's prior of the entities of an index: log P(e | queries without content).
 
     Attributes:
         model: Fingerprint of its checkpoint.
         queries: The queries; the mean of their probabilities counts.
         prompts: Digest of the token ids of their prompts.
-        title_weight: How much more a title counted than an alias where entities share a form.
+        title_weight: As in `RetrieveRequest`.
         logprobs: log P(e | queries) by entity number; -inf where the model cannot write the entity, NaN where
             nothing was computed yet. Shape: (num_entities,), float32.
     """
@@ -42,16 +42,14 @@ class Prior:
 
     @property
     def num_missing(self) -> int:
-        """Entities of which nothing was computed yet."""
+        """Entities without a prior yet."""
         return int(np.isnan(self.logprobs).sum())
 
 
 def read_priors(index: Index) -> dict[str, Prior]:
     """Return the priors of an index by the fingerprint of their model; none without the file.
 
-    Raises:
-        IndexChecksumError: the file is damaged.
-        IndexFormatError: it is none of priors.
+    Raises IndexChecksumError for a damaged file, IndexFormatError for one without priors.
     """
     if index.manifest.file(PRIOR_FILE) is None:
         return {}

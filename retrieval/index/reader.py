@@ -1,4 +1,4 @@
-"""The index reader: everything memory-mapped, nothing copied, every error typed."""
+"""The index reader: everything is memory-mapped, nothing is copied."""
 
 from __future__ import annotations
 
@@ -46,32 +46,28 @@ from retrieval.index.versions import read_version
 from retrieval.text import TextTokenizer
 from retrieval.types import Entity
 
-# It has some hundred bytes per row length and per update: kilobytes, as a rule.
+# A manifest has some hundred bytes per row length and per update: kilobytes, as a rule.
 _MAX_MANIFEST_BYTES = 64 << 20
 
 
 class Index:
     """One open version of an index. Immutable, safe to read from several threads and processes.
 
-    Use `Index.open`. What it hands out (arrays, columns) stays valid after `close`, which only lets go
-    of the reader's own references; the mapping ends with the last of them.
+    Use `Index.open`. Its arrays and columns stay valid after `close`, which only drops the reader's own
+    references.
 
     Attributes:
         path: The version directory.
-        version: Id of the version.
-        digest: Digest of the manifest, which holds the digests of all files.
-        manifest: The manifest.
+        version: Id of the version, the digest of its manifest.
+        manifest: The manifest, with the digests of all files.
         rendering: How titles stand after the prompt.
-        tokenizer_fingerprint: Of the tokenizer whose ids the rows hold.
-        vocab_size: Every id that tokenizer can produce is below this.
-        end_token_id: Closes every row.
+        vocab_size: Bound on the ids of the tokenizer whose ids the rows hold.
+        end_token_id: Token that closes every row.
         num_rows: Distinct token rows R.
-        num_entities: Entities.
         max_row_tokens: Tokens of the longest row, end token included.
-        metadata_columns: Names of the metadata columns.
-        metadata_types: The type of each of them.
-        vectors: What the vectors are, or None where the version has none.
-        evidence: What is found by words and letters, or None where the version has none.
+        metadata_columns: Names of the metadata columns; `metadata_types` has their types.
+        vectors: Description of the vectors, or None where the version has none.
+        evidence: Description of names, texts and past queries, or None where the version has none.
     """
 
     def __init__(
@@ -114,12 +110,7 @@ class Index:
         """Open the live version of an index directory, or a version directory.
 
         Sizes and structure are always checked; digests cost one pass over the files. Damaged files of
-        evidence do not keep an index from opening: `evidence_problems` says what is wrong with them.
-
-        Args:
-            path: Of either.
-            verify_digests: Whether digests are compared; without, files of evidence are checked by size
-                alone too, now and when they are used.
+        evidence do not keep an index from opening: see `evidence_problems`.
 
         Raises:
             IndexNotFoundError: there is no index at `path`.
@@ -129,27 +120,14 @@ class Index:
         """
         return read_version(
             Path(path),
-            lambda folder: cls._open_version(folder, verify_digests),
+            lambda folder: cls._open_files(folder, *read_manifest(folder), verify_digests),
             sound=lambda index: not index.evidence_problems,
         )
 
     @classmethod
     def open_unpublished(cls, folder: Path, manifest: Manifest) -> Self:
-        """Open files that have just been written and whose manifest is not there yet; no digest is compared.
-
-        Args:
-            folder: Where they lie.
-            manifest: What is known of them so far.
-
-        Raises:
-            IndexChecksumError, IndexFormatError: as `open`.
-        """
+        """Open files just written, without their manifest file and without digests; errors as of `open`."""
         return cls._open_files(folder, manifest, digest_bytes(manifest.to_bytes()), verify_digests=False)
-
-    @classmethod
-    def _open_version(cls, folder: Path, verify_digests: bool) -> Self:
-        manifest, digest = read_manifest(folder)
-        return cls._open_files(folder, manifest, digest, verify_digests)
 
     @classmethod
     def _open_files(cls, folder: Path, manifest: Manifest, digest: str, verify_digests: bool) -> Self:
@@ -181,7 +159,7 @@ class Index:
         )
 
     def trie_arrays(self) -> TrieArrays:
-        """Return the transitions as read-only, zero-copy NumPy views."""
+        """Return the title trie as read-only, zero-copy NumPy views."""
         return self._parts()[0]
 
     @property
@@ -196,7 +174,7 @@ class Index:
 
     @property
     def postings(self) -> Postings:
-        """Row -> entities as arrays; made up on first use when the index stores none."""
+        """Row -> entities as arrays; made on first use when the index stores none."""
         self._parts()
         if self._postings is None:
             self._postings = Postings.one_to_one(self.num_rows)
@@ -218,16 +196,11 @@ class Index:
 
     @property
     def evidence_problems(self) -> Mapping[str, IndexChecksumError]:
-        """What was found to be wrong with files of evidence when the index was opened, by their names."""
+        """Faults of files of evidence found when the index was opened, by the files' names."""
         return self._evidence_files.problems
 
     def evidence_path(self, name: str) -> Path:
-        """Return where a file of evidence lies, once it is known to be the one of the manifest.
-
-        Digests are compared when the index is opened, unless that was asked to leave them out.
-
-        Args:
-            name: One of `EVIDENCE_FILES` of `retrieval.index.layout`.
+        """Return the path of one of `EVIDENCE_FILES`, checked against the manifest.
 
         Raises:
             EvidenceMissingError: the version has no such file.
@@ -243,24 +216,23 @@ class Index:
 
     @property
     def forms_per_entity(self) -> npt.NDArray[np.int64]:
-        """Number of surface forms of every entity, counted on first use. Shape: (num_entities,)."""
+        """Number of forms of every entity, counted on first use. Shape: (num_entities,)."""
         if self._forms is None:
             self._forms = np.bincount(self.postings.entity, minlength=self.num_entities)
         return self._forms
 
     @property
     def max_forms(self) -> int:
-        """Largest number of surface forms of one entity, 0 without entities; found on first use."""
+        """Largest number of forms of one entity, 0 without entities; found on first use."""
         if self._max_forms is None:
             self._max_forms = int(self.forms_per_entity.max(initial=0))
         return self._max_forms
 
     @property
     def weights(self) -> npt.NDArray[np.float64] | None:
-        """Weight of every entity, by number: 1 where its value is missing; made on first use.
+        """Weight of every entity, by number: 1 where its value is missing; None in an index without weights.
 
-        None where the index has no weights, which counts as weight 1 for every entity. Shape:
-        (num_entities,), float64, read-only.
+        Shape: (num_entities,), float64, read-only.
         """
         column = self.manifest.weight_column
         if self._weights is None and column is not None:
@@ -268,11 +240,7 @@ class Index:
         return self._weights
 
     def row_token_ids(self, rank: int) -> tuple[int, ...]:
-        """Return the tokens of a row, end token included.
-
-        Raises:
-            ValueError: no such rank.
-        """
+        """Return the tokens of a row, end token included; ValueError if there is no such rank."""
         return self.rows.token_ids(rank)
 
     def row_of(self, token_ids: Sequence[int]) -> int:
@@ -280,37 +248,23 @@ class Index:
         return self.rows.find(token_ids)
 
     def entities_of(self, rank: int) -> list[int]:
-        """Return the numbers of the entities a row names, ascending.
-
-        Raises:
-            ValueError: no such rank.
-        """
+        """Return the numbers of the entities a row names, ascending; ValueError if there is no such rank."""
         return [entity for entity, _ in self._postings_of(rank)]
 
     def entity(self, number: int) -> Entity:
-        """Return one entity.
-
-        Raises:
-            ValueError: no such number.
-        """
+        """Return one entity; ValueError if there is no such number."""
         return self.entities.entity(number)
 
     def entity_by_id(self, entity_id: str) -> Entity | None:
-        """Return the entity with this id, or None.
-
-        Passes over all ids once: for many ids, use `entities.numbers`.
-        """
+        """Return the entity with this id, or None. Passes over all ids: for many, use `entities.numbers`."""
         number = int(self.entities.numbers([entity_id])[0])
         return None if number < 0 else self.entity(number)
 
     def surface(self, rank: int, entity_number: int | None = None) -> str:
         """Return the text of the form behind a row, exactly as the catalogue has it.
 
-        A tokenizer that drops case or accents gives several texts one row; the text is then that of the
-        given entity, or of the first one.
-
-        Raises:
-            ValueError: no such rank, or the row does not name this entity.
+        A tokenizer that drops case or accents gives several texts one row; the text is then that of the given
+        entity, or of the first one. ValueError if there is no such rank, or the row does not name the entity.
         """
         for entity, form in self._postings_of(rank):
             if entity_number is None or entity == entity_number:
@@ -318,22 +272,14 @@ class Index:
         raise ValueError(f"entity number: row {rank} does not name entity {entity_number}")
 
     def metadata_column(self, name: str) -> pa.ChunkedArray:
-        """Return a metadata column over all entities, by entity number; strings are never dictionary-encoded.
-
-        Raises:
-            ValueError: no such column; the text lists those there are.
-        """
+        """Return a metadata column by entity number, decoded; ValueError lists the columns there are."""
         return self.entities.column(name)
 
     def check_tokenizer(self, tokenizer: TextTokenizer, model_vocab_size: int | None) -> None:
-        """Refuse a tokenizer or a model these rows were not made for.
-
-        Args:
-            tokenizer: The model's tokenizer.
-            model_vocab_size: Width of the model's logits; None checks the tokenizer alone.
+        """Refuse a tokenizer, or a model of so many logits (None: any), that these rows were not made for.
 
         Raises:
-            IndexMismatchError: the text names the index, the tokenizer and what differs.
+            IndexMismatchError: the text names the index, the tokenizer and the difference.
         """
         ours = self.manifest.tokenizer
         if tokenizer.fingerprint != ours.fingerprint:
@@ -350,7 +296,7 @@ class Index:
             )
 
     def close(self) -> None:
-        """Let go of the files. Closing twice is fine."""
+        """Drop the references to the files. Idempotent."""
         self._open = None
         self._postings = None
         self._title_order = None
@@ -376,17 +322,7 @@ class Index:
 
 
 def read_manifest(folder: Path) -> tuple[Manifest, str]:
-    """Read the manifest of a version directory.
-
-    Returns:
-        The manifest and its digest, which is the directory's name.
-
-    Raises:
-        IndexNotFoundError: there is none.
-        IndexFormatError: it is malformed.
-        IndexVersionError: it has another format version.
-        IndexChecksumError: its digest is not the directory's name.
-    """
+    """Read a version's manifest and its digest, which is the directory's name; errors as of `Index.open`."""
     file = folder / MANIFEST_FILE
     try:
         data = read_small_file(file, _MAX_MANIFEST_BYTES)

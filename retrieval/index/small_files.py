@@ -1,6 +1,6 @@
 """Reads the small files of an index, CURRENT and the manifest; digests files and bytes.
 
-A small file is read whatever lies in its place. Digests are XXH3-128: they detect damage, not malice.
+Digests are XXH3-128: they detect damage, not malice.
 """
 
 from __future__ import annotations
@@ -18,11 +18,7 @@ from retrieval.errors import IndexFormatError, IndexNotFoundError
 
 
 def read_small_file(file: Path, max_bytes: int) -> bytes:
-    """Read a whole file that is small when it is sound.
-
-    Args:
-        file: Where.
-        max_bytes: A longer file is refused before it is read.
+    """Read a whole file of at most `max_bytes`; longer ones are refused before they are read.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -30,7 +26,7 @@ def read_small_file(file: Path, max_bytes: int) -> bytes:
         IndexFormatError: it is too long, or a directory, a pipe or a device.
     """
     try:
-        # Without O_NONBLOCK the opening of a pipe waits for somebody to write into it.
+        # Without O_NONBLOCK the opening of a pipe waits for a writer.
         with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
             found = os.fstat(opened.fileno())
             if not stat.S_ISREG(found.st_mode):
@@ -47,7 +43,7 @@ def read_small_file(file: Path, max_bytes: int) -> bytes:
 
 
 def kind_of(found: os.stat_result) -> str:
-    """Return what stands in the place of a file, in one word or two."""
+    """Return the kind of a thing in the place of a file, in one word or two."""
     if stat.S_ISDIR(found.st_mode):
         return "directory"
     return "pipe" if stat.S_ISFIFO(found.st_mode) else "special file"
@@ -56,12 +52,7 @@ def kind_of(found: os.stat_result) -> str:
 def parse_json(data: bytes, where: str) -> Any:
     """Parse JSON strictly: no duplicate keys, no NaN, no halves of characters, no endless nesting.
 
-    Args:
-        data: UTF-8.
-        where: The file's path, for messages.
-
-    Raises:
-        IndexFormatError: it is not such JSON.
+    IndexFormatError begins with `where`, the file's path.
     """
     try:
         document = json.loads(

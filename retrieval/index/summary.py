@@ -16,8 +16,7 @@ from retrieval.index.layout import (
     TEXTS_FILE,
     VECTORS_FILE,
 )
-from retrieval.index.manifest import Manifest
-from retrieval.index.manifest_entries import OLD_VECTOR_METHODS
+from retrieval.index.manifest import OLD_VECTOR_METHODS, Manifest
 from retrieval.index.priors import read_priors
 from retrieval.index.reader import Index
 from retrieval.index.small_files import parse_json
@@ -26,7 +25,7 @@ _FIELD_FILES = {"names": NAMES_FILE, "texts": TEXTS_FILE, "queries": QUERIES_FIL
 
 
 def evidence_facts(manifest: Manifest) -> dict[str, Any]:
-    """Return what the manifest says of names, texts and past queries, and of vectors, with sizes."""
+    """Return the manifest's facts about names, texts and past queries, and about vectors, with sizes."""
     return {"evidence": _field_facts(manifest), "vectors": vector_facts(manifest)}
 
 
@@ -50,7 +49,7 @@ def _once(lines: list[str]) -> list[str]:
 
 
 def evidence_kinds(manifest: Manifest) -> tuple[str, ...]:
-    """Return what evidence there is; rankings hold for a version with the same."""
+    """Return the kinds of evidence there are; rankings hold for a version with the same."""
     kinds = []
     if (evidence := manifest.evidence) is not None:
         kinds = [f"names:{evidence.terms}"]
@@ -174,7 +173,7 @@ def _field_lines(facts: Mapping[str, Any]) -> list[str]:
 
 
 def vector_facts(manifest: Manifest) -> dict[str, Any] | None:
-    """Return what the manifest says of the vectors, and sizes: in all, and those of the vectors per title."""
+    """Return the manifest's facts about the vectors, and sizes: in all, and of the vectors per title."""
     entry = manifest.vectors
     if entry is None:
         return None
@@ -220,10 +219,8 @@ MAX_LINES = 40
 def length_lines(lengths: Mapping[int, int], bar: str, width: int) -> list[str]:
     """Return one line per row length, or per range of lengths where there would be more than 40 lines.
 
-    Args:
-        lengths: Number of rows by length; at least one, ascending.
-        bar: One character.
-        width: Characters of the longest bar; every line has one at least.
+    `lengths` has the number of rows by length, ascending, at least one; the longest bar has `width`
+    characters.
     """
     step = 1 if len(lengths) <= MAX_LINES else -(-max(lengths) // MAX_LINES)
     counts: dict[int, int] = {}

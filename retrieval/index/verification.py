@@ -1,4 +1,4 @@
-"""Checking a version completely: digests, order, ranks, the trie against its derivation, postings, titles."""
+"""Checks a version completely: digests, order, ranks, the trie against its derivation, postings, titles."""
 
 from __future__ import annotations
 
@@ -44,12 +44,7 @@ _NAMESAKES_AT_ONCE = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong.
-
-    Attributes:
-        file: Path relative to the version directory.
-        message: What.
-    """
+    """One fault, and the path of its file in the version directory."""
 
     file: str
     message: str
@@ -57,17 +52,9 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class VerificationReport:
-    """What `verify` found.
+    """The findings of `verify`: `problems` is empty when the version is sound.
 
-    Attributes:
-        path: The version directory.
-        version: Its id.
-        num_files: Data files checked.
-        num_bytes: Their size.
-        num_rows: Rows.
-        num_entities: Entities.
-        problems: Everything wrong; empty when the version is sound.
-        notes: What could not be looked at, and why.
+    `notes` say which content could not be checked, and why.
     """
 
     path: Path
@@ -88,9 +75,8 @@ class VerificationReport:
 def verify(path: str | Path) -> VerificationReport:
     """Check the live version of an index, or a version directory.
 
-    Every file is compared with its size and digest first. Only if all are as the manifest says is their
-    content checked: that finds what a builder did wrong, not what a disk did. Where files of evidence
-    alone are damaged, the content of the others is checked all the same.
+    Every file is compared with its size and digest first. Only if all but files of evidence are sound is
+    content checked: that finds faults of a builder, not of a disk.
 
     Raises:
         IndexDirectoryError: there is no index, or CURRENT or the manifest cannot be used.
@@ -174,7 +160,7 @@ def _check_rows(index: Index) -> Iterator[Problem]:
 
 
 def _check_columns(index: Index) -> Iterator[Problem]:
-    """Find columns that Arrow cannot read; to read them all the same may crash."""
+    """Find columns that Arrow cannot read; reading them all the same may crash."""
     aliases = [ALIASES] if index.manifest.stored_aliases else []
     for name in (ENTITY_ID, TITLE, *aliases, *index.metadata_columns):
         try:
@@ -201,7 +187,7 @@ def _check_entities(index: Index) -> Iterator[Problem]:
 
 
 def _is_sound_dictionary(column: pa.ChunkedArray) -> bool:
-    """Whether all chunks share one dictionary, ascending, without values that nobody has."""
+    """Whether all chunks share one dictionary, ascending, without unused values."""
     values = column.chunk(0).dictionary
     if not all(chunk.dictionary.equals(values) for chunk in column.chunks) or values.null_count:
         return False
@@ -249,7 +235,7 @@ def _check_title_order(index: Index) -> Iterator[Problem]:
 
 
 def _check_fields(index: Index, damaged: Set[str], notes: list[str]) -> Iterator[Problem]:
-    """Compare names, texts and past queries with what the entities give; read rankings and priors."""
+    """Compare names, texts and past queries with those of the entities; read rankings and priors."""
     from retrieval.evidence.evidence import FIELD_FILES, open_field
     from retrieval.evidence.field_maker import wrong_block
     from retrieval.evidence.postings import TERMS_VERSION

@@ -1,7 +1,7 @@
 """Reads the parts of an open version, each from its mapped file and checked against the manifest.
 
-`RowBuckets` finds rows by rank and ranks by row, over the buckets of one length each. The files of evidence
-are checked like all others, but a damaged one stops nothing else.
+All readers are zero-copy and raise IndexFormatError for a file that differs from the manifest. `RowBuckets`
+finds rows by rank and ranks by row. Files of evidence are checked too, but a damaged one stops nothing else.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ from retrieval.index.layout import (
     token_type,
     trie_schema,
 )
-from retrieval.index.manifest import Bucket, FileEntry, Manifest
-from retrieval.index.manifest_entries import OLD_VECTOR_METHODS
+from retrieval.index.manifest import OLD_VECTOR_METHODS, Bucket, FileEntry, Manifest
 
 
 def expected_files(manifest: Manifest) -> set[str]:
@@ -63,17 +62,13 @@ def expected_files(manifest: Manifest) -> set[str]:
 
 
 def optional_files(manifest: Manifest) -> set[str]:
-    """Return the files that a version may have or not: what it says otherwise decides."""
+    """Return the files that a version may have or not."""
     embedder = set() if manifest.vectors is None else {EMBEDDER_FILE}
     return {POSTINGS_FILE, RANKING_FILE, PRIOR_FILE, *embedder}
 
 
 def read_bucket(data: pa.Buffer, bucket: Bucket, manifest: Manifest) -> RowBucket:
-    """Return the rows of one length.
-
-    Raises:
-        IndexFormatError: the file is not what the manifest says.
-    """
+    """Return the rows of one length."""
     if not 1 <= bucket.length <= manifest.counts.depth:
         raise IndexFormatError(f"{MANIFEST_FILE}: a bucket has length {bucket.length}")
     schema = rows_schema(bucket.length, token_type(manifest.tokenizer.vocab_size))
@@ -82,11 +77,7 @@ def read_bucket(data: pa.Buffer, bucket: Bucket, manifest: Manifest) -> RowBucke
 
 
 def read_trie(data: pa.Buffer, manifest: Manifest) -> TrieArrays:
-    """Return the transitions, zero-copy.
-
-    Raises:
-        IndexFormatError: the file is not what the manifest says.
-    """
+    """Return the title trie."""
     counts = manifest.counts
     schema = trie_schema(token_type(manifest.tokenizer.vocab_size))
     table = read_table(data, TRIE_FILE, [schema], 1)
@@ -119,11 +110,7 @@ def _only_list(table: pa.Table, name: str) -> npt.NDArray[np.integer]:
 
 
 def read_entities(data: pa.Buffer, manifest: Manifest) -> EntityTable:
-    """Return the entities, zero-copy.
-
-    Raises:
-        IndexFormatError: the file is not what the manifest says.
-    """
+    """Return the entities."""
     stored = read_schema(data, ENTITIES_FILE)
     fields = [_stored_field(stored, column.name, column.type) for column in manifest.metadata]
     schema = entities_schema(manifest.stored_ids, manifest.stored_aliases, fields)
@@ -144,11 +131,7 @@ def _stored_field(stored: pa.Schema, name: str, kind: MetadataType) -> pa.Field:
 
 
 def read_postings(data: pa.Buffer | None, manifest: Manifest) -> Postings | None:
-    """Return what the rows name, zero-copy; None where row r is the title of entity r.
-
-    Raises:
-        IndexFormatError: the file is not what the manifest says, or is missing.
-    """
+    """Return the postings; None where row r is the title of entity r."""
     counts = manifest.counts
     if data is None:
         if not counts.rows == counts.entities == counts.postings:
@@ -180,11 +163,7 @@ class RowBucket:
 
     @classmethod
     def from_table(cls, length: int, table: pa.Table, name: str) -> RowBucket:
-        """Wrap the table of a rows file, zero-copy.
-
-        Raises:
-            IndexFormatError: the table is stored in several pieces.
-        """
+        """Wrap the table of a rows file, zero-copy; IndexFormatError if it is stored in several pieces."""
         columns: tuple[IntArray, ...]
         if length <= MAX_COLUMNAR_LENGTH:
             columns = tuple(as_numpy(single_chunk(table, name, f"t{i}")) for i in range(length))
@@ -200,44 +179,37 @@ class RowBucket:
         for column, token in zip(self.columns, token_ids, strict=True):
             if not 0 <= token <= np.iinfo(column.dtype).max:
                 return -1
-            wanted = column.dtype.type(token)  # another type would copy the column at every search
-            part = column[low:high]
-            low, high = (
-                low + int(np.searchsorted(part, wanted, "left")),
-                low + int(np.searchsorted(part, wanted, "right")),
-            )
+            low, high = _equal_range(column, low, high, token)
             if low == high:
                 return -1
         return int(self.ranks[low])
 
     def lower_bound(self, token_ids: Sequence[int]) -> int:
-        """Return how many rows of this length sort before a row of any length."""
+        """Return the number of rows of this length that sort before a row of any length."""
         low, high = 0, len(self.ranks)
         for column, token in zip(self.columns, token_ids, strict=False):
-            part = column[low:high]
             if not 0 <= token <= np.iinfo(column.dtype).max:
                 return high if token > 0 else low
-            wanted = column.dtype.type(token)
-            low, high = (
-                low + int(np.searchsorted(part, wanted, "left")),
-                low + int(np.searchsorted(part, wanted, "right")),
-            )
+            low, high = _equal_range(column, low, high, token)
             if low == high:
                 return low
         return high if self.length < len(token_ids) else low  # a row sorts before its extensions
 
     def position(self, rank: int) -> int:
-        """Return where `rank` is in this bucket; -1 when it has another length."""
+        """Return the place of `rank` in this bucket; -1 when it has another length."""
         at = int(np.searchsorted(self.ranks, self.ranks.dtype.type(rank)))
         return at if at < len(self.ranks) and self.ranks[at] == rank else -1
 
 
-class RowBuckets:
-    """All rows of an index.
+def _equal_range(column: IntArray, low: int, high: int, token: int) -> tuple[int, int]:
+    """Return the range of places within [low, high), sorted, that hold a token."""
+    wanted = column.dtype.type(token)  # another type would copy the column at every search
+    part = column[low:high]
+    return low + int(np.searchsorted(part, wanted, "left")), low + int(np.searchsorted(part, wanted, "right"))
 
-    Args:
-        buckets: One per length.
-    """
+
+class RowBuckets:
+    """All rows of an index, in one bucket per length."""
 
     def __init__(self, buckets: Sequence[RowBucket]) -> None:
         self._by_length = {bucket.length: bucket for bucket in buckets}
@@ -247,11 +219,7 @@ class RowBuckets:
         self._dtype = self._by_size[0].columns[0].dtype if buckets else np.dtype(np.uint8)
 
     def token_ids(self, rank: int) -> tuple[int, ...]:
-        """Return the row of a rank.
-
-        Raises:
-            ValueError: no such rank.
-        """
+        """Return the row of a rank; ValueError if there is no such rank."""
         if 0 <= rank < self.num_rows:
             for bucket in self._by_size:
                 at = bucket.position(rank)
@@ -260,21 +228,14 @@ class RowBuckets:
         raise ValueError(f"rank: expected 0 <= rank < {self.num_rows}, got {rank}")
 
     def token_ids_of(self, ranks: IntArray) -> list[tuple[int, ...]]:
-        """Return the rows of several ranks, in their order: much faster than one after the other.
-
-        Args:
-            ranks: Shape: (n,).
-
-        Raises:
-            ValueError: a rank has no row.
-        """
+        """Return the rows of ranks in their order, faster than one by one; ValueError if one has none."""
         rows: list[tuple[int, ...]] = [()] * len(ranks)
         missing = np.arange(len(ranks))
         for bucket in self._by_size:
             if not len(missing):
                 break
             wanted = ranks[missing]
-            # Another type would copy the bucket's ranks; what it cannot hold has no row.
+            # Another type would copy the bucket's ranks; a number that it cannot hold has no row.
             at = np.searchsorted(bucket.ranks, np.clip(wanted, -1, self.num_rows).astype(bucket.ranks.dtype))
             here = np.flatnonzero(at < len(bucket.ranks))
             here = here[bucket.ranks[at[here]] == wanted[here]]
@@ -292,7 +253,7 @@ class RowBuckets:
         return -1 if bucket is None else bucket.find(token_ids)
 
     def lower_bound(self, token_ids: Sequence[int]) -> int:
-        """Return how many rows sort before a row, which is its rank if it is there."""
+        """Return the number of rows that sort before a row, which is its rank if it is there."""
         return sum(bucket.lower_bound(token_ids) for bucket in self._by_size)
 
     def slice(self, begin: int, end: int) -> tuple[IntArray, IntArray]:
@@ -305,12 +266,27 @@ class RowBuckets:
         Raises:
             ValueError: a rank among them has no row.
         """
-        lengths = np.zeros(end - begin, dtype=np.int64)
         spans: list[tuple[RowBucket, int, int]] = []
         for bucket in self._by_size:
             low, high = np.searchsorted(bucket.ranks, np.array([begin, end], dtype=bucket.ranks.dtype))
-            lengths[bucket.ranks[low:high] - begin] = bucket.length
             spans.append((bucket, int(low), int(high)))
+        return self._gathered(begin, end, spans)
+
+    def flat(self) -> tuple[IntArray, IntArray]:
+        """Return `slice` of all rows; ValueError unless the ranks are a permutation of 0 … R - 1."""
+        for bucket in self._by_size:
+            ranks = bucket.ranks
+            if len(ranks) and (ranks.min() < 0 or ranks.max() >= self.num_rows):
+                raise ValueError(f"rows of length {bucket.length}: a rank is outside 0 … {self.num_rows - 1}")
+        # As many ranks as rows, so a missing one means that another is double.
+        return self._gathered(0, self.num_rows, [(b, 0, len(b.ranks)) for b in self._by_size])
+
+    def _gathered(
+        self, begin: int, end: int, spans: Sequence[tuple[RowBucket, int, int]]
+    ) -> tuple[IntArray, IntArray]:
+        lengths = np.zeros(end - begin, dtype=np.int64)
+        for bucket, low, high in spans:
+            lengths[bucket.ranks[low:high] - begin] = bucket.length
         if (lengths == 0).any():
             raise ValueError(f"no row has rank {begin + int((lengths == 0).argmax())}")
         offsets = np.zeros(end - begin + 1, dtype=np.int64)
@@ -322,42 +298,9 @@ class RowBuckets:
                 tokens[starts + i] = column[low:high]
         return tokens, offsets
 
-    def flat(self) -> tuple[IntArray, IntArray]:
-        """Return a copy of all rows in rank order.
-
-        Returns:
-            tokens: All rows, concatenated. Shape: (total tokens,).
-            offsets: Row r is tokens[offsets[r] : offsets[r + 1]]. Shape: (R + 1,), int64.
-
-        Raises:
-            ValueError: the buckets' ranks are no permutation of 0 … R - 1.
-        """
-        lengths = np.zeros(self.num_rows, dtype=np.int64)
-        for bucket in self._by_size:
-            ranks = bucket.ranks
-            if len(ranks) and (ranks.min() < 0 or ranks.max() >= self.num_rows):
-                raise ValueError(f"rows of length {bucket.length}: a rank is outside 0 … {self.num_rows - 1}")
-            lengths[ranks] = bucket.length
-        if (lengths == 0).any():  # as many ranks as rows, so a missing one means that another is double
-            raise ValueError(f"no row has rank {int((lengths == 0).argmax())}")
-        offsets = np.zeros(self.num_rows + 1, dtype=np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        tokens: IntArray = np.empty(int(offsets[-1]), dtype=self._dtype)
-        for bucket in self._by_size:
-            starts = offsets[bucket.ranks]
-            for i, column in enumerate(bucket.columns):
-                tokens[starts + i] = column
-        return tokens, offsets
-
 
 class EvidenceFiles:
-    """What of `EVIDENCE_FILES` a version has, and whether each is sound.
-
-    Args:
-        folder: The version directory.
-        manifest: Its manifest.
-        verify_digests: Whether digests are compared now, or sizes alone.
-    """
+    """The files of evidence of a version, and whether each is sound."""
 
     def __init__(self, folder: Path, manifest: Manifest, verify_digests: bool) -> None:
         self._folder = folder
@@ -368,23 +311,19 @@ class EvidenceFiles:
 
     @property
     def problems(self) -> Mapping[str, IndexChecksumError]:
-        """What is wrong with each damaged file, by its name."""
+        """Faults of damaged files, by name."""
         return self._problems
 
     def read(self, name: str) -> pa.Buffer:
-        """Map a file; arguments and errors are those of `path`."""
+        """Map a file; errors are those of `path`."""
         self.path(name)
         return open_mapped(self._folder, self._entries[name], verify_digest=False)
 
     def path(self, name: str) -> Path:
-        """Return where a file lies.
+        """Return the path of one of `EVIDENCE_FILES`.
 
-        Args:
-            name: One of `EVIDENCE_FILES`.
-
-        Raises:
-            EvidenceMissingError: the version has no such file.
-            IndexChecksumError: it differs from the manifest, or has gone since.
+        Raises EvidenceMissingError if there is none, IndexChecksumError if it differs from the manifest or
+        has gone.
         """
         entry = self._entries.get(name)
         if entry is None:

@@ -1,4 +1,4 @@
-"""Which versions an index directory holds and which one is live."""
+"""Finds the versions of an index directory, and the live one."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ _T = TypeVar("_T")
 def live_version(index: Path) -> str:
     """Return the id named by CURRENT.
 
-    Raises:
-        IndexNotFoundError: `index` is no index directory.
-        IndexFormatError: CURRENT is damaged.
+    Raises IndexNotFoundError without an index directory, IndexFormatError if CURRENT is damaged.
     """
     file = index / CURRENT_FILE
     if os.path.isfile(index):
@@ -57,9 +55,7 @@ def live_or_none(index: Path) -> str | None:
 def version_dir(path: Path) -> Path:
     """Return the version directory to read: the live one of an index directory, or `path` itself.
 
-    Raises:
-        IndexNotFoundError: `path` is neither an index nor a version directory.
-        IndexFormatError: CURRENT is damaged or names a version that is not there.
+    Raises IndexNotFoundError if it is neither, IndexFormatError if CURRENT is damaged or names no version.
     """
     # os.path and not pathlib, which raises where a directory on the way may not be entered.
     if not os.path.lexists(path / CURRENT_FILE) and os.path.isfile(path / MANIFEST_FILE):
@@ -73,16 +69,13 @@ def version_dir(path: Path) -> Path:
 def read_version(path: Path, read: Callable[[Path], _T], sound: Callable[[_T], bool] | None = None) -> _T:
     """Read the version that `path` stands for; where another one was published meanwhile, that one.
 
-    A publication may remove the version that CURRENT named when reading began. What has gone wrong
-    with it counts only if CURRENT is still the same afterwards.
+    A publication may remove the version that CURRENT named when reading began. A fault of it counts only if
+    CURRENT is still the same afterwards.
 
     Args:
         path: An index directory or a version directory.
-        read: Reads a version directory.
-        sound: Whether nothing is wrong with what it returned, if that can be.
-
-    Raises:
-        IndexDirectoryError: as `version_dir` and `read`.
+        read: Reads a version directory; raises IndexDirectoryError.
+        sound: Whether its result is without faults, if it can have some.
     """
     for _ in range(_MAX_ATTEMPTS - 1):
         before = _pointer_identity(path)
@@ -111,7 +104,7 @@ def list_versions(index: Path) -> list[str]:
 
 
 def _pointer_identity(path: Path) -> tuple[int, int] | None:
-    """Return what changes whenever CURRENT is replaced, also by one with the same content."""
+    """Return a value that changes whenever CURRENT is replaced, also by one with the same content."""
     try:
         found = (path / CURRENT_FILE).stat()
     except (OSError, ValueError):

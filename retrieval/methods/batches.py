@@ -1,12 +1,11 @@
 """Answers requests in batches: filters, proposed entities, prefill, decoding, scoring.
 
 `BatchRunner` decides which requests decode together. A forward is as wide as its widest query, a batch
-samples in one way and its prompts share one beginning or none, so only requests of one decoder, one way of
-sampling, one such beginning and like width go together.
+samples in one way and its prompts share one prefix or none, so only requests of one decoder, one way of
+sampling, one shared prefix and similar width go together.
 
-`BatchAnswerer` answers one batch. Its requests share the prefill, whatever becomes of them then: some are
-decoded, some have entities scored, and with `auto` both, behind the prompt that was run once. An invalid
-request gets its own error and does not fail the rest.
+`BatchAnswerer` answers one batch. Its requests share the prefill, and then some are decoded, some have
+entities scored, and with `auto` both.
 """
 
 from __future__ import annotations
@@ -49,48 +48,41 @@ _MAX_LOGITS_BYTES = 256 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What requests must have in common to decode together.
+    """The properties that requests have in common to decode together.
 
     Attributes:
         decoder: "beam", "disc", or None where nothing is decoded.
         width: Most branches of a request, rounded up to a power of two.
-        top_m: Of `disc`, as the next ones.
-        adaptive: Whether the second phase of `disc` learns from the first.
-        prefixes: Prefixes per draw.
-        exact: Whether `beam` goes on until its list is proven; its sessions keep what they have written.
-        explained: Whether they say what the model was asked, for which the host waits at every step.
-        shared: Tokens that their prompts begin with and that are run once for all; empty for none.
+        drawing: `disc`: `top_m`, `adaptive` and prefixes per draw; None otherwise.
+        exact: Whether sessions keep what they have written.
+        explained: Whether traces are recorded, for which the host waits at every step.
+        shared: Token ids of their shared prefix; empty for none.
     """
 
     decoder: str | None
     width: int
-    top_m: int | None = None
-    adaptive: bool = False
-    prefixes: int = 1
-    exact: bool = False
-    explained: bool = False
-    shared: tuple[int, ...] = ()
+    drawing: tuple[int | None, bool, int] | None
+    exact: bool
+    explained: bool
+    shared: tuple[int, ...]
 
     @classmethod
     def of(cls, request: RetrieveRequest, prefix: PromptPrefix | None) -> _Kind:
-        """Return the kind of a request whose prompt goes on behind a prefix."""
-        width = 1 << (request.width - 1).bit_length()
-        shared = () if prefix is None else prefix.token_ids
-        if request.decoding != "disc":
-            return cls(request.decoding, width, exact=request.exact, explained=request.explain, shared=shared)
-        drawn = (request.top_m, request.adaptive, request.prefixes)
-        return cls(request.decoding, width, *drawn, explained=request.explain, shared=shared)
+        drawing = None
+        if request.decoding == "disc":
+            drawing = (request.top_m, request.adaptive, request.prefixes)
+        return cls(
+            request.decoding,
+            width=1 << (request.width - 1).bit_length(),
+            drawing=drawing,
+            exact=request.exact,
+            explained=request.explain,
+            shared=() if prefix is None else prefix.token_ids,
+        )
 
 
 class BatchRunner:
-    """Answers jobs over one index with one model.
-
-    Args:
-        answerer: Answers those that go together.
-        filters: Of its index.
-        prefixes: Of its model.
-        vocab_size: Logits of the model.
-    """
+    """Answers jobs over one index with one model of `vocab_size` logits, in batches of one kind."""
 
     def __init__(
         self, answerer: BatchAnswerer, filters: FilterStore, prefixes: PrefixStore, vocab_size: int
@@ -101,11 +93,7 @@ class BatchRunner:
         self._vocab_size = vocab_size
 
     def run(self, jobs: Sequence[RetrieveJob]) -> list[Reply]:
-        """Answer jobs with any mixture of options.
-
-        Returns:
-            Per job its result, or the error that concerns this job alone.
-        """
+        """Answer jobs with any mixture of options: per job its result, or its own error."""
         replies: dict[int, Reply] = {}
         groups: dict[_Kind, list[int]] = {}
         prefixes: dict[_Kind, PromptPrefix | None] = {}
@@ -127,15 +115,10 @@ class BatchRunner:
     def run_all(
         self, jobs: Sequence[RetrieveJob], names: Sequence[str], batch_size: int
     ) -> list[RetrievalResult]:
-        """Answer jobs, at most `batch_size` of them at a time; the first error is raised.
-
-        Args:
-            jobs: Not cancelled.
-            names: What an error of the model calls each of them.
-            batch_size: At least 1.
+        """Answer uncancelled jobs, at most `batch_size` at a time; the first error is raised.
 
         Raises:
-            ModelError: the model returned broken logits.
+            ModelError: the model returned broken logits; begins with the job's entry of `names`.
         """
         # Neighbours in length share a batch: little of it is padding.
         order = sorted(range(len(jobs)), key=lambda i: len(jobs[i].prompt))
@@ -156,7 +139,7 @@ class BatchRunner:
         filters: Sequence[EntityFilter | DecodingCancelledError | None],
         prefix: PromptPrefix | None,
     ) -> list[Reply]:
-        """Answer compatible jobs in one batch; what is known without the model is not asked of it."""
+        """Answer compatible jobs in one batch; the model is not asked where the reply is known."""
         replies: dict[int, Reply] = {}
         asked: list[int] = []
         allowed: list[EntityFilter | None] = []
@@ -193,9 +176,7 @@ class RetrieveJob:
     """One request on its way into a batch.
 
     Attributes:
-        request: What is asked.
-        prompt: Its token ids.
-        num_shared: How many of them, at the beginning, every prompt of its template has.
+        num_shared: Number of leading tokens that every prompt of its template has.
         cancel: Polled while its filter is made, between the searches of a batch and between decode steps.
     """
 
@@ -207,18 +188,12 @@ class RetrieveJob:
 
 @dataclass(slots=True, eq=False)
 class _Work:
-    """A job in its batch, and what has become of it.
+    """A job in its batch.
 
     Attributes:
-        job: Its request has a seed, where its decoder needs one.
-        allowed: Its filter.
         room: Most tokens that may follow its prompt.
         proposed: The entities it scores whatever is decoded; None where it scores nothing.
         table: The features of these and of those decoded.
-        trace: Of its decoder, where that is asked for.
-        decoded: What its decoder found.
-        scored: The scores.
-        reply: What came of it.
     """
 
     job: RetrieveJob
@@ -240,16 +215,7 @@ class _Work:
 
 
 class BatchAnswerer:
-    """Answers jobs that go together, over one index with one model.
-
-    Args:
-        index: An open index.
-        model: Writes titles.
-        trie: Of the index, where the model is.
-        limits: What fits into the model.
-        explainer: Of the index and the model.
-        ranker: Of the index.
-    """
+    """Answers jobs of one kind, over one open index with one model; `trie` is on the model's device."""
 
     def __init__(
         self,
@@ -271,12 +237,9 @@ class BatchAnswerer:
     def answer(
         self, jobs: Sequence[RetrieveJob], filters: Sequence[EntityFilter | None], prefix: PromptPrefix | None
     ) -> list[Reply]:
-        """Answer jobs in one batch.
+        """Answer jobs of one kind, with seeds where their decoder needs them, in one batch.
 
-        Args:
-            jobs: Of one kind, with seeds where their decoder needs them.
-            filters: Per job which entities are allowed, at least one each; None for all.
-            prefix: What all prompts begin with.
+        Every filter allows at least one entity, None all; `prefix` is shared by all prompts.
         """
         batch = [
             _Work(job, allowed, self._limits.room(len(job.prompt)))
@@ -293,11 +256,10 @@ class BatchAnswerer:
         return [work.reply for work in batch if work.reply is not None]
 
     def _run(self, batch: Sequence[_Work], prefix: PromptPrefix | None) -> None:
-        """Give every job of a batch its reply."""
-        clock = Stopwatch()
+        clock = _Stopwatch()
         self._propose(batch)
         for work in batch:
-            # Searches of a large batch take long: nobody computes the prompts of who has left meanwhile.
+            # Searches of a large batch take long: prompts of cancelled requests are not computed.
             work.reply = work.reply or reason_to_stop(work.job.cancel)
         asked = [work for work in batch if work.reply is None]
         is_scored = any(work.proposed is not None for work in asked)
@@ -331,10 +293,7 @@ class BatchAnswerer:
             work.reply = answer
 
     def _propose(self, batch: Sequence[_Work]) -> None:
-        """Find what is scored whatever is decoded; the evidence is asked once for all.
-
-        A request that needs evidence gets its reply where there is none.
-        """
+        """Find the entities that are scored whatever is decoded; the evidence is asked once for all."""
         wanting = [work for work in batch if work.job.request.proposals]
         asked: Sequence[EvidenceQuery | GenretError | None] = [None] * len(wanting)
         if wanting and self._ranker.can_propose:
@@ -354,7 +313,7 @@ class BatchAnswerer:
                 work.reply = found if isinstance(found, GenretError) else self._refusal()
 
     def _refusal(self) -> GenretError | None:
-        """Return why no evidence proposes entities; None where some does."""
+        """Return the error that says why no evidence proposes entities; None where some does."""
         try:
             self._ranker.require(self._index)
         except GenretError as error:
@@ -362,7 +321,6 @@ class BatchAnswerer:
         return None
 
     def _decode(self, session: DecodeSession, batch: Sequence[_Work]) -> None:
-        """Ask the decoder of those that have one."""
         chosen = [query for query, work in enumerate(batch) if work.is_decoded]
         part = [batch[query] for query in chosen]
         if len(chosen) < len(batch):
@@ -385,7 +343,7 @@ class BatchAnswerer:
                 work.reply = outcome
 
     def _score(self, session: DecodeSession, batch: Sequence[_Work]) -> None:
-        """Score what was proposed and what was decoded: forms that no beam found, in one tree per request."""
+        """Score proposed and decoded entities: forms that no beam found, in one token tree per request."""
         chosen = [
             query for query, work in enumerate(batch) if work.proposed is not None and work.reply is None
         ]
@@ -438,21 +396,19 @@ class BatchAnswerer:
         )
 
 
-class Stopwatch:
-    """Adds up the time of every part of a batch."""
+class _Stopwatch:
+    """Adds up the milliseconds of every part of a batch; parts are named as in `Timings`."""
 
     def __init__(self) -> None:
         self._last = time.perf_counter()
         self._parts: defaultdict[str, float] = defaultdict(float)
 
     def stop(self, part: str) -> None:
-        """Count the time since the last stop as that of a part, named as in `Timings`."""
         now = time.perf_counter()
         self._parts[part] += (now - self._last) * 1e3
         self._last = now
 
     def timings(self) -> Timings:
-        """Return the times of all parts."""
         return Timings(**self._parts, total_ms=sum(self._parts.values()))
 
 
@@ -467,17 +423,7 @@ def answer_prepared(
     prepare: Callable[[Request, CancelToken | None], Job],
     run: Callable[[Sequence[Job]], list[Answer]],
 ) -> list[Answer | GenretError]:
-    """Answer requests together.
-
-    Args:
-        requests: Any number of them.
-        cancel: One per request.
-        prepare: Makes a job of a request, or says why there is none.
-        run: Answers jobs.
-
-    Returns:
-        Per request its answer, or the error that preparing it raised.
-    """
+    """Answer requests together: per request its answer, or the error that `prepare` raised."""
     tokens = list(cancel) if cancel is not None else [None] * len(requests)
     replies: dict[int, Answer | GenretError] = {}
     jobs: dict[int, Job] = {}

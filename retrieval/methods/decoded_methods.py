@@ -1,14 +1,12 @@
 """Answers by the methods `disc` and `beam`: from a decoder's rows to ranked catalogue entities.
 
-`beam` lists the likeliest surface forms, `disc` samples them and an owner of each; both are aggregated by
-entity (`retrieval.methods.scoring`). Under a filter the forms are those of rows that name an allowed
-entity. What `shortlist` and `auto` make of entities is in `retrieval.methods.scored_methods`.
+`beam` lists the likeliest forms, `disc` samples them and an owner of each; both are aggregated by entity
+(`retrieval.methods.scoring`). Under a filter the forms are those of rows that name an allowed entity.
 
-A beam search lists rows, and entities are what is asked for: one may own many rows, and rows that were not
-listed count for it. So an exact search is told when the entities are proven, which may take fewer rows than
-it lists or many more. Where forms of few entities crowd out the others, a query is searched again, for a
-longer list. Whatever a search says stays true, so a query's searches are put together: the rows of each,
-and the tightest bound on what was not seen.
+A beam search lists rows, but one entity may own many rows, and rows that were not listed count for it too. So
+an exact search ends when the entities are proven. Where forms of few entities crowd out the others, a query
+is searched again for a longer list. Results of a query's searches are put together: the rows of each, and the
+tightest bound on unseen rows.
 """
 
 from __future__ import annotations
@@ -59,12 +57,9 @@ def decode_by_disc(
 ) -> list[Decoded | DecodingCancelledError]:
     """Find entities by DISC. The requests have a seed each; nothing is withheld yet.
 
-    All have one `top_m`, one `adaptive` and one number of prefixes per draw.
-
-    A sample is a row and then one of its owners, with P(e | f): samples of entities follow P(e | q) / P_L(S).
-    Under a filter the set S is that of the rows allowed: samples follow the model's distribution over them,
-    and the mass is their probability. The draws of each query are written into its trace, where there are
-    traces.
+    All have one `top_m`, one `adaptive` and one number of prefixes per draw. A sample is a row and then one
+    of its owners, with P(e | f): samples of entities follow P(e | q) / P_L(S). Under a filter S is the set of
+    allowed rows. The draws of each query are written into its trace, where there are traces.
     """
     filters = filters or [None] * len(requests)
     params = [
@@ -124,11 +119,11 @@ def _disc_found(
 
 
 def _drawn(owners: Owners, chance: float) -> int:
-    """Return the owner that a uniform number in (0, 1) draws, with P(e | f)."""
+    """Return the owner that a uniform number in (0, 1) selects, with P(e | f)."""
     for entity, share in zip(*owners, strict=True):
         if (chance := chance - share) < 0:
             return entity
-    return max(zip(owners.shares, owners.entities, strict=True))[1]  # rounding has left a little behind all
+    return max(zip(owners.shares, owners.entities, strict=True))[1]  # rounding has left a little beyond all
 
 
 def or_abstain(request: RetrieveRequest, answer: RetrievalResult) -> RetrievalResult:
@@ -142,38 +137,31 @@ def or_abstain(request: RetrieveRequest, answer: RetrievalResult) -> RetrievalRe
 def nothing_allowed(request: RetrieveRequest) -> RetrievalResult:
     """Return the answer to a request whose filter allows no entity: known without asking the model."""
     explanation = Explanation() if request.explain else None
-    # Of `auto` and `shortlist` all entities allowed were scored, none as they are.
+    # `auto` and `shortlist` have scored all entities allowed, as there are none.
     certified = True if request.proposals or request.decoding == "beam" else None
-    if request.decoding != "disc":
-        return RetrievalResult(
-            request.query,
-            request.method,
-            (),
-            certified=certified,
-            mass_lower=0.0 if request.proposals else None,
-            explanation=explanation,
-        )
+    is_disc = request.decoding == "disc"
+    mass = 0.0 if is_disc else None
     answer = RetrievalResult(
         query=request.query,
         method=request.method,
         candidates=(),
         certified=certified,
-        mass=0.0,
-        mass_stderr=0.0,
-        mass_lower=0.0,
-        mass_upper=0.0,
-        seed=request.seed,
+        mass=mass,
+        mass_stderr=mass,
+        mass_lower=0.0 if is_disc or request.proposals else None,
+        mass_upper=mass,
+        seed=request.seed if is_disc else None,
         explanation=explanation,
     )
     return or_abstain(request, answer)
 
 
-# How often, and by what factor, a list of too few entities is searched again with more surface forms and
-# beams; forty beams cost about twice as much as one.
+# Number of further searches with more forms and beams, and the factor between them; forty beams cost about
+# twice as much as one.
 _MAX_WIDENINGS = 2
 _FACTOR = 4
-# Rows beyond k that an exact search keeps where entities have one form each. Those that score the same as the
-# k-th all have to be found, as weight and title decide which of them is listed.
+# Rows beyond k that an exact search keeps where entities have one form each. All that score the same as the
+# k-th have to be found, as weight and title decide which of them is listed.
 _SPARE_ROWS = 32
 
 
@@ -214,10 +202,9 @@ def decode_by_beam(
 
 
 class _Query:
-    """What the searches of one query have found, and what is to be searched for next.
+    """The state of one query's searches; the goal of an exact one (`certificate.Goal`): proven entities.
 
-    Of an exact search it is the goal (`certificate.Goal`): that the entities are proven. Every
-    further search lists more rows or keeps more beams than the one before, and both have a limit.
+    Every further search lists more rows or keeps more beams than the one before, and both have a limit.
     """
 
     def __init__(self, index: Index, request: RetrieveRequest, allowed: EntityFilter | None) -> None:
@@ -234,18 +221,18 @@ class _Query:
         self._num_steps = self._num_nodes = self._num_exact_nodes = 0
         listed = request.k
         if index.max_forms > 1:
-            # Several surface forms may be one entity's. Those listed beyond it cost next to nothing, complete
-            # the entities' scores and tighten the bound on what was not seen.
+            # Several forms may be one entity's. Forms listed beyond it cost next to nothing, complete
+            # the entities' scores and tighten the bound on unseen ones.
             listed = min(MAX_K, max(2 * request.k, request.width))
         self.params = self._params(listed, request.width, request.budget)
 
     @property
     def num_rows(self) -> int:
-        """Rows that an exact search keeps; of one form each, k prove k entities but for equal scores."""
+        """Rows that an exact search keeps; k rows of one form each prove k entities but for equal scores."""
         return MAX_K if self._index.max_forms > 1 else min(MAX_K, self.params.k + _SPARE_ROWS)
 
     def reached(self, rows: FinishedRows, unseen: float) -> bool:
-        """Whether the entities are proven, by an exact search that goes on."""
+        """Whether the entities are proven, with the rows of an exact search that goes on."""
         places = ((place, row) for place, row in enumerate(rows.row.tolist()) if row not in self._rows)
         self._credit(
             Hypothesis(tuple(self._index.row_token_ids(row)), row, float(rows.logprob[place]))
@@ -254,14 +241,14 @@ class _Query:
         return self._is_proven(unseen)
 
     def add(self, result: BeamResult | DecodingCancelledError) -> None:
-        """Take in what the search by `params` found."""
+        """Take in the result of the search by `params`."""
         self._last = result
         if isinstance(result, DecodingCancelledError):
             return
         self._credit(result.hypotheses)
         unseen = result.best_pruned_score
         most = self.num_rows if self.params.exact else self.params.k
-        if len(result.hypotheses) >= most:  # rows that fell off the end of the list
+        if len(result.hypotheses) >= most:  # rows may have fallen off the end of the list
             unseen = max(unseen, result.hypotheses[-1].score(self.params.length_penalty))
         self._unseen = min(self._unseen, unseen)
         self._num_steps += result.num_steps
@@ -269,7 +256,7 @@ class _Query:
         self._num_exact_nodes += result.num_exact_nodes
 
     def next_search(self) -> BeamParams | None:
-        """Return what to search for next, now in `params`; None: this is all there will be."""
+        """Return the next search, now in `params`; None: there is none."""
         if not isinstance(self._last, BeamResult) or self._is_proven(self._unseen):
             return None
         following = self._wider(self._last)
@@ -278,7 +265,6 @@ class _Query:
         return following
 
     def found(self) -> Decoded | DecodingCancelledError:
-        """Return what was found."""
         if isinstance(self._last, DecodingCancelledError):
             return self._last
         request, tallies = self._request, self._tallies
@@ -304,8 +290,8 @@ class _Query:
     def _wider(self, last: BeamResult) -> BeamParams | None:
         """Return the search with more rows and beams when forms of few entities crowded out the others.
 
-        A beam size that was asked for stays. An exact search comes to this only when its budget is spent, and
-        the wider one is not exact.
+        A beam size of the request stays. An exact search is widened only when its budget is spent, by one
+        that is not exact.
         """
         if self._num_widenings == _MAX_WIDENINGS:
             return None
@@ -325,7 +311,6 @@ class _Query:
         return wider
 
     def _params(self, k: int, beam_size: int, budget: int) -> BeamParams:
-        """Return the search for k rows, exact while there is a budget."""
         return BeamParams(
             k=k,
             beam_size=beam_size,
@@ -341,22 +326,21 @@ class _Query:
                 credit(self._tallies, hypothesis, self._owners(hypothesis.row))
 
     def _is_proven(self, unseen: float) -> bool:
-        """Whether the entities are, if no row that was not found has a better score than `unseen`."""
+        """Whether the list is proven, if `unseen` bounds the scores of all rows that were not found."""
         return is_proven(self._index, self._tallies, self._request.k, self._score, unseen, self._num_entities)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decoded:
-    """What a decoder found.
+    """The findings of a decoder.
 
     Attributes:
         answer: The answer of the decoder alone.
-        entities: The entities that were found, the best first: more than the answer lists, as a rule, and
-            with `beam` not more than one above `MAX_SHORTLIST_SIZE`.
-        unseen: No row that was not found has a better score; inf where nobody knows.
+        entities: Numbers of the entities found, the best first: as a rule more than the answer lists, with
+            `beam` at most one more than `MAX_SHORTLIST_SIZE`.
+        unseen: Bound on the scores of all rows that were not found; inf where none is known.
         logprobs: log P(e | q) of these entities, by the forms that were found.
-        rows: By rank, the rows that were found with log P(f | q), which need not be scored again. Empty of
-            `disc`, whose log-probabilities can be those of another temperature.
+        rows: By rank, the rows found with log P(f | q). Empty for `disc`, which may have another temperature.
     """
 
     answer: RetrievalResult

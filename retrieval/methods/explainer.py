@@ -1,4 +1,4 @@
-"""Explains answers from what a decoder recorded: texts for tokens, candidates for rows, no more than fit."""
+"""Explains answers by what a decoder recorded: texts for tokens, candidates for rows, within fixed limits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Explainer:
 
     Args:
         index: An open index.
-        texts: Of the model's tokens.
+        texts: Texts of the model's tokens.
     """
 
     def __init__(self, index: Index, texts: TokenTexts) -> None:
@@ -33,13 +33,7 @@ class Explainer:
         self._texts = texts
 
     def explain(self, trace: Trace, result: RetrievalResult, allowed: EntityFilter | None) -> Explanation:
-        """Return the explanation of a result.
-
-        Args:
-            trace: Of the query.
-            result: What came of it.
-            allowed: The filter of the request.
-        """
+        """Return the explanation of a result, from the trace of its query and the filter of its request."""
         ranks = self._ranks(trace, result.candidates, allowed)
         drawn = _drawn(trace)
         kept = sorted(_kept(trace, [*sorted(ranks, key=ranks.__getitem__), *_ends(trace, drawn)]))
@@ -88,7 +82,7 @@ class Explainer:
     def _ranks(
         self, trace: Trace, candidates: Sequence[Candidate], allowed: EntityFilter | None
     ) -> dict[int, int]:
-        """Return which candidate ends where, by place in the trace; of several the best."""
+        """Return the rank of the candidate that ends at each place of the trace; the best of several."""
         owners = FormOwners(self._index, mask_of(allowed), 1.0)
         rank_of = {candidate.entity_id: rank for rank, candidate in enumerate(candidates, start=1)}
         found: dict[int, int] = {}
@@ -107,29 +101,23 @@ class Explainer:
 
 
 def _drawn(trace: Trace) -> list[int]:
-    """Return which draws there is space for; those that became samples come first."""
+    """Return as many draws as fit; those that became samples come first."""
     numbers = sorted(range(len(trace.draws)), key=lambda number: not trace.draws[number].chosen)
     return numbers[:MAX_EXPLAINED_DRAWS]
 
 
 def _ends(trace: Trace, drawn: Iterable[int]) -> Iterator[int]:
-    """Yield places by how much they are wanted, those of draws first; of the others the likelier ones."""
+    """Yield places in the order they are wanted: those of draws, then the others, the likelier first."""
     for number in drawn:
         yield trace.draws[number].node
     yield from sorted(range(len(trace.nodes)), key=lambda place: (-trace.nodes[place].total_logprob, place))
 
 
 def _kept(trace: Trace, wanted: Iterable[int]) -> set[int]:
-    """Return as many places as there is space for, with all places above them.
-
-    Args:
-        trace: Its nodes.
-        wanted: Places, the most wanted one first.
-    """
+    """Return as many of the wanted places as fit, the first ones, with all places above them."""
     kept = {ROOT}
     for end in wanted:
-        way = []
-        place = end
+        way, place = [], end
         while place not in kept:
             way.append(place)
             place = trace.nodes[place].parent
@@ -139,18 +127,14 @@ def _kept(trace: Trace, wanted: Iterable[int]) -> set[int]:
 
 
 class TokenTexts:
-    """What every token of a tokenizer writes. Reads the vocabulary when the first one is asked for.
-
-    Args:
-        tokenizer: The model's tokenizer.
-    """
+    """The texts of a tokenizer's tokens. Reads the vocabulary when the first one is asked for."""
 
     def __init__(self, tokenizer: TextTokenizer) -> None:
         self._tokenizer = tokenizer
 
     @cached_property
     def _bytes(self) -> list[bytes | None]:
-        """What tokens write within a text, by id; nothing of a tokenizer whose decoder is not known."""
+        """The bytes of tokens within a text, by id; empty for a tokenizer with an unknown decoder."""
         from decoding.grammar.errors import VocabularyError
         from decoding.grammar.vocabulary import read_token_bytes
 
@@ -162,9 +146,8 @@ class TokenTexts:
     def text(self, token_id: int) -> str:
         """Return the text of one token.
 
-        Blanks at its beginning are kept, and part of a character is U+FFFD. A special token has its name, and
-        so has any token of a tokenizer that does not say how its tokens are joined; a token that the
-        tokenizer lacks is an empty text.
+        Blanks at its beginning are kept, and part of a character is U+FFFD. The text is the token's name for
+        a special token and for a tokenizer with an unknown decoder, and empty for a token it lacks.
         """
         written = self._bytes[token_id] if token_id < len(self._bytes) else None
         if written is not None:

@@ -1,8 +1,7 @@
 """The methods `shortlist` and `auto`: entities that were proposed or decoded, every one scored exactly.
 
-`shortlist` scores what the evidence proposes; `auto` scores that and what a decoder found, and puts all of it
-in the order of the index's ranking. The candidates of both have their share in all of their surface forms, so
-that they can be compared, whoever found them.
+`shortlist` scores what the evidence proposes; `auto` scores that and what a decoder found, in the order of
+the index's ranking. Candidates have their share in all of their forms, so all of them can be compared.
 """
 
 from __future__ import annotations
@@ -30,10 +29,8 @@ _SIMILARITY = FEATURE_NUMBER["vectors.similarity"]
 class Proposed:
     """The entities that a query is to score, before its decoder has found any.
 
-    Attributes:
-        entities: Their numbers.
-        asked: The query as the evidence sees it; None where there is no evidence.
-        proposals: What the evidence proposed; None where all entities allowed are scored.
+    `asked` is the query as the evidence sees it, if there is any; without `proposals` all entities allowed
+    are scored.
     """
 
     entities: tuple[int, ...]
@@ -42,17 +39,12 @@ class Proposed:
 
     @property
     def is_everything(self) -> bool:
-        """Whether these are all entities allowed: then there is nothing to be found."""
+        """Whether these are all entities allowed, so that no others can be found."""
         return self.proposals is None
 
 
 class FeatureTable:
-    """The features of a query's entities, found when they are asked for.
-
-    Args:
-        ranker: Of the index.
-        proposed: The query, and what is known of those proposed.
-    """
+    """The features of a query's entities, computed when they are asked for."""
 
     def __init__(self, ranker: Ranker, proposed: Proposed) -> None:
         self._ranker = ranker
@@ -64,7 +56,7 @@ class FeatureTable:
 
     @property
     def has_similarities(self) -> bool:
-        """Whether there are vectors that the query was compared with."""
+        """Whether the query was compared with vectors."""
         asked = self._proposed.asked
         return asked is not None and VECTORS in self._ranker.evidence.kinds and asked.vector is not None
 
@@ -86,11 +78,10 @@ def entities_to_score(
     table: FeatureTable,
     ranking: Ranking,
 ) -> tuple[int, ...]:
-    """Return the entities of both that are worth scoring: those proposed, then the best of those decoded.
+    """Return the entities worth scoring: those proposed, then the best of those decoded.
 
-    Where the ranking makes the order, those that can be among the first of it: they are put in order by what
-    the decoder found of each so far. One that it did not find counts as the worst that it did, or as what the
-    model says of it whatever is asked, if that is less.
+    Where the ranking makes the order, these are the first of it by what the decoder found of each so far. An
+    entity that it did not find counts as the worst that it did, or as its prior if that is less.
     """
     if decoded is None or proposed.is_everything:
         return proposed.entities
@@ -100,7 +91,7 @@ def entities_to_score(
         return tuple(every)
     worst = min(decoded.logprobs.values(), default=LEAST_LOGPROB)
     features = table.of(every)
-    # Without a prior the feature is 0, which is never the lesser.
+    # Without a prior the feature is 0, which is never the lower one.
     guesses = np.minimum(worst, -features[:, MODEL_PRIOR].astype(np.float64))
     known = [decoded.logprobs.get(entity, guess) for entity, guess in zip(every, guesses, strict=True)]
     scores = ranking.scores(features, known)
@@ -117,17 +108,9 @@ def scored_answer(
     table: FeatureTable,
     ranker: Ranker,
 ) -> RetrievalResult:
-    """Return the answer to a request whose entities were scored.
+    """Return the answer to a request for `shortlist` or `auto` whose entities were scored.
 
-    Args:
-        index: An open index.
-        request: One for `shortlist` or `auto`.
-        allowed: Its filter.
-        proposed: What the evidence proposed, or all entities allowed.
-        decoded: What the decoder found; None where none was asked.
-        scored: The scores of `entities_to_score`.
-        table: The features of its entities.
-        ranker: Of the index.
+    `scored` has the scores of `entities_to_score`; `decoded` is None where no decoder was asked.
     """
     entity_score = EntityScore(request.aggregation == "max", request.length_penalty)
     scores = possible({number: entity_score.of(tally) for number, tally in scored.tallies.items()})
@@ -172,7 +155,7 @@ def scored_answer(
     if decoded is None or request.decoding == "disc":
         return or_abstain(request, replace(answer, certified=None))
     if weight or not scored.has_all_listed or len(decoded.entities) > MAX_SHORTLIST_SIZE:
-        return replace(answer, certified=False)  # rows that the decoder's bound leaves out were not scored
+        return replace(answer, certified=False)  # rows outside the decoder's bound were not scored
     num_entities = count_entities(index, allowed)
     proven = is_proven(index, scored.tallies, request.k, entity_score, decoded.unseen, num_entities)
     return replace(answer, certified=proven)
@@ -181,7 +164,7 @@ def scored_answer(
 def _decoded_part(
     request: RetrieveRequest, proposed: Proposed, decoded: Decoded | None, scored: Scored
 ) -> RetrievalResult:
-    """Return what of an answer comes from its decoder, and what is known of P_L(S)."""
+    """Return the decoder's part of an answer, with the known bounds of P_L(S)."""
     probability = math.exp(min(0.0, scored.logprob))
     if proposed.is_everything or decoded is None:
         answer = RetrievalResult(request.query, request.method, (), mass_lower=probability)
@@ -189,7 +172,7 @@ def _decoded_part(
             answer = replace(answer, num_steps=decoded.answer.num_steps)
         if request.decoding != "disc":
             return answer
-        # All of S was scored, but for what is longer than the model has room for.
+        # All of S was scored, but for rows longer than the model has room for.
         return replace(
             answer,
             mass=probability,

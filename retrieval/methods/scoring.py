@@ -1,14 +1,11 @@
-"""Scores entities by their surface forms, and any titles: P(e | q) = Σ_f P(f | q) · P(e | f).
+"""Scores entities by their forms, and any titles: P(e | q) = Σ_f P(f | q) · P(e | f).
 
-`Tally` adds up what rows that were found say about an entity. Under a filter only allowed entities share a
-form, and only they are credited. `EntityScorer` finds the exact scores of entities: every surface form of
-theirs, those that no decoder found in one token tree. `TitleScorer` does the same for texts that somebody
-else has found.
+`Tally` adds up what the rows found say about an entity. Under a filter only allowed entities share a form,
+and only they are credited. `EntityScorer` finds the exact scores of entities: forms that no decoder found are
+scored in one token tree. `TitleScorer` does the same for any texts.
 
-`is_proven` tells when a list of entities is sure. A search says of every row it did not list that its score
-is at most a bound, the *unseen* one. What that means for an entity depends on how its forms make its score,
-so both stand here together. As P(e | f) <= 1, what bounds the probability of a form bounds what it adds to
-any entity.
+`is_proven` tells when a list of entities is sure. A search bounds the score of every row it did not list by
+one number, *unseen*. As P(e | f) <= 1, a bound on the probability of a form bounds its part of any entity.
 """
 
 from __future__ import annotations
@@ -47,12 +44,7 @@ def log_sum(logprobs: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class OwnForm:
-    """A surface form of an entity, as a decoder wrote it.
-
-    Attributes:
-        hypothesis: The row and log P(f | q).
-        log_share: log P(e | f); -inf where the entity has no share in it.
-    """
+    """A form of an entity: the row with log P(f | q), and log P(e | f), -inf without a share in it."""
 
     hypothesis: Hypothesis
     log_share: float = 0.0
@@ -63,20 +55,20 @@ class OwnForm:
         return self.hypothesis.logprob + self.log_share
 
     def score(self, length_penalty: float) -> float:
-        """Return what `logprob` is with a length penalty on the form."""
+        """Return `logprob` with a length penalty on the form."""
         return self.hypothesis.score(length_penalty) + self.log_share
 
 
 @dataclass(slots=True)
 class Tally:
-    """What is known of one entity: its surface forms by rank, and its share of the samples."""
+    """The forms of one entity that were found, by rank, and its share of the samples."""
 
     forms: dict[int, OwnForm] = field(default_factory=dict)
     share: float = 0.0
 
     @property
     def logprob(self) -> float:
-        """Log P(e | q), from the distinct surface forms found."""
+        """Log P(e | q), from the distinct forms found."""
         return log_sum([form.logprob for form in self.forms.values()])
 
     def best(self, length_penalty: float = 0.0) -> OwnForm:
@@ -85,12 +77,12 @@ class Tally:
 
 
 def count_entities(index: Index, allowed: EntityFilter | None) -> int:
-    """Return how many entities there are to be found."""
+    """Return the number of entities allowed."""
     return index.num_entities if allowed is None else allowed.num_allowed
 
 
 def all_entities(index: Index, allowed: EntityFilter | None) -> tuple[int, ...]:
-    """Return the numbers of the entities that are to be found, in order."""
+    """Return the numbers of the entities allowed, in order."""
     if allowed is None:
         return tuple(range(index.num_entities))
     return tuple(np.flatnonzero(allowed.allowed).tolist())
@@ -115,7 +107,7 @@ def by_share(tallies: Mapping[int, Tally]) -> dict[int, tuple[float, float]]:
 
 
 def possible(scores: Mapping[int, float]) -> dict[int, float]:
-    """Return the scores of entities that have any probability: nothing else is an answer."""
+    """Return the scores above -inf: only entities with some probability are answers."""
     return {entity: score for entity, score in scores.items() if score > -math.inf}
 
 
@@ -128,7 +120,7 @@ def candidate(
     probability: float | None,
     similarity: float | None = None,
 ) -> Candidate:
-    """Return an entity under one of its surface forms."""
+    """Return the candidate that stands for an entity under one of its forms."""
     entity = index.entity(number)
     return Candidate(
         entity_id=entity.entity_id,
@@ -144,10 +136,10 @@ def candidate(
 
 @dataclass(frozen=True, slots=True)
 class EntityScore:
-    """How the surface forms of an entity make its score.
+    """The rule by which the forms of an entity make its score.
 
     Attributes:
-        takes_best: The score is that of the best form; otherwise it is the log of the forms' probability.
+        takes_best: The score is that of the best form; otherwise the log of the forms' probability.
         length_penalty: A form's score is logprob / length ** length_penalty; 0 unless `takes_best`.
     """
 
@@ -155,18 +147,15 @@ class EntityScore:
     length_penalty: float = 0.0
 
     def of(self, tally: Tally) -> float:
-        """Return the score that the forms found give: a lower bound of the entity's own."""
+        """Return the score by the forms found: a lower bound of the entity's own."""
         if not self.takes_best:
             return tally.logprob
         return tally.best(self.length_penalty).score(self.length_penalty)
 
     def bound(self, known: float, num_missing: int, unseen: float) -> float:
-        """Return what the score of an entity is at most.
+        """Return an upper bound of an entity's score, if `num_missing` forms score at most `unseen` each.
 
-        Args:
-            known: What the forms found give; -inf without any.
-            num_missing: Forms that may not have been found.
-            unseen: What the score of each of these is at most.
+        `known` is the score by the forms found, -inf without any.
         """
         if num_missing <= 0:
             return known
@@ -178,22 +167,20 @@ class EntityScore:
 def is_proven(
     index: Index, tallies: dict[int, Tally], k: int, score: EntityScore, unseen: float, num_entities: int
 ) -> bool:
-    """Whether the k best entities are known, in their order, counting every surface form.
+    """Whether the k best entities are known, in their order, counting every form.
 
-    An entity stands where it does when its score, from the forms that were found, is at least what any entity
-    behind it has, and more than what one may have of which a form was not found: an equal score might belong
-    in front of it, by weight or title (`best_first`). Forms that were not found only add to
-    a score, so nothing else has to be known of those in front. It holds under a filter as it does without: an
-    allowed entity makes every row it has allowed, so that none of its forms is out of reach, and what bounds
-    the rows not seen bounds those.
+    An entity keeps its place when its score, by the forms found, is at least that of any entity behind it,
+    and more than the bound of one with a form that was not found: an equal score might belong in front of it,
+    by weight or title (`best_first`). Forms not found only add to a score, so the entities in front need no
+    bounds. The same holds under a filter: an allowed entity makes all of its rows allowed.
 
     Args:
-        index: Knows how many surface forms an entity has.
+        index: Index with the number of forms per entity.
         tallies: The entities found.
         k: Entities wanted.
-        score: How forms make a score.
-        unseen: No row that was not found has a better score.
-        num_entities: How many there are to be found.
+        score: Rule that makes a score of forms.
+        unseen: Upper bound of the score of every row that was not found.
+        num_entities: Number of entities allowed.
     """
     if unseen == -math.inf:
         return True
@@ -203,7 +190,7 @@ def is_proven(
     order = sorted(scores, key=lambda entity: (-scores[entity], missing[entity] > 0))
     if len(order) < min(k, num_entities) or scores[order[min(k, len(order)) - 1]] == -math.inf:
         return False
-    # Upper bound of everything behind a position that is not known exactly, from the end of the list upwards.
+    # Upper bound of all uncertain entities behind a position, from the end of the list upwards.
     behind = -math.inf
     if len(order) < num_entities:
         behind = score.bound(-math.inf, index.max_forms, unseen)
@@ -216,23 +203,23 @@ def is_proven(
     return True
 
 
-# Surface forms of one query; of entities with more together, some aliases of those with the most are left
-# out. Two thousand entities of four forms each fit.
+# Most forms of one query; beyond it some aliases of the entities with the most are left out. Two thousand
+# entities of four forms each fit.
 MAX_SCORED_FORMS = 8_192
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scored:
-    """What the surface forms of a query's entities score.
+    """The scores of the forms of a query's entities.
 
     Attributes:
-        tallies: The forms of each entity; those are left out that are longer than the model has room for or
-            that it cannot write, and entities without any other.
+        tallies: The forms of each entity, without those that are longer than the model has room for or that
+            it cannot write, and without entities that have no other.
         logprob: Natural log of the probability of all distinct forms; -inf without any.
-        num_forms: How many these are, whether a decoder had found them or not.
+        num_forms: Number of distinct forms, whether a decoder had found them or not.
         num_nodes: Tokens the model computed behind the prompt.
-        has_all_listed: Whether all forms were looked at, rather than as many as one query may have.
-        is_complete: Whether besides none of them is longer than the model has room for.
+        has_all_listed: Whether all forms were scored, no more than one query may have.
+        is_complete: Whether, besides, none of them is longer than the model has room for.
     """
 
     tallies: dict[int, Tally]
@@ -244,11 +231,7 @@ class Scored:
 
 
 class EntityScorer:
-    """Scores entities of one index.
-
-    Args:
-        index: An open index.
-    """
+    """Scores entities of one open index."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
@@ -267,16 +250,13 @@ class EntityScorer:
         """Score the entities of every query of a session. All lists have one entry per query.
 
         Args:
-            session: Stays as it is; branches that it has are not seen.
-            requests: How entities share a form.
-            filters: The entities among which they share it.
+            session: Session of the prompts; its state does not change.
+            requests: Requests, for their weight of titles.
+            filters: Filters: only allowed entities share a form.
             entities: Entity numbers, none of a query's twice.
             found: By rank, the rows whose log-probabilities are known: the model is not asked again.
             cancel: Polled between forwards.
             room: Most tokens that may follow each prompt.
-
-        Raises:
-            InvalidLogitsError: the model returned broken logits.
         """
         wanted = [self._rows.of_all(mine, MAX_SCORED_FORMS) for mine in entities]
         every = [{rank for rows in mine for rank in rows} for mine, _ in wanted]
@@ -316,7 +296,6 @@ def _tallies(
     forms: dict[int, Hypothesis],
     owners: FormOwners,
 ) -> dict[int, Tally]:
-    """Return the forms of every entity that the model can write, each with the entity's share."""
     owners_of = {rank: owners(rank) for rank, form in forms.items() if form.logprob > -math.inf}
     tallies = {}
     for entity, mine in zip(entities, rows, strict=True):
@@ -338,11 +317,8 @@ class ScoreJob:
     """One request on its way into a batch.
 
     Attributes:
-        request: What is asked.
-        prompt: Its token ids.
         rows: The token row of every title, end token included.
-        num_shared: How many tokens, at the beginning, every prompt of its template has.
-        cancel: Polled between forwards.
+        num_shared: Number of leading tokens that every prompt of its template has.
     """
 
     request: ScoreRequest
@@ -351,23 +327,9 @@ class ScoreJob:
     num_shared: int = 0
     cancel: CancelToken | None = None
 
-    @property
-    def num_tokens(self) -> int:
-        """Most tokens that the model computes: those of the prompt and of the distinct titles."""
-        return len(self.prompt) + sum(map(len, set(self.rows)))
-
 
 class TitleScorer:
-    """Scores titles with one model, and looks them up in one index.
-
-    Args:
-        index: An open index; titles stand after the prompt as its own do.
-        model: Writes titles.
-        tokenizer: The model's.
-        limits: What fits into the model.
-        prefixes: Of the model.
-        title_weight: How much more a title counts than an alias where entities share a surface form.
-    """
+    """Scores titles with one model, rendered as those of one open index, in which it looks them up."""
 
     def __init__(
         self,
@@ -389,8 +351,7 @@ class TitleScorer:
         """Return the token rows of titles, under the text policy of catalogues: NFC, single spaces.
 
         Raises:
-            InputError: a title cannot follow a prompt, or holds a token that the model does not know; its
-                field is "titles[3]".
+            InputError: a title cannot follow a prompt, or has an unknown token; its field is "titles[3]".
         """
         texts = list(dict.fromkeys(map(normalize, titles)))
         row_of = dict(zip(texts, self._tokenizer.encode_titles(texts, self._index.rendering), strict=True))
@@ -409,11 +370,7 @@ class TitleScorer:
         return rows
 
     def run(self, jobs: Sequence[ScoreJob]) -> list[ScoreReply]:
-        """Score jobs; those whose prompts share a beginning share their forwards.
-
-        Returns:
-            Per job its result, or the error that concerns this job alone.
-        """
+        """Score jobs, in groups of one shared prefix: per job its result, or the error that concerns it."""
         replies: dict[int, ScoreReply] = {}
         groups: dict[tuple[int, ...], list[int]] = {}
         prefixes: dict[tuple[int, ...], PromptPrefix | None] = {}

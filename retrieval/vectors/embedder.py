@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from retrieval.errors import IndexMismatchError, InputError, MissingExtraError, ModelError
-from retrieval.index.manifest_entries import VectorsEntry
+from retrieval.index.manifest import VectorsEntry
 
 FloatMatrix = npt.NDArray[np.float32]
 

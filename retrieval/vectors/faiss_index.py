@@ -15,7 +15,7 @@ import numpy.typing as npt
 from retrieval.durable import appearing, writing
 from retrieval.errors import EvidenceMissingError, IndexFormatError, InputError, MissingExtraError
 from retrieval.index.layout import VECTORS_FILE
-from retrieval.index.manifest_entries import OLD_VECTOR_METHODS, VectorsEntry
+from retrieval.index.manifest import OLD_VECTOR_METHODS, VectorsEntry
 from retrieval.index.reader import Index
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from retrieval.durable import appearing, writing
 from retrieval.errors import InputError
 from retrieval.index.entity_texts import EntityTexts, IntArray, TextBatch
 from retrieval.index.layout import VECTORS_FILE
-from retrieval.index.manifest_entries import VectorsEntry
+from retrieval.index.manifest import VectorsEntry
 from retrieval.index.reader import Index
 from retrieval.noise import typo
 from retrieval.progress import StepProgress

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from retrieval.errors import IndexFormatError
 from retrieval.index.layout import VECTORS_FILE
-from retrieval.index.manifest_entries import VectorsEntry
+from retrieval.index.manifest import VectorsEntry
 from retrieval.index.reader import Index
 from retrieval.vectors.embedder import FloatMatrix, TextEmbedder, open_embedder
 from retrieval.vectors.faiss_index import (

@@ -23,8 +23,7 @@ from retrieval.errors import (
     InputError,
     SourceError,
 )
-from retrieval.index.manifest import MAX_HISTORY, FileEntry, HistoryEntry, extend_history
-from retrieval.index.manifest_entries import MAX_HISTORY_BYTES
+from retrieval.index.manifest import MAX_HISTORY, MAX_HISTORY_BYTES, FileEntry, HistoryEntry, extend_history
 from retrieval.index.reader import Index
 from retrieval.index.small_files import digest_bytes
 from retrieval.index.verification import verify

@@ -1,10 +1,11 @@
-"""JSON answers end to end: tiny random checkpoints, every method, valid whatever schema and budget are."""
+"""JSON answers end to end: tiny random checkpoints, every method, valid or refused under any schema."""
 
 from __future__ import annotations
 
 import json
 import re
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -211,9 +212,7 @@ def test_schemas_that_cannot_be_used_are_refused_in_words(
 
 
 def test_named_schemas(retriever: Retriever) -> None:
-    engine = retriever.answerer.engine
-    if "title" not in engine.schemas.names:
-        retriever.answerer.name_schema("title", SCHEMAS["title"])
+    retriever.answerer.name_schema("title", SCHEMAS["title"])
     check(retriever, SCHEMAS["title"], retriever.answer(QUERY, schema_name="title"))
     with pytest.raises(InputError, match="schema: two schemas are named 'title'"):
         retriever.answerer.name_schema("title", True)
@@ -478,4 +477,47 @@ def test_a_shortlist_over_an_index_without_a_search_is_refused(retriever: Retrie
     engine = AnswerEngine(retriever.tokenizer, retriever.index.end_token_id, retriever.model.vocab_size)
     engine.add_index("bare", retriever.index, retriever.filters)
     with pytest.raises(InputError, match="shortlist: nothing finds titles of the index 'bare'"):
-        engine.finder("bare")
+        engine.indexes.finder("bare")
+
+
+def _fan(levels: int) -> dict[str, Any]:
+    """What the first definition asks for is asked 2^levels times."""
+    defs: dict[str, Any] = {
+        f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}, {"$ref": f"#/$defs/d{n + 1}"}]}
+        for n in range(levels)
+    }
+    return {"$defs": {**defs, f"d{levels}": {"type": "boolean"}}, "$ref": "#/$defs/d0"}
+
+
+def _chain(length: int) -> dict[str, Any]:
+    defs: dict[str, Any] = {
+        f"d{n}": {"type": "array", "items": {"$ref": f"#/$defs/d{n + 1}"}, "minItems": 1}
+        for n in range(length)
+    }
+    return {"$defs": {**defs, f"d{length}": {"type": "string"}}, "$ref": "#/$defs/d0"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "field"),
+    [
+        ('{"type":"array","minItems":1000000000}', "max_tokens"),
+        ('{"type":"array","minItems":1000000,"items":{"type":"string"}}', "max_tokens"),
+        ('{"type":"object","minProperties":1000000000}', "schema"),
+        ('{"type":"object","minProperties":20}', "schema"),
+        ('{"type":"array","uniqueItems":true,"minItems":50,"items":{"type":"integer"}}', "schema"),
+        ('{"const":1e99999999999999999999}', "schema"),
+        ('{"$ref":"#/allOf/' + "9" * 5000 + '","allOf":[true]}', "schema"),
+        (json.dumps(_fan(40)), "schema"),
+        (json.dumps(_chain(8000)), "schema"),
+    ],
+)
+def test_it_is_refused_in_time(shown: Retriever, schema: str, field: str) -> None:
+    begun = time.thread_time()
+    with pytest.raises(InputError) as caught:
+        shown.answer("who wrote hamlet", schema, max_tokens=60)
+    assert caught.value.field == field
+    assert time.thread_time() - begun < 15  # seconds; without the limits: hours
+
+
+def test_a_schema_that_asks_twice_is_answered(shown: Retriever) -> None:
+    assert isinstance(shown.answer("who wrote hamlet", _fan(3), max_tokens=60).value, bool)

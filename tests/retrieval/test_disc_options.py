@@ -1,4 +1,4 @@
-"""Least mass, adaptive draws and prefixes per draw, through the retrieval methods and their batches."""
+"""DISC through the retrieval methods: least mass, bounds, adaptive draws, prefixes per draw, abstention."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ from typing import Any
 import pytest
 
 from decoding.params import DiscParams
+from index_builder.build import build_index
+from index_builder.build_options import BuildOptions
 from retrieval import Mention, RetrievalResult, Retriever, RetrieveRequest
-from retrieval.errors import InputError
+from retrieval.defaults import sample_catalogue, small_model_dir
+from retrieval.errors import ModelError
 from retrieval.index.reader import Index
 from retrieval.methods import decoded_methods as methods
+from retrieval.prompts import CheckpointConfig
 from retrieval.text import TextTokenizer
 from tests.checkpoints import END, checkpoint_config, make_index, train_tokenizer
+from tests.fake_vectors import MadeUpVectors
 from tests.fakes import TableModel, likely_titles
 
 TOKENIZER = TextTokenizer(train_tokenizer(), END, "tiny")
@@ -165,10 +170,101 @@ def test_mentions_are_linked_under_a_least_mass(retriever: Retriever) -> None:
     assert (nil.abstained, nil.candidates, nil.mass) == (True, (), linked.mass)
 
 
-@pytest.mark.parametrize("options", [{"min_mass": 0.5}, {"adaptive": True}])
-def test_beam_refuses_what_it_would_ignore(retriever: Retriever, options: dict[str, Any]) -> None:
-    (name,) = options
-    with pytest.raises(InputError, match=f"^{name}: needs the method disc, got the method beam$"):
-        retriever.retrieve("x", method="beam", **options)
-    with pytest.raises(InputError, match=f"^{name}: needs the method disc, got the method beam$"):
-        retriever.link(Mention("x"), method="beam", **options)
+QUERIES = [f"query {letter}" for letter in "abcdefghijklmnop"]
+
+
+@pytest.fixture(scope="module")
+def certain(tmp_path_factory: pytest.TempPathFactory) -> Retriever:
+    """Answers by a model that writes nothing but titles of the catalogue."""
+    index = Index.open(make_index(tmp_path_factory.mktemp("i"), TOKENIZER, rendering=CONFIG.rendering))
+    model = likely_titles(index, seed=5, boost=60.0)
+    return Retriever(index, model, TOKENIZER, CONFIG, ranker=MadeUpVectors.of(index).opened())
+
+
+def answers(certain: Retriever, **options: object) -> list[RetrievalResult]:
+    asked = [RetrieveRequest(query, k=12, **options) for query in QUERIES]  # type: ignore[arg-type]
+    replies = certain.retrieve_batch(asked)
+    return [reply for reply in replies if isinstance(reply, RetrievalResult)]
+
+
+@pytest.mark.parametrize("size", [3, 11, 12, None])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": "shortlist"},
+        {"method": "auto"},
+        {"method": "auto", "vector_weight": 0.0},
+        {"decoder": "disc", "seed": 1, "num_samples": 64},
+        {"decoder": "disc", "seed": 1, "num_samples": 64, "temperature": 2.0},
+    ],
+)
+def test_bounds_of_a_mass_of_one_stay_in_order(
+    certain: Retriever, options: dict[str, object], size: int | None
+) -> None:
+    found = answers(certain, shortlist_size=size, **options)
+    assert len(found) == len(QUERIES)
+    for result in found:
+        assert result.mass_lower is not None
+        upper = 1.0 if result.mass_upper is None else result.mass_upper
+        assert 0.0 <= result.mass_lower <= upper <= 1.0
+        if size in (12, None):
+            assert result.mass_lower == pytest.approx(1.0, abs=1e-4)
+            is_ranked = "method" not in options or options == {"method": "auto"}
+            assert result.certified is (None if is_ranked else True)
+        for candidate in result.candidates:
+            assert candidate.probability is not None
+            assert 0.0 <= candidate.probability <= 1.0
+            assert candidate.logprob <= 1e-5
+
+
+VAN_GOGH = "who painted sunflowers and cut off part of his ear"
+LEAST = 0.2
+
+
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Retriever]:
+    try:
+        model = small_model_dir()
+    except ModelError as error:
+        pytest.skip(str(error))
+    rendering = CheckpointConfig.load(model).title_rendering()
+    assert rendering is not None
+    index: Path = tmp_path_factory.mktemp("sample") / "sample.index"
+    build_index(sample_catalogue(), TextTokenizer.load(model), BuildOptions(out=index, rendering=rendering))
+    with Retriever.open(index, model, device="cpu") as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_a_least_mass_tells_what_the_catalogue_holds_from_what_it_lacks(
+    shipped: Retriever, adaptive: bool
+) -> None:
+    """The painter is a person; about animals the model has nothing to say here: 0.88 against 0.00001."""
+    found, lacking = (
+        shipped.retrieve(
+            VAN_GOGH,
+            k=3,
+            method="disc",
+            seed=1,
+            num_samples=8,
+            adaptive=adaptive,
+            filter=f"kind = '{kind}'",
+            min_mass=LEAST,
+        )[0]
+        for kind in ("person", "animal")
+    )
+    assert found.candidates[0].title == "Vincent van Gogh"
+    assert not found.abstained
+    # Not by chance: the bounds alone decide both.
+    assert found.mass_lower is not None
+    assert found.mass_lower > 2 * LEAST
+    assert lacking.mass_upper is not None
+    assert lacking.mass_upper < LEAST / 2
+    assert (lacking.abstained, lacking.candidates) == (True, ())
+    assert found.num_draws > 0
+    assert lacking.num_draws > 0
+    (unasked,) = shipped.retrieve(
+        VAN_GOGH, method="disc", seed=1, num_samples=8, adaptive=adaptive, filter="kind = 'animal'"
+    )
+    assert unasked.candidates, "without a threshold the least unlikely animal is named"
+    assert unasked.mass == lacking.mass

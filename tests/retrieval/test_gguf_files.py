@@ -34,6 +34,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    write_gguf(tmp_path / "model.gguf")
+    return tmp_path / "model.gguf"
+
+
 def conversions(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The files converted from now on."""
     made: list[Path] = []
@@ -57,9 +63,7 @@ def test_the_model_is_the_one_written_and_the_one_transformers_reads(tmp_path: P
     torch.testing.assert_close(logits(ours), logits(theirs), rtol=0, atol=1e-5)
 
 
-def test_the_tokenizer_is_the_one_written(tmp_path: Path) -> None:
-    file = tmp_path / "model.gguf"
-    write_gguf(file)
+def test_the_tokenizer_is_the_one_written(file: Path) -> None:
     tokenizer, text = TextTokenizer.load(file), "Query: the river in Ōkubo 12</s>"
     assert tokenizer.end_token == "</s>"
     assert tokenizer.encode_markup(text) == tiny_tokenizer().encode(text).ids
@@ -69,11 +73,13 @@ def test_the_tokenizer_is_the_one_written(tmp_path: Path) -> None:
 
 
 def test_it_is_converted_once_and_again_when_it_changes(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    file: Path,
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     made = conversions(monkeypatch)
-    file = tmp_path / "model.gguf"
-    write_gguf(file)
     first = find_checkpoint(file).weights
     said = capsys.readouterr().err
     assert "converting model.gguf" in said.replace("\n", " ")
@@ -96,12 +102,8 @@ def test_it_is_converted_once_and_again_when_it_changes(
     ) == sorted({Path(first).name, Path(find_checkpoint(file).weights).name})
 
 
-def test_of_several_at_once_one_converts_and_all_open_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_several_at_once_one_converts_and_all_open_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = conversions(monkeypatch)
-    file = tmp_path / "model.gguf"
-    write_gguf(file)
     found: list[str] = []
     threads = [
         threading.Thread(target=lambda: found.append(TextTokenizer.load(file).fingerprint)) for _ in range(3)
@@ -115,9 +117,7 @@ def test_of_several_at_once_one_converts_and_all_open_it(
     assert made == [file]
 
 
-def test_what_a_killed_process_left_is_removed(tmp_path: Path, cache: Path) -> None:
-    file = tmp_path / "model.gguf"
-    write_gguf(file)
+def test_what_a_killed_process_left_is_removed(file: Path, cache: Path) -> None:
     whole = Path(find_checkpoint(file).weights)
     shutil.rmtree(whole)
     left = whole.with_name(f".{whole.name}.somewhere.1.tmp")
@@ -147,9 +147,7 @@ def test_genret_json_beside_the_file_belongs_to_the_checkpoint(
     assert made == [file]
 
 
-def test_commands_and_the_library_take_it(tmp_path: Path) -> None:
-    file = tmp_path / "model.gguf"
-    write_gguf(file)
+def test_commands_and_the_library_take_it(tmp_path: Path, file: Path) -> None:
     (tmp_path / "titles.txt").write_text("Nile\nRhine\nMount Everest\n")
     index = tmp_path / "index"
     built = CliRunner().invoke(
@@ -243,17 +241,15 @@ def test_one_part_of_several_is_refused(tmp_path: Path) -> None:
         TextTokenizer.load(tmp_path / "model-00001-of-00003.gguf")
 
 
-def test_without_the_package_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "model.gguf"
-    write_gguf(file)
+def test_without_the_package_the_extra_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gguf_files, "find_spec", lambda name: None if name == "gguf" else object())
     with pytest.raises(MissingExtraError, match=r"pip install 'generative-retrieval\[gguf\]'"):
         TextTokenizer.load(file)
 
 
-def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "model.gguf"
-    write_gguf(file)
+def test_a_cache_that_cannot_be_written_is_named(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "taken").touch()
     monkeypatch.setenv("GENRET_CACHE", str(tmp_path / "taken"))
     with pytest.raises(ModelError, match=r"taken.*\$GENRET_CACHE"):

@@ -1,23 +1,35 @@
-"""Vectors that a retriever opens with its index, asks, or does without: by an encoder, end to end."""
+"""Vectors that a retriever opens with its index, asks, or does without; errors that keep it from that."""
 
 from __future__ import annotations
 
 import logging
+import traceback
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from index_builder.build_options import VectorBuildOptions
-from retrieval import Retriever
-from retrieval.errors import EvidenceMissingError, IndexChecksumError
+from retrieval import Retriever, RetrieveRequest
+from retrieval.errors import (
+    EvidenceMissingError,
+    GenretError,
+    IndexChecksumError,
+    InputError,
+    MissingExtraError,
+)
+from retrieval.evidence.evidence import Evidence
 from retrieval.index.reader import Index
 from retrieval.ranking.ranker import Ranker
+from retrieval.ranking.rankings import DEFAULT_RANKING
 from retrieval.text import TextTokenizer
 from retrieval.vectors.embedder import VectorMethod
 from tests.checkpoints import END, checkpoint_config, make_index, train_tokenizer
+from tests.fake_vectors import MadeUpVectors
 from tests.fakes import TableModel
 
 CONFIG = checkpoint_config()
@@ -100,7 +112,7 @@ def test_an_index_without_evidence_has_nothing_to_warn_of(
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
-    return Index.open(make_index(tmp_path_factory.mktemp("plain"), TOKENIZER))
+    return Index.open(make_index(tmp_path_factory.mktemp("plain"), TOKENIZER, rendering=CONFIG.rendering))
 
 
 @settings(max_examples=50, deadline=None)
@@ -115,3 +127,72 @@ def test_rows_read_together_are_those_read_one_by_one(index: Index, data: st.Dat
 def test_a_rank_without_a_row_is_refused(index: Index, rank: int) -> None:
     with pytest.raises(ValueError, match=f"rank: expected 0 <= rank < 21, got {rank}$"):
         index.rows.token_ids_of(np.array([3, rank], dtype=np.int64))
+
+
+PROBLEMS = {
+    "missing": EvidenceMissingError("the index has no vectors"),
+    "damaged": IndexChecksumError("vectors.faiss", "expected 1, got 2"),
+    "extra": MissingExtraError("faiss", "vectors"),
+    "input": InputError("encoder", "expected a model"),
+}
+
+
+@pytest.mark.parametrize("name", list(PROBLEMS))
+def test_an_error_asked_for_again_holds_no_frames_of_those_before(index: Index, name: str) -> None:
+    problem = PROBLEMS[name]
+    ranker = Ranker(Evidence(index, problems={"vectors": problem}), DEFAULT_RANKING, DEFAULT_RANKING)
+    retriever = Retriever(index, MODEL, TOKENIZER, CONFIG, ranker=ranker, is_named=False)
+    depths = []
+    for _ in range(4):
+        with pytest.raises(type(problem)) as caught:
+            retriever.retrieve("one", method="shortlist", shortlist_size=2)
+        depths.append(len(traceback.extract_tb(caught.value.__traceback__)))
+        assert caught.value is not problem
+        assert str(caught.value) == str(problem)
+        assert vars(caught.value) == vars(problem)
+    assert len(set(depths)) == 1
+    assert problem.__traceback__ is None
+
+
+def test_requests_of_a_batch_have_errors_of_their_own(index: Index) -> None:
+    retriever = Retriever(index, MODEL, TOKENIZER, CONFIG, is_named=False)
+    asked = [
+        RetrieveRequest("one", method="shortlist", shortlist_size=2, deny_ids=(denied,))
+        for denied in ("Q1", "Q2")
+    ]
+    first, second = retriever.retrieve_batch(asked)
+    assert isinstance(first, GenretError)
+    assert isinstance(second, EvidenceMissingError)
+    assert first is not second
+    assert str(first) == str(second)
+
+
+class CountedVectors(MadeUpVectors):
+    """Counts the entities that a query is compared with."""
+
+    num_compared = 0
+
+    def similarities(self, vector: npt.NDArray[Any], entities: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        self.num_compared += len(entities)
+        return super().similarities(vector, entities)
+
+
+@pytest.mark.parametrize("method", ["auto", "shortlist"])
+@pytest.mark.parametrize("denied", [(), ("Q3", "Q7", "Q8")])
+def test_every_entity_is_compared_once_and_no_text_is_embedded(
+    index: Index, method: str, denied: tuple[str, ...]
+) -> None:
+    vectors = CountedVectors.of(index)
+    retriever = Retriever(index, MODEL, TOKENIZER, CONFIG, ranker=vectors.opened(), is_named=False)
+    (found,) = retriever.retrieve(["one"], k=12, method=method, vector_weight=3.0, deny_ids=denied)
+    assert vectors.num_compared == 12 - len(denied)
+    assert vectors.asked == [["one"]]
+    assert len(found.candidates) == 12 - len(denied)
+    assert found.certified
+    assert found.shortlist_size == 12 - len(denied)
+    alike = vectors.all_similarities("one")
+    for candidate in found.candidates:
+        (number,) = (n for n in range(12) if index.entity(n).entity_id == candidate.entity_id)
+        assert candidate.similarity is not None
+        assert candidate.similarity == pytest.approx(float(alike[number]), abs=1e-6)
+        assert candidate.score == pytest.approx(candidate.logprob + 3 * candidate.similarity, abs=1e-5)

@@ -169,6 +169,8 @@ def test_mixed_filters_in_one_batch_answer_each_as_if_alone(retriever: Retriever
         assert [(c.entity_id, c.surface, c.probability) for c in together.candidates] == [
             (c.entity_id, c.surface, c.probability) for c in alone.candidates
         ]
+        logprobs = [c.logprob for c in alone.candidates]
+        assert [c.logprob for c in together.candidates] == pytest.approx(logprobs, abs=1e-5)
         assert together.certified == alone.certified
         assert together.mass == pytest.approx(alone.mass)
 

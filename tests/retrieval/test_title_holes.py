@@ -1,4 +1,4 @@
-"""Titles of indexes inside JSON strings: named, filtered, shared, and mapped back to their entities."""
+"""Titles of indexes in JSON: sets of indexes, leaves under filters, grammars over them that are kept."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from decoding.grammar.holes.text_leaf import TextLeaf
 from decoding.grammar.leaves.leaf import TitleSlotError, TitleSlotLeaf, TitleSlotName
@@ -19,7 +22,10 @@ from decoding.sorted_texts import TextBatches
 from index_builder.build import build_index
 from index_builder.build_options import BuildOptions
 from index_builder.update import UpdateRequest, update_index
-from retrieval.answers.title_holes import TitleSlots
+from retrieval.answers.answer_types import AnswerRequest
+from retrieval.answers.schemas import CompiledSchema, SchemaStore
+from retrieval.answers.title_holes import IndexSet, NamedIndex, TitleSlots
+from retrieval.errors import InputError
 from retrieval.filters.entity_filter import FilterStore
 from retrieval.index.reader import Index
 from retrieval.index.small_files import digest_bytes
@@ -299,3 +305,179 @@ def test_odd_real_titles_are_written_and_near_misses_are_not(tmp_path: Path) -> 
             at = rng.randrange(len(title))
             for other in (title[:at], title + "x", title[:at] + "§" + title[at + 1 :], title.swapcase()):
                 assert (after(leaf, written(other)) >= 0) == (other in known)
+
+
+def named(name: str, index: Index) -> NamedIndex:
+    return NamedIndex(name, index, FilterStore(index, "cpu", 1 << 20), lambda query, predicate, k: [])
+
+
+def index_set(*indexes: NamedIndex) -> IndexSet:
+    base = TitleSlots(Leaves(VOCABULARY))
+
+    def open_holes(asked: IndexSet) -> TitleSlots:
+        return base.among((one.name, one.index, one.filters) for one in asked)
+
+    return IndexSet({one.name: one for one in indexes}, open_holes)
+
+
+def test_a_set_with_one_index_more_leaves_the_first_one_as_it_is(index: Index, tmp_path: Path) -> None:
+    with Index.open(build(tmp_path, ["c", "d"], TOKENIZER).index) as other:
+        first = index_set(named("wiki", index))
+        second = first.with_index(named("films", other))
+        replaced = second.with_index(named("wiki", other))
+        assert [one.name for one in replaced] == ["wiki", "films"], "its place stays"
+        assert (first.index("wiki"), replaced.index("wiki")) == (index, other)
+        assert (first.index("titles"), replaced.index("titles")) == (index, other)
+        assert "films" in second
+        assert "films" not in first
+        for unknown in (lambda: first.index("films"), lambda: first.holes(TitleSlotName("films"))):
+            with pytest.raises(TitleSlotError, match="there is no index 'films'"):
+                unknown()
+        with pytest.raises(InputError, match="nothing finds titles of the index 'films'"):
+            first.finder("films")
+        assert second.finder("films")("q", None, 1) == []
+        assert first.holes(TitleSlotName("wiki")).key != replaced.holes(TitleSlotName("wiki")).key
+
+
+def test_an_empty_set_has_no_titles() -> None:
+    empty = index_set()
+    assert empty.first_name == "titles"
+    assert empty.opened_holes is None
+    with pytest.raises(TitleSlotError):
+        empty.index("titles")
+    assert empty.stamp('{"x-genret-index": "titles"}', "titles") == ()
+
+
+def test_sets_share_what_is_known_of_the_same_version(index: Index) -> None:
+    wiki, films = named("wiki", index), named("films", index)
+    first = index_set(wiki)
+    leaf = first.holes(TitleSlotName("wiki"))
+    assert first.opened_holes is not None
+    shared = first.opened_holes.among([("wiki", wiki.index, wiki.filters), ("films", index, films.filters)])
+    assert shared(TitleSlotName("wiki")) is leaf
+    assert shared(TitleSlotName("films")) is not leaf
+
+
+def test_a_stamp_holds_the_versions_that_a_schema_may_ask_for(index: Index) -> None:
+    wiki, films, quoted = (named(name, index) for name in ("wiki", "films", 'a "b"'))
+    indexes = index_set(wiki, films)
+    plain = '{"type": "object", "properties": {"wikis": {}, "tit les": {}}}'
+    assert indexes.stamp(plain, "films") == ()
+    assert indexes.stamp('{"x-genret-index": "films"}', "wiki") == (films.serial,)
+    titles = '{"x-genret-index": "titles"}'
+    assert indexes.stamp(titles, "films") == (films.serial,)
+    assert indexes.stamp(titles, "titles") == indexes.stamp(titles, "wiki") == (wiki.serial,)
+    assert indexes.stamp('{"x-genret-index": "\\u0077iki"}', "films") == (wiki.serial, films.serial)
+    assert index_set(quoted, wiki).stamp(plain, "wiki") == (quoted.serial,), "it may stand there in escapes"
+    newer = indexes.with_index(named("wiki", index))
+    assert newer.stamp(titles, "wiki") != indexes.stamp(titles, "wiki")
+    assert newer.stamp('{"x-genret-index": "films"}', "wiki") == (films.serial,)
+
+
+@given(st.text(min_size=1, max_size=6), st.booleans())
+def test_no_index_that_a_schema_names_is_missing_from_its_stamp(name: str, ascii_only: bool) -> None:
+    one = NamedIndex(name, None, None)  # type: ignore[arg-type]  # nothing looks into it
+    indexes = IndexSet({name: one}, lambda asked: TitleSlots(Leaves(VOCABULARY)))
+    schema = json.dumps({"x-genret-index": name}, ensure_ascii=ascii_only)
+    assert indexes.stamp(schema, "another") == (one.serial,)
+
+
+SCHEMA = (
+    '{"type": "object", "properties": {"a": {"type": "integer"}, "d": {"type": "string", "format": "date"}}}'
+)
+
+
+@pytest.fixture
+def store() -> SchemaStore:
+    return SchemaStore(Leaves(VOCABULARY))
+
+
+def no_indexes() -> IndexSet:
+    return IndexSet({}, lambda indexes: TitleSlots(Leaves(VOCABULARY)))
+
+
+def writes(schema: CompiledSchema, text: str) -> bool:
+    grammar = schema.grammar
+    state = grammar.advance_bytes(grammar.start, text.encode())
+    return state >= 0 and grammar.is_complete(state)
+
+
+def test_how_a_schema_is_spelled_makes_no_other_grammar_and_the_order_of_properties_does(
+    store: SchemaStore,
+) -> None:
+    def prepared(text: str) -> CompiledSchema:
+        return store.prepare(AnswerRequest("-", text), no_indexes())
+
+    first = prepared(SCHEMA)
+    for same in (SCHEMA.replace(" ", ""), SCHEMA.replace(" ", "\n\t "), SCHEMA.replace('"a"', '"\\u0061"')):
+        assert prepared(same) is first
+    other = prepared('{"properties": {"d": {"format": "date", "type": "string"}, "a": {"type": "integer"}}}')
+    assert other is not first
+    assert other.digest != first.digest
+    assert store.stats.compilations == 2
+    assert writes(first, '{"a": 1, "d": "2020-02-29"}')
+    assert writes(other, '{"d": "2020-02-29", "a": 1}')
+    assert not writes(other, '{"a": 1, "d": "2020-02-29"}')
+
+
+@pytest.mark.parametrize(
+    ("options", "written"),
+    [
+        ({"whitespace": "compact"}, '{"a":1}'),
+        ({"whitespace": "flexible"}, '{\n  "a" : 1\n}'),
+        ({"property_order": "any"}, '{"d": "2020-02-29", "a": 1}'),
+        ({"formats": "annotate"}, '{"d": "no day"}'),
+        ({"extra_properties": "allowed"}, '{"b": 1}'),
+    ],
+    ids=lambda value: "".join(value.values()) if isinstance(value, dict) else "",
+)
+def test_every_option_makes_a_grammar_of_its_own(
+    store: SchemaStore, options: dict[str, Any], written: str
+) -> None:
+    plain = store.prepare(AnswerRequest("-", SCHEMA), no_indexes())
+    other = store.prepare(AnswerRequest("-", SCHEMA, **options), no_indexes())
+    assert not writes(plain, written)
+    assert writes(other, written)
+    assert store.prepare(AnswerRequest("-", SCHEMA, **options), no_indexes()) is other
+    assert store.prepare(AnswerRequest("-", SCHEMA), no_indexes()) is plain
+
+
+def test_what_changes_the_writing_alone_makes_no_other_grammar(store: SchemaStore) -> None:
+    plain = store.prepare(AnswerRequest("-", SCHEMA), no_indexes())
+    for more in ({"method": "beam"}, {"max_tokens": 9}, {"temperature": 2.0}, {"forced_spans": False}):
+        assert store.prepare(AnswerRequest("-", SCHEMA, **more), no_indexes()) is plain
+
+
+def test_titles_are_those_of_the_index_that_a_request_means(store: SchemaStore, tmp_path: Path) -> None:
+    titles = '{"type": "string", "x-genret-index": "titles"}'
+    tokenizer = character_tokenizer("ab")
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+    with (
+        Index.open(build(tmp_path / "one", ["entity_id\ttitle", "1\ta"], tokenizer).index) as one,
+        Index.open(build(tmp_path / "two", ["entity_id\ttitle", "1\tb"], tokenizer).index) as two,
+    ):
+        holes = TitleSlots(Leaves(VOCABULARY))
+        indexes = IndexSet({}, lambda them: holes.among((n.name, n.index, n.filters) for n in them))
+        for name, index in (("one", one), ("two", two)):
+            indexes = indexes.with_index(NamedIndex(name, index, FilterStore(index, "cpu", 1 << 20)))
+        found = {asked: store.prepare(AnswerRequest("-", titles), indexes, asked) for asked in ("one", "two")}
+        assert [writes(found["one"], text) for text in ('"a"', '"b"')] == [True, False]
+        assert [writes(found["two"], text) for text in ('"a"', '"b"')] == [False, True]
+
+
+def test_refusals_are_kept_and_named_schemas_are_found(store: SchemaStore) -> None:
+    for _ in range(3):
+        with pytest.raises(InputError, match="#/pattern: pattern: a back-reference"):
+            store.prepare(AnswerRequest("-", r'{"type": "string", "pattern": "(a)\\1"}'), no_indexes())
+    assert store.stats.compilations == 1
+    store.name_schema("mine", SCHEMA, no_indexes())
+    named = store.prepare(AnswerRequest("-", schema_name="mine"), no_indexes())
+    assert named is store.prepare(AnswerRequest("-", SCHEMA), no_indexes())
+    assert store.stats.compilations == 2
+
+
+def test_the_bound_is_checked() -> None:
+    for bad in (-1, True, 1.5):
+        with pytest.raises(InputError, match="grammar_cache"):
+            SchemaStore(Leaves(VOCABULARY), bad)  # type: ignore[arg-type]

@@ -13,7 +13,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from decoding.cancellation import CancelToken
 from decoding.errors import DecodingCancelledError
@@ -22,7 +21,15 @@ from retrieval.errors import InputError, ModelError
 from retrieval.index.reader import Index
 from retrieval.score_types import MAX_SCORED_TITLES, ScoreRequest, ScoreResult
 from retrieval.text import Rendering, TextTokenizer
-from tests.checkpoints import END, checkpoint_config, make_checkpoint, make_index, train_tokenizer
+from tests.checkpoints import (
+    END,
+    checkpoint_config,
+    make_checkpoint,
+    make_index,
+    plain_logprob,
+    plain_model,
+    train_tokenizer,
+)
 from tests.entity_oracle import owners, shares
 from tests.fakes import TableModel
 
@@ -174,10 +181,6 @@ def test_requests_take_no_single_text_and_keep_their_titles(retriever: Retriever
     with pytest.raises(InputError, match="titles: must be a list of texts, got one text"):
         ScoreRequest("one", "Paris")  # type: ignore[arg-type]
     assert ScoreRequest("one", ["Paris"]).titles == ("Paris",)  # type: ignore[arg-type]
-    request = ScoreRequest("one", ("Paris", "Paris", "Nile"))
-    rows = sum(len(row_of(retriever, title)) for title in ("Paris", "Nile"))
-    prompt = len(CONFIG.prompt(None).encode(TOKENIZER, "one"))
-    assert retriever._score_job(request).num_tokens == prompt + rows
 
 
 def test_tokens_that_the_model_does_not_know_name_the_title(tmp_path: Path) -> None:
@@ -263,8 +266,7 @@ def test_transformers_score_titles_that_fit(
     """Against plain forwards; a title longer than the model's positions has no score."""
     folder = make_checkpoint(tmp_path_factory.mktemp("model"), architecture, max_positions=60)
     index = make_index(tmp_path_factory.mktemp("index"), folder)
-    is_bart = architecture == "bart"
-    plain: Any = (AutoModelForSeq2SeqLM if is_bart else AutoModelForCausalLM).from_pretrained(folder).eval()
+    plain = plain_model(folder)
     titles = [*TITLES, "$" * 90, "Paris"]
     with Retriever.open(index, folder, device="cpu") as retriever:
         result = retriever.score("who wrote hamlet", titles)
@@ -275,14 +277,5 @@ def test_transformers_score_titles_that_fit(
             if title.startswith("$"):
                 assert (score.logprob, score.probability) == (None, None)
                 continue
-            with torch.no_grad():
-                if is_bart:
-                    written = [plain.config.decoder_start_token_id, *row[:-1]]
-                    logits = plain(torch.tensor([prompt]), decoder_input_ids=torch.tensor([written])).logits[
-                        0
-                    ]
-                else:
-                    logits = plain(torch.tensor([[*prompt, *row[:-1]]])).logits[0, len(prompt) - 1 :]
-            steps = logits.double().log_softmax(-1)
-            assert score.logprob == pytest.approx(float(steps[range(len(row)), row].sum()), abs=1e-4)
+            assert score.logprob == pytest.approx(plain_logprob(plain, prompt, row), abs=1e-4)
         assert result.kv.peak_bytes > 0

@@ -1,201 +1,165 @@
-"""Requests are validated where they are made."""
+"""Requests, for retrieval and for JSON answers, are validated where they are made."""
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import FrozenInstanceError
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pytest
 
 from decoding import params
+from retrieval.answers.answer_types import AnswerRequest, AnswerResult
 from retrieval.errors import InputError
 from retrieval.types import KvShare, Mention, RetrievalResult, RetrieveRequest
 
 
 @pytest.mark.parametrize(
-    ("fields", "field", "message"),
+    ("fields", "message"),
     [
-        ({"query": ""}, "query", "must not be empty"),
-        ({"query": " \n\t\u3000"}, "query", "must not be empty"),
-        ({"query": None}, "query", "must be text, got NoneType"),
-        ({"query": b"x"}, "query", "must be text, got bytes"),
-        ({"query": "ab\ud800c"}, "query", "not valid Unicode: half a surrogate pair at character 3"),
-        ({"k": 0}, "k", "must be in [1, 1000], got 0"),
-        ({"k": -1}, "k", "must be in [1, 1000], got -1"),
-        ({"k": 10**6}, "k", "must be in [1, 1000], got 1000000"),
-        ({"k": 2.0}, "k", "must be an integer, got 2.0"),
-        ({"k": True}, "k", "must be an integer, got True"),
-        ({"k": None}, "k", "must be an integer, got None"),
-        ({"k": "5"}, "k", "must be an integer, got '5'"),
-        ({"method": "best"}, "method", "must be one of auto, beam, disc, shortlist; got 'best'"),
-        ({"method": None}, "method", "must be one of auto, beam, disc, shortlist; got None"),
-        ({"shortlist_size": 0}, "shortlist_size", "must be in [1, 2000], got 0"),
-        ({"shortlist_size": 2001}, "shortlist_size", "must be in [1, 2000], got 2001"),
-        ({"shortlist_size": 1.5}, "shortlist_size", "must be an integer, got 1.5"),
-        ({"vector_weight": -1}, "vector_weight", "must be in [0, 1000], got -1"),
-        ({"vector_weight": math.nan}, "vector_weight", "must be in [0, 1000], got nan"),
-        ({"vector_weight": "much"}, "vector_weight", "must be a number, got 'much'"),
-        ({"shortlist_query": 3}, "shortlist_query", "must be text, got int"),
-        ({"shortlist_query": " "}, "shortlist_query", "must not be empty"),
-        ({"decoder": "auto"}, "decoder", "must be one of beam, disc; got 'auto'"),
-        ({"decoder": 3}, "decoder", "must be one of beam, disc; got 3"),
-        (
-            {"method": "shortlist", "decoder": "beam"},
-            "decoder",
-            "needs the method auto, got the method shortlist",
-        ),
-        ({"method": "beam", "decoder": "beam"}, "decoder", "needs the method auto, got the method beam"),
-        (
-            {"method": "beam", "shortlist_size": 3},
-            "shortlist_size",
-            "needs the method auto or shortlist, got the method beam",
-        ),
-        (
-            {"method": "disc", "vector_weight": 1.0},
-            "vector_weight",
-            "needs the method auto or shortlist, got the method disc",
-        ),
-        (
-            {"method": "beam", "shortlist_query": "x"},
-            "shortlist_query",
-            "needs the method auto or shortlist, got the method beam",
-        ),
-        (
-            {"method": "shortlist", "exact": True},
-            "exact",
-            "needs the method beam, got the method shortlist",
-        ),
-        (
-            {"method": "shortlist", "min_mass": 0.5},
-            "min_mass",
-            "needs the method disc, got the method shortlist",
-        ),
+        ({"query": ""}, "query: must not be empty"),
+        ({"query": " \n\t\u3000"}, "query: must not be empty"),
+        ({"query": None}, "query: must be text, got NoneType"),
+        ({"query": b"x"}, "query: must be text, got bytes"),
+        ({"query": "ab\ud800c"}, "query: not valid Unicode: half a surrogate pair at character 3"),
+        ({"k": 0}, "k: must be in [1, 1000], got 0"),
+        ({"k": -1}, "k: must be in [1, 1000], got -1"),
+        ({"k": 10**6}, "k: must be in [1, 1000], got 1000000"),
+        ({"k": 2.0}, "k: must be an integer, got 2.0"),
+        ({"k": True}, "k: must be an integer, got True"),
+        ({"k": None}, "k: must be an integer, got None"),
+        ({"k": "5"}, "k: must be an integer, got '5'"),
+        ({"method": "best"}, "method: must be one of auto, beam, disc, shortlist; got 'best'"),
+        ({"method": None}, "method: must be one of auto, beam, disc, shortlist; got None"),
+        ({"shortlist_size": 0}, "shortlist_size: must be in [1, 2000], got 0"),
+        ({"shortlist_size": 2001}, "shortlist_size: must be in [1, 2000], got 2001"),
+        ({"shortlist_size": 1.5}, "shortlist_size: must be an integer, got 1.5"),
+        ({"vector_weight": -1}, "vector_weight: must be in [0, 1000], got -1"),
+        ({"vector_weight": math.nan}, "vector_weight: must be in [0, 1000], got nan"),
+        ({"vector_weight": "much"}, "vector_weight: must be a number, got 'much'"),
+        ({"shortlist_query": 3}, "shortlist_query: must be text, got int"),
+        ({"shortlist_query": " "}, "shortlist_query: must not be empty"),
+        ({"decoder": "auto"}, "decoder: must be one of beam, disc; got 'auto'"),
+        ({"decoder": 3}, "decoder: must be one of beam, disc; got 3"),
         (
             {"method": "shortlist", "explain": True},
-            "explain",
-            "needs a decoder, got the method shortlist, which walks no token tree",
+            "explain: needs a decoder, got the method shortlist, which walks no token tree",
         ),
-        (
-            {"decoder": "disc", "aggregate": "max"},
-            "aggregate",
-            "needs the method beam, got the method auto with the decoder disc",
-        ),
-        (
-            {"decoder": "disc", "beam_size": 65},
-            "beam_size",
-            "must be in [1, 64] with the method disc, got 65",
-        ),
-        ({"beam_size": 0}, "beam_size", "must be in [1, 1000], got 0"),
-        ({"beam_size": 1001}, "beam_size", "must be in [1, 1000], got 1001"),
-        ({"num_draws": 0}, "num_draws", "must be in [1, 256], got 0"),
-        ({"num_draws": None}, "num_draws", "must be an integer, got None"),
-        ({"num_samples": 257}, "num_samples", "must be in [1, 256], got 257"),
-        ({"top_m": 0}, "top_m", "must be in [1, 2147483647], got 0"),
-        ({"seed": 2**63}, "seed", f"must be in [{-(2**63)}, {2**63 - 1}], got {2**63}"),
-        ({"seed": 1.5}, "seed", "must be an integer, got 1.5"),
-        ({"temperature": 0.0}, "temperature", "must be in [0.01, 100], got 0.0"),
-        ({"temperature": math.nan}, "temperature", "must be in [0.01, 100], got nan"),
-        ({"temperature": math.inf}, "temperature", "must be in [0.01, 100], got inf"),
-        ({"temperature": "hot"}, "temperature", "must be a number, got 'hot'"),
-        ({"temperature": None}, "temperature", "must be a number, got None"),
-        (
-            {"min_mass": 0.2},
-            "min_mass",
-            "needs the method disc, got the method auto with the decoder beam",
-        ),
-        ({"method": "beam", "min_mass": 0.0}, "min_mass", "needs the method disc, got the method beam"),
-        ({"method": "beam", "adaptive": True}, "adaptive", "needs the method disc, got the method beam"),
-        ({"method": "disc", "min_mass": -0.1}, "min_mass", "must be in [0, 1], got -0.1"),
-        ({"method": "disc", "min_mass": 1.01}, "min_mass", "must be in [0, 1], got 1.01"),
-        ({"method": "disc", "min_mass": math.nan}, "min_mass", "must be in [0, 1], got nan"),
-        ({"method": "disc", "min_mass": "low"}, "min_mass", "must be a number, got 'low'"),
-        ({"method": "disc", "min_mass": True}, "min_mass", "must be a number, got True"),
-        ({"method": "disc", "adaptive": 1}, "adaptive", "must be True or False, got 1"),
+        ({"decoder": "disc", "beam_size": 65}, "beam_size: must be in [1, 64] with the method disc, got 65"),
+        ({"beam_size": 0}, "beam_size: must be in [1, 1000], got 0"),
+        ({"beam_size": 1001}, "beam_size: must be in [1, 1000], got 1001"),
+        ({"num_draws": 0}, "num_draws: must be in [1, 256], got 0"),
+        ({"num_draws": None}, "num_draws: must be an integer, got None"),
+        ({"num_samples": 257}, "num_samples: must be in [1, 256], got 257"),
+        ({"top_m": 0}, "top_m: must be in [1, 2147483647], got 0"),
+        ({"seed": 2**63}, f"seed: must be in [{-(2**63)}, {2**63 - 1}], got {2**63}"),
+        ({"seed": 1.5}, "seed: must be an integer, got 1.5"),
+        ({"temperature": 0.0}, "temperature: must be in [0.01, 100], got 0.0"),
+        ({"temperature": math.nan}, "temperature: must be in [0.01, 100], got nan"),
+        ({"temperature": math.inf}, "temperature: must be in [0.01, 100], got inf"),
+        ({"temperature": "hot"}, "temperature: must be a number, got 'hot'"),
+        ({"temperature": None}, "temperature: must be a number, got None"),
+        ({"method": "disc", "min_mass": -0.1}, "min_mass: must be in [0, 1], got -0.1"),
+        ({"method": "disc", "min_mass": 1.01}, "min_mass: must be in [0, 1], got 1.01"),
+        ({"method": "disc", "min_mass": math.nan}, "min_mass: must be in [0, 1], got nan"),
+        ({"method": "disc", "min_mass": "low"}, "min_mass: must be a number, got 'low'"),
+        ({"method": "disc", "min_mass": True}, "min_mass: must be a number, got True"),
+        ({"method": "disc", "adaptive": 1}, "adaptive: must be True or False, got 1"),
         (
             {"method": "disc", "adaptive": True, "top_m": 50},
-            "adaptive",
-            "excludes top_m and a beam_size above 1, got top_m 50",
+            "adaptive: excludes top_m and a beam_size above 1, got top_m 50",
         ),
         (
             {"method": "disc", "adaptive": True, "beam_size": 2},
-            "adaptive",
-            "excludes top_m and a beam_size above 1, got beam_size 2",
+            "adaptive: excludes top_m and a beam_size above 1, got beam_size 2",
         ),
         (
             {"method": "disc", "adaptive": True, "beam_size": 2, "top_m": 50},
-            "adaptive",
-            "excludes top_m and a beam_size above 1, got top_m 50 and beam_size 2",
+            "adaptive: excludes top_m and a beam_size above 1, got top_m 50 and beam_size 2",
         ),
-        ({"method": "disc", "beam_size": 0}, "beam_size", "must be in [1, 64] with the method disc, got 0"),
+        ({"method": "disc", "beam_size": 0}, "beam_size: must be in [1, 64] with the method disc, got 0"),
         (
             {"method": "disc", "beam_size": 1001},
-            "beam_size",
-            "must be in [1, 64] with the method disc, got 1001",
+            "beam_size: must be in [1, 64] with the method disc, got 1001",
         ),
-        ({"method": "disc", "beam_size": "4"}, "beam_size", "must be an integer, got '4'"),
-        ({"method": "disc", "beam_size": 65}, "beam_size", "must be in [1, 64] with the method disc, got 65"),
+        ({"method": "disc", "beam_size": "4"}, "beam_size: must be an integer, got '4'"),
+        ({"method": "disc", "beam_size": 65}, "beam_size: must be in [1, 64] with the method disc, got 65"),
         (
             {"method": "disc", "num_samples": 256, "num_draws": 33},
-            "num_samples",
-            "times num_draws times beam_size must be at most 8192, got 8448 (with num_draws 33)",
+            (
+                "num_samples: times num_draws times beam_size must be at most 8192, got 8448 "
+                "(with num_draws 33)"
+            ),
         ),
         (
             {"method": "disc", "num_draws": 16, "beam_size": 64},
-            "num_samples",
-            "times num_draws times beam_size must be at most 8192, got 16384 "
-            "(with num_draws 16 and beam_size 64)",
+            (
+                "num_samples: times num_draws times beam_size must be at most 8192, got 16384 "
+                "(with num_draws 16 and beam_size 64)"
+            ),
         ),
-        ({"exact": 1}, "exact", "must be True or False, got 1"),
-        ({"exact": True, "exact_budget": -1}, "exact_budget", "must be in [0, 1000000], got -1"),
-        ({"exact": True, "exact_budget": 10**7}, "exact_budget", "must be in [0, 1000000], got 10000000"),
-        ({"exact_budget": 5}, "exact_budget", "needs exact, which is not asked for; got 5"),
-        ({"length_penalty": 4.5}, "length_penalty", "must be in [-4, 4], got 4.5"),
-        ({"length_penalty": math.nan}, "length_penalty", "must be in [-4, 4], got nan"),
-        ({"length_penalty": "1"}, "length_penalty", "must be a number, got '1'"),
-        ({"aggregate": "mean"}, "aggregate", "must be one of sum, max; got 'mean'"),
+        ({"exact": 1}, "exact: must be True or False, got 1"),
+        ({"exact": True, "exact_budget": -1}, "exact_budget: must be in [0, 1000000], got -1"),
+        ({"exact": True, "exact_budget": 10**7}, "exact_budget: must be in [0, 1000000], got 10000000"),
+        ({"exact_budget": 5}, "exact_budget: needs exact, which is not asked for; got 5"),
+        ({"length_penalty": 4.5}, "length_penalty: must be in [-4, 4], got 4.5"),
+        ({"length_penalty": math.nan}, "length_penalty: must be in [-4, 4], got nan"),
+        ({"length_penalty": "1"}, "length_penalty: must be a number, got '1'"),
+        ({"aggregate": "mean"}, "aggregate: must be one of sum, max; got 'mean'"),
         (
             {"aggregate": "sum", "length_penalty": 0.5},
-            "aggregate",
-            "must be max with a length_penalty, as a sum of probabilities has no length; "
-            "got sum with length_penalty 0.5",
+            (
+                "aggregate: must be max with a length_penalty, as a sum of probabilities has no "
+                "length; got sum with length_penalty 0.5"
+            ),
         ),
-        (
-            {"method": "disc", "exact": True, "exact_budget": 5},
-            "exact",
-            "needs the method beam, got the method disc",
-        ),
-        (
-            {"method": "disc", "exact_budget": 0},
-            "exact_budget",
-            "needs the method beam, got the method disc",
-        ),
-        (
-            {"method": "disc", "length_penalty": -1},
-            "length_penalty",
-            "needs the method beam, got the method disc",
-        ),
-        ({"method": "disc", "aggregate": "sum"}, "aggregate", "needs the method beam, got the method disc"),
-        ({"prompt": 3}, "prompt", "must be text, got int"),
-        ({"filter": b"x"}, "filter", "must be text, got bytes"),
-        ({"filter": " "}, "filter", "must not be empty"),
-        ({"filter": "x = '\ud800'"}, "filter", "not valid Unicode: half a surrogate pair at character 6"),
-        ({"filter": "x ="}, "filter", "at character 4: expected a value, got the end"),
-        ({"allow_ids": "Q1"}, "allow_ids", "must be a sequence of ids, got str"),
-        ({"deny_ids": None}, "deny_ids", "must be a sequence of ids, got NoneType"),
-        ({"deny_ids": ("a", 1)}, "deny_ids[1]", "must be text, got int"),
+        ({"prompt": 3}, "prompt: must be text, got int"),
+        ({"filter": b"x"}, "filter: must be text, got bytes"),
+        ({"filter": " "}, "filter: must not be empty"),
+        ({"filter": "x = '\ud800'"}, "filter: not valid Unicode: half a surrogate pair at character 6"),
+        ({"filter": "x ="}, "filter: at character 4: expected a value, got the end"),
+        ({"allow_ids": "Q1"}, "allow_ids: must be a sequence of ids, got str"),
+        ({"deny_ids": None}, "deny_ids: must be a sequence of ids, got NoneType"),
+        ({"deny_ids": ("a", 1)}, "deny_ids[1]: must be text, got int"),
     ],
 )
-def test_wrong_field_is_named_with_what_was_expected_and_got(
-    fields: dict[str, Any], field: str, message: str
-) -> None:
+def test_wrong_field_is_named_with_what_was_expected_and_got(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as error:
         RetrieveRequest(**{"query": "x", **fields})
-    assert error.value.field == field
-    assert error.value.message == message
-    assert str(error.value) == f"{field}: {message}"
+    assert f"{error.value.field}: {error.value.message}" == str(error.value) == message
     assert isinstance(error.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("fields", "name", "takers", "got"),
+    [
+        ({"method": "shortlist", "decoder": "beam"}, "decoder", "auto", "shortlist"),
+        ({"method": "beam", "decoder": "beam"}, "decoder", "auto", "beam"),
+        ({"method": "beam", "shortlist_size": 3}, "shortlist_size", "auto or shortlist", "beam"),
+        ({"method": "disc", "vector_weight": 1.0}, "vector_weight", "auto or shortlist", "disc"),
+        ({"method": "beam", "shortlist_query": "x"}, "shortlist_query", "auto or shortlist", "beam"),
+        ({"method": "shortlist", "exact": True}, "exact", "beam", "shortlist"),
+        ({"method": "shortlist", "min_mass": 0.5}, "min_mass", "disc", "shortlist"),
+        ({"decoder": "disc", "aggregate": "max"}, "aggregate", "beam", "auto with the decoder disc"),
+        ({"min_mass": 0.2}, "min_mass", "disc", "auto with the decoder beam"),
+        ({"method": "beam", "min_mass": 0.0}, "min_mass", "disc", "beam"),
+        ({"method": "beam", "adaptive": True}, "adaptive", "disc", "beam"),
+        ({"method": "disc", "exact": True, "exact_budget": 5}, "exact", "beam", "disc"),
+        ({"method": "disc", "exact_budget": 0}, "exact_budget", "beam", "disc"),
+        ({"method": "disc", "length_penalty": -1}, "length_penalty", "beam", "disc"),
+        ({"method": "disc", "aggregate": "sum"}, "aggregate", "beam", "disc"),
+    ],
+)
+def test_options_of_other_methods_are_refused(
+    fields: dict[str, Any], name: str, takers: str, got: str
+) -> None:
+    with pytest.raises(InputError) as error:
+        RetrieveRequest("x", **fields)
+    assert error.value.field == name
+    assert error.value.message == f"needs the method {takers}, got the method {got}"
 
 
 @pytest.mark.parametrize(
@@ -363,3 +327,66 @@ def test_a_ranking_makes_the_order_of_auto_unless_a_request_has_one(
     fields: dict[str, Any], is_ranked: bool
 ) -> None:
     assert RetrieveRequest("q", **fields).is_ranked is is_ranked
+
+
+def test_a_mapping_is_kept_as_text_with_its_order() -> None:
+    schema = MappingProxyType({"type": "object", "properties": {"b": True, "a": {"const": "ü"}}})
+    text = AnswerRequest("q", schema).schema
+    assert text == '{"type": "object", "properties": {"b": true, "a": {"const": "ü"}}}'
+    assert AnswerRequest("q", True).schema == "true"
+    assert AnswerRequest("q", ' {"a":1}').schema == ' {"a":1}'
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"query": ""}, "query: must not be empty"),
+        ({"query": 3}, "query: must be text, got int"),
+        ({"schema": None}, "schema: needs either a schema or the name of one, got neither"),
+        ({"schema_name": "x"}, "schema: needs either a schema or the name of one, got both"),
+        ({"schema": 5}, "schema: must be JSON text, a mapping or a boolean, got int"),
+        ({"schema": {"a": float("nan")}}, "schema: is no JSON: "),
+        ({"schema": {"a": object()}}, "schema: is no JSON: a object is no JSON value"),
+        ({"schema": "\ud800"}, "schema: not valid Unicode"),
+        ({"method": "best"}, "method: must be one of greedy, sample, beam, disc; got 'best'"),
+        ({"max_tokens": 0}, r"max_tokens: must be in \[1, 65536\], got 0"),
+        ({"max_tokens": 1.5}, "max_tokens: must be an integer, got 1.5"),
+        ({"temperature": 0.0}, r"temperature: must be in \[0.01, 100\], got 0.0"),
+        ({"seed": 2**63}, "seed: must be in "),
+        ({"beam_size": 0}, r"beam_size: must be in \[1, 1000\], got 0"),
+        ({"num_draws": 257}, r"num_draws: must be in \[1, 256\], got 257"),
+        ({"shortlist": 0}, r"shortlist: must be in \[1, 1000\], got 0"),
+        ({"whitespace": "tabs"}, "whitespace: must be one of compact, spaced, flexible; got 'tabs'"),
+        ({"property_order": "az"}, "property_order: must be one of schema, any; got 'az'"),
+        ({"formats": True}, "formats: must be one of assert, annotate; got True"),
+        ({"extra_properties": "no"}, "extra_properties: must be one of allowed, declared; got 'no'"),
+        ({"forced_spans": 1}, "forced_spans: must be True or False, got 1"),
+        ({"prompt": 1}, "prompt: must be text, got int"),
+    ],
+)
+def test_what_is_wrong_is_named(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        AnswerRequest(**{"query": "q", "schema": "true", **fields})
+
+
+def test_a_deep_mapping_is_refused_in_words() -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(100_000):
+        schema = {"not": schema}
+    with pytest.raises(InputError, match="schema: is no JSON"):
+        AnswerRequest("q", schema)
+
+
+def test_the_width_of_a_request_is_its_branches() -> None:
+    widths = {
+        m: AnswerRequest("q", True, method=m, beam_size=7, num_draws=3).width for m in ("greedy", "sample")
+    }
+    assert widths == {"greedy": 1, "sample": 1}
+    assert AnswerRequest("q", True, method="beam", beam_size=7).width == 7
+    assert AnswerRequest("q", True, method="disc", num_draws=3).width == 3
+
+
+def test_the_value_of_a_result_is_its_text_parsed() -> None:
+    result = AnswerResult("q", "greedy", '{"a": [1, null]}', (), logprob=-1.0, num_tokens=3)
+    assert result.value == {"a": [1, None]}
+    assert json.dumps(result.value) == result.text

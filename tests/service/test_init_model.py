@@ -12,7 +12,7 @@ from retrieval.prompts import CheckpointConfig
 from retrieval.text import Rendering, TextTokenizer
 from service.main import cli
 from tests.checkpoints import END, make_checkpoint, make_index
-from tests.retrieval.test_chat_template import STOP, chat_checkpoint
+from tests.retrieval.test_prompts import STOP, chat_checkpoint
 from tests.service.server_process import ServerProcess
 
 

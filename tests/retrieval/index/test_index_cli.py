@@ -1,11 +1,17 @@
+"""The commands inspect and verify, and the lines in which lengths are shown."""
+
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 from retrieval.index.inspect_command import inspect_command, verify_command
+from retrieval.index.summary import MAX_LINES, length_lines
 from tests.index_fixtures import build, character_tokenizer
 
 TOKENIZER = character_tokenizer("abcdefgh ")
@@ -72,3 +78,23 @@ def test_a_file_in_the_place_of_an_index_is_called_one(tmp_path: Path) -> None:
             result.stderr
             == f"Error: {file}: not an index: it is a file; expected the directory of an index\n"
         )
+
+
+@given(st.dictionaries(st.integers(1, 3000), st.integers(1, 10**9), min_size=1, max_size=300))
+def test_every_row_is_in_one_of_few_lines(lengths: dict[int, int]) -> None:
+    lines = length_lines(dict(sorted(lengths.items())), "#", 30)
+    assert len(lines) <= MAX_LINES
+    covered = dict.fromkeys(lengths, 0)
+    for line in lines:
+        found = re.fullmatch(r" *(\d+)(?:–(\d+))? +([\d,]+) (#{1,30})", line)
+        assert found is not None, line
+        begin, end = int(found[1]), int(found[2] or found[1])
+        inside = [length for length in lengths if begin <= length <= end]
+        assert int(found[3].replace(",", "")) == sum(lengths[length] for length in inside)
+        for length in inside:
+            covered[length] += 1
+    assert set(covered.values()) == {1}
+
+
+def test_few_lengths_have_a_line_each() -> None:
+    assert length_lines({2: 4, 7: 2}, "#", 4) == ["        2            4 ####", "        7            2 ##"]

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("faiss")
 
-from retrieval.index.manifest_entries import VectorsEntry
+from retrieval.index.manifest import VectorsEntry
 from retrieval.index.reader import Index
 from retrieval.vectors.faiss_index import num_cells
 from retrieval.vectors.vector_maker import VectorOptions, carry_over_vectors

@@ -18,7 +18,7 @@ import faiss
 
 from retrieval.errors import EvidenceMissingError, IndexChecksumError, IndexFormatError, InputError
 from retrieval.index.layout import VECTORS_FILE
-from retrieval.index.manifest_entries import VectorsEntry
+from retrieval.index.manifest import VectorsEntry
 from retrieval.index.reader import Index
 from retrieval.vectors.embedder import open_embedder
 from retrieval.vectors.faiss_index import open_vectors

@@ -13,7 +13,7 @@ pytest.importorskip("faiss")
 
 from retrieval.errors import IndexFormatError
 from retrieval.index.entity_texts import TextBatch
-from retrieval.index.manifest_entries import VectorsEntry
+from retrieval.index.manifest import VectorsEntry
 from retrieval.index.reader import Index
 from retrieval.vectors import vector_maker as carrying
 from retrieval.vectors.faiss_index import efforts, new_index, open_vectors, train

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 pytest.importorskip("faiss")
 
 from retrieval.errors import InputError
-from retrieval.index.manifest_entries import VectorsEntry
+from retrieval.index.manifest import VectorsEntry
 from retrieval.vectors.faiss_index import (
     FLAT_BELOW,
     MAX_CELLS,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from retrieval.errors import IndexMismatchError, InputError, MissingExtraError, ModelError
-from retrieval.index.manifest_entries import VectorsEntry
+from retrieval.index.manifest import VectorsEntry
 from retrieval.vectors import embedder
 from retrieval.vectors.embedder import VectorMethod, is_path, open_embedder, open_model
 
