@@ -51,7 +51,7 @@ from retrieval.text import TextTokenizer
 
 @dataclass(frozen=True, slots=True)
 class BuildSummary:
-    """What a build made."""
+    """Result of a build."""
 
     index: Path  # directory
     version: str  # id of the version now live
@@ -307,7 +307,9 @@ def read_shards(
         stack.enter_context(_removed_if_bad(root))
         resumed = list(journal.entries)
         if resumed:
-            progress.note(_describe_resumption(len(resumed), resumed[-1].position.records_read))
+            noun = "shard" if len(resumed) == 1 else "shards"
+            records = f"{resumed[-1].position.records_read:,} records in {len(resumed)} {noun}"
+            progress.note(f"resuming: {records} are already tokenised")
         maker = ShardMaker(source, encoder, tokenizer.vocab_size, options, journal, rejects)
         maker.run(progress)
         columns = _columns(source, maker.kinds)
@@ -334,11 +336,6 @@ def read_shards(
             resumed_shards=len(resumed),
             resumed_records=resumed[-1].position.records_read if resumed else 0,
         )
-
-
-def _describe_resumption(shards: int, records: int) -> str:
-    noun = "shard" if shards == 1 else "shards"
-    return f"resuming: {records:,} records in {shards} {noun} are already tokenised"
 
 
 def _shaping(

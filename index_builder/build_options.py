@@ -266,7 +266,7 @@ class BuildOptions:
         mapping: Meaning of their columns.
         aliases: A second file of aliases, or None.
         unescape_html: Whether HTML entities in titles and aliases are resolved.
-        rendering: How titles are written behind the prompt.
+        rendering: Form of titles behind the prompt.
         prompt: Template that a model is weighed with; None: its default one.
         max_bad_rows: Number of bad rows above which the build fails.
         max_title_tokens: Limit on the tokens of a title, end token included; longer ones are bad rows.

@@ -44,7 +44,7 @@ _MOST_BLOCK_BYTES = 64 * MIB
 
 @dataclass(frozen=True, slots=True)
 class BuildPlan:
-    """What a build would make."""
+    """Plan of a build."""
 
     records: int  # read, bad ones included
     entities: int
@@ -188,7 +188,8 @@ def _row_lengths(
     progress.phase("counting rows", sum(shard.num_forms for shard in shards))
     lengths = np.zeros(options.max_title_tokens + 1, dtype=np.int64)
     done = 0
-    for spans in cut(shards, _block_bytes(options)):
+    block_bytes = min(MemoryBudget(options.memory_limit).free_bytes // 4, _MOST_BLOCK_BYTES)
+    for spans in cut(shards, block_bytes):
         tokens, sizes = [], []
         for shard, (begin, end) in zip(shards, spans, strict=True):
             part = shard.forms(begin, end)
@@ -249,10 +250,6 @@ def _bytes_per_part(written: WrittenVersion | None, share: float) -> dict[str, i
     for file in () if written is None else written.files:
         parts[file.name.split("/")[0].split(".")[0]] += file.bytes
     return {name: round(size / share) for name, size in parts.items()}
-
-
-def _block_bytes(options: BuildOptions) -> int:
-    return min(MemoryBudget(options.memory_limit).free_bytes // 4, _MOST_BLOCK_BYTES)
 
 
 # Bytes of a field per text and per byte of text, measured on titles and on descriptions.

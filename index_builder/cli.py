@@ -247,10 +247,11 @@ def _describe_build(summary: BuildSummary) -> str:
 
 def describe_plan(plan: BuildPlan) -> str:
     """Return the report of a dry run."""
+    reasons = ", ".join(f"{count:,} × {reason}" for reason, count in plan.rejected.items())
     lines = [
         f"dry run: {plan.records:,} records, of which {plan.entities:,} are entities; {plan.rows:,} rows",
         f"  {plan.duplicates:,} repeated rows counted once",
-        f"  {sum(plan.rejected.values()):,} bad rows" + _reasons(plan.rejected),
+        f"  {sum(plan.rejected.values()):,} bad rows" + (f": {reasons}" if reasons else ""),
     ]
     if plan.longest is not None:
         longest = plan.longest
@@ -285,10 +286,6 @@ def describe_plan(plan: BuildPlan) -> str:
 
 def _types(types: Mapping[str, str]) -> str:
     return ", ".join(f"{name} ({kind})" for name, kind in types.items())
-
-
-def _reasons(rejected: Mapping[str, int]) -> str:
-    return ": " + ", ".join(f"{count:,} × {reason}" for reason, count in rejected.items()) if rejected else ""
 
 
 def _normalization(report: NormalizationReport) -> list[str]:

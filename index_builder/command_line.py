@@ -75,12 +75,9 @@ def option_group(
 
 
 def bad_row_options(prefix: str, fails: str, place: str) -> Callable[[_F], _F]:
-    """Return a decorator that adds `max_bad_rows` and `rejects`.
+    """Return a decorator that adds `max_bad_rows` and `rejects`; `fails` names what too many bad rows fail.
 
-    Args:
-        prefix: Prefix of the environment variables, such as "GENRET_BUILD_".
-        fails: Operation that fails on too many bad rows.
-        place: Name of the parameter that holds the index directory.
+    `place` is the name of the parameter that holds the index directory.
     """
     return together(
         env_option(

@@ -49,7 +49,7 @@ def survey(runs: Sequence[Run], metadata: Sequence[MetadataColumn]) -> EntitySur
         for table in _kept(run):
             if run.has_ids and not has_ids:
                 has_ids = bool(pc.any(pc.not_equal(table.column(ENTITY_ID), table.column(TITLE))).as_py())
-            has_aliases = has_aliases or _any_alias(table.column(ALIASES))
+            has_aliases = has_aliases or len(pc.list_flatten(table.column(ALIASES))) > 0
             for name, values in list(seen.items()):
                 united = _unite(values, table.column(name))
                 if len(united) > most:
@@ -87,10 +87,6 @@ def _kept(run: Run) -> Iterator[pa.Table]:
             yield run.entities(begin, end)
         elif keep.any():
             yield run.entities(begin, end).filter(pa.array(keep))
-
-
-def _any_alias(aliases: pa.ChunkedArray) -> bool:
-    return any(len(chunk.flatten()) > 0 for chunk in aliases.chunks)
 
 
 def _unite(values: pa.Array, column: pa.ChunkedArray) -> pa.Array:
@@ -205,10 +201,7 @@ def _joined(column: pa.ChunkedArray) -> pa.Array:
 
 
 def canonical(array: pa.Array) -> pa.Array:
-    """Return the same values with zeros under nulls and with buffers that end where the values end.
-
-    The array may hold strings, numbers or bools, or lists of them without nulls.
-    """
+    """Return the same strings, numbers, bools or lists of them, with zeros under nulls and exact buffers."""
     bitmap = None
     if array.null_count:
         bitmap = _bits(array.is_valid())

@@ -35,12 +35,9 @@ class Rollback:
 def roll_back(index: Path, to: str | None = None) -> Rollback:
     """Make an earlier version live, once all its files have been checked against their digests.
 
-    The version before is the one that an update started from, if it is still there; else the one published
-    before. The version that was live stays, and so does the order: rolling back twice goes back by two.
-
-    Args:
-        index: Index directory.
-        to: Id of the version, or the beginning of one; None: the one before the live one.
+    `to` is its id, or the beginning of one; by default it is the version that an update started from, if
+    still there, else the one published before. The version that was live stays, and so does the order:
+    rolling back twice goes back by two.
 
     Raises:
         IndexNotFoundError: there is no index.

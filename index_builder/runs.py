@@ -74,10 +74,7 @@ def windows(numbers: IntArray) -> Iterator[tuple[int, int, slice]]:
 def sort_rows(tokens: IntArray, offsets: IntArray, vocab_size: int) -> tuple[IntArray, npt.NDArray[np.bool_]]:
     """Sort F rows; a row sorts before its extensions, equal rows keep their order.
 
-    Args:
-        tokens: All rows, concatenated. Shape: (total tokens,).
-        offsets: Row f is tokens[offsets[f] : offsets[f + 1]]. Shape: (F + 1,).
-        vocab_size: Bound of the tokens.
+    Row f is tokens[offsets[f] : offsets[f + 1]], and tokens are below `vocab_size`.
 
     Returns:
         order: Row numbers in lexicographic order. Shape: (F,), int64.

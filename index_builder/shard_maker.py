@@ -314,7 +314,8 @@ class RowEncoder:
                     reason, detail = fault or (RejectReason.UNSTABLE_BOUNDARY, "")
                     rejects.add(record.line, reason, texts[at], detail, record.file)
                     if reason is RejectReason.OVER_LONG and row is not None:
-                        self._note_length(record, texts[at], len(row))
+                        longest = OverLong(len(row), texts[at], record.file, record.line)
+                        self.longest = max(self.longest or longest, longest, key=lambda one: one.tokens)
                     break
                 good.append(row)
             else:
@@ -323,10 +324,6 @@ class RowEncoder:
                 forms.append(len(good))
             begin = end
         return kept, rows, forms
-
-    def _note_length(self, record: Record, text: str, tokens: int) -> None:
-        if self.longest is None or tokens > self.longest.tokens:
-            self.longest = OverLong(tokens, text, record.file, record.line)
 
     def _fault(self, row: list[int] | None, text: str) -> tuple[RejectReason, str] | None:
         if row is None:

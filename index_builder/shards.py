@@ -63,13 +63,7 @@ class ShardWriter:
         return 2 * self._data_bytes + sorting
 
     def add(self, records: Sequence[Record], rows: Sequence[Sequence[int]], forms: Sequence[int]) -> None:
-        """Add records with the rows of all their forms.
-
-        Args:
-            records: The records.
-            rows: Rows: for each record its title's, then its aliases'.
-            forms: Number of forms of each record.
-        """
+        """Add records with the rows of their forms, titles before aliases, and the numbers of forms."""
         if not records:
             return
         texts = self._to_texts(records)

@@ -51,7 +51,7 @@ from retrieval.text import TextTokenizer
 
 @dataclass(frozen=True, slots=True)
 class UpdateSummary:
-    """What an update made, or would make (`dry_run`)."""
+    """Result of an update, or with `dry_run` its plan."""
 
     index: Path  # directory
     parent: str  # id of the version that was live before

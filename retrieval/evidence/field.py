@@ -186,12 +186,9 @@ def _one_list(items: pa.Array) -> pa.Array:
 class Field:
     """An open field. Safe to use from several threads.
 
-    Args:
-        words: Lists by words.
-        letters: Lists by letter trigrams.
-        owner: Entity of every text, ascending; None: text n belongs to entity n. Shape: (num_texts,).
-        queries: Past queries of each text, and their counts; None: it is made of no queries.
-        weights: Weights of entities, at least 0, for `propose`; None: equal. Shape: (num_entities,).
+    The owner is the entity of every text, ascending; None: text n belongs to entity n. `queries` are the past
+    queries of each text and their counts, if it is made of some. `weights` of entities, at least 0, serve
+    `propose`; None: equal.
     """
 
     def __init__(

@@ -42,24 +42,12 @@ def best_of_block(
     place: npt.NDArray[np.int32],
     score: FloatArray,
 ) -> int:
-    """Find the texts of a block whose score, plain or weighted, is large enough; reset the totals to 0.
+    """Find the texts of a block whose score is positive and, plain or weighted, large enough.
 
-    Args:
-        text: Lists of a block. Shape: (p,).
-        begin: Begin of each list that was added up. Shape: (q,).
-        end: End of each. Shape: (q,).
-        totals: Sums over terms. Shape: (65536,).
-        length: Number of terms of every text. Shape: (n,).
-        length_factor: Factor of a score by length, falling. Shape: (256,).
-        weight: Weight of every text. Shape: (n,).
-        weight_factor: Factor of a weighted score by weight, rising. Shape: (256,).
-        least: Least score; scores must be positive.
-        least_weighted: Least weighted score, which suffices as well.
-        place: Output: places found, in any order. Shape: (65536,).
-        score: Output: their scores. Shape: (65536,).
-
-    Returns:
-        The number of texts found.
+    The lists and totals are those of `accumulate`; the totals are reset to 0. A score is a total times the
+    factor of the text's length, and is weighted by the factor of its weight. Shapes: length and weight (n,),
+    their factors (256,), falling and rising. Writes places, in any order, and scores, of shape (65536,), and
+    returns their number.
     """
     enough = min(least / length_factor[0], least_weighted / (length_factor[0] * weight_factor[-1]))
     found = np.flatnonzero(totals[: len(length)] >= max(enough * 0.999, np.finfo(np.float32).tiny))

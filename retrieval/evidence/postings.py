@@ -130,15 +130,9 @@ class TermLists:
     ) -> tuple[IntArray, FloatArray]:
         """Return the best texts, best first, and their scores; ties by weight, then by number.
 
-        With weights, further texts follow: the best ones by score times 1 + weight / 255. So among very many
-        names alike, as for a query with a typing error or half a name, the well-known ones are found.
-
-        Args:
-            lookup: Lookup of the query.
-            size: Limit on texts by score, and on further texts by weighted score.
-            owner: Entity of every text; None: text n belongs to entity n. Shape: (num_texts,).
-            allowed: Entities allowed; None: all. Shape: (num_entities,).
-            weight: Weight of every text, 0 to 255. Shape: (num_texts,).
+        At most `size` texts come. With weights, 0 to 255, as many further ones follow: the best by score
+        times 1 + weight / 255. So among very many names alike, as for a query with a typing error or half a
+        name, the well-known ones are found. Shapes: owner and weight (num_texts,), allowed (num_entities,).
         """
         chosen = np.flatnonzero(lookup.is_known)
         if len(chosen) > _MAX_TERMS:

@@ -91,12 +91,9 @@ class Ranker:
     ) -> Self:
         """Open the evidence and the ranking of an index; unusable parts are no error, but in `problems`.
 
-        Args:
-            index: An open index.
-            encoder: Present place of the encoder that made its vectors; None: unchanged.
-            device: Device of the encoder.
-            fingerprint: Returns the fingerprint of the answering model; None: there is none.
-            prompts: Digest of the prompts that the model's prior must be computed with; None: any.
+        `encoder` is the present place of the vectors' encoder, None: unchanged. `fingerprint` returns that of
+        the answering model, if any; `prompts` is the digest of the prompts that its prior must be computed
+        with.
         """
         evidence = open_evidence(index, encoder, device)
         rankings, problems = Rankings(), dict[str, GenretError]()

@@ -125,7 +125,10 @@ def make_vectors(
         wanted = min(options.sample or sample_size(count), count)
         trained = _train(vectors, texts, embedder, wanted, memory_bytes, progress)
         if kind == "factory":
-            _check_searchable(vectors, options.kind, index.num_entities)
+            refusal = VectorSearcher(vectors, index.num_entities).refusal()
+            if refusal is not None:
+                why = f"faiss cannot search {options.kind!r} under a filter: {refusal}"
+                raise InputError("vector_index", why)
         entry = VectorsEntry(
             method=method.name,
             source=method.source,
@@ -273,12 +276,6 @@ def _train(
     return len(sample)
 
 
-def _check_searchable(vectors: Any, wish: str, num_entities: int) -> None:
-    refusal = VectorSearcher(vectors, num_entities).refusal()
-    if refusal is not None:
-        raise InputError("vector_index", f"faiss cannot search {wish!r} under a filter: {refusal}")
-
-
 def _factory_name(kind: str, wish: str, vectors: Any) -> str:
     if kind == "flat":
         return "IDMap,Flat"
@@ -382,7 +379,8 @@ def _is_outgrown(entry: VectorsEntry, wish: VectorOptions, count: int) -> bool:
     if kind != entry.kind or (kind == "factory" and wish.kind != entry.factory):
         return True
     if kind == "factory":
-        return not _inner_cells_named(entry.factory, entry.dimensions)
+        # Codes can be moved only between inverted lists.
+        return inner_cells(new_index("factory", entry.factory, entry.dimensions, 0, 0)) is None
     if kind != "ivfpq":
         return False
     # After many small updates, the cells still tell for how many texts the index was trained.
@@ -393,11 +391,6 @@ def _cells_named(factory: str) -> int:
     """Return the number of cells in a name such as "IVF256,PQ96x4fs"."""
     named = re.match(r"IVF(\d+)", factory)
     return int(named[1]) if named else 0
-
-
-def _inner_cells_named(factory: str, dimensions: int) -> bool:
-    """Return whether an index of this factory string has inverted lists, whose codes can be moved."""
-    return inner_cells(new_index("factory", factory, dimensions, 0, 0)) is not None
 
 
 def _same_texts(old: EntityTexts, new: EntityTexts, number_of_old: IntArray) -> npt.NDArray[np.bool_]:

@@ -133,12 +133,9 @@ class _Found:
 
 
 class VectorSearcher:
-    """Searches a faiss index, without changing it. Safe to use from several threads.
+    """Searches a faiss index with a vector per text, under its entity number. Safe from several threads.
 
-    Args:
-        index: faiss index with a vector per text under its entity number.
-        num_entities: Bound of the entity numbers.
-        effort: Number of cells visited or candidates kept; 0: exhaustive search.
+    The effort is the number of cells visited or candidates kept; 0: exhaustive search.
     """
 
     def __init__(self, index: Any, num_entities: int, effort: int = 0) -> None:
@@ -154,11 +151,9 @@ class VectorSearcher:
     ) -> Shortlist:
         """Return the entities nearest to a query, ties by number; entities without texts have similarity 0.
 
-        Args:
-            query: Its vector, of length 1, or all 0: then all entities are equally far. Shape: (d,), float32.
-            size: Number of entities, at least 1; fewer are found only if fewer are allowed.
-            allowed: Entities allowed; None: all. Shape: (num_entities,), bool.
-            effort: Effort in place of the index's own; 0: exhaustive search.
+        The query has length 1, or is all 0: then all entities are equally far. At most `size` entities come,
+        fewer only if fewer are `allowed`, shape (num_entities,). An `effort` of 0 is an exhaustive search;
+        None: the index's.
         """
         num_allowed = self._num_entities if allowed is None else int(np.count_nonzero(allowed))
         wanted = min(size, num_allowed)

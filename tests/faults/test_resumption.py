@@ -56,8 +56,7 @@ def resumed_shards(outcome: Outcome) -> int:
 def test_journalled_shards_are_taken_up(
     stage: Stage, tmp_path: Path, scenario: Scenario, fault: str, resumed: int
 ) -> None:
-    prepared = stage.prepared(scenario)
-    index = stage.fresh_copy(prepared, tmp_path / "it.index")
+    prepared, index = stage.set_for(scenario, tmp_path)
     stage.run(scenario.command, index, Circumstances(fault=fault))
     outcome = check_success_after(stage, prepared, index)
     assert outcome is not None

@@ -45,14 +45,20 @@ from retrieval.index.layout import (
 )
 from retrieval.index.priors import Prior
 from retrieval.index.reader import Index
-from retrieval.index.small_files import digest_bytes
 from retrieval.index.verification import verify
 from retrieval.ranking.rankings import NO_MODEL, Rankings
 from retrieval.vectors.embedder import VectorMethod
 from tests.entity_oracle import EntityOracle, with_weights
 from tests.fakes import TableModel
-from tests.index_fixtures import build, character_tokenizer, past_queries_of, version_files, write_titles
-from tests.vector_fixtures import ENTRY, FILES, rename, with_vectors
+from tests.index_fixtures import (
+    build,
+    character_tokenizer,
+    data_files,
+    past_queries_of,
+    version_files,
+    write_titles,
+)
+from tests.vector_fixtures import ENTRY, FILES, rename, with_file, with_vectors
 
 TOKENIZER = character_tokenizer("abcdefghijklmnopqrstuvwxyz 0123456789")
 HEADER = "entity_id\ttitle\taliases\tdescription\tkind"
@@ -86,15 +92,6 @@ def wish(*files: Path, columns: tuple[str, ...] | None = None) -> EvidenceOption
 def update(index: Path, lines: Sequence[str] = (), **request: Any) -> UpdateSummary:
     add = (write_titles(index.with_name("more.tsv"), [HEADER, *lines]),) if lines else ()
     return update_index(UpdateRequest(add=add, **request), TOKENIZER, BuildOptions(out=index))
-
-
-def files_of(index: Path, version: str) -> dict[str, bytes]:
-    folder = index / "versions" / version
-    return {
-        file.relative_to(folder).as_posix(): file.read_bytes()
-        for file in folder.rglob("*")
-        if file.is_file() and file.name != "manifest.json"
-    }
 
 
 def ranking(index: Path) -> Rankings:
@@ -215,7 +212,7 @@ def test_an_update_keeps_evidence_in_step(tmp_path: Path, queries: Path) -> None
     )
     lines = [HEADER, *LINES[3:], "1\tzz\tcab\tanother\tx", "5\tcc\t\t\tx"]
     again = fresh(tmp_path, lines, evidence=wish(after))
-    assert files_of(again.index, again.version) == files_of(summary.index, updated.version)
+    assert data_files(again.index, again.version) == data_files(summary.index, updated.version)
     assert updated.manifest.history[-1].options["queries"] == ["asked.tsv"]
     assert "asked.tsv" in {source.name for source in updated.manifest.history[-1].sources}
     roll_back(summary.index)
@@ -251,7 +248,7 @@ def test_any_update_gives_the_evidence_of_a_fresh_build(
     updated = update(summary.index, lines(more), remove_ids=tuple(sorted(gone)), ignore_missing=True)
     after = {key: name for key, name in {**before, **more}.items() if key not in gone}
     again = fresh(folder, [HEADER, *lines(after)], evidence=asked_for(set(after), "after.tsv"))
-    assert files_of(again.index, again.version) == files_of(summary.index, updated.version)
+    assert data_files(again.index, again.version) == data_files(summary.index, updated.version)
     assert verify(summary.index).ok
 
 
@@ -259,7 +256,7 @@ def test_evidence_is_added_made_anew_and_dropped_and_nothing_else_changes(
     tmp_path: Path, queries: Path
 ) -> None:
     summary = build(tmp_path, LINES, TOKENIZER, evidence=None)
-    plain = files_of(summary.index, summary.version)
+    plain = data_files(summary.index, summary.version)
     absent = update(summary.index, remove_ids=("absent",), ignore_missing=True)
     assert (absent.fates.evidence, absent.version) == ("absent", summary.version)
     for change in (EvidenceChange(queries=(QueryFile(queries),)), EvidenceChange(drop_queries=True)):
@@ -267,7 +264,7 @@ def test_evidence_is_added_made_anew_and_dropped_and_nothing_else_changes(
             update(summary.index, evidence=change)
     added = update(summary.index, evidence=EvidenceChange(wish(queries)))
     assert added.fates.evidence == "made"
-    with_it = files_of(summary.index, added.version)
+    with_it = data_files(summary.index, added.version)
     assert {name: with_it[name] for name in plain} == plain
     assert set(with_it) - set(plain) == {NAMES_FILE, TEXTS_FILE, QUERIES_FILE}
     other = update(summary.index, evidence=EvidenceChange(wish(columns=("kind",))))
@@ -279,7 +276,7 @@ def test_evidence_is_added_made_anew_and_dropped_and_nothing_else_changes(
     assert anew.manifest.file(QUERIES_FILE) is None
     dropped = update(summary.index, evidence=EvidenceChange(drop=True))
     assert (dropped.fates.evidence, dropped.manifest.evidence) == ("dropped", None)
-    assert files_of(summary.index, dropped.version) == plain
+    assert data_files(summary.index, dropped.version) == plain
     again = update(summary.index, evidence=EvidenceChange(drop=True))
     assert (again.fates.evidence, again.version) == ("absent", dropped.version)
 
@@ -291,7 +288,7 @@ def test_an_index_of_an_older_format_gets_evidence(tmp_path: Path) -> None:
     updated = update(summary.index, evidence=EvidenceChange(wish()))
     assert (updated.manifest.format_version, updated.fates.evidence) == (6, "made")
     again = fresh(tmp_path, LINES)
-    assert files_of(again.index, again.version) == files_of(summary.index, updated.version)
+    assert data_files(again.index, again.version) == data_files(summary.index, updated.version)
 
 
 def test_rankings_stay_until_there_is_other_evidence(tmp_path: Path) -> None:
@@ -299,7 +296,7 @@ def test_rankings_stay_until_there_is_other_evidence(tmp_path: Path) -> None:
     fitted = ranking(summary.index)
     tuned = fitted.with_one("some model", fitted.fitted[NO_MODEL])
     folder = summary.index / "versions" / summary.version
-    put(summary, folder, RANKING_FILE, tuned.to_bytes())
+    with_file(summary, folder, RANKING_FILE, tuned.to_bytes())
     kept = update(summary.index, ["x\tgrand hall\t\tof the hall kind\ty"], remove_ids=("n3",))
     assert kept.fates.evidence == "carried over"
     assert ranking(summary.index).to_bytes() == tuned.to_bytes()
@@ -316,16 +313,6 @@ def test_rankings_stay_until_there_is_other_evidence(tmp_path: Path) -> None:
     assert dropped.manifest.file(RANKING_FILE) is None
 
 
-def put(summary: BuildSummary, folder: Path, name: str, data: bytes) -> Path:
-    """Put another file into a version, under a manifest that fits; return its directory."""
-    (folder / name).write_bytes(data)
-    files = tuple(
-        replace(entry, bytes=len(data), xxh3_128=digest_bytes(data)) if entry.name == name else entry
-        for entry in summary.manifest.files
-    )
-    return rename(summary.index, folder, replace(summary.manifest, files=files))
-
-
 def test_verify_finds_a_field_that_does_not_fit(tmp_path: Path, queries: Path) -> None:
     lines = [line.replace("abc", "abd").replace("first", "other") for line in LINES]
     more = write_titles(tmp_path / "more.tsv", ["query\tentity_id", *(f"q{i}\t1" for i in range(4))])
@@ -336,7 +323,7 @@ def test_verify_finds_a_field_that_does_not_fit(tmp_path: Path, queries: Path) -
         (QUERIES_FILE, None),  # any queries will do: they are kept nowhere else
     ):
         copy = build(tmp_path, LINES, TOKENIZER, name=f"{name}.index", evidence=wish(queries))
-        changed = put(copy, copy.index / "versions" / copy.version, name, other[name])
+        changed = with_file(copy, copy.index / "versions" / copy.version, name, other[name])
         found = [(problem.file, problem.message) for problem in verify(changed).problems]
         assert found == ([] if message is None else [(name, message)])
 
@@ -344,7 +331,7 @@ def test_verify_finds_a_field_that_does_not_fit(tmp_path: Path, queries: Path) -
 def test_verify_finds_what_is_no_ranking(tmp_path: Path) -> None:
     summary = build(tmp_path, MANY, TOKENIZER)
     folder = summary.index / "versions" / summary.version
-    broken = put(summary, folder, RANKING_FILE, b'{"format_version": 1, "rankings": {"": {}}}')
+    broken = with_file(summary, folder, RANKING_FILE, b'{"format_version": 1, "rankings": {"": {}}}')
     (problem,) = verify(broken).problems
     assert problem.file == RANKING_FILE
     result = CliRunner().invoke(verify_command, [str(summary.index)])

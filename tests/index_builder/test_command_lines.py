@@ -33,18 +33,14 @@ from retrieval.text import Rendering
 from retrieval.vectors.embedder import VectorMethod
 from retrieval.vectors.vector_maker import VectorOptions
 from service.main import cli
-from tests.index_fixtures import character_tokenizer, write_titles
+from tests.index_fixtures import character_tokenizer, save_tokenizer, write_titles
 
 CHARACTERS = character_tokenizer("abcdefgh <>&;mp")
 
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    folder = tmp_path / "checkpoint"
-    folder.mkdir()
-    CHARACTERS._markup.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
-    return folder
+    return save_tokenizer(CHARACTERS, tmp_path / "checkpoint")
 
 
 def run(*arguments: object, stdin: str | None = None) -> Result:
@@ -309,7 +305,7 @@ def test_what_an_interrupted_command_says_and_the_next_one_takes_up(
     assert "2 records are tokenised already: the same command goes on from there" in result.stderr
     result = build_from(checkpoint, titles)
     assert "build-index: resuming: 2 records in 1 shard are already tokenised" in result.stderr
-    assert "2 records were taken over from an earlier build_from" in result.stdout
+    assert "2 records were taken over from an earlier run" in result.stdout
     result = build_from(checkpoint, titles, "--json")
     summary = json.loads(result.stdout)
     assert summary["resumed"] == {"shards": 0, "records": 0}

@@ -15,13 +15,11 @@ import pytest
 from index_builder.build import BuildSummary, build_index
 from index_builder.build_options import BuildOptions
 from index_builder.update import UpdateRequest, update_index
-from retrieval.index.layout import MANIFEST_FILE
 from retrieval.index.reader import Index
 from retrieval.index.verification import verify
-from retrieval.index.versions import version_dir
 from retrieval.sources.rejects import RejectReason
 from retrieval.text import Rendering, TextTokenizer
-from tests.index_fixtures import version_files, write_titles
+from tests.index_fixtures import live_content, version_files, write_titles
 from tests.shared_titles import END_TOKENS, load_tokenizer, odd_titles, shared_file, wikipedia_titles
 
 pytestmark = pytest.mark.shared_data
@@ -222,15 +220,6 @@ def fates(titles: Sequence[str]) -> dict[str, list[str]]:
     return files
 
 
-def content(summary: BuildSummary) -> tuple[dict[str, bytes], dict[str, object]]:
-    """The data files of the live version, and its manifest without the history."""
-    folder = version_dir(summary.index)
-    files = {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
-    manifest = json.loads(files.pop(MANIFEST_FILE))
-    del manifest["history"]
-    return files, manifest
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_an_update_of_one_per_cent_equals_a_fresh_build(tmp_path: Path) -> None:
@@ -247,7 +236,7 @@ def test_an_update_of_one_per_cent_equals_a_fresh_build(tmp_path: Path) -> None:
     update = update_index(request, tokenizer, BuildOptions(out=base.index))
     assert (update.parent, update.rejected) == (base.version, {})
     fresh = build_index(after, tokenizer, BuildOptions(out=tmp_path / "fresh.index"))
-    assert content(base) == content(fresh)
+    assert live_content(base.index) == live_content(fresh.index)
 
     report = verify(base.index)
     assert report.ok, report.problems

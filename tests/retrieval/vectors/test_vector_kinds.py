@@ -222,8 +222,9 @@ def test_a_build_refuses_what_could_not_be_asked(tmp_path: Any, wish: str, reaso
 
 
 def test_vectors_that_cannot_be_asked_are_not_opened(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retrieval.vectors.vector_maker._check_searchable", lambda *_: None)
-    index = made(tmp_path / "index", ROWS[:40], "PQ8")
+    with monkeypatch.context() as patch:
+        patch.setattr(VectorSearcher, "refusal", lambda _: None)
+        index = made(tmp_path / "index", ROWS[:40], "PQ8")
     with pytest.raises(GenretError, match=r"^vectors\.faiss: PQ8 cannot be searched: "):
         VectorProposer.open(index)
 
