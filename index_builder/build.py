@@ -1,9 +1,8 @@
 """Builds an index: sources -> sorted shards -> merge -> publication.
 
-`build_index` is the whole way. `read_shards` reads, tokenises and sorts the sources into shards, takes up
-what an earlier run has left, and resolves which records are entities of their own; updates read with it
-too. `write_version` merges the shards into the files of a version, `EvidenceMaker` puts names, texts, past
-queries, vectors and a ranking beside them, and `publish` makes the version live.
+`build_index` does all of it. `read_shards` reads, tokenises and sorts the sources into shards, continuing an
+interrupted run, and resolves which records are entities of their own; updates use it too. `write_version`
+merges the shards into the files of a version, `EvidenceMaker` adds evidence, `publish` makes it live.
 """
 
 from __future__ import annotations
@@ -52,32 +51,18 @@ from retrieval.text import TextTokenizer
 
 @dataclass(frozen=True, slots=True)
 class BuildSummary:
-    """What a build made.
+    """Result of a build."""
 
-    Attributes:
-        index: The index directory.
-        version: Id of the version now live.
-        manifest: Its manifest.
-        rejected: Bad rows per reason.
-        report: A few lines about the bad rows; "" when there are none.
-        rejects_file: Where they were written, or None.
-        normalization: What the text policy did to the titles.
-        seconds: How long each phase took.
-        peak_rss_bytes: Most memory the process has taken so far.
-        resumed_shards: Shards that an earlier run had made.
-        resumed_records: Records in them.
-    """
-
-    index: Path
-    version: str
+    index: Path  # directory
+    version: str  # id of the version now live
     manifest: Manifest
-    rejected: Mapping[str, int]
-    report: str
+    rejected: Mapping[str, int]  # bad rows per reason
+    report: str  # a few lines about the bad rows; "" when there are none
     rejects_file: Path | None
-    normalization: NormalizationReport
-    seconds: Mapping[str, float]
+    normalization: NormalizationReport  # changes that the text policy made
+    seconds: Mapping[str, float]  # per phase
     peak_rss_bytes: int
-    resumed_shards: int
+    resumed_shards: int  # made by an earlier, interrupted run
     resumed_records: int
 
     def to_json(self) -> dict[str, Any]:
@@ -111,14 +96,14 @@ def build_index(
 ) -> BuildSummary:
     """Build an index and make it the live version of `options.out`.
 
-    A build that was cut short is taken up where its last finished shard ends, if sources, options, tokenizer
-    and libraries are the same.
+    An interrupted build continues after its last finished shard if sources, options, tokenizer and libraries
+    are the same.
 
     Args:
         sources: One titles file or several; "-" for standard input.
-        tokenizer: Of the model that will write the titles.
-        options: How.
-        progress: Told about every step.
+        tokenizer: Tokenizer of the model that will write the titles.
+        options: The build options.
+        progress: Notified of every step.
 
     Raises:
         SourceError: a source cannot be used, there are more bad rows than allowed, or all weights are 0.
@@ -139,7 +124,7 @@ def build_index(
                 budget = MemoryBudget(options.memory_limit)
                 written = write_version(front.shards, spec, folder, spill, budget, clock)
         manifest = written.to_manifest(
-            tokenizer=tokenizer_entry(tokenizer, front.end_token_id),
+            tokenizer=_tokenizer_entry(tokenizer, front.end_token_id),
             rendering=options.rendering,
             history=(_history(front, options, written.counts.entities),),
             built_with=shaping_libraries(),
@@ -184,11 +169,7 @@ def _add_evidence(
 
 
 def check_evidence(options: BuildOptions, tokenizer: TextTokenizer) -> None:
-    """Refuse evidence that cannot be made here, before anything is read.
-
-    Args:
-        options: What is asked for.
-        tokenizer: The index's.
+    """Check that the evidence asked for can be made, before anything is read.
 
     Raises:
         SourceError: a file of past queries is missing, or lacks a column.
@@ -210,7 +191,7 @@ def check_evidence(options: BuildOptions, tokenizer: TextTokenizer) -> None:
 def written_rejects(
     rejects: Rejects, options: BuildOptions, outcome: str = "nothing was built"
 ) -> Iterator[None]:
-    """Write the bad rows anew at the end of the block, whatever has happened, and check them.
+    """Check the bad rows at the end of the block, and write them if there are new ones, also after an error.
 
     Raises:
         SourceError: there are more of them than allowed, or they cannot be written.
@@ -225,22 +206,18 @@ def written_rejects(
 
 
 def check_rejects(front: SourceRuns, outcome: str = "nothing was built") -> None:
-    """Fail when there are too many bad rows, or nothing else.
-
-    Args:
-        front: What was read.
-        outcome: What the user is told has come of it.
+    """Fail when there are too many bad rows, or no good one.
 
     Raises:
-        SourceError: so it is.
+        SourceError: that is so; the message ends with `outcome`.
     """
     front.rejects.check(outcome)
     if not front.num_entities:
         raise SourceError(f"{front.rejects.source}: no good row is left\n{front.rejects.report()}")
 
 
-def tokenizer_entry(tokenizer: TextTokenizer, end_token_id: int) -> TokenizerEntry:
-    """Return what a manifest says about a tokenizer; the largest id in use is not known here."""
+def _tokenizer_entry(tokenizer: TextTokenizer, end_token_id: int) -> TokenizerEntry:
+    """Return a tokenizer's manifest entry; the merge fills in the largest id in use."""
     return TokenizerEntry(
         name=Path(tokenizer.name).name,
         fingerprint=tokenizer.fingerprint,
@@ -251,7 +228,7 @@ def tokenizer_entry(tokenizer: TextTokenizer, end_token_id: int) -> TokenizerEnt
 
 
 def peak_rss_bytes() -> int:
-    """Return the most memory this process has taken so far, in bytes."""
+    """Return the peak memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -275,41 +252,25 @@ Sources = str | Path | Sequence[str | Path]
 
 @dataclass(frozen=True, slots=True)
 class SourceRuns:
-    """Everything that was read, as sorted runs.
+    """Everything that was read, as sorted runs, in the order of the source."""
 
-    Attributes:
-        shards: In the order of the source; their `keep` says which records are entities.
-        columns: The metadata columns, with their types. The shards return them in this form.
-        weight_column: Name of the one that holds weights, or None.
-        kinds: What the cells of each metadata column look like, in the order of `columns`.
-        end_token_id: Closes every row.
-        rejects: Bad rows; not yet checked against the limit.
-        longest: The longest title or alias refused for its length in this run, if any was.
-        normalization: What the text policy did.
-        sources: The input files.
-        records: Records read, bad ones included.
-        duplicates: Records dropped because they repeat another.
-        resumed_shards: Shards that an earlier run had made.
-        resumed_records: Records in them, bad ones included.
-    """
-
-    shards: tuple[ShardRun, ...]
-    columns: tuple[MetadataColumn, ...]
+    shards: tuple[ShardRun, ...]  # their `keep` says which records are entities
+    columns: tuple[MetadataColumn, ...]  # metadata columns, as the shards return them
     weight_column: str | None
-    kinds: tuple[Kinds, ...]
+    kinds: tuple[Kinds, ...]  # kinds of cells in each metadata column
     end_token_id: int
-    rejects: Rejects
-    longest: OverLong | None
+    rejects: Rejects  # not yet checked against the limit
+    longest: OverLong | None  # longest title or alias refused for its length in this run
     normalization: NormalizationReport
     sources: tuple[FileEntry, ...]
-    records: int
-    duplicates: int
-    resumed_shards: int
-    resumed_records: int
+    records: int  # read, bad ones included
+    duplicates: int  # dropped because they repeat another
+    resumed_shards: int  # made by an earlier run
+    resumed_records: int  # in those shards, bad ones included
 
     @property
     def num_entities(self) -> int:
-        """Records that are entities."""
+        """Number of records that are entities."""
         return sum(int(np.count_nonzero(shard.keep)) for shard in self.shards)
 
 
@@ -317,19 +278,10 @@ class SourceRuns:
 def read_shards(
     sources: Sources, tokenizer: TextTokenizer, options: BuildOptions, root: Path, progress: StepProgress
 ) -> Iterator[SourceRuns]:
-    """Read, tokenise and sort everything, or go on where an earlier run of the same was cut short.
+    """Read, tokenise and sort the sources, continuing an interrupted run; the shards are open in the block.
 
-    On the way out of the block the bad rows are written to `options.rejects`, whatever has happened.
-
-    Args:
-        sources: The files; "-" is standard input.
-        tokenizer: Of the model that will write the titles.
-        options: How.
-        root: Work directory; holds the shards of one build.
-        progress: Told about every step.
-
-    Yields:
-        What was read; the shards are open inside the block.
+    On the way out the bad rows are written to `options.rejects`, also after an error. The shards lie in the
+    work directory `root`.
 
     Raises:
         SourceError: a source cannot be used.
@@ -355,7 +307,9 @@ def read_shards(
         stack.enter_context(_removed_if_bad(root))
         resumed = list(journal.entries)
         if resumed:
-            progress.note(describe_resumption(len(resumed), resumed[-1].position.records_read))
+            noun = "shard" if len(resumed) == 1 else "shards"
+            records = f"{resumed[-1].position.records_read:,} records in {len(resumed)} {noun}"
+            progress.note(f"resuming: {records} are already tokenised")
         maker = ShardMaker(source, encoder, tokenizer.vocab_size, options, journal, rejects)
         maker.run(progress)
         columns = _columns(source, maker.kinds)
@@ -384,16 +338,10 @@ def read_shards(
         )
 
 
-def describe_resumption(shards: int, records: int) -> str:
-    """Say what an earlier run has left."""
-    noun = "shard" if shards == 1 else "shards"
-    return f"resuming: {records:,} records in {shards} {noun} are already tokenised"
-
-
 def _shaping(
     paths: Sequence[str | Path], tokenizer: TextTokenizer, options: BuildOptions
 ) -> dict[str, Any] | None:
-    """Return everything that decides what the shards hold; None when the input can be read only once."""
+    """Return everything that decides about the shards; None when an input can be read only once."""
     read = [*paths, *([] if options.aliases is None else [options.aliases])]
     if any(is_read_once(path) for path in read):
         return None
@@ -425,7 +373,7 @@ def _open_shards(journal: Journal, columns: tuple[MetadataColumn, ...]) -> Itera
 
 
 def _known_keys(shards: Sequence[ShardRun], aliases: AliasFile) -> npt.NDArray[np.uint64]:
-    """Return the hashes of everything that an alias may name, ascending; 8 bytes per record."""
+    """Return the hashes of all names that an alias may refer to, ascending; 8 bytes per record."""
     parts = [np.empty(0, dtype=np.uint64)]
     for shard in shards:
         if aliases.by_id or not shard.shape.has_ids:
@@ -439,7 +387,7 @@ def _known_keys(shards: Sequence[ShardRun], aliases: AliasFile) -> npt.NDArray[n
 
 @contextmanager
 def _removed_if_bad(root: Path) -> Iterator[None]:
-    """Remove the work when the sources turn out to be bad: going on with it would end in the same way."""
+    """Remove the work directory when a source is bad: resuming would fail in the same way."""
     try:
         yield
     except SourceError:

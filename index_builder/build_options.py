@@ -1,9 +1,4 @@
-"""Holds what a build or an update is asked to do, checked as far as that can be done before anything is read.
-
-`BuildOptions` are the parameters of a build, and say how an update reads. `EvidenceOptions` and
-`VectorBuildOptions` are evidence to make; `EvidenceChange` and `VectorChange` are what an update does about
-evidence that is there.
-"""
+"""Options of builds and updates, checked as far as possible before anything is read."""
 
 from __future__ import annotations
 
@@ -33,13 +28,10 @@ from retrieval.vectors.embedder import (
 )
 from retrieval.vectors.vector_maker import VectorOptions
 
-# The column whose texts are evidence if none is named.
-DESCRIPTION = "description"
-
-# Names the default model where a checkpoint directory or a hub id is expected.
+# Stands for the default model where a checkpoint directory or a hub id is expected.
 SHIPPED = "shipped"
 
-# What each method needs, and the extra that brings it.
+# Packages that each method needs, with the extra that brings them.
 _PACKAGES = {
     ENCODER: (("faiss", "vectors"),),
     SENTENCE_TRANSFORMERS: (("faiss", "vectors"), ("sentence_transformers", "sentence-transformers")),
@@ -49,16 +41,16 @@ _CONFIG_FILE = "config.json"
 
 @dataclass(frozen=True, slots=True)
 class EvidenceOptions:
-    """Evidence by words and letters to make: always of names, and of what is asked for here.
+    """Evidence by words and letters to make; names are always part of it.
 
     Attributes:
-        columns: Metadata columns whose values are texts of an entity; None: `description` where there is such
-            a column of strings, or for an update the columns that the evidence had.
+        columns: Metadata columns whose values are texts of an entity; None: the string column `description`
+            if there is one, or for an update the columns that the evidence had.
         queries: Files of past queries.
-        ranking: A file of rankings that were fitted to such a catalogue before, as `genret tune --out` writes
-            them; None: one is fitted to queries made from the catalogue.
+        ranking: File of rankings fitted to such a catalogue (`genret tune --out`); None: one is fitted to
+            queries made from the catalogue.
         weigh_model: Checkpoint directory or hub id of a model that gets a ranking of its own, fitted to such
-            queries; `SHIPPED`: the default one; None: none does.
+            queries; `SHIPPED`: the default model; None: none.
     """
 
     columns: tuple[str, ...] | None = None
@@ -68,15 +60,11 @@ class EvidenceOptions:
 
     @property
     def model_place(self) -> str | None:
-        """The place of the model to weigh; None: there is none.
-
-        Raises:
-            ModelError: it is the default one, which is missing.
-        """
+        """The model to weigh, if any. Raises `ModelError` if the default model is asked for and missing."""
         return str(default_model()) if self.weigh_model == SHIPPED else self.weigh_model
 
     def shaping(self) -> dict[str, Any]:
-        """Return what decides which evidence is made, as JSON; what was left to the rule is left out."""
+        """Return the choices that decide about the evidence, as JSON; defaults are left out."""
         told: dict[str, Any] = {} if self.columns is None else {"columns": list(self.columns)}
         told |= {"queries": [str(file) for file in self.queries]} if self.queries else {}
         told |= {} if self.ranking is None else {"ranking": str(self.ranking)}
@@ -85,16 +73,16 @@ class EvidenceOptions:
 
 @dataclass(frozen=True, slots=True)
 class EvidenceChange:
-    """What an update does about names, texts and past queries. What is there is kept in step by itself.
+    """Changes that an update makes to names, texts and past queries, which else follow the entities.
 
     Attributes:
-        wish: Evidence to make anew, whatever is there, with the past queries that are there; None for none.
-        drop: Whether all of it is left out from now on, with past queries and ranking.
-        queries: Files of past queries that join those there are.
-        drop_queries: Whether the past queries that are there are left out.
+        wish: Evidence to make anew, together with the past queries of the index; None: none.
+        drop: Whether to drop all of it, with past queries and ranking.
+        queries: Files of past queries to add.
+        drop_queries: Whether to drop the past queries of the index.
 
     Raises:
-        InputError: it is to be made and dropped at once, or queries are for evidence that is dropped.
+        InputError: evidence is to be made and dropped, or queries are added to dropped evidence.
     """
 
     wish: EvidenceOptions | None = None
@@ -108,16 +96,16 @@ class EvidenceChange:
 
     @property
     def any(self) -> bool:
-        """Whether something is asked for."""
+        """Whether a change is asked for."""
         return self.drop or self.wish is not None or bool(self.queries) or self.drop_queries
 
     @property
     def query_files(self) -> tuple[QueryFile, ...]:
-        """All files of past queries."""
+        """All new files of past queries."""
         return (*(() if self.wish is None else self.wish.queries), *self.queries)
 
     def shaping(self) -> dict[str, Any]:
-        """Return what was asked for, as JSON; nothing if nothing was."""
+        """Return the changes asked for as JSON; {} for none."""
         if self.drop:
             return {"evidence": "none"}
         told: dict[str, Any] = {} if self.wish is None else {"evidence": self.wish.shaping()}
@@ -128,18 +116,13 @@ class EvidenceChange:
 
 @dataclass(frozen=True, slots=True)
 class VectorBuildOptions:
-    """Vectors to make.
-
-    Attributes:
-        method: What makes vectors of texts.
-        options: How, and of which texts.
-    """
+    """Vectors to make: the method and its options."""
 
     method: VectorMethod
     options: VectorOptions = field(default_factory=VectorOptions)
 
     def shaping(self) -> dict[str, Any]:
-        """Return what decides which vectors are made, as JSON; what was left to the rule is left out."""
+        """Return the choices that decide about the vectors, as JSON; defaults are left out."""
         options = self.options
         named: Mapping[str, Any] = {
             "index": None if options.kind == "auto" else options.kind,
@@ -155,16 +138,16 @@ class VectorBuildOptions:
 
 @dataclass(frozen=True, slots=True)
 class VectorChange:
-    """What an update does about vectors. If nothing is asked for, those that are there are kept in step.
+    """Changes that an update makes to vectors, which else follow the entities.
 
     Attributes:
-        wish: Vectors to make anew, whatever is there; None for none.
-        drop: Whether those that are there are left out.
-        device: Where an encoder runs that keeps them in step.
-        encoder: Where the model of the vectors that are there lies now; None: where it lay.
+        wish: Vectors to make anew; None: none.
+        drop: Whether to drop the vectors.
+        device: Device of the encoder that keeps the vectors in step.
+        encoder: New place of the model that made the vectors; None: unchanged.
 
     Raises:
-        InputError: they are to be made and dropped at once.
+        InputError: vectors are to be made and dropped, or `encoder` goes with either.
     """
 
     wish: VectorBuildOptions | None = None
@@ -180,32 +163,30 @@ class VectorChange:
 
     @property
     def any(self) -> bool:
-        """Whether something is asked for."""
+        """Whether a change is asked for."""
         return self.drop or self.wish is not None
 
     def shaping(self) -> dict[str, Any]:
-        """Return what was asked for, as JSON; nothing if nothing was."""
+        """Return the changes asked for as JSON; {} for none."""
         if self.drop:
             return {"vectors": "none"}
         return {} if self.wish is None else {"vectors": self.wish.shaping()}
 
 
 def asked_columns(evidence: EvidenceOptions | None, vectors: VectorBuildOptions | None) -> tuple[str, ...]:
-    """Return the columns that are asked for by name."""
+    """Return the columns asked for by name."""
     of_vectors = None if vectors is None else vectors.options.columns
     of_evidence = None if evidence is None else evidence.columns
     return (*(of_evidence or ()), *(of_vectors or ()))
 
 
 def check_columns(columns: Sequence[str], types: Mapping[str, str]) -> None:
-    """Refuse columns that have no texts.
+    """Refuse columns that are missing or hold no strings.
 
-    Args:
-        columns: The columns asked for.
-        types: The type of each metadata column; "string" for one whose type is not yet known.
+    `types` are the types of the metadata columns; "string" for one whose type is not yet known.
 
     Raises:
-        InputError: a column is not there, or holds no strings.
+        InputError: there is such a column.
     """
     for column in columns:
         if types.get(column) == "string":
@@ -219,21 +200,10 @@ def check_columns(columns: Sequence[str], types: Mapping[str, str]) -> None:
         )
 
 
-def text_columns(asked: Sequence[str] | None, types: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the columns asked for, or `description` where there is such a column of strings."""
-    if asked is not None:
-        return tuple(asked)
-    return (DESCRIPTION,) if types.get(DESCRIPTION) == "string" else ()
-
-
 def check_model(place: str, tokenizer: TextTokenizer, rendering: Rendering, prompt: str | None) -> None:
-    """Refuse a model that cannot write the titles of an index.
+    """Refuse a model that cannot write the titles of an index, which has this tokenizer and rendering.
 
-    Args:
-        place: Name of the model, as `find_checkpoint` takes it.
-        tokenizer: The index's.
-        rendering: The form of its titles behind a prompt.
-        prompt: Name of the template the index is for; None: the model's default.
+    `place` names the model as `find_checkpoint` takes it; `prompt` names its template, None: the default.
 
     Raises:
         InputError: it has another tokenizer, was taught other titles, or the directory holds no model.
@@ -257,15 +227,11 @@ def check_model(place: str, tokenizer: TextTokenizer, rendering: Rendering, prom
 
 
 def check_method(method: VectorMethod, device: str) -> None:
-    """Refuse a method that cannot work here.
-
-    Args:
-        method: What makes vectors of texts.
-        device: Where an encoder runs.
+    """Refuse a method of making vectors that cannot work here.
 
     Raises:
         MissingExtraError: a library is not installed.
-        InputError: the model is a directory that is not there, or holds no model, or there is no such device.
+        InputError: the model's directory is missing or holds no model, or there is no such device.
     """
     check_device_name(device)
     for package, extra in _PACKAGES[method.name]:
@@ -276,7 +242,7 @@ def check_method(method: VectorMethod, device: str) -> None:
 
 
 def _check_source(method: VectorMethod) -> None:
-    """Refuse what can only be a directory, and is none with a model; hub ids are left to their library."""
+    """Refuse a directory that is missing or holds no model; hub ids are left to their library."""
     place = Path(method.source)
     if place.is_dir():
         if not (place / _CONFIG_FILE).is_file():
@@ -286,33 +252,32 @@ def _check_source(method: VectorMethod) -> None:
         raise InputError("vectors", f"{str(method)!r}: there is no such directory")
 
 
-# A shard is what an interrupted build loses at most.
+# Size of a shard: an interrupted build loses one at most.
 _SHARD_RECORDS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
-    """Parameters of one build.
+    """Parameters of a build; an update takes its reading options from here.
 
     Attributes:
-        out: The index directory.
-        format: How the sources are read; "auto" looks at their content.
-        mapping: What their columns mean.
+        out: Index directory.
+        format: Format of the sources; "auto" looks at their content.
+        mapping: Meaning of their columns.
         aliases: A second file of aliases, or None.
         unescape_html: Whether HTML entities in titles and aliases are resolved.
-        rendering: How titles stand after the prompt.
+        rendering: Form of titles behind the prompt.
         prompt: Template that a model is weighed with; None: its default one.
-        max_bad_rows: More bad rows than this fail the build.
-        max_title_tokens: Titles of more tokens, end token included, are bad rows.
-        rejects: Where bad rows are written; None writes none.
-        keep_versions: How many superseded versions stay on disk beside the live one.
-        memory_limit: Bytes of memory the process may take.
-        resume: Whether the work of an earlier run that was cut short is taken up.
-        evidence: What evidence by words and letters the version gets; None for none. What an update does is
-            said by its request.
-        vectors: What vectors the version gets; None for none. An update leaves those that are there.
-        threads: Of what makes vectors; None: all cores that the process may use.
-        shard_records: Most records of one shard. The index does not depend on it.
+        max_bad_rows: Number of bad rows above which the build fails.
+        max_title_tokens: Limit on the tokens of a title, end token included; longer ones are bad rows.
+        rejects: File for the bad rows; None writes none.
+        keep_versions: Number of superseded versions to keep on disk.
+        memory_limit: Memory that the process may take, in bytes.
+        resume: Whether to continue an interrupted build.
+        evidence: Evidence by words and letters; None: none. An update takes it from its request.
+        vectors: Vectors; None: none. An update takes them from its request.
+        threads: Threads for making vectors; None: all cores that the process may use.
+        shard_records: Limit on the records of a shard. The index does not depend on it.
 
     Raises:
         InputError: a value is out of its range.
@@ -344,10 +309,10 @@ class BuildOptions:
                 raise InputError(name, f"must be >= {bound}, got {value}")
         if self.format not in SOURCE_FORMATS:
             raise InputError("format", f"expected {', '.join(SOURCE_FORMATS)}, got {self.format!r}")
-        MemoryBudget(self.memory_limit)  # refuses what is too little
+        MemoryBudget(self.memory_limit)  # checks the limit
 
     def shaping(self) -> dict[str, Any]:
-        """Return the options that decide what is read from given sources, as JSON; defaults are left out."""
+        """Return the options that decide how sources are read, as JSON; defaults are left out."""
         mapping, default = self.mapping, ColumnMapping()
         named = {
             name: getattr(mapping, name)
@@ -368,15 +333,11 @@ class BuildOptions:
         return shaping
 
     def shaping_evidence(self) -> dict[str, Any]:
-        """Return the options that decide which evidence is made, as JSON; defaults are left out."""
+        """Return the options that decide about the evidence, as JSON; defaults are left out."""
         told = None if self.evidence is None else self.evidence.shaping()
         evidence: dict[str, Any] = {"evidence": "none" if told is None else told} if told != {} else {}
         return evidence | ({} if self.vectors is None else {"vectors": self.vectors.shaping()})
 
     def query_sources(self) -> tuple[FileEntry, ...]:
-        """Return size and digest of the files of past queries.
-
-        Raises:
-            SourceError: one cannot be read.
-        """
+        """Return size and digest of the files of past queries. Raises `SourceError` if one cannot be read."""
         return () if self.evidence is None else digest_files([file.path for file in self.evidence.queries])

@@ -1,8 +1,7 @@
-"""Reckons up what a build would make, for a dry run: everything is read and tokenised, nothing is built.
+"""Estimates what a build would make, for a dry run: everything is read and tokenised, nothing is built.
 
-Records, rows, their lengths and the types of columns are counted; sizes are those of an index over some
-ranges of the rows, written to a temporary directory, in proportion. Of evidence the texts are counted, and
-the sizes of its files estimated from their number and length.
+Rows, their lengths and column types are counted. Sizes are extrapolated from an index over a sample of the
+rows; sizes of evidence are estimated from the number and length of its texts.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from index_builder.build import SourceRuns, Sources, check_evidence, peak_rss_bytes, read_shards
-from index_builder.build_options import BuildOptions, EvidenceOptions, VectorBuildOptions, text_columns
+from index_builder.build_options import BuildOptions, EvidenceOptions, VectorBuildOptions
 from index_builder.entity_writer import check_weights
 from index_builder.memory_budget import MIB, TYPICAL_FORM_BYTES, MemoryBudget, cut
 from index_builder.merge import VersionSpec, WrittenVersion, write_version
@@ -36,6 +35,7 @@ from retrieval.progress import StepProgress
 from retrieval.sources.rejects import Rejects
 from retrieval.text import TextTokenizer
 from retrieval.vectors.faiss_index import kind_of, new_index, num_cells, num_subquantisers
+from retrieval.vectors.vector_maker import text_columns
 
 _SAMPLE_FORMS = 200_000
 _SAMPLED_RANGES = 16
@@ -44,57 +44,33 @@ _MOST_BLOCK_BYTES = 64 * MIB
 
 @dataclass(frozen=True, slots=True)
 class BuildPlan:
-    """What a build would make.
+    """Plan of a build."""
 
-    Attributes:
-        records: Records read, bad ones included.
-        entities: Entities.
-        rows: Distinct rows.
-        duplicates: Records that repeat another and would be dropped.
-        rejected: Bad rows per reason.
-        report: The first bad rows, as text; "" when there are none.
-        rejects_file: Where all of them were written; None when nowhere.
-        allowed: How many bad rows a build with these options lets pass.
-        longest: The longest title or alias refused for its length, if any.
-        files: Names of the input files.
-        lengths: Number of rows of each length, end token included, by length.
-        columns: Metadata columns with their types.
-        weight_column: Name of the one that holds weights, or None.
-        normalization: What the text policy did.
-        evidence: Names, texts and past queries; None where they are not wanted.
-        vectors: The vectors, if any are asked for.
-        bytes: Size of each part of the index, evidence and vectors left out.
-        sample_share: Part of the rows that these sizes were taken from; 1 makes them exact.
-        seconds: How long the dry run took.
-        build_seconds: How long a build would take, up to the evidence.
-        peak_rss_bytes: Most memory the process has taken.
-    """
-
-    records: int
+    records: int  # read, bad ones included
     entities: int
-    rows: int
-    duplicates: int
-    rejected: Mapping[str, int]
-    report: str
+    rows: int  # distinct rows
+    duplicates: int  # records that repeat another and would be dropped
+    rejected: Mapping[str, int]  # bad rows per reason
+    report: str  # the first bad rows; "" when there are none
     rejects_file: Path | None
-    allowed: int
-    longest: OverLong | None
-    files: tuple[str, ...]
-    lengths: Mapping[int, int]
+    allowed: int  # number of bad rows that a build with these options accepts
+    longest: OverLong | None  # longest title or alias refused for its length
+    files: tuple[str, ...]  # names of the input files
+    lengths: Mapping[int, int]  # number of rows by length, end token included
     columns: tuple[MetadataColumn, ...]
     weight_column: str | None
     normalization: NormalizationReport
     evidence: EvidencePlan | None
     vectors: VectorPlan | None
-    bytes: Mapping[str, int]
-    sample_share: float
-    seconds: float
-    build_seconds: float
+    bytes: Mapping[str, int]  # by part of the index, without evidence and vectors
+    sample_share: float  # share of the rows that were sampled for these sizes; 1 makes them exact
+    seconds: float  # taken by the dry run
+    build_seconds: float  # estimate up to the evidence
     peak_rss_bytes: int
 
     @property
     def num_bytes(self) -> int:
-        """Size of the index."""
+        """Estimated size of the index, without evidence and vectors."""
         return sum(self.bytes.values())
 
     def to_json(self) -> dict[str, Any]:
@@ -131,20 +107,14 @@ def plan_build(
 ) -> BuildPlan:
     """Find out what `build_index` would make; the index directory is neither read nor written.
 
-    Shards go to the system's directory for temporary files.
-
-    Args:
-        sources: One titles file or several; "-" for standard input.
-        tokenizer: Of the model that will write the titles.
-        options: How.
-        progress: Told about every step.
+    Arguments are those of `build_index`. Shards go to the system's temporary directory.
 
     Raises:
         SourceError: a source cannot be used, has more than 10,000 bad rows beyond those allowed, or all
             weights are 0.
         InputError: the tokenizer has no end token, or an option is wrong.
         MissingExtraError: vectors are asked for, and a library they need is not installed.
-        IndexDirectoryError: the directory for temporary files cannot be written.
+        IndexDirectoryError: the temporary directory cannot be written.
     """
     progress = progress or StepProgress()
     check_evidence(options, tokenizer)
@@ -160,7 +130,9 @@ def plan_build(
         progress.phase("counting texts")
         evidence, vectors = options.evidence, options.vectors
         plans = (
-            None if evidence is None else plan_evidence(evidence, front.shards, front.columns, front.rejects),
+            None
+            if evidence is None
+            else _plan_evidence(evidence, front.shards, front.columns, front.rejects),
             None if vectors is None else plan_vectors(vectors, front.shards, front.columns),
         )
         sample = _write_sample(front, tokenizer, options, place, progress)
@@ -212,11 +184,12 @@ def _plan(
 def _row_lengths(
     shards: Sequence[ShardRun], vocab_size: int, options: BuildOptions, progress: StepProgress
 ) -> IntArray:
-    """Count the distinct rows of all entities. Shape: (longest + 1,), by length."""
+    """Count the distinct rows of all entities by length. Shape: (longest + 1,)."""
     progress.phase("counting rows", sum(shard.num_forms for shard in shards))
     lengths = np.zeros(options.max_title_tokens + 1, dtype=np.int64)
     done = 0
-    for spans in cut(shards, _block_bytes(options)):
+    block_bytes = min(MemoryBudget(options.memory_limit).free_bytes // 4, _MOST_BLOCK_BYTES)
+    for spans in cut(shards, block_bytes):
         tokens, sizes = [], []
         for shard, (begin, end) in zip(shards, spans, strict=True):
             part = shard.forms(begin, end)
@@ -236,7 +209,7 @@ def _row_lengths(
 def _write_sample(
     front: SourceRuns, tokenizer: TextTokenizer, options: BuildOptions, place: Path, progress: StepProgress
 ) -> _Sample:
-    """Write a version over some ranges of the rows, or over all of them if they are few."""
+    """Write a version over some ranges of the rows, or over all if they are few."""
     if not front.num_entities:
         return _Sample(None, 0.0)
     progress.phase("measuring a sample")
@@ -258,7 +231,7 @@ def _write_sample(
 
 
 def _sampled(shards: Sequence[ShardRun]) -> list[npt.NDArray[np.bool_]]:
-    """Return which entities of each shard are in the sample: those of some ranges of rows, all over them."""
+    """Return a mask per shard of the sampled entities: those of ranges spread over all rows."""
     num_forms = sum(shard.num_forms for shard in shards)
     if num_forms <= _SAMPLE_FORMS:
         return [shard.keep for shard in shards]
@@ -279,42 +252,30 @@ def _bytes_per_part(written: WrittenVersion | None, share: float) -> dict[str, i
     return {name: round(size / share) for name, size in parts.items()}
 
 
-def _block_bytes(options: BuildOptions) -> int:
-    return min(MemoryBudget(options.memory_limit).free_bytes // 4, _MOST_BLOCK_BYTES)
-
-
-# Bytes of a field for every text, and for every byte of it: measured on titles and on descriptions.
+# Bytes of a field per text and per byte of text, measured on titles and on descriptions.
 _PER_TEXT, _PER_BYTE = 9, 2.1
-# Beside what is found, past queries are stored themselves.
+# Past queries are also stored themselves.
 _PER_QUERY = 8
-# Bytes of a number and of an id.
+# Bytes of a number of a vector, and of an id.
 _WORD = 4
 _ID = 8
-# A node of hnsw with 32 neighbours: twice as many on the lowest level, some above, its level and its offset.
+# A node of hnsw with 32 neighbours: twice as many on the lowest level, some above, plus level and offset.
 _GRAPH_NODE = 4 * 64 + 20
 _LEVEL_SHARE = 1 / 16
 
 
 @dataclass(frozen=True, slots=True)
 class EvidencePlan:
-    """The evidence by words and letters of a build that is only reckoned up.
+    """The planned evidence by words and letters."""
 
-    Attributes:
-        names: Titles and aliases, those of one entity that are equal counted twice.
-        columns: Columns of texts.
-        texts: Values of these columns.
-        queries: Lines of past queries, those for entities that are not there included.
-        bytes: About the size of their files.
-    """
-
-    names: int
-    columns: tuple[str, ...]
+    names: int  # titles and aliases; equal ones of one entity count twice
+    columns: tuple[str, ...]  # of texts
     texts: int
-    queries: int
-    bytes: int
+    queries: int  # lines of past queries, those for unknown entities included
+    bytes: int  # estimate
 
     def describe(self) -> str:
-        """Return it in one line."""
+        """Return the plan in one line."""
         texts = f", {self.texts:,} texts of {', '.join(self.columns)}" if self.columns else ""
         queries = f", up to {self.queries:,} past queries" if self.queries else ""
         return f"evidence: {self.names:,} names{texts}{queries}, about {self.bytes:,} bytes"
@@ -322,24 +283,16 @@ class EvidencePlan:
 
 @dataclass(frozen=True, slots=True)
 class VectorPlan:
-    """The vectors of a build that is only reckoned up.
-
-    Attributes:
-        method: What would make them.
-        texts: How many there would be at most: texts that an entity has twice count once in a build.
-        dimensions: Length of each; None where the model alone knows.
-        kind: "flat", "hnsw", "ivfpq" or "factory".
-        bytes: About the size of vectors.faiss; None where it cannot be told without the model.
-    """
+    """The planned vectors."""
 
     method: str
-    texts: int
-    dimensions: int | None
-    kind: str
-    bytes: int | None
+    texts: int  # upper bound: a build counts equal texts of one entity once
+    dimensions: int | None  # None where only the model knows
+    kind: str  # "flat", "hnsw", "ivfpq" or "factory"
+    bytes: int | None  # estimate of vectors.faiss; None where it needs the model
 
     def describe(self) -> str:
-        """Return it in one line."""
+        """Return the plan in one line."""
         noun = "text" if self.texts == 1 else "texts"
         size = "of a size that the model decides"
         if self.bytes is not None:
@@ -347,16 +300,10 @@ class VectorPlan:
         return f"vectors: {self.method}, up to {self.texts:,} {noun}, {self.kind}, {size}"
 
 
-def plan_evidence(
+def _plan_evidence(
     wish: EvidenceOptions, shards: Sequence[Run], columns: Sequence[MetadataColumn], rejects: Rejects
 ) -> EvidencePlan:
-    """Reckon up the evidence by words and letters of the entities that some runs keep.
-
-    Files of past queries are read; whether the entities are there is not looked up.
-
-    Raises:
-        SourceError: a file of queries cannot be used, or has far more bad lines than allowed.
-    """
+    """Plan the evidence of the kept entities. Past queries are read, but not matched with entities."""
     chosen = text_columns(wish.columns, {column.name: column.type for column in columns})
     names, name_bytes, texts, text_bytes = _count_texts(shards, chosen)
     queries, query_bytes = count_queries(wish.queries, rejects)
@@ -368,7 +315,7 @@ def plan_evidence(
 def plan_vectors(
     wish: VectorBuildOptions, shards: Sequence[Run], columns: Sequence[MetadataColumn]
 ) -> VectorPlan:
-    """Reckon up the vectors of the entities that some runs keep.
+    """Plan the vectors of the kept entities.
 
     Raises:
         InputError: faiss knows no such kind of index, or it cannot hold such vectors.
@@ -387,7 +334,7 @@ def plan_vectors(
 
 
 def _count_texts(shards: Sequence[Run], columns: Sequence[str]) -> tuple[int, int, int, int]:
-    """Return how many names there are and their bytes, and the same of texts of columns."""
+    """Return how many names there are and their bytes, then the same for texts of columns."""
     sums = [0, 0, 0, 0]
     for shard in shards:
         kept = np.flatnonzero(shard.keep)
@@ -397,9 +344,8 @@ def _count_texts(shards: Sequence[Run], columns: Sequence[str]) -> tuple[int, in
                 sums[0] += len(column)
                 sums[1] += pc.sum(pc.binary_length(column)).as_py() or 0
             for name in columns:
-                said = table.column(name).filter(
-                    pc.not_equal(pc.utf8_trim_whitespace(table.column(name)), "")
-                )
+                cells = table.column(name)
+                said = cells.filter(pc.not_equal(pc.utf8_trim_whitespace(cells), ""))
                 sums[2] += len(said)
                 sums[3] += pc.sum(pc.binary_length(said)).as_py() or 0
     return sums[0], sums[1], sums[2], sums[3]
@@ -421,7 +367,7 @@ def _bytes_per_text(kind: str, index: Any, dimensions: int) -> float:
         return _WORD * dimensions + _ID + _GRAPH_NODE * (1 + _LEVEL_SHARE)
     if kind == "flat":
         return _WORD * dimensions + _ID
-    inner = getattr(index, "index", index)  # without the map of ids
+    inner = getattr(index, "index", index)  # the index inside the id map
     try:
         return float(inner.sa_code_size()) + _ID
     except RuntimeError:  # not every index of faiss knows
@@ -429,5 +375,5 @@ def _bytes_per_text(kind: str, index: Any, dimensions: int) -> float:
 
 
 def _fixed_bytes(kind: str, texts: int, dimensions: int) -> int:
-    """Return what quantisers take: centroids of the cells, and sixteen of every part of a vector."""
+    """Return the bytes of the quantisers: the cells' centroids, and sixteen for each part of a vector."""
     return _WORD * dimensions * (num_cells(texts) + 16) if kind == "ivfpq" else 0

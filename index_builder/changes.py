@@ -1,8 +1,7 @@
-"""Compares the live version with what an update adds and removes.
+"""Compares the live version with the entities that an update adds and removes.
 
-`apply_changes` decides which entities stay, go, come, or come in place of another. `Removals` are ids to
-take away, from files and from the command line. `VersionRun` is the live version as a sorted run: nothing
-of it is tokenised again.
+`apply_changes` decides which entities stay, go, come, or replace another. `Removals` are the ids to remove.
+`VersionRun` is the live version as a sorted run, so that nothing of it is tokenised again.
 """
 
 from __future__ import annotations
@@ -27,34 +26,26 @@ from retrieval.sources import digest_files
 from retrieval.sources.rejects import RejectReason, Rejects
 from retrieval.sources.source_files import ByteStream, line_blocks
 
-# Between the aliases of an entity when they are compared as one text: no alias holds a control character.
+# Separates the aliases of an entity when they are compared as one text: no alias holds a control character.
 _SEPARATOR = "\x1f"
 
-# Looking ids up takes some 60 bytes for each, and one pass over the ids of the index.
+# Looking up ids takes some 60 bytes each, and one pass over the ids of the index.
 _REMOVED_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """How many entities an update touches.
-
-    Attributes:
-        added: Were not there.
-        changed: Were there under their id, with another content.
-        unchanged: Were there under their id, exactly so.
-        removed: Are taken away.
-        missing: Were to be taken away and were not there.
-    """
+    """Number of entities that an update touches."""
 
     added: int
-    changed: int
-    unchanged: int
+    changed: int  # same id, other content
+    unchanged: int  # to be added, but there already with the same content
     removed: int
-    missing: int
+    missing: int  # to be removed, but not there
 
     @property
     def any(self) -> bool:
-        """Whether anything will be different."""
+        """Whether the update changes anything."""
         return bool(self.added or self.changed or self.removed)
 
 
@@ -63,22 +54,16 @@ def apply_changes(
 ) -> tuple[Changes, list[npt.NDArray[np.int32]]]:
     """Decide which entities of the live version and of the shards take part in the merge.
 
-    The outcome is in their `keep`. Memory: the ids of one shard, or a million of those to remove, 60 bytes
-    for each; 8 bytes per live entity; 4 per entity of a shard; and the entities of one window of 65,536.
+    The outcome goes to their `keep`. Memory: the ids of one shard, or a million of those to remove, 60 bytes
+    for each; 8 bytes per live entity; 4 per entity of a shard; and the entities of one window of 65,536. The
+    ids of entities that the shards keep differ. Ids to remove that are not there are rejects, unless
+    `ignore_missing`.
 
-    Args:
-        live: The live version.
-        shards: What is added; every entity they keep has another id.
-        removals: What is taken away.
-        rejects: Gets the ids to remove that are not there.
-        ignore_missing: Counts these instead.
-
-    Returns:
-        The changes, and for every shard the number of the live entity that each of its entities replaces, or
-        -1. Shape of each: (num_entities,).
+    Returns the changes, and for every shard the number of the live entity that each of its entities replaces,
+    or -1. Shape of each: (num_entities,).
 
     Raises:
-        SourceError: an id is both added and taken away.
+        SourceError: an id is both added and removed.
     """
     replaced = [np.full(shard.num_entities, -1, dtype=np.int32) for shard in shards]
     added = changed = unchanged = 0
@@ -120,7 +105,7 @@ def _refuse_conflicts(ids: pa.Array, removals: Removals, rejects: Rejects) -> No
 
 
 def _remove(live: VersionRun, removals: Removals, rejects: Rejects, ignore_missing: bool) -> tuple[int, int]:
-    """Take entities away; return how many, and how many ids are not there."""
+    """Remove entities; return how many, and how many ids are not there."""
     if not len(removals):
         return 0, 0
     numbers = np.concatenate(
@@ -143,7 +128,7 @@ def _remove(live: VersionRun, removals: Removals, rejects: Rejects, ignore_missi
 def _same_content(
     live: VersionRun, shard: Run, entities: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]:
-    """Return which entities of a shard say what the live ones of the same id say. Shape: (n,)."""
+    """Return which entities of a shard equal the live ones of the same ids. Shape: (n,)."""
     same = np.empty(len(entities), dtype=bool)
     for low, high, inside in windows(entities):
         new = shard.entities(low, high).take(pa.array(entities[inside] - low))
@@ -165,7 +150,7 @@ def equal_entities(left: pa.Table, right: pa.Table) -> npt.NDArray[np.bool_]:
 
 
 def _comparable(column: pa.Array, name: str) -> pa.Array:
-    """Return values that are equal when what would be written is: floats by their bits, lists as text."""
+    """Return values that are equal when the stored ones are: floats by their bits, lists as text."""
     if name == ALIASES:
         return pc.binary_join(column.cast(pa.list_(pa.string())), _SEPARATOR)
     if pa.types.is_floating(column.type):
@@ -175,25 +160,18 @@ def _comparable(column: pa.Array, name: str) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class Removals:
-    """Ids, as they were given; one may stand there twice. 12 bytes per id and its text.
+    """Ids to remove, as they were given, possibly repeated. 12 bytes per id and its text."""
 
-    Attributes:
-        entity_ids: Shape: (n,), string.
-        files: Number of the file of each among the bad rows' files. Shape: (n,).
-        lines: Its line there, from 1. Shape: (n,).
-        sources: The files; ids from the command line are a further one, called `--remove-id`.
-    """
-
-    entity_ids: pa.ChunkedArray
-    files: npt.NDArray[np.int32]
-    lines: npt.NDArray[np.int64]
-    sources: tuple[FileEntry, ...]
+    entity_ids: pa.ChunkedArray  # shape (n,), string
+    files: npt.NDArray[np.int32]  # number of each id's file among the files of the rejects
+    lines: npt.NDArray[np.int64]  # line of each id there, from 1
+    sources: tuple[FileEntry, ...]  # the files; ids from the command line form one called `--remove-id`
 
     def __len__(self) -> int:
         return len(self.entity_ids)
 
     def place(self, number: int, rejects: Rejects) -> str:
-        """Return where one of them was given."""
+        """Return the file and line of an id."""
         return f"{rejects.files[int(self.files[number])]}, line {int(self.lines[number])}"
 
 
@@ -201,15 +179,10 @@ COMMAND_LINE = "--remove-id"
 
 
 def read_removals(paths: Sequence[str | Path], entity_ids: Sequence[str], rejects: Rejects) -> Removals:
-    """Read files of ids, one per line; empty lines are passed over.
+    """Read files of ids, one per line, plain or compressed; empty lines are skipped.
 
-    Ids are put into the same form as those of a catalogue: NFC, white space squeezed. The files are added
-    to those that `rejects` knows, and the command line, if it names ids, as a last one with an id per line.
-
-    Args:
-        paths: The files, plain or compressed.
-        entity_ids: Further ids.
-        rejects: Gets lines that are not UTF-8.
+    Ids are normalised like those of a catalogue: NFC, white space squeezed. The files are appended to those
+    of `rejects`, which gets the lines that are not UTF-8; `entity_ids`, if any, form a last file.
 
     Raises:
         SourceError: a file cannot be read.
@@ -232,7 +205,7 @@ def read_removals(paths: Sequence[str | Path], entity_ids: Sequence[str], reject
 
 
 def _given(entity_ids: Sequence[str]) -> FileEntry:
-    """Describe ids from the command line as the file they might have come in."""
+    """Describe ids from the command line as a file of them."""
     data = "".join(f"{entity_id}\n" for entity_id in entity_ids).encode()
     return FileEntry(COMMAND_LINE, len(data), digest_bytes(data))
 
@@ -240,7 +213,7 @@ def _given(entity_ids: Sequence[str]) -> FileEntry:
 def _blocks(
     paths: Sequence[str | Path], entity_ids: Sequence[str], first: int, rejects: Rejects
 ) -> Iterator[tuple[int, list[tuple[int, str]]]]:
-    """Yield the number of a file and a block of its lines and ids."""
+    """Yield a file's number with a block of its lines and ids."""
     for file, path in enumerate(paths, start=first):
         for block in _read(path, file, rejects):
             yield file, block
@@ -268,12 +241,9 @@ def _read(path: str | Path, file: int, rejects: Rejects) -> Iterator[list[tuple[
 
 
 class VersionRun:
-    """A `Run` over an open index, whose row order and entity order are already those of a run.
+    """A `Run` over an open index, whose rows and entities are already in the order of a run.
 
-    Its files are mapped: what has been read of them counts as resident, but the system may take it back.
-
-    Args:
-        index: Open; `close` closes it.
+    Its files are mapped: pages that were read count as resident, but the system may take them back.
     """
 
     def __init__(self, index: Index) -> None:
@@ -319,10 +289,6 @@ class VersionRun:
     def numbers(self, entity_ids: pa.Array) -> npt.NDArray[np.int64]:
         """Return the numbers of entities by their ids; -1 where an id is unknown."""
         return self._index.entities.numbers(entity_ids).astype(np.int64)
-
-    def close(self) -> None:
-        """Let go of the index."""
-        self._index.close()
 
     def _decoded(self, stored: pa.Table) -> pa.Table:
         title = stored.column(TITLE)

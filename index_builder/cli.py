@@ -1,4 +1,4 @@
-"""Runs `build-index TITLES`, also `genret build`, and tells people what was or would be built."""
+"""The command `build-index TITLES`, also `genret build`, and its reports."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from index_builder.build_plan import BuildPlan, plan_build
 from index_builder.command_line import (
     answered,
     bad_row_options,
+    env_option,
     keep_versions_option,
     load_tokenizer,
     rejects_file,
@@ -45,19 +46,17 @@ _ENV = "GENRET_BUILD_"
     },
 )
 @click.argument("titles", metavar="TITLES...", nargs=-1, required=True, envvar=_ENV + "TITLES")
-@click.option(
+@env_option(
+    _ENV,
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
-    envvar=_ENV + "OUT",
-    show_envvar=True,
     show_default="the first of TITLES with its suffix replaced by .index",
     help="Index directory; an index that is there gets a new version.",
 )
-@click.option(
+@env_option(
+    _ENV,
     "--tokenizer",
     metavar="DIR_OR_ID",
-    envvar=_ENV + "TOKENIZER",
-    show_envvar=True,
     show_default="that of --weigh-model, else of the default model",
     help="Tokenizer of the model that will write the titles: a checkpoint directory, a tokenizer.json or a "
     "hub id.",
@@ -66,58 +65,51 @@ _ENV = "GENRET_BUILD_"
     "The template the index is for: it says how titles are rendered, as far as no --title-... does.",
     envvar=_ENV + "PROMPT",
 )
-@click.option(
+@env_option(
+    _ENV,
     "--title-context",
-    envvar=_ENV + "TITLE_CONTEXT",
-    show_envvar=True,
     show_default="the checkpoint's, else empty",
     help="Last text of the prompt; titles are tokenised after it.",
 )
-@click.option(
+@env_option(
+    _ENV,
     "--title-prefix",
-    envvar=_ENV + "TITLE_PREFIX",
-    show_envvar=True,
     show_default="the checkpoint's, else empty",
     help='Text in front of every title, such as " ".',
 )
-@click.option(
+@env_option(
+    _ENV,
     "--title-suffix",
-    envvar=_ENV + "TITLE_SUFFIX",
-    show_envvar=True,
     show_default="the checkpoint's, else empty",
     help='Text behind every title, such as ">".',
 )
-@click.option(
+@env_option(
+    _ENV,
     "--end-token",
-    envvar=_ENV + "END_TOKEN",
-    show_envvar=True,
     show_default="the prompt's, else the tokenizer's end-of-sequence token",
     help="Token that closes every title: one of the vocabulary, or text that is one, such as \\n.",
 )
 @source_flags(_ENV)
 @build_evidence_flags(_ENV)
 @bad_row_options(_ENV, fails="build", place="OUT")
-@click.option(
+@env_option(
+    _ENV,
     "--max-title-tokens",
     type=click.IntRange(min=2),
     default=256,
-    envvar=_ENV + "MAX_TITLE_TOKENS",
-    show_envvar=True,
     help="Titles of more tokens, end token included, are bad rows.",
 )
 @keep_versions_option(_ENV)
-@click.option(
+@env_option(
+    _ENV,
     "--no-resume",
     is_flag=True,
-    envvar=_ENV + "NO_RESUME",
-    show_envvar=True,
     help="Begin anew, although an earlier build of the same input was cut short and could be taken up.",
 )
-@click.option(
+@env_option(
+    _ENV,
     "--dry-run",
     is_flag=True,
-    envvar=_ENV + "DRY_RUN",
-    show_envvar=True,
     help="Read and tokenise everything, build nothing, and say what a build would make.",
 )
 @talk_options(_ENV)
@@ -194,7 +186,7 @@ def build_command(
             made = plan_build(titles, text_tokenizer, options, progress)
         else:
             made = build_index(titles, text_tokenizer, options, progress)
-        told = describe_plan(made) if isinstance(made, BuildPlan) else describe_build(made)
+        told = describe_plan(made) if isinstance(made, BuildPlan) else _describe_build(made)
         folder = Path(text_tokenizer.source)
         if prompt is not None and prompt != CheckpointConfig.load(folder).default_prompt:
             told += f"\n  ask with: --prompt {prompt}"
@@ -202,20 +194,20 @@ def build_command(
 
 
 def _beside(titles: Path) -> Path:
-    if titles.name in ("", ".."):  # "." and "/" are no files either, which the build says better
+    if titles.name in ("", ".."):  # "." and "/" are no files either; the build has a better message for them
         titles = titles.resolve() / "titles"
     return titles.with_name((titles.stem or titles.name) + ".index")
 
 
 def _rendering(tokenizer: TextTokenizer, prompt: str | None, overrides: dict[str, str | None]) -> Rendering:
-    """Return the rendering of a prompt of the checkpoint, with what the command line says put over it.
+    """Return the rendering of a checkpoint's prompt, with the options of the command line applied.
 
     Raises:
         InputError: there is no such prompt, or an option is no text.
         ModelError: the checkpoint's `genret.json` is malformed.
     """
     folder = Path(tokenizer.source)
-    base = Rendering()  # of a tokenizer alone
+    base = Rendering()  # if there is a tokenizer alone
     settings = settings_folder(folder)
     if prompt is not None or any((settings / name).is_file() for name in ("config.json", SETTINGS_FILE)):
         base = CheckpointConfig.load(folder).with_prompt(prompt).title_rendering()
@@ -229,8 +221,7 @@ _MIB = 1 << 20
 _BAR_WIDTH = 40
 
 
-def describe_build(summary: BuildSummary) -> str:
-    """Return what was built."""
+def _describe_build(summary: BuildSummary) -> str:
     counts, manifest = summary.manifest.counts, summary.manifest
     lines = [
         f"{summary.index}: version {summary.version}",
@@ -255,11 +246,12 @@ def describe_build(summary: BuildSummary) -> str:
 
 
 def describe_plan(plan: BuildPlan) -> str:
-    """Return what a build would make."""
+    """Return the report of a dry run."""
+    reasons = ", ".join(f"{count:,} × {reason}" for reason, count in plan.rejected.items())
     lines = [
         f"dry run: {plan.records:,} records, of which {plan.entities:,} are entities; {plan.rows:,} rows",
         f"  {plan.duplicates:,} repeated rows counted once",
-        f"  {sum(plan.rejected.values()):,} bad rows" + _reasons(plan.rejected),
+        f"  {sum(plan.rejected.values()):,} bad rows" + (f": {reasons}" if reasons else ""),
     ]
     if plan.longest is not None:
         longest = plan.longest
@@ -272,7 +264,8 @@ def describe_plan(plan: BuildPlan) -> str:
     if plan.weight_column is not None:
         lines.append(f"  weights: {plan.weight_column}")
     lines += _normalization(plan.normalization)
-    lines += ["", "tokens per row, end token included:", *_histogram(plan.lengths), ""]
+    lengths = length_lines(plan.lengths, "#", _BAR_WIDTH) if plan.lengths else []
+    lines += ["", "tokens per row, end token included:", *lengths, ""]
     exactness = (
         "as built" if plan.sample_share == 1 else f"estimated from {plan.sample_share:.1%} of the rows"
     )
@@ -295,10 +288,6 @@ def _types(types: Mapping[str, str]) -> str:
     return ", ".join(f"{name} ({kind})" for name, kind in types.items())
 
 
-def _reasons(rejected: Mapping[str, int]) -> str:
-    return ": " + ", ".join(f"{count:,} × {reason}" for reason, count in rejected.items()) if rejected else ""
-
-
 def _normalization(report: NormalizationReport) -> list[str]:
     counted = {
         "put into NFC": report.composed,
@@ -308,7 +297,3 @@ def _normalization(report: NormalizationReport) -> list[str]:
     }
     said = [f"{count:,} {what}" for what, count in counted.items() if count]
     return [f"  titles: {', '.join(said)}"] if said else []
-
-
-def _histogram(lengths: Mapping[int, int]) -> list[str]:
-    return length_lines(lengths, "#", _BAR_WIDTH) if lengths else []

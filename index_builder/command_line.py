@@ -1,8 +1,10 @@
-"""What the commands that make versions have in common: options, progress, summaries, errors."""
+"""Shared parts of the commands that make versions: options, progress, summaries, errors."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import json
 import os
 import sys
@@ -15,6 +17,7 @@ from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, TextColumn, 
 
 from index_builder.publish import work_root
 from index_builder.workplace import kept_records
+from retrieval.command_options import together
 from retrieval.compatibility import default_model_of
 from retrieval.defaults import default_model, missing_weights, small_model_dir
 from retrieval.errors import GenretError, InputError
@@ -28,7 +31,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class Summary(Protocol):
-    """What a command has to say in the end."""
+    """The summary that a command reports."""
 
     @property
     def report(self) -> str:
@@ -36,34 +39,58 @@ class Summary(Protocol):
 
     @property
     def rejects_file(self) -> Path | None:
-        """Where the bad rows were written, or None."""
+        """File of the bad rows, or None."""
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as a JSON object."""
 
 
-def bad_row_options(prefix: str, fails: str, place: str) -> Callable[[_F], _F]:
-    """Return a decorator that adds `max_bad_rows` and `rejects`.
+def env_option(prefix: str, *names: str, **settings: Any) -> Callable[[_F], _F]:
+    """Return an option with a variable named after it: GENRET_BUILD_OUT for "GENRET_BUILD_" and --out."""
+    variable = prefix + names[0].removeprefix("--").upper().replace("-", "_")
+    return click.option(*names, envvar=variable, show_envvar=True, **settings)
 
-    Args:
-        prefix: Of the environment variables, such as "GENRET_BUILD_".
-        fails: What too many bad rows fail.
-        place: Name of the parameter that says where the index is.
+
+def option_group(
+    argument: str, read: Callable[..., Any], *options: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Callable[[_F], Callable[..., Any]]:
+    """Return a decorator that adds options to a command, which gets them all as one argument.
+
+    `read` makes its value; its parameters are the names of the options. An `InputError` is a usage error.
     """
-    return _options(
-        click.option(
+
+    def decorate(command: _F) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def with_group(**values: Any) -> Any:
+            taken = {name: values.pop(name) for name in inspect.signature(read).parameters}
+            try:
+                value = read(**taken)
+            except InputError as error:
+                raise click.UsageError(str(error)) from error
+            return command(**{argument: value}, **values)
+
+        return together(*options)(with_group)
+
+    return decorate
+
+
+def bad_row_options(prefix: str, fails: str, place: str) -> Callable[[_F], _F]:
+    """Return a decorator that adds `max_bad_rows` and `rejects`; `fails` names what too many bad rows fail.
+
+    `place` is the name of the parameter that holds the index directory.
+    """
+    return together(
+        env_option(
+            prefix,
             "--max-bad-rows",
             type=click.IntRange(min=0),
             default=0,
-            envvar=prefix + "MAX_BAD_ROWS",
-            show_envvar=True,
             help=f"Leave out up to this many bad rows; more fail the {fails}.",
         ),
-        click.option(
+        env_option(
+            prefix,
             "--rejects",
             type=click.Path(path_type=Path, dir_okay=False),
-            envvar=prefix + "REJECTS",
-            show_envvar=True,
             show_default=f"{place}.rejects.tsv",
             help="Where bad rows are written, if there are any; by a dry run, only when given.",
         ),
@@ -71,67 +98,41 @@ def bad_row_options(prefix: str, fails: str, place: str) -> Callable[[_F], _F]:
 
 
 def keep_versions_option(prefix: str) -> Callable[[_F], _F]:
-    """Return a decorator that adds `keep_versions`; `prefix` as in `bad_row_options`."""
-    return click.option(
+    """Return a decorator that adds `keep_versions`."""
+    return env_option(
+        prefix,
         "--keep-versions",
         type=click.IntRange(min=0),
         default=2,
-        envvar=prefix + "KEEP_VERSIONS",
-        show_envvar=True,
         help="Superseded versions to keep beside the live one.",
     )
 
 
 def talk_options(prefix: str, has_threads: bool = True) -> Callable[[_F], _F]:
-    """Return a decorator that adds `threads`, `as_json`, `quiet` and `debug`; `prefix` as above.
-
-    Args:
-        prefix: As in `bad_row_options`.
-        has_threads: Whether the command has a tokenizer of its own to give threads to.
-    """
-    threads = click.option(
+    """Return a decorator that adds `as_json`, `quiet`, `debug` and, for a tokenizer, `threads`."""
+    threads: Callable[[_F], _F] = env_option(
+        prefix,
         "--threads",
         type=click.IntRange(min=1),
-        envvar=prefix + "THREADS",
-        show_envvar=True,
         show_default="all cores",
         help="Threads of the tokenizer.",
     )
-    return _options(
+    return together(
         *((threads,) if has_threads else ()),
-        click.option(
-            "--json",
-            "as_json",
-            is_flag=True,
-            envvar=prefix + "JSON",
-            show_envvar=True,
-            help="Summary as JSON.",
-        ),
-        click.option(
-            "--quiet",
-            is_flag=True,
-            envvar=prefix + "QUIET",
-            show_envvar=True,
-            help="No progress and no summary.",
-        ),
-        click.option(
-            "--debug",
-            is_flag=True,
-            envvar=prefix + "DEBUG",
-            show_envvar=True,
-            help="Show tracebacks of errors.",
-        ),
+        env_option(prefix, "--json", "as_json", is_flag=True, help="Summary as JSON."),
+        env_option(prefix, "--quiet", is_flag=True, help="No progress and no summary."),
+        env_option(prefix, "--debug", is_flag=True, help="Show tracebacks of errors."),
     )
 
 
 def use_threads(threads: int | None) -> None:
-    """Tell the tokenizer how many threads to use; None: all cores."""
+    """Set the number of threads of the tokenizer; None: all cores."""
     if threads is not None:  # read once, when the tokenizer first needs its thread pool
         os.environ["RAYON_NUM_THREADS"] = str(threads)
 
 
 def load_tokenizer(name: str | None) -> TextTokenizer:
-    """Return the tokenizer named, or that of the shipped model that can be used here, which is told."""
+    """Return the named tokenizer, or that of the shipped model that can be used here, with a note."""
     if name is not None:
         return TextTokenizer.load(name)
     model = default_model()
@@ -151,12 +152,12 @@ def tokenizer_of(index: Path) -> TextTokenizer:
 
 
 def rejects_file(given: Path | None, index: Path, dry_run: bool) -> Path | None:
-    """Return where bad rows are written: beside the index, if not said otherwise; by a dry run nowhere."""
+    """Return the file of bad rows: by default beside the index, none for a dry run."""
     return given if dry_run else given or index.with_name(index.name + ".rejects.tsv")
 
 
 def tell(summary: Summary, text: str, as_json: bool, quiet: bool) -> None:
-    """Write what was made, as JSON or as `text`, and a few bad rows to standard error."""
+    """Print the summary, as JSON or as `text`, and the report on bad rows to standard error."""
     if summary.report and not quiet:
         where = "" if summary.rejects_file is None else f"; all of them are in {summary.rejects_file}"
         click.echo(f"{summary.report}\nleft out{where}", err=True)
@@ -168,7 +169,7 @@ def tell(summary: Summary, text: str, as_json: bool, quiet: bool) -> None:
 
 @contextlib.contextmanager
 def answered(out: Path, before: str | None, dry_run: bool, debug: bool) -> Iterator[None]:
-    """Turn what may go wrong into lines and exit codes."""
+    """Turn errors and interrupts into messages and exit codes."""
     try:
         yield
     except KeyboardInterrupt:
@@ -184,7 +185,7 @@ def answered(out: Path, before: str | None, dry_run: bool, debug: bool) -> Itera
 
 @contextlib.contextmanager
 def shown_progress(quiet: bool, command: str) -> Iterator[StepProgress]:
-    """Yield what shows the progress: a bar on a terminal, else lines with `command` in front, or nothing."""
+    """Yield a progress that shows a bar on a terminal, else lines prefixed with `command`, or nothing."""
     if quiet:
         yield StepProgress()
         return
@@ -207,14 +208,3 @@ def _interrupted(out: Path, before: str | None) -> str:
     if before is None:
         return f"\ninterrupted: nothing was built at {out}{go_on}"
     return f"\ninterrupted: {out} is unchanged, version {before} stays live{go_on}"
-
-
-def _options(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
-    """Return one decorator for several, which the help shows in this order."""
-
-    def decorate(command: _F) -> _F:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate

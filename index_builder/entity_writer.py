@@ -1,7 +1,7 @@
 """Writes the entities of a version in their final order, gathered from the runs batch by batch.
 
-A first pass over all entities (`survey`) decides how they are stored: ids, aliases, dictionaries. Arrays
-are written in one canonical layout: equal values give equal bytes, wherever they come from.
+A first pass over all entities (`survey`) decides how they are stored: ids, aliases, dictionaries. The layout
+of arrays is canonical: equal values give equal bytes.
 """
 
 from __future__ import annotations
@@ -31,26 +31,16 @@ from retrieval.index.manifest import MetadataColumn
 
 @dataclass(frozen=True, slots=True)
 class EntitySurvey:
-    """The facts.
-
-    Attributes:
-        entities: Entities that take part.
-        has_ids: Whether any id differs from its entity's title.
-        has_aliases: Whether any entity has an alias.
-        dictionaries: Of every metadata column that is dictionary-encoded, its values in ascending order.
-    """
+    """Facts about the kept entities that decide how they are stored."""
 
     entities: int
-    has_ids: bool
+    has_ids: bool  # whether any id differs from its entity's title
     has_aliases: bool
-    dictionaries: dict[str, pa.Array] = field(default_factory=dict)
+    dictionaries: dict[str, pa.Array] = field(default_factory=dict)  # by metadata column: values, ascending
 
 
 def survey(runs: Sequence[Run], metadata: Sequence[MetadataColumn]) -> EntitySurvey:
-    """Pass over the entities of all runs that take part.
-
-    Memory: 65,536 entities, and at most as many values per metadata column.
-    """
+    """Survey the kept entities. Memory: 65,536 entities and as many values per metadata column."""
     entities = sum(int(np.count_nonzero(run.keep)) for run in runs)
     most = min(MAX_DICTIONARY, entities // 2)
     seen = {c.name: pa.array([], type=pa.string()) for c in metadata if c.type == "string"}
@@ -59,7 +49,7 @@ def survey(runs: Sequence[Run], metadata: Sequence[MetadataColumn]) -> EntitySur
         for table in _kept(run):
             if run.has_ids and not has_ids:
                 has_ids = bool(pc.any(pc.not_equal(table.column(ENTITY_ID), table.column(TITLE))).as_py())
-            has_aliases = has_aliases or _any_alias(table.column(ALIASES))
+            has_aliases = has_aliases or len(pc.list_flatten(table.column(ALIASES))) > 0
             for name, values in list(seen.items()):
                 united = _unite(values, table.column(name))
                 if len(united) > most:
@@ -71,14 +61,10 @@ def survey(runs: Sequence[Run], metadata: Sequence[MetadataColumn]) -> EntitySur
 
 
 def check_weights(runs: Sequence[Run], column: str | None) -> None:
-    """Refuse weights by which nobody is ever meant; no more is read than up to the first other one.
-
-    Args:
-        runs: Sorted runs.
-        column: Name of the metadata column of weights; None: there are none.
+    """Refuse weights that are all 0; reads no further than the first other one.
 
     Raises:
-        SourceError: all entities that take part have the weight 0.
+        SourceError: all kept entities have the weight 0 in `column`, the metadata column of weights.
     """
     num_zeros = 0
     for table in () if column is None else chain.from_iterable(map(_kept, runs)):
@@ -103,12 +89,8 @@ def _kept(run: Run) -> Iterator[pa.Table]:
             yield run.entities(begin, end).filter(pa.array(keep))
 
 
-def _any_alias(aliases: pa.ChunkedArray) -> bool:
-    return any(len(chunk.flatten()) > 0 for chunk in aliases.chunks)
-
-
 def _unite(values: pa.Array, column: pa.ChunkedArray) -> pa.Array:
-    """Return the different values of both, without null."""
+    """Return the distinct values of both, without null."""
     new = column.unique().drop_null().cast(pa.string())
     new = new.filter(pc.invert(pc.is_in(new, value_set=values)))
     return pa.concat_arrays([values, new]) if len(new) else values
@@ -118,11 +100,7 @@ _ID_SCHEMA = pa.schema([pa.field(ENTITY_ID, pa.string())])
 
 
 class RunSources:
-    """Entities of several runs under one numbering: run i's begin at `begins[i]`.
-
-    Args:
-        runs: The runs.
-    """
+    """Entities of several runs under one numbering: run i's begin at `begins[i]`."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self._runs = runs
@@ -133,14 +111,7 @@ class RunSources:
         return int(self.begins[-1])
 
     def gather(self, sources: IntArray, schema: pa.Schema) -> pa.Table:
-        """Return columns of entities in the given order.
-
-        Memory: the entities twice, and one slice of a run, of at most 65,536.
-
-        Args:
-            sources: At least one. Shape: (n,).
-            schema: The columns.
-        """
+        """Return columns of entities in the given order. Memory: these twice, and 65,536 of a run."""
         tables: list[pa.Table] = []
         visited: list[IntArray] = []
         for run, places, numbers in self._by_run(sources):
@@ -149,7 +120,7 @@ class RunSources:
             for low, high, inside in windows(numbers):
                 slice_ = run.entities(low, high).select(schema.names).cast(schema)
                 wanted = numbers[inside] - low
-                # What is left out between them may be the most of a run.
+                # Most of a run may lie between the wanted ones.
                 tables.append(slice_ if len(wanted) == high - low else slice_.take(pa.array(wanted)))
                 visited.append(places[inside])
         joined = pa.concat_tables(tables)
@@ -163,7 +134,7 @@ class RunSources:
         return _joined(self.gather(sources, _ID_SCHEMA).column(ENTITY_ID))
 
     def _by_run(self, sources: IntArray) -> list[tuple[Run, npt.NDArray[np.int64], IntArray]]:
-        """Return (run, places in `sources`, entity numbers in the run) of every run that has any of them."""
+        """Return (run, places in `sources`, entity numbers in the run) of every run that has some."""
         run_of = np.searchsorted(self.begins, sources, side="right") - 1
         order = np.argsort(run_of, kind="stable")
         present, begins = np.unique(run_of[order], return_index=True)
@@ -172,14 +143,7 @@ class RunSources:
 
 
 class EntityWriter:
-    """Writes entities.arrow; holds one batch of entities, up to three times over while it is put together.
-
-    Args:
-        writer: Of a file with `schema`.
-        schema: As `stored_schema` gives it.
-        survey: What is stored how.
-        sources: Where the entities come from.
-    """
+    """Writes entities.arrow by the `stored_schema`; holds up to three batches of entities."""
 
     def __init__(
         self, writer: pa.RecordBatchWriter, schema: pa.Schema, survey: EntitySurvey, sources: RunSources
@@ -226,7 +190,7 @@ class EntityWriter:
 
 
 def stored_schema(survey: EntitySurvey, metadata: Sequence[MetadataColumn]) -> pa.Schema:
-    """Return the schema of the entities: nothing is stored that says nothing."""
+    """Return the schema of the entities; columns without information are left out."""
     sizes = {name: len(values) for name, values in survey.dictionaries.items()}
     fields = [metadata_field(column.name, column.type, sizes.get(column.name)) for column in metadata]
     return entities_schema(survey.has_ids, survey.has_aliases, fields)
@@ -237,11 +201,7 @@ def _joined(column: pa.ChunkedArray) -> pa.Array:
 
 
 def canonical(array: pa.Array) -> pa.Array:
-    """Return the same values with zeros under nulls and with buffers that end where the values end.
-
-    Args:
-        array: Of strings, numbers or bools, or a list of such without nulls.
-    """
+    """Return the same strings, numbers, bools or lists of them, with zeros under nulls and exact buffers."""
     bitmap = None
     if array.null_count:
         bitmap = _bits(array.is_valid())
@@ -266,7 +226,7 @@ def canonical(array: pa.Array) -> pa.Array:
 
 
 def _offsets(array: pa.Array) -> tuple[pa.Buffer, int, int]:
-    """Return offsets that begin at 0, and where the values begin and end in their own buffer."""
+    """Return offsets that begin at 0, and the range of the values in their own buffer."""
     buffer = array.buffers()[1]
     if not len(array) or buffer is None:
         return pa.py_buffer(np.zeros(1, dtype=np.int32)), 0, 0

@@ -1,9 +1,7 @@
-"""The options that say which evidence an index gets: shared by the commands that make versions."""
+"""Options for the evidence of an index, shared by the commands that make versions."""
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,18 +10,18 @@ from typing import Any, TypeVar
 import click
 
 from index_builder.build_options import (
-    DESCRIPTION,
     SHIPPED,
     EvidenceChange,
     EvidenceOptions,
     VectorBuildOptions,
     VectorChange,
 )
+from index_builder.command_line import env_option, option_group
 from index_builder.past_queries import QueryFile
 from retrieval.errors import InputError
 from retrieval.vectors.embedder import VectorMethod, check_device_name
 from retrieval.vectors.faiss_index import KIND_NAMES
-from retrieval.vectors.vector_maker import VectorOptions
+from retrieval.vectors.vector_maker import DESCRIPTION, VectorOptions
 
 ALL, NONE = "all", "none"
 
@@ -33,17 +31,11 @@ _QUERY_FILE = (
     "a file with the columns `query` and `entity_id` or `title`, and possibly `count` and `split`; "
     "FILE#SPLIT: the lines of one split"
 )
-_Option = tuple[tuple[str, ...], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class EvidenceWishes:
-    """What the options of a build say.
-
-    Attributes:
-        evidence: Evidence by words and letters; None for none.
-        vectors: Vectors; None for none.
-    """
+    """Evidence by words and letters, and vectors, that a build shall make; None for none."""
 
     evidence: EvidenceOptions | None
     vectors: VectorBuildOptions | None
@@ -51,12 +43,7 @@ class EvidenceWishes:
 
 @dataclass(frozen=True, slots=True)
 class EvidenceChanges:
-    """What the options of an update say.
-
-    Attributes:
-        evidence: What becomes of names, texts and past queries.
-        vectors: What becomes of vectors.
-    """
+    """Changes that an update shall make to names, texts and past queries, and to vectors."""
 
     evidence: EvidenceChange
     vectors: VectorChange
@@ -65,8 +52,7 @@ class EvidenceChanges:
 def build_evidence_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
     """Return a decorator that adds the options of a build, which gets `EvidenceWishes` as `evidence`.
 
-    Args:
-        prefix: Of the environment variables, such as "GENRET_BUILD_".
+    `prefix` is that of the environment variables, such as "GENRET_BUILD_".
     """
     evidence = {
         "default": ALL,
@@ -82,32 +68,27 @@ def build_evidence_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
         "help": "Make vectors of titles and aliases, which propose candidates too; needs the extra "
         "`vectors`. encoder: the mean of the states of a Hugging Face encoder.",
     }
-    ranking: _Option = (
-        ("--ranking",),
-        {
-            "type": click.Path(path_type=Path, dir_okay=False),
-            "show_default": "one is fitted to queries made from the catalogue",
-            "help": "Rankings fitted to such a catalogue before, as `genret tune --out` writes them.",
-        },
+    ranking = env_option(
+        prefix,
+        "--ranking",
+        type=click.Path(path_type=Path, dir_okay=False),
+        show_default="one is fitted to queries made from the catalogue",
+        help="Rankings fitted to such a catalogue before, as `genret tune --out` writes them.",
     )
-    weigh_model: _Option = (
-        ("--weigh-model",),
-        {
-            "metavar": "DIR_OR_ID",
-            "show_default": "none: a model counts little until `genret tune` weighs it",
-            "help": "Weigh a model against the evidence, by queries made from the catalogue; a checkpoint "
-            f"directory, a hub id or `{SHIPPED}`. Takes minutes, nearly all of them the model's.",
-        },
+    weigh_model = env_option(
+        prefix,
+        "--weigh-model",
+        metavar="DIR_OR_ID",
+        show_default="none: a model counts little until `genret tune` weighs it",
+        help="Weigh a model against the evidence, by queries made from the catalogue; a checkpoint "
+        f"directory, a hub id or `{SHIPPED}`. Takes minutes, nearly all of them the model's.",
     )
-    return _decorator(prefix, [*_options(evidence, queries, method), ranking, weigh_model], _wishes)
+    shared = _shared_options(prefix, evidence, queries, method)
+    return option_group("evidence", _wishes, *shared, ranking, weigh_model)
 
 
 def update_evidence_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
-    """Return a decorator that adds the options of an update, which gets `EvidenceChanges` as `evidence`.
-
-    Args:
-        prefix: As in `build_evidence_flags`.
-    """
+    """Return a decorator that adds the options of an update, which gets `EvidenceChanges` as `evidence`."""
     evidence = {
         "default": None,
         "show_default": "evidence that is there is kept in step",
@@ -124,38 +105,60 @@ def update_evidence_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
         "show_default": "vectors that are there are kept in step",
         "help": f"Make new vectors of all entities, or drop those that are there ({NONE}).",
     }
-    encoder = (
-        ("--encoder",),
-        {
-            "metavar": "DIR_OR_ID",
-            "default": None,
-            "show_default": "where it was",
-            "help": "Where the model of the vectors lies that are kept in step.",
-        },
+    encoder = env_option(
+        prefix,
+        "--encoder",
+        metavar="DIR_OR_ID",
+        default=None,
+        show_default="where it was",
+        help="Where the model of the vectors lies that are kept in step.",
     )
-    return _decorator(prefix, [*_options(evidence, queries, method), encoder], _changes)
+    shared = _shared_options(prefix, evidence, queries, method)
+    return option_group("evidence", _changes, *shared, encoder)
 
 
-def _decorator(
-    prefix: str, options: list[_Option], taken_by: Callable[..., Any]
-) -> Callable[[_F], Callable[..., Any]]:
-    def decorate(command: _F) -> Callable[..., Any]:
-        @functools.wraps(command)
-        def with_flags(**values: Any) -> Any:
-            taken = {name: values.pop(name) for name in inspect.signature(taken_by).parameters}
-            try:
-                evidence = taken_by(**taken)
-            except InputError as error:
-                raise click.UsageError(str(error)) from error
-            return command(evidence=evidence, **values)
-
-        decorated: Callable[..., Any] = with_flags
-        for names, settings in reversed(options):
-            variable = prefix + names[0].removeprefix("--").upper().replace("-", "_")
-            decorated = click.option(*names, envvar=variable, show_envvar=True, **settings)(decorated)
-        return decorated
-
-    return decorate
+def _shared_options(
+    prefix: str, evidence: dict[str, Any], queries: dict[str, Any], method: dict[str, Any]
+) -> list[Callable[..., Any]]:
+    """Return the options that both commands have, in the order of the help."""
+    return [
+        env_option(prefix, "--evidence", "kinds", type=click.Choice([ALL, NONE]), **evidence),
+        env_option(
+            prefix,
+            "--evidence-columns",
+            metavar="COLUMN,…",
+            default=None,
+            show_default=f"{DESCRIPTION}, if there is such a column",
+            help="Metadata columns whose texts are evidence, in words, letters and vectors; an empty "
+            "value: none.",
+        ),
+        env_option(prefix, "--queries", metavar="FILE[#SPLIT]", multiple=True, **queries),
+        env_option(prefix, "--vectors", "method", metavar=_METHODS, **method),
+        env_option(
+            prefix,
+            "--vector-index",
+            metavar=f"{'|'.join(KIND_NAMES)}|FACTORY",
+            default=None,
+            show_default="auto",
+            help="How faiss keeps the vectors; auto: flat for fewer than 100,000, compressed above; "
+            "FACTORY: a string for its index factory.",
+        ),
+        env_option(
+            prefix,
+            "--vector-sample",
+            type=click.IntRange(min=1),
+            default=None,
+            show_default="what the kind needs",
+            help="Most vectors to train on.",
+        ),
+        env_option(
+            prefix,
+            "--vector-device",
+            default=None,
+            show_default="cpu",
+            help="Where an encoder runs, such as cuda or auto.",
+        ),
+    ]
 
 
 def _wishes(
@@ -246,53 +249,10 @@ def _check_device(name: str | None) -> None:
 
 
 def _columns(text: str | None) -> tuple[str, ...] | None:
-    """Return the columns named; an empty text names none at all."""
+    """Return the named columns; none for an empty text."""
     if text is None:
         return None
     names = [name.strip() for name in text.split(",")] if text.strip() else []
     if not all(names) or len(set(names)) != len(names):
         raise click.UsageError(f"--evidence-columns: expected different columns, as in a,b, got {text!r}")
     return tuple(names)
-
-
-def _options(evidence: dict[str, Any], queries: dict[str, Any], method: dict[str, Any]) -> list[_Option]:
-    """Return names and settings of the options that every command has, in the order of the help."""
-    kinds = "|".join(KIND_NAMES)
-    return [
-        (("--evidence", "kinds"), {"type": click.Choice([ALL, NONE]), **evidence}),
-        (
-            ("--evidence-columns",),
-            {
-                "metavar": "COLUMN,…",
-                "default": None,
-                "show_default": f"{DESCRIPTION}, if there is such a column",
-                "help": "Metadata columns whose texts are evidence, in words, letters and vectors; an empty "
-                "value: none.",
-            },
-        ),
-        (("--queries",), {"metavar": "FILE[#SPLIT]", "multiple": True, **queries}),
-        (("--vectors", "method"), {"metavar": _METHODS, **method}),
-        (
-            ("--vector-index",),
-            {
-                "metavar": f"{kinds}|FACTORY",
-                "default": None,
-                "show_default": "auto",
-                "help": "How faiss keeps the vectors; auto: flat for fewer than 100,000, compressed above; "
-                "FACTORY: a string for its index factory.",
-            },
-        ),
-        (
-            ("--vector-sample",),
-            {
-                "type": click.IntRange(min=1),
-                "default": None,
-                "show_default": "what the kind needs",
-                "help": "Most vectors to train on.",
-            },
-        ),
-        (
-            ("--vector-device",),
-            {"default": None, "show_default": "cpu", "help": "Where an encoder runs, such as cuda or auto."},
-        ),
-    ]

@@ -1,7 +1,7 @@
-"""Makes the evidence of a version that is not published yet: names, texts, past queries, vectors, ranking.
+"""Makes the evidence of a staged version: names, texts, past queries, vectors, ranking.
 
-Evidence of the version before is taken over where its entities stay: past queries, vectors, rankings, and
-the priors of entities whose forms are the same.
+For entities that an update keeps, past queries, vectors and rankings of the previous version are taken over,
+and priors too if their forms are the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from index_builder.build_options import BuildOptions, VectorBuildOptions, VectorChange, text_columns
+from index_builder.build_options import BuildOptions, VectorBuildOptions, VectorChange
 from index_builder.changes import VersionRun, equal_entities
 from index_builder.faults import fault_point
 from index_builder.memory_budget import MemoryBudget
@@ -44,7 +44,7 @@ from retrieval.index.small_files import digest_file
 from retrieval.progress import StepProgress
 from retrieval.sources.rejects import Rejects
 from retrieval.vectors.embedder import absolute_place
-from retrieval.vectors.vector_maker import VectorOptions, carry_over_vectors, make_vectors
+from retrieval.vectors.vector_maker import VectorOptions, carry_over_vectors, make_vectors, text_columns
 
 if TYPE_CHECKING:
     from retrieval.evidence.evidence import Evidence
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 _LIBRARIES = ("faiss-cpu",)
-# Past queries of the version before that are taken over at once.
+# Batch size for taking over past queries.
 _TAKEN_AT_ONCE = 1 << 17
 FIELD_FILES = (NAMES_FILE, TEXTS_FILE, QUERIES_FILE)
 
@@ -61,10 +61,7 @@ FIELD_FILES = (NAMES_FILE, TEXTS_FILE, QUERIES_FILE)
 class PreviousEvidence:
     """The version that an update starts from.
 
-    Attributes:
-        index: It.
-        number_of_old: For every entity of the new version the number it had there, or -1. Shape:
-            (num_entities,).
+    `number_of_old` holds the number there of every entity of the new version, or -1. Shape: (num_entities,).
     """
 
     index: Index
@@ -72,15 +69,9 @@ class PreviousEvidence:
 
 
 class EvidenceMaker:
-    """Puts evidence beside the files of a version that is not published yet.
+    """Adds evidence to the files of a staged version; embedded texts stay below `root` until the publication.
 
-    Each method takes the manifest of the staged files, and returns it with what it has made.
-
-    Args:
-        folder: The staging directory; its other files are complete.
-        root: Work directory of the index; what a model has embedded is kept there until the publication.
-        options: Memory and threads.
-        progress: Told about every step.
+    Each method takes the manifest of the staged files and returns it with the new files.
     """
 
     def __init__(self, folder: Path, root: Path, options: BuildOptions, progress: StepProgress) -> None:
@@ -88,8 +79,8 @@ class EvidenceMaker:
         self._root = root
         self._memory = MemoryBudget(options.memory_limit).free_bytes
         self._threads = options.threads or len(os.sched_getaffinity(0))
-        self._model_threads = options.threads or 1  # as everywhere: other numbers round otherwise
-        self._progress = _Watched(progress)
+        self._model_threads = options.threads or 1  # the default elsewhere too: more threads round otherwise
+        self._progress = _FaultableProgress(progress)
 
     def make_fields(
         self,
@@ -99,23 +90,17 @@ class EvidenceMaker:
         rejects: Rejects,
         before: PreviousEvidence | None = None,
     ) -> Manifest:
-        """Make the evidence by words and letters.
+        """Make the evidence by words and letters, with the past queries of `files` and of `before`, if given.
 
-        Args:
-            manifest: Of the staged files.
-            columns: Columns of texts; None: by rule.
-            files: Of past queries.
-            rejects: Gets bad lines of the files.
-            before: Has past queries that are taken over; None: there are none.
+        No `columns` of texts means the default choice. Bad lines of the files go to `rejects`.
 
         Raises:
             SourceError: a file of queries cannot be used, or has far more bad lines than allowed.
-            IndexDirectoryError: the past queries that are there cannot be used, or a file cannot be written.
-            OSError: the disk is full, or worse.
+            IndexDirectoryError: the previous past queries cannot be used, or a file cannot be written.
+            OSError: a file cannot be written, for example on a full disk.
         """
-        from retrieval.evidence.field_maker import (
-            make_fields,  # with compiled loops, which most commands do without
-        )
+        # Imported late: it brings compiled loops, which most commands do without.
+        from retrieval.evidence.field_maker import make_fields
 
         with self._opened(manifest) as index, spill_folder(self._root) as spill:
             past = PastQueries(spill, index.num_entities)
@@ -125,7 +110,7 @@ class EvidenceMaker:
             if files:
                 self._progress.phase("reading past queries")
                 read_queries(files, index, rejects, past)
-            with _unwritable():
+            with _writing():
                 entry, names = make_fields(
                     index,
                     text_columns(columns, index.metadata_types),
@@ -143,10 +128,9 @@ class EvidenceMaker:
             InputError: a column has no texts, or faiss does not know the kind of index.
             ModelError: the encoder cannot be loaded.
             MissingExtraError: a library is not installed.
-            IndexDirectoryError: a file cannot be written.
-            OSError: the disk is full, or worse.
+            IndexDirectoryError, OSError: a file cannot be written.
         """
-        with self._opened(manifest) as index, vector_work(self._root) as work, _unwritable():
+        with self._opened(manifest) as index, vector_work(self._root) as work, _writing():
             entry, names = make_vectors(
                 index,
                 wish.method.placed(),
@@ -162,18 +146,15 @@ class EvidenceMaker:
     def carry_vectors_over(
         self, manifest: Manifest, before: PreviousEvidence, change: VectorChange
     ) -> Manifest:
-        """Take the vectors of the version before over; new texts get new ones.
+        """Take over the vectors of the previous version; new texts get new ones.
 
-        Args:
-            manifest: Of the staged files.
-            before: It has vectors.
-            change: Where an encoder lies and runs now.
+        `change` says where the encoder now lies and runs.
 
         Raises:
-            IndexDirectoryError: the vectors that are there cannot be used, or a file cannot be written.
+            IndexDirectoryError: the previous vectors cannot be used, or a file cannot be written.
             InputError, ModelError, MissingExtraError, OSError: as for `make_vectors`.
         """
-        with self._opened(manifest) as new, vector_work(self._root) as work, _unwritable():
+        with self._opened(manifest) as new, vector_work(self._root) as work, _writing():
             entry, names = carry_over_vectors(
                 before.index,
                 new,
@@ -196,23 +177,16 @@ class EvidenceMaker:
         model: str | None = None,
         prompt: str | None = None,
     ) -> Manifest:
-        """Take the rankings of a file, or fit one to queries made from the catalogue; tiny ones go without.
+        """Read the rankings of a file, or fit one to queries made from the catalogue; then weigh a model.
 
-        Then fit one for a model, if there is one to weigh.
-
-        Args:
-            manifest: Of the staged files, their evidence among them.
-            device: Where the encoder of the vectors runs.
-            given: The file; None: one is fitted.
-            model: Checkpoint directory or hub id of a model to weigh; None: none.
-            prompt: Template it is asked with; None: its default one.
+        A catalogue that is too small for fitting goes without. The `model` is a checkpoint directory or hub
+        id, asked with a prompt template.
 
         Raises:
-            InputError: the file cannot be read, or is none of rankings.
+            InputError: the file cannot be read, or holds no rankings.
             IndexMismatchError: the model does not fit the index.
             ModelError: the encoder of the vectors fails, or the model cannot be loaded.
-            IndexDirectoryError: the file cannot be written.
-            OSError: the disk is full, or worse.
+            IndexDirectoryError, OSError: the file cannot be written.
         """
         from retrieval.evidence.evidence import open_evidence
         from retrieval.ranking.fitting import fit_made_queries
@@ -239,7 +213,7 @@ class EvidenceMaker:
     def _weighed(
         self, index: Index, evidence: Evidence, rankings: Rankings, model: str, prompt: str | None
     ) -> Rankings:
-        """Return the rankings with one for a model; without, if too few made queries find their entity."""
+        """Return the rankings with one for a model, or as they are if few made queries find their entity."""
         from retrieval.ranking.tuned_ranking import weigh_model
 
         try:
@@ -257,26 +231,22 @@ class EvidenceMaker:
         return rankings.with_one(fingerprint, tuned.ranking)
 
     def copy_ranking(self, manifest: Manifest, old: Index) -> Manifest:
-        """Take the rankings of a version over.
+        """Take over the rankings of a version.
 
         Raises:
             IndexChecksumError: they are damaged.
-            OSError: the disk is full, or worse.
+            OSError: the file cannot be written.
         """
         write_synced(self._folder / RANKING_FILE, old.evidence_path(RANKING_FILE).read_bytes())
         return self._added(manifest, (RANKING_FILE,))
 
     def carry_priors_over(self, manifest: Manifest, before: PreviousEvidence) -> Manifest:
-        """Take the priors of the version before over, for entities whose forms and shares are the same.
+        """Take over the previous priors of entities whose forms and shares are the same.
 
-        Damaged ones are dropped: a ranking that needs one is not used, and whoever opens the index is told.
-
-        Args:
-            manifest: That of the staged files.
-            before: The version before.
+        Damaged priors are dropped: a ranking that needs one is not used, and whoever opens the index is told.
 
         Raises:
-            OSError: the disk is full, or worse.
+            OSError: the file cannot be written.
         """
         if before.index.manifest.file(PRIOR_FILE) is None:
             return manifest
@@ -311,11 +281,7 @@ class EvidenceMaker:
 
 
 def read_rankings(file: Path) -> Rankings:
-    """Read a file of rankings.
-
-    Raises:
-        InputError: it cannot be read, or is none of rankings.
-    """
+    """Read a file of rankings. Raises `InputError` if it cannot be read, or holds no rankings."""
     from retrieval.ranking.rankings import Rankings
 
     try:
@@ -327,19 +293,12 @@ def read_rankings(file: Path) -> Rankings:
 
 
 def copy_version(index: Index, folder: Path, with_fields: bool, with_vectors: bool) -> Manifest:
-    """Copy the files of a version into the staging directory, rankings, priors and what is not kept apart.
+    """Copy a version into the staging directory, without rankings and priors; return the copies' manifest.
 
-    Args:
-        index: The version.
-        folder: The staging directory.
-        with_fields: Whether its names, texts and past queries are copied too.
-        with_vectors: Whether its vectors are copied too.
-
-    Returns:
-        The manifest of the copies; its history is that of the version.
+    Names, texts and past queries are copied `with_fields`, vectors `with_vectors`. The history stays.
 
     Raises:
-        OSError: the disk is full, or worse.
+        OSError: a file cannot be written.
     """
     kept = {*(FIELD_FILES if with_fields else ()), *(VECTOR_FILES if with_vectors else ())}
     left = set(EVIDENCE_FILES) - kept
@@ -361,7 +320,7 @@ def copy_version(index: Index, folder: Path, with_fields: bool, with_vectors: bo
 
 
 def _take_over(before: PreviousEvidence, past: PastQueries) -> None:
-    """Give past queries to the entities that now have the numbers of those they were for."""
+    """Add the previous past queries under their entities' new numbers."""
     from retrieval.evidence.evidence import QUERIES, open_field
 
     index = before.index
@@ -384,31 +343,31 @@ def _take_over(before: PreviousEvidence, past: PastQueries) -> None:
 
 
 @contextmanager
-def _unwritable() -> Iterator[None]:
-    """Let files that cannot be written be an error of the index and not of a source."""
+def _writing() -> Iterator[None]:
+    """Turn a file that cannot be written into an error of the index, not of a source."""
     try:
         yield
     except SourceError as error:
         raise IndexDirectoryError(str(error)) from error
 
 
-class _Watched(StepProgress):
-    """Passes everything on, and lets tests end the making of evidence at any step of it."""
+class _FaultableProgress(StepProgress):
+    """Passes everything on; tests can interrupt at every phase."""
 
     def __init__(self, progress: StepProgress) -> None:
         self._progress = progress
 
     def phase(self, name: str, total: int | None = None) -> None:
-        """Pass it on."""
+        """Pass the phase on."""
         fault_point("evidence-making")
         self._progress.phase(name, total)
 
     def advance(self, done: int, note: str) -> None:
-        """Pass it on."""
+        """Pass the progress on."""
         self._progress.advance(done, note)
 
     def note(self, text: str) -> None:
-        """Pass it on."""
+        """Pass the note on."""
         self._progress.note(text)
 
 
@@ -417,15 +376,10 @@ _FORMS = [TITLE, ALIASES]
 
 
 def carried_over(prior: Prior, old: Index, new: Index, number_of_old: npt.NDArray[np.int64]) -> Prior:
-    """Return the prior of a new version: that of entities with the same forms and the same shares in them.
+    """Return the prior of a new version, known for entities with the same forms and the same shares in them.
 
     An entity that shares a form gains or loses probability when another owner comes, goes or changes.
-
-    Args:
-        prior: The old version's.
-        old: The version before.
-        new: The new version.
-        number_of_old: For every new entity the number it had, or -1. Shape: (num_entities,).
+    `number_of_old` is as in `PreviousEvidence`.
     """
     logprobs = np.full(new.num_entities, np.nan, np.float32)
     known = np.flatnonzero(number_of_old >= 0)
@@ -454,7 +408,7 @@ def _has_shared_forms(index: Index) -> npt.NDArray[np.bool_]:
 
 
 def _shares_in(index: Index, title_weight: float) -> Callable[[int], dict[tuple[int, ...], float]]:
-    """Return what gives an entity's log share in each of its rows."""
+    """Return a function that gives an entity's log share in each of its rows."""
     rows, owners = EntityRows(index), FormOwners(index, None, title_weight)
     return lambda entity: {
         index.row_token_ids(rank): owners(rank).log_share(entity) for rank in rows.of(entity)

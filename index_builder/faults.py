@@ -1,8 +1,7 @@
-"""Named points at which a build can be made to die, so that tests can prove that it may die anywhere.
+"""Named points at which tests can make a build fail, to prove that it may die anywhere.
 
 `GENRET_FAULT=point:action` in the environment: `kill` ends the process like `kill -9`, `enospc` raises the
-error of a full disk, `interrupt` that of Ctrl-C. A number after a further colon waits for that passage of the
-point: `GENRET_FAULT=shard-written:kill:3`. Without the variable a point costs one look at the environment.
+error of a full disk, `interrupt` that of Ctrl-C. A further `:3` waits for the third passage of the point.
 """
 
 from __future__ import annotations
@@ -42,15 +41,12 @@ _passages: dict[str, int] = {}
 
 
 def fault_point(name: str) -> None:
-    """Fail here if the environment says so; otherwise nothing.
-
-    Args:
-        name: One of `FAULT_POINTS`.
+    """Fail here if the environment says so.
 
     Raises:
         OSError: "no space left on device", if asked for.
         KeyboardInterrupt: if asked for.
-        ValueError: the environment asks for a point or an action that there is not.
+        ValueError: the environment names an unknown point or action.
     """
     wanted = os.environ.get(ENVIRONMENT_VARIABLE)
     if wanted is None:

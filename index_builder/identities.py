@@ -1,13 +1,13 @@
-"""Which records are entities of their own, and what their ids are.
+"""Decides which records are entities of their own, and what their ids are.
 
-With an id column, ids are unique: a record that repeats the first of its id word for word is dropped, one
-that says something else about it is a bad row. Without one, an entity's id is its title; further, different
-entities of that title get the ids `title#2`, `title#3`, … in the order of the source, with further "#" behind
-the number where a title looks like that: so no two of these ids are equal.
+With an id column, ids are unique: a record that repeats the first of its id word for word is dropped, and one
+that contradicts it is a bad row. Without one, an entity's id is its title; further, different entities of
+that title get the ids `title#2`, `title#3`, … in the order of the source, with more "#" at the end where a
+title has that form, so that no two of these ids are equal.
 
-Records are compared by 128 bits of hashes, which shards carry, in as many passes over them as the memory
-limit asks for. Texts are read for messages and for new ids alone. That two different keys among n get equal
-hashes by accident has a probability of n²/2¹²⁹, 5·10⁻²⁶ for six million; on purpose it can be brought about.
+Records are compared by 128 bits of hashes, which shards hold, in as many passes as the memory limit requires.
+Two different keys among n collide by accident with a probability of n²/2¹²⁹, 5·10⁻²⁶ for six million;
+collisions can be constructed.
 """
 
 from __future__ import annotations
@@ -25,39 +25,27 @@ from retrieval.sources.rejects import RejectReason, Rejects
 
 HashArray = npt.NDArray[np.uint64]
 
-# Per record of a pass in which every record has a namesake: digests, places, sequence, and sorting them.
+# Per record of a pass, if every record has a namesake: digests, places, sequence, and sorting them.
 _BYTES_PER_RECORD = 160
 _NAMED_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class _Namesakes:
-    """n records that share their key with another one, ordered by key, then by the source.
+    """n records that share their key with another one, ordered by key, then by the source."""
 
-    Attributes:
-        place: Number of the entity among those of all shards. Shape: (n,), int64.
-        group_begin: Place in these arrays of the first record with the same key. Shape: (n,), int64.
-        content: Digest of the rest of the record, in two halves. Shape: (2, n), uint64.
-    """
-
-    place: IntArray
-    group_begin: IntArray
-    content: HashArray
+    place: IntArray  # number among the entities of all shards
+    group_begin: IntArray  # place in these arrays of the first record with the same key
+    content: HashArray  # digest of the rest of the record, in two halves; shape (2, n)
 
 
 def resolve_identities(
     shards: Sequence[ShardRun], names: Sequence[str], rejects: Rejects, memory_bytes: int
 ) -> int:
-    """Find repeated records and give every entity its id; the outcome goes to the shards.
+    """Find repeated records and give every entity its id; return the number of repeated records.
 
-    Args:
-        shards: All shards, in the order of the source.
-        names: Of the files, for messages.
-        rejects: Gets the records that contradict an earlier one of their id.
-        memory_bytes: What this may take.
-
-    Returns:
-        How many records were dropped because they repeat another.
+    The shards are all, in the order of the source; the outcome goes to them. Records that contradict an
+    earlier one of their id go to `rejects`; `names` are the files' names for messages.
 
     Raises:
         SourceError: there are so many bad rows that reading on is pointless.
@@ -101,7 +89,7 @@ def _find_namesakes(shards: Sequence[ShardRun], bases: IntArray, number: int, pa
 
 
 def _describe(shards: Sequence[ShardRun], bases: IntArray, key: HashArray, place: IntArray) -> _Namesakes:
-    """Load the rest of what the records at some places are told apart by."""
+    """Load the other hashes of the records at some places, and group the records by key."""
     other_half = np.empty(len(place), dtype=np.uint64)
     content = np.empty((2, len(place)), dtype=np.uint64)
     sequence = np.empty(len(place), dtype=np.int64)
@@ -131,11 +119,7 @@ def _judge_ids(namesakes: _Namesakes) -> tuple[IntArray, IntArray]:
 
 
 def _number(shards: Sequence[ShardRun], bases: IntArray, namesakes: _Namesakes) -> IntArray:
-    """Number different records of one title in the order of the source.
-
-    Returns:
-        Those that repeat an earlier one.
-    """
+    """Number different records of one title in the order of the source; return the repeated ones."""
     content, begin = namesakes.content, namesakes.group_begin
     order = np.lexsort((np.arange(len(begin)), content[1], content[0], begin))
     repeats = np.zeros(len(begin), dtype=bool)
@@ -155,7 +139,7 @@ def _number(shards: Sequence[ShardRun], bases: IntArray, namesakes: _Namesakes) 
 def _by_shard(
     shards: Sequence[ShardRun], bases: IntArray, places: IntArray
 ) -> Iterator[tuple[ShardRun, IntArray]]:
-    """Yield shards with their entities among some places, ascending."""
+    """Yield every shard with those of its entities that are at some places, ascending."""
     places = np.sort(places)
     bounds = np.searchsorted(places, bases)
     for number, shard in enumerate(shards):
@@ -192,13 +176,10 @@ def _records_at(
         if not len(entities):
             continue
         texts = shard.texts_at(entities)
+        lines = (shard.numbers(name)[entities].tolist() for name in ("file", "line"))
         yield from zip(
             (entities + bases[number]).tolist(),
-            zip(
-                shard.numbers("file")[entities].tolist(),
-                shard.numbers("line")[entities].tolist(),
-                strict=True,
-            ),
+            zip(*lines, strict=True),
             texts.column(ENTITY_ID).to_pylist(),
             texts.column(TITLE).to_pylist(),
             strict=True,

@@ -1,4 +1,4 @@
-"""Keeps a build within its memory limit: shares it out between the steps, and cuts runs to fit."""
+"""Keeps a build within its memory limit: divides it among the steps, and cuts runs to fit."""
 
 from __future__ import annotations
 
@@ -36,31 +36,25 @@ class MemoryBudget:
 
     @property
     def free_bytes(self) -> int:
-        """What is left for data."""
+        """Memory left for data."""
         return self.limit_bytes - _BASE
 
 
-# What a form costs while its range is merged, beside 16 bytes per token: numbers, sort keys, places.
+# Memory of a form while its range is merged, beside 16 bytes per token: numbers, sort keys, places.
 _FORM_BYTES = 200
 _TOKEN_BYTES = 16
-# The same, tokens included, of a form of eight tokens.
+# The same for a form of eight tokens, these included.
 TYPICAL_FORM_BYTES = _FORM_BYTES + 8 * _TOKEN_BYTES
 
 
 def cut(runs: Sequence[Run], block_bytes: int) -> list[list[tuple[int, int]]]:
-    """Divide the forms of all runs into ranges of rows, in ascending order.
+    """Divide the forms of all runs into ranges of rows, ascending, of about `block_bytes` in a merge.
 
-    The rows between two ranges are sampled from the runs at regular distances, so the sizes are estimates:
-    with samples a quarter of a range apart, a range is as large as wanted or up to half as large again.
-    Equal rows are never divided, so a row that repeats millions of times makes one range that large, at
-    some 330 bytes per repetition.
+    The boundary rows are sampled from the runs at regular distances, a quarter of a range apart, so a range
+    may be half as large again as wanted. Equal rows are never divided: a row that repeats millions of times
+    makes one range that large, at some 330 bytes per repetition.
 
-    Args:
-        runs: Sorted runs.
-        block_bytes: Memory that the merge of one range may take, roughly.
-
-    Returns:
-        For every range, the forms [begin, end) of each run. Shape: (ranges, runs).
+    Returns for every range the forms [begin, end) of each run. Shape: (ranges, runs).
     """
     bounds = [[run.find(row) for run in runs] for row in _splitters(runs, block_bytes)]
     edges = [[0] * len(runs), *bounds, [run.num_forms for run in runs]]

@@ -1,7 +1,7 @@
-"""The back half of a build: sorted runs become the files of a version, in bounded memory.
+"""Merges sorted runs into the files of a version, in bounded memory.
 
-Rows are visited range by range. Of every run the forms of the range are read, put in order, and given
-ranks; titles give their entities their numbers. Equal input gives equal bytes, wherever the ranges are cut.
+Rows are visited range by range: the forms of the range are read from every run, sorted, and given ranks;
+titles give their entities their numbers. Equal input gives equal bytes, wherever the ranges are cut.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from decoding.trie.trie_arrays import TrieDeriver
 from index_builder.entity_writer import EntitySurvey, EntityWriter, RunSources, stored_schema, survey
 from index_builder.faults import fault_point
 from index_builder.memory_budget import MIB, MemoryBudget, cut
-from index_builder.runs import IntArray, Run, gather_rows, sort_rows
+from index_builder.runs import IntArray, Run, gather_rows, sort_rows, tied_places
 from index_builder.title_sorting import write_title_order
 from index_builder.version_files import ArraySpill, PostingSpill, RowBucketWriter, VersionFiles
 from retrieval.errors import SourceError
@@ -50,31 +50,21 @@ def write_version(
     block_bytes: int | None = None,
     told: Callable[[IntArray], None] | None = None,
 ) -> WrittenVersion:
-    """Merge runs into the data files of a version; the manifest is the caller's.
+    """Merge runs into the data files of a version, synced; the manifest is the caller's.
 
     Memory, for R rows, P postings and E entities of all runs, dropped ones included: 4 E for the entities'
-    numbers and three batches of 65,536 of them; while merging one range of rows (`block_bytes`), and then,
-    one after the other, twice the rows of the largest length, the trie (about 26 R for titles of two-byte
-    tokens), unless row r is entity r, 13 P + 4 R for the postings, and at most 8 E and a quarter of what the
-    budget leaves for the order of titles. Disk in `work`: the rows' files and the trie once, and 12 P.
+    numbers and three batches of 65,536 of them; while merging one range of rows (`block_bytes`, by default a
+    quarter of the free budget, at most 160 MiB), and then, one after the other, twice the rows of the largest
+    length, the trie (about 26 R for titles of two-byte tokens), unless row r is entity r, 13 P + 4 R for the
+    postings, and at most 8 E and a quarter of the free budget for the order of titles. Disk in `work`, which
+    is empty before and after: the rows' files and the trie once, and 12 P.
 
-    Args:
-        runs: Sorted runs; the entities they keep have different ids.
-        spec: What the version shall be.
-        folder: Empty directory for the files.
-        work: Empty directory for spills; empty again afterwards.
-        budget: Bounds the memory of a range.
-        progress: Told about every step.
-        block_bytes: Size of a range; None: a quarter of what the budget leaves, at most 160 MiB.
-        told: Told which entities get the next numbers, range by range; those of all runs count on from run to
-            run, dropped ones included.
-
-    Returns:
-        What was written; every file is synced.
+    The ids of the kept entities differ. `told` is called for each range with the entities that get the next
+    numbers; entities of all runs are counted in one sequence, dropped ones included.
 
     Raises:
         SourceError: no entity is kept, or there are too many.
-        OSError: the disk is full, or worse.
+        OSError: a file cannot be written, for example on a full disk.
     """
     sources = RunSources(runs)
     facts = _survey(runs, spec, sources, progress)
@@ -133,7 +123,7 @@ class _Forms:
 
 
 class _Merge:
-    """The state of a merge."""
+    """State of a merge."""
 
     def __init__(self, runs: Sequence[Run], sources: RunSources, spec: VersionSpec, work: Path) -> None:
         self._runs = runs
@@ -147,13 +137,9 @@ class _Merge:
         self.postings = PostingSpill(work, len(sources))
 
     def add(self, spans: Sequence[tuple[int, int]]) -> npt.NDArray[np.int64]:
-        """Take in the next range.
+        """Add the next range, given as forms [begin, end) of every run.
 
-        Args:
-            spans: Forms [begin, end) of every run.
-
-        Returns:
-            The sources of the entities whose titles are in it, in their final order. Shape: (n,).
+        Returns the entities whose titles are in it, as numbers over all runs, in their final order.
         """
         forms = self._load(spans)
         if not len(forms.source):
@@ -172,7 +158,7 @@ class _Merge:
         return entities
 
     def write_trie(self, files: VersionFiles) -> None:
-        """Put the transitions together and write them; nothing of them stays in memory."""
+        """Derive and write the trie; nothing of it stays in memory."""
         trie = self._trie.finish()
         self._trie_pieces.remove()
         files.write_trie(trie, self._spec.vocab_size)
@@ -185,7 +171,7 @@ class _Merge:
     def written(
         self, buckets: tuple[Bucket, ...], files: VersionFiles, facts: EntitySurvey
     ) -> WrittenVersion:
-        """Sum up."""
+        """Return the summary of what was written."""
         counts = Counts(
             entities=self.postings.num_entities,
             rows=self.rows.num_rows,
@@ -224,13 +210,9 @@ class _Merge:
         return _Forms(np.concatenate(tokens), offsets, _joined(source), _joined(form))
 
     def _order_entities(self, rank: IntArray, source: IntArray) -> npt.NDArray[np.int64]:
-        """Put entities, in order of rank, into that of (rank, id)."""
+        """Sort entities, given in order of rank, by (rank, id)."""
         ordered = source.astype(np.int64)
-        same = rank[1:] == rank[:-1]
-        tied = np.zeros(len(rank), dtype=bool)
-        tied[1:] |= same
-        tied[:-1] |= same
-        places = np.flatnonzero(tied)
+        places = tied_places(rank)
         if len(places):
             ids = self._sources.ids(ordered[places])
             table = pa.table({"rank": rank[places], "id": ids})
@@ -245,40 +227,24 @@ def _joined(parts: list[IntArray]) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class VersionSpec:
-    """What `index_builder.merge.write_version` must know beside the runs.
+    """Facts about a version that the runs do not tell."""
 
-    Attributes:
-        vocab_size: Every token of every row is below this.
-        metadata: The metadata columns, in the order in which they are stored.
-        weight_column: Name of the one that holds the weights of entities, or None.
-    """
-
-    vocab_size: int
-    metadata: tuple[MetadataColumn, ...] = ()
-    weight_column: str | None = None
+    vocab_size: int  # all tokens are below
+    metadata: tuple[MetadataColumn, ...] = ()  # in the order in which they are stored
+    weight_column: str | None = None  # name of the metadata column of weights
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenVersion:
-    """The data files of a version, written and synced; its manifest is not.
-
-    Attributes:
-        spec: As asked for.
-        counts: How many of everything.
-        buckets: Row lengths that occur, ascending.
-        files: Every data file, by name.
-        stored_ids: Whether any entity's id differs from its title.
-        stored_aliases: Whether any entity has aliases.
-        max_token_id: Largest id in any row.
-    """
+    """The data files of a version, written and synced, without its manifest."""
 
     spec: VersionSpec
     counts: Counts
-    buckets: tuple[Bucket, ...]
-    files: tuple[FileEntry, ...]
-    stored_ids: bool
+    buckets: tuple[Bucket, ...]  # row lengths that occur, ascending
+    files: tuple[FileEntry, ...]  # by name
+    stored_ids: bool  # whether any entity's id differs from its title
     stored_aliases: bool
-    max_token_id: int
+    max_token_id: int  # largest in any row
 
     def to_manifest(
         self,
@@ -287,14 +253,7 @@ class WrittenVersion:
         history: tuple[HistoryEntry, ...],
         built_with: Mapping[str, str],
     ) -> Manifest:
-        """Return the manifest of the version.
-
-        Args:
-            tokenizer: The tokenizer of the rows; its `max_token_id` is put right here.
-            rendering: How titles stand after the prompt.
-            history: How the version came about.
-            built_with: Versions of the libraries that shaped the data.
-        """
+        """Return the manifest; the largest token id is put into the tokenizer's entry here."""
         return Manifest(
             tokenizer=replace(tokenizer, max_token_id=self.max_token_id),
             rendering=rendering,

@@ -1,4 +1,4 @@
-"""Past queries: read from files, taken over from the version before, put together by entity."""
+"""Past queries: read from files or taken over from the previous version, and grouped by entity."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ QUERY, COUNT, SPLIT = "query", "count", "split"
 
 # Lines whose entities are looked up at once.
 _BATCH = 1 << 17
-# Ranges of entities whose queries are put together one after the other.
+# Ranges of entities whose queries are grouped one after the other.
 _PARTS = 64
 _MAX_COUNT = 2**31 - 1
 _SCHEMA = pa.schema([("entity", pa.int32()), ("query", pa.large_string()), ("count", pa.int64())])
@@ -37,12 +37,9 @@ _SCHEMA = pa.schema([("entity", pa.int32()), ("query", pa.large_string()), ("cou
 class QueryFile:
     """A file of past queries, on the command line FILE or FILE#SPLIT.
 
-    TSV with a header, JSON Lines or Parquet, plain or compressed, with the columns `query` and `entity_id` or
-    `title`, and possibly `count` and `split`, in any case.
-
-    Attributes:
-        path: Where it lies.
-        split: Only lines whose `split` is this one count; None: all of them.
+    The file is TSV with a header, JSON Lines or Parquet, plain or compressed, with the columns `query` and
+    `entity_id` or `title`, and possibly `count` and `split`, in any case. With a split, only lines whose
+    `split` has this value count.
     """
 
     path: Path
@@ -50,7 +47,7 @@ class QueryFile:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read FILE or FILE#SPLIT; a file that has this very name goes before a split of another one.
+        """Read FILE or FILE#SPLIT; a file with this very name takes precedence over a split of another one.
 
         Raises:
             InputError: no file or no split is named.
@@ -67,13 +64,10 @@ class QueryFile:
 
 
 class PastQueries:
-    """Queries on disk, by ranges of entities; the same query for the same entity is counted once.
+    """Queries on disk, by ranges of entities; equal queries for the same entity are added up.
 
-    Memory: 131,072 lines while files are read; later the queries of a 64th of the entities, twice.
-
-    Args:
-        folder: An empty directory; whoever made it removes it.
-        num_entities: Of the index that the queries are for.
+    They lie in a folder that the caller made and removes. Memory: 131,072 lines while files are read; later
+    the queries of a 64th of the entities, twice.
     """
 
     def __init__(self, folder: Path, num_entities: int) -> None:
@@ -82,15 +76,10 @@ class PastQueries:
         self._begun: set[int] = set()
 
     def add(self, entities: npt.NDArray[np.int64], queries: Sequence[str], counts: Sequence[int]) -> None:
-        """Add queries.
-
-        Args:
-            entities: The number of the entity that each was for. Shape: (n,).
-            queries: Shape: (n,).
-            counts: How often each was asked. Shape: (n,).
+        """Add queries: for each the number of its entity, its text, and how often it was asked. Shapes: (n,).
 
         Raises:
-            OSError: the disk is full, or worse; `filename` is set.
+            OSError: a file cannot be written; `filename` is set.
         """
         order = np.argsort(entities, kind="stable")
         table = pa.record_batch(
@@ -102,7 +91,7 @@ class PastQueries:
         for part, begin, end in zip(parts.tolist(), begins.tolist(), ends, strict=True):
             self._begun.add(part)
             path = self._folder / f"{part}.queries"
-            # A stream of its own every time: the schema is small beside a batch.
+            # Each append is a stream of its own: the schema is small beside a batch.
             with naming(path), path.open("ab") as file, pa.ipc.new_stream(file, _SCHEMA) as writer:
                 writer.write_batch(table.slice(begin, end - begin))
 
@@ -110,7 +99,7 @@ class PastQueries:
         return bool(self._begun)
 
     def by_entity(self) -> Iterator[tuple[int, list[tuple[str, int]]]]:
-        """Yield every entity that queries were for, in order, with these, the most frequent first."""
+        """Yield the entities that have queries, in order, with their queries, the most frequent first."""
         keys = [("entity", "ascending"), ("count_sum", "descending"), ("query", "ascending")]
         for part in sorted(self._begun):
             every = self._read(self._folder / f"{part}.queries").group_by(["entity", "query"])
@@ -133,7 +122,7 @@ class PastQueries:
 
 
 def check_query_files(files: Sequence[QueryFile]) -> None:
-    """Refuse files that are no queries, before anything is read.
+    """Refuse unusable files before anything is read.
 
     Raises:
         SourceError: a file is missing, or lacks a column.
@@ -143,21 +132,15 @@ def check_query_files(files: Sequence[QueryFile]) -> None:
 
 
 def read_queries(files: Sequence[QueryFile], index: Index, rejects: Rejects, into: PastQueries) -> None:
-    """Read files of queries.
+    """Read the queries of files into `into`; the files are appended to those of `rejects`.
 
-    Args:
-        files: The files, which are added to those that `rejects` knows.
-        index: The index that the queries are for.
-        rejects: Gets bad lines, and queries for entities that the index lacks.
-        into: Gets the queries.
+    Bad lines, and queries for entities that the index lacks, are rejects.
 
     Raises:
         SourceError: a file cannot be used, has no line of its split, or far more bad lines than allowed.
     """
     resolver = IndexResolver(index)
-    first = len(rejects.files)
-    rejects.files = (*rejects.files, *(str(file.path) for file in files))
-    for number, file in enumerate(files, first):
+    for number, file in _numbered(files, rejects):
         for batch in _batches(file, number, rejects):
             by_id = batch.by_id
             if by_id:
@@ -178,28 +161,29 @@ def read_queries(files: Sequence[QueryFile], index: Index, rejects: Rejects, int
 
 
 def count_queries(files: Sequence[QueryFile], rejects: Rejects) -> tuple[int, int]:
-    """Read files of queries for no index; return how many good lines there are, and the bytes of the queries.
-
-    Args:
-        files: The files, which are added to those that `rejects` knows.
-        rejects: Gets bad lines.
+    """Read files of queries without an index; return the number of good lines, and the bytes of the queries.
 
     Raises:
         SourceError: as `read_queries`.
     """
     lines = size = 0
-    first = len(rejects.files)
-    rejects.files = (*rejects.files, *(str(file.path) for file in files))
-    for number, file in enumerate(files, first):
+    for number, file in _numbered(files, rejects):
         for batch in _batches(file, number, rejects):
             lines += len(batch.lines)
             size += sum(len(query.encode()) for query in batch.queries)
     return lines, size
 
 
+def _numbered(files: Sequence[QueryFile], rejects: Rejects) -> Iterator[tuple[int, QueryFile]]:
+    """Append files to those of the rejects; return them with their numbers there."""
+    first = len(rejects.files)
+    rejects.files = (*rejects.files, *(str(file.path) for file in files))
+    return enumerate(files, first)
+
+
 @dataclass(slots=True)
 class _Batch:
-    """Neighbouring lines: whose they are by id or by title, the queries, and how often these were asked."""
+    """Neighbouring lines; `names` are ids or titles."""
 
     by_id: bool
     lines: list[int]
@@ -210,7 +194,7 @@ class _Batch:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """The places of the columns of a file."""
+    """Places of the columns of a file."""
 
     query: int
     name: int
@@ -288,11 +272,7 @@ def _batches(file: QueryFile, number: int, rejects: Rejects) -> Iterator[_Batch]
 
 
 def _line(row: Sequence[Cell], columns: _Columns) -> tuple[str, str, int]:
-    """Return whom a line is about, the query, and how often it was asked.
-
-    Raises:
-        Refusal: it is a bad line.
-    """
+    """Return a line's entity, query and count. Raises `Refusal` if it is a bad line."""
     named = normalize(name_text(row[columns.name], ENTITY_ID if columns.by_id else TITLE))
     if not named:
         raise Refusal(RejectReason.NO_ENTITY_ID if columns.by_id else RejectReason.NO_TITLE)
@@ -303,7 +283,7 @@ def _line(row: Sequence[Cell], columns: _Columns) -> tuple[str, str, int]:
 
 
 def _count(cell: Cell) -> int:
-    """Return a count; of an empty cell 1."""
+    """Return a count; 1 for an empty cell."""
     if cell is None or cell == "" or is_nan(cell):
         return 1
     try:

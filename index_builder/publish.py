@@ -1,4 +1,4 @@
-"""Staging and publication: a version becomes live in one atomic step, or not at all."""
+"""Stages and publishes versions: a version becomes live in one atomic step, or not at all."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LOCK_FILE = ".lock"
 
 
 def work_root(index: Path) -> Path:
-    """Return where shards lie until the build they belong to is published."""
+    """Return the directory of a build's shards, which lie there until its publication."""
     return index / WORK_DIR
 
 
@@ -34,13 +34,13 @@ def work_root(index: Path) -> Path:
 def staging(index: Path) -> Iterator[Path]:
     """Yield an empty staging directory inside the index directory, under the index's build lock.
 
-    What an earlier, killed build left behind is removed first. The directory is gone afterwards,
-    published or not; the kernel frees the lock of a killed process. Shards that a build can go on with
-    stay in the work directory, in an index without any version too.
+    Leftovers of a killed build are removed first; the kernel freed its lock. The directory is gone
+    afterwards, published or not. Shards that a build can continue with stay in the work directory, also in an
+    index without any version.
 
     Raises:
-        IndexDirectoryError: another build is running, `index` is something else than an index directory, or
-            it cannot be written.
+        IndexDirectoryError: another build is running, `index` is not an index directory, or it cannot be
+            written.
     """
     _refuse_foreign(index)
     fresh = not index.exists() or (_is_unpublished(index) and any(index.iterdir()))
@@ -62,15 +62,14 @@ def staging(index: Path) -> Iterator[Path]:
                 with uninterrupted():
                     _tidy(index, folder, fresh)
     except OSError as error:
-        where = error.filename2 or error.filename or index  # of a rename, its target
+        where = error.filename2 or error.filename or index  # filename2: the target of a rename
         raise IndexDirectoryError(f"{where}: cannot write the index: {error.strerror or error}") from error
 
 
 def publish(index: Path, folder: Path, manifest: Manifest) -> str:
-    """Make a staged version live: manifest, fsync, rename, then replace CURRENT.
+    """Make a staged version live: manifest, fsync, rename, then replace CURRENT. Return its id.
 
-    Returns:
-        The version's id. A version that is already there and intact is used again.
+    An intact version with this id is used again.
     """
     data = manifest.to_bytes()
     version = digest_bytes(data)
@@ -98,7 +97,7 @@ def publish(index: Path, folder: Path, manifest: Manifest) -> str:
 
 
 def point_to(index: Path, version: str) -> None:
-    """Make a version that lies in the index the live one."""
+    """Make a version of the index the live one."""
     pointer = index / (CURRENT_FILE + ".new")
     write_synced(pointer, f"{version}\n".encode("ascii"))
     fault_point("pointer-written")
@@ -108,18 +107,16 @@ def point_to(index: Path, version: str) -> None:
 
 
 def prune(index: Path, live: str, keep: int, before: str | None) -> None:
-    """Remove all but the live and the `keep` most recently published other versions.
+    """Remove all versions but the live one and `keep` others, the most recently published ones.
 
-    The version that was live before counts as the latest of them, also when it is an old one that a
-    rollback had brought back: it is what one goes back to.
-
-    A reader that has an old version open keeps its mapping. A version goes away as a whole: what a death
-    has half removed lies where nobody takes it for a version.
+    The previously live version `before` counts as the latest of them, even if it is old and was brought back
+    by a rollback. A reader of an old version keeps its mapping. A version is renamed before it is removed, so
+    that a half removed one is never taken for a version.
     """
     fault_point("pruning")
     removed = index / _REMOVED_DIR
     superseded = [version for version in list_versions(index) if version != live]
-    superseded.sort(key=lambda version: version != before)  # stable: the others stay in their order
+    superseded.sort(key=lambda version: version != before)  # stable: the others keep their order
     for version in superseded[keep:]:
         (index / VERSIONS_DIR / version).rename(removed)
         shutil.rmtree(removed)
@@ -144,7 +141,7 @@ def _is_unpublished(index: Path) -> bool:
 
 
 def _tidy(index: Path, folder: Path, fresh: bool) -> None:
-    """Remove what is of no use to any later build."""
+    """Remove what no later build can use."""
     shutil.rmtree(folder, ignore_errors=True)
     work = work_root(index)
     if holds_work(work):

@@ -1,15 +1,15 @@
-"""Makes an earlier version of an index live again: `roll_back`, and the command `genret rollback`."""
+"""Makes an earlier version of an index live again: `roll_back` and the command `genret rollback`."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from index_builder.command_line import answered
+from index_builder.command_line import answered, env_option
 from index_builder.publish import point_to, staging
 from retrieval.errors import IndexDirectoryError, InputError
 from retrieval.index.layout import VERSIONS_DIR
@@ -20,14 +20,7 @@ from retrieval.interruption import sigterm_as_interrupt
 
 @dataclass(frozen=True, slots=True)
 class Rollback:
-    """What a rollback did.
-
-    Attributes:
-        index: The index directory.
-        before: Id of the version that was live.
-        version: Id of the version that is live now.
-        entities: How many entities that has.
-    """
+    """A finished rollback; `entities` is the number of entities now live."""
 
     index: Path
     before: str
@@ -36,29 +29,20 @@ class Rollback:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""
-        return {
-            "index": str(self.index),
-            "before": self.before,
-            "version": self.version,
-            "entities": self.entities,
-        }
+        return {**asdict(self), "index": str(self.index)}
 
 
 def roll_back(index: Path, to: str | None = None) -> Rollback:
     """Make an earlier version live, once all its files have been checked against their digests.
 
-    An update knows the version it started from and goes back to that one, if it is still there; anything
-    else goes back in the order of publication. The version that was live stays where it is, and the order
-    is as it was: rolling back twice goes back by two.
-
-    Args:
-        index: The index directory.
-        to: Id of the version, or the beginning of one; None: the one before the live one.
+    `to` is its id, or the beginning of one; by default it is the version that an update started from, if
+    still there, else the one published before. The version that was live stays, and so does the order:
+    rolling back twice goes back by two.
 
     Raises:
         IndexNotFoundError: there is no index.
         IndexDirectoryError: the version is damaged, or another build is running. The live version stays.
-        InputError: there is no such version; the text lists those there are.
+        InputError: there is no such version; the message lists the existing ones.
     """
     live_version(index)
     with staging(index):
@@ -91,7 +75,7 @@ def _choose(index: Path, live: str, to: str | None) -> str:
 
 
 def _parent(folder: Path) -> str:
-    """Return the version another one started from, "" when there is none or it cannot be told."""
+    """Return the version that another one started from, or "" if none is known."""
     try:
         manifest, _ = read_manifest(folder)
     except IndexDirectoryError:  # a damaged version is a good reason for going back
@@ -109,21 +93,20 @@ _ENV = "GENRET_ROLLBACK_"
 
 @click.command("rollback", context_settings={"show_default": True})
 @click.argument("index", type=click.Path(path_type=Path))
-@click.option(
+@env_option(
+    _ENV,
     "--to",
     metavar="VERSION",
-    envvar=_ENV + "TO",
-    show_envvar=True,
     show_default="the one before the live one",
     help="Id of the version, or its first digits; `genret inspect` lists them.",
 )
-@click.option("--json", "as_json", is_flag=True, envvar=_ENV + "JSON", show_envvar=True, help="As JSON.")
+@env_option(_ENV, "--json", "as_json", is_flag=True, help="As JSON.")
 def rollback_command(index: Path, to: str | None, as_json: bool) -> None:
     """Make an earlier version of an INDEX live again, once its files have been checked.
 
     The version that is live now is kept, so that `--to` can return to it.
     """
-    # Errors pass through, to be told by the group: to have no earlier version is no wrong usage.
+    # Errors are left to the group: a missing earlier version is no wrong usage.
     with answered(index, live_or_none(index), dry_run=False, debug=True), sigterm_as_interrupt():
         try:
             done = roll_back(index, to)

@@ -1,6 +1,6 @@
 """Turns a source into journalled shards: parses ahead in a thread, tokenises, writes shard by shard.
 
-Reading goes on where the journal ends. `RowEncoder` makes rows of titles and refuses those that break a
+Reading continues where the journal ends. `RowEncoder` makes rows of titles and refuses those that break a
 rule.
 """
 
@@ -35,15 +35,10 @@ _MAX_SHARD_BYTES = 1 << 30  # a shard's texts have 31-bit offsets
 
 
 class ShardMaker:
-    """Tokenises a source into shards.
+    """Tokenises a source, which is not read yet, into shards.
 
-    Args:
-        source: Not read yet.
-        encoder: Turns its titles into rows.
-        vocab_size: Every token is below this.
-        options: Of the build.
-        journal: Says what has been done already, and gets what is done here.
-        rejects: Gets the bad rows, those from the journal first.
+    The journal lists the finished shards and receives the new ones; `rejects` gets the bad rows, those from
+    the journal first.
     """
 
     def __init__(
@@ -75,11 +70,11 @@ class ShardMaker:
 
         Raises:
             SourceError: the source cannot be used, or holds too much.
-            OSError: the disk is full, or worse.
+            OSError: a file cannot be written.
         """
         progress.phase("reading and tokenising", self._source.num_bytes)
         size = min(_BATCH_RECORDS, self._shard_records)
-        with closing(parse_ahead(self._source, size, self._max_bad_rows)) as batches:
+        with closing(_parse_ahead(self._source, size, self._max_bad_rows)) as batches:
             for parsed in batches:
                 self._rejects.rows.extend(parsed.rejects)
                 if parsed.batch is not None:
@@ -89,13 +84,13 @@ class ShardMaker:
 
     @property
     def kinds(self) -> list[Kinds]:
-        """What the cells of each metadata column look like, also those behind the last good record."""
+        """Kinds of cells in each metadata column, also those behind the last good record."""
         entries = self._journal.entries
         return _combined([*(entry.kinds for entry in entries), self._kinds], len(self._kinds))
 
     @property
     def normalization(self) -> NormalizationReport:
-        """What the text policy did, also behind the last good record."""
+        """Changes that the text policy made, also behind the last good record."""
         return sum((entry.normalization for entry in self._journal.entries), self._normalization)
 
     def _begin_shard(self) -> None:
@@ -121,13 +116,13 @@ class ShardMaker:
             self._finish_shard()
 
     def _finish_shard(self) -> None:
-        """Write what was gathered, if anything, and journal it."""
+        """Write and journal the collected records, if any."""
         if self._writer.num_entities:
             folder = self._journal.shard_folder(len(self._journal.entries))
             try:
                 shape = self._writer.write(folder)
             except BaseException:
-                shutil.rmtree(folder, ignore_errors=True)  # on a full disk its space is wanted back
+                shutil.rmtree(folder, ignore_errors=True)  # gives its space back on a full disk
                 raise
             entry = ShardEntry(
                 shape=shape,
@@ -142,7 +137,7 @@ class ShardMaker:
 
 
 def _combined(parts: Iterable[Sequence[Kinds]], count: int) -> list[Kinds]:
-    """Return what the cells of each of `count` metadata columns look like in all parts together."""
+    """Combine the kinds of cells of `count` metadata columns."""
     kinds = [Kinds.NONE] * count
     for part in parts:
         kinds = [old | new for old, new in zip(kinds, part, strict=True)]
@@ -155,22 +150,16 @@ _LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class ParsedBatch:
-    """A batch of a source with the bad rows that were met on the way to it.
-
-    Attributes:
-        batch: None behind the last one, for the bad rows at the end.
-        rejects: Bad rows since the batch before.
-        bytes_read: Of the source's files so far.
-    """
+class _ParsedBatch:
+    """A batch of a source (None at the end) with the bad rows since the one before."""
 
     batch: SourceBatch | None
     rejects: list[Reject]
-    bytes_read: int
+    bytes_read: int  # of the source's files so far
 
 
 class _StoppedError(Exception):
-    """Nobody wants further batches."""
+    """The consumer wants no further batches."""
 
 
 class _Parser(threading.Thread):
@@ -183,7 +172,7 @@ class _Parser(threading.Thread):
         self._rejects = Rejects(source.name, limit, files=source.names)
         self._handed_over = 0
         self._halt = threading.Event()
-        self.parsed: queue.Queue[ParsedBatch | BaseException | None] = queue.Queue(_AHEAD)
+        self.parsed: queue.Queue[_ParsedBatch | BaseException | None] = queue.Queue(_AHEAD)
 
     def run(self) -> None:
         """Parse to the end, to a failure, or until stopped."""
@@ -197,14 +186,14 @@ class _Parser(threading.Thread):
             self._finish(error)
 
     def stop(self) -> None:
-        """Let the thread end; wait for it."""
+        """Stop the thread and wait for it."""
         self._halt.set()
         self.join()
 
-    def _with_rejects(self, batch: SourceBatch | None) -> ParsedBatch:
+    def _with_rejects(self, batch: SourceBatch | None) -> _ParsedBatch:
         new = self._rejects.rows[self._handed_over :]
         self._handed_over = len(self._rejects.rows)
-        return ParsedBatch(batch, new, self._source.bytes_read)
+        return _ParsedBatch(batch, new, self._source.bytes_read)
 
     def _finish(self, error: BaseException | None) -> None:
         try:
@@ -213,7 +202,7 @@ class _Parser(threading.Thread):
         except _StoppedError:
             return
 
-    def _put(self, item: ParsedBatch | BaseException | None) -> None:
+    def _put(self, item: _ParsedBatch | BaseException | None) -> None:
         while not self._halt.is_set():
             try:
                 self.parsed.put(item, timeout=_LOOK_SECONDS)
@@ -223,18 +212,11 @@ class _Parser(threading.Thread):
         raise _StoppedError
 
 
-def parse_ahead(source: TitleSource, size: int, limit: int) -> Generator[ParsedBatch, None, None]:
-    """Yield the batches of a source in order, each while the next ones are being parsed.
+def _parse_ahead(source: TitleSource, size: int, limit: int) -> Generator[_ParsedBatch, None, None]:
+    """Yield the batches of a source in order while the next ones are being parsed.
 
-    Close the iterator before the source, also after an error: the thread ends with it.
-
-    Args:
-        source: The source; used by nobody else meanwhile.
-        size: Records per batch.
-        limit: Bad rows there may be.
-
-    Raises:
-        SourceError: as `TitleSource.batches`; the bad rows up to there have been yielded.
+    At most `limit` bad rows are allowed. The iterator must be closed before the source, also after an error:
+    the thread ends with it. A `SourceError` is raised after the bad rows before it were yielded.
     """
     parser = _Parser(source, size, limit)
     parser.start()
@@ -252,32 +234,18 @@ _NAMED = 5  # characters or words named in the detail of a bad row
 
 @dataclass(frozen=True, slots=True)
 class OverLong:
-    """A title or alias that was refused for its length.
+    """A title or alias that was refused for its length."""
 
-    Attributes:
-        tokens: Tokens of its row, end token included.
-        text: The title or alias.
-        file: Number of the file, from 0.
-        line: Line number, from 1.
-    """
-
-    tokens: int
+    tokens: int  # of its row, end token included
     text: str
-    file: int
-    line: int
+    file: int  # number of the file, from 0
+    line: int  # from 1
 
 
 class RowEncoder:
-    """Tokenises records in batches, on all cores the tokenizer's thread pool has.
+    """Tokenises records in batches, on as many cores as the tokenizer's thread pool has.
 
-    Args:
-        tokenizer: The tokenizer.
-        rendering: How titles stand after the prompt.
-        max_title_tokens: Rows of more tokens, end token included, are refused.
-
-    Attributes:
-        end_token_id: Closes every row.
-        longest: The longest title or alias refused for its length, if any was.
+    Rows of more than `max_title_tokens` tokens, end token included, are refused; `longest` is the longest.
 
     Raises:
         InputError: the tokenizer names no end token.
@@ -298,9 +266,8 @@ class RowEncoder:
         """Tokenise every form of every record; a record with a bad form is refused as a whole.
 
         Returns:
-            records: Those that were kept.
-            rows: Rows of their forms: for each record its title, then its aliases.
-            forms: Number of forms per kept record.
+            The kept records; the rows of their forms, for each record its title, then its aliases; and the
+            number of forms per kept record.
         """
         texts: list[str] = []
         for record in records:
@@ -313,12 +280,12 @@ class RowEncoder:
         return self._sift(records, texts, encoded, rejects)
 
     def _are_good(self, rows: Sequence[list[int]]) -> bool:
-        """Whether no row of a batch breaks a rule: one look at all, since hardly any batch has such a row."""
+        """Whether no row of a batch breaks a rule: one fast look, since few batches have such a row."""
         lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
         if not len(rows) or lengths.min() < 2 or lengths.max() > self._max_title_tokens:
             return False
         tokens = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=int(lengths.sum()))
-        # Every row closes with the end token, so one for each row is the least.
+        # Every row ends with the end token, so there is at least one for each row.
         if np.count_nonzero(tokens == self.end_token_id) != len(rows):
             return False
         if self._unknown_id is not None and (tokens == self._unknown_id).any():
@@ -332,7 +299,7 @@ class RowEncoder:
         encoded: Sequence[list[int] | None],
         rejects: Rejects,
     ) -> tuple[list[Record], list[list[int]], list[int]]:
-        """Tell good records from bad ones, row by row."""
+        """Separate good records from bad ones, row by row."""
         kept: list[Record] = []
         rows: list[list[int]] = []
         forms: list[int] = []
@@ -347,7 +314,8 @@ class RowEncoder:
                     reason, detail = fault or (RejectReason.UNSTABLE_BOUNDARY, "")
                     rejects.add(record.line, reason, texts[at], detail, record.file)
                     if reason is RejectReason.OVER_LONG and row is not None:
-                        self._note_length(record, texts[at], len(row))
+                        longest = OverLong(len(row), texts[at], record.file, record.line)
+                        self.longest = max(self.longest or longest, longest, key=lambda one: one.tokens)
                     break
                 good.append(row)
             else:
@@ -357,10 +325,6 @@ class RowEncoder:
             begin = end
         return kept, rows, forms
 
-    def _note_length(self, record: Record, text: str, tokens: int) -> None:
-        if self.longest is None or tokens > self.longest.tokens:
-            self.longest = OverLong(tokens, text, record.file, record.line)
-
     def _fault(self, row: list[int] | None, text: str) -> tuple[RejectReason, str] | None:
         if row is None:
             return RejectReason.UNSTABLE_BOUNDARY, "its first characters change the tokens before it"
@@ -369,15 +333,15 @@ class RowEncoder:
         if len(row) > self._max_title_tokens:
             return RejectReason.OVER_LONG, f"{len(row)} tokens, at most {self._max_title_tokens}"
         if self._unknown_id in row[:-1]:
-            # It stands for whatever is not in the vocabulary, so unrelated entities would share the row.
+            # It stands for everything outside the vocabulary, so unrelated entities would share the row.
             return RejectReason.UNKNOWN_TOKEN, self._unspellable(text)
         if row.index(self.end_token_id) != len(row) - 1:
-            # Only a row that closes with its one end token can be no prefix of another.
+            # Only a row that ends with its one end token can be no prefix of another.
             return RejectReason.END_TOKEN_INSIDE, f"token {self.end_token_id}"
         return None
 
     def _unspellable(self, text: str) -> str:
-        """Say what of a text the vocabulary lacks: characters, else words, else the rendered whole."""
+        """Name what the vocabulary lacks: characters, else words, else the rendered text."""
         for parts in (list(dict.fromkeys(text)), list(dict.fromkeys(text.split()))):
             rows = self._tokenizer.encode_texts(parts)
             lacking = [part for part, ids in zip(parts, rows, strict=True) if self._unknown_id in ids]

@@ -1,15 +1,14 @@
-"""Writes and reads shards: records with their rows, sorted, as one run on disk.
+"""Writes and reads build shards: records with their rows, sorted, as one run on disk.
 
-A shard is E entities with F forms (titles and aliases) of T tokens, sorted as `index_builder.runs` says:
-one file of plain number arrays and one Arrow file of texts. `ShardWriter` gathers records in memory and
-writes them; `ShardRun` is the run that a merge reads. Files are read by position and never mapped, so that
-only what is asked for takes memory.
+A shard is one file of plain number arrays and one Arrow file of texts. Files are read by position and never
+mapped: mapped pages would count as memory of the process.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import chain
 from pathlib import Path
@@ -31,7 +30,7 @@ from retrieval.sources.columns import ColumnType, cast
 
 _Array = npt.NDArray[Any]
 
-# What sorting takes per form and per entity, beside the data: order, keys, packed columns, ranks.
+# Memory that sorting takes beside the data: order, keys, packed columns, ranks.
 _SORT_BYTES_PER_FORM = 96
 _SORT_BYTES_PER_ENTITY = 64
 _SECOND_SEED = 0x9E3779B97F4A7C15
@@ -40,10 +39,7 @@ _SECOND_SEED = 0x9E3779B97F4A7C15
 class ShardWriter:
     """Collects batches of records with their rows until they are written.
 
-    Args:
-        has_ids: Whether records have ids.
-        columns: Names of the metadata columns.
-        vocab_size: Every token is below this.
+    All tokens are below `vocab_size`; `columns` are the names of the metadata columns.
     """
 
     def __init__(self, has_ids: bool, columns: tuple[str, ...], vocab_size: int) -> None:
@@ -67,13 +63,7 @@ class ShardWriter:
         return 2 * self._data_bytes + sorting
 
     def add(self, records: Sequence[Record], rows: Sequence[Sequence[int]], forms: Sequence[int]) -> None:
-        """Add records with the rows of all their forms.
-
-        Args:
-            records: Records.
-            rows: Rows, for each record its title's and then its aliases'.
-            forms: Number of forms of each record.
-        """
+        """Add records with the rows of their forms, titles before aliases, and the numbers of forms."""
         if not records:
             return
         texts = self._to_texts(records)
@@ -97,13 +87,10 @@ class ShardWriter:
         self.num_forms += len(rows)
 
     def write(self, folder: Path) -> ShardShape:
-        """Sort what was collected, write and sync it; the writer is used up then.
-
-        Args:
-            folder: Does not exist yet.
+        """Sort what was collected into a new folder and sync it; the writer is empty afterwards.
 
         Raises:
-            OSError: the disk is full, or worse; its `filename` is set.
+            OSError: the folder cannot be written, for example on a full disk.
         """
         folder.mkdir()
         fault_point("shard-writing")
@@ -120,8 +107,10 @@ class ShardWriter:
             ids_differ=self._ids_differ,
             columns=self._columns,
         )
-        texts = pa.Table.from_batches(self._texts, texts_schema(self._has_ids, len(self._columns)))
-        order, rank = sort_forms(numbers["tokens"], offsets, self._vocab_size)
+        texts = pa.Table.from_batches(self._texts, _texts_schema(self._has_ids, len(self._columns)))
+        order, first = sort_rows(numbers["tokens"], offsets, self._vocab_size)
+        rank = np.empty(len(order), dtype=np.int32)  # among the distinct rows
+        rank[order] = np.cumsum(first) - 1
         first_form = np.cumsum(forms) - forms
         entity_order = self._order_entities(rank[first_form], texts)
         written = _sorted_numbers(numbers, offsets, forms, order, entity_order)
@@ -137,7 +126,7 @@ class ShardWriter:
         columns.append(pa.array([r.aliases for r in records], type=pa.list_(pa.string())))
         for i in range(len(self._columns)):
             columns.append(pa.array([r.metadata[i] for r in records], type=pa.string()))
-        return pa.record_batch(columns, schema=texts_schema(self._has_ids, len(self._columns)))
+        return pa.record_batch(columns, schema=_texts_schema(self._has_ids, len(self._columns)))
 
     def _order_entities(self, title_ranks: IntArray, texts: pa.Table) -> IntArray:
         """Return the entities by the rank of their title's row; ties by id, or title."""
@@ -151,14 +140,6 @@ class ShardWriter:
         ordered = sorted(zip(ranks[members].tolist(), keys, by_rank[members].tolist(), strict=True))
         by_rank[members] = [entity for _, _, entity in ordered]
         return by_rank
-
-
-def sort_forms(tokens: IntArray, offsets: IntArray, vocab_size: int) -> tuple[IntArray, IntArray]:
-    """Return the lexicographic order of rows and the rank of each among the distinct ones."""
-    order, first = sort_rows(tokens, offsets, vocab_size)
-    rank = np.empty(len(order), dtype=np.int32)
-    rank[order] = np.cumsum(first) - 1
-    return order, rank
 
 
 def _sorted_numbers(
@@ -185,7 +166,7 @@ def _sorted_numbers(
 
 
 def _write_numbers(path: Path, arrays: Iterator[tuple[str, _Array]], shape: ShardShape) -> None:
-    expected = sections(shape)
+    expected = _sections(shape)
     with written(path) as file:
         for name, array in arrays:
             section = expected[name]
@@ -207,9 +188,9 @@ def _join(parts: list[_Array]) -> _Array:
 
 
 def digest_texts(texts: Sequence[str]) -> npt.NDArray[np.uint64]:
-    """Return two independent hashes of each text, the first of them its `key_hash`. Shape: (texts, 2).
+    """Return two independent hashes of each text, the first its `key_hash`. Shape: (texts, 2).
 
-    Those of the empty text are 0, which costs nothing where most texts are empty.
+    The hashes of the empty text are 0, which costs nothing when most texts are empty.
     """
     if not any(texts):
         return np.zeros((len(texts), 2), dtype=np.uint64)
@@ -223,21 +204,17 @@ def digest_texts(texts: Sequence[str]) -> npt.NDArray[np.uint64]:
 
 
 def _content(record: Record) -> str:
-    """Return everything about a record that two with one id, or one title, may differ in."""
+    """Return everything in which two records with the same id, or title, may differ."""
     if record.entity_id is None and not record.aliases and not record.metadata:
         return ""  # a title alone: with equal keys there is nothing left to differ
     return repr((record.title, record.aliases, record.metadata))
 
 
 class ShardRun:
-    """A finished shard, opened; a `Run`.
+    """A finished shard, opened: a `Run`.
 
-    Entities keep their numbers whether they take part or not. Before identities are resolved all of them do,
-    and an entity of a source without ids has its title for an id.
-
-    Args:
-        folder: Where `ShardWriter` wrote it.
-        shape: What it returned.
+    Entities keep their numbers whether they are kept or not. Until identities are resolved all are kept, and
+    an entity of a source without ids has its title for an id.
     """
 
     def __init__(self, folder: Path, shape: ShardShape) -> None:
@@ -249,10 +226,9 @@ class ShardRun:
         self._numbers: IntArray | None = None
         self._marks: IntArray | None = None
         self._columns: tuple[MetadataColumn, ...] = ()
-        self._sections = sections(shape)
+        self._sections = _sections(shape)
         self._descriptor = os.open(folder / NUMBERS_FILE, os.O_RDONLY)
         try:
-            # Read, not mapped: mapped pages would count as memory of the process.
             self._file = pa.OSFile(str(folder / TEXTS_FILE), "rb")
             self._texts = pa.ipc.open_file(self._file)
         except BaseException:
@@ -260,16 +236,11 @@ class ShardRun:
             raise
 
     def use_columns(self, columns: Sequence[MetadataColumn]) -> None:
-        """Say what metadata `entities` returns; a column that the shard lacks is empty."""
+        """Choose the metadata that `entities` returns; a column that the shard lacks is empty."""
         self._columns = tuple(columns)
 
     def number_homonyms(self, entities: IntArray, numbers: IntArray) -> None:
-        """Give entities the ids `title#number`.
-
-        Args:
-            entities: Which. Shape: (n,).
-            numbers: From 2. Shape: (n,).
-        """
+        """Give entities the ids `title#number`, numbers from 2. Shapes: (n,) each."""
         if not len(entities):
             return
         if self._numbers is None or self._marks is None:
@@ -280,11 +251,11 @@ class ShardRun:
         self._marks[entities] = 0
 
     def homonyms(self) -> IntArray:
-        """Return the entities that were given such ids, ascending."""
+        """Return the entities that have such ids, ascending."""
         return np.empty(0, dtype=np.int64) if self._numbers is None else np.flatnonzero(self._numbers)
 
     def ids_of_homonyms(self, entities: IntArray) -> list[str]:
-        """Return the ids of some of them, given in ascending order."""
+        """Return the ids of some homonyms, given in ascending order."""
         titles = self.texts_at(entities).column(TITLE)
         ids: list[str] = self._numbered(titles, entities).to_pylist()
         return ids
@@ -295,10 +266,10 @@ class ShardRun:
             self._marks[entities] += 1
 
     def numbers(self, name: str, begin: int = 0, end: int | None = None) -> npt.NDArray[Any]:
-        """Return items begin … end - 1 of an array of the file of numbers.
+        """Return items begin … end - 1 of one array (`_sections`).
 
         Raises:
-            OSError: it cannot be read, or has become shorter.
+            OSError: the file cannot be read, or has become shorter.
         """
         section = self._sections[name]
         end = section.count if end is None else end
@@ -315,7 +286,7 @@ class ShardRun:
 
     def find(self, row: Sequence[int]) -> int:
         """Return how many forms sort before `row`."""
-        return _lower_bound(self.num_forms, self.row, tuple(row))
+        return bisect_left(range(self.num_forms), tuple(row), key=self.row)
 
     def forms(self, begin: int, end: int) -> FormSlice:
         """Return forms begin … end - 1."""
@@ -328,7 +299,7 @@ class ShardRun:
         )
 
     def entities(self, begin: int, end: int) -> pa.Table:
-        """Return entities begin … end - 1: `entity_id`, `title`, `aliases` and the columns asked for."""
+        """Return entities begin … end - 1: `entity_id`, `title`, `aliases` and the chosen columns."""
         texts = self._read_texts(begin, end)
         title = texts.column(TITLE)
         ids = texts.column(ENTITY_ID) if self.shape.has_ids else self._generated_ids(title, begin, end)
@@ -349,7 +320,7 @@ class ShardRun:
             yield self._texts.get_batch(number).column(TITLE).to_pylist()
 
     def texts_at(self, entities: IntArray) -> pa.Table:
-        """Return id, title, aliases and cells (as text) of some entities, in ascending order of them."""
+        """Return id, title, aliases and cells (as text) of entities, which are given in ascending order."""
         schema = self._texts.schema
         parts = [schema.empty_table()]
         batch_numbers = entities // TEXTS_BATCH
@@ -359,7 +330,7 @@ class ShardRun:
         return pa.concat_tables(parts)
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         if self._descriptor >= 0:
             self._file.close()
             os.close(self._descriptor)
@@ -402,18 +373,7 @@ def _cast(cells: pa.ChunkedArray, column: MetadataColumn) -> pa.ChunkedArray:
     return pa.chunked_array([cast(chunk, kind) for chunk in cells.chunks], type=typed)
 
 
-def _lower_bound(count: int, row_of: Callable[[int], tuple[int, ...]], row: tuple[int, ...]) -> int:
-    low, high = 0, count
-    while low < high:
-        middle = (low + high) // 2
-        if row_of(middle) < row:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-def _read(descriptor: int, section: Section, begin: int, end: int) -> npt.NDArray[Any]:
+def _read(descriptor: int, section: _Section, begin: int, end: int) -> npt.NDArray[Any]:
     array = np.empty(end - begin, dtype=section.dtype)
     buffer = array.view(np.uint8).data
     offset = section.offset + begin * section.dtype.itemsize
@@ -435,25 +395,15 @@ TEXTS_BATCH = 8192
 
 @dataclass(frozen=True, slots=True)
 class ShardShape:
-    """Sizes of a shard.
-
-    Attributes:
-        entities: Entities.
-        forms: Titles and aliases.
-        tokens: Tokens of all forms.
-        vocab_size: Every token is below this.
-        has_ids: Whether the records brought ids.
-        ids_differ: Whether any id differs from its entity's title.
-        columns: Names of the metadata columns.
-    """
+    """Sizes of a shard; `ids_differ` says whether any id differs from its entity's title."""
 
     entities: int
-    forms: int
+    forms: int  # titles and aliases
     tokens: int
     vocab_size: int
-    has_ids: bool
+    has_ids: bool  # whether the records brought ids
     ids_differ: bool
-    columns: tuple[str, ...]
+    columns: tuple[str, ...]  # names of the metadata columns
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""
@@ -461,38 +411,28 @@ class ShardShape:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ShardShape:
-        """Read what `to_json` gave.
-
-        Raises:
-            KeyError: a field is missing.
-        """
+        """Read the JSON object of `to_json`. Raises `KeyError` if a field is missing."""
         taken = {field.name: value[field.name] for field in fields(cls)}
         return cls(**{**taken, "columns": tuple(taken["columns"])})
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
-    """One array of the file of numbers.
-
-    Attributes:
-        dtype: Type of its items.
-        offset: Where it begins, in bytes.
-        count: Items.
-    """
+class _Section:
+    """One array of the file of numbers; `offset` is in bytes, `count` in items."""
 
     dtype: np.dtype[Any]
     offset: int
     count: int
 
 
-def sections(shape: ShardShape) -> dict[str, Section]:
+def _sections(shape: ShardShape) -> dict[str, _Section]:
     """Return the arrays of the file of numbers, in their order.
 
     tokens, offsets, entity, form: as in `FormSlice`, of all forms; offsets has F + 1 items.
     key: Two halves of the digest of each entity's id, or title where there are no ids. Shape: (2, E).
-    content: The same of everything else that is said about it. Shape: (2, E).
-    file, line: Where its record stands. Shape: (E,).
-    sequence: Number of its record among those of the shard, in the order of the source. Shape: (E,).
+    content: The same of the rest of its record. Shape: (2, E).
+    file, line: Place of its record. Shape: (E,).
+    sequence: Number of its record within the shard, in the order of the source. Shape: (E,).
     """
     arrays = (
         ("tokens", token_type(shape.vocab_size).to_pandas_dtype(), shape.tokens),
@@ -505,21 +445,21 @@ def sections(shape: ShardShape) -> dict[str, Section]:
         ("line", np.int64, shape.entities),
         ("sequence", np.int32, shape.entities),
     )
-    result: dict[str, Section] = {}
+    result: dict[str, _Section] = {}
     offset = 0
     for name, item, count in arrays:
         dtype = np.dtype(item)
-        result[name] = Section(dtype, offset, count)
+        result[name] = _Section(dtype, offset, count)
         offset += dtype.itemsize * count
     return result
 
 
-def texts_schema(has_ids: bool, num_columns: int) -> pa.Schema:
-    """Return the schema of the texts: metadata cells are canonical text, whatever their type will be."""
+def _texts_schema(has_ids: bool, num_columns: int) -> pa.Schema:
+    """Return the schema of the texts; metadata cells are canonical text, whatever their type."""
     fields = [pa.field(ENTITY_ID, pa.string(), nullable=False)] if has_ids else []
     fields += [
         pa.field(TITLE, pa.string(), nullable=False),
         pa.field(ALIASES, pa.list_(pa.string()), nullable=False),
     ]
-    # By number: a metadata column may be called anything.
+    # Numbered, because a metadata column may have any name.
     return pa.schema([*fields, *(pa.field(f"m{i}", pa.string()) for i in range(num_columns))])

@@ -1,9 +1,7 @@
-"""The options that say what is read and how: shared by every command that takes titles files."""
+"""Options for reading sources, shared by the commands that take titles files."""
 
 from __future__ import annotations
 
-import functools
-import inspect
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,8 +10,8 @@ from typing import Any, TypeVar
 
 import click
 
+from index_builder.command_line import env_option, option_group
 from index_builder.memory_budget import DEFAULT_MEMORY_LIMIT, MIB, MemoryBudget
-from retrieval.errors import InputError
 from retrieval.index.layout import ALIASES, ENTITY_ID, TITLE
 from retrieval.sources.columns import ALIAS_SEPARATOR, ColumnMapping, ColumnType
 from retrieval.sources.row_readers import SOURCE_FORMATS, SourceFormat
@@ -27,7 +25,7 @@ def byte_size(text: str) -> int:
     """Return a number of bytes, given as 512MiB, 2G or 1073741824; K, M, G and T are powers of 1024.
 
     Raises:
-        click.BadParameter: it is none.
+        click.BadParameter: the text is no size.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
@@ -40,7 +38,7 @@ def typed_column(text: str) -> tuple[str, ColumnType]:
     """Return column and type of COLUMN=TYPE; the column's name may hold "=".
 
     Raises:
-        click.BadParameter: it is something else.
+        click.BadParameter: the text has another form.
     """
     column, _, kind = text.rpartition("=")
     if not column or kind not in tuple(ColumnType):
@@ -51,45 +49,111 @@ def typed_column(text: str) -> tuple[str, ColumnType]:
 
 @dataclass(frozen=True, slots=True)
 class SourceFlags:
-    """What the options say.
-
-    Attributes:
-        format: How the files are read.
-        mapping: What their columns mean.
-        aliases: A second file of aliases, or None.
-        unescape_html: Whether HTML entities are resolved.
-        memory_limit: Bytes of memory the process may take.
-    """
+    """Values of the options."""
 
     format: SourceFormat
     mapping: ColumnMapping
-    aliases: Path | None
+    aliases: Path | None  # a second file of aliases
     unescape_html: bool
-    memory_limit: int
+    memory_limit: int  # in bytes
 
 
 def source_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
     """Return a decorator that adds the options to a command, which gets one `SourceFlags` as `flags`.
 
-    Args:
-        prefix: Of the environment variables, such as "GENRET_BUILD_".
+    `prefix` is that of the environment variables, such as "GENRET_BUILD_".
     """
-
-    def decorate(command: _F) -> Callable[..., Any]:
-        options = _options()
-
-        @functools.wraps(command)
-        def with_flags(**values: Any) -> Any:
-            taken = {name: values.pop(name) for name in inspect.signature(_flags).parameters}
-            return command(flags=_flags(**taken), **values)
-
-        decorated: Callable[..., Any] = with_flags
-        for names, settings in reversed(options):
-            variable = prefix + names[0].removeprefix("--").upper().replace("-", "_")
-            decorated = click.option(*names, envvar=variable, show_envvar=True, **settings)(decorated)
-        return decorated
-
-    return decorate
+    return option_group(
+        "flags",
+        _flags,
+        env_option(
+            prefix,
+            "--format",
+            "source_format",
+            type=click.Choice(SOURCE_FORMATS),
+            default="auto",
+            help="tsv: a header with `title`, optionally `entity_id` and `aliases`; further columns "
+            "are metadata. jsonl: one object per line. parquet: a table. lines: one title per line. "
+            "auto: what each file looks like. All may be compressed with gzip or Zstandard.",
+        ),
+        env_option(prefix, "--title-column", metavar="COLUMN", default=TITLE, help="Column of titles."),
+        env_option(
+            prefix,
+            "--id-column",
+            metavar="COLUMN",
+            default=ENTITY_ID,
+            help="Column of ids. Without any, an entity's id is its title.",
+        ),
+        env_option(
+            prefix,
+            "--aliases-column",
+            metavar="COLUMN",
+            default=ALIASES,
+            help="Column of aliases: text, or a list in JSON Lines and Parquet.",
+        ),
+        env_option(
+            prefix,
+            "--alias-separator",
+            default=ALIAS_SEPARATOR,
+            help="Between the aliases of one cell of text.",
+        ),
+        env_option(
+            prefix,
+            "--metadata",
+            metavar="COLUMN",
+            multiple=True,
+            show_default="all further columns",
+            help="A column to keep as metadata, which comes back with answers and can be filtered by; "
+            "may be given several times.",
+        ),
+        env_option(prefix, "--no-metadata", is_flag=True, default=False, help="Keep no metadata."),
+        env_option(
+            prefix,
+            "--type",
+            "types",
+            type=typed_column,
+            metavar="COLUMN=TYPE",
+            multiple=True,
+            show_default="what the values are",
+            help="Type of a metadata column: string, int, float or bool; may be given several times. "
+            "Rows with other values are bad rows.",
+        ),
+        env_option(
+            prefix,
+            "--weight-column",
+            metavar="COLUMN",
+            default=None,
+            show_default="no weights; for an update those of the index",
+            help="A column of numbers >= 0 that says how often people mean each entity, such as a "
+            "population or page views. It is kept as metadata; where it is empty the weight is 1.",
+        ),
+        env_option(
+            prefix,
+            "--aliases",
+            "alias_file",
+            type=click.Path(path_type=Path, dir_okay=False),
+            metavar="FILE",
+            show_default="none",
+            help="A second file of aliases, one a row, with the columns `alias` and `entity_id` or "
+            "`title`; it is held in memory.",
+        ),
+        env_option(
+            prefix,
+            "--unescape-html",
+            is_flag=True,
+            default=False,
+            help="Resolve HTML entities such as &amp; in titles and aliases.",
+        ),
+        env_option(
+            prefix,
+            "--memory-limit",
+            type=byte_size,
+            metavar="SIZE",
+            default=f"{DEFAULT_MEMORY_LIMIT // MIB // 1024}GiB",
+            help="Memory to keep to, from 512MiB, which do for millions of titles. The index is "
+            "the same whatever the limit.",
+        ),
+    )
 
 
 def _flags(
@@ -112,120 +176,14 @@ def _flags(
         raise click.UsageError(f"--type: column {twice!r} is given more than one type")
     if no_metadata and (metadata or set(columns) - {weight_column}):
         raise click.UsageError("--no-metadata goes without --metadata and --type")
-    try:
-        mapping = ColumnMapping(
-            title=title_column,
-            entity_id=id_column,
-            aliases=aliases_column,
-            alias_separator=alias_separator,
-            metadata=() if no_metadata else tuple(metadata) or None,
-            types=dict(types),
-            weight=weight_column,
-        )
-        MemoryBudget(memory_limit)
-    except InputError as error:
-        raise click.UsageError(str(error)) from error
+    mapping = ColumnMapping(
+        title=title_column,
+        entity_id=id_column,
+        aliases=aliases_column,
+        alias_separator=alias_separator,
+        metadata=() if no_metadata else tuple(metadata) or None,
+        types=dict(types),
+        weight=weight_column,
+    )
+    MemoryBudget(memory_limit)  # checks the limit
     return SourceFlags(source_format, mapping, alias_file, unescape_html, memory_limit)
-
-
-def _options() -> list[tuple[tuple[str, ...], dict[str, Any]]]:
-    """Return names and settings of every option, in the order of the help."""
-    return [
-        (
-            ("--format", "source_format"),
-            {
-                "type": click.Choice(SOURCE_FORMATS),
-                "default": "auto",
-                "help": "tsv: a header with `title`, optionally `entity_id` and `aliases`; further columns "
-                "are metadata. jsonl: one object per line. parquet: a table. lines: one title per line. "
-                "auto: what each file looks like. All may be compressed with gzip or Zstandard.",
-            },
-        ),
-        (
-            ("--title-column",),
-            {"metavar": "COLUMN", "default": TITLE, "help": "Column of titles."},
-        ),
-        (
-            ("--id-column",),
-            {
-                "metavar": "COLUMN",
-                "default": ENTITY_ID,
-                "help": "Column of ids. Without any, an entity's id is its title.",
-            },
-        ),
-        (
-            ("--aliases-column",),
-            {
-                "metavar": "COLUMN",
-                "default": ALIASES,
-                "help": "Column of aliases: text, or a list in JSON Lines and Parquet.",
-            },
-        ),
-        (
-            ("--alias-separator",),
-            {"default": ALIAS_SEPARATOR, "help": "Between the aliases of one cell of text."},
-        ),
-        (
-            ("--metadata",),
-            {
-                "metavar": "COLUMN",
-                "multiple": True,
-                "show_default": "all further columns",
-                "help": "A column to keep as metadata, which comes back with answers and can be filtered by; "
-                "may be given several times.",
-            },
-        ),
-        (
-            ("--no-metadata",),
-            {"is_flag": True, "default": False, "help": "Keep no metadata."},
-        ),
-        (
-            ("--type", "types"),
-            {
-                "type": typed_column,
-                "metavar": "COLUMN=TYPE",
-                "multiple": True,
-                "show_default": "what the values are",
-                "help": "Type of a metadata column: string, int, float or bool; may be given several times. "
-                "Rows with other values are bad rows.",
-            },
-        ),
-        (
-            ("--weight-column",),
-            {
-                "metavar": "COLUMN",
-                "default": None,
-                "show_default": "no weights; for an update those of the index",
-                "help": "A column of numbers >= 0 that says how often people mean each entity, such as a "
-                "population or page views. It is kept as metadata; where it is empty the weight is 1.",
-            },
-        ),
-        (
-            ("--aliases", "alias_file"),
-            {
-                "type": click.Path(path_type=Path, dir_okay=False),
-                "metavar": "FILE",
-                "show_default": "none",
-                "help": "A second file of aliases, one a row, with the columns `alias` and `entity_id` or "
-                "`title`; it is held in memory.",
-            },
-        ),
-        (
-            ("--unescape-html",),
-            {
-                "is_flag": True,
-                "default": False,
-                "help": "Resolve HTML entities such as &amp; in titles and aliases.",
-            },
-        ),
-        (
-            ("--memory-limit",),
-            {
-                "type": byte_size,
-                "metavar": "SIZE",
-                "default": f"{DEFAULT_MEMORY_LIMIT // MIB // 1024}GiB",
-                "help": "Memory to keep to, from 512MiB, which do for millions of titles. The index is "
-                "the same whatever the limit.",
-            },
-        ),
-    ]

@@ -1,7 +1,7 @@
-"""The order of titles by their bytes: found over the written entities, in bounded memory.
+"""Sorts the titles of written entities by their bytes, in bounded memory.
 
-Titles are dealt out by their first two bytes, group by group by the next two while a group is too large, and
-sorted eight bytes at a time once it is small. Whatever the bound, the order is the same.
+Titles are dealt by their first two bytes, then, while a group is too large, by the next two, and are sorted
+eight bytes at a time once a group is small.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from retrieval.index.layout import ENTITIES_FILE, TITLE, TITLE_ORDER_FILE, title
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
 
-# Bytes it takes to sort a title: numbers, words, places and copies of each.
+# Memory for sorting a title: numbers, words, places and copies of each.
 TITLE_BYTES = 64
-# More at once are no faster.
+# Sorting more at once is no faster.
 _MOST_TITLES = 1 << 20
-_DEALT = 2  # bytes by which titles are dealt out at once
+_DEALT = 2  # bytes by which titles are dealt at once
 _DEALT_AT_ONCE = 1 << 17
 
 
 def write_title_order(folder: Path, files: VersionFiles, free_bytes: int) -> None:
-    """Write title_order.arrow of the entities that lie in the folder.
+    """Write title_order.arrow for the entities in the folder.
 
-    Memory: 4 bytes per entity, as much again for the largest share of titles that begin with the same two
-    bytes, and `free_bytes` or less.
+    Memory: 4 bytes per entity, as much again for the largest group of titles with the same first two bytes,
+    and up to `free_bytes`.
 
     Raises:
-        OSError: the disk is full, or worse; `filename` is set.
+        OSError: the file cannot be written; `filename` is set.
     """
     with pa.memory_map(str(folder / ENTITIES_FILE)) as mapped:
         titles = title_batches(pa.ipc.open_file(mapped).read_all().column(TITLE))
@@ -46,19 +46,14 @@ def write_title_order(folder: Path, files: VersionFiles, free_bytes: int) -> Non
 
 
 def title_order(titles: TextBatches, most: int) -> Ints:
-    """Return the numbers of texts in the order of their bytes, equal texts in that of their numbers.
-
-    Args:
-        titles: The texts.
-        most: How many are sorted at once.
-    """
+    """Return the numbers of texts in order of (bytes, number); at most `most` are sorted at once."""
     order = np.arange(titles.num_texts, dtype=np.int32)
     _sort(titles, order, 0, most)
     return order
 
 
 def _sort(titles: TextBatches, numbers: Ints, depth: int, most: int) -> None:
-    """Sort texts that share their first `depth` bytes, given in order of their numbers, in place."""
+    """Sort texts that share their first `depth` bytes in place; they are given in order of their numbers."""
     if len(numbers) <= most:
         numbers[:] = _refined(titles, numbers, depth)
         return
@@ -72,7 +67,7 @@ def _sort(titles: TextBatches, numbers: Ints, depth: int, most: int) -> None:
 
 
 def _sort_alike(titles: TextBatches, numbers: Ints, depth: int, most: int) -> None:
-    """Sort texts that share what they have of the two bytes at `depth`: those that end there come first."""
+    """Sort texts that share the two bytes at `depth`, or as many as they have: those that end there first."""
     ended = np.zeros(len(numbers), dtype=np.int8)
     for begin in range(0, len(numbers), _DEALT_AT_ONCE):
         part = slice(begin, begin + _DEALT_AT_ONCE)
@@ -85,7 +80,7 @@ def _sort_alike(titles: TextBatches, numbers: Ints, depth: int, most: int) -> No
 
 
 def _deal(titles: TextBatches, numbers: Ints, depth: int) -> Longs:
-    """Reorder texts by their two bytes at `depth`, otherwise as they were. Return where each pair ends."""
+    """Reorder texts by their two bytes at `depth`, stably. Return the end of each pair of bytes."""
     keys = np.empty(len(numbers), dtype=np.uint16)
     for begin in range(0, len(numbers), _DEALT_AT_ONCE):
         part = slice(begin, begin + _DEALT_AT_ONCE)
@@ -107,7 +102,7 @@ def _deal(titles: TextBatches, numbers: Ints, depth: int) -> Longs:
 
 
 def _groups(ends: Longs, most: int) -> Iterator[tuple[int, int, bool]]:
-    """Yield runs of pairs with at most so many texts, or single ones with more: (begin, end, is one pair)."""
+    """Yield runs of pairs with at most `most` texts, or single larger pairs: (begin, end, is one pair)."""
     begin = last = pairs = 0
     for end in np.unique(ends).tolist():
         if end == last:
@@ -125,11 +120,11 @@ def _refined(titles: TextBatches, numbers: Ints, depth: int) -> Ints:
     words, taken = titles.words(numbers, depth)
     order = np.argsort(words, kind="stable")
     numbers, words, taken = numbers[order], words[order], taken[order]
-    same = np.zeros(len(numbers), dtype=bool)  # as the one before, as far as has been looked
+    same = np.zeros(len(numbers), dtype=bool)  # equal to the one before, as far as compared
     same[1:] = words[1:] == words[:-1]
     tied = _tied(same)
     while len(tied):
-        # Of texts that look alike the ones that end are the first; the others are alike only so far.
+        # Of equal words, texts that end go first; the others go on.
         run = np.cumsum(~same)[tied]
         ended = taken[tied]
         order = np.lexsort((ended, run))
@@ -152,7 +147,7 @@ def _refined(titles: TextBatches, numbers: Ints, depth: int) -> Ints:
 
 
 def _tied(same: npt.NDArray[np.bool_]) -> Longs:
-    """Return the places that look like the one before or behind them."""
+    """Return the places that equal the one before or behind them."""
     tied = same.copy()
     tied[:-1] |= same[1:]
     return np.flatnonzero(tied)

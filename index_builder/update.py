@@ -1,7 +1,4 @@
-"""Updates an index: merges the live version with what is added, without what is removed, into a new version.
-
-`read_update` reads what a request names: files to add as sorted shards, ids to remove.
-"""
+"""Updates an index: merges the live version with added entities, without removed ones, into a new version."""
 
 from __future__ import annotations
 
@@ -54,36 +51,20 @@ from retrieval.text import TextTokenizer
 
 @dataclass(frozen=True, slots=True)
 class UpdateSummary:
-    """What an update made.
+    """Result of an update, or with `dry_run` its plan."""
 
-    Attributes:
-        index: The index directory.
-        parent: Id of the version that was live before.
-        version: Id of the version now live: the parent, if nothing changed or it was a dry run.
-        manifest: Of that version.
-        changes: What the request comes to.
-        fates: What becomes, or would become, of evidence and vectors.
-        weight_column: Name of the column that holds the weights, or would hold them; None for none.
-        dry_run: Whether it was only asked for.
-        rejected: Bad rows per reason.
-        report: A few lines about the bad rows; "" when there are none.
-        rejects_file: Where they were written, or None.
-        seconds: How long each phase took.
-        peak_rss_bytes: Most memory the process has taken so far.
-    """
-
-    index: Path
-    parent: str
-    version: str
-    manifest: Manifest
+    index: Path  # directory
+    parent: str  # id of the version that was live before
+    version: str  # id of the version now live: the parent if nothing changed, or for a dry run
+    manifest: Manifest  # of that version
     changes: Changes
     fates: EvidenceDecisions
     weight_column: str | None
     dry_run: bool
-    rejected: Mapping[str, int]
-    report: str
+    rejected: Mapping[str, int]  # bad rows per reason
+    report: str  # a few lines about the bad rows; "" when there are none
     rejects_file: Path | None
-    seconds: Mapping[str, float]
+    seconds: Mapping[str, float]  # per phase
     peak_rss_bytes: int
 
     def to_json(self) -> dict[str, Any]:
@@ -116,25 +97,25 @@ def update_index(
 ) -> UpdateSummary:
     """Publish a new version of an index with entities added, replaced and removed.
 
-    The files of the new version are those that a build of the same entities would write: same ids, same
-    types of metadata. Nothing that is there already is tokenised again. Rankings are kept while there are
-    the same kinds of evidence.
+    The files are those that a build of the same entities would write, with the same ids and types of
+    metadata. What the index has is not tokenised again. Rankings are kept while the kinds of evidence are the
+    same.
 
     Args:
-        request: What shall be different.
-        tokenizer: That of the index; None will do if nothing is added.
-        options: How to read. Rendering, the bound on titles, the types of metadata and, unless the request
-            names another, the column of weights are the index's own.
-        progress: Told about every step.
+        request: The changes.
+        tokenizer: The index's; None will do if nothing is added.
+        options: Reading options. Rendering, the limit on titles, the types of metadata and, unless the
+            request names another, the weight column are the index's own.
+        progress: Notified of every step.
 
     Raises:
-        IndexDirectoryError: there is no index, it is damaged or cannot be written, or for a dry run, the
-            directory for temporary files cannot. The live version is untouched.
+        IndexDirectoryError: there is no index, it is damaged or cannot be written, or (dry run) the temporary
+            directory cannot. The live version is untouched.
         IndexMismatchError: the index has another tokenizer.
         SourceError: a source cannot be used, has columns that the index lacks, contradicts the removals,
             there are more bad rows than allowed, no entity would be left, or all weights would be 0.
-        InputError: an option is wrong, the column of weights holds what can be no weight, or evidence
-            cannot be kept in step with what is there.
+        InputError: an option is wrong, the weight column holds something that is no weight, or evidence
+            cannot be kept in step with the entities.
         ModelError: the encoder of the vectors cannot be loaded.
         MissingExtraError: new vectors are asked for, and a library they need is not installed.
     """
@@ -239,7 +220,7 @@ def _write(
     ancestry: PreviousVersion,
     progress: StepProgress,
 ) -> Manifest:
-    """Write the files of the new version but its evidence, and return the manifest of them."""
+    """Write the files of the new version except its evidence, and return their manifest."""
     budget = MemoryBudget(reading.options.memory_limit)
     with spill_folder(work_root(reading.options.out)) as spill:
         written = write_version(runs, spec, folder, spill, budget, progress, told=ancestry.add)
@@ -287,20 +268,20 @@ OUTCOME = "nothing was updated"
 
 @dataclass(frozen=True, slots=True)
 class UpdateRequest:
-    """What shall be different.
+    """The changes that an update is to make.
 
     Attributes:
-        add: Files of entities; one that is there under its id is replaced.
+        add: Files of entities; one whose id exists is replaced.
         remove: Files of ids, one per line.
         remove_ids: Further ids.
-        ignore_missing: Whether ids to remove that are not there are no bad rows.
-        dry_run: Only say what would be different.
-        vectors: What becomes of the vectors.
-        weight_column: Metadata column of the index that holds the weights from now on; None: no other one.
-        evidence: What becomes of names, texts and past queries.
+        ignore_missing: Whether unknown ids to remove are accepted instead of counting as bad rows.
+        dry_run: Whether only to report the changes.
+        vectors: Changes of the vectors.
+        weight_column: New weight column, a metadata column of the index; None: unchanged.
+        evidence: Changes of names, texts and past queries.
 
     Raises:
-        InputError: nothing shall, or an id is no text.
+        InputError: nothing is to be changed, or an id is not valid Unicode.
     """
 
     add: tuple[str | Path, ...] = ()
@@ -329,25 +310,17 @@ class UpdateRequest:
 
 @dataclass(frozen=True, slots=True)
 class UpdateReading:
-    """Everything a request names, read.
-
-    Attributes:
-        request: The request.
-        options: How the files were read.
-        front: What is added; None when nothing is.
-        removals: What is removed.
-        rejects: Bad rows of both.
-    """
+    """Everything that a request names, read."""
 
     request: UpdateRequest
-    options: BuildOptions
-    front: SourceRuns | None
+    options: BuildOptions  # with which the files were read
+    front: SourceRuns | None  # the added entities
     removals: Removals
-    rejects: Rejects
+    rejects: Rejects  # bad rows of both
 
     @property
     def shards(self) -> tuple[ShardRun, ...]:
-        """What is added, as runs."""
+        """The added entities as runs."""
         return () if self.front is None else self.front.shards
 
 
@@ -360,20 +333,9 @@ def read_update(
     root: Path,
     progress: StepProgress,
 ) -> Iterator[UpdateReading]:
-    """Read everything; the bad rows are written on the way out, whatever has happened.
+    """Read the added and removed entities; the bad rows are written on the way out, also after an error.
 
-    Args:
-        request: What shall be different.
-        tokenizer: That of the index; None will do if nothing is added.
-        options: How to read, as the user has it.
-        index: The live version.
-        root: Work directory for the shards.
-        progress: Told about every step.
-
-    Raises:
-        IndexMismatchError: the index has another tokenizer.
-        SourceError: a source cannot be used, or there are more bad rows than allowed.
-        InputError: an option is wrong.
+    The shards are written below `root`. Raises what `update_index` does about sources and options.
     """
     if not request.add:
         rejects = Rejects("update", options.max_bad_rows)
@@ -395,13 +357,11 @@ def read_update(
 
 
 def reading_options(request: UpdateRequest, options: BuildOptions, index: Index) -> BuildOptions:
-    """Return the options with which files to add are read: rendering, bounds and types are the index's.
-
-    The column of weights is that of the new version, if the files have it.
+    """Return the options for reading the added files: rendering, limits and types are the index's.
 
     Raises:
         SourceError: a file has a column that the index lacks.
-        InputError: a type is declared that is not the index's, or a file can be read only once.
+        InputError: a declared type is not the index's, or a file can be read only once.
     """
     once = [str(path) for path in request.add if is_read_once(path)]
     if once:
@@ -429,10 +389,10 @@ def reading_options(request: UpdateRequest, options: BuildOptions, index: Index)
 
 
 def weight_column(request: UpdateRequest, index: Index) -> str | None:
-    """Return the name of the column that holds the weights of the new version, or None.
+    """Return the name of the new version's weight column, or None.
 
     Raises:
-        InputError: the column that is asked for is not there, or holds no numbers.
+        InputError: there is no such column, or it holds no numbers.
     """
     wanted, types = request.weight_column, index.metadata_types
     if wanted is None:
@@ -450,7 +410,7 @@ def weight_column(request: UpdateRequest, index: Index) -> str | None:
 
 
 def max_title_tokens(manifest: Manifest) -> int:
-    """Return the bound on titles that the version was built with."""
+    """Return the limit on title tokens that the version was built with."""
     for entry in reversed(manifest.history):
         bound = entry.options.get(MAX_TITLE_TOKENS)
         if type(bound) is int and bound >= 2:

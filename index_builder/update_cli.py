@@ -10,6 +10,7 @@ from index_builder.build_options import BuildOptions
 from index_builder.command_line import (
     answered,
     bad_row_options,
+    env_option,
     keep_versions_option,
     rejects_file,
     shown_progress,
@@ -31,48 +32,38 @@ _ENV = "GENRET_UPDATE_"
 
 @click.command("update", context_settings={"show_default": True, "max_content_width": 100})
 @click.argument("index", type=click.Path(path_type=Path, file_okay=False))
-@click.option(
+@env_option(
+    _ENV,
     "--add",
     type=click.Path(path_type=Path, dir_okay=False),
     multiple=True,
     metavar="FILE",
-    envvar=_ENV + "ADD",
-    show_envvar=True,
     show_default="none",
     help="A titles file. An entity whose id is there already replaces that one; without a column of ids, "
     "titles are ids. May be given several times.",
 )
-@click.option(
+@env_option(
+    _ENV,
     "--remove",
     type=click.Path(path_type=Path, dir_okay=False),
     multiple=True,
     metavar="FILE",
-    envvar=_ENV + "REMOVE",
-    show_envvar=True,
     show_default="none",
     help="A file of ids to remove, one per line. May be given several times.",
 )
-@click.option(
+@env_option(
+    _ENV,
     "--remove-id",
     multiple=True,
     metavar="ID",
-    envvar=_ENV + "REMOVE_ID",
-    show_envvar=True,
     show_default="none",
     help="An id to remove. May be given several times.",
 )
-@click.option(
-    "--ignore-missing",
-    is_flag=True,
-    envvar=_ENV + "IGNORE_MISSING",
-    show_envvar=True,
-    help="Ids to remove that are not there are no bad rows.",
-)
-@click.option(
+@env_option(_ENV, "--ignore-missing", is_flag=True, help="Ids to remove that are not there are no bad rows.")
+@env_option(
+    _ENV,
     "--tokenizer",
     metavar="DIR_OR_ID",
-    envvar=_ENV + "TOKENIZER",
-    show_envvar=True,
     show_default="that of the default model of the index",
     help="The tokenizer the index was built with. Needed for --add alone.",
 )
@@ -80,13 +71,7 @@ _ENV = "GENRET_UPDATE_"
 @update_evidence_flags(_ENV)
 @bad_row_options(_ENV, fails="update", place="INDEX")
 @keep_versions_option(_ENV)
-@click.option(
-    "--dry-run",
-    is_flag=True,
-    envvar=_ENV + "DRY_RUN",
-    show_envvar=True,
-    help="Say what would change, and publish nothing.",
-)
+@env_option(_ENV, "--dry-run", is_flag=True, help="Say what would change, and publish nothing.")
 @talk_options(_ENV)
 def update_command(
     index: Path,

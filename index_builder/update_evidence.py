@@ -1,7 +1,7 @@
 """Keeps, carries over, remakes or drops the evidence of an index when it is updated.
 
-`PreviousVersion` says which entity each new entity was before. `publish_rankings` publishes the live
-version with other rankings or priors and nothing else changed, for `genret tune`.
+`PreviousVersion` maps new entities to old ones. `publish_rankings` publishes the live version with other
+rankings or priors, for `genret tune`.
 """
 
 from __future__ import annotations
@@ -45,12 +45,9 @@ Fate = Literal["absent", "kept", "carried over", "made", "dropped"]
 
 @dataclass(frozen=True, slots=True)
 class EvidenceDecisions:
-    """What becomes of the evidence of an index: "absent", "kept" as it is, "carried over" to the new
-    entities, "made" or "dropped".
+    """The fates of names, texts and past queries (`evidence`) and of vectors, when an index is updated.
 
-    Attributes:
-        evidence: Of names, texts and past queries.
-        vectors: Of the vectors.
+    "kept" leaves the files as they are; "carried over" adapts them to the new entities.
     """
 
     evidence: Fate
@@ -58,16 +55,16 @@ class EvidenceDecisions:
 
     @property
     def changes_files(self) -> bool:
-        """Whether the new version has other files of evidence even where its entities are the same."""
+        """Whether files of evidence change even where the entities stay the same."""
         return not {self.evidence, self.vectors} <= {"absent", "kept"}
 
 
 def check_changes(evidence: EvidenceChange, vectors: VectorChange, index: Index) -> None:
-    """Refuse what cannot be done with the evidence of an index, before anything else is read.
+    """Refuse impossible changes of the evidence before anything else is read.
 
     Raises:
-        InputError: a column has no texts, there is no evidence for what is asked, or what keeping vectors in
-            step needs is not there.
+        InputError: a column has no texts, there is no evidence to change, or something is missing that
+            keeping the vectors in step needs.
         SourceError: a file of past queries cannot be used.
         IndexChecksumError: evidence that is to be kept is damaged.
     """
@@ -88,17 +85,9 @@ def check_changes(evidence: EvidenceChange, vectors: VectorChange, index: Index)
 def fates_of(
     evidence: EvidenceChange, vectors: VectorChange, index: Index, rewritten: bool
 ) -> EvidenceDecisions:
-    """Return what becomes of the evidence.
-
-    Args:
-        evidence: What is asked for.
-        vectors: What is asked of vectors.
-        index: The live version.
-        rewritten: Whether the other files of the new version are written anew.
-    """
-    is_made = evidence.wish is not None or bool(
-        index.evidence and (evidence.queries or evidence.drop_queries)
-    )
+    """Decide the fates; `rewritten` says whether the other files of the version are written anew."""
+    changes_queries = bool(evidence.queries or evidence.drop_queries)
+    is_made = evidence.wish is not None or (index.evidence is not None and changes_queries)
     drops_vectors = vectors.drop or unusable_vectors(index.manifest) is not None
     return EvidenceDecisions(
         _fate(is_made, evidence.drop, index.evidence is not None, rewritten),
@@ -127,24 +116,10 @@ def update_evidence(
     options: BuildOptions,
     progress: StepProgress,
 ) -> Manifest:
-    """Put the evidence of the new version beside its other files.
+    """Add the evidence of the new version to its other files, as the `fates` say, and return its manifest.
 
-    Args:
-        manifest: Of the staged files, with the evidence that is kept as it is.
-        maker: Makes evidence.
-        fates: What becomes of it.
-        before: The live version.
-        evidence: What is asked for.
-        vectors: What is asked of vectors.
-        rejects: Gets bad lines of files of queries.
-        options: Where bad rows are written.
-        progress: Told when models must be weighed again.
-
-    Returns:
-        The manifest with all evidence.
-
-    Raises:
-        GenretError: as `EvidenceMaker` has it.
+    `manifest` is that of the staged files, with the evidence that is kept. Bad lines of files of queries go
+    to `rejects`. Raises what `EvidenceMaker` does.
     """
     old = before.index
     if fates.evidence in ("made", "carried over"):
@@ -167,7 +142,7 @@ def update_evidence(
 def _ranked(
     manifest: Manifest, maker: EvidenceMaker, old: Index, vectors: VectorChange, progress: StepProgress
 ) -> Manifest:
-    """Keep the rankings while there are the kinds of evidence that they weigh; else fit one anew."""
+    """Keep the rankings while the kinds of evidence stay the same; else fit one anew."""
     if manifest.evidence is None:
         return manifest
     has_one = old.manifest.file(RANKING_FILE) is not None and RANKING_FILE not in old.evidence_problems
@@ -182,7 +157,7 @@ def _ranked(
 
 
 def _check_keeping(index: Index, encoder: str | None, device: str) -> None:
-    """Refuse an update of an index whose vectors cannot be kept in step; the text says what can be done."""
+    """Refuse an update whose vectors cannot be kept in step; the message says what can be done."""
     vectors = index.vectors
     if vectors is None or unusable_vectors(index.manifest) is not None:
         if encoder is not None:
@@ -213,13 +188,10 @@ def _cause(problem: IndexChecksumError) -> str:
 
 
 class PreviousVersion:
-    """Which entity of the live version each entity of the new one was; 16 bytes per entity.
+    """Maps the entities of the new version to those of the live one; 16 bytes per entity.
 
-    Args:
-        num_live: Entities of the live version.
-        runs: The live version, then the shards. Those that keep no entity take no part in the merge.
-        replaced: For every shard, the live entity that each of its entities replaces, or -1. Shape of each:
-            (num_entities of the shard,), int32.
+    `runs` are the live version, then the shards; runs that keep no entity are not merged. `replaced` holds
+    for every shard the live entity that each of its entities replaces, or -1.
     """
 
     def __init__(self, num_live: int, runs: Sequence[Run], replaced: Sequence[npt.NDArray[np.int32]]) -> None:
@@ -229,11 +201,11 @@ class PreviousVersion:
         self._parts: list[npt.NDArray[np.int32]] = []
 
     def add(self, sources: IntArray) -> None:
-        """Note which entities of the runs, counted through, get the next numbers."""
+        """Append the entities that get the next numbers; those of all runs count in one sequence."""
         self._parts.append(self._number[sources])
 
     def numbers(self) -> npt.NDArray[np.int64]:
-        """Return the number that each entity had, -1 for new ones. Shape: (num_entities,)."""
+        """Return the old number of each entity, -1 for new ones. Shape: (num_entities,)."""
         return np.concatenate([np.empty(0, dtype=np.int64), *self._parts])
 
 
@@ -246,19 +218,10 @@ def publish_rankings(
     num_queries: int,
     keep_versions: int,
 ) -> str:
-    """Publish the live version with other rankings or priors; `genret rollback` takes it back.
+    """Publish the live version with other rankings or priors, and return the new version's id.
 
-    Args:
-        index: The index directory.
-        parent: Id of the version that they were made for.
-        made: Content of `RANKING_FILE`, of `PRIOR_FILE` or both; what is left out is taken over.
-        files: What the rankings were fitted to.
-        options: What shaped them.
-        num_queries: How many queries the rankings were fitted to.
-        keep_versions: Superseded versions to keep.
-
-    Returns:
-        The id of the version now live.
+    `made` is the content of `RANKING_FILE`, of `PRIOR_FILE` or both, made for the version `parent`; the other
+    is taken over. The history names the `files` and the number of queries that the rankings were fitted to.
 
     Raises:
         IndexDirectoryError: another version is live by now, another build is running, or the index is
@@ -289,7 +252,7 @@ def publish_rankings(
 
 
 def _kept(live: Index) -> dict[str, bytes]:
-    """Return the rankings and the priors of a version, those that are damaged left out."""
+    """Return the undamaged ones of a version's rankings and priors."""
     listed = [name for name in (RANKING_FILE, PRIOR_FILE) if live.manifest.file(name) is not None]
     sound = [name for name in listed if name not in live.evidence_problems]
     return {name: live.evidence_path(name).read_bytes() for name in sound}

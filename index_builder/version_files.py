@@ -1,7 +1,6 @@
 """Writes the data files of one version: the trie, the rows by length, the postings.
 
-While runs are merged, what a file will hold comes in parts, which are spilled to disk until the end. Bytes
-depend on the data alone: no times, no names of places.
+While runs are merged, the parts of a file are spilled to disk. Bytes depend on the data alone.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from decoding.trie.trie_arrays import TrieArrays
-from index_builder.runs import IntArray
+from index_builder.runs import IntArray, tied_places
 from retrieval.durable import naming, written
 from retrieval.index.layout import (
     MAX_COLUMNAR_LENGTH,
@@ -35,11 +34,7 @@ from retrieval.index.small_files import digest_file
 
 
 class VersionFiles:
-    """Files written into a staging directory, synced, with their sizes and digests.
-
-    Args:
-        folder: The staging directory.
-    """
+    """Files written into a staging directory, synced, with their sizes and digests."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -51,18 +46,14 @@ class VersionFiles:
         return tuple(sorted(self._entries, key=lambda entry: entry.name))
 
     def write(self, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
-        """Write an Arrow file.
-
-        Raises:
-            OSError: it cannot be written; `filename` is set.
-        """
+        """Write an Arrow file. Raises `OSError` if it cannot be written; `filename` is set."""
         with self.open(name, schema) as writer:
             for batch in batches:
                 writer.write_batch(batch)
 
     @contextmanager
     def open(self, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatchWriter]:
-        """Yield a writer of record batches; the file counts once the block has ended.
+        """Yield a writer of record batches; the file is listed once the block has ended.
 
         Raises:
             OSError: it cannot be written; `filename` is set.
@@ -74,7 +65,7 @@ class VersionFiles:
         self._entries.append(FileEntry(name, path.stat().st_size, digest_file(path)))
 
     def write_trie(self, trie: TrieArrays, vocab_size: int) -> None:
-        """Write the transitions."""
+        """Write the trie's arrays."""
         schema = trie_schema(token_type(vocab_size))
         arrays = (trie.token, trie.child_begin, trie.row_begin, trie.tail_begin)
         columns = [
@@ -89,13 +80,9 @@ class VersionFiles:
 
 
 class RowBucketWriter:
-    """Spills rows per length; costs memory for one block of rows, and later for one length at a time.
+    """Spills rows per length into an empty directory, and writes one file per length.
 
-    On disk it takes what the rows files will take, and each spill is removed when its file is written.
-
-    Args:
-        work: An empty directory for the spills.
-        vocab_size: Every token is below this.
+    Memory: one block of rows, later one length at a time. A spill is removed when its file is written.
     """
 
     def __init__(self, work: Path, vocab_size: int) -> None:
@@ -107,12 +94,7 @@ class RowBucketWriter:
         self.max_token_id = 0
 
     def add(self, tokens: IntArray, offsets: IntArray) -> None:
-        """Append rows; they follow those of the last call in rank.
-
-        Args:
-            tokens: Shape: (any,), of the vocabulary's type.
-            offsets: Row i is tokens[offsets[i] : offsets[i + 1]]. Shape: (n + 1,), int64.
-        """
+        """Append rows, in the order of ranks; row i is tokens[offsets[i] : offsets[i + 1]]."""
         lengths = np.diff(offsets)
         by_length = np.argsort(lengths, kind="stable")
         present, begins = np.unique(lengths[by_length], return_index=True)
@@ -128,11 +110,7 @@ class RowBucketWriter:
         self.max_token_id = max(self.max_token_id, int(tokens.max(initial=0)))
 
     def write(self, files: VersionFiles) -> tuple[Bucket, ...]:
-        """Write one file per length.
-
-        Returns:
-            The buckets, by length.
-        """
+        """Write one file per length; return the buckets, by length."""
         buckets = [Bucket(length, self._rows[length]) for length in sorted(self._rows)]
         for bucket in buckets:
             schema = rows_schema(bucket.length, self._type)
@@ -164,15 +142,11 @@ def _take(path: Path, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
 
 
 class PostingSpill:
-    """Takes postings in rank order, by source instead of entity number, and writes postings.arrow.
+    """Collects postings in rank order, by source instead of entity number, and writes postings.arrow.
 
-    A *source* numbers the entities of all runs in one sequence. The title of an entity may sort long after
-    its alias, so numbers are put in at the end: 12 bytes per posting on disk until then, and 4 bytes per
-    source in memory for the map. Writing takes about 13 bytes per posting and 4 per row.
-
-    Args:
-        work: A directory for the spill.
-        num_sources: Entities of all runs.
+    A *source* is the number of an entity over all runs. The title of an entity may sort long after its alias,
+    so entity numbers are filled in at the end: until then 12 bytes per posting on disk, and 4 bytes per
+    source in memory. Writing takes about 13 bytes per posting and 4 per row.
     """
 
     def __init__(self, work: Path, num_sources: int) -> None:
@@ -185,7 +159,7 @@ class PostingSpill:
         self.one_to_one = True  # whether row r is the title of entity r, for every r so far
 
     def number(self, sources: IntArray) -> None:
-        """Give entities the next numbers, in this order. Shape: (n,)."""
+        """Give entities the next numbers, in this order."""
         begin = self.num_entities
         self.num_entities += len(sources)
         self._number[sources] = np.arange(begin, self.num_entities, dtype=np.int32)
@@ -193,11 +167,7 @@ class PostingSpill:
     def add(self, rank: IntArray, source: IntArray, form: IntArray, num_rows: int) -> None:
         """Append the postings of the next `num_rows` rows; an entity's forms of one row count as the first.
 
-        Args:
-            rank: Ascending, from 0 for the first of these rows; every row has one. Shape: (n,).
-            source: Shape: (n,).
-            form: Shape: (n,).
-            num_rows: Rows.
+        Ranks ascend, begin at 0 for the first of these rows, and name every row. Shape of each array: (n,).
         """
         rank, source, form = _distinct(rank, source, form)
         self.one_to_one = self.one_to_one and len(rank) == num_rows and not form.any()
@@ -240,7 +210,7 @@ class PostingSpill:
 
 def _distinct(rank: IntArray, source: IntArray, form: IntArray) -> tuple[IntArray, IntArray, IntArray]:
     """Keep the lowest form of every (rank, source); ranks stay ascending."""
-    tied = _tied(rank)
+    tied = tied_places(rank)
     if not len(tied):
         return rank, source, form
     order = np.arange(len(rank))
@@ -254,36 +224,23 @@ def _distinct(rank: IntArray, source: IntArray, form: IntArray) -> tuple[IntArra
 def _order_ties(rank: IntArray, entity: IntArray) -> npt.NDArray[np.int64]:
     """Return the order by (rank, entity); ranks are ascending already."""
     order = np.arange(len(rank))
-    tied = _tied(rank)
+    tied = tied_places(rank)
     order[tied] = tied[np.lexsort((entity[tied], rank[tied]))]
     return order
 
 
-def _tied(rank: IntArray) -> npt.NDArray[np.int64]:
-    """Return the places whose rank also stands beside them."""
-    same = rank[1:] == rank[:-1]
-    tied = np.zeros(len(rank), dtype=bool)
-    tied[1:] |= same
-    tied[:-1] |= same
-    return np.flatnonzero(tied)
-
-
 class ArraySpill:
-    """One file of arrays; memory holds only where each of them lies.
-
-    Args:
-        path: The file; made with the first array.
-    """
+    """One file of arrays; memory holds only the place of each."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._end = 0
 
     def put(self, array: npt.NDArray[Any]) -> Callable[[], npt.NDArray[Any]]:
-        """Append an array and return what reads it back.
+        """Append an array and return a function that reads it back.
 
         Raises:
-            OSError: the disk is full, or worse; `filename` is set.
+            OSError: the file cannot be written; `filename` is set.
         """
         data = np.ascontiguousarray(array)
         with naming(self._path), self._path.open("ab") as file:

@@ -1,10 +1,8 @@
 """Keeps the work directory inside an index: the shards of one build and their journal.
 
-They lie under a key of everything that shapes them, so that only the same build takes them up. The journal
-has one JSON line for each finished shard: what a build that was cut short has done already. A line is
-written after its shard lies safely on the disk, so what the journal names is complete; a line that was
-being written when the power went is no line. Beside the shards lies what a model has embedded, under keys
-of its own: it is of use to any later build.
+The shards lie under a key of everything that shapes them, so that only the same build continues with them.
+The journal has one JSON line per finished shard, written after the shard is safely on disk; a torn last line
+is ignored. Texts embedded by a model lie beside the shards under their own keys, for any later build.
 """
 
 from __future__ import annotations
@@ -35,16 +33,16 @@ WORK_DIR = "work"
 _VECTORS_DIR = "vectors"
 _SPILL_DIR = "spill"
 
-# Changes whenever shards or the journal are written in another way.
+# To be changed whenever the format of shards or the journal changes.
 _WORK_FORMAT = 1
 _SHAPING_LIBRARIES = ("generative-retrieval", "numpy", "pyarrow", "tokenizers")
 
-# Of builds whose input cannot be read twice, so that nobody can go on with them.
+# Key of builds whose input cannot be read twice, so that they cannot be resumed.
 _ONCE = "once"
 
 
 def shaping_libraries() -> dict[str, str]:
-    """Return the versions of the libraries that shape what is built."""
+    """Return the versions of the libraries that decide about the files of a build."""
     return library_versions(_SHAPING_LIBRARIES)
 
 
@@ -56,9 +54,7 @@ def library_versions(names: Sequence[str]) -> dict[str, str]:
 def work_key(shaping: Mapping[str, Any] | None) -> str:
     """Return the name of a build's folder.
 
-    Args:
-        shaping: Everything that decides what the shards hold, as JSON; None for input that can be read only
-            once.
+    `shaping` is everything that decides about the shards, as JSON; None for input that can be read only once.
     """
     if shaping is None:
         return _ONCE
@@ -67,12 +63,7 @@ def work_key(shaping: Mapping[str, Any] | None) -> str:
 
 
 def open_journal(root: Path, key: str, resume: bool) -> Journal:
-    """Open the journal of a build; the shards of every other one are removed.
-
-    Args:
-        root: The work directory; made when missing.
-        key: Of this build.
-        resume: Whether what an earlier run of it did is taken up.
+    """Open the journal of a build in the work directory; the shards of all other builds are removed.
 
     Raises:
         OSError: the directory cannot be written.
@@ -87,7 +78,7 @@ def open_journal(root: Path, key: str, resume: bool) -> Journal:
 
 @contextmanager
 def spill_folder(root: Path) -> Iterator[Path]:
-    """Yield an empty directory for what a step sets aside; it is removed afterwards."""
+    """Yield an empty directory for spills; it is removed afterwards."""
     folder = root / _SPILL_DIR
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -99,7 +90,7 @@ def spill_folder(root: Path) -> Iterator[Path]:
 
 @contextmanager
 def vector_work(root: Path) -> Iterator[Path]:
-    """Yield the directory for what a model has embedded; it is gone afterwards if nothing is in it.
+    """Yield the directory for embedded texts; it is removed afterwards if it is empty.
 
     Raises:
         OSError: it cannot be made.
@@ -114,22 +105,22 @@ def vector_work(root: Path) -> Iterator[Path]:
 
 
 def remove_vector_work(root: Path) -> None:
-    """Remove what a model has embedded, once it is published."""
+    """Remove the embedded texts, once they are published."""
     shutil.rmtree(root / _VECTORS_DIR, ignore_errors=True)
     _remove_empty(root)
 
 
 def _remove_empty(folder: Path) -> None:
-    with suppress(OSError):  # something lies in it, or it is not there
+    with suppress(OSError):  # not empty, or missing
         folder.rmdir()
 
 
 @contextmanager
 def temporary_work() -> Iterator[Path]:
-    """Yield a directory for what a dry run writes; it is removed afterwards.
+    """Yield a directory for the files of a dry run; it is removed afterwards.
 
     Raises:
-        IndexDirectoryError: the system's directory for temporary files cannot be written.
+        IndexDirectoryError: the system's temporary directory cannot be written.
     """
     try:
         with tempfile.TemporaryDirectory(prefix="genret-dry-run-") as place:
@@ -142,13 +133,13 @@ def temporary_work() -> Iterator[Path]:
 
 
 def remove_work(root: Path) -> None:
-    """Remove all work; what cannot be removed is left to the next build."""
+    """Remove all work; leftovers wait for the next build."""
     shutil.rmtree(root, ignore_errors=True)
     fault_point("work-removed")
 
 
 def holds_work(root: Path) -> bool:
-    """Return whether a build could go on with what lies there."""
+    """Return whether a build could continue with the work directory."""
     if any((root / _VECTORS_DIR).glob("*")):
         return True
     return any(
@@ -159,7 +150,7 @@ def holds_work(root: Path) -> bool:
 def _library_version(name: str) -> str:
     try:
         return version(name)
-    except PackageNotFoundError:  # run from a checkout that is not installed
+    except PackageNotFoundError:  # a checkout that is not installed
         return "unknown"
 
 
@@ -169,26 +160,17 @@ _SHARD_PREFIX = "shard-"
 
 @dataclass(frozen=True, slots=True)
 class ShardEntry:
-    """One finished shard, with everything that reading its part of the source has told.
-
-    Attributes:
-        shape: Its sizes.
-        files: Its files, with their digests.
-        position: How far the source has been read with it.
-        kinds: What the cells of each metadata column look like.
-        normalization: What the text policy did.
-        rejects: Bad rows met since the shard before.
-    """
+    """One finished shard, with everything learned while its part of the source was read."""
 
     shape: ShardShape
     files: tuple[FileEntry, ...]
-    position: Position
-    kinds: tuple[Kinds, ...]
+    position: Position  # end of this part in the source
+    kinds: tuple[Kinds, ...]  # kinds of cells in each metadata column
     normalization: NormalizationReport
-    rejects: tuple[Reject, ...]
+    rejects: tuple[Reject, ...]  # bad rows since the shard before
 
     def to_line(self) -> bytes:
-        """Return the line of the journal."""
+        """Return its line of the journal."""
         document = {
             "shape": self.shape.to_json(),
             "files": [asdict(file) for file in self.files],
@@ -201,11 +183,7 @@ class ShardEntry:
 
     @classmethod
     def from_line(cls, line: bytes) -> ShardEntry:
-        """Read what `to_line` gave.
-
-        Raises:
-            ValueError, KeyError, TypeError: it is something else.
-        """
+        """Read a line of `to_line`. Raises `ValueError` or `KeyError` or `TypeError` if it is malformed."""
         document: Mapping[str, Any] = json.loads(line)
         return cls(
             shape=ShardShape.from_json(document["shape"]),
@@ -218,12 +196,9 @@ class ShardEntry:
 
 
 class Journal:
-    """The shards of one build, in the order of the source.
+    """The finished shards of one build, in the order of the source.
 
-    What lies in the folder is taken up as far as it is intact; anything else in it is removed.
-
-    Args:
-        folder: Where the shards and the journal lie; made when missing.
+    Intact shards in the folder are taken up; anything else in it is removed.
 
     Raises:
         OSError: the folder cannot be read or written.
@@ -235,7 +210,6 @@ class Journal:
         self._path = folder / JOURNAL_FILE
         self.entries: list[ShardEntry] = []
         intact_bytes = self._load()
-        self.num_resumed = len(self.entries)
         self._remove_others()
         with naming(self._path), self._path.open("ab") as file:
             file.truncate(intact_bytes)
@@ -243,30 +217,26 @@ class Journal:
         sync(folder)
 
     def shard_folder(self, number: int) -> Path:
-        """Return where a shard lies."""
+        """Return the folder of a shard."""
         return self.folder / f"{_SHARD_PREFIX}{number:05d}"
 
     def append(self, entry: ShardEntry) -> None:
-        """Note a shard whose files have been synced.
-
-        Raises:
-            OSError: the disk is full, or worse.
-        """
-        sync(self.folder)  # the shard's own name
+        """Add a shard whose files have been synced. Raises `OSError` if the journal cannot be written."""
+        sync(self.folder)  # makes the shard's name durable
         with naming(self._path), self._path.open("ab") as file:
             begin = file.tell()
             try:
                 file.write(entry.to_line())
                 file.flush()
             except OSError:
-                file.truncate(begin)  # half a line would hide those behind it
+                file.truncate(begin)  # half a line would hide those after it
                 raise
             os.fsync(file.fileno())
         self.entries.append(entry)
         fault_point("shard-journalled")
 
     def _load(self) -> int:
-        """Take up the lines whose shards are intact; return how many bytes they have."""
+        """Load the lines whose shards are intact; return their total bytes."""
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:
@@ -307,7 +277,7 @@ def describe_files(folder: Path) -> tuple[FileEntry, ...]:
 
 
 def kept_records(root: Path) -> int:
-    """Return how many records the shards below a work directory hold, without a look at these."""
+    """Return the number of records in the shards of a work directory, by its journals alone."""
     records = 0
     for path in root.glob(f"*/{JOURNAL_FILE}"):
         for line in path.read_bytes().splitlines(keepends=True):

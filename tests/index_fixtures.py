@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -12,6 +14,7 @@ from index_builder.build_options import BuildOptions
 from retrieval.evidence.evidence import QUERIES, open_field
 from retrieval.index.layout import QUERIES_FILE
 from retrieval.index.reader import Index
+from retrieval.index.versions import version_dir
 from retrieval.text import TextTokenizer
 
 END = "</s>"
@@ -47,12 +50,39 @@ def build(
 
 def version_files(summary: BuildSummary) -> dict[str, bytes]:
     """Content of every file of the version a build published."""
-    folder = summary.index / "versions" / summary.version
+    return files_of(summary.index / "versions" / summary.version)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Content of every file below a folder."""
     return {
-        str(file.relative_to(folder)): file.read_bytes()
+        file.relative_to(folder).as_posix(): file.read_bytes()
         for file in sorted(folder.rglob("*"))
         if file.is_file()
     }
+
+
+def data_files(index: Path, version: str) -> dict[str, bytes]:
+    """Content of the files of a version but the manifest."""
+    files = files_of(index / "versions" / version)
+    del files["manifest.json"]
+    return files
+
+
+def live_content(index: Path) -> tuple[dict[str, bytes], dict[str, Any]]:
+    """Data files of the live version, and its manifest without the history."""
+    files = files_of(version_dir(index))
+    manifest = json.loads(files.pop("manifest.json"))
+    del manifest["history"]
+    return files, manifest
+
+
+def save_tokenizer(tokenizer: TextTokenizer, folder: Path) -> Path:
+    """Save a tokenizer as a checkpoint without a model."""
+    folder.mkdir()
+    tokenizer._markup.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
+    return folder
 
 
 def past_queries_of(index: Path) -> dict[str, list[tuple[str, int]]]:

@@ -37,6 +37,16 @@ ENTRY = VectorsEntry(
 FILES = {VECTORS_FILE: b"vectors that nobody reads", EMBEDDER_FILE: b"an embedder"}
 
 
+def with_file(summary: BuildSummary, folder: Path, name: str, data: bytes) -> Path:
+    """Replace a file of the version in a folder, under a manifest that fits; return its new folder."""
+    (folder / name).write_bytes(data)
+    files = tuple(
+        replace(entry, bytes=len(data), xxh3_128=digest_bytes(data)) if entry.name == name else entry
+        for entry in summary.manifest.files
+    )
+    return rename(folder.parents[1], folder, replace(summary.manifest, files=files))
+
+
 def with_vectors(
     summary: BuildSummary, entry: VectorsEntry | None = ENTRY, files: Mapping[str, bytes] = FILES
 ) -> Path:

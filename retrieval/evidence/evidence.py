@@ -1,8 +1,7 @@
-"""Says what an index knows of a query and its entities, beside the model: candidates, and features of each.
+"""The evidence of an index beside the model: proposes candidates for a query, and computes their features.
 
 Every kind of evidence proposes entities, and describes any entity by a few numbers (`FEATURES`), whoever
-proposed it. What these are worth is not known here: `retrieval.ranking` weighs them. Evidence that is
-damaged or missing costs that evidence alone (`open_evidence`).
+proposed it; `retrieval.ranking` weighs them. If some evidence is damaged or missing, the rest still works.
 """
 
 from __future__ import annotations
@@ -47,13 +46,7 @@ KINDS = (NAMES, TEXTS, QUERIES, VECTORS, MODEL, WEIGHT)
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One number that describes an entity in the light of a query.
-
-    Attributes:
-        kind: The kind of evidence it comes from.
-        name: Its name, unique within the kind.
-        meaning: What it is.
-    """
+    """A number that describes an entity in the light of a query; `name` is unique within the `kind`."""
 
     kind: str
     name: str
@@ -80,7 +73,7 @@ _NAME_FEATURES = (
     Feature(NAMES, "whole", "1 if the name is the query, capitals, accents and punctuation apart"),
     Feature(NAMES, "length", "log(1 + letters) of the name"),
 )
-# In a sentence that mentions a name, other things say that the name is meant than in a query that is one.
+# A long query only mentions the name; other features then tell whether it is meant.
 _LONG_FEATURES = tuple(
     Feature(NAMES, f"{feature.name}_long", f"`{feature.name}` times `query length`")
     for feature in _NAME_FEATURES
@@ -105,39 +98,30 @@ FEATURES = (
 )
 FEATURE_NUMBER = {str(feature): number for number, feature in enumerate(FEATURES)}
 
-# From so many words on a query is as long as any, for `query length` = log(words) / log(16).
+# Number of words from which a query is as long as any: `query length` = log(words) / log(16).
 _LONG_QUERY = 16
 LEAST_LOGPROB = -40.0
-# From this likeness on a name may be the query with typing errors.
+# Likeness from which a name may be the query with typing errors.
 _CLOSE = 0.75
 _EDGES = re.compile(r"\W+")
-# Candidates described at once: their texts are read and looked through.
+# Candidates described at once: their texts are read and searched.
 _BLOCK = 1024
-# So many queries are answered sooner by loops that need not be compiled: `genret ask --no-model` asks few.
+# Up to so many queries, uncompiled loops are faster than compiling: `genret ask --no-model` asks few.
 _PLAIN_QUERIES = 32
-# Candidates whose past queries are read one by one.
+# Candidates whose past queries are compared one by one.
 _COMPARED = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EvidenceQuery:
-    """A query as evidence sees it.
+    """A query, prepared for evidence."""
 
-    Attributes:
-        text: As it was asked.
-        folded: As it is compared.
-        words: Its different words. Shape: (n,), uint32.
-        letters: Its different trigrams. Shape: (m,), uint32.
-        lookups: Per field where the lists of its words and of its trigrams lie.
-        vector: By the encoder. Shape: (d,); None without one.
-    """
-
-    text: str
-    folded: str
-    words: npt.NDArray[np.uint32]
-    letters: npt.NDArray[np.uint32]
-    lookups: dict[str, tuple[Lookup, Lookup]]
-    vector: FloatArray | None = None
+    text: str  # as it was asked
+    folded: str  # as it is compared
+    words: npt.NDArray[np.uint32]  # its distinct words; shape (n,), uint32
+    letters: npt.NDArray[np.uint32]  # its distinct trigrams; shape (m,), uint32
+    lookups: dict[str, tuple[Lookup, Lookup]]  # lists of its words and of its trigrams, by field
+    vector: FloatArray | None = None  # from the encoder; shape (d,); None without one
 
     @property
     def length(self) -> float:
@@ -148,18 +132,13 @@ class EvidenceQuery:
 class Evidence:
     """The evidence of one open index. Safe to use from several threads.
 
-    Args:
-        index: The index.
-        names: The field of titles and aliases; None where there is none to be used.
-        texts: The field of the columns of texts.
-        queries: The field of past queries.
-        vectors: Proposes by vectors.
-        problems: Kinds that the index has and that cannot be used, and why.
+    Each field and the vectors may be None, if missing or unusable. `problems` says why a kind that the index
+    has cannot be used.
 
     Attributes:
-        fields: The fields that can be used, by kind.
-        vectors: Proposes by vectors; None without.
-        problems: Kinds that the index has and that cannot be used, and why.
+        fields: The usable fields, by kind.
+        vectors: Proposes by vectors, or None.
+        problems: Errors of the kinds that cannot be used.
     """
 
     def __init__(
@@ -174,9 +153,7 @@ class Evidence:
         self.vectors = vectors
         self.problems = problems
         fields = {NAMES: names, TEXTS: texts, QUERIES: queries}
-        self.fields: Mapping[str, Field] = {
-            kind: field for kind, field in fields.items() if field is not None
-        }
+        self.fields = {kind: field for kind, field in fields.items() if field is not None}
         self._num_asked = 0
         self._prior: tuple[Prior, float] | None = None
         self._names = EntityTexts(index)
@@ -186,16 +163,13 @@ class Evidence:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of evidence that can be used, in the order of `KINDS`, `MODEL` apart."""
-        has = {
-            *self.fields,
-            *([VECTORS] if self.vectors else []),
-            *([WEIGHT] if self._weights is not None else []),
-        }
+        """The usable kinds of evidence, in the order of `KINDS`, without `MODEL`."""
+        has_vectors, has_weights = self.vectors is not None, self._weights is not None
+        has = {*self.fields, *[VECTORS] * has_vectors, *[WEIGHT] * has_weights}
         return tuple(kind for kind in KINDS if kind in has)
 
     def use_prior(self, prior: Prior) -> None:
-        """Describe entities by the prior of the model that answers, too. Those without one count as the mean.
+        """Add the prior of the answering model as a feature; entities without one get the mean.
 
         To be called before the evidence is shared between threads.
         """
@@ -203,7 +177,7 @@ class Evidence:
         self._prior = prior, float(_surprise(known).mean()) if len(known) else 0.0
 
     def ask(self, texts: Sequence[str], with_vectors: bool = True) -> list[EvidenceQuery]:
-        """Look up queries. The encoder of the vectors, if it is asked, sees all of them at once.
+        """Prepare queries; the encoder of the vectors, if used, sees all of them at once.
 
         Raises:
             ModelError: the encoder fails.
@@ -224,12 +198,9 @@ class Evidence:
         return asked
 
     def propose(self, asked: EvidenceQuery, size: int, allowed: Mask | None = None) -> IntArray:
-        """Return the entities that any kind proposes, in order of their numbers.
+        """Return the entities that any kind proposes, ascending: up to `size` texts by each way to search.
 
-        Args:
-            asked: The query.
-            size: Most texts that each kind proposes, by each of its ways to search.
-            allowed: Entities allowed; None: all of them. Shape: (num_entities,).
+        Only entities of the mask `allowed` are proposed; None allows all. Shape: (num_entities,).
         """
         found = [field.propose(asked.lookups[kind], size, allowed) for kind, field in self.fields.items()]
         if self.vectors is not None and asked.vector is not None:
@@ -237,18 +208,10 @@ class Evidence:
         return np.unique(np.concatenate([np.empty(0, np.int64), *found]))
 
     def features(self, asked: EvidenceQuery, entities: IntArray, without_same: bool = False) -> FloatArray:
-        """Return what entities are like in the light of a query.
+        """Return the features of entities in the light of a query, 0 for missing kinds, and for log P(e | q).
 
-        Args:
-            asked: The query.
-            entities: Their numbers. Shape: (n,), int64.
-            without_same: Whether past queries that are the same as this one are left out: weights are fitted
-                on queries that were asked, as if they had not been.
-
-        Returns:
-            Columns as in `FEATURES`; 0 of kinds that there are none of, and of what the model says to the
-            query.
-            Shape: (n, number of features), float32.
+        `without_same` leaves out past queries equal to this one, as for fitting weights to queries that were
+        asked. Columns as in `FEATURES`. Shape: (n, number of features), float32.
         """
         found = np.zeros((len(entities), len(FEATURES)), np.float32)
         for begin in range(0, len(entities), _BLOCK):
@@ -264,8 +227,8 @@ class Evidence:
             logprobs = prior.logprobs[entities]
             found[:, FEATURE_NUMBER["model.prior"]] = np.where(np.isnan(logprobs), mean, _surprise(logprobs))
         if self._weights is not None:
-            # Of queries of which half are for entities drawn by weight and half for any, a share of
-            # (1 / n + weight / total) / 2 is for each: a weight of 1 for this feature is then their prior.
+            # If half the queries are for entities drawn by weight and half for any, each gets a share of
+            # (1 / n + weight / total) / 2: a weight of 1 for this feature is then their prior.
             shares = self._weights[entities] / self._mean_weight
             found[:, FEATURE_NUMBER["weight.weight"]] = np.log1p(shares)
         return found
@@ -284,7 +247,7 @@ class Evidence:
     def _compare_queries(
         self, asked: EvidenceQuery, entities: IntArray, found: FloatArray, without_same: bool
     ) -> None:
-        """Compare the query with past queries themselves, those for the entities that these say most for."""
+        """Compare the query with the past queries of the entities that have the best scores by them."""
         letters, nearest = FEATURE_NUMBER["queries.letters"], FEATURE_NUMBER["queries.nearest"]
         order = np.argsort(-found[:, letters], kind="stable")[:_COMPARED]
         chosen = order[found[order, letters] > 0]
@@ -313,7 +276,7 @@ class Evidence:
         past: Sequence[Sequence[Counted]],
         folded: Sequence[str],
     ) -> None:
-        """Score the past queries of entities as if this query had not been among them."""
+        """Score the past queries of entities as if this query were not among them."""
         at, field = 0, self.fields[QUERIES]
         for place, mine in zip(chosen.tolist(), past, strict=True):
             others = [text for text in folded[at : at + len(mine)] if text != asked.folded]
@@ -332,7 +295,7 @@ class Evidence:
 
 
 def _describe_names(asked: EvidenceQuery, names: Sequence[str], field: Field) -> FloatArray:
-    """Return the features of names. Shape: (len(names), number of features of names)."""
+    """Return the features of names. Shape: (len(names), number of these features)."""
     folded = fold_all(names)
     characters = Characters(folded)
     words, letters = asked.lookups[NAMES]
@@ -343,7 +306,7 @@ def _describe_names(asked: EvidenceQuery, names: Sequence[str], field: Field) ->
     likeness = process.cdist([asked.folded], folded, scorer=Indel.normalized_similarity)[0]
     shared = _overlap(characters.letters(), letters, len(names)) / _total(letters)
     begins = np.array([name.startswith(asked.folded) for name in folded], np.bool_)
-    shared[begins] = 1  # half a name ends in letters that the whole does not end in
+    shared[begins] = 1  # the last trigrams of half a name are not in the whole
     columns = [
         _overlap(of_words, words, len(names)) * _factor(of_words, field.words, len(names)),
         shared,
@@ -359,7 +322,7 @@ def _describe_names(asked: EvidenceQuery, names: Sequence[str], field: Field) ->
 
 
 def _maxima(found: FloatArray, entities: IntArray, owner: IntArray, names: FloatArray) -> None:
-    """Give every entity the largest of each feature of its names, and the length of the one most alike."""
+    """Give every entity the largest of each feature of its names, and the length of its likeliest name."""
     order = np.argsort(entities, kind="stable")
     at = order[np.searchsorted(entities[order], owner)]
     columns = _columns(NAMES)
@@ -374,7 +337,7 @@ def _maxima(found: FloatArray, entities: IntArray, owner: IntArray, names: Float
 
 
 def _overlap(terms: Terms, lookup: Lookup, count: int) -> FloatArray:
-    """Return the idf of the query's terms that each of `count` texts has, added up. Shape: (count,)."""
+    """Return the summed idf of the query's terms that each of `count` texts has. Shape: (count,)."""
     if not len(lookup.term) or not len(terms.term):
         return np.zeros(count, np.float32)
     at = np.minimum(np.searchsorted(lookup.term, terms.term), len(lookup.term) - 1)
@@ -405,12 +368,9 @@ FIELD_FILES = {NAMES: NAMES_FILE, TEXTS: TEXTS_FILE, QUERIES: QUERIES_FILE}
 
 
 def open_evidence(index: Index, encoder: str | Path | None = None, device: str = "cpu") -> Evidence:
-    """Open the evidence of an index. Evidence that cannot be used is no error: `Evidence.problems` names it.
+    """Open the evidence of an index; unusable evidence is no error, but named in `Evidence.problems`.
 
-    Args:
-        index: An open index.
-        encoder: Where the encoder that made its vectors lies now; None: where it lay then.
-        device: Where an encoder runs.
+    `encoder` is the present place of the encoder that made the vectors; None: unchanged.
     """
     problems: dict[str, GenretError] = {}
     fields: dict[str, Field] = {}
@@ -439,7 +399,7 @@ def open_field(index: Index, kind: str) -> Field:
 
     Raises:
         IndexChecksumError: its file differs from the manifest.
-        IndexFormatError: it is none of such a field, or was made by other rules.
+        IndexFormatError: the file is malformed, or was made by other rules.
         EvidenceMissingError: the index has no such field.
     """
     file = FIELD_FILES[kind]

@@ -1,7 +1,7 @@
-"""One field of the entities of an index: texts with their owners, found by words and by letter trigrams.
+"""A field: texts with their owners, the entities of an index, found by words and by letter trigrams.
 
-A field is one Arrow file with a record batch per block of 65,536 texts, in the order of their owners. It is
-written block by block and read where it lies.
+A field is one Arrow file with a record batch per block of 65,536 texts, in the order of their owners, written
+block by block and mapped for reading.
 """
 
 from __future__ import annotations
@@ -41,23 +41,19 @@ _OWNER, _QUERIES, _COUNTS = "owner", "queries", "counts"
 
 # Characters whose terms are found at once.
 _CHARACTERS = 1 << 19
-# What a word or trigram of a block takes while its lists are made; texts have one per character at most.
+# Memory per word or trigram of a block while its lists are made; a text has at most one per character.
 _TERM_BYTES = 44
-# What a block may take where nobody says.
+# Default memory for a block.
 DEFAULT_BLOCK_BYTES = 1 << 30
 # Entities read at once.
 _READ = 16_384
 
-# A query that was asked, and how often.
+# A past query, and how often it was asked.
 Counted = tuple[str, int]
 
 
 def field_schema(has_queries: bool) -> pa.Schema:
-    """Return the schema of a field's file.
-
-    Args:
-        has_queries: Whether a text is made of queries, which are kept themselves: they are nowhere else.
-    """
+    """Return the schema of a field's file; past queries are also stored themselves."""
     columns = [
         pa.field(f"{kind}_{name}", _lists_of(item), nullable=False)
         for kind in (WORDS, LETTERS)
@@ -77,11 +73,9 @@ def _lists_of(item: pa.DataType) -> pa.DataType:
 def text_blocks(
     batches: Iterable[tuple[IntArray, Sequence[str]]], memory_bytes: int = DEFAULT_BLOCK_BYTES
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the blocks of a field.
+    """Yield the blocks of a field of texts with their owners, which ascend and may repeat.
 
-    Args:
-        batches: Owners, never falling, and their texts.
-        memory_bytes: What making the lists of a block may take, beside the texts; less of it takes longer.
+    `memory_bytes` bounds the memory for making the lists of a block, beside the texts; less takes longer.
     """
     schema, done = field_schema(False), 0
     for owner, texts in _blocks(batches):
@@ -92,12 +86,7 @@ def text_blocks(
 def query_blocks(
     batches: Iterable[tuple[IntArray, Sequence[Sequence[Counted]]]], memory_bytes: int = DEFAULT_BLOCK_BYTES
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the blocks of past queries: the text of an entity is all that it was asked for with.
-
-    Args:
-        batches: Owners, rising, and the queries of each.
-        memory_bytes: As in `text_blocks`.
-    """
+    """Yield the blocks of past queries by their ascending owners; the text of an owner is all its queries."""
     schema, done = field_schema(True), 0
     for owner, asked in _blocks(batches):
         texts = ["\n".join(query for query, _ in mine) for mine in asked]
@@ -109,15 +98,10 @@ def query_blocks(
 
 
 def write_blocks(path: Path, blocks: Iterable[pa.RecordBatch], has_queries: bool) -> Iterator[int]:
-    """Write a field's file, and yield after every block how many texts have been written.
-
-    Args:
-        path: Of the file, which is not there yet.
-        blocks: As `text_blocks` or `query_blocks` gives them.
-        has_queries: Whether they are of past queries.
+    """Write the blocks of `text_blocks` or `query_blocks`; yield the number of written texts after each.
 
     Raises:
-        SourceError: it cannot be written.
+        SourceError: the file cannot be written.
     """
     schema, done = field_schema(has_queries), 0
     with writing(path), pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
@@ -128,11 +112,11 @@ def write_blocks(path: Path, blocks: Iterable[pa.RecordBatch], has_queries: bool
 
 
 def _block_row(owner: IntArray, texts: Sequence[str], done: int, memory_bytes: int) -> list[pa.Array]:
-    """Return the columns of a block, which `done` texts come before."""
+    """Return the columns of a block that has `done` texts before it."""
     row: list[pa.Array] = []
     for block in _lists_of_texts(texts, memory_bytes):
         row += [_one_list(pa.array(getattr(block, name))) for name in _LISTS]
-    # Where text n is of entity n, for all of a block, its owners need no room.
+    # If text n belongs to entity n throughout the block, owners are left out.
     is_plain = np.array_equal(owner, np.arange(done, done + len(owner)))
     owners = _one_list(pa.array(owner.astype(np.int32)))
     row.append(pa.nulls(1, owners.type) if is_plain else owners)
@@ -140,7 +124,7 @@ def _block_row(owner: IntArray, texts: Sequence[str], done: int, memory_bytes: i
 
 
 def _lists_of_texts(texts: Sequence[str], memory_bytes: int) -> list[Block]:
-    """Return the lists of words and of letters, made of so many spans of terms as the memory asks for."""
+    """Return the lists of words and of letters, made in as many passes over the hashes as memory requires."""
     ends = np.cumsum([min(len(text), MAX_TEXT) + 1 for text in texts])
     passes = -(-_TERM_BYTES * int(ends[-1]) // memory_bytes)
     parts: list[list[Block]] = [[], []]
@@ -152,7 +136,7 @@ def _lists_of_texts(texts: Sequence[str], memory_bytes: int) -> list[Block]:
 
 
 def _terms_of(texts: Sequence[str], ends: IntArray, hashes: Span) -> Iterator[Terms]:
-    """Yield words, then letters of texts, found some characters at a time: each takes a hundred bytes."""
+    """Yield the words, then the letters of texts, made for a limited number of characters at a time."""
     found: list[list[Terms]] = [[], []]
     begin = 0
     while begin < len(texts):
@@ -186,7 +170,7 @@ def _blocks(batches: Iterable[tuple[IntArray, Sequence[_Text]]]) -> Iterator[tup
 
 
 def _coarse(weights: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
-    """Return weights on a scale of logarithms, the least one 0 and the largest 255."""
+    """Return weights on a logarithmic scale from 0 to 255."""
     logs = np.log(np.maximum(weights, weights[weights > 0].min()))
     logs -= logs.min()
     coarse: npt.NDArray[np.uint8] = np.round(255 / max(float(logs.max()), 1e-9) * logs).astype(np.uint8)
@@ -202,12 +186,9 @@ def _one_list(items: pa.Array) -> pa.Array:
 class Field:
     """An open field. Safe to use from several threads.
 
-    Args:
-        words: Found by words.
-        letters: Found by letter trigrams.
-        owner: The entity of every text, never falling; None: text n is of entity n. Shape: (num_texts,).
-        queries: Per text the queries that it is made of, and how often each was asked; None: of none.
-        weights: Of entities, at least 0, for `propose`; None: all are alike. Shape: (num_entities,).
+    The owner is the entity of every text, ascending; None: text n belongs to entity n. `queries` are the past
+    queries of each text and their counts, if it is made of some. `weights` of entities, at least 0, serve
+    `propose`; None: equal.
     """
 
     def __init__(
@@ -237,18 +218,11 @@ class Field:
         has_queries: bool = False,
         weights: npt.NDArray[np.float64] | None = None,
     ) -> Self:
-        """Open a mapped file.
-
-        Args:
-            data: The file.
-            name: Its name, for messages.
-            num_entities: Owners are below this.
-            has_queries: Whether it is the field of past queries.
-            weights: As in the constructor.
+        """Open a mapped file of a field, or of past queries; `name` is for messages.
 
         Raises:
-            IndexFormatError: it is no such file, or its parts do not fit together. The lists themselves are
-                not read: a wrong place in one finds a wrong text, or none.
+            IndexFormatError: the file is malformed, or its parts do not fit together. The lists themselves
+                are not checked: a wrong place in one finds a wrong text, or none.
         """
         batches = stored_blocks(data, name, has_queries)
         words, letters = ([_block_of(batch, kind, name) for batch in batches] for kind in (WORDS, LETTERS))
@@ -256,16 +230,15 @@ class Field:
             is_last = i == len(words) - 1
             if len(one.length) != len(other.length) or not (is_last or len(one.length) == BLOCK_TEXTS):
                 raise IndexFormatError(f"{name}: block {i} has another number of texts than it must have")
-        owner = _owners(batches, [len(block.length) for block in words], num_entities, name)
-        queries = None
-        if has_queries:
-            queries = _queries_of(batches, [len(block.length) for block in words], name)
+        sizes = [len(block.length) for block in words]
+        owner = _owners(batches, sizes, num_entities, name)
+        queries = _queries_of(batches, sizes, name) if has_queries else None
         return cls(TermLists(words), TermLists(letters), owner, queries, weights)
 
     def look_up(
         self, words: npt.NDArray[np.uint32], letters: npt.NDArray[np.uint32]
     ) -> tuple[Lookup, Lookup]:
-        """Return where the lists of a query's words and trigrams lie."""
+        """Return the places of the lists of a query's words and trigrams."""
         return self.words.look_up(words), self.letters.look_up(letters)
 
     def propose(self, lookups: tuple[Lookup, Lookup], size: int, allowed: Mask | None) -> IntArray:
@@ -278,7 +251,7 @@ class Field:
         return np.unique(texts if self.owner is None else self.owner[texts]).astype(np.int64)
 
     def scores_of(self, lookups: tuple[Lookup, Lookup], entities: IntArray) -> FloatArray:
-        """Return the BM25 of the text of each of some entities, by words and by trigrams; 0 without one.
+        """Return the BM25 scores of entities' texts by words and by trigrams; 0 for entities without text.
 
         For fields with at most one text per entity. Shape: (len(entities), 2).
         """
@@ -289,14 +262,14 @@ class Field:
         return scores
 
     def _texts_of(self, entities: IntArray) -> tuple[IntArray, Mask]:
-        """Return the number of the text of every entity, and whether it has one."""
+        """Return the number of every entity's text, and whether it has one."""
         if self.owner is None or not self.num_texts:
             return entities, entities < self.num_texts
         at = np.minimum(np.searchsorted(self.owner, entities), self.num_texts - 1)
         return at, self.owner[at] == entities
 
     def queries_of(self, entities: IntArray) -> list[list[Counted]]:
-        """Return the past queries of entities, none of those that no query was for."""
+        """Return the past queries of each entity."""
         at, has_some = self._texts_of(entities)
         if self._queries is None or not has_some.any():
             return [[] for _ in entities]
@@ -308,13 +281,13 @@ class Field:
         ]
 
     def sample_queries(self, count: int, random: Random) -> list[tuple[int, list[Counted]]]:
-        """Return some entities that have past queries, in order, with these; drawn by `random`."""
+        """Draw entities that have past queries; return them in order, with these."""
         places = np.array(sorted(random.sample(range(self.num_texts), min(count, self.num_texts))), np.int64)
         mine = places if self.owner is None else self.owner[places].astype(np.int64)
         return list(zip(mine.tolist(), self.queries_of(mine), strict=True))
 
     def all_queries(self) -> Iterator[tuple[int, list[Counted]]]:
-        """Yield every entity that has past queries, in order, with them."""
+        """Yield all entities that have past queries, in order, with these."""
         for begin in range(0, self.num_texts, _READ):
             end = min(begin + _READ, self.num_texts)
             mine = np.arange(begin, end) if self.owner is None else self.owner[begin:end]
@@ -322,7 +295,7 @@ class Field:
 
 
 def stored_blocks(data: pa.Buffer, name: str, has_queries: bool) -> list[pa.RecordBatch]:
-    """Return the blocks of a mapped file; arguments and errors are those of `Field.read`."""
+    """Return the blocks of a mapped file; arguments and errors as for `Field.read`."""
     try:
         reader = pa.ipc.open_file(pa.BufferReader(data))
         if not reader.schema.equals(field_schema(has_queries)):
@@ -355,7 +328,7 @@ def _queries_of(
 
 
 def _items(batch: pa.RecordBatch, column: str, name: str) -> pa.Array:
-    """Return the items of the one list that a block has in a column."""
+    """Return the items of the one list in a block's column."""
     lists = batch.column(column)
     if len(lists) != 1 or lists.null_count or lists[0].values.null_count:
         raise IndexFormatError(f"{name}: expected one list of {column} per block, without nulls")

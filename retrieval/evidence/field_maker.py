@@ -1,4 +1,4 @@
-"""Making the fields of an index: names, texts, past queries; block by block, from what the index holds."""
+"""Makes the fields of an index block by block: names, texts, past queries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from retrieval.index.manifest import EvidenceEntry
 from retrieval.index.reader import Index
 from retrieval.progress import StepProgress
 
-# Of the queries for one entity so many are kept, the most frequent.
+# Past queries kept per entity, the most frequent ones.
 MAX_QUERIES_PER_ENTITY = 64
 _BATCH = 16_384
 
@@ -37,20 +37,11 @@ def make_fields(
     progress: StepProgress,
     memory_bytes: int = DEFAULT_BLOCK_BYTES,
 ) -> tuple[EvidenceEntry, tuple[str, ...]]:
-    """Make the fields of an index's entities. The same entities and queries give the same bytes.
+    """Make the fields of an index; return the manifest's entry and the names of the files written.
 
-    Beside the texts of at most two blocks, of 65,536 texts each, and the lists of one are held.
-
-    Args:
-        index: Its entities are read; it needs nothing else, and is not changed.
-        columns: Metadata columns of strings whose values are texts of the entity.
-        queries: Entities that queries were for, rising, and these; None: none.
-        folder: Where the files are written.
-        progress: Told about every step.
-        memory_bytes: What making the lists of a block may take; less of it takes longer.
-
-    Returns:
-        What the manifest says about the evidence, and the names of the files written.
+    The same entities and queries give the same bytes. Memory: the texts of two blocks, of 65,536 texts each,
+    and `memory_bytes` for making the lists of one; less takes longer. `columns` are metadata columns of
+    strings whose values are texts of the entity; `queries` are entities, ascending, with their past queries.
 
     Raises:
         InputError: a column is unknown or not of strings.
@@ -73,11 +64,9 @@ def make_fields(
 
 
 def wrong_block(index: Index, kind: str) -> int | None:
-    """Return the number of the first block of a field that the entities, or the queries in it, do not give.
+    """Return the number of a field's first block that differs from the entities or past queries, if any.
 
-    Args:
-        index: It has the field, made by the rules of this version of the library.
-        kind: "names", "texts" or "queries".
+    The field ("names", "texts" or "queries") was made by the rules of this version of the library.
 
     Raises:
         IndexChecksumError, IndexFormatError: the file cannot be read.
@@ -110,7 +99,7 @@ def _pairs(texts: EntityTexts) -> Iterator[tuple[IntArray, list[str]]]:
 
 
 def most_frequent(queries: Sequence[Counted]) -> list[Counted]:
-    """Return the queries of one entity that are kept, the most frequent first, equal ones by their text."""
+    """Return the queries to keep for one entity: the most frequent first, ties by text."""
     return sorted(queries, key=lambda one: (-one[1], one[0]))[:MAX_QUERIES_PER_ENTITY]
 
 
@@ -143,7 +132,7 @@ def _batches(
 def _one_per_entity(
     batches: Iterable[tuple[IntArray, Sequence[str]]],
 ) -> Iterator[tuple[IntArray, list[str]]]:
-    """Put the texts of every entity together; they follow each other."""
+    """Join the texts of every entity, which are neighbours."""
     last, parts = -1, list[str]()
     for owner, texts in batches:
         numbers: list[int] = []

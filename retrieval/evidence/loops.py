@@ -1,4 +1,4 @@
-"""The loops of a search: by NumPy, or compiled where numba is installed, with the same sums."""
+"""Inner loops of the search by terms: in NumPy, or compiled where numba is installed, with equal results."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def accumulate(
     """Add the weight of every term to the totals of its texts.
 
     Args:
-        text: The lists of a block. Shape: (p,).
-        begin: Where the list of each term begins. Shape: (q,).
-        end: Where it ends. Shape: (q,).
-        weights: Of the terms. Shape: (q,).
-        totals: Added to. Shape: (65536,).
+        text: Lists of a block. Shape: (p,).
+        begin: Begin of each term's list. Shape: (q,).
+        end: End of each term's list. Shape: (q,).
+        weights: Weights of the terms. Shape: (q,).
+        totals: Sums per text, added to. Shape: (65536,).
     """
     for first, last, weight in zip(begin.tolist(), end.tolist(), weights, strict=True):
-        totals[text[first:last]] += weight  # no place stands twice in a list
+        totals[text[first:last]] += weight  # a list holds a place once
 
 
 def best_of_block(
@@ -42,24 +42,12 @@ def best_of_block(
     place: npt.NDArray[np.int32],
     score: FloatArray,
 ) -> int:
-    """Find the texts of a block whose score, plain or weighted, is large enough; put the totals back to 0.
+    """Find the texts of a block whose score is positive and, plain or weighted, large enough.
 
-    Args:
-        text: The lists of a block. Shape: (p,).
-        begin: Where the list of each term begins that was added up. Shape: (q,).
-        end: Where it ends. Shape: (q,).
-        totals: Sums over terms. Shape: (65536,).
-        length: Terms of every text. Shape: (n,).
-        length_factor: What the sum of a text of each length is multiplied by, falling. Shape: (256,).
-        weight: Of every text. Shape: (n,).
-        weight_factor: What the score of a text of each weight is multiplied by, rising. Shape: (256,).
-        least: The least score; scores must be positive.
-        least_weighted: The least weighted score, which does for a text as well.
-        place: Where the places found go, in any order. Shape: (65536,).
-        score: Where their scores go. Shape: (65536,).
-
-    Returns:
-        How many were found.
+    The lists and totals are those of `accumulate`; the totals are reset to 0. A score is a total times the
+    factor of the text's length, and is weighted by the factor of its weight. Shapes: length and weight (n,),
+    their factors (256,), falling and rising. Writes places, in any order, and scores, of shape (65536,), and
+    returns their number.
     """
     enough = min(least / length_factor[0], least_weighted / (length_factor[0] * weight_factor[-1]))
     found = np.flatnonzero(totals[: len(length)] >= max(enough * 0.999, np.finfo(np.float32).tiny))
@@ -79,15 +67,9 @@ def overlaps(
     places: npt.NDArray[np.uint16],
     sums: FloatArray,
 ) -> None:
-    """Add to the sum of every place the weights of the terms that it has.
+    """Add to the sum of every place in a block the weights of the terms that it has; see `accumulate`.
 
-    Args:
-        text: The lists of a block. Shape: (p,).
-        begin: Where the list of each term begins. Shape: (q,).
-        end: Where it ends. Shape: (q,).
-        weights: Of the terms. Shape: (q,).
-        places: Places in the block. Shape: (n,).
-        sums: Added to. Shape: (n,).
+    Shapes: places and sums (n,).
     """
     for first, last, weight in zip(begin.tolist(), end.tolist(), weights, strict=True):
         if first < last:
@@ -124,7 +106,7 @@ def _best_of_block(
     num_postings = 0
     for t in range(len(begin)):
         num_postings += end[t] - begin[t]
-    # Most totals are 0 behind short lists: then the lists are looked at, otherwise all places, as one list.
+    # After short lists most totals are 0: then the lists are searched, else all places as one list.
     all_places = num_postings >= len(length) // 4
     for t in range(1 if all_places else len(begin)):
         first, last = (0, len(length)) if all_places else (begin[t], end[t])
@@ -160,7 +142,7 @@ def _overlaps(
             place = places[n]
             if n and place < places[n - 1]:
                 low = begin[t]
-            # Places rise, as a rule: from where the last one was, in steps that double.
+            # Places usually rise: gallop from the last one, in steps that double.
             high, step = low, 1
             while high < end[t] and text[high] < place:
                 low, high, step = high + 1, high + step, step * 2
@@ -177,7 +159,7 @@ def _overlaps(
 
 @cache
 def compile_loops() -> None:
-    """Have the loops compiled, where numba is installed: twice as fast from now on, after a second."""
+    """Compile the loops where numba is installed: twice as fast afterwards, for a second."""
     global accumulate, best_of_block, overlaps
     if find_spec("numba") is not None:
         from decoding.numba_compiling import compiled

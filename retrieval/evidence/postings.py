@@ -1,12 +1,11 @@
 """Cuts texts into terms, words and letter trigrams, and finds the texts that have them, by BM25.
 
 Texts are compared without case, accents and punctuation. Terms are found for many texts at once: a block of
-texts is one array of characters, and no loop of Python sees a word.
+texts is one array of characters.
 
-Postings are lists in blocks of 65,536 texts. A block's lists hold places in the block, two bytes each, and
-a score is added up in a block's array, which stays in the cache of a core. A text has a term or not: titles
-hardly ever say a word twice. What a term counts is then the same in all of its texts, and no weights are
-stored:
+Postings are lists in blocks of 65,536 texts. A block's lists hold two-byte places in the block, and its
+scores are summed in one array that fits a core's cache. A text has a term or not, for titles hardly ever
+repeat a word; so a term counts the same in all its texts, and no weights are stored:
 
     score(q, d) = length_factor(d) * sum of idf(t) over the terms t of q that d has
     idf(t) = log(1 + (N - n(t) + 1/2) / (n(t) + 1/2))
@@ -34,28 +33,22 @@ Mask = npt.NDArray[np.bool_]
 BLOCK_TEXTS = 1 << 16
 _K1, _B = 1.2, 0.5
 _MAX_LENGTH = 255
-# Of the terms of a query at most so many are looked up, the rarest: the others hardly tell texts apart.
+# Terms of a query that are looked up, the rarest ones: the others hardly tell texts apart.
 _MAX_TERMS = 64
-# A text of the largest weight is proposed with half the score of one of the least.
+# A text of the largest weight is proposed at half the score of one of the least.
 _WEIGHT_FACTOR: FloatArray = np.linspace(1, 2, 256, dtype=np.float32)
 _NO_WEIGHTS = np.zeros(BLOCK_TEXTS, np.uint8)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """The lists of one block.
+    """The lists of one block."""
 
-    Attributes:
-        term: Terms that occur, rising. Shape: (t,), uint32.
-        begin: Where the list of each begins, and the end. Shape: (t + 1,), uint32.
-        text: The lists: places in the block, rising in each list. Shape: (p,), uint16.
-        length: Number of terms of every text, at most 255. Shape: (n,), uint8.
-    """
-
-    term: npt.NDArray[np.uint32]
+    term: npt.NDArray[np.uint32]  # terms that occur, ascending; shape (t,), uint32
+    # Begin of each term's list, and the end of the last; shape (t + 1,), uint32.
     begin: npt.NDArray[np.uint32]
-    text: npt.NDArray[np.uint16]
-    length: npt.NDArray[np.uint8]
+    text: npt.NDArray[np.uint16]  # the lists: places in the block, ascending in each list; shape (p,), uint16
+    length: npt.NDArray[np.uint8]  # number of terms of every text, at most 255; shape (n,), uint8
 
     @classmethod
     def of(cls, terms: Terms, num_texts: int) -> Block:
@@ -76,7 +69,7 @@ class Block:
 
     @classmethod
     def joined(cls, blocks: Sequence[Block]) -> Block:
-        """Join the lists of the same texts by different terms, those of each block above those before."""
+        """Join the lists of the same texts by ascending spans of terms."""
         if len(blocks) == 1:
             return blocks[0]
         ends = np.cumsum([0, *(len(block.text) for block in blocks)])
@@ -92,29 +85,18 @@ class Block:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lookup:
-    """Where the lists of a query's terms lie.
+    """The lists of a query's terms."""
 
-    Attributes:
-        term: The terms of the query. Shape: (q,), uint32.
-        begin: Where the list of each begins in each block. Shape: (blocks, q), int64.
-        end: Where it ends; where it begins if there is none. Shape: (blocks, q), int64.
-        idf: What each counts; of one that no text has, as of one that one text has. Shape: (q,), float32.
-        is_known: Whether any text has it. Shape: (q,), bool.
-    """
-
-    term: npt.NDArray[np.uint32]
-    begin: IntArray
-    end: IntArray
+    term: npt.NDArray[np.uint32]  # terms of the query; shape (q,), uint32
+    begin: IntArray  # begin of each term's list in each block; shape (blocks, q), int64
+    end: IntArray  # end of each list; the begin if there is none; shape (blocks, q), int64
+    # Inverse document frequency; for unknown terms as if one text had it; shape (q,), float32.
     idf: FloatArray
-    is_known: Mask
+    is_known: Mask  # whether any text has the term; shape (q,), bool
 
 
 class TermLists:
-    """The lists of all blocks. Safe to use from several threads.
-
-    Args:
-        blocks: All but the last of 65,536 texts.
-    """
+    """The lists of all blocks, each of 65,536 texts but the last. Safe to use from several threads."""
 
     def __init__(self, blocks: Sequence[Block]) -> None:
         self._blocks = blocks
@@ -125,7 +107,7 @@ class TermLists:
         self.length_factor: FloatArray = (_K1 + 1) / (1 + _K1 * (1 - _B + _B * lengths / mean))
 
     def look_up(self, terms: npt.NDArray[np.uint32]) -> Lookup:
-        """Return where the lists of a query's different terms lie, of the rarest if they are many."""
+        """Look up the lists of a query's distinct terms."""
         shape = (len(self._blocks), len(terms))
         begin, end = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         for i, block in enumerate(self._blocks):
@@ -146,18 +128,11 @@ class TermLists:
         allowed: Mask | None = None,
         weight: npt.NDArray[np.uint8] | None = None,
     ) -> tuple[IntArray, FloatArray]:
-        """Return the best texts, best first, and their scores; equal ones by weight, then by number.
+        """Return the best texts, best first, and their scores; ties by weight, then by number.
 
-        With weights, further ones follow: those that are among the best by score times 1 + weight / 255, so
-        that of very many names alike, as a query with a typing error or half a name has them, the known ones
-        are there to be compared.
-
-        Args:
-            lookup: Of the query.
-            size: Most texts by score; as many more by weighted score.
-            owner: The entity of every text; None: text n is of entity n. Shape: (num_texts,).
-            allowed: Entities allowed; None: all of them. Shape: (num_entities,).
-            weight: Of every text, 0 to 255. Shape: (num_texts,).
+        At most `size` texts come. With weights, 0 to 255, as many further ones follow: the best by score
+        times 1 + weight / 255. So among very many names alike, as for a query with a typing error or half a
+        name, the well-known ones are found. Shapes: owner and weight (num_texts,), allowed (num_entities,).
         """
         chosen = np.flatnonzero(lookup.is_known)
         if len(chosen) > _MAX_TERMS:
@@ -183,7 +158,7 @@ class TermLists:
         return best.found()
 
     def scores_of(self, lookup: Lookup, texts: IntArray) -> FloatArray:
-        """Return the scores of some texts, by all terms of the query. Shape: (len(texts),)."""
+        """Return the scores of texts by all terms of the query. Shape: (len(texts),)."""
         sums = np.zeros(len(texts), np.float32)
         block = texts // BLOCK_TEXTS
         for i in np.unique(block).tolist():
@@ -206,7 +181,7 @@ class _Best:
         self.least = (np.float32(0), np.float32(0 if weight is not None else np.inf))
 
     def add(self, texts: IntArray, scores: FloatArray) -> None:
-        """Take texts in, and forget those that cannot be among the best any more."""
+        """Add texts, and drop those that can no longer be among the best."""
         self._texts = np.concatenate([self._texts, texts])
         self._scores = np.concatenate([self._scores, scores])
         if len(self._texts) <= 4 * self._size:
@@ -235,10 +210,10 @@ class _Best:
 
 UIntArray = npt.NDArray[np.uint32]
 
-# Changes with anything that changes the terms of a text: what is stored was made by the same rules.
+# To be changed with the rules for terms: stored lists must have been made by the same rules.
 TERMS_VERSION = 1
 
-# Of longer texts this beginning counts, in characters: a megabyte of different words takes seconds.
+# Characters of a text that count, from its beginning: a megabyte of different words takes seconds.
 MAX_TEXT = 1 << 14
 
 _SPACE, _LINE = 32, 10
@@ -259,9 +234,9 @@ _LETTERS = {
     "ς": "σ",
     "ß": "ss",
 } | dict.fromkeys("×÷،؛؟۔।॥", " ")
-# They are rare, and to look for them costs a fifth of `str.translate`.
+# These are rare, and looking for them first saves a fifth of the time.
 _RARE = re.compile(f"[{''.join(_LETTERS)}]")
-# Hashes from the first on, below the second.
+# Hashes [begin, end).
 Span = tuple[int, int]
 ALL_HASHES: Span = (0, 1 << 32)
 _ODD = np.uint64(0x9E3779B97F4A7C15)
@@ -269,24 +244,19 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Terms:
-    """The different terms of some texts, with the text that has each.
+    """The distinct terms of texts."""
 
-    Attributes:
-        term: Hashes, rising per text. Shape: (n,), uint32.
-        text: Number of the text, never falling. Shape: (n,), int64.
-    """
-
-    term: UIntArray
-    text: IntArray
+    term: UIntArray  # hashes, ascending per text; shape (n,), uint32
+    text: IntArray  # number of each term's text, ascending; shape (n,), int64
 
 
 def fold(text: str) -> str:
-    """Return a text as it is compared: small letters without accents, words with one blank between them.
+    """Return a text as it is compared: small letters without accents, one blank between words.
 
     Line breaks stay: they separate the texts of a block.
     """
     if not text.isascii():
-        # An acute accent that stands alone is typed for an apostrophe; taken apart it would be a blank.
+        # A lone acute accent stands for an apostrophe; NFKD would make it a blank.
         text = _MARKS.sub("", unicodedata.normalize("NFKD", text.replace("´", "'")))
         text = unicodedata.normalize("NFC", _APOSTROPHES.sub("", text))
     text = _APOSTROPHES.sub("", text).lower()
@@ -296,7 +266,7 @@ def fold(text: str) -> str:
 
 
 def fold_all(texts: Sequence[str]) -> list[str]:
-    """Return many texts as they are compared; of texts of punctuation alone the punctuation stays."""
+    """Return texts as they are compared; a text of punctuation alone keeps it."""
     if not texts:
         return []
     joined = "\n".join(text[:MAX_TEXT].replace("\n", " ") for text in texts)
@@ -305,11 +275,7 @@ def fold_all(texts: Sequence[str]) -> list[str]:
 
 
 class Characters:
-    """The characters of folded texts, from which terms of both kinds are made.
-
-    Args:
-        folded: As `fold_all` returns them.
-    """
+    """The characters of texts folded by `fold_all`, from which both kinds of terms are made."""
 
     def __init__(self, folded: Sequence[str]) -> None:
         block = "\n" + "\n".join(folded) + "\n"
@@ -320,7 +286,7 @@ class Characters:
         self._text = np.cumsum(is_line, dtype=np.int64) - 1
 
     def words(self, hashes: Span = ALL_HASHES) -> Terms:
-        """Return the words whose hashes are in a span."""
+        """Return the words whose hashes lie in a span."""
         inside = self._inside
         begins = np.flatnonzero(inside[1:] & ~inside[:-1]) + 1
         if not len(begins):
@@ -333,11 +299,7 @@ class Characters:
         return _distinct(_mixed(np.add.reduceat(parts, begins)), self._text[begins], hashes)
 
     def letters(self, hashes: Span = ALL_HASHES) -> Terms:
-        """Return the runs of three characters around each letter: words have a blank at each end.
-
-        Args:
-            hashes: Those wanted.
-        """
+        """Return the trigrams around each letter, with a blank at each end of a word, in a span of hashes."""
         middle = np.flatnonzero(self._inside)
         codes = self._codes
         packed: npt.NDArray[np.uint64] = codes[middle - 1] << np.uint64(42)

@@ -1,4 +1,4 @@
-"""Whether a predicate fits an index: its columns exist, and their types take the values they are given."""
+"""Checks that a predicate fits an index: its columns exist, and have the types of their values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from retrieval.filters.predicate import (
 _MAX_LISTED = 30
 _SHOWN_CHARS = 40
 
-# What a column of each type may be compared with.
+# Types of the values that a column of each type may be compared with.
 _VALUES: dict[str, tuple[type, ...]] = {
     "string": (str,),
     "int": (int, float),
@@ -36,7 +36,7 @@ _VALUES: dict[str, tuple[type, ...]] = {
 
 
 def kind_of(data_type: pa.DataType) -> str:
-    """Return "string", "int", "float" or "bool"; Arrow's own name for a type filters cannot compare."""
+    """Return "string", "int", "float" or "bool", or Arrow's name of a type that filters cannot compare."""
     if pa.types.is_dictionary(data_type):
         data_type = data_type.value_type
     if pa.types.is_string(data_type) or pa.types.is_large_string(data_type):
@@ -51,14 +51,10 @@ def kind_of(data_type: pa.DataType) -> str:
 
 
 def check(predicate: Predicate, columns: Mapping[str, pa.DataType]) -> None:
-    """Refuse a predicate that names a column or compares types the index does not have.
-
-    Args:
-        predicate: What was parsed.
-        columns: Type of every column a filter may name.
+    """Refuse a predicate that does not fit the columns of an index.
 
     Raises:
-        InputError: its field is "filter"; says where, and what the index has.
+        InputError: a column is unknown, or has another type than its value; the field is "filter".
     """
     for leaf in leaves(predicate):
         if not isinstance(leaf, Constant):

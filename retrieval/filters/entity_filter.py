@@ -1,9 +1,4 @@
-"""Makes filters of restrictions, keeps them, and hands them out by batch.
-
-An `EntityFilter` is what decoding and ranking need: allowed entities, and allowed rows of the trie.
-`FilterStore` checks and makes the filters of one index on demand; `FilterCache` keeps those last used,
-within a bound on their memory.
-"""
+"""Makes the filters of restrictions, caches them, and hands them out by batch."""
 
 from __future__ import annotations
 
@@ -35,17 +30,11 @@ BoolArray = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EntityFilter:
-    """The entities a request may be answered with. Immutable.
+    """The entities that a request may be answered with. Immutable."""
 
-    Attributes:
-        allowed: By entity number. Shape: (num_entities,), bool.
-        num_allowed: How many are.
-        rows: The rows of the trie that name at least one of them.
-    """
-
-    allowed: BoolArray
+    allowed: BoolArray  # mask by entity number; shape (num_entities,), bool
     num_allowed: int
-    rows: RowFilter
+    rows: RowFilter  # rows of the trie that name at least one of them
 
     @property
     def num_bytes(self) -> int:
@@ -54,31 +43,26 @@ class EntityFilter:
 
 
 def mask_of(allowed: EntityFilter | None) -> BoolArray | None:
-    """Return which entities a filter allows, by number; None without a filter."""
+    """Return the mask of a filter, or None without a filter."""
     return None if allowed is None else allowed.allowed
 
 
 def constraint_of(trie: TitleTrie, filters: Sequence[EntityFilter | None]) -> Constraint:
-    """Return what may be written: any title, or per query a title of an entity that its filter allows."""
+    """Return the constraint of a batch: per query any title, or those its filter allows."""
     if all(allowed is None for allowed in filters):
         return trie
     return FilteredTrie(trie, [None if allowed is None else allowed.rows for allowed in filters])
 
 
 class FilterMaker:
-    """Makes the filters of one index.
-
-    Args:
-        index: An open index.
-        device: Where the states of its trie live.
-    """
+    """Makes the filters of one open index; their rows live on `device`, like the states of its trie."""
 
     def __init__(self, index: Index, device: torch.device | str) -> None:
         self._index = index
         self._device = torch.device(device)
 
     def check(self, restriction: Restriction) -> None:
-        """Refuse a predicate that does not fit the index; looks at names and types only.
+        """Refuse a predicate that does not fit the index, by names and types alone.
 
         Raises:
             InputError: its field is "filter".
@@ -88,11 +72,9 @@ class FilterMaker:
             check(restriction.predicate, {name: self._column(name).type for name in names})
 
     def make(self, restriction: Restriction, poll: Callable[[], None] | None = None) -> EntityFilter:
-        """Return the filter of a restriction: one pass over the columns it names, one over the rows.
+        """Make the filter of a restriction: one pass over its columns, one over the rows.
 
-        Args:
-            restriction: What passes.
-            poll: Called now and then; what it raises ends the making.
+        `poll` is called now and then; an exception from it ends the making.
 
         Raises:
             InputError: the predicate does not fit the index.
@@ -118,12 +100,12 @@ class FilterMaker:
         if self._index.is_one_to_one:
             return RowFilter.from_mask(allowed, self._device)
         postings = self._index.postings
-        # Counts of allowed postings before every row: they grow exactly where a row has one.
+        # Counts of allowed postings before every row grow exactly where a row has one.
         before = counts_before(allowed[postings.entity].view(np.int8))
         return RowFilter.from_prefix(before[postings.offsets], self._device)
 
     def _are_among(self, ids: tuple[str, ...]) -> BoolArray:
-        """Return which entities have one of the ids; ids the index lacks have no effect."""
+        """Return which entities have one of the ids; unknown ids have no effect."""
         mask = np.zeros(self._index.num_entities, dtype=np.bool_)
         numbers = self._index.entities.find(ids)
         mask[numbers[numbers >= 0]] = True
@@ -133,23 +115,15 @@ class FilterMaker:
         return self._index.entities.stored_column(name)
 
 
-# The different filters of one batch, which stay in memory while it is decoded, kept or not. It also bounds
-# their number far below what decoding's states can tell apart.
+# Memory of the distinct filters of one batch, which all stay while it is decoded. It also keeps their number
+# far below what decoding's states can tell apart.
 _MAX_BATCH_BYTES = 512 * 2**20
-# Of a filter: for each row and for each entity.
+# Bytes of a filter per row and per entity.
 _ROW_BYTES, _ENTITY_BYTES = 4, 1
 
 
 class FilterStore:
-    """Filters by restriction.
-
-    Args:
-        index: An open index.
-        device: Where the states of its trie live.
-        max_bytes: Bound on the memory of the filters kept.
-
-    Attributes:
-        max_bytes: The bound.
+    """The filters of one open index, by restriction; keeps at most `max_bytes` of them.
 
     Raises:
         InputError: the bound is negative.
@@ -164,15 +138,15 @@ class FilterStore:
 
     @property
     def stats(self) -> FilterCacheStats:
-        """What was asked for and what is kept."""
+        """The counters of the cache."""
         return self._cache.stats
 
     def clear(self) -> None:
-        """Give up the filters kept."""
+        """Drop the cached filters."""
         self._cache.clear()
 
     def check(self, restriction: Restriction) -> None:
-        """Refuse a predicate that does not fit the index; costs next to nothing, from any thread.
+        """Refuse a predicate that does not fit the index. Cheap, and safe from any thread.
 
         Raises:
             InputError: its field is "filter".
@@ -185,18 +159,11 @@ class FilterStore:
         max_size: int,
         cancel: Sequence[CancelToken | None] | None = None,
     ) -> Iterator[list[EntityFilter | DecodingCancelledError | None]]:
-        """Cut requests, in their order, into batches whose filters fit into memory together.
+        """Cut requests, in order, into batches of at most `max_size` whose filters fit into memory together.
 
-        The filters of a batch are made when it is asked for. Equal restrictions share one filter.
-
-        Args:
-            restrictions: Ones that `check` let pass.
-            max_size: Most requests in a batch.
-            cancel: Polled while a request's filter is made, one per request.
-
-        Yields:
-            Per request of the next batch its filter, None where nothing is restricted, or what ended the
-            making of it.
+        The restrictions have passed `check`. The filters of a batch are made when it is asked for, and shared
+        by equal restrictions; a request's token is polled meanwhile. Yields per request of a batch its
+        filter, None where nothing is restricted, or the error that ended the making.
         """
         batch: list[EntityFilter | DecodingCancelledError | None] = []
         used: dict[FilterKey, EntityFilter] = {}
@@ -222,22 +189,13 @@ class FilterStore:
 
 DEFAULT_FILTER_CACHE_BYTES = 256 * 2**20
 _MAX_BYTES = 2**50
-# What objects that make up a kept filter take besides their data: over a small index, most of it.
+# Memory of the Python objects of a kept filter: over a small index, most of it.
 _OBJECT_BYTES = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class FilterCacheStats:
-    """What a cache has done and holds.
-
-    Attributes:
-        hits: Filters that were there.
-        misses: Filters that had to be made.
-        evictions: Filters given up for others.
-        num_filters: Filters held.
-        num_bytes: Their memory, that of their keys included.
-        max_bytes: Bound on it.
-    """
+    """Counters of a filter cache; its memory includes that of the keys."""
 
     hits: int
     misses: int
@@ -248,18 +206,15 @@ class FilterCacheStats:
 
 
 def kept_bytes(key: FilterKey, made: EntityFilter) -> int:
-    """Return the memory it takes to keep a filter under a key."""
+    """Return the memory of a kept filter with its key."""
     return made.num_bytes + sys.getsizeof(key.predicate) + _OBJECT_BYTES
 
 
 class FilterCache(BoundedCache[FilterKey, EntityFilter]):
-    """The filters last used, of one index version.
+    """The filters last used, of one index version, in at most `max_bytes`.
 
-    A filter that is larger than the bound alone is made, used and not kept. Two threads that miss the same
-    filter at once both make it, because either may be cancelled.
-
-    Args:
-        max_bytes: Bound on the memory of all filters held; 0 keeps none.
+    A filter larger than this is made, used and not kept. Two threads that miss the same filter at once both
+    make it, because either may be cancelled.
 
     Raises:
         InputError: the bound is negative or no integer.
@@ -272,7 +227,7 @@ class FilterCache(BoundedCache[FilterKey, EntityFilter]):
 
     @property
     def stats(self) -> FilterCacheStats:
-        """What the cache has done and holds."""
+        """The counters of the cache."""
         with self.lock:
             return FilterCacheStats(
                 hits=self.hits,

@@ -1,13 +1,12 @@
-"""Evaluates predicates over Arrow columns, batch by batch, without a copy of any column.
+"""Evaluates predicates over Arrow columns, batch by batch, without copying a column.
 
 Truth is three-valued as in SQL: a test of a missing value is unknown, `and`, `or` and `not` follow Kleene's
-tables, and what is unknown in the end does not pass. Tests of a dictionary-encoded column look at each
-different value once and are carried over to the rows by their codes.
+tables, and a row whose result is unknown does not pass. For a dictionary-encoded column each distinct value
+is tested once, and the result is mapped to the rows by their codes.
 
-Numbers are compared exactly with literals of any size: a literal that the column's type cannot hold is
-never rounded into it; the comparison becomes one with a neighbouring value that says the same of every
-value of the column, or a constant. In patterns of `like`, % is any text, _ one character, and a backslash
-takes the next one literally.
+Comparisons with numbers are exact for literals of any size: a literal that the column's type cannot hold is
+never rounded; the comparison becomes an equivalent one with a neighbouring value, or a constant. In patterns
+of `like`, % is any text, _ one character, and a backslash escapes the next character.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from retrieval.filters.predicate import (
 
 BoolArray = npt.NDArray[np.bool_]
 
-_UNKNOWN = pa.nulls(1, pa.bool_())[0]  # pa.scalar would import pandas, where there is one
+_UNKNOWN = pa.nulls(1, pa.bool_())[0]  # pa.scalar would import pandas, if installed
 _OPERATORS: dict[str, Callable[..., pa.Array]] = {
     "=": pc.equal,
     "!=": pc.not_equal,
@@ -57,16 +56,10 @@ def evaluate(
     num_rows: int,
     poll: Callable[[], None] | None = None,
 ) -> BoolArray:
-    """Return the rows for which a predicate is true.
+    """Return the rows for which a predicate that passed `check` is true. Shape: (num_rows,), bool.
 
-    Args:
-        predicate: One that `check` let pass for these columns.
-        column: Gives a column by name; all have the same chunks.
-        num_rows: Length n of the columns.
-        poll: Called before every batch; what it raises ends the evaluation.
-
-    Returns:
-        Shape: (n,), bool.
+    `column` returns a column by name; all columns have the same chunks. `poll` is called before every batch;
+    an exception from it ends the evaluation.
     """
     names = {leaf.column.name for leaf in leaves(predicate) if not isinstance(leaf, Constant)}
     if not names:
@@ -86,7 +79,7 @@ def evaluate(
 
 
 def _unpack(truth: pa.BooleanArray, out: BoolArray) -> None:
-    """Write the bits of an array without nulls as bytes: a third of the time that Arrow takes for it."""
+    """Unpack the bits of an array without nulls: takes a third of Arrow's own time."""
     bits = np.frombuffer(truth.buffers()[1], dtype=np.uint8)
     begin = truth.offset % 8
     bits = bits[truth.offset // 8 : (truth.offset + len(truth) + 7) // 8]
@@ -94,7 +87,7 @@ def _unpack(truth: pa.BooleanArray, out: BoolArray) -> None:
 
 
 class _Batches:
-    """Evaluates one batch after another; remembers what was found of a dictionary the batches share."""
+    """Evaluates batches; keeps the results for a dictionary that batches share."""
 
     def __init__(self) -> None:
         self._of_dictionary: dict[int, tuple[tuple[Any, ...], pa.Array]] = {}
@@ -123,7 +116,7 @@ class _Batches:
         return _by_code(chunk.indices, self._dictionary_truth(predicate, chunk.dictionary))
 
     def _dictionary_truth(self, leaf: Leaf, dictionary: pa.Array) -> pa.Array:
-        # Batches of one file share the memory of their dictionary, though not the Python object.
+        # Batches of one file share the memory of a dictionary, though not the Python object.
         memory = [buffer.address if buffer else 0 for buffer in dictionary.buffers()]
         identity = (len(dictionary), dictionary.offset, *memory)
         known = self._of_dictionary.get(id(leaf))
@@ -133,14 +126,14 @@ class _Batches:
 
 
 def _by_code(codes: pa.Array, truth: pa.Array) -> pa.Array:
-    """Carry the truth of dictionary values over to the rows."""
+    """Map the truth of dictionary values to the rows."""
     if truth.null_count:
         return truth.take(codes)
     found = truth.to_numpy(zero_copy_only=False)
     hits, misses = np.flatnonzero(found), np.flatnonzero(~found)
     if not len(hits) or not len(misses):
         return _where_valid(codes, bool(len(hits)))
-    # One run of codes, or all but one, as a sorted dictionary gives for comparisons: no lookup per row.
+    # One run of codes, or all but one, as comparisons give for a sorted dictionary: no lookup per row.
     if _is_run(hits):
         return _in_run(codes, hits)
     if _is_run(misses):
@@ -194,7 +187,7 @@ def _narrow(operator: str, literal: int | float, data_type: pa.DataType) -> Narr
 
 
 def _is_among(values: pa.Array, leaf: Membership) -> pa.Array:
-    """`x in (…)`: some `x = value`. With null among the values, what is not found is unknown."""
+    """`x in (…)` is true if some `x = value` is; with null among the values, it is unknown otherwise."""
     literals = {literal.value for literal in leaf.literals}
     wanted: set[Any] = literals - {None}
     if kind_of(values.type) in ("int", "float"):
@@ -202,7 +195,7 @@ def _is_among(values: pa.Array, leaf: Membership) -> pa.Array:
         wanted = {found.value for found in narrowed if isinstance(found, Narrow)}
     value_set = sorted(wanted)
     if kind_of(values.type) == "float" and 0.0 in wanted:
-        value_set.append(-0.0)  # equal, but not to a hash table
+        value_set.append(-0.0)  # equal, but hashed differently
     found = pc.is_in(values, value_set=pa.array(value_set, type=values.type))
     if values.null_count:
         found = pc.if_else(values.is_valid(), found, _UNKNOWN)
@@ -216,7 +209,7 @@ def _where_valid(values: pa.Array, truth: bool) -> pa.Array:
 
 
 def _of_constants(predicate: Predicate) -> bool | None:
-    """Return the truth of a predicate that looks at no column."""
+    """Return the truth of a predicate without columns."""
     match predicate:
         case Constant():
             return predicate.value
@@ -230,7 +223,7 @@ def _of_constants(predicate: Predicate) -> bool | None:
     raise TypeError(f"{type(predicate).__name__} looks at a column")
 
 
-# What a comparison is when the column's value is certainly below, or above, the literal.
+# Result of a comparison when all values of the column are below, or above, the literal.
 _BELOW = {"=": False, "!=": True, "<": True, "<=": True, ">": False, ">=": False}
 _ABOVE = {"=": False, "!=": True, "<": False, "<=": False, ">": True, ">=": True}
 
@@ -251,7 +244,7 @@ def integer_bounds(data_type: pa.DataType) -> tuple[int, int]:
 
 
 def narrow_to_integer(operator: str, literal: int | float, data_type: pa.DataType) -> Narrow | bool:
-    """Return the comparison that decides `integer column operator literal`; a bool where all agree."""
+    """Return the equivalent of `integer column operator literal`; a bool if it is the same for all values."""
     least, greatest = integer_bounds(data_type)
     if literal > greatest:
         return _BELOW[operator]
@@ -262,12 +255,12 @@ def narrow_to_integer(operator: str, literal: int | float, data_type: pa.DataTyp
         return Narrow(operator, whole)
     if operator in ("=", "!="):
         return operator == "!="
-    # Between two integers: up to the lower one is below the literal, all else above it.
+    # Between two integers, the lower one and all below it are below the literal.
     return Narrow("<=" if operator in ("<", "<=") else ">", whole)
 
 
 def narrow_to_float(operator: str, literal: int | float) -> Narrow | bool:
-    """Return the comparison that decides `double column operator literal`; a bool where all agree.
+    """Return the equivalent of `double column operator literal`; a bool if it is the same for all values.
 
     NaN in the column equals nothing and is neither below nor above anything.
     """
@@ -290,15 +283,7 @@ _SPECIAL = re.compile(r"[\\.+*?()\[\]{}|^$]")
 
 
 def match_pattern(texts: pa.Array, pattern: str) -> pa.Array:
-    r"""Match whole texts; null where the text is null.
-
-    Args:
-        texts: Strings. Length n.
-        pattern: Does not end in an open backslash.
-
-    Returns:
-        Length n, bool.
-    """
+    """Match whole texts against a pattern without a trailing escape; null where the text is null."""
     parts = list(_parts(pattern))
     literal = "".join(text for text, is_literal in parts if is_literal)
     match "".join("x" if is_literal else text for text, is_literal in parts):
@@ -314,7 +299,7 @@ def match_pattern(texts: pa.Array, pattern: str) -> pa.Array:
 
 
 def _parts(pattern: str) -> Iterator[tuple[str, bool]]:
-    """Yield runs of literal text with True, and wildcards with False; neighbouring % are one."""
+    """Yield runs of literal text with True, and wildcards with False; repeated % count once."""
     literal: list[str] = []
     characters = iter(pattern)
     last = ""

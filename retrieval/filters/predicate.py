@@ -10,10 +10,10 @@
               | "is" [ "not" ] "null"
     value     = string | number | "true" | "false" | "null"
 
-The parser is one by recursive descent, one function per rule of the grammar. It knows no columns and no
-types: those are looked at by `check`. Two predicates with one canonical text are the same filter; the text
-is itself a predicate, and parsing it gives it again. Places in the text (`at`, characters from 1) are kept
-for messages and do not count in comparisons.
+A recursive-descent parser with one function per rule of the grammar. Columns and types are checked later
+(`check`). Predicates with equal canonical texts are the same filter; the canonical text is itself a predicate
+and parses to an equal one. Positions in the text (`at`, characters from 1) serve messages, and do not count
+in comparisons.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """A bare column: true where its value is."""
+    """A bare bool column."""
 
     column: Column
 
@@ -120,7 +120,7 @@ Predicate = Leaf | Not | And | Or
 
 
 def leaves(predicate: Predicate) -> list[Leaf]:
-    """Return the leaves from left to right."""
+    """Return the leaves in order."""
     match predicate:
         case Not():
             return leaves(predicate.operand)
@@ -131,9 +131,9 @@ def leaves(predicate: Predicate) -> list[Leaf]:
 
 
 def canonical(predicate: Predicate) -> str:
-    """Return the canonical text of a predicate that was parsed.
+    """Return the canonical text of a parsed predicate.
 
-    Operands of `and` and `or` and the values of `in` are sorted and stand once: in three-valued logic too,
+    Operands of `and` and `or` and the values of `in` are sorted and listed once; in three-valued logic too,
     order and repetition make no difference.
     """
     match predicate:
@@ -157,14 +157,14 @@ def canonical(predicate: Predicate) -> str:
 
 
 def column_text(name: str) -> str:
-    """Return a column's name as a predicate writes it."""
+    """Return a column's name in the syntax of predicates."""
     if _BARE_NAME.fullmatch(name) and name.lower() not in KEYWORDS:
         return name
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal_text(value: Value) -> str:
-    """Return a value as a predicate writes it."""
+    """Return a value in the syntax of predicates."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -192,9 +192,9 @@ def _bracketed(predicate: Predicate, *kinds: type[And] | type[Or]) -> str:
 
 
 MAX_FILTER_CHARS = 16_384
-# Every level of brackets is five calls deep, and Python allows about a thousand.
+# Every level of brackets takes five calls, and Python allows about a thousand.
 MAX_DEPTH = 64
-# Each test is a pass over a column: milliseconds over millions of entities, seconds where it is a pattern.
+# Each test is a pass over a column: milliseconds over millions of entities, seconds for a pattern.
 MAX_TESTS = 256
 
 _CONSTANTS: dict[object, bool | None] = {"true": True, "false": False, "null": None}
@@ -202,12 +202,12 @@ _AFTER_COLUMN = "a comparison (= != < <= > >=), in, like, is, and, or"
 
 
 def parse(text: str) -> Predicate:
-    """Return the predicate a text says.
+    """Parse a predicate.
 
     Raises:
-        InputError: the text is no predicate, longer than `MAX_FILTER_CHARS`, nested deeper than
-            `MAX_DEPTH` or of more than `MAX_TESTS` tests; its field is "filter", and it says where, what was
-            expected and what was got.
+        InputError: the text is no predicate, longer than `MAX_FILTER_CHARS`, nested deeper than `MAX_DEPTH`
+            or has more than `MAX_TESTS` tests. The field is "filter"; the message says where, what was
+            expected and what was found.
     """
     if len(text) > MAX_FILTER_CHARS:
         raise InputError(
@@ -337,7 +337,7 @@ class _Parser:
         return self._tokens[self._position]
 
     def _take(self, kind: TokenKind, value: str) -> bool:
-        """Step over the next token if it is the one given."""
+        """Step over the next token if it is the given one."""
         taken = self._next.kind is kind and self._next.value == value
         self._position += taken
         return taken
@@ -368,7 +368,7 @@ def _negated(predicate: Predicate) -> Predicate:
 
 FIELD = "filter"
 
-# Digits of an integer: far beyond int64, and far below what Python refuses to convert.
+# Digits of an integer: far beyond int64, and far below Python's limit.
 _MAX_DIGITS = 1000
 _SHOWN_CHARS = 40
 
@@ -385,7 +385,7 @@ _SPELLINGS = {"==": "=", "<>": "!="}
 
 
 class TokenKind(Enum):
-    """What a token is."""
+    """Kinds of tokens."""
 
     KEYWORD = "keyword"
     NAME = "column name"
@@ -396,23 +396,16 @@ class TokenKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PredicateToken:
-    """One token.
-
-    Attributes:
-        kind: What it is.
-        text: As it was written.
-        value: Keyword in lower case, column name, value of a string or number, sign in one spelling.
-        at: Its first character, from 1.
-    """
+    """One token."""
 
     kind: TokenKind
-    text: str
-    value: Value
-    at: int
+    text: str  # as written
+    value: Value  # keyword in lower case, column name, value of a string or number, or sign in one spelling
+    at: int  # position of its first character, from 1
 
     @property
     def shown(self) -> str:
-        """The token in a message."""
+        """The token as shown in messages."""
         if self.kind is TokenKind.END:
             return "the end"
         text = self.text if len(self.text) <= _SHOWN_CHARS else self.text[: _SHOWN_CHARS - 1] + "…"
@@ -420,7 +413,7 @@ class PredicateToken:
 
 
 def error_at(at: int, message: str) -> InputError:
-    """Return the error about one place in a predicate."""
+    """Return an error about one position in a predicate."""
     return InputError(FIELD, f"at character {at}: {message}")
 
 
@@ -428,8 +421,8 @@ def tokenise(text: str) -> list[PredicateToken]:
     """Cut a predicate into tokens; the last one is the end.
 
     Raises:
-        InputError: a string or quoted name is not closed, a number is malformed, or a character cannot
-            begin anything; says where.
+        InputError: a string or quoted name is not closed, a number is malformed, or a character has no
+            meaning; says where.
     """
     tokens: list[PredicateToken] = []
     position = 0

@@ -1,7 +1,4 @@
-"""Describes what a request restricts its answers to: a predicate, ids that are allowed, ids that are denied.
-
-Lists of ids can be read from files, one id per line.
-"""
+"""Describes what a request restricts its answers to: a predicate, allowed ids, denied ids."""
 
 from __future__ import annotations
 
@@ -18,12 +15,12 @@ MAX_IDS = 100_000
 
 
 class IdList(tuple[str, ...]):
-    """Ids that have been checked. Requests that share a list check it once and digest it once."""
+    """Checked ids. Requests that share a list check and digest it once."""
 
     @cached_property
     def digest(self) -> str:
-        """A digest of the set of ids; their order and repetitions make no difference."""
-        # A cryptographic one: nobody can choose ids so as to be given the filter of somebody else's list.
+        """Digest of the set of ids; order and repetitions make no difference."""
+        # Cryptographic, so that nobody can choose ids that hit the filter of another list.
         hasher = hashlib.blake2b(digest_size=32)
         for encoded in sorted(entity_id.encode() for entity_id in set(self)):
             hasher.update(len(encoded).to_bytes(8, "little"))
@@ -33,13 +30,7 @@ class IdList(tuple[str, ...]):
 
 @dataclass(frozen=True, slots=True)
 class FilterKey:
-    """What makes two restrictions of one index the same filter.
-
-    Attributes:
-        predicate: Canonical text; "" for none.
-        allow: Digest of the set of ids allowed; "" where all are.
-        deny: Digest of the set of ids denied; "" for none.
-    """
+    """Key of a restriction's filter: the canonical predicate and digests of the ids; "" for none."""
 
     predicate: str
     allow: str
@@ -48,16 +39,10 @@ class FilterKey:
 
 @dataclass(frozen=True, slots=True)
 class Restriction:
-    """A predicate and two lists of ids; what passes all three may be an answer.
+    """A predicate and two lists of ids; an answer must pass all three."""
 
-    Attributes:
-        predicate: None: every entity passes.
-        allow_ids: Ids allowed; None: all of them, empty: none.
-        deny_ids: Ids denied.
-    """
-
-    predicate: Predicate | None = None
-    allow_ids: tuple[str, ...] | None = None
+    predicate: Predicate | None = None  # None: every entity passes
+    allow_ids: tuple[str, ...] | None = None  # None: all, empty: none
     deny_ids: tuple[str, ...] = ()
 
     @property
@@ -66,7 +51,7 @@ class Restriction:
         return self.predicate is None and self.allow_ids is None and not self.deny_ids
 
     def key(self) -> FilterKey:
-        """Return the key under which the filter of this restriction is kept."""
+        """Return the key under which the restriction's filter is cached."""
         return FilterKey(
             predicate="" if self.predicate is None else canonical(self.predicate),
             allow="" if self.allow_ids is None else _digest(self.allow_ids),
@@ -75,10 +60,10 @@ class Restriction:
 
 
 def checked_ids(field: str, ids: object) -> IdList:
-    """Return a list of ids, checked; one that has been checked is returned as it is.
+    """Return a list of ids, checked; an `IdList` is returned as it is.
 
     Raises:
-        InputError: it is no sequence of at most `MAX_IDS` texts; names the item.
+        InputError: it is no sequence of at most `MAX_IDS` valid texts; names the item.
     """
     if isinstance(ids, IdList):
         return ids
@@ -106,7 +91,8 @@ def _digest(ids: tuple[str, ...]) -> str:
     return (ids if isinstance(ids, IdList) else IdList(ids)).digest
 
 
-# An id of a line is as the catalogue has it; what is longer than this is no list of ids.
+# Larger files cannot be lists of ids.
+
 _MAX_FILE_BYTES = 64 * 2**20
 
 

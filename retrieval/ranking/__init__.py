@@ -1,5 +1,5 @@
-"""The ranking of `auto`: a fitted, documented model of which candidate is meant.
+"""The ranking of `auto`: fitted weights of features that tell which candidate is meant.
 
-Knows features, their weights and how weights are fitted. It must not know tries, how rows are
-decoded, or the wire.
+Knows features, their weights and how these are fitted. It must not know tries, how rows are decoded, or the
+wire.
 """

@@ -1,4 +1,4 @@
-"""`EvidenceSearch`: an index answering queries from its evidence alone, without a model."""
+"""Answers queries from the evidence of an index alone, without a model: `EvidenceSearch`."""
 
 from __future__ import annotations
 
@@ -19,24 +19,18 @@ from retrieval.ranking.ranker import Ranker
 from retrieval.request_options import options_of
 from retrieval.types import Candidate, RetrievalResult, RetrieveRequest, Timings
 
-# Options of `auto` that mean nothing without a model.
+# Options of `auto` that need a model.
 _OF_A_MODEL = ("decoder", "exact", "length_penalty", "aggregate", "vector_weight", "explain")
 
 
 class EvidenceSearch:
-    """Answers queries by `auto` as far as that goes without a model: candidates, probabilities, shares.
+    """Answers queries by `auto` without a model: candidates, probabilities, shares.
 
-    Args:
-        index: An open index; closed together with the search.
-        ranker: Evidence and ranking of the index.
-
-    Attributes:
-        index: The index.
-        ranker: Evidence and ranking of the index.
+    The index is open, and closed together with the search.
 
     Raises:
         EvidenceMissingError: the index has no evidence that proposes entities.
-        GenretError: it has some, and none of it can be used.
+        GenretError: it has some, but none is usable.
     """
 
     def __init__(self, index: Index, ranker: Ranker) -> None:
@@ -46,14 +40,10 @@ class EvidenceSearch:
 
     @classmethod
     def open(cls, index: str | Path, encoder: str | Path | None = None) -> Self:
-        """Open an index directory.
-
-        Args:
-            index: Index directory, as `build-index` wrote it.
-            encoder: Where the encoder that made its vectors lies now; None: where it lay then.
+        """Open an index directory; `encoder` is the present place of its vectors' encoder, None: unchanged.
 
         Raises:
-            GenretError: the index cannot be used, or has no evidence that can.
+            GenretError: the index cannot be used, or has no usable evidence.
         """
         opened = Index.open(index)
         try:
@@ -75,7 +65,7 @@ class EvidenceSearch:
         """Refuse a request that needs a model.
 
         Raises:
-            InputError: it is for another method than `auto`, or has an option of a model.
+            InputError: its method is not `auto`, or it has an option of a model.
         """
         if request.method != "auto":
             raise InputError("method", f"must be auto without a model, got {request.method!r}")
@@ -84,11 +74,7 @@ class EvidenceSearch:
                 raise InputError(name, "needs a model")
 
     def retrieve_batch(self, requests: Sequence[RetrieveRequest]) -> list[RetrievalResult | GenretError]:
-        """Answer requests one after the other.
-
-        Returns:
-            Per request its result, whose candidates have no `logprob`, or the error that concerns it alone.
-        """
+        """Answer requests one by one, each with its result, without `logprob`, or with its own error."""
         answers: list[RetrievalResult | GenretError] = []
         for request in requests:
             begin = time.perf_counter()
@@ -138,8 +124,7 @@ class EvidenceSearch:
     def _allowed(self, restriction: Restriction) -> Mask | None:
         if restriction.is_open:
             return None
-        from retrieval.filters.entity_filter import (
-            FilterMaker,
-        )  # imports torch, which nothing else here needs
+        # Imported late: it brings torch, which nothing else here needs.
+        from retrieval.filters.entity_filter import FilterMaker
 
         return FilterMaker(self.index, "cpu").make(restriction).allowed

@@ -1,14 +1,14 @@
 """Fits a ranking to queries whose answers are known: two convex problems.
 
-Candidates of a query are found as `auto` finds them. For an index that nobody has tuned, a ranking is
-fitted to queries made from the catalogue itself.
+Candidates of a query are found as by `auto`. An index that was never tuned gets a ranking fitted to queries
+made from the catalogue itself.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -31,17 +31,17 @@ from retrieval.ranking.rankings import (
     nothing_features,
 )
 
-# Fewer queries say too little about two dozen weights.
+# Fewer queries tell too little about two dozen weights.
 MIN_QUERIES = 20
-# What the weights, of features with a spread of 1, are kept small by.
+# Ridge penalties on the weights, of features with a spread of 1.
 _RIDGE, _NOTHING_RIDGE = 1e-3, 3e-3
-# Fits leave past queries out that are the same as the one asked, so they cannot tell what such queries are
-# worth. They get this weight: who was meant each time before is some fifty times as likely as others.
+# Fits leave out past queries equal to the one asked, so they cannot weigh such queries. This weight makes an
+# entity that was meant each time before some fifty times as likely as others.
 SAME_WEIGHT = 4.0
 _SAME = FEATURE_NUMBER["queries.same"]
-# At least this share of queries is taken to be for nothing in the index.
+# Least share of queries that are assumed to be for nothing in the index.
 NOTHING_SHARE = 0.05
-# More of what such a feature measures never speaks against an entity.
+# Features whose weights may be negative; the weights of all others are not.
 _FREE = frozenset(
     number
     for number, feature in enumerate(FEATURES)
@@ -54,10 +54,10 @@ class RankedExample:
     """A query whose answer is known.
 
     Attributes:
-        features: Of the candidates. Shape: (n, number of features), float32.
-        right: Which candidates are right; none where nothing is, or it was not found. Shape: (n,).
+        features: Features of the candidates. Shape: (n, number of features), float32.
+        right: Mask of the right candidates; empty if nothing is meant, or it was not found. Shape: (n,).
         logprobs: log P(e | q) of the candidates, or None without a model. Shape: (n,).
-        weight: How much the query counts.
+        weight: Weight of the query.
         is_nothing: Whether nothing of the index is meant, rather than something that was not found.
     """
 
@@ -68,16 +68,14 @@ class RankedExample:
     is_nothing: bool = False
 
     def table(self) -> FloatArray:
-        """Return the features, those of the model filled in."""
+        """Return the features with the model's filled in."""
         return filled(self.features, self.logprobs)
 
 
 def fit(examples: Sequence[RankedExample], provenance: Provenance) -> Ranking:
     """Return the weights under which the right candidates are likeliest.
 
-    Args:
-        examples: All with a model or all without.
-        provenance: Of the result.
+    The examples are all with a model or all without.
 
     Raises:
         InputError: too few queries have their answer among the candidates.
@@ -104,7 +102,7 @@ def _fit_weights(examples: Sequence[RankedExample]) -> FloatArray:
     query = np.repeat(np.arange(len(examples)), np.diff(ends, prepend=0))
     shares = np.array([example.weight for example in examples])
     shares = shares / shares.sum()
-    # What does not tell the candidates of a query apart has no weight.
+    # Features that do not tell the candidates of a query apart get no weight.
     spread = np.sqrt(np.add.reduceat(_centred(table, begins, query) ** 2, begins).sum(0) / len(table))
     used = np.flatnonzero(spread > 1e-6)
     weights: FloatArray = np.zeros(len(FEATURES))
@@ -140,7 +138,7 @@ def _centred(table: FloatArray, begins: npt.NDArray[np.int64], query: npt.NDArra
 def _log_sums(
     scores: FloatArray, begins: npt.NDArray[np.int64], query: npt.NDArray[np.int64]
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the log of the sum of exp over each query, and every candidate's part of its sum."""
+    """Return the log of the sum of exp over each query, and every candidate's share of its sum."""
     most = np.maximum.reduceat(scores, begins)
     parts = np.exp(scores - most[query])
     sums = np.add.reduceat(parts, begins)
@@ -148,10 +146,10 @@ def _log_sums(
 
 
 def _fit_nothing(examples: Sequence[RankedExample], weights: FloatArray) -> FloatArray:
-    """Fit what says that nothing fits: every answered query counts again as if its entity were not there.
+    """Fit P(nothing fits): every answered query counts again as if its entity were not there.
 
-    The share of queries for nothing is that of the examples without a right candidate, or `NOTHING_SHARE`
-    where they are fewer.
+    The share of queries for nothing is that of the examples without a right candidate, at least
+    `NOTHING_SHARE`.
     """
     rows, labels, shares = [], [], []
     for example in examples:
@@ -191,27 +189,20 @@ def _fit_nothing(examples: Sequence[RankedExample], weights: FloatArray) -> Floa
     return fitted
 
 
-# Candidates of a query that a model was asked, and log P(e | q) of each.
+# Candidates of a query by a model, and log P(e | q) of each.
 Scored = tuple[IntArray, FloatArray]
-# From queries to what a model says to each.
+# A function from queries to what a model answers to each.
 Decode = Callable[[Sequence[str]], Sequence[Scored]]
 
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """A query and the entities that answer it.
-
-    Attributes:
-        text: The query.
-        entities: Their numbers; empty where nothing of the index is meant.
-        weight: How much the query counts in a fit.
-        name: Whoever has this name is right, too; "" for nobody.
-    """
+    """A query and the entities that answer it."""
 
     text: str
-    entities: tuple[int, ...]
-    weight: float = 1.0
-    name: str = ""
+    entities: tuple[int, ...]  # numbers of its entities; empty if nothing of the index is meant
+    weight: float = 1.0  # weight of the query in a fit
+    name: str = ""  # name whose bearers are right too; "" for none
 
 
 def labelled(made: Iterable[MadeQuery]) -> list[Labelled]:
@@ -220,12 +211,9 @@ def labelled(made: Iterable[MadeQuery]) -> list[Labelled]:
 
 
 def example_of(query: Labelled, evidence: Evidence, scored: Scored | None = None) -> RankedExample:
-    """Return the candidates of a query, as `auto` would find them, had it never been asked before.
+    """Return a query with its candidates as found by `auto`, as if it had never been asked before.
 
-    Args:
-        query: The query.
-        evidence: Proposes and describes candidates.
-        scored: The candidates of `auto` by a model; None: there is none, and evidence proposes them.
+    With `scored`, the candidates are those of a model; without, evidence proposes them.
     """
     (asked,) = evidence.ask([query.text])
     entities, logprobs = scored or (evidence.propose(asked, PROPOSALS), None)
@@ -239,15 +227,15 @@ def example_of(query: Labelled, evidence: Evidence, scored: Scored | None = None
 
 @dataclass(frozen=True, slots=True)
 class QueryOutcome:
-    """What a ranking makes of one query.
+    """The outcome of one query under a ranking.
 
     Attributes:
-        place: How many wrong candidates are in front of the best right one, equal ones counted; infinite
-            where no candidate is right.
-        loss: -log P of the right entities, or that nothing fits where nothing is right; at most 20.
-        sure: The probability of the first candidate.
+        place: Number of wrong candidates in front of the best right one, ties included; infinite if no
+            candidate is right.
+        loss: -log P of the right entities, or of nothing if nothing is meant; at most 20.
+        sure: Probability of the first candidate.
         nothing: P(nothing fits).
-        without: P(nothing fits) had the right candidates not been there; NaN where none is right.
+        without: P(nothing fits) without the right candidates; NaN if none is right.
     """
 
     place: float
@@ -258,7 +246,7 @@ class QueryOutcome:
 
 
 def outcome_of(ranking: Ranking, example: RankedExample) -> QueryOutcome:
-    """Return what a ranking makes of a query."""
+    """Return the outcome of a query under a ranking."""
     right, logprobs = example.right, example.logprobs
     ranked = ranking.rank(example.features, logprobs)
     probability = ranked.nothing if example.is_nothing else float(ranked.probabilities[right].sum())
@@ -273,24 +261,17 @@ def outcome_of(ranking: Ranking, example: RankedExample) -> QueryOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """How well a ranking does on queries whose answers are known.
+    """Quality of a ranking on queries whose answers are known."""
 
-    Attributes:
-        hits: Share of the queries with a right entity first, and among ten; ties count against it.
-        loss: Mean of -log P of the right entities, at most 20 each.
-        calibration_error: Mean distance of the first candidate's probability and how often it is right, over
-            ten bins of equal width.
-        firsts: Per query whether a right entity is first.
-    """
-
+    # Share of the queries with a right entity first, and among ten; ties count against it.
     hits: tuple[float, float]
-    loss: float
-    calibration_error: float
-    firsts: npt.NDArray[np.bool_]
+    loss: float  # mean of -log P of the right entities, at most 20 each
+    calibration_error: float  # see the function of this name
+    firsts: npt.NDArray[np.bool_]  # whether a right entity is first, per query
 
 
 def quality_of(ranking: Ranking, examples: Sequence[RankedExample]) -> Quality:
-    """Return how well a ranking does."""
+    """Return the quality of a ranking."""
     outcomes = [outcome_of(ranking, example) for example in examples]
     places = np.array([outcome.place for outcome in outcomes])
     count = max(len(places), 1)
@@ -322,17 +303,10 @@ def fit_made_queries(
     count: int | None = None,
     seed: int = 0,
 ) -> Ranking | None:
-    """Return the ranking without a model that fits queries made from an index; None for a tiny catalogue.
+    """Fit a ranking without a model to queries made from an index; None for a tiny catalogue.
 
     The same index and evidence give the same ranking. Its provenance tells how the library's own weights do,
-    and how weights fitted to half of the queries do on the other half.
-
-    Args:
-        index: The index.
-        evidence: Its evidence.
-        columns: The columns of texts.
-        count: Most queries; None: as `make_queries` has it.
-        seed: Of everything random.
+    and how weights fitted to half of the queries do on the other half. Arguments are those of `make_queries`.
 
     Raises:
         ModelError: the encoder of the vectors fails.
@@ -343,14 +317,13 @@ def fit_made_queries(
     examples = [example_of(query, evidence) for query in made]
     told = Provenance(MADE_QUERIES, len(examples), evidence.kinds, seed)
     try:
-        metrics = _metrics(examples, told)
-        return fit(examples, Provenance(MADE_QUERIES, len(examples), evidence.kinds, seed, metrics))
+        return fit(examples, replace(told, metrics=_metrics(examples, told)))
     except InputError:  # too few queries find their entity
         return None
 
 
 def _metrics(examples: Sequence[RankedExample], told: Provenance) -> dict[str, float]:
-    """Return hits at 1 before and after: of the library's weights, and of weights fitted to other queries."""
+    """Return hits at 1 before, by the library's weights, and after, by weights fitted to other queries."""
     halves = (examples[::2], examples[1::2])
     before = quality_of(DEFAULT_RANKING, examples).hits[0]
     after = [

@@ -1,7 +1,7 @@
-"""Queries made from a catalogue, for fitting a ranking where nobody has labelled any.
+"""Makes queries from a catalogue, for fitting a ranking without labelled queries.
 
-What people type is a name, more or less as it stands, or a text that speaks of it. The shares of the recipes
-are those of `NAME_RECIPES` and `SOURCES`; docs/ranking.md gives them in words.
+People type a name, more or less correctly, or a text about it. `NAME_RECIPES` and `SOURCES` give the shares
+of the recipes; docs/ranking.md describes them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from retrieval.index.entity_texts import EntityTexts
 from retrieval.index.reader import Index
 from retrieval.noise import recase, shorten, typo
 
-# Made of a small catalogue, and of one with three thousand entities or more, where each kind of query must be
-# there often enough to tell names that are much alike.
+# Number of queries for a small catalogue, and for one of three thousand entities or more, where each kind
+# must be frequent enough to separate names that are much alike.
 NUM_QUERIES = (400, 1000)
 
 # Words that stand around names in questions and statements. Those of other languages come from the
-# catalogue's own names, of which half of the words around a name are.
+# catalogue's own names.
 _AROUND = """
     a about an and are at been born by called did do does for from had has have he her his how in into is it
     its known last made make many most name not of on one or part she some still than that the their there
@@ -38,19 +38,12 @@ _QUESTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class MadeQuery:
-    """A query and the entity that it was made for.
-
-    Attributes:
-        text: The query.
-        entity: Number of the entity it was made for.
-        name: The name that it was made from: whoever has the same is right too; "" for none.
-        recipe: How it was made, in words.
-    """
+    """A query and the number of the entity that it was made for."""
 
     text: str
     entity: int
-    name: str
-    recipe: str
+    name: str  # name that it was made from, whose bearers are right too; "" for none
+    recipe: str  # description of how it was made
 
 
 def _cut(name: str, random: Random) -> str:
@@ -74,7 +67,7 @@ def _mistyped(name: str, random: Random) -> str:
     return recase(typo(name, random), random)
 
 
-# Name of a recipe, its share in percent of the queries made from names, and what it does to one.
+# Name of a recipe, its percentage of the queries made from names, and its function.
 NAME_RECIPES: tuple[tuple[str, int, Callable[[str, Random], str]], ...] = (
     ("a name in any letter case", 10, recase),
     ("one typing error", 20, _mistyped),
@@ -86,13 +79,12 @@ NAME_RECIPES: tuple[tuple[str, int, Callable[[str, Random], str]], ...] = (
     ("a question about a name", 10, lambda name, random: random.choice(_QUESTIONS).format(name)),
     ("a name in a sentence", 15, lambda name, random: name),  # the words around it are drawn elsewhere
 )
-# Of a catalogue with texts and past queries, the shares of queries made from each; those of what it lacks
-# go to names.
+# Shares of queries made from texts and past queries; those of missing kinds go to names.
 SOURCES = {TEXTS: 0.25, QUERIES: 0.35}
 
 
 def num_queries(num_entities: int) -> int:
-    """Return how many queries are made from a catalogue where nobody says."""
+    """Return the default number of queries for a catalogue."""
     fewest, most = NUM_QUERIES
     return max(fewest, min(most, num_entities // 3))
 
@@ -100,27 +92,19 @@ def num_queries(num_entities: int) -> int:
 def make_queries(
     index: Index, evidence: Evidence, columns: Sequence[str], count: int | None = None, seed: int = 0
 ) -> list[MadeQuery]:
-    """Return queries made from names, texts and past queries of an index; the same ones every time.
+    """Make queries from names, texts (`columns`) and past queries, the same ones for the same seed.
 
-    Where entities have weights, every other one is drawn by its weight: what is well known is asked more.
-
-    Args:
-        index: The index.
-        evidence: Its evidence.
-        columns: The columns of texts.
-        count: Most queries; None: as many as `num_queries` says.
-        seed: Of everything random.
+    If entities have weights, every other one is drawn by its weight: well-known things are asked more. At
+    most `count` queries are made, by default `num_queries`.
     """
     random = Random(seed)
     made: list[MadeQuery] = []
     count = num_queries(index.num_entities) if count is None else count
-    left = count
     if QUERIES in evidence.kinds:
         made += _from_queries(evidence, round(count * SOURCES[QUERIES]), random)
     if columns:
         made += _from_texts(index, columns, round(count * SOURCES[TEXTS]), random)
-    left -= len(made)
-    made += _from_names(index, left, random)
+    made += _from_names(index, count - len(made), random)
     return made
 
 
@@ -159,7 +143,7 @@ def _from_texts(index: Index, columns: Sequence[str], count: int, random: Random
 
 
 def _by_entity(texts: EntityTexts, entities: IntArray) -> dict[int, list[str]]:
-    """Return the texts of entities; without those that have none."""
+    """Return the texts of entities that have some."""
     batch = texts.of(np.unique(entities))
     found: dict[int, list[str]] = {}
     for number, text in zip(batch.numbers.tolist(), batch.texts, strict=True):
@@ -175,7 +159,7 @@ def _from_queries(evidence: Evidence, count: int, random: Random) -> Iterator[Ma
 
 
 def _draw(index: Index, count: int, random: Random) -> IntArray:
-    """Draw entities, some perhaps twice: every other one by its weight, where entities have weights."""
+    """Draw entities with replacement; every other one by its weight, if entities have weights."""
     if not index.num_entities:
         return np.empty(0, np.int64)
     rng = np.random.default_rng(random.getrandbits(63))

@@ -1,8 +1,8 @@
-"""The prior of a model: what it says of every entity behind queries without content.
+"""Computes the prior of a model: the probability of every entity after queries without content.
 
-A model that was not trained on a catalogue gives much probability to titles that are short and common,
-whatever is asked. log P(e | queries without content) tells how much, and the ranking divides it out by a
-fitted weight ("Calibrate before use", Zhao et al. 2021; "Surface form competition", Holtzman et al. 2021).
+A model that was not trained on a catalogue prefers short and common titles, whatever is asked. The prior,
+log P(e | queries without content), tells by how much, and the ranking divides it out with a fitted weight
+("Calibrate before use", Zhao et al. 2021; "Surface form competition", Holtzman et al. 2021).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from retrieval.ranking.ranker import usable_prior
 from retrieval.text import TextTokenizer
 from retrieval.types import RetrieveRequest
 
-# Nobody who types one of these means an entity. Two, as each of them has titles of its own that it calls up.
+# Queries by which nobody means an entity; two, because each calls up some titles of its own.
 NULL_QUERIES = ("something", "N/A")
 # Titles and aliases that are scored together behind each query.
 _FORMS_AT_ONCE = 512
@@ -43,21 +43,17 @@ def null_prompts(config: CheckpointConfig, tokenizer: TextTokenizer) -> list[lis
 
 
 def prompts_digest(prompts: list[list[int]]) -> str:
-    """Return what tells prompts apart: the template, the queries and the tokenizer are all in it."""
+    """Return a digest that identifies the template, the queries and the tokenizer."""
     return digest_bytes(json.dumps(prompts).encode("ascii"))
 
 
 def begun_prior(
     index: Index, model: str, prompts: list[list[int]], title_weight: float, progress: StepProgress
 ) -> Prior:
-    """Return a prior for `complete_prior` to go on with: that of the index where it was computed alike.
+    """Return a prior for `complete_prior` to continue: that of the index, if it was computed alike.
 
-    Args:
-        index: An open index.
-        model: Fingerprint of the model.
-        prompts: The `null_prompts` of the model.
-        title_weight: How much more a title counts than an alias where entities share a form.
-        progress: Told why a file of priors cannot be used.
+    `model` is the fingerprint of the model, `prompts` are its `null_prompts`, and `title_weight` is the
+    weight of a title against an alias where entities share a form.
     """
     digest = prompts_digest(prompts)
     logprobs = np.full(index.num_entities, np.nan, np.float32)
@@ -65,7 +61,7 @@ def begun_prior(
         found = usable_prior(index, model, digest)
         if found.title_weight == title_weight:
             logprobs[:] = found.logprobs
-    except (EvidenceMissingError, IndexMismatchError):  # none of these prompts: all of it is computed
+    except (EvidenceMissingError, IndexMismatchError):  # none with these prompts: all is computed
         pass
     except GenretError as error:
         progress.note(f"the prior is computed anew, because it cannot be used: {error}")
@@ -75,14 +71,9 @@ def begun_prior(
 def complete_prior(
     prior: Prior, index: Index, model: LanguageModel, prompts: list[list[int]], progress: StepProgress
 ) -> None:
-    """Compute what is missing of a prior, in place; what is done when it is interrupted stays.
+    """Compute what is missing of a prior, in place; an interruption keeps what is done.
 
-    Args:
-        prior: Of `begun_prior`.
-        index: The index.
-        model: The model.
-        prompts: Its `null_prompts`.
-        progress: Told how far it is, and what it will take.
+    `prior` comes from `begun_prior`, `prompts` are the model's `null_prompts`.
 
     Raises:
         ModelError: the model returned broken logits.
@@ -123,7 +114,7 @@ def complete_prior(
 
 
 def _chunks(entities: IntArray, forms: IntArray) -> Iterator[list[int]]:
-    """Divide entities into runs that have `_FORMS_AT_ONCE` forms together, or are one entity."""
+    """Divide entities into runs of at most `_FORMS_AT_ONCE` forms, or of one entity."""
     chunk: list[int] = []
     size = 0
     for entity in entities.tolist():

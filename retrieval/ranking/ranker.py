@@ -1,4 +1,4 @@
-"""The evidence of an index and its ranking, opened together: they propose candidates and order them."""
+"""Opens the evidence of an index with its ranking: together they propose candidates and order them."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Proposals:
 
     Attributes:
         asked: The query.
-        entities: The numbers of all that any evidence found, best first by the evidence alone. Shape: (n,).
-        features: What they are like. Those of an entity that a decoder finds, too, are taken from here, as
-            some are shares among all that was found. Shape: (n, number of features).
-        size: So many are proposed, the first ones.
+        entities: All entities found, best first by the evidence alone. Shape: (n,).
+        features: Their features. An entity that a decoder finds too keeps these, because some are shares
+            among all that was found. Shape: (n, number of features).
+        size: Number of proposals, the first ones.
     """
 
     asked: EvidenceQuery
@@ -49,27 +49,20 @@ class Proposals:
 
     @property
     def best(self) -> IntArray:
-        """The entities proposed. Shape: (at most size,)."""
+        """The proposed entities. Shape: (at most size,)."""
         return self.entities[: self.size]
 
 
 class Ranker:
-    """Proposes candidates and puts them in order. Safe to use from several threads.
-
-    Args:
-        evidence: Of the index.
-        ranking: Weighs evidence and the model.
-        alone: Weighs evidence without a model.
-        problems: Why the rankings of the index cannot be used, under `RANKING`, or the prior that `ranking`
-            would need, under `PRIOR`.
-        is_weighed: Whether `ranking` was fitted with the model that answers.
+    """Proposes candidates and orders them. Safe to use from several threads.
 
     Attributes:
-        evidence: Of the index.
+        evidence: Evidence of the index.
         ranking: Weighs evidence and the model.
         alone: Weighs evidence without a model.
-        is_weighed: Whether `ranking` was fitted with the model that answers.
-        problems: Kinds of evidence that cannot be used, `RANKING` and `PRIOR` among them, and why.
+        problems: Errors of unusable kinds of evidence, of the rankings (`RANKING`), and of the prior that
+            the model's ranking would need (`PRIOR`).
+        is_weighed: Whether `ranking` was fitted with the answering model.
     """
 
     def __init__(
@@ -96,14 +89,11 @@ class Ranker:
         fingerprint: Callable[[], str] | None = None,
         prompts: str | None = None,
     ) -> Self:
-        """Open the evidence and the ranking of an index. What cannot be used is no error; see `problems`.
+        """Open the evidence and the ranking of an index; unusable parts are no error, but in `problems`.
 
-        Args:
-            index: An open index.
-            encoder: Where the encoder that made its vectors lies now; None: where it lay then.
-            device: Where an encoder runs.
-            fingerprint: Returns the fingerprint of the model that answers; None: there is none.
-            prompts: Digest of the prompts that the model's prior must be computed with; None: any.
+        `encoder` is the present place of the vectors' encoder, None: unchanged. `fingerprint` returns that of
+        the answering model, if any; `prompts` is the digest of the prompts that its prior must be computed
+        with.
         """
         evidence = open_evidence(index, encoder, device)
         rankings, problems = Rankings(), dict[str, GenretError]()
@@ -115,8 +105,8 @@ class Ranker:
         alone, _ = rankings.of(NO_MODEL)
         ranking, is_weighed = alone, False
         if fingerprint is not None:
-            compile_loops()  # not while the first requests wait
-            # Weights of gigabytes are read for it: only where it can be among those that were weighed.
+            compile_loops()  # now, not while the first requests wait
+            # It reads gigabytes of weights, so it is called only if the model can be a weighed one.
             is_known = set(rankings.fitted) - {NO_MODEL} or index.manifest.file(PRIOR_FILE) is not None
             model = fingerprint() if is_known else "unweighed"
             ranking, is_weighed = rankings.of(model)
@@ -134,7 +124,7 @@ class Ranker:
 
     @classmethod
     def none(cls, index: Index) -> Self:
-        """Return what an index without evidence has."""
+        """Return the ranker of an index without evidence."""
         return cls(Evidence(index), DEFAULT_RANKING, DEFAULT_RANKING)
 
     @property
@@ -143,11 +133,11 @@ class Ranker:
         return any(kind in _PROPOSING for kind in self.evidence.kinds)
 
     def require(self, index: Index) -> None:
-        """Refuse to go on without evidence that proposes entities.
+        """Check that some evidence can propose entities.
 
         Raises:
             EvidenceMissingError: the index has none.
-            GenretError: it has some, and none of it can be used.
+            GenretError: it has some, but none is usable.
         """
         if self.can_propose:
             return
@@ -158,10 +148,10 @@ class Ranker:
         )
 
     def require_all(self) -> None:
-        """Refuse to go on without evidence that the index has, or without its ranking.
+        """Check that all evidence of the index and its ranking are usable.
 
         Raises:
-            GenretError: some of it cannot be used.
+            GenretError: something is not.
         """
         for problem in self.problems.values():
             raise _another(problem)
@@ -169,15 +159,15 @@ class Ranker:
     def ask(self, texts: Sequence[str]) -> Sequence[EvidenceQuery | GenretError]:
         """Look up queries.
 
-        A query that the encoder fails for is looked up without its vector. Where nothing but vectors proposes
+        A query for which the encoder fails is looked up without its vector; if only vectors can propose
         entities, it gets the error.
         """
         try:
             return self.evidence.ask(texts)
         except GenretError as error:
-            if len(texts) > 1:  # one text that cannot be embedded must not take the others down
+            if len(texts) > 1:  # one text that cannot be embedded must not fail the others
                 return [self.ask([text])[0] for text in texts]
-            if not self._has_warned:  # of further failures answers tell, by `missing_evidence`
+            if not self._has_warned:  # later failures show in the answers' `missing_evidence`
                 self._has_warned = True
                 _LOG.warning("an encoder failed, and a request is answered without vectors: %s", error)
             if not self.evidence.fields:
@@ -185,12 +175,9 @@ class Ranker:
             return self.evidence.ask(texts, with_vectors=False)
 
     def propose(self, asked: EvidenceQuery, size: int, allowed: Mask | None = None) -> Proposals:
-        """Return the entities that are best by the evidence alone.
+        """Return the entities found, ordered by the evidence alone; the first `size` are the proposals.
 
-        Args:
-            asked: The query.
-            size: Most entities.
-            allowed: Entities allowed; None: all of them. Shape: (num_entities,).
+        Only entities of the mask `allowed` are found; None allows all. Shape: (num_entities,).
         """
         entities = self.evidence.propose(asked, max(size, PROPOSALS), allowed)
         features = self.evidence.features(asked, entities)
@@ -198,28 +185,18 @@ class Ranker:
         return Proposals(asked, entities[order], features[order], size)
 
     def missing(self, asked: EvidenceQuery | None) -> tuple[str, ...]:
-        """Return the kinds of evidence that the index has and that an answer goes without.
-
-        Args:
-            asked: The query; None where there is no evidence to ask, or the encoder failed and is alone.
-        """
+        """Return the kinds of evidence that an answer lacks; without a query, the encoder failed."""
         blind = self.evidence.vectors is not None and (asked is None or asked.vector is None)
         return tuple(sorted({*self.problems, *([VECTORS] if blind else [])}))
 
 
 def usable_prior(index: Index, model: str, prompts: str | None) -> Prior:
-    """Return the prior of a model.
-
-    Args:
-        index: An open index.
-        model: The model's fingerprint.
-        prompts: Digest of the prompts that it must have been computed with; None: any.
+    """Return the prior of a model by its fingerprint, if it was computed with the `prompts` of this digest.
 
     Raises:
         EvidenceMissingError: the index has none for this model.
         IndexMismatchError: it was computed with other prompts.
-        IndexChecksumError: the file is damaged.
-        IndexFormatError: it is none of priors.
+        IndexChecksumError, IndexFormatError: the file is damaged or malformed.
     """
     prior = read_priors(index).get(model)
     if prior is None:
@@ -235,7 +212,7 @@ def usable_prior(index: Index, model: str, prompts: str | None) -> Prior:
 
 
 def _another(error: GenretError) -> GenretError:
-    """Return an equal error. One that is raised again and again holds the frames of all who ever asked."""
+    """Copy an error: one that is raised again and again holds the frames of all its callers."""
     made: GenretError = type(error).__new__(type(error), *error.args)
     made.__dict__.update(error.__dict__)
     return made

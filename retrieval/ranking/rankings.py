@@ -4,9 +4,8 @@
     P(e | q, something fits) = exp s(e) / sum of exp s(e') over the candidates e'
     P(nothing fits) = 1 / (1 + exp -t),    t = a + sum of b_j * h_j(q, candidates)
 
-The weights are fitted by `retrieval.ranking.fitting`, so that the probabilities are calibrated on queries
-like those it was given. Nothing of this touches log P(e | q) itself, which stays the model's own.
-`Rankings` are those of an index: one without a model, and one for every model that was weighed on it.
+`retrieval.ranking.fitting` fits the weights, so that the probabilities are calibrated on queries like those
+it was given. log P(e | q) itself stays the model's own.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ FloatArray = npt.NDArray[np.float64]
 
 MODEL_LOGPROB = FEATURE_NUMBER["model.logprob"]
 MODEL_PRIOR = FEATURE_NUMBER["model.prior"]
-# Features whose best value among the candidates says whether anything fits.
+# Features whose best value among the candidates tells whether anything fits.
 _FIT_FEATURES = (
     "names.letters",
     "names.likeness",
@@ -49,32 +48,24 @@ NOTHING_FEATURES = ("bias", "certainty", "score", *_FIT_FEATURES)
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """What a ranking was fitted on.
+    """The origin of a fitted ranking."""
 
-    Attributes:
-        queries: Where they come from: "made from the catalogue", or names of files.
-        num_queries: How many.
-        kinds: Kinds of evidence that there were.
-        seed: Of everything random.
-        metrics: What came out, before and after; name to value.
-    """
-
-    queries: str
+    queries: str  # origin of the queries: "made from the catalogue", or names of files
     num_queries: int
-    kinds: tuple[str, ...]
-    seed: int = 0
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    kinds: tuple[str, ...]  # kinds of evidence at the time
+    seed: int = 0  # seed of the fit
+    metrics: Mapping[str, float] = field(default_factory=dict)  # metrics before and after, by name
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranked:
-    """What a ranking says of the candidates of one query.
+    """Scores of the candidates of one query.
 
     Attributes:
         scores: s(e). Shape: (n,).
-        probabilities: P(e | q), which with `nothing` add up to 1. Shape: (n,).
-        nothing: The probability that no entity of the index is meant.
-        shares: What each kind of evidence adds to the score of each candidate: a row adds up to its score.
+        probabilities: P(e | q); with `nothing` they add up to 1. Shape: (n,).
+        nothing: Probability that no entity of the index is meant.
+        shares: Contribution of each kind of evidence to each score; a row adds up to the score.
             Shape: (n, number of kinds).
     """
 
@@ -84,34 +75,23 @@ class Ranked:
     shares: FloatArray
 
     def shares_of(self, place: int) -> dict[str, float]:
-        """Return what each kind of evidence adds to the score of a candidate, the largest first."""
+        """Return the contributions of the kinds of evidence to a candidate's score, the largest first."""
         pairs = zip(KINDS, self.shares[place].tolist(), strict=True)
         return dict(sorted(((kind, share) for kind, share in pairs if share), key=lambda pair: -abs(pair[1])))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranking:
-    """Weights of features, and of what says that nothing fits.
+    """Weights of features, and of the features for "nothing fits"."""
 
-    Attributes:
-        weights: One per feature, as in `FEATURES`. Shape: (number of features,).
-        nothing: One per `NOTHING_FEATURES`. Shape: (number of them,).
-        provenance: What they were fitted on; None for the weights that come with the library.
-    """
-
-    weights: FloatArray
-    nothing: FloatArray
-    provenance: Provenance | None = None
+    weights: FloatArray  # one per feature, as in `FEATURES`; shape (number of features,)
+    nothing: FloatArray  # one per `NOTHING_FEATURES`; shape (number of them,)
+    provenance: Provenance | None = None  # origin of the weights; None for those that come with the library
 
     def rank(
         self, features: npt.NDArray[np.float32], logprobs: Sequence[float] | FloatArray | None = None
     ) -> Ranked:
-        """Weigh candidates.
-
-        Args:
-            features: As `Evidence.features` returns them. Shape: (n, number of features).
-            logprobs: log P(e | q) of each; None where no model was asked.
-        """
+        """Weigh candidates by the features of `Evidence.features` and a model's log P(e | q), if any."""
         table = filled(features, logprobs)
         parts = table * self.weights
         scores = parts.sum(axis=1)
@@ -127,7 +107,7 @@ class Ranking:
     def scores(
         self, features: npt.NDArray[np.float32], logprobs: Sequence[float] | None = None
     ) -> FloatArray:
-        """Return s(e) alone, as `rank` does, for whoever needs no more than an order. Shape: (n,)."""
+        """Return s(e) alone, as `rank` does. Shape: (n,)."""
         scores: FloatArray = (filled(features, logprobs) * self.weights).sum(axis=1)
         return scores
 
@@ -142,14 +122,10 @@ class Ranking:
 
     @classmethod
     def from_json(cls, value: Any, where: str) -> Self:
-        """Read what `to_json` gave.
-
-        Args:
-            value: A JSON value.
-            where: Whence it comes, for messages.
+        """Read a JSON value of `to_json`; `where` names its origin in messages.
 
         Raises:
-            IndexFormatError: it is no ranking, or one of features that this version does not know.
+            IndexFormatError: it is no ranking, or has features that this version does not know.
         """
         try:
             told = value["provenance"]
@@ -169,7 +145,7 @@ _COLUMNS = {
 
 
 def filled(features: npt.NDArray[np.float32], logprobs: Sequence[float] | FloatArray | None) -> FloatArray:
-    """Return features with that of the model filled in, where one was asked; takes what `rank` takes."""
+    """Return features with the model's filled in, if there is one; arguments as of `Ranking.rank`."""
     table = features.astype(np.float64)
     if logprobs is not None:
         table[:, MODEL_LOGPROB] = np.maximum(logprobs, LEAST_LOGPROB)
@@ -177,19 +153,17 @@ def filled(features: npt.NDArray[np.float32], logprobs: Sequence[float] | FloatA
 
 
 def softmax(scores: FloatArray) -> FloatArray:
-    """Return exp(scores), adding up to 1."""
+    """Return exp(scores), scaled to a sum of 1."""
     parts: FloatArray = np.exp(scores - scores.max())
     parts /= parts.sum()
     return parts
 
 
 def nothing_features(table: FloatArray, scores: FloatArray, has_model: bool) -> FloatArray:
-    """Return what says whether anything fits, as in `NOTHING_FEATURES`. Shape: (number of them,).
+    """Return the features for "nothing fits", as in `NOTHING_FEATURES`. Shape: (number of them,).
 
-    Args:
-        table: Features of the candidates, the model's filled in. Shape: (n, number of features), n > 0.
-        scores: s(e) of each. Shape: (n,).
-        has_model: Whether a model was asked.
+    `table` holds the features of n > 0 candidates, the model's filled in, shape (n, number of features);
+    `scores` are their s(e).
     """
     certainty = math.log(max(1 - softmax(scores).max(), 1e-6))
     top = float(scores.max())
@@ -203,7 +177,7 @@ def vector_of(named: Mapping[str, Any], names: Sequence[str]) -> FloatArray:
     """Return weights by name as a vector, 0 where a name is missing.
 
     Raises:
-        ValueError: an unknown name, or a weight that is not finite.
+        ValueError: a name is unknown, or a weight is not finite.
     """
     unknown = sorted(set(named) - set(names))
     if unknown:
@@ -220,21 +194,17 @@ NO_MODEL = ""
 
 @dataclass(frozen=True, slots=True)
 class Rankings:
-    """The rankings of an index.
-
-    Attributes:
-        fitted: By the fingerprint of the model that they are for; `NO_MODEL` for answers without one.
-    """
+    """The rankings of an index by the fingerprint of their model, `NO_MODEL` for answers without one."""
 
     fitted: Mapping[str, Ranking] = field(default_factory=dict)
 
     @classmethod
     def read(cls, index: Index) -> Self:
-        """Read the rankings of an index; of one that was never tuned there are none.
+        """Read the rankings of an index; there are none if it was never tuned.
 
         Raises:
             IndexChecksumError: the file is damaged.
-            IndexFormatError: it is none of rankings.
+            IndexFormatError: it holds no rankings.
         """
         if index.manifest.file(RANKING_FILE) is None:
             return cls()
@@ -242,11 +212,7 @@ class Rankings:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Parse what `to_bytes` wrote.
-
-        Raises:
-            IndexFormatError: it is none of rankings.
-        """
+        """Parse the bytes of `to_bytes`. Raises `IndexFormatError` if they hold no rankings."""
         value = parse_json(data, RANKING_FILE)
         if not isinstance(value, dict) or value.get("format_version") != _FORMAT_VERSION:
             raise IndexFormatError(f"{RANKING_FILE}: expected rankings of format version {_FORMAT_VERSION}")
@@ -264,17 +230,13 @@ class Rankings:
         return (json.dumps(document, indent=1) + "\n").encode("ascii")
 
     def with_one(self, fingerprint: str, ranking: Ranking) -> Self:
-        """Return the rankings with one more, or with another one for the same model."""
+        """Return the rankings with one added, or replaced for the same model."""
         return replace(self, fitted={**self.fitted, fingerprint: ranking})
 
     def of(self, fingerprint: str) -> tuple[Ranking, bool]:
-        """Return the ranking for a model, and whether the model was weighed on this index.
+        """Return the ranking for a model or `NO_MODEL`, and whether it was fitted on this index.
 
-        A model that was not is given a small weight beside evidence that was, or the weights that come with
-        the library.
-
-        Args:
-            fingerprint: Of the model; `NO_MODEL` for answers without one.
+        An unweighed model gets a small weight beside the weights of the evidence.
         """
         if fingerprint in self.fitted:
             return self.fitted[fingerprint], True
@@ -291,8 +253,8 @@ class Rankings:
         return replace(ranking, weights=weights)
 
 
-# What log P(e | q) of a model counts that nobody has weighed on this catalogue: enough to choose among
-# candidates that evidence holds for equal, too little to overrule it.
+# Weight of log P(e | q) for a model that was not weighed on this catalogue: enough to choose among candidates
+# that are equal by the evidence, too little to overrule it.
 UNWEIGHED_MODEL = 0.2
 # Fitted on queries made from 0.9 million titles and from the sample catalogue; see docs/ranking.md.
 DEFAULT_RANKING = Ranking(

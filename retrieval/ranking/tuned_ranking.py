@@ -1,6 +1,6 @@
-"""Tunes a ranking: reads labelled queries, fits to them and to made ones, and measures on queries held out.
+"""Tunes a ranking: reads labelled queries, fits to them and to made ones, and measures on held-out queries.
 
-A model is weighed in the same way: its ranking is fitted with the candidates and log P(e | q) of the model.
+A model is weighed in the same way, with its own candidates and log P(e | q).
 """
 
 from __future__ import annotations
@@ -56,54 +56,35 @@ _BATCH = 16
 
 @dataclass(frozen=True, slots=True)
 class TunedFigure:
-    """A metric of one set, with 95 % bootstrap intervals over its queries.
+    """A metric of one set, with 95 % bootstrap intervals over its queries."""
 
-    Attributes:
-        before: By the ranking that there was.
-        after: By rankings fitted to other queries than those they are measured on.
-        difference: After minus before, over the same resamples.
-    """
-
-    before: Interval
-    after: Interval
-    difference: Interval
+    before: Interval  # with the previous ranking
+    after: Interval  # with rankings fitted to other queries than those they are measured on
+    difference: Interval  # after minus before, over the same resamples
 
 
 @dataclass(frozen=True, slots=True)
 class SetReport:
-    """How rankings do on the queries of one origin.
+    """Metrics of the queries of one origin."""
 
-    Attributes:
-        name: The set's name, or `ALL`.
-        num_queries: How many.
-        num_nothing: How many of them are for nothing in the index.
-        num_found: How many of the others have their entity among the candidates.
-        figures: By the names of `METRICS`; without those that have no meaning for these queries.
-    """
-
-    name: str
+    name: str  # name of the set, or `ALL`
     num_queries: int
-    num_nothing: int
-    num_found: int
+    num_nothing: int  # number of queries for nothing in the index
+    num_found: int  # number of the others whose entity is among the candidates
+    # Figures by the names of `METRICS`, as far as they are defined for these queries.
     figures: Mapping[str, TunedFigure]
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What a tuning found.
-
-    Attributes:
-        before: The ranking that there was.
-        ranking: The one fitted to all queries.
-        reports: Per set, and of all sets together.
-    """
+    """The result of a tuning: the ranking fitted to all queries, and reports per set and on all together."""
 
     before: Ranking
     ranking: Ranking
     reports: tuple[SetReport, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as a JSON object."""
+        """Return a JSON object."""
         weights = {
             str(feature): {"before": float(before), "after": float(after)}
             for feature, before, after in zip(
@@ -129,21 +110,13 @@ def tune(
     folds: int = 5,
     seed: int = 0,
 ) -> Tuned:
-    """Fit a ranking to queries, and measure it on each fifth of them with weights fitted to the others.
+    """Fit a ranking to queries, and measure it on each fold with weights fitted to the others.
 
-    Args:
-        sets: The queries, those made from the catalogue last.
-        evidence: Of the index.
-        decode: Asks the model; None: there is none.
-        before: The ranking to compare with.
-        progress: Told about every step.
-        labelled_share: What labelled queries count of all where there are made ones too, in (0, 1).
-        folds: Parts that are held out in turn, at least 2.
-        seed: Of the parts and of the bootstrap.
+    The queries made from the catalogue come last in `sets`. `decode` asks the model, if there is one. Beside
+    made queries, labelled ones get the share `labelled_share` of all weight, in (0, 1). At least 2 folds.
 
     Raises:
-        InputError: there are too few queries to fit a ranking to and to hold some of them out, or an option
-            is out of range.
+        InputError: there are too few queries for fitting and holding out, or an option is out of range.
         GenretError: the model or the encoder fails.
     """
     if not 0 < labelled_share < 1:
@@ -187,7 +160,7 @@ def _origin(one: QuerySet) -> str:
 
 
 def _weights(sets: Sequence[QuerySet], labelled_share: float) -> list[float]:
-    """Return what every query of each set counts: 1 on average."""
+    """Return the weight of the queries of each set: 1 on average."""
     labelled = sum(len(one.queries) for one in sets if one.path is not None)
     made = sum(len(one.queries) for one in sets) - labelled
     if not labelled or not made:
@@ -200,7 +173,7 @@ def _weights(sets: Sequence[QuerySet], labelled_share: float) -> list[float]:
 def _held_out(
     texts: Sequence[str], examples: Sequence[RankedExample], told: Provenance, folds: int, seed: int
 ) -> list[QueryOutcome]:
-    """Return what rankings make of queries that were held out, equal ones together."""
+    """Return the outcomes of held-out queries; equal queries are held out together."""
     different = sorted(set(texts))
     drawn = np.random.default_rng(seed).permutation(len(different)) % folds
     fold_of = dict(zip(different, drawn.tolist(), strict=True))
@@ -256,7 +229,7 @@ def _table(outcomes: Sequence[QueryOutcome]) -> FloatArray:
 def _metrics(
     table: FloatArray, is_nothing: npt.NDArray[np.bool_], chosen: npt.NDArray[np.int64]
 ) -> FloatArray:
-    """Return the metrics of some queries, as in `METRICS`; NaN for those without a meaning."""
+    """Return the metrics of some queries, as in `METRICS`; NaN for undefined ones."""
     place, loss, sure, nothing, without = table[:, chosen]
     is_nothing = is_nothing[chosen]
     place_of_answered = place[~is_nothing]
@@ -264,7 +237,7 @@ def _metrics(
     if len(place_of_answered):
         hits = [float((place_of_answered < most).mean()) for most in (1, 10)]
     of_nothing, of_something = nothing[is_nothing], nothing[~is_nothing]
-    if not len(of_nothing):  # the same queries, had their entity not been there
+    if not len(of_nothing):  # instead the same queries without their entity
         has_answer = ~np.isnan(without)
         of_nothing, of_something = without[has_answer], nothing[has_answer]
     auc = _area(of_nothing, of_something)
@@ -272,7 +245,7 @@ def _metrics(
 
 
 def _area(high: FloatArray, low: FloatArray) -> float:
-    """Return how often a value of `high` is above one of `low`, equal ones counting half; NaN without any."""
+    """Return how often a value of `high` is above one of `low`, ties counting half; NaN without any."""
     if not len(high) or not len(low):
         return math.nan
     ranks = rankdata(np.concatenate([high, low]))[: len(high)]
@@ -280,49 +253,35 @@ def _area(high: FloatArray, low: FloatArray) -> float:
 
 
 def _rounded(value: Any) -> Any:
-    """Round the numbers of a JSON value, and leave out what is None."""
+    """Round the numbers of a JSON value, and drop None."""
     if isinstance(value, dict):
         return {key: _rounded(item) for key, item in value.items() if item is not None}
     return round(value, 6) if isinstance(value, float) else value
 
 
-# A ranking has two dozen weights: more queries of a file tell little, and take their time.
+# More queries of a file tell little about two dozen weights, and take their time.
 DEFAULT_LIMIT = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class QuerySet:
-    """Queries of one origin.
+    """Queries of one origin."""
 
-    Attributes:
-        name: Name of the file, and of the split.
-        queries: With their answers.
-        path: The file; None for queries made from the catalogue.
-        digest: Of the file; "" for queries made from the catalogue.
-        num_unknown: Queries left out because the index has none of their entities.
-    """
-
-    name: str
+    name: str  # name of the file, and of the split
     queries: tuple[Labelled, ...]
-    path: Path | None = None
-    digest: str = ""
-    num_unknown: int = 0
+    path: Path | None = None  # the file; None for queries made from the catalogue
+    digest: str = ""  # of the file
+    num_unknown: int = 0  # number of queries left out because the index lacks their entities
 
 
 def read_query_sets(
     texts: Sequence[str], index: Index, max_unknown: int = 0, limit: int = DEFAULT_LIMIT, seed: int = 0
 ) -> list[QuerySet]:
-    """Read files of labelled queries.
+    """Read files of labelled queries, FILE or FILE#SPLIT, for an index.
 
-    TSV with a header or JSON Lines, as `genret evaluate` reads them. A line of TSV with neither entity_id nor
-    title, and an empty list of gold, say that nothing of the index answers the query.
-
-    Args:
-        texts: FILE or FILE#SPLIT.
-        index: The index that they are for.
-        max_unknown: Most queries of all files whose entities the index lacks; they are left out.
-        limit: Most queries of a file, drawn at random where it has more.
-        seed: Of the draw.
+    They are TSV with a header or JSON Lines, as `genret evaluate` reads them. A line of TSV with neither
+    entity_id nor title, or an empty list of gold, means that nothing of the index answers the query. Up to
+    `max_unknown` queries with unknown entities are left out. More than `limit` queries of a file are sampled.
 
     Raises:
         InputError: no file or no split is named.
@@ -353,14 +312,7 @@ def read_query_sets(
 
 
 def made_set(index: Index, evidence: Evidence, count: int | None, seed: int) -> QuerySet:
-    """Return queries made from the catalogue of an index.
-
-    Args:
-        index: The index.
-        evidence: Its evidence.
-        count: Most queries.
-        seed: Of everything random.
-    """
+    """Return at most `count` queries made from the catalogue of an index."""
     columns = () if index.evidence is None else index.evidence.columns
     return QuerySet(MADE_QUERIES, tuple(labelled(make_queries(index, evidence, columns, count, seed))))
 
@@ -368,7 +320,7 @@ def made_set(index: Index, evidence: Evidence, count: int | None, seed: int) -> 
 def _labelled(
     judged: Sequence[FileQuery], index: Index, resolver: IndexResolver
 ) -> tuple[list[Labelled], list[FileQuery]]:
-    """Return the queries with the numbers of their entities, and those whose entities the index lacks."""
+    """Return the queries with their entities' numbers, and those whose entities the index lacks."""
     found, _ = find_answers(judged, resolver)
     wanted = [
         [entity for entity, grade in query.gold.items() if grade > 0]
@@ -382,7 +334,7 @@ def _labelled(
         numbers = tuple(number_of[entity] for entity in mine if number_of[entity] >= 0)
         if numbers or query.is_nil:
             queries.append(Labelled(one.text, numbers))
-        elif mine:  # what is judged irrelevant alone teaches nothing
+        elif mine:  # irrelevant entities alone teach nothing
             missing.append(query)
     return queries, missing
 
@@ -392,14 +344,14 @@ def _named(query: FileQuery) -> str:
     return f"{query.text!r} is for {', '.join(names[:3])}"
 
 
-# Of a model as many entities are asked as `auto` asks where a request does not say.
+# A model is asked for as many entities as `auto` by default.
 _BEAMS, _MOST = 10, 1000
-# A build fits its ranking without a model to queries made by seed 0: with others both are measured fairly.
+# A build fits its ranking to queries made by seed 0; other queries measure both rankings fairly.
 _SEED = 1
 
 
 def decoder_of(retriever: Retriever) -> Decode:
-    """Return what gives the candidates of `auto` with log P(e | q)."""
+    """Return a function that gives the candidates of `auto` with log P(e | q)."""
     entities = retriever.index.entities
 
     def decode(queries: Sequence[str]) -> list[Scored]:
@@ -422,19 +374,10 @@ def weigh_model(
     progress: StepProgress,
     prompt: str | None = None,
 ) -> tuple[str, Tuned]:
-    """Fit a ranking for a model to queries made from the catalogue, as `genret tune --model` does by itself.
+    """Fit a ranking for a model, a checkpoint directory or hub id, to queries made from the catalogue.
 
-    Args:
-        index: The index; stays open.
-        evidence: Its evidence.
-        rankings: Those there are: what the model sees is chosen by the one without a model.
-        model: Checkpoint directory or hub id.
-        num_threads: Torch threads on a CPU.
-        progress: Told about every step.
-        prompt: Template the model is asked with; None: its default one.
-
-    Returns:
-        The model's fingerprint, and what was fitted.
+    The index stays open. The ranking without a model chooses the candidates that the model scores. Returns
+    the model's fingerprint, and the result of the fit.
 
     Raises:
         InputError: too few queries find their entity.
@@ -443,7 +386,7 @@ def weigh_model(
     """
     progress.phase("loading the model")
     tokenizer = TextTokenizer.load(model)
-    folder = Path(tokenizer.source)  # of a hub id, where it was fetched to
+    folder = Path(tokenizer.source)  # for a hub id, the folder it was fetched to
     fingerprint = folder_fingerprint(folder)
     before, _ = rankings.of(fingerprint)
     alone, _ = rankings.of(NO_MODEL)

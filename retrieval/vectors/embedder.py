@@ -1,4 +1,4 @@
-"""Embedders: what turns texts into vectors, how users name it, where it runs, how it is opened again."""
+"""Embedders turn texts into vectors: their protocol, their names, and how they are opened."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DEVICE = re.compile(r"auto|cpu|mps|(cuda|xpu)(:\d{1,3})?")
 
 
 class TextEmbedder(Protocol):
-    """Turns texts into vectors whose inner product says how alike the texts are."""
+    """Turns texts into vectors whose inner product measures their similarity."""
 
     @property
     def dimensions(self) -> int:
@@ -39,23 +39,18 @@ class TextEmbedder(Protocol):
     def embed_texts(self, texts: Sequence[str]) -> FloatMatrix:
         """Return the vectors of catalogue texts: titles, aliases, descriptions.
 
-        Returns:
-            Rows of length 1; all 0 for a text in which nothing is known. Shape: (len(texts), d), float32.
+        Rows have length 1, or are all 0 for a text in which nothing is known. Shape: (n, d), float32.
         """
 
     def embed_queries(self, texts: Sequence[str]) -> FloatMatrix:
-        """Return the vectors of queries, which some models treat otherwise than texts. Shape as above."""
+        """Return the vectors of queries, which some models treat differently. Shape as above."""
 
 
 def refuse_non_finite(vectors: FloatMatrix, place: object) -> None:
-    """Refuse vectors that hold infinities or what is no number: a search with them finds anything.
-
-    Args:
-        vectors: What a model gave. Shape: (n, d).
-        place: Where the model lies.
+    """Refuse the vectors of a model at `place` if they are not finite: a search with them finds anything.
 
     Raises:
-        ModelError: one of them does.
+        ModelError: one is not.
     """
     broken = len(vectors) - int(np.isfinite(vectors).all(axis=1).sum())
     if broken:
@@ -66,23 +61,14 @@ def refuse_non_finite(vectors: FloatMatrix, place: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class VectorMethod:
-    """A kind of embedder and its model.
-
-    Attributes:
-        name: "encoder" or "sentence-transformers".
-        source: Path or hub id of the model.
-    """
+    """A kind of embedder, "encoder" or "sentence-transformers", and the path or hub id of its model."""
 
     name: str
     source: str
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read "encoder:MODEL" or "sentence-transformers:MODEL".
-
-        Raises:
-            InputError: it is neither.
-        """
+        """Read "encoder:MODEL" or "sentence-transformers:MODEL". Raises `InputError` if it is neither."""
         name, _, source = text.partition(":")
         if name not in (ENCODER, SENTENCE_TRANSFORMERS):
             raise InputError("vectors", f"{_EXPECTED}, got {text!r}")
@@ -91,7 +77,7 @@ class VectorMethod:
         return cls(name, source)
 
     def placed(self) -> Self:
-        """Return the method with the place of a local model as an absolute path, good from anywhere."""
+        """Return the method with a local model's place as an absolute path."""
         return replace(self, source=absolute_place(self.source))
 
     def __str__(self) -> str:
@@ -99,21 +85,17 @@ class VectorMethod:
 
 
 def absolute_place(source: str) -> str:
-    """Return the absolute path of a model that is a directory here; a hub id as it is."""
+    """Return the absolute path of a model that is a directory here, or a hub id as it is."""
     return os.path.abspath(source) if Path(source).is_dir() else source
 
 
 def is_path(source: str) -> bool:
-    """Say whether the place of a model can be a directory alone: a hub id is NAME or OWNER/NAME."""
+    """Return whether the place of a model can only be a directory: a hub id is NAME or OWNER/NAME."""
     return source.startswith(("/", ".", "~")) or source.endswith("/") or len(Path(source).parts) > 2
 
 
 def check_device_name(name: str) -> None:
-    """Refuse what is no name of a device, on whatever machine.
-
-    Raises:
-        InputError: it is none.
-    """
+    """Refuse names that are no device on any machine. Raises `InputError` if it is such a name."""
     if not _DEVICE.fullmatch(name):
         raise InputError(
             "vector_device", f"expected auto, cpu, cuda, cuda:N, mps, xpu or xpu:N, got {name!r}"
@@ -121,7 +103,7 @@ def check_device_name(name: str) -> None:
 
 
 def check_device(name: str) -> None:
-    """Refuse a device that is not here, before anything is read.
+    """Refuse a device that this machine lacks.
 
     Raises:
         InputError: it is no name of a device, or there is no such device here.
@@ -139,17 +121,13 @@ def check_device(name: str) -> None:
 
 
 def open_model(method: VectorMethod, device: str = "cpu") -> TextEmbedder:
-    """Return the embedder of a method.
-
-    Args:
-        method: The kind of embedder and its model.
-        device: Where the model runs.
+    """Return the embedder of a method, running on a device.
 
     Raises:
         ModelError: the model cannot be loaded.
         MissingExtraError: a library is not installed.
     """
-    if is_path(method.source) and not Path(method.source).is_dir():  # never asked for on the hub
+    if is_path(method.source) and not Path(method.source).is_dir():  # not to be looked for on the hub
         raise ModelError(f"{method.source}: there is no such directory")
     if method.name == ENCODER:
         from retrieval.vectors.encoder import EncoderEmbedder
@@ -163,15 +141,10 @@ def open_model(method: VectorMethod, device: str = "cpu") -> TextEmbedder:
 
 
 def open_embedder(entry: VectorsEntry, source: str | Path | None = None, device: str = "cpu") -> TextEmbedder:
-    """Return the embedder that made the vectors of an index.
-
-    Args:
-        entry: The manifest's account of the vectors.
-        source: Where the model lies now; None: where it lay then.
-        device: Where the model runs.
+    """Return the embedder that made the vectors of an index, from its present place `source` if it has moved.
 
     Raises:
-        IndexMismatchError: it is another embedder than the one that made the vectors.
+        IndexMismatchError: another embedder made the vectors.
         ModelError: the model cannot be loaded.
         MissingExtraError: a library is not installed.
     """

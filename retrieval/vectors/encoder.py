@@ -1,4 +1,4 @@
-"""Vectors by a Hugging Face model: the mean of its last hidden states over the tokens of a text."""
+"""Embeds texts by a Hugging Face model: the mean of its last hidden states over the tokens of a text."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from retrieval.errors import ModelError
 from retrieval.text import TextTokenizer
 from retrieval.vectors.embedder import FloatMatrix, refuse_non_finite
 
-# Of models that name no last position: their tokenizers say 512, or nothing.
+# For models that name no number of positions: their tokenizers say 512, or nothing.
 _DEFAULT_POSITIONS = 512
 
-# A batch holds at most so many tokens, padding included, and so many texts.
+# Limits of a batch: tokens, padding included, and texts.
 _BATCH_TOKENS = 16_384
 _BATCH_TEXTS = 512
 
@@ -29,17 +29,17 @@ _BATCH_TEXTS = 512
 class EncoderEmbedder:
     """The mean of a model's last hidden states over the tokens of a text, special ones included.
 
-    Of an encoder-decoder the encoder is used. Computed in float32 wherever it runs: vectors made on one
-    device are compared with those of queries made on another. Safe to use from several threads.
+    An encoder-decoder contributes its encoder. Computed in float32 everywhere, because vectors from different
+    devices are compared. Safe to use from several threads.
 
     Args:
         place: Checkpoint directory or hub id, with safetensors weights and a tokenizer.json.
-        device: Where the model runs: "cpu", "cuda", "cuda:1", "auto".
+        device: "cpu", "cuda", "cuda:1" or "auto".
 
     Attributes:
         dimensions: Size of a hidden state.
-        fingerprint: Of the checkpoint's files.
-        max_tokens: Longer texts are cut, special tokens included.
+        fingerprint: Fingerprint of the checkpoint's files.
+        max_tokens: Length to which texts are cut, special tokens included.
 
     Raises:
         ModelError: the checkpoint cannot be used.
@@ -102,7 +102,7 @@ class EncoderEmbedder:
 
 
 def padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Return rows of token ids side by side and the mask, 1 where a token stands. Shapes: (n, T)."""
+    """Return rows of token ids, padded, and their mask, 1 for tokens. Shapes: (n, T)."""
     ids = torch.zeros((len(rows), max(map(len, rows))), dtype=torch.long)
     mask = torch.zeros_like(ids)
     for i, row in enumerate(rows):
@@ -112,24 +112,18 @@ def padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
 
 
 def mean_states(encoder: nn.Module, ids: Tensor, mask: Tensor) -> Tensor:
-    """Return the means of an encoder's last hidden states, at length 1.
+    """Return the means of an encoder's last hidden states, scaled to length 1. Shape: (n, d), float32.
 
-    Args:
-        encoder: The encoder.
-        ids: Token ids, padded. Shape: (n, T).
-        mask: 1 where a token stands, at least one in a row. Shape: (n, T).
-
-    Returns:
-        Shape: (n, d), float32.
+    `ids` are padded token ids; `mask` is 1 for tokens, at least one in a row. Shapes: (n, T).
     """
     hidden: Tensor = encoder(input_ids=ids, attention_mask=mask).last_hidden_state
-    # What stands at a padded place may be anything, even no number.
+    # States at padded places may be anything, even NaN.
     means = hidden.float().masked_fill(mask[:, :, None] == 0, 0).sum(1) / mask.sum(1, keepdim=True)
     return nn.functional.normalize(means, dim=1)
 
 
 def _batches(lengths: list[int]) -> Iterator[list[int]]:
-    """Yield places of texts that are embedded together, longest first; those without tokens are left out."""
+    """Yield places of texts to embed together, longest first; texts without tokens are left out."""
     order = [i for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]) if lengths[i]]
     begin = 0
     while begin < len(order):
@@ -139,7 +133,7 @@ def _batches(lengths: list[int]) -> Iterator[list[int]]:
 
 
 def _num_positions(encoder: nn.Module, config: object) -> int:
-    """Return how many tokens a model takes: fewer than its positions where they begin behind padding's."""
+    """Return how many tokens a model takes: fewer than its positions if the first ones are for padding."""
     named = getattr(config, "max_position_embeddings", None)
     if named is None:
         return _DEFAULT_POSITIONS

@@ -1,4 +1,4 @@
-"""The faiss index that holds the vectors: its kind and sizes by rule, its training, its file."""
+"""The faiss index of the vectors: its kind and sizes, its training, its file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KIND_NAMES = ("auto", "flat", "hnsw", "ivfpq")
 FLAT_BELOW = 100_000
 
 MAX_CELLS = 1024
-# Four times as many texts ask for twice the cells: then those trained for fewer are given up.
+# Four times as many texts need twice the cells; then a trained index is replaced.
 _TEXTS_PER_SQUARED_CELL = 4
 _SAMPLE_PER_CELL = 128
 _MIN_SAMPLE = 32_768
@@ -41,16 +41,12 @@ _CENTROIDS = 256  # of a quantiser of 8 bits
 _NEIGHBOURS = 32  # of a node of hnsw
 _CONSTRUCTION_EFFORT = 80
 
-# Ids that are checked at a time.
+# Ids that are checked at once.
 _BLOCK = 1 << 20
 
 
 def load_faiss() -> ModuleType:
-    """Return faiss.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
+    """Return faiss. Raises `MissingExtraError` if it is not installed."""
     try:
         import faiss
     except ImportError:
@@ -61,10 +57,9 @@ def load_faiss() -> ModuleType:
 
 @contextmanager
 def faiss_threads(threads: int) -> Iterator[None]:
-    """Let faiss use so many threads in the block, in the thread that enters it.
+    """Set the number of threads that faiss uses in the block, for the thread that enters it.
 
-    Where faiss and PyTorch have one OpenMP library between them, as they often do, the number is PyTorch's
-    too: a model that ran in the block would have as many, and one that runs behind it has its own again.
+    If faiss and PyTorch share one OpenMP library, as often, this is PyTorch's number too.
     """
     faiss = load_faiss()
     before = faiss.omp_get_max_threads()
@@ -76,30 +71,25 @@ def faiss_threads(threads: int) -> Iterator[None]:
 
 
 def kind_of(wish: str, count: int) -> str:
-    """Return "flat", "hnsw", "ivfpq" or "factory".
-
-    Args:
-        wish: As in `VectorOptions.kind`.
-        count: Vectors.
-    """
+    """Return "flat", "hnsw", "ivfpq" or "factory" for a `VectorOptions.kind` and a number of vectors."""
     if wish == "auto":
         return "flat" if count < FLAT_BELOW else "ivfpq"
     return wish if wish in KIND_NAMES else "factory"
 
 
 def num_cells(count: int) -> int:
-    """Return the cells of so many vectors: a power of two, about half the root of their number."""
+    """Return the number of cells for some vectors: a power of two, about half the root of their number."""
     root = math.isqrt(max(count, 1) // _TEXTS_PER_SQUARED_CELL)
     return min(1 << max(root, 1).bit_length() - 1, MAX_CELLS)
 
 
 def sample_size(count: int) -> int:
-    """Return how many of so many vectors the quantisers are trained on."""
+    """Return how many vectors train the quantisers of an index of `count`."""
     return min(count, max(num_cells(count) * _SAMPLE_PER_CELL, _MIN_SAMPLE))
 
 
 def num_subquantisers(dimensions: int) -> int:
-    """Return the parts of a vector that get 4 bits each: as many as there are dimensions, at most 128.
+    """Return the number of parts of a vector that get 4 bits each: one per dimension, at most 128.
 
     Raises:
         InputError: the dimensions cannot be divided into parts of at most 16.
@@ -114,12 +104,7 @@ def num_subquantisers(dimensions: int) -> int:
 def new_index(kind: str, wish: str, dimensions: int, count: int, seed: int) -> Any:
     """Return an empty faiss index for inner products that takes entity numbers as ids.
 
-    Args:
-        kind: As returned by `kind_of`.
-        wish: The factory string, for "factory".
-        dimensions: Of the vectors.
-        count: Vectors that will be added.
-        seed: Of the training.
+    `kind` comes from `kind_of`; `wish` is the factory string for "factory"; `count` vectors will be added.
 
     Raises:
         InputError: faiss knows no such factory string, or the kind cannot hold such vectors.
@@ -174,7 +159,7 @@ def _by_factory(text: str, dimensions: int) -> Any:
 
 
 def _takes_ids(index: Any) -> bool:
-    """Say whether an index keeps ids, by itself or once an IDMap is put around it."""
+    """Return whether an index keeps ids, by itself or inside an IDMap."""
     faiss = load_faiss()
     inner = index
     while isinstance(inner, faiss.IndexPreTransform):
@@ -201,9 +186,7 @@ def inner_graph(index: Any) -> Any:
 
 
 def train(index: Any, sample: FloatMatrix) -> None:
-    """Train an index on vectors, however few they are.
-
-    faiss wants at least a vector per centroid; fewer are repeated, and where there are none zeros stand in.
+    """Train an index on vectors, however few: faiss needs one per centroid, so they are repeated.
 
     Raises:
         InputError: faiss cannot train it.
@@ -212,7 +195,7 @@ def train(index: Any, sample: FloatMatrix) -> None:
         return
     cells = inner_cells(index)
     is_plain = isinstance(index, load_faiss().IndexIVFPQFastScan)
-    # What stands in front of the cells may have quantisers of its own, of 8 bits.
+    # A part in front of the cells may have quantisers of its own, of 8 bits.
     needed = max(1 << _CODE_BITS if is_plain else _CENTROIDS, 1 if cells is None else cells.nlist)
     if len(sample) == 0:
         sample = np.zeros((1, index.d), np.float32)
@@ -228,10 +211,10 @@ def train(index: Any, sample: FloatMatrix) -> None:
 
 
 def efforts(index: Any) -> list[int]:
-    """Return the search efforts worth measuring, rising; [0] where everything is looked at.
+    """Return the search efforts worth measuring, ascending; [0] if every search is exhaustive.
 
-    For cells how many are visited: doubling up to a quarter of them, then by eighths. For hnsw how many
-    candidates are kept.
+    For cells it is the number visited: doubling up to a quarter of them, then by eighths. For hnsw it is the
+    number of candidates kept.
     """
     if inner_graph(index) is not None:
         return [64, 128, 256, 512, 1024]
@@ -243,21 +226,17 @@ def efforts(index: Any) -> list[int]:
 
 
 def write_vectors(vectors: Any, folder: Path) -> None:
-    """Write an index as the file of a version, synced.
-
-    Raises:
-        SourceError: the file cannot be written.
-    """
+    """Write an index as the file of a version, synced. Raises `SourceError` if the file cannot be written."""
     faiss = load_faiss()
     with appearing(folder / VECTORS_FILE) as staging, writing(folder / VECTORS_FILE):
         try:
             faiss.write_index(vectors, os.fspath(staging))
-        except RuntimeError as error:  # faiss knows the system's errors by their text alone
+        except RuntimeError as error:  # faiss gives the system's errors as text alone
             raise OSError(str(error).rpartition(": ")[2] or str(error)) from error
 
 
 def vectors_entry(index: Index) -> VectorsEntry:
-    """Return the manifest's account of the vectors of an index.
+    """Return the manifest's entry for the vectors of an index.
 
     Raises:
         EvidenceMissingError: the index has none.
@@ -275,20 +254,17 @@ def vectors_entry(index: Index) -> VectorsEntry:
 
 
 def open_vectors(index: Index, mapped: bool = True) -> Any:
-    """Return the faiss index of the vectors of an index: read it, and change nothing.
+    """Return the faiss index of the vectors of an open index.
 
-    faiss trusts what it reads, so it never sees bytes that differ from the manifest, unless the index was
-    opened without comparing digests.
-
-    Args:
-        index: An open index.
-        mapped: Whether vectors stay in the file where faiss can do so; else all are read, and may be changed.
+    faiss trusts its input, so bytes that differ from the manifest are refused, unless the index was opened
+    without comparing digests. With `mapped`, vectors stay in the file where faiss can do so; otherwise all
+    are read, and may be changed.
 
     Raises:
         EvidenceMissingError: the index has no vectors.
         IndexChecksumError: the file differs from the manifest.
-        IndexFormatError: it is no file of vectors, one of other vectors than the manifest says, or one made
-            by a method that this version no longer has.
+        IndexFormatError: the file is malformed, holds other vectors than the manifest says, or was made by a
+            method that this version no longer has.
         MissingExtraError: faiss is not installed.
     """
     entry = vectors_entry(index)
@@ -332,11 +308,12 @@ def stored_ids(index: Any) -> Iterator[npt.NDArray[np.int64]]:
 
 
 def _check(vectors: Any, entry: VectorsEntry, num_entities: int) -> None:
-    """Refuse vectors that are not those of the manifest."""
+    """Refuse vectors that differ from the manifest."""
     faiss = load_faiss()
     _expect("vectors of length", entry.dimensions, vectors.d)
     _expect("number of vectors", entry.count, vectors.ntotal)
-    _expect("metric", "inner product", _metric(vectors))
+    is_inner = vectors.metric_type == faiss.METRIC_INNER_PRODUCT
+    _expect("metric", "inner product", "inner product" if is_inner else "another")
     if entry.kind != "factory":
         _expect("kind", entry.kind, stored_kind(vectors))
     if not vectors.is_trained:
@@ -355,11 +332,6 @@ def _check(vectors: Any, entry: VectorsEntry, num_entities: int) -> None:
                 got = low if low < 0 else high
                 raise IndexFormatError(f"{VECTORS_FILE}: expected ids in [0, {num_entities}), got {got}")
     _expect("number of ids", entry.count, found)
-
-
-def _metric(vectors: Any) -> str:
-    faiss = load_faiss()
-    return "inner product" if vectors.metric_type == faiss.METRIC_INNER_PRODUCT else "another"
 
 
 def _expect(what: str, expected: object, got: object) -> None:

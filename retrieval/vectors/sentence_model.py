@@ -1,4 +1,4 @@
-"""Vectors by a sentence-transformers model, with its own pooling and its prompts."""
+"""Embeds texts by a sentence-transformers model, with its own pooling and its prompts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BATCH_TEXTS = 64
 _MODULES = "modules.json"
 _PACKAGE = "sentence_transformers."
 
-# What is fetched from the hub: nothing that can run code when it is read.
+# Files fetched from the hub: none that can run code when it is read.
 _FETCHED = ["*.json", "*.txt", "*.model", "*.safetensors"]
 _NOT_FETCHED = ["onnx/*", "openvino/*"]
 
@@ -30,15 +30,15 @@ _NOT_FETCHED = ["onnx/*", "openvino/*"]
 class SentenceEmbedder:
     """A sentence-transformers model: safetensors weights, and none of the checkpoint's own code.
 
-    Computed in float32 wherever it runs. Safe to use from several threads, one at a time.
+    Computed in float32 everywhere. Safe to use from several threads, one at a time.
 
     Args:
         place: Checkpoint directory or hub id.
-        device: Where the model runs: "cpu", "cuda", "cuda:1", "auto".
+        device: "cpu", "cuda", "cuda:1" or "auto".
 
     Attributes:
         dimensions: Length of a vector.
-        fingerprint: Of the checkpoint's files, those of its modules included.
+        fingerprint: Fingerprint of the checkpoint's files and its modules'.
 
     Raises:
         ModelError: the checkpoint cannot be used.
@@ -56,7 +56,7 @@ class SentenceEmbedder:
                 local_files_only=True,
                 model_kwargs={"use_safetensors": True},
             ).float()
-        except Exception as error:  # each of its modules raises what it likes
+        except Exception as error:  # its modules raise anything
             raise ModelError(f"{place}: not a usable sentence-transformers model: {_line(error)}") from error
         self.fingerprint = _fingerprint(folder, modules)
         self._lock = Lock()  # its tokenizer cannot be used by two threads at once
@@ -71,7 +71,7 @@ class SentenceEmbedder:
         return self._embed(self._model.encode_document, texts)
 
     def embed_queries(self, texts: Sequence[str]) -> FloatMatrix:
-        """Return the vectors of queries, behind the prompt that the model has for them."""
+        """Return the vectors of queries, with the model's prompt for queries."""
         return self._embed(self._model.encode_query, texts)
 
     def _embed(self, encode: Callable[..., Any], texts: Sequence[str]) -> FloatMatrix:
@@ -90,7 +90,7 @@ class SentenceEmbedder:
 
 
 def _folder(place: str | Path) -> Path:
-    """Return the checkpoint's directory; what the hub has is fetched."""
+    """Return the checkpoint's directory, fetched from the hub if necessary."""
     folder = Path(place)
     if folder.exists():
         return folder
@@ -105,7 +105,7 @@ def _folder(place: str | Path) -> Path:
 
 
 def _module_folders(folder: Path) -> list[Path]:
-    """Return where the modules of a model are, once it is known that reading them runs no foreign code."""
+    """Return the folders of a model's modules, after checking that reading them runs no foreign code."""
     file = folder / _MODULES
     if not file.is_file():
         raise ModelError(
@@ -130,7 +130,7 @@ def _module_folders(folder: Path) -> list[Path]:
 
 
 def _fingerprint(folder: Path, modules: list[Path]) -> str:
-    """Return the fingerprint of a checkpoint whose modules have folders of their own."""
+    """Return the fingerprint of a checkpoint and its modules."""
     whole = folder_fingerprint(folder)
     if folder.parent.name == "snapshots":
         return whole  # the hub's id and commit

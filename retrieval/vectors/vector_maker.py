@@ -1,20 +1,19 @@
-"""Makes the vectors of an index: a sample trains, then every text is embedded and added, block by block.
+"""Makes the vectors of an index: a sample trains, then all texts are embedded and added, block by block.
 
-The vectors of an earlier version are taken over: only texts that are new are embedded
-(`carry_over_vectors`).
+An update takes over the vectors of the previous version and embeds only new texts (`carry_over_vectors`).
 
 The search effort is chosen by known items. `_NUM_QUERIES` texts of the catalogue, every other one with a
 typing error and the others without one of their words, are searched for with full effort; those whose
-entity comes first are known items. The effort in force is the least that loses at most one known item in a
-hundred from the first place (`TARGET_RECALL`). Of 500 known items, an effort that in truth loses 2.5 %
-passes by chance in 15 cases of 1,000. With fewer than `_MIN_KNOWN` known items the largest effort is taken.
+entity comes first are known items. The chosen effort is the least that loses at most one known item in a
+hundred from the first place (`TARGET_RECALL`). With 500 known items, an effort that really loses 2.5 % passes
+by chance in 15 cases of 1,000. With fewer than `_MIN_KNOWN` known items the largest effort is taken.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -52,25 +51,25 @@ from retrieval.vectors.faiss_index import (
 )
 from retrieval.vectors.vector_search import VectorSearcher
 
-DEFAULT_COLUMN = "description"
+# The column whose texts get vectors and other evidence if no column is named.
+DESCRIPTION = "description"
 TARGET_RECALL = 0.99
 _NUM_QUERIES, _MIN_KNOWN = 500, 100
 _MAX_BLOCK = 16_384
-# Parts of the memory that a sample may take, and a block with what is made from it.
+# Divisors of the memory for a sample, and for a block with what is made from it.
 _SAMPLE_PART, _BLOCK_PART = 4, 16
 
 
 @dataclass(frozen=True, slots=True)
 class VectorOptions:
-    """How vectors are made.
+    """Options for making vectors.
 
     Attributes:
         kind: "auto" (see `kind_of`), "flat", "hnsw", "ivfpq", or a string for faiss' index factory.
-        columns: Metadata columns whose texts get vectors beside titles and aliases. None: `description` where
-            the index has such a column of strings.
-        sample: Most vectors that the quantisers are trained on; None: by rule.
-        device: Where the encoder runs.
-        seed: Of everything random.
+        columns: Metadata columns whose texts get vectors beside titles and aliases; None: see `text_columns`.
+        sample: Limit on the vectors that train the quantisers; None: the default of the kind.
+        device: Device of the encoder.
+        seed: Seed of everything random.
 
     Raises:
         ValueError: a number is out of its bounds, or the kind is empty.
@@ -102,24 +101,11 @@ def make_vectors(
     work: Path | None = None,
     progress: StepProgress | None = None,
 ) -> tuple[VectorsEntry, tuple[str, ...]]:
-    """Make the vectors of an index's entities.
+    """Make the vectors of an index's entities; return the manifest's entry and the names of the files.
 
     The same entities, options and number of threads give the same bytes with the same versions of faiss,
-    NumPy and the embedder's library on the same kind of processor: what is random comes from the seed.
-
-    Args:
-        index: Its entities are read; it needs nothing else, and is not changed.
-        method: The embedder.
-        options: Kind of index, columns, sample, device, seed.
-        folder: Where the file is written, which is synced.
-        memory_bytes: What may be held beside the codes.
-        threads: Of faiss.
-        work: A folder in which the vectors are kept block by block, so that a run that was killed goes on
-            where it stood; the caller removes it. None: nothing is kept.
-        progress: Told about every step.
-
-    Returns:
-        The manifest's account of the vectors, and the names of the files written.
+    NumPy and the embedder's library on the same kind of processor. Memory is bounded beside the codes. `work`
+    keeps the vectors block by block, so that a killed run can continue; the caller removes it.
 
     Raises:
         MissingExtraError: faiss or the embedder's library is not installed.
@@ -128,17 +114,21 @@ def make_vectors(
         ModelError: the encoder cannot be loaded.
         SourceError: a file cannot be written.
     """
+    progress = progress or StepProgress()
     with faiss_threads(threads):
-        texts = EntityTexts(index, index_columns(index, options))
+        texts = EntityTexts(index, text_columns(options.columns, index.metadata_types))
         count = texts.count
-        _tell(progress, "opening the encoder")
+        progress.phase("opening the encoder")
         embedder = open_model(method, options.device)
         kind = kind_of(options.kind, count)
         vectors = new_index(kind, options.kind, embedder.dimensions, count, options.seed)
         wanted = min(options.sample or sample_size(count), count)
         trained = _train(vectors, texts, embedder, wanted, memory_bytes, progress)
         if kind == "factory":
-            _check_searchable(vectors, options.kind, index.num_entities)
+            refusal = VectorSearcher(vectors, index.num_entities).refusal()
+            if refusal is not None:
+                why = f"faiss cannot search {options.kind!r} under a filter: {refusal}"
+                raise InputError("vector_index", why)
         entry = VectorsEntry(
             method=method.name,
             source=method.source,
@@ -154,50 +144,38 @@ def make_vectors(
             recall_queries=0,
             seed=options.seed,
         )
-        batches = texts.batches(block_size(vectors.d, memory_bytes))
-        add_texts(vectors, embedder, batches, count, work, progress)
+        batches = texts.batches(_block_size(vectors.d, memory_bytes))
+        _add_texts(vectors, embedder, batches, count, work, progress)
         entry = choose_effort(entry, vectors, texts, embedder, index.num_entities, progress)
         write_vectors(vectors, folder)
         return entry, (VECTORS_FILE,)
 
 
-def index_columns(index: Index, options: VectorOptions) -> tuple[str, ...]:
-    """Return the columns asked for, or `description` where the index has such a column of strings."""
-    if options.columns is not None:
-        return options.columns
-    is_there = index.metadata_types.get(DEFAULT_COLUMN) == "string"
-    return (DEFAULT_COLUMN,) if is_there else ()
+def text_columns(asked: Sequence[str] | None, types: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the columns asked for; by default `description` if it is a column of strings."""
+    if asked is not None:
+        return tuple(asked)
+    return (DESCRIPTION,) if types.get(DESCRIPTION) == "string" else ()
 
 
-def add_texts(
+def _add_texts(
     vectors: Any,
     embedder: TextEmbedder,
     batches: Iterable[TextBatch],
     count: int,
     work: Path | None,
-    progress: StepProgress | None,
+    progress: StepProgress,
 ) -> None:
-    """Embed texts and add them to an index, block by block.
-
-    Args:
-        vectors: The faiss index.
-        embedder: Makes the vectors.
-        batches: The texts.
-        count: How many there are in all, or entities that have them.
-        work: Where the vectors of every block are kept; None: nowhere.
-        progress: Told about every block.
-    """
-    if progress is not None:
-        progress.phase("vectors", count)
+    """Embed texts and add them to a faiss index; `count` is the number of texts, or of their entities."""
+    progress.phase("vectors", count)
     done = 0
     for batch in batches:
         vectors.add_with_ids(_embedded(embedder, batch.texts, work), batch.numbers)
         done += len(batch.numbers)
-        if progress is not None:
-            progress.advance(done, f"{done:,} texts")
+        progress.advance(done, f"{done:,} texts")
 
 
-def block_size(dimensions: int, memory_bytes: int) -> int:
+def _block_size(dimensions: int, memory_bytes: int) -> int:
     """Return how many texts are embedded and added at once."""
     return max(min(memory_bytes // _BLOCK_PART // (4 * dimensions), _MAX_BLOCK), 1)
 
@@ -208,22 +186,16 @@ def choose_effort(
     texts: EntityTexts,
     embedder: TextEmbedder,
     num_entities: int,
-    progress: StepProgress | None = None,
+    progress: StepProgress,
 ) -> VectorsEntry:
     """Return the entry with the search effort chosen by known items.
 
-    Args:
-        entry: The account of the vectors.
-        vectors: The faiss index, filled.
-        texts: Of the entities.
-        embedder: Made the vectors.
-        num_entities: Entities of the index.
-        progress: Told that known items are searched for.
+    `vectors` is the filled faiss index of `texts`, whose vectors `embedder` made.
     """
     choices = efforts(vectors)
     if choices == [0]:
         return replace(entry, effort=0, recall=1.0, recall_queries=0)
-    _tell(progress, "choosing the search effort of the vectors")
+    progress.phase("choosing the search effort of the vectors")
     sample, random = texts.sample(_NUM_QUERIES), Random(entry.seed)
     damaged = [
         _without_a_word(text, random) if i % 2 else typo(text, random) for i, text in enumerate(sample.texts)
@@ -245,7 +217,7 @@ def choose_effort(
     if len(entities) < _MIN_KNOWN:
         best = choices[-1]
         share(best)
-    else:  # more effort loses no known item
+    else:  # more effort loses no known items
         best = choices[min(bisect_left(choices, TARGET_RECALL, key=share), len(choices) - 1)]
     return replace(entry, effort=best, recall=shares[best], recall_queries=len(entities))
 
@@ -259,7 +231,7 @@ def _without_a_word(text: str, random: Random) -> str:
 
 
 def _embedded(embedder: TextEmbedder, texts: list[str], work: Path | None) -> FloatMatrix:
-    """Return the vectors of texts; those that a killed run has left in the work folder are read.
+    """Return the vectors of texts; those that a killed run left in the work folder are read.
 
     Raises:
         SourceError: the work folder cannot be written to.
@@ -286,28 +258,22 @@ def _train(
     embedder: TextEmbedder,
     wanted: int,
     memory_bytes: int,
-    progress: StepProgress | None,
+    progress: StepProgress,
 ) -> int:
-    """Train an index on so many vectors, or as many as fit; return how many, 0 where nothing is trained."""
+    """Train an index on `wanted` vectors, or as many as fit; return their number, 0 without training."""
     if vectors.is_trained:
         return 0
-    _tell(progress, "training the vectors")
+    progress.phase("training the vectors")
     wanted = min(wanted, max(memory_bytes // _SAMPLE_PART // (4 * vectors.d), 1))
     sample = texts.sample(wanted).texts
-    step = block_size(vectors.d, memory_bytes)
+    step = _block_size(vectors.d, memory_bytes)
     parts: list[FloatMatrix] = [
         embedder.embed_texts(sample[begin : begin + step]) for begin in range(0, len(sample), step)
     ]
-    # Its steps are short: threads that share cores with other processes wait for each other most of the time.
+    # Its steps are short: threads that share cores with other processes would mostly wait for each other.
     with faiss_threads(1):
         train(vectors, np.concatenate([np.empty((0, vectors.d), np.float32), *parts]))
     return len(sample)
-
-
-def _check_searchable(vectors: Any, wish: str, num_entities: int) -> None:
-    refusal = VectorSearcher(vectors, num_entities).refusal()
-    if refusal is not None:
-        raise InputError("vector_index", f"faiss cannot search {wish!r} under a filter: {refusal}")
 
 
 def _factory_name(kind: str, wish: str, vectors: Any) -> str:
@@ -318,12 +284,7 @@ def _factory_name(kind: str, wish: str, vectors: Any) -> str:
     return f"IVF{vectors.nlist},PQ{vectors.pq.M}x{vectors.pq.nbits}fs" if kind == "ivfpq" else wish
 
 
-def _tell(progress: StepProgress | None, phase: str) -> None:
-    if progress is not None:
-        progress.phase(phase)
-
-
-# Since this format the search effort is chosen by known items.
+# Index format since which the search effort is chosen by known items.
 _KNOWN_ITEMS_SINCE = 6
 
 # Entities whose texts are compared at once.
@@ -343,36 +304,31 @@ def carry_over_vectors(
     work: Path | None = None,
     progress: StepProgress | None = None,
 ) -> tuple[VectorsEntry, tuple[str, ...]]:
-    """Make the vectors of the next version from those of the last.
+    """Make the vectors of a new version from those of the previous one; return what `make_vectors` returns.
 
-    Quantisers and the codes of entities whose texts are the same are taken over. Everything is made anew
-    where the rule now asks for another kind or for more cells, or the texts have more than doubled.
+    Quantisers, and the codes of entities with unchanged texts, are taken over. Everything is made anew if
+    another kind or more cells are due, or the texts have more than doubled.
 
     Args:
-        old: The last version, which has vectors.
-        new: The next version; its entities are read.
-        number_of_old: For every entity of `new` the number it had in `old`, -1 where it is new. An entity
-            whose texts changed may have its old number: texts are compared. Shape: (num_new,), int64.
-        folder: Where the files are written, which is synced.
-        options: `device` counts; the others make vectors anew where they differ from what `old` has, with
-            "auto", None and 0 standing for what it has.
-        memory_bytes: What may be held beside the codes.
-        encoder: Where the encoder lies now; None: where it lay then.
-        threads: Of faiss.
-        work: As for `make_vectors`.
-        progress: Told about every step.
-
-    Returns:
-        What the manifest says about the vectors, and the names of the files written.
+        old: The previous version, which has vectors.
+        new: The new version; only its entities are needed.
+        number_of_old: Previous number of every new entity, or -1. Entities may have changed texts: these are
+            compared. Shape: (num_new,), int64.
+        folder: Folder for the file.
+        options: `device` counts; other values that differ from those of `old` make vectors anew, where
+            "auto", None and 0 stand for those of `old`.
+        memory_bytes: As for `make_vectors`, like `threads`, `work` and `progress`.
+        encoder: Present place of the encoder; None: unchanged.
+        threads: Number of threads of faiss.
+        work: Folder for blocks of vectors.
+        progress: Notified of every step.
 
     Raises:
-        EvidenceMissingError: `old` has no vectors.
-        IndexChecksumError: their file is damaged.
-        IndexFormatError: it is no file of vectors, one of other vectors than the manifest says, or one made
-            by a method that this version no longer has.
-        IndexMismatchError: the encoder is not the one that made them.
+        IndexMismatchError: another encoder made the vectors of `old`.
+        EvidenceMissingError, IndexChecksumError, IndexFormatError: as for `open_vectors`.
         MissingExtraError, InputError, ModelError, SourceError: as for `make_vectors`.
     """
+    progress = progress or StepProgress()
     entry = vectors_entry(old)
     source = entry.source if encoder is None else str(encoder)
     texts = EntityTexts(new, entry.columns)
@@ -397,8 +353,8 @@ def carry_over_vectors(
         renumbered[number_of_old[kept]] = kept
         vectors = _taken_over(stored, entry, renumbered, texts.count)
         added = np.flatnonzero(~is_same)
-        batches = _texts_of(texts, added, block_size(entry.dimensions, memory_bytes))
-        add_texts(vectors, embedder, batches, len(added), work, progress)
+        batches = _texts_of(texts, added, _block_size(entry.dimensions, memory_bytes))
+        _add_texts(vectors, embedder, batches, len(added), work, progress)
         made = replace(entry, source=source, count=int(vectors.ntotal))
         if old.manifest.format_version < _KNOWN_ITEMS_SINCE:
             made = choose_effort(made, vectors, texts, embedder, new.num_entities, progress)
@@ -407,42 +363,38 @@ def carry_over_vectors(
 
 
 def _wish(entry: VectorsEntry, options: VectorOptions) -> VectorOptions:
-    """Return the options with which vectors like these would be made."""
+    """Return the options that would make vectors like these."""
     kind = options.kind
     if kind == "auto" and entry.kind != kind_of("auto", entry.count):
-        kind = entry.factory if entry.kind == "factory" else entry.kind  # it was asked for
+        kind = entry.factory if entry.kind == "factory" else entry.kind  # it was chosen by the user
     columns = entry.columns if options.columns is None else options.columns
     return replace(options, kind=kind, columns=columns, seed=options.seed or entry.seed)
 
 
 def _is_outgrown(entry: VectorsEntry, wish: VectorOptions, count: int) -> bool:
-    """Say whether vectors have to be made anew."""
+    """Return whether vectors have to be made anew."""
     if (wish.columns, wish.seed) != (entry.columns, entry.seed):
         return True
     kind = kind_of(wish.kind, count)
     if kind != entry.kind or (kind == "factory" and wish.kind != entry.factory):
         return True
     if kind == "factory":
-        return not _inner_cells_named(entry.factory, entry.dimensions)
+        # Codes can be moved only between inverted lists.
+        return inner_cells(new_index("factory", entry.factory, entry.dimensions, 0, 0)) is None
     if kind != "ivfpq":
         return False
-    # Many small updates grow as well as a large one: how many texts were trained for, the cells tell.
+    # After many small updates, the cells still tell for how many texts the index was trained.
     return count > 2 * entry.count or num_cells(count) > _cells_named(entry.factory)
 
 
 def _cells_named(factory: str) -> int:
-    """Return how many cells "IVF256,PQ96x4fs" has."""
+    """Return the number of cells in a name such as "IVF256,PQ96x4fs"."""
     named = re.match(r"IVF(\d+)", factory)
     return int(named[1]) if named else 0
 
 
-def _inner_cells_named(factory: str, dimensions: int) -> bool:
-    """Say whether an index of this factory string has inverted lists, whose codes can be moved."""
-    return inner_cells(new_index("factory", factory, dimensions, 0, 0)) is not None
-
-
 def _same_texts(old: EntityTexts, new: EntityTexts, number_of_old: IntArray) -> npt.NDArray[np.bool_]:
-    """Say for every new entity whether it was there with the same texts. Shape: (num_new,)."""
+    """Return which new entities existed with the same texts. Shape: (num_new,)."""
     is_same = number_of_old >= 0
     for begin in range(0, len(number_of_old), _BLOCK):
         numbers = begin + np.flatnonzero(is_same[begin : begin + _BLOCK])
@@ -455,7 +407,7 @@ def _same_texts(old: EntityTexts, new: EntityTexts, number_of_old: IntArray) -> 
 
 
 def _grouped(batch: TextBatch, numbers: IntArray) -> Iterator[list[str]]:
-    """Yield the texts of each of these entities, in their order."""
+    """Yield the texts of each entity, in order."""
     at = 0
     for number in numbers:
         end = at
@@ -474,13 +426,9 @@ def _texts_of(texts: EntityTexts, entities: IntArray, size: int) -> Iterator[Tex
 
 
 def _taken_over(vectors: Any, entry: VectorsEntry, renumbered: IntArray, count: int) -> Any:
-    """Return an index of the vectors that stay, under their new numbers.
+    """Return an index of the kept vectors under their new numbers; `vectors` is used up.
 
-    Args:
-        vectors: The index that is there; it is used up.
-        entry: What the manifest says about it.
-        renumbered: New number of every old entity, -1 for those that go. Shape: (num_old,), int64.
-        count: Vectors there will be.
+    `renumbered` holds the new number of every old entity, or -1; `count` is the coming number of vectors.
     """
     faiss = load_faiss()
     if inner_cells(vectors) is not None:
@@ -506,9 +454,9 @@ def _taken_over(vectors: Any, entry: VectorsEntry, renumbered: IntArray, count: 
 
 
 def _clear_free_places(cells: Any) -> None:
-    """Put zeros where a removal has left places free in blocks of packed codes.
+    """Zero the free places that a removal leaves in blocks of packed codes.
 
-    faiss 1.15 leaves the old codes there, and adds new ones by "or": the union of both would be compared.
+    faiss 1.15 leaves the old codes there, and adds new ones by "or", so that it would compare their union.
     """
     faiss = load_faiss()
     lists = faiss.downcast_InvertedLists(cells.invlists)

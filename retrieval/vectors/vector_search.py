@@ -1,4 +1,4 @@
-"""Proposes the entities nearest to a query, under a filter: the embedder and the vectors of one index.
+"""Proposes the entities nearest to a query, under a filter.
 
 `VectorProposer` embeds queries; `VectorSearcher` searches a faiss index that holds a vector per text.
 """
@@ -35,14 +35,7 @@ from retrieval.vectors.faiss_index import (
 class VectorProposer:
     """Proposes entities of one index. Safe to use from several threads.
 
-    A search of many vectors is shared out among a few threads of its own, which work while the one that asks
-    waits; faiss starts no others.
-
-    Args:
-        entry: What the manifest says about the vectors.
-        embedder: Made them.
-        searcher: Searches them.
-        num_bytes: Of the file.
+    A search of many vectors is divided among a few threads of this module; faiss starts no others.
     """
 
     def __init__(
@@ -55,19 +48,11 @@ class VectorProposer:
 
     @classmethod
     def open(cls, index: Index, encoder: str | Path | None = None, device: str = "cpu") -> Self:
-        """Open the vectors of an index.
-
-        Args:
-            index: An open index.
-            encoder: Where the encoder that made the vectors lies now; None: where it lay then.
-            device: Where an encoder runs.
+        """Open the vectors of an index; `encoder` is the present place of their encoder, None: unchanged.
 
         Raises:
-            EvidenceMissingError: the index has no vectors.
-            IndexChecksumError: their file differs from the manifest.
-            IndexFormatError: it is no file of vectors, one of other vectors than the manifest says, or one
-                made by a method that this version no longer has.
-            IndexMismatchError: the encoder is not the one that made them.
+            EvidenceMissingError, IndexChecksumError, IndexFormatError: as for `open_vectors`.
+            IndexMismatchError: another encoder made them.
             ModelError: the encoder cannot be loaded.
             MissingExtraError: a library is not installed.
         """
@@ -84,34 +69,17 @@ class VectorProposer:
         return self._embedder.embed_queries(texts)
 
     def search(self, vector: FloatArray, size: int, allowed: Mask | None) -> Shortlist:
-        """Return the entities nearest to a query, best first.
-
-        Args:
-            vector: Of the query. Shape: (dimensions,).
-            size: Most entities, at least 1; there are fewer only where fewer are allowed.
-            allowed: Entities allowed; None: all of them. Shape: (num_entities,).
-        """
+        """Return at most `size` entities nearest to a query, best first; see `VectorSearcher.search`."""
         with faiss_threads(1):
             return self._searcher.search(vector, size, allowed)
 
     def similarities(self, vector: FloatArray, entities: IntArray) -> FloatArray:
-        """Return how alike a query and each of some entities are, as a search would say; no text is embedded.
-
-        Args:
-            vector: Of the query. Shape: (dimensions,).
-            entities: Their numbers. Shape: (n,), int64.
-
-        Returns:
-            The similarity of each entity's most similar text, 0 for one without texts. Shape: (n,), float32.
-
-        Raises:
-            ValueError: no such entity.
-        """
+        """Return the similarity of a query and each entity's most similar text; see `VectorSearcher`."""
         with faiss_threads(1):
             return self._searcher.similarities(vector, entities)
 
     def describe(self) -> Mapping[str, object]:
-        """Return facts: method, kind, dimensions, vectors, effort, recall, bytes in all and per vector."""
+        """Return facts about the vectors; `bytes` is the size of the file."""
         entry = self.entry
         return {
             "method": entry.method,
@@ -130,22 +98,22 @@ Mask = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
 
-# A graph that would keep one of so many vectors as candidates is left for a look at all of them.
+# A graph search that would keep one of so many vectors as candidates is replaced by an exhaustive one.
 _GRAPH_SHARE = 16
-# More would take cores from whatever else the machine does, for a few milliseconds of one query.
+# More threads would take cores from other work, for a few milliseconds of one query.
 _MOST_THREADS = 4
-# A thread that would look at fewer vectors is not worth waking: it takes a millisecond or so for these.
+# Fewer vectors are not worth waking a thread for: they take about a millisecond.
 VECTORS_PER_THREAD = 100_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shortlist:
-    """Entities, the most alike first, none twice.
+    """Distinct entities, the most similar first.
 
     Attributes:
         entities: Entity numbers. Shape: (m,), int64.
-        similarities: Cosine of the query and the entity's most similar text, in [-1, 1] up to rounding
-            and what compression loses; never rising. Shape: (m,), float32.
+        similarities: Cosine of the query and the entity's most similar text, in [-1, 1] up to rounding and
+            compression, descending. Shape: (m,), float32.
     """
 
     entities: IntArray
@@ -157,7 +125,7 @@ NO_ENTITIES = Shortlist(np.zeros(0, np.int64), np.zeros(0, np.float32))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Found:
-    """What a search gave: entities, the most alike first, and whether these are all that have texts."""
+    """Result of a search: entities, the most similar first, and whether these are all that have texts."""
 
     entities: IntArray
     similarities: FloatArray
@@ -165,12 +133,9 @@ class _Found:
 
 
 class VectorSearcher:
-    """Searches a faiss index. Safe to use from several threads: nothing in the index is changed.
+    """Searches a faiss index with a vector per text, under its entity number. Safe from several threads.
 
-    Args:
-        index: Holds a vector per text under its entity number; read only.
-        num_entities: Entity numbers are below this.
-        effort: Cells visited or candidates kept; 0: everything is looked at.
+    The effort is the number of cells visited or candidates kept; 0: exhaustive search.
     """
 
     def __init__(self, index: Any, num_entities: int, effort: int = 0) -> None:
@@ -184,16 +149,11 @@ class VectorSearcher:
     def search(
         self, query: FloatArray, size: int, allowed: Mask | None = None, effort: int | None = None
     ) -> Shortlist:
-        """Return the entities nearest to a query, equally near ones by number.
+        """Return the entities nearest to a query, ties by number; entities without texts have similarity 0.
 
-        Args:
-            query: Its vector, of length 1, or all 0: then every entity is equally far. Shape: (d,), float32.
-            size: Most entities, at least 1.
-            allowed: Which entities may be found, None for all. Shape: (num_entities,), bool.
-            effort: In place of the index's own; 0: everything is looked at.
-
-        Returns:
-            Fewer entities only where fewer are allowed. One without texts has similarity 0.
+        The query has length 1, or is all 0: then all entities are equally far. At most `size` entities come,
+        fewer only if fewer are `allowed`, shape (num_entities,). An `effort` of 0 is an exhaustive search;
+        None: the index's.
         """
         num_allowed = self._num_entities if allowed is None else int(np.count_nonzero(allowed))
         wanted = min(size, num_allowed)
@@ -206,7 +166,7 @@ class VectorSearcher:
         share = num_allowed / self._num_entities
         found = self._widen(query, wanted, allowed, share, effort)
         if wanted < num_allowed and not found.is_all and found.similarities[wanted - 1] < 0:
-            # Entities without texts, should there be any, are nearer: those that no text stands for.
+            # Entities without texts, if there are any, are nearer.
             found = self._widen(query, num_allowed, allowed, share, effort)
         entities, similarities = found.entities, found.similarities
         if found.is_all and (len(entities) < wanted or similarities.min() < 0):
@@ -219,17 +179,11 @@ class VectorSearcher:
     def similarities(self, query: FloatArray, entities: IntArray) -> FloatArray:
         """Return the similarity of a query and each entity's most similar text; 0 for one without texts.
 
-        The numbers are those of a search: all vectors of these entities are compared, and no others.
-
-        Args:
-            query: Its vector. Shape: (d,), float32.
-            entities: Their numbers, repetitions allowed. Shape: (m,), int64.
-
-        Returns:
-            Shape: (m,), float32.
+        The values are those of a search; only vectors of these entities are compared. Entities may repeat.
+        Shapes: query (d,), float32; entities and result (m,).
 
         Raises:
-            ValueError: no such entity.
+            ValueError: there is no such entity.
         """
         numbers, back = np.unique(entities, return_inverse=True)
         values = np.zeros(len(numbers), np.float32)
@@ -247,9 +201,9 @@ class VectorSearcher:
         return values[back]
 
     def refusal(self) -> str | None:
-        """Return why faiss cannot search this index under a filter; None where it can.
+        """Return why faiss cannot search this index under a filter; None if it can.
 
-        Some kinds of index take no filter, and say so only when they are asked; an empty one says so too.
+        Some kinds of index take no filter, and say so only in a search; even an empty one does.
         """
         if self._is_graph and not self._index.ntotal:
             return None
@@ -269,10 +223,10 @@ class VectorSearcher:
         effort: int,
         texts: float = 1.25,
     ) -> _Found:
-        """Search for ever more texts, at first `texts` an entity, until enough entities are found."""
+        """Search for more and more texts, first `texts` per entity, until enough entities are found."""
         total = int(self._index.ntotal)
         most = self._most_effort()
-        # The fewer are allowed, the fewer of them lie in a cell. 0: everything is looked at.
+        # The fewer are allowed, the fewer of them lie in a cell. 0: exhaustive.
         effort = min(math.ceil(effort / share), most) if effort else most
         k = min(int(wanted * texts) + 1, total)
         while True:
@@ -284,12 +238,12 @@ class VectorSearcher:
             if len(ids) < k:
                 effort = min(effort * 4, most)
             elif len(entities) < wanted or values[-1] >= similarities[wanted - 1]:
-                k = min(k * 2, total)  # texts that were not fetched may be as alike as the last one wanted
+                k = min(k * 2, total)  # texts not fetched may be as similar as the last wanted one
             else:
                 return _Found(entities, similarities, False)
 
     def _most_effort(self) -> int:
-        """Return the effort with which everything is looked at."""
+        """Return the effort of an exhaustive search."""
         if self._is_graph:
             return max(int(self._index.ntotal), 1)
         return int(self._cells.nlist) if self._cells is not None else 1
@@ -297,7 +251,7 @@ class VectorSearcher:
     def _ask(
         self, query: FloatArray, k: int, allowed: Mask | None, effort: int
     ) -> tuple[IntArray, FloatArray]:
-        """Ask faiss for k texts; fewer come where there are no more within the effort."""
+        """Ask faiss for k texts; fewer come if there are no more within the effort."""
         if not k:
             return np.empty(0, np.int64), np.empty(0, np.float32)
         faiss = self._faiss
@@ -309,7 +263,8 @@ class VectorSearcher:
         elif self._cells is None:
             parameters = faiss.SearchParameters(sel=selector)
         else:
-            if self._index is self._cells and (parts := min(self._parts(effort), effort)) > 1:
+            parts = num_parts(int(self._index.ntotal) * effort // max(int(self._cells.nlist), 1))
+            if self._index is self._cells and (parts := min(parts, effort)) > 1:
                 values, ids = search_cells(self._cells, query[None], k, effort, selector, parts)
                 return ids[0][ids[0] >= 0], values[0][ids[0] >= 0]
             parameters = faiss.SearchParametersIVF(sel=selector, nprobe=effort)
@@ -318,12 +273,8 @@ class VectorSearcher:
         values, ids = self._index.search(query[None], k, params=parameters)
         return ids[0][ids[0] >= 0], values[0][ids[0] >= 0]
 
-    def _parts(self, effort: int) -> int:
-        """Return among how many threads a search of so many cells is shared out."""
-        return num_parts(int(self._index.ntotal) * effort // max(int(self._cells.nlist), 1))
-
     def _ask_storage(self, query: FloatArray, k: int, allowed: Mask | None) -> tuple[IntArray, FloatArray]:
-        """Compare all vectors of a graph: not all can be reached through it, above all under a filter."""
+        """Compare all vectors of a graph: not all can be reached through it, especially under a filter."""
         faiss = self._faiss
         numbers = faiss.rev_swig_ptr(self._index.id_map.data(), self._index.id_map.size())
         selector = None if allowed is None else _selector(allowed[numbers])
@@ -333,7 +284,7 @@ class VectorSearcher:
         return numbers[places[0][kept]], values[0][kept]
 
     def _textless(self, with_texts: IntArray, allowed: Mask | None) -> IntArray:
-        """Return the allowed entities that no text stands for, by number, given all those that one does."""
+        """Return the allowed entities without texts, ascending; `with_texts` are all others."""
         free = np.ones(self._num_entities, np.bool_) if allowed is None else allowed.copy()
         free[with_texts] = False
         return np.flatnonzero(free)
@@ -344,7 +295,7 @@ def _selector(allowed: Mask) -> Any:
 
 
 def _distinct(ids: IntArray, values: FloatArray) -> tuple[IntArray, FloatArray]:
-    """Keep the most alike text of every entity; return entities and similarities, best first."""
+    """Keep the most similar text of every entity; return entities and similarities, best first."""
     order = np.lexsort((ids, -values))
     ids, values = ids[order], values[order]
     _, first = np.unique(ids, return_index=True)
@@ -353,25 +304,18 @@ def _distinct(ids: IntArray, values: FloatArray) -> tuple[IntArray, FloatArray]:
 
 
 def num_parts(num_vectors: int) -> int:
-    """Return among how many threads a search of so many vectors is shared out."""
+    """Return the number of threads for a search of so many vectors."""
     return max(min(num_vectors // VECTORS_PER_THREAD, _num_threads()), 1)
 
 
 def search_cells(
     index: Any, query: FloatArray, k: int, effort: int, selector: Any, parts: int
 ) -> tuple[FloatArray, IntArray]:
-    """Search the cells nearest to a query, the same as `index.search` would, but for the order of equal ones.
+    """Search the cells nearest to a query in a faiss index; equals `index.search` but for the order of ties.
 
-    Args:
-        index: An index of inverted lists.
-        query: Shape: (1, d), float32.
-        k: Vectors wanted.
-        effort: Cells visited.
-        selector: Says which ids may be found; None: all.
-        parts: Threads among which the cells are shared out, at most `effort`.
-
-    Returns:
-        Similarities, never rising, and ids; -1 where there are fewer. Shape of both: (1, k).
+    The query has the shape (1, d). `effort` cells are visited by `parts` threads, at most one per cell;
+    `selector` is faiss' selector of the allowed ids, or None. Returns descending similarities, and ids, -1
+    where there are fewer. Shape of both: (1, k).
     """
     nearest, cells = index.quantizer.search(query, effort)
 
@@ -389,7 +333,7 @@ def search_cells(
 def _search_given(
     index: Any, query: FloatArray, k: int, cells: IntArray, nearest: FloatArray, selector: Any
 ) -> tuple[FloatArray, IntArray]:
-    """Search the given cells. The method for arrays takes no selector, so faiss is given their places."""
+    """Search the given cells. The method for arrays takes no selector, so faiss gets their addresses."""
     faiss = load_faiss()
     parameters = faiss.SearchParametersIVF(sel=selector, nprobe=cells.shape[1])
     values, ids = np.empty((1, k), np.float32), np.empty((1, k), np.int64)
@@ -406,7 +350,7 @@ def _search_given(
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    """The threads of this process that search; each lets faiss use no further ones."""
+    """The search threads of this process; faiss uses no further ones in them."""
     start = load_faiss().omp_set_num_threads
     return ThreadPoolExecutor(_num_threads(), "genret-vectors", initializer=start, initargs=(1,))
 

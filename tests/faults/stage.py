@@ -132,6 +132,11 @@ class Stage:
             shutil.copytree(prepared.template, index)
         return index
 
+    def set_for(self, scenario: Scenario, place: Path) -> tuple[Prepared, Path]:
+        """Return a prepared scenario, and a copy of the index before its command."""
+        prepared = self.prepared(scenario)
+        return prepared, self.fresh_copy(prepared, place / "it.index")
+
     def start(self, command: tuple[str, ...], index: Path, circumstances: Circumstances = NORMAL) -> Command:
         """Start a command on an index."""
         return Command([part.format(index=index, folder=self.folder) for part in command], circumstances)

@@ -165,8 +165,7 @@ def given_to_nobody(index: Path) -> None:
 @_NOT_ROOT
 @pytest.mark.parametrize("scenario", SCENARIOS[1:], ids=lambda scenario: scenario.name)
 def test_a_directory_of_somebody_else(stage: Stage, tmp_path: Path, scenario: Scenario) -> None:
-    prepared = stage.prepared(scenario)
-    index = stage.fresh_copy(prepared, tmp_path / "it.index")
+    prepared, index = stage.set_for(scenario, tmp_path)
     opened_to_all(stage, tmp_path)
     outcome = stage.run(scenario.command, index, Circumstances(user=NOBODY))
     check_refused(prepared, index, outcome, "Permission denied")
@@ -187,8 +186,7 @@ def test_a_place_where_no_directory_may_be_made(stage: Stage, tmp_path: Path) ->
 @_NOT_ROOT
 @pytest.mark.parametrize("part", ["versions", ".lock"])
 def test_a_part_of_the_index_of_somebody_else(stage: Stage, tmp_path: Path, part: str) -> None:
-    prepared = stage.prepared(OVER)
-    index = stage.fresh_copy(prepared, tmp_path / "it.index")
+    prepared, index = stage.set_for(OVER, tmp_path)
     given_to_nobody(index)
     os.chown(index / part, 0, 0)
     (index / part).chmod(0o755 if part == "versions" else 0o600)
@@ -201,8 +199,7 @@ def test_a_part_of_the_index_of_somebody_else(stage: Stage, tmp_path: Path, part
 
 @_NOT_ROOT
 def test_an_unreadable_pointer_is_an_error_and_not_an_empty_index(stage: Stage, tmp_path: Path) -> None:
-    prepared = stage.prepared(UPDATE)
-    index = stage.fresh_copy(prepared, tmp_path / "it.index")
+    prepared, index = stage.set_for(UPDATE, tmp_path)
     given_to_nobody(index)
     os.chown(index / "CURRENT", 0, 0)
     (index / "CURRENT").chmod(0o600)
@@ -215,8 +212,7 @@ def test_an_unreadable_pointer_is_an_error_and_not_an_empty_index(stage: Stage, 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_a_lock_held_by_another_process(stage: Stage, tmp_path: Path, scenario: Scenario) -> None:
-    prepared = stage.prepared(scenario)
-    index = stage.fresh_copy(prepared, tmp_path / "it.index")
+    prepared, index = stage.set_for(scenario, tmp_path)
     index.mkdir(exist_ok=True)
     with (index / ".lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""What a killed command had tokenised is not tokenised again."""
+"""A killed command: what was tokenised is not tokenised again, and half a removal leaves no half version."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from index_builder import publish
+from retrieval.index.verification import verify
+from retrieval.index.versions import list_versions, live_version
 from tests.faults.command import SHARD_RECORDS, Circumstances, Outcome
 from tests.faults.stage import (
     FRESH,
@@ -18,6 +21,8 @@ from tests.faults.stage import (
     check_success_after,
     tree,
 )
+from tests.fuzz.rich_index import TOKENIZER
+from tests.index_fixtures import build
 
 pytestmark = pytest.mark.fault
 
@@ -51,8 +56,7 @@ def resumed_shards(outcome: Outcome) -> int:
 def test_journalled_shards_are_taken_up(
     stage: Stage, tmp_path: Path, scenario: Scenario, fault: str, resumed: int
 ) -> None:
-    prepared = stage.prepared(scenario)
-    index = stage.fresh_copy(prepared, tmp_path / "it.index")
+    prepared, index = stage.set_for(scenario, tmp_path)
     stage.run(scenario.command, index, Circumstances(fault=fault))
     outcome = check_success_after(stage, prepared, index)
     assert outcome is not None
@@ -109,3 +113,26 @@ def test_damaged_work_is_done_again(stage: Stage, tmp_path: Path, damage: str) -
     assert outcome is not None
     assert resumed_shards(outcome) == expected
     assert "work" not in {name.split("/")[0] for name in tree(index)}
+
+
+def test_half_a_removal_leaves_no_half_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = build(tmp_path, ["a"], TOKENIZER)
+    real = shutil.rmtree
+
+    def dies_half_way(place: Path, ignore_errors: bool = False) -> None:
+        if (place / "manifest.json").exists() and place.name != "staging":
+            (place / "trie.arrow").unlink()
+            raise KeyboardInterrupt
+        real(place, ignore_errors=ignore_errors)
+
+    monkeypatch.setattr(publish.shutil, "rmtree", dies_half_way)
+    with pytest.raises(KeyboardInterrupt):
+        build(tmp_path, ["b"], TOKENIZER, keep_versions=0)
+    monkeypatch.undo()
+    live = live_version(first.index)
+    assert list_versions(first.index) == [live]
+    assert live != first.version
+    assert verify(first.index).ok
+    build(tmp_path, ["c"], TOKENIZER)
+    assert sorted(path.name for path in first.index.iterdir()) == [".lock", "CURRENT", "versions"]
+    assert len(list_versions(first.index)) == 2

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -133,33 +134,30 @@ def test_sampled_damage_with_a_fitting_manifest_is_survived(
     assert refused > 200
 
 
-@pytest.mark.soak
-@pytest.mark.timeout(7200)
-def test_every_flip_of_every_byte_is_found(
-    versions: tuple[Path, Path], sound: dict[str, bytes], tmp_path: Path
-) -> None:
-    for damage, found in answers(versions, tmp_path, every_flip(sound)):
-        check_found(damage, found)
+def every_truncation(sound: dict[str, bytes]) -> Iterator[Damage]:
+    for name, data in {**sound, CURRENT: bytes(33)}.items():
+        yield from (Damage(name, Kind.TRUNCATE, at) for at in range(len(data)))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-def test_every_truncation_is_found(
-    versions: tuple[Path, Path], sound: dict[str, bytes], tmp_path: Path
+@pytest.mark.parametrize(
+    ("damages", "check"),
+    [
+        pytest.param(every_flip, check_found, id="flips"),
+        pytest.param(every_truncation, check_found, id="truncations"),
+        pytest.param(partial(every_flip, refit=True), check_survived, id="flips with a fitting manifest"),
+    ],
+)
+def test_every_damage_is_found_or_survived(
+    versions: tuple[Path, Path],
+    sound: dict[str, bytes],
+    tmp_path: Path,
+    damages: Callable[[dict[str, bytes]], Iterator[Damage]],
+    check: Callable[[Damage, dict[str, dict[str, str]]], None],
 ) -> None:
-    damages = [Damage(name, Kind.TRUNCATE, at) for name, data in sound.items() for at in range(len(data))]
-    damages += [Damage(CURRENT, Kind.TRUNCATE, at) for at in range(33)]
-    for damage, found in answers(versions, tmp_path, damages):
-        check_found(damage, found)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(7200)
-def test_every_flip_with_a_fitting_manifest_is_survived(
-    versions: tuple[Path, Path], sound: dict[str, bytes], tmp_path: Path
-) -> None:
-    for damage, found in answers(versions, tmp_path, every_flip(sound, refit=True)):
-        check_survived(damage, found)
+    for damage, found in answers(versions, tmp_path, damages(sound)):
+        check(damage, found)
 
 
 @pytest.mark.slow

@@ -1,14 +1,16 @@
-"""Builds and updates with evidence by words and letters: what is made, kept in step, dropped and told."""
+"""Builds and updates with evidence by words and letters: made, kept in step, carried over, dropped, told."""
 
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
@@ -23,6 +25,7 @@ from index_builder.build_options import (
     VectorChange,
 )
 from index_builder.cli import build_command
+from index_builder.evidence_maker import carried_over
 from index_builder.past_queries import QueryFile
 from index_builder.rollback import roll_back
 from index_builder.update import UpdateRequest, UpdateSummary, update_index
@@ -40,13 +43,22 @@ from retrieval.index.layout import (
     TEXTS_FILE,
     VECTORS_FILE,
 )
+from retrieval.index.priors import Prior
 from retrieval.index.reader import Index
-from retrieval.index.small_files import digest_bytes
 from retrieval.index.verification import verify
 from retrieval.ranking.rankings import NO_MODEL, Rankings
 from retrieval.vectors.embedder import VectorMethod
-from tests.index_fixtures import build, character_tokenizer, past_queries_of, version_files, write_titles
-from tests.vector_fixtures import ENTRY, FILES, rename, with_vectors
+from tests.entity_oracle import EntityOracle, with_weights
+from tests.fakes import TableModel
+from tests.index_fixtures import (
+    build,
+    character_tokenizer,
+    data_files,
+    past_queries_of,
+    version_files,
+    write_titles,
+)
+from tests.vector_fixtures import ENTRY, FILES, rename, with_file, with_vectors
 
 TOKENIZER = character_tokenizer("abcdefghijklmnopqrstuvwxyz 0123456789")
 HEADER = "entity_id\ttitle\taliases\tdescription\tkind"
@@ -80,15 +92,6 @@ def wish(*files: Path, columns: tuple[str, ...] | None = None) -> EvidenceOption
 def update(index: Path, lines: Sequence[str] = (), **request: Any) -> UpdateSummary:
     add = (write_titles(index.with_name("more.tsv"), [HEADER, *lines]),) if lines else ()
     return update_index(UpdateRequest(add=add, **request), TOKENIZER, BuildOptions(out=index))
-
-
-def files_of(index: Path, version: str) -> dict[str, bytes]:
-    folder = index / "versions" / version
-    return {
-        file.relative_to(folder).as_posix(): file.read_bytes()
-        for file in folder.rglob("*")
-        if file.is_file() and file.name != "manifest.json"
-    }
 
 
 def ranking(index: Path) -> Rankings:
@@ -209,7 +212,7 @@ def test_an_update_keeps_evidence_in_step(tmp_path: Path, queries: Path) -> None
     )
     lines = [HEADER, *LINES[3:], "1\tzz\tcab\tanother\tx", "5\tcc\t\t\tx"]
     again = fresh(tmp_path, lines, evidence=wish(after))
-    assert files_of(again.index, again.version) == files_of(summary.index, updated.version)
+    assert data_files(again.index, again.version) == data_files(summary.index, updated.version)
     assert updated.manifest.history[-1].options["queries"] == ["asked.tsv"]
     assert "asked.tsv" in {source.name for source in updated.manifest.history[-1].sources}
     roll_back(summary.index)
@@ -245,7 +248,7 @@ def test_any_update_gives_the_evidence_of_a_fresh_build(
     updated = update(summary.index, lines(more), remove_ids=tuple(sorted(gone)), ignore_missing=True)
     after = {key: name for key, name in {**before, **more}.items() if key not in gone}
     again = fresh(folder, [HEADER, *lines(after)], evidence=asked_for(set(after), "after.tsv"))
-    assert files_of(again.index, again.version) == files_of(summary.index, updated.version)
+    assert data_files(again.index, again.version) == data_files(summary.index, updated.version)
     assert verify(summary.index).ok
 
 
@@ -253,7 +256,7 @@ def test_evidence_is_added_made_anew_and_dropped_and_nothing_else_changes(
     tmp_path: Path, queries: Path
 ) -> None:
     summary = build(tmp_path, LINES, TOKENIZER, evidence=None)
-    plain = files_of(summary.index, summary.version)
+    plain = data_files(summary.index, summary.version)
     absent = update(summary.index, remove_ids=("absent",), ignore_missing=True)
     assert (absent.fates.evidence, absent.version) == ("absent", summary.version)
     for change in (EvidenceChange(queries=(QueryFile(queries),)), EvidenceChange(drop_queries=True)):
@@ -261,7 +264,7 @@ def test_evidence_is_added_made_anew_and_dropped_and_nothing_else_changes(
             update(summary.index, evidence=change)
     added = update(summary.index, evidence=EvidenceChange(wish(queries)))
     assert added.fates.evidence == "made"
-    with_it = files_of(summary.index, added.version)
+    with_it = data_files(summary.index, added.version)
     assert {name: with_it[name] for name in plain} == plain
     assert set(with_it) - set(plain) == {NAMES_FILE, TEXTS_FILE, QUERIES_FILE}
     other = update(summary.index, evidence=EvidenceChange(wish(columns=("kind",))))
@@ -273,7 +276,7 @@ def test_evidence_is_added_made_anew_and_dropped_and_nothing_else_changes(
     assert anew.manifest.file(QUERIES_FILE) is None
     dropped = update(summary.index, evidence=EvidenceChange(drop=True))
     assert (dropped.fates.evidence, dropped.manifest.evidence) == ("dropped", None)
-    assert files_of(summary.index, dropped.version) == plain
+    assert data_files(summary.index, dropped.version) == plain
     again = update(summary.index, evidence=EvidenceChange(drop=True))
     assert (again.fates.evidence, again.version) == ("absent", dropped.version)
 
@@ -285,7 +288,7 @@ def test_an_index_of_an_older_format_gets_evidence(tmp_path: Path) -> None:
     updated = update(summary.index, evidence=EvidenceChange(wish()))
     assert (updated.manifest.format_version, updated.fates.evidence) == (6, "made")
     again = fresh(tmp_path, LINES)
-    assert files_of(again.index, again.version) == files_of(summary.index, updated.version)
+    assert data_files(again.index, again.version) == data_files(summary.index, updated.version)
 
 
 def test_rankings_stay_until_there_is_other_evidence(tmp_path: Path) -> None:
@@ -293,7 +296,7 @@ def test_rankings_stay_until_there_is_other_evidence(tmp_path: Path) -> None:
     fitted = ranking(summary.index)
     tuned = fitted.with_one("some model", fitted.fitted[NO_MODEL])
     folder = summary.index / "versions" / summary.version
-    put(summary, folder, RANKING_FILE, tuned.to_bytes())
+    with_file(summary, folder, RANKING_FILE, tuned.to_bytes())
     kept = update(summary.index, ["x\tgrand hall\t\tof the hall kind\ty"], remove_ids=("n3",))
     assert kept.fates.evidence == "carried over"
     assert ranking(summary.index).to_bytes() == tuned.to_bytes()
@@ -310,16 +313,6 @@ def test_rankings_stay_until_there_is_other_evidence(tmp_path: Path) -> None:
     assert dropped.manifest.file(RANKING_FILE) is None
 
 
-def put(summary: BuildSummary, folder: Path, name: str, data: bytes) -> Path:
-    """Put another file into a version, under a manifest that fits; return its directory."""
-    (folder / name).write_bytes(data)
-    files = tuple(
-        replace(entry, bytes=len(data), xxh3_128=digest_bytes(data)) if entry.name == name else entry
-        for entry in summary.manifest.files
-    )
-    return rename(summary.index, folder, replace(summary.manifest, files=files))
-
-
 def test_verify_finds_a_field_that_does_not_fit(tmp_path: Path, queries: Path) -> None:
     lines = [line.replace("abc", "abd").replace("first", "other") for line in LINES]
     more = write_titles(tmp_path / "more.tsv", ["query\tentity_id", *(f"q{i}\t1" for i in range(4))])
@@ -330,7 +323,7 @@ def test_verify_finds_a_field_that_does_not_fit(tmp_path: Path, queries: Path) -
         (QUERIES_FILE, None),  # any queries will do: they are kept nowhere else
     ):
         copy = build(tmp_path, LINES, TOKENIZER, name=f"{name}.index", evidence=wish(queries))
-        changed = put(copy, copy.index / "versions" / copy.version, name, other[name])
+        changed = with_file(copy, copy.index / "versions" / copy.version, name, other[name])
         found = [(problem.file, problem.message) for problem in verify(changed).problems]
         assert found == ([] if message is None else [(name, message)])
 
@@ -338,7 +331,7 @@ def test_verify_finds_a_field_that_does_not_fit(tmp_path: Path, queries: Path) -
 def test_verify_finds_what_is_no_ranking(tmp_path: Path) -> None:
     summary = build(tmp_path, MANY, TOKENIZER)
     folder = summary.index / "versions" / summary.version
-    broken = put(summary, folder, RANKING_FILE, b'{"format_version": 1, "rankings": {"": {}}}')
+    broken = with_file(summary, folder, RANKING_FILE, b'{"format_version": 1, "rankings": {"": {}}}')
     (problem,) = verify(broken).problems
     assert problem.file == RANKING_FILE
     result = CliRunner().invoke(verify_command, [str(summary.index)])
@@ -457,3 +450,93 @@ def test_a_file_of_queries_that_changes_nothing_else_is_merged(tmp_path: Path, q
     source = write_titles(tmp_path / "titles.tsv", LINES)
     once = build_index(source, TOKENIZER, BuildOptions(tmp_path / "b.index", evidence=wish(queries, queries)))
     assert past_queries_of(once.index) == past_queries_of(summary.index)
+
+
+ABC = character_tokenizer("abc", lower=True)
+Entity = tuple[str, str, str, float]  # id, title, aliases, weight
+
+
+def drawn_entity(entity_id: str, rng: random.Random) -> Entity:
+    def form() -> str:
+        return "".join(rng.choices("abcABC", k=rng.choice((1, 2, 2, 3, 4))))
+
+    aliases = "|".join(form() for _ in range(rng.choice((0, 0, 1, 3))))
+    return entity_id, form(), aliases, rng.choice((1.0, 2.0, 5.0))
+
+
+def changed(entities: Sequence[Entity], rng: random.Random) -> list[Entity]:
+    """Remove, rename, weigh anew and add some."""
+    kept = []
+    for entity in entities:
+        fate = rng.random()
+        if fate < 0.1:
+            continue
+        if fate < 0.2:
+            kept.append(drawn_entity(entity[0], rng))
+        elif fate < 0.3:
+            kept.append((*entity[:3], entity[3] + 1))
+        else:
+            kept.append(entity)
+    return [*kept, *(drawn_entity(f"new{number}", rng) for number in range(rng.randint(0, 3)))]
+
+
+def opened(folder: Path, entities: Sequence[Entity], has_weights: bool) -> Index:
+    folder.mkdir()
+    lines = ["entity_id\ttitle\taliases", *("\t".join(entity[:3]) for entity in entities)]
+    index = Index.open(build(folder, lines, ABC).index)
+    weight = {entity[0]: entity[3] for entity in entities}
+    ids = [index.entity(number).entity_id for number in range(index.num_entities)]
+    return with_weights(index, [weight[name] for name in ids] if has_weights else None)
+
+
+@pytest.mark.parametrize("has_weights", [False, True])
+@pytest.mark.parametrize("title_weight", [10.0, 0.5])
+def test_what_is_carried_over_is_what_would_be_computed(
+    tmp_path: Path, has_weights: bool, title_weight: float
+) -> None:
+    num_carried = num_missing = num_changed_shares = 0
+    for seed in range(12):
+        rng = random.Random(seed)
+        before = [drawn_entity(f"E{number}", rng) for number in range(14)]
+        after = changed(before, rng)
+        old = opened(tmp_path / f"old{seed}", before, has_weights)
+        new = opened(tmp_path / f"new{seed}", after, has_weights)
+        model = TableModel.random(old.vocab_size, seed)
+        oracles = [EntityOracle.of(index, model, (1,), title_weight=title_weight) for index in (old, new)]
+        logprobs = np.array([oracles[0].logprob(entity) for entity in range(old.num_entities)], np.float32)
+        numbers = {old.entity(number).entity_id: number for number in range(old.num_entities)}
+        ids = [new.entity(number).entity_id for number in range(new.num_entities)]
+        number_of_old = np.array([numbers.get(name, -1) for name in ids])
+        prior = Prior("it", ("a",), "digest", title_weight, logprobs)
+        carried = carried_over(prior, old, new, number_of_old)
+        assert (carried.model, carried.queries, carried.prompts) == ("it", ("a",), "digest")
+        for entity, (value, number) in enumerate(zip(carried.logprobs, number_of_old, strict=True)):
+            now = oracles[1].logprob(entity)
+            if np.isnan(value):
+                num_missing += 1
+                # The logits are random: an entity has the probability that it had with the same forms alone.
+                assert number < 0 or now != pytest.approx(float(logprobs[number]), abs=1e-6)
+                if number >= 0 and new.entity(entity).title == old.entity(int(number)).title:
+                    num_changed_shares += 1
+            else:
+                num_carried += 1
+                assert value == pytest.approx(now, abs=1e-5)
+        old.close()
+        new.close()
+    assert min(num_carried, num_missing, num_changed_shares) > 10
+
+
+def test_a_catalogue_of_one_name_each_is_carried_over(tmp_path: Path) -> None:
+    old = Index.open(build(tmp_path, ["title", "a", "b", "cc"], ABC, "old.index").index)
+    new = Index.open(build(tmp_path, ["title", "a", "ab", "b"], ABC, "new.index").index)
+    assert old.is_one_to_one
+    assert new.is_one_to_one
+    titles = [[index.entity(number).title for number in range(3)] for index in (old, new)]
+    logprobs = {"a": -1.0, "b": -2.0, "cc": -np.inf}
+    values = np.array([logprobs[title] for title in titles[0]], np.float32)
+    number_of_old = np.array([titles[0].index(title) if title in titles[0] else -1 for title in titles[1]])
+    carried = carried_over(Prior("it", ("a",), "digest", 10.0, values), old, new, number_of_old)
+    expected = np.array([logprobs.get(title, np.nan) for title in titles[1]], np.float32)
+    assert np.array_equal(carried.logprobs, expected, equal_nan=True)
+    old.close()
+    new.close()

@@ -31,7 +31,7 @@ from retrieval.index.layout import EMBEDDER_FILE, VECTORS_FILE
 from retrieval.index.reader import Index
 from retrieval.vectors.embedder import VectorMethod
 from retrieval.vectors.vector_maker import VectorOptions
-from tests.index_fixtures import build, character_tokenizer, version_files, write_titles
+from tests.index_fixtures import build, character_tokenizer, data_files, version_files, write_titles
 from tests.vector_fixtures import FakeVectors, listed, rename
 
 TOKENIZER = character_tokenizer("abcdefgh xyz")
@@ -67,15 +67,6 @@ def stored(index: Path) -> bytes:
 def update(index: Path, lines: Sequence[str] = (), **request: Any) -> UpdateSummary:
     add = (write_titles(index.with_name("more.tsv"), [HEADER, *lines]),) if lines else ()
     return update_index(UpdateRequest(add=add, **request), TOKENIZER, BuildOptions(out=index))
-
-
-def data_files(index: Path, version: str) -> dict[str, bytes]:
-    folder = index / "versions" / version
-    return {
-        str(file.relative_to(folder)): file.read_bytes()
-        for file in folder.rglob("*")
-        if file.is_file() and file.name != "manifest.json"
-    }
 
 
 def test_a_build_with_vectors(fake: FakeVectors, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from index_builder.cli import build_command, describe_plan
 from index_builder.faults import ENVIRONMENT_VARIABLE
 from retrieval.errors import IndexDirectoryError, SourceError
 from retrieval.index.layout import EVIDENCE_FILES, RANKING_FILE, ROWS_DIR
-from tests.index_fixtures import character_tokenizer, write_titles
+from tests.index_fixtures import character_tokenizer, save_tokenizer, write_titles
 
 ABC = character_tokenizer("abcdefgh A")
 WORDS = st.text("abcA", min_size=1, max_size=5)
@@ -136,10 +136,7 @@ def test_a_full_directory_for_temporary_files_is_one_clear_error(
 
 
 def test_the_command(tmp_path: Path) -> None:
-    checkpoint = tmp_path / "checkpoint"
-    checkpoint.mkdir()
-    ABC._markup.save(str(checkpoint / "tokenizer.json"))
-    (checkpoint / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
+    checkpoint = save_tokenizer(ABC, tmp_path / "checkpoint")
     source = write_titles(tmp_path / "t.tsv", ["title\tyear", "a\t1", "b\t2", "b\t2", "b\t3"])
     arguments = [str(source), "--tokenizer", str(checkpoint), "--dry-run"]
     result = CliRunner().invoke(build_command, arguments)
@@ -157,10 +154,7 @@ def test_the_command(tmp_path: Path) -> None:
 
 
 def test_bad_rows_are_shown_and_written_where_the_user_says(tmp_path: Path) -> None:
-    checkpoint = tmp_path / "checkpoint"
-    checkpoint.mkdir()
-    ABC._markup.save(str(checkpoint / "tokenizer.json"))
-    (checkpoint / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
+    checkpoint = save_tokenizer(ABC, tmp_path / "checkpoint")
     source = write_titles(tmp_path / "t.tsv", ["title", "a", "b\tc"])
     arguments = [str(source), "--tokenizer", str(checkpoint), "--dry-run"]
     before = sorted(tmp_path.iterdir())

@@ -1,24 +1,39 @@
+"""Publication of versions, and builds that are cut short and resumed: nobody can tell from the index."""
+
 from __future__ import annotations
 
 import errno
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from index_builder import faults
 from index_builder import publish as publish_module
+from index_builder.build import BuildSummary, build_index
+from index_builder.build_options import BuildOptions
 from index_builder.faults import FAULT_POINTS
+from index_builder.memory_budget import MIB
 from index_builder.publish import staging
 from retrieval.errors import IndexDirectoryError, SourceError
 from retrieval.index.reader import Index
 from retrieval.index.verification import verify
 from retrieval.index.versions import list_versions, live_version
-from tests.index_fixtures import build, character_tokenizer, write_titles
+from retrieval.progress import StepProgress
+from retrieval.sources import ColumnMapping, ColumnType
+from retrieval.text import Rendering, TextTokenizer
+from tests.index_fixtures import build, character_tokenizer, version_files, write_titles
 
 TOKENIZER = character_tokenizer("abcdefgh ")
 
@@ -223,3 +238,263 @@ def test_an_interrupted_build_leaves_the_live_version(
     assert verify(index).ok
     build(tmp_path, ["b"], TOKENIZER)
     assert surfaces(index) == ["b"]
+
+
+ABC = character_tokenizer("abcdefgh ABC#0123456789")
+WORDS = st.text("abcA", min_size=1, max_size=4)
+CELLS = st.sampled_from(["", "1", "2.5", "x", "true"])
+
+
+class Notes(StepProgress):
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[str] = []
+        self.advances: list[str] = []
+
+    def advance(self, done: int, note: str) -> None:
+        self.advances.append(note)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@contextmanager
+def fault(setting: str) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(faults.ENVIRONMENT_VARIABLE, setting)
+        patch.setattr(faults, "_passages", {})
+        yield
+
+
+def cut_short(source: Path, options: BuildOptions, shards: int, tokenizer: TextTokenizer = ABC) -> None:
+    """Build until that many shards are finished."""
+    with fault(f"shard-journalled:interrupt:{shards}"), pytest.raises(KeyboardInterrupt):
+        build_index(source, tokenizer, options)
+
+
+def work(options: BuildOptions) -> Path:
+    (folder,) = (options.out / "work").iterdir()
+    return folder
+
+
+def files(summary: BuildSummary) -> dict[str, bytes]:
+    assert sorted(p.name for p in summary.index.iterdir()) == [".lock", "CURRENT", "versions"]
+    return version_files(summary)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.lists(st.tuples(WORDS, WORDS, CELLS), min_size=1, max_size=12), st.booleans(), st.integers(1, 5))
+def test_an_interruption_at_any_border_of_shards_leaves_no_trace(
+    entries: list[tuple[str, str, str]], with_ids: bool, shard_records: int
+) -> None:
+    header = "entity_id\ttitle\taliases\tkind" if with_ids else "title\taliases\tkind"
+    lines = [
+        f"q{i % 9}\t{t}\t{a}\t{k}" if with_ids else f"{t}\t{a}\t{k}" for i, (t, a, k) in enumerate(entries)
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        source = write_titles(Path(folder) / "titles.tsv", [header, *lines])
+        allowed = {"max_bad_rows": len(lines)}
+        whole = build_index(source, ABC, BuildOptions(out=Path(folder) / "whole.index", **allowed))
+        options = BuildOptions(out=Path(folder) / "it.index", shard_records=shard_records, **allowed)
+        shards = -(-len(lines) // shard_records)
+        for finished in range(1, shards + 1):
+            cut_short(source, options, finished)
+            resumed = build_index(source, ABC, options)
+            assert resumed.resumed_shards == finished
+            assert resumed.rejected == whole.rejected
+            assert files(resumed) == files(whole)
+            shutil.rmtree(options.out)
+
+
+def test_shards_of_one_run_may_have_another_size_than_those_of_the_next(tmp_path: Path) -> None:
+    source = write_titles(tmp_path / "titles.tsv", [f"{a}{b}" for a in "abcdefgh" for b in "abcdefgh"])
+    whole = build_index(source, ABC, BuildOptions(out=tmp_path / "whole.index"))
+    out = tmp_path / "it.index"
+    cut_short(source, BuildOptions(out=out, shard_records=5), 3)
+    cut_short(source, BuildOptions(out=out, shard_records=7), 2)
+    notes = Notes()
+    resumed = build_index(source, ABC, BuildOptions(out=out, memory_limit=512 * MIB), notes)
+    assert notes.notes == ["resuming: 29 records in 5 shards are already tokenised"]
+    assert (resumed.resumed_shards, resumed.resumed_records) == (5, 29)
+    assert files(resumed) == files(whole)
+
+
+@pytest.mark.parametrize("point", ["identities-resolved", "block-merged", "trie-written", "manifest-written"])
+def test_an_interruption_behind_the_shards_keeps_all_of_them(tmp_path: Path, point: str) -> None:
+    source = write_titles(tmp_path / "titles.tsv", list("abcdefgh"))
+    options = BuildOptions(out=tmp_path / "it.index", shard_records=3)
+    with fault(f"{point}:interrupt"), pytest.raises(KeyboardInterrupt):
+        build_index(source, ABC, options)
+    assert sorted(p.name for p in options.out.iterdir()) == [".lock", "work"]
+    resumed = build_index(source, ABC, options)
+    assert (resumed.resumed_shards, resumed.resumed_records) == (3, 8)
+    assert verify(options.out).ok
+
+
+def test_a_torn_line_of_the_journal_is_no_line(tmp_path: Path) -> None:
+    source = write_titles(tmp_path / "titles.tsv", list("abcdefgh"))
+    whole = build_index(source, ABC, BuildOptions(out=tmp_path / "whole.index"))
+    options = BuildOptions(out=tmp_path / "it.index", shard_records=2)
+    cut_short(source, options, 3)
+    journal = work(options) / "journal.jsonl"
+    data = journal.read_bytes()
+    lines = data.splitlines(keepends=True)
+    for cut, left in (
+        (len(data) - 1, 2),
+        (len(data) - 20, 2),
+        (len(lines[0]) + 1, 1),
+        (3, 0),
+        (0, 0),
+    ):
+        cut_short(source, options, 3) if not options.out.exists() else None
+        (work(options) / "journal.jsonl").write_bytes(data[:cut])
+        resumed = build_index(source, ABC, options)
+        assert resumed.resumed_shards == left
+        assert files(resumed) == files(whole)
+        shutil.rmtree(options.out)
+
+
+@pytest.mark.parametrize("file", ["numbers", "texts.arrow"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
+def test_a_damaged_shard_and_those_behind_it_are_made_again(tmp_path: Path, file: str, damage: str) -> None:
+    source = write_titles(tmp_path / "titles.tsv", list("abcdefgh"))
+    whole = build_index(source, ABC, BuildOptions(out=tmp_path / "whole.index"))
+    options = BuildOptions(out=tmp_path / "it.index", shard_records=2)
+    cut_short(source, options, 3)
+    path = work(options) / "shard-00001" / file
+    data = bytearray(path.read_bytes())
+    if damage == "flip":
+        data[len(data) // 2] ^= 1
+    path.write_bytes(data[:-1] if damage == "cut" else data)
+    if damage == "remove":
+        path.unlink()
+    resumed = build_index(source, ABC, options)
+    assert resumed.resumed_shards == 1
+    assert files(resumed) == files(whole)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"max_title_tokens": 9},
+        {"rendering": Rendering(prefix="a")},
+        {"format": "tsv"},
+        {"unescape_html": True},
+        {"mapping": ColumnMapping(types={"kind": ColumnType.STRING})},
+        {"mapping": ColumnMapping(metadata=("kind",))},
+        {"mapping": ColumnMapping(weight="kind")},
+    ],
+)
+def test_other_options_do_not_go_on_with_the_work(tmp_path: Path, change: dict[str, object]) -> None:
+    source = write_titles(tmp_path / "titles.tsv", ["title\tkind", "a\t1", "b\t2", "c\t3"])
+    options = {"out": tmp_path / "it.index", "shard_records": 1}
+    cut_short(source, BuildOptions(**options), 2)  # type: ignore[arg-type]
+    before = work(BuildOptions(**options)).name  # type: ignore[arg-type]
+    changed = BuildOptions(**{**options, **change})  # type: ignore[arg-type]
+    cut_short(source, changed, 1)
+    assert work(changed).name != before  # and the old work is gone
+    assert build_index(source, ABC, changed).resumed_shards == 1
+
+
+def test_another_input_or_tokenizer_does_not_go_on_with_the_work(tmp_path: Path) -> None:
+    source = write_titles(tmp_path / "titles.tsv", list("abc"))
+    options = BuildOptions(out=tmp_path / "it.index", shard_records=1)
+    cut_short(source, options, 2)
+    write_titles(source, list("abd"))
+    assert build_index(source, ABC, options).resumed_shards == 0
+    cut_short(source, options, 2)
+    assert build_index(source, character_tokenizer("abcd"), options).resumed_shards == 0
+
+
+def test_what_does_not_shape_the_shards_may_change(tmp_path: Path) -> None:
+    source = write_titles(tmp_path / "titles.tsv", ["a", "b", "", "c"])
+    cut_short(source, BuildOptions(out=tmp_path / "it.index", shard_records=1), 2)
+    options = BuildOptions(
+        out=tmp_path / "it.index",
+        max_bad_rows=1,
+        keep_versions=0,
+        memory_limit=700 * MIB,
+        rejects=tmp_path / "bad",
+    )
+    summary = build_index(source, ABC, options)
+    assert (summary.resumed_shards, summary.rejected) == (2, {"no title": 1})
+
+
+def test_rejects_of_finished_shards_come_from_the_journal(tmp_path: Path) -> None:
+    lines = ["title\tkind", "a\tx", "\tx", "b\ty", "c", "d\ty", "", "e\tz"]
+    source = write_titles(tmp_path / "titles.tsv", lines)
+    options = BuildOptions(
+        out=tmp_path / "it.index", shard_records=1, max_bad_rows=3, rejects=tmp_path / "bad.tsv"
+    )
+    cut_short(source, options, 3)
+    summary = build_index(source, ABC, options)
+    assert summary.rejected == {"no title": 2, "too few fields": 1}
+    assert [line.split("\t")[0] for line in (tmp_path / "bad.tsv").read_text().splitlines()] == [
+        "line", "3", "5", "7"
+    ]  # fmt: skip
+    assert summary.manifest.history[-1].records == 7
+
+
+def test_no_resume_begins_anew(tmp_path: Path) -> None:
+    source = write_titles(tmp_path / "titles.tsv", list("abc"))
+    cut_short(source, BuildOptions(out=tmp_path / "it.index", shard_records=1), 2)
+    summary = build_index(source, ABC, BuildOptions(out=tmp_path / "it.index", resume=False))
+    assert summary.resumed_shards == 0
+
+
+def test_bad_rows_remove_the_work_and_a_mistyped_name_does_not(tmp_path: Path) -> None:
+    source = write_titles(tmp_path / "titles.tsv", ["a", "b", "", "c"])
+    options = BuildOptions(out=tmp_path / "it.index", shard_records=1)
+    cut_short(source, options, 2)
+    with pytest.raises(SourceError, match="no such file"):
+        build_index(tmp_path / "title.tsv", ABC, options)
+    assert work(options).is_dir()
+    with pytest.raises(SourceError, match="line 3: no title"):
+        build_index(source, ABC, options)
+    assert not options.out.exists()
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("point", ["shard-writing", "shard-written", "merge-started"])
+def test_a_full_disk_keeps_finished_shards_alone(tmp_path: Path, point: str) -> None:
+    live = build(tmp_path, ["a"], ABC)
+    source = write_titles(tmp_path / "more.tsv", list("abc"))
+    options = BuildOptions(out=live.index, shard_records=1)
+    passage = 1 if point == "merge-started" else 2
+    with fault(f"{point}:enospc:{passage}"), pytest.raises(IndexDirectoryError, match="No space left"):
+        build_index(source, ABC, options)
+    lines = (work(options) / "journal.jsonl").read_text().splitlines()
+    names = sorted(p.name for p in work(options).iterdir())
+    assert names == ["journal.jsonl", *(f"shard-{n:05d}" for n in range(len(lines)))]
+    assert all(json.loads(line)["shape"]["entities"] == 1 for line in lines)
+    assert build_index(source, ABC, options).resumed_shards == len(lines) > 0
+
+
+def test_two_files_and_their_border(tmp_path: Path) -> None:
+    one = write_titles(tmp_path / "one.tsv", ["title\tkind", "a\t1", "b\t2", "c\t3"])
+    two = write_titles(tmp_path / "two.tsv", ["title\tyear", "d\t1", "e\t2.5"])
+    whole = build_index([one, two], ABC, BuildOptions(out=tmp_path / "whole.index"))
+    options = BuildOptions(out=tmp_path / "it.index", shard_records=1)
+    for finished in range(1, 6):
+        with fault(f"shard-journalled:interrupt:{finished}"), pytest.raises(KeyboardInterrupt):
+            build_index([one, two], ABC, options)
+        resumed = build_index([one, two], ABC, options)
+        assert resumed.resumed_shards == finished
+        assert files(resumed) == files(whole)
+        shutil.rmtree(options.out)
+
+
+def test_progress_counts_on_over_the_borders_of_shards(tmp_path: Path) -> None:
+    source = write_titles(tmp_path / "titles.tsv", list("abcdef"))
+    notes = Notes()
+    build_index(source, ABC, BuildOptions(out=tmp_path / "it.index", shard_records=2), notes)
+    assert [note for note in notes.advances if note.endswith(" rows")] == ["2 rows", "4 rows", "6 rows"]
+
+
+def test_bad_rows_behind_the_last_shard_count_for_the_types_of_columns(tmp_path: Path) -> None:
+    source = write_titles(tmp_path / "titles.tsv", ["title\tkind", "a\t1", "b\t2", "abcdefgh\tx"])
+    limits = {"max_bad_rows": 1, "max_title_tokens": 4}
+    whole = build_index(source, ABC, BuildOptions(out=tmp_path / "whole.index", **limits))
+    parts = build_index(source, ABC, BuildOptions(out=tmp_path / "it.index", shard_records=1, **limits))
+    assert whole.manifest.metadata == parts.manifest.metadata
+    assert files(parts) == files(whole)

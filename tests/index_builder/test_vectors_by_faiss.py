@@ -19,14 +19,13 @@ from index_builder.update import UpdateRequest, update_index
 from retrieval.index.inspect_command import inspect_command, verify_command
 from retrieval.index.layout import VECTORS_FILE
 from retrieval.index.reader import Index
-from retrieval.index.small_files import digest_bytes
 from retrieval.index.verification import verify
 from retrieval.vectors.embedder import VectorMethod
 from retrieval.vectors.vector_maker import VectorOptions
 from retrieval.vectors.vector_search import VectorProposer
 from tests.index_fixtures import character_tokenizer, version_files, write_titles
 from tests.trigram_encoder import DIMENSIONS, TRIGRAMS
-from tests.vector_fixtures import rename
+from tests.vector_fixtures import with_file
 
 pytest.importorskip("faiss", reason="needs the extra vectors")
 
@@ -95,12 +94,7 @@ def altered(summary: BuildSummary, folder: Path, name: str, data: bytes) -> Path
     for file, content in version_files(summary).items():
         (version / file).parent.mkdir(parents=True, exist_ok=True)
         (version / file).write_bytes(content)
-    (version / name).write_bytes(data)
-    files = tuple(
-        replace(entry, bytes=len(data), xxh3_128=digest_bytes(data)) if entry.name == name else entry
-        for entry in summary.manifest.files
-    )
-    rename(index, version, replace(summary.manifest, files=files))
+    with_file(summary, version, name, data)
     return index
 
 

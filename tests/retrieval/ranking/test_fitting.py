@@ -1,20 +1,40 @@
-"""Fitting: gradients, recovered weights, bounds, probabilities of nothing, errors."""
+"""Fitting and tuning rankings: losses, made and labelled queries, held-out figures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 from scipy.optimize import check_grad
 
-from retrieval.errors import InputError
-from retrieval.evidence.evidence import FEATURE_NUMBER, FEATURES
+from retrieval.errors import InputError, SourceError
+from retrieval.evaluation.datasets.labels import SetSpec
+from retrieval.evaluation.datasets.readers import read_query_file
+from retrieval.evidence.evidence import FEATURE_NUMBER, FEATURES, Evidence
+from retrieval.index.reader import Index
 from retrieval.ranking import fitting
-from retrieval.ranking.fitting import MIN_QUERIES, RankedExample, fit, quality_of
-from retrieval.ranking.rankings import MODEL_LOGPROB, Provenance
+from retrieval.ranking import tuned_ranking as tune_module
+from retrieval.ranking.fitting import (
+    MADE_QUERIES,
+    MIN_QUERIES,
+    Labelled,
+    RankedExample,
+    fit,
+    outcome_of,
+    quality_of,
+)
+from retrieval.ranking.made_queries import NAME_RECIPES, SOURCES, MadeQuery, make_queries
+from retrieval.ranking.rankings import DEFAULT_RANKING, MODEL_LOGPROB, Provenance
+from retrieval.ranking.tuned_ranking import ALL, METRICS, QuerySet, Tuned, read_query_sets, tune
+from retrieval.sources.source_files import digest_file
+from tests.evidence_fixtures import NoProgress, build_catalogue, evidence_of, made_up_texts
 from tests.ranking_fixtures import TRUE_WEIGHTS, drawn_examples, true_weights
 
 _PROVENANCE = Provenance("made up", 1, ("names",))
@@ -145,3 +165,404 @@ def test_queries_for_nothing_are_told_from_those_for_something() -> None:
     ranking = fit([examples[at] for at in order], _PROVENANCE)
     nothing = [ranking.rank(one.features).nothing for one in examples]
     assert max(nothing[:300]) < min(nothing[300:])
+
+
+COLUMNS = ("description", "plot")
+NUM_ENTITIES = 300
+
+
+def _lines(has_weights: bool) -> list[str]:
+    titles = made_up_texts(NUM_ENTITIES, 3, 4)
+    texts = made_up_texts(NUM_ENTITIES, 4, 12)
+    plots = made_up_texts(NUM_ENTITIES, 5, 12)
+    return [
+        f"E{number}\t{title} {number}\t{title}\t{text}\t{plot}\t{(1000 if number < 3 else 1) * has_weights}"
+        for number, (title, text, plot) in enumerate(zip(titles, texts, plots, strict=True))
+    ]
+
+
+Made = tuple[Index, Evidence]
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["no weights", "weights"])
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
+    folder = tmp_path_factory.mktemp("made")
+    weight = "fame" if request.param else None
+    with Index.open(build_catalogue(folder, _lines(request.param), weight=weight)) as index:
+        past = [(number, [(f"asked {number}", 9), (f"seldom {number}", 1)]) for number in range(0, 300, 2)]
+        yield index, evidence_of(index, folder / "fields", COLUMNS, past)
+
+
+def _sources(made: list[MadeQuery]) -> Counter[str]:
+    return Counter(
+        "queries" if "past query" in one.recipe else "texts" if "texts" in one.recipe else "names"
+        for one in made
+    )
+
+
+def test_the_same_seed_makes_the_same_queries(world: Made) -> None:
+    index, evidence = world
+    first = make_queries(index, evidence, COLUMNS, 200, seed=1)
+    assert make_queries(index, evidence, COLUMNS, 200, seed=1) == first
+    assert make_queries(index, evidence, COLUMNS, 200, seed=2) != first
+
+
+@pytest.mark.parametrize("count", [1, 7, 200])
+@pytest.mark.parametrize("columns", [(), COLUMNS[:1], COLUMNS])
+def test_queries_are_never_empty_nor_too_many(world: Made, count: int, columns: tuple[str, ...]) -> None:
+    index, evidence = world
+    made = make_queries(index, evidence, columns, count)
+    assert 0 < len(made) <= count
+    for one in made:
+        assert one.text.strip()
+        assert 0 <= one.entity < index.num_entities
+        assert one.recipe
+
+
+@pytest.mark.statistical
+def test_sources_and_recipes_have_their_shares(world: Made) -> None:
+    """A chi-squared test of the recipes at alpha = 1e-4, seeded."""
+    index, evidence = world
+    made: list[MadeQuery] = []
+    for seed in range(10):
+        made += make_queries(index, evidence, COLUMNS, 400, seed)
+    counts = _sources(made)
+    assert counts["queries"] == 10 * round(400 * SOURCES["queries"])
+    assert counts["texts"] <= 10 * round(400 * SOURCES["texts"])
+    assert counts["texts"] > 0.8 * 400 * 10 * SOURCES["texts"]
+    recipes = Counter(one.recipe for one in made)
+    shares = {name: share for name, share, _ in NAME_RECIPES}
+    assert sum(shares.values()) == 100
+    expected = [counts["names"] * share / 100 for share in shares.values()]
+    found = [recipes[name] for name in shares]
+    assert stats.chisquare(found, expected).pvalue > 1e-4
+
+
+def test_without_texts_and_past_queries_all_come_from_names(world: Made) -> None:
+    index, evidence = world
+    made = make_queries(index, Evidence(index, names=evidence.fields["names"]), (), 100)
+    assert _sources(made) == {"names": 100}
+
+
+@pytest.mark.statistical
+def test_what_is_meant_more_often_is_drawn_more_often(world: Made) -> None:
+    """Three of 300 entities have nine tenths of the weight: 45 % of the queries from names, else 1 %.
+
+    Of 500 queries the standard deviation is 11; alpha < 1e-6.
+    """
+    index, evidence = world
+    made = make_queries(index, Evidence(index, names=evidence.fields["names"]), (), 500)
+    heavy = {number for number in range(300) if index.entity(number).entity_id in ("E0", "E1", "E2")}
+    drawn = sum(one.entity in heavy for one in made)
+    if index.weights is None:
+        assert drawn < 30
+        assert all(one.name for one in made)
+    else:
+        assert 225 - 60 < drawn < 225 + 60
+        assert not any(one.name for one in made)
+
+
+def test_past_queries_are_drawn_by_how_often_they_were_asked(world: Made) -> None:
+    index, evidence = world
+    made = make_queries(index, evidence, (), 400)
+    past = [one for one in made if "past query" in one.recipe]
+    assert all(one.text.split()[1] == str(one.entity) for one in past)
+    often = sum(one.text.startswith("asked") for one in past)
+    # 140 draws of 0.9: 126 with a standard deviation of 3.5.
+    assert 105 <= often <= 140
+
+
+def test_more_columns_of_texts_make_no_more_queries(tmp_path: Path) -> None:
+    header = "title\t" + "\t".join(f"c{number}" for number in range(6))
+    lines = [f"title {n}\t" + "\t".join(f"text {n} {c} of it" for c in range(6)) for n in range(50)]
+    with Index.open(build_catalogue(tmp_path, lines, header)) as index:
+        columns = tuple(f"c{number}" for number in range(6))
+        evidence = evidence_of(index, tmp_path / "fields", columns)
+        made = make_queries(index, evidence, columns, 400)
+    counts = _sources(made)
+    assert len(made) <= 400
+    assert counts["texts"] <= 100
+    assert len({one.text.casefold().split()[-1] for one in made if "texts" in one.recipe}) > 1
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Index:
+    lines = ["A\tMercury\tQuicksilver\t\t\t", "B\tMercury\t\t\t\t", "C\tVenus\tMorning star\t\t\t"]
+    return Index.open(build_catalogue(tmp_path, lines))
+
+
+def _read(tmp_path: Path, index: Index, lines: list[str], *splits: str, **options: int) -> list[QuerySet]:
+    file = tmp_path / "labels.tsv"
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return read_query_sets([f"{file}{split}" for split in splits or ("",)], index, **options)
+
+
+def _ids(index: Index, one: QuerySet) -> list[tuple[str, list[str]]]:
+    return [
+        (query.text, sorted(index.entity(number).entity_id for number in query.entities))
+        for query in one.queries
+    ]
+
+
+def test_answers_are_found_by_id_and_by_title(tmp_path: Path, index: Index) -> None:
+    lines = [
+        "query\tentity_id\ttitle",
+        "hot planet\tC\t",
+        "metal\t\tQuicksilver",
+        "first\t\tMercury",
+        "no\t\t",
+    ]
+    (one,) = _read(tmp_path, index, lines)
+    # A title of several entities is right for each; an empty label says that there is none.
+    assert _ids(index, one) == [("hot planet", ["C"]), ("metal", ["A"]), ("first", ["A", "B"]), ("no", [])]
+    assert one.name == "labels.tsv"
+    assert one.path is not None
+    assert one.digest == digest_file(one.path).xxh3_128
+    assert one.num_unknown == 0
+
+
+def test_lines_of_one_query_are_one_query(tmp_path: Path, index: Index) -> None:
+    (one,) = _read(tmp_path, index, ["query\tentity_id", "bright\tA", "bright\tC"])
+    assert _ids(index, one) == [("bright", ["A", "C"])]
+
+
+def test_splits_are_sets(tmp_path: Path, index: Index) -> None:
+    lines = ["query\tentity_id\tsplit", "a\tA\tdev", "b\tB\ttest"]
+    first, second = _read(tmp_path, index, lines, "#dev", "#test")
+    assert (first.name, second.name) == ("labels.tsv#dev", "labels.tsv#test")
+    assert _ids(index, first) == [("a", ["A"])]
+    with pytest.raises(SourceError, match="no line of the split 'train'"):
+        _read(tmp_path, index, lines, "#train")
+
+
+def test_json_lines_say_nothing_by_an_empty_list(tmp_path: Path, index: Index) -> None:
+    file = tmp_path / "labels.jsonl"
+    file.write_text(
+        '{"query": "a", "gold": [{"entity_id": "A"}, {"entity_id": "B", "grade": 0}]}\n'
+        '{"query": "b", "gold": []}\n{"query": "c"}\n'
+        '{"query": "d", "gold": [{"entity_id": "A", "grade": 0}]}\n'
+    )
+    (one,) = read_query_sets([str(file)], index)
+    # Nothing is known of "c", and of "d" nothing that is right.
+    assert _ids(index, one) == [("a", ["A"]), ("b", [])]
+
+
+def test_unknown_entities_are_named_with_their_lines(tmp_path: Path, index: Index) -> None:
+    lines = ["query\tentity_id", "a\tA", "b\tX", *(f"c{number}\tY" for number in range(9))]
+    with pytest.raises(SourceError) as raised:
+        _read(tmp_path, index, lines)
+    text = str(raised.value)
+    assert text.startswith("10 queries are for entities that the index ")
+    assert f"{tmp_path / 'labels.tsv'}, line 3: 'b' is for 'X'" in text
+    assert text.count("line") == 5
+    (one,) = _read(tmp_path, index, lines, max_unknown=10)
+    assert _ids(index, one) == [("a", ["A"])]
+    assert one.num_unknown == 10
+
+
+def test_of_many_queries_some_are_drawn(tmp_path: Path, index: Index) -> None:
+    lines = ["query\tentity_id", *(f"q{number}\tA" for number in range(50))]
+    (some,) = _read(tmp_path, index, lines, limit=7)
+    assert len(some.queries) == 7
+    assert _read(tmp_path, index, lines, limit=7) == [some]
+    (others,) = _read(tmp_path, index, lines, limit=7, seed=1)
+    assert others.queries != some.queries
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["query\tcolour", "a\tred"], "line 1: expected JSON objects, or a header with query"),
+        (["query\tentity_id", "a"], "line 2: expected 2 fields"),
+        (["query\tentity_id", "\tA"], "line 2, field 'query'"),
+        (["query\tentity_id", "a\tA", "a\t"], "line 3, field 'entity_id': expected one label: line 2 has"),
+        ([""], "the file is empty"),
+    ],
+)
+def test_malformed_files_are_named(tmp_path: Path, index: Index, lines: list[str], said: str) -> None:
+    with pytest.raises(SourceError, match=r"labels\.tsv") as raised:
+        _read(tmp_path, index, lines)
+    assert said in str(raised.value)
+
+
+def test_what_names_no_file_is_an_error(tmp_path: Path, index: Index) -> None:
+    for text in ("", "#dev", f"{tmp_path}/labels.tsv#"):
+        with pytest.raises(InputError, match=r"FILE or FILE#SPLIT"):
+            read_query_sets([text], index)
+    with pytest.raises(SourceError, match="no such file"):
+        read_query_sets([str(tmp_path / "gone.tsv")], index)
+
+
+def test_evaluation_still_refuses_lines_without_a_label(tmp_path: Path) -> None:
+    file = tmp_path / "labels.tsv"
+    file.write_text("query\tentity_id\na\t\n")
+    with pytest.raises(SourceError, match="line 2, field 'entity_id'"):
+        read_query_file(SetSpec("labels", "queries", str(file)))
+
+
+@pytest.fixture(scope="module")
+def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
+    folder = tmp_path_factory.mktemp("tuned")
+    index = Index.open(build_catalogue(folder, ["A\ta\t\t\t\t"]))
+    return evidence_of(index, folder / "fields")
+
+
+def _tuned(
+    monkeypatch: pytest.MonkeyPatch,
+    evidence: Evidence,
+    sets: list[tuple[str, list[RankedExample]]],
+    folds: int = 5,
+    labelled_share: float = 0.5,
+    seed: int = 0,
+) -> Tuned:
+    """Tune to made-up examples."""
+    examples = [example for _, some in sets for example in some]
+    queries = [Labelled(f"query {number}", (1,)) for number in range(len(examples))]
+    of_text = dict(zip([query.text for query in queries], examples, strict=True))
+
+    def made_up(query: Labelled, _: Evidence, scored: object) -> RankedExample:
+        assert scored is None
+        found = of_text[query.text]
+        return RankedExample(found.features, found.right, found.logprobs, query.weight, found.is_nothing)
+
+    monkeypatch.setattr(tune_module, "example_of", made_up)
+    named, begin = [], 0
+    for name, some in sets:
+        part = tuple(queries[begin : begin + len(some)])
+        begin += len(some)
+        path = None if name == MADE_QUERIES else Path(name)
+        named.append(QuerySet(name, part, path, "" if path is None else "0" * 32))
+    return tune(
+        named,
+        evidence,
+        None,
+        DEFAULT_RANKING,
+        NoProgress(),
+        folds=folds,
+        labelled_share=labelled_share,
+        seed=seed,
+    )
+
+
+def test_figures_are_of_queries_that_were_held_out(
+    monkeypatch: pytest.MonkeyPatch, evidence: Evidence
+) -> None:
+    """Of the right candidates of each query something is known that no other query shows.
+
+    A ranking that had seen a query would have it first. Held out, none is better than chance.
+    """
+    rng = np.random.default_rng(0)
+    examples = drawn_examples(120, candidates=8)
+    for example in examples:
+        example.right[:] = False
+        example.right[rng.integers(8)] = True
+    tuned = _tuned(monkeypatch, evidence, [("labels.tsv", examples)])
+    (report,) = tuned.reports
+    assert report.num_queries == report.num_found == 120
+    # One of eight at random: 0.125 with a standard deviation of 0.03.
+    assert report.figures["hits@1"].after.value < 0.125 + 4 * 0.03
+    assert report.figures["loss"].after.value > math.log(8) - 0.1
+
+
+def test_a_ranking_that_helps_is_shown_to(monkeypatch: pytest.MonkeyPatch, evidence: Evidence) -> None:
+    sets = [("one.tsv", drawn_examples(150, seed=1)), (MADE_QUERIES, drawn_examples(150, seed=2))]
+    tuned = _tuned(monkeypatch, evidence, sets)
+    assert [report.name for report in tuned.reports] == ["one.tsv", MADE_QUERIES, ALL]
+    for report in tuned.reports:
+        assert tuple(report.figures) == METRICS
+        for name, figure in report.figures.items():
+            for told in (figure.before, figure.after):
+                assert told.low <= told.value <= told.high or name == "calibration error"
+            assert figure.difference.value == pytest.approx(figure.after.value - figure.before.value)
+        # By chance alone the interval of the difference would hold 0.
+        assert report.figures["hits@1"].difference.low > 0
+        assert report.figures["loss"].difference.high < 0
+    whole = tuned.reports[-1].figures
+    metrics = tuned.ranking.provenance.metrics if tuned.ranking.provenance else {}
+    assert metrics["hits@1 after"] == pytest.approx(whole["hits@1"].after.value, abs=1e-4)
+    assert set(metrics) == {f"{name} {when}" for name in METRICS for when in ("before", "after")}
+
+
+def test_the_same_seed_gives_the_same(monkeypatch: pytest.MonkeyPatch, evidence: Evidence) -> None:
+    sets = [("one.tsv", drawn_examples(60))]
+    first = _tuned(monkeypatch, evidence, sets).to_json()
+    assert _tuned(monkeypatch, evidence, sets).to_json() == first
+    assert _tuned(monkeypatch, evidence, sets, seed=1).to_json()["sets"] != first["sets"]
+
+
+def test_provenance_names_files_and_their_digests(
+    monkeypatch: pytest.MonkeyPatch, evidence: Evidence
+) -> None:
+    sets = [("one.tsv", drawn_examples(30)), (MADE_QUERIES, drawn_examples(20, seed=1))]
+    told = _tuned(monkeypatch, evidence, sets, seed=3).ranking.provenance
+    assert told is not None
+    assert told.queries == f"30 of one.tsv (xxh3_128 {'0' * 32}); 20 of made from the catalogue"
+    assert (told.num_queries, told.seed, told.kinds) == (50, 3, evidence.kinds)
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.5, 2.5), (0.8, 4.0)])
+def test_labelled_queries_count_their_share(
+    monkeypatch: pytest.MonkeyPatch, evidence: Evidence, share: float, expected: float
+) -> None:
+    seen: list[list[float]] = []
+    fit = tune_module.fit
+
+    def watched(examples: list[RankedExample], told: Provenance) -> object:
+        seen.append([example.weight for example in examples])
+        return fit(examples, told)
+
+    monkeypatch.setattr(tune_module, "fit", watched)
+    sets = [("one.tsv", drawn_examples(20)), (MADE_QUERIES, drawn_examples(80, seed=1))]
+    _tuned(monkeypatch, evidence, sets, labelled_share=share)
+    assert seen[0][:20] == pytest.approx([expected] * 20)
+    assert sum(seen[0]) == pytest.approx(100)
+    seen.clear()
+    _tuned(monkeypatch, evidence, [("one.tsv", drawn_examples(60))], labelled_share=share)
+    assert set(seen[0]) == {1.0}
+
+
+def test_queries_for_nothing_are_no_misses(monkeypatch: pytest.MonkeyPatch, evidence: Evidence) -> None:
+    answered = drawn_examples(80)
+    nothing = [
+        RankedExample(one.features - 5, np.zeros_like(one.right), None, is_nothing=True)
+        for one in drawn_examples(40, seed=1)
+    ]
+    (report,) = _tuned(monkeypatch, evidence, [("one.tsv", answered + nothing)]).reports
+    assert (report.num_queries, report.num_nothing, report.num_found) == (120, 40, 80)
+    assert report.figures["hits@10"].after.value > 0.9
+    # What is for nothing differs by far from what is for something.
+    assert report.figures["nothing AUC"].after.value > 0.95
+    assert report.figures["loss"].after.value < 1
+
+
+def test_outcomes_say_what_would_be_without_the_answer() -> None:
+    (example,) = drawn_examples(1)
+    outcome = outcome_of(DEFAULT_RANKING, example)
+    others = RankedExample(example.features[~example.right], example.right[~example.right])
+    assert outcome.without == pytest.approx(outcome_of(DEFAULT_RANKING, others).nothing)
+    assert math.isnan(outcome_of(DEFAULT_RANKING, others).without)
+    assert outcome_of(DEFAULT_RANKING, others).place == math.inf
+
+
+def test_an_area_by_hand() -> None:
+    area = tune_module._area
+    assert area(np.array([3.0, 2.0]), np.array([1.0, 2.0])) == pytest.approx((2 + 1.5) / 4)
+    assert math.isnan(area(np.array([]), np.array([1.0])))
+
+
+@pytest.mark.parametrize(
+    ("options", "field"), [({"folds": 1}, "folds"), ({"labelled_share": 1.0}, "labelled_share")]
+)
+def test_options_out_of_range_are_errors(
+    monkeypatch: pytest.MonkeyPatch, evidence: Evidence, options: dict[str, float], field: str
+) -> None:
+    with pytest.raises(InputError, match=field):
+        _tuned(monkeypatch, evidence, [("one.tsv", drawn_examples(30))], **options)  # type: ignore[arg-type]
+
+
+def test_too_few_queries_to_hold_any_out_are_an_error(
+    monkeypatch: pytest.MonkeyPatch, evidence: Evidence
+) -> None:
+    for count in (0, 10, 21):
+        with pytest.raises(InputError, match="expected at least 20"):
+            _tuned(monkeypatch, evidence, [("one.tsv", drawn_examples(count))])

@@ -1,7 +1,11 @@
-"""Searching under filters: whatever holds the vectors, what comes is what a look at all of them gives."""
+"""Searching vectors under filters and in threads: what comes is what a look at all of them gives."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +15,24 @@ from hypothesis import strategies as st
 
 pytest.importorskip("faiss")
 
-from retrieval.vectors.faiss_index import kind_of, new_index, train
-from retrieval.vectors.vector_search import VectorSearcher
+import faiss
 
-D = 16
+from index_builder.build_options import VectorBuildOptions
+from retrieval.index.reader import Index
+from retrieval.text import TextTokenizer
+from retrieval.vectors import vector_search as searching
+from retrieval.vectors.embedder import VectorMethod
+from retrieval.vectors.faiss_index import faiss_threads, kind_of, load_faiss, new_index, train
+from retrieval.vectors.vector_search import (
+    VECTORS_PER_THREAD,
+    VectorProposer,
+    VectorSearcher,
+    num_parts,
+    search_cells,
+)
+from tests.checkpoints import END, make_checkpoint, make_index, train_tokenizer
+
+WIDTH = 16
 WISHES = ("flat", "hnsw", "ivfpq", "IVF4,Flat", "PCA8,IVF2,Flat", "SQ8")
 UNCHANGED = ("flat", "IVF4,Flat")  # kinds that keep vectors as they are
 
@@ -24,7 +42,7 @@ class Case:
 
     def __init__(self, wish: str, seed: int, num_texts: int, num_entities: int) -> None:
         random = np.random.default_rng(seed)
-        vectors = random.standard_normal((num_texts, D)).astype(np.float32)
+        vectors = random.standard_normal((num_texts, WIDTH)).astype(np.float32)
         if num_texts > 3:
             vectors[random.integers(num_texts)] = 0
             vectors[random.integers(num_texts)] = vectors[0]
@@ -32,9 +50,9 @@ class Case:
         self.vectors = vectors / np.where(lengths, lengths, 1)
         self.numbers = np.sort(random.integers(num_entities, size=num_texts))
         self.num_entities = num_entities
-        self.query = random.standard_normal(D).astype(np.float32)
+        self.query = random.standard_normal(WIDTH).astype(np.float32)
         self.query /= np.linalg.norm(self.query)
-        index: Any = new_index(kind_of(wish, num_texts), wish, D, num_texts, 0)
+        index: Any = new_index(kind_of(wish, num_texts), wish, WIDTH, num_texts, 0)
         train(index, self.vectors)
         index.add_with_ids(self.vectors, self.numbers)
         self.searcher = VectorSearcher(index, num_entities, 1 if "i" in wish.lower() else 0)
@@ -104,7 +122,7 @@ def test_as_many_entities_come_as_are_allowed_in_order(
 @pytest.mark.parametrize("wish", WISHES)
 def test_a_query_of_nothing_takes_the_first_entities(wish: str) -> None:
     case = Case(wish, 0, 50, 40)
-    zero = np.zeros(D, np.float32)
+    zero = np.zeros(WIDTH, np.float32)
     allowed = np.arange(40) % 3 == 1
     assert case.searcher.search(zero, 4).entities.tolist() == [0, 1, 2, 3]
     found = case.searcher.search(zero, 4, allowed)
@@ -114,15 +132,15 @@ def test_a_query_of_nothing_takes_the_first_entities(wish: str) -> None:
 
 @pytest.mark.parametrize("wish", ["flat", "hnsw"])
 def test_many_texts_of_one_entity_leave_room_for_the_others(wish: str) -> None:
-    vectors = np.zeros((600, D), np.float32)
+    vectors = np.zeros((600, WIDTH), np.float32)
     vectors[:, 0] = 1
     vectors[500:, 1] = 1
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     numbers = np.concatenate([np.zeros(500, np.int64), np.arange(1, 101)])
-    index = new_index(wish, wish, D, 600, 0)
+    index = new_index(wish, wish, WIDTH, 600, 0)
     index.add_with_ids(vectors, numbers)
     searcher = VectorSearcher(index, 101, 64)
-    found = searcher.search(np.eye(1, D, dtype=np.float32)[0], 5)
+    found = searcher.search(np.eye(1, WIDTH, dtype=np.float32)[0], 5)
     assert found.entities.tolist() == [0, 1, 2, 3, 4]
 
 
@@ -155,3 +173,155 @@ def test_entities_that_are_not_there_are_refused() -> None:
     for number in (-1, 40):
         with pytest.raises(ValueError, match=f"entity number: expected 0 <= number < 40, got {number}$"):
             case.searcher.similarities(case.query, np.array([3, number]))
+
+
+D, N = 8, 2000
+
+
+@pytest.fixture(scope="module", params=["ivfpq", "IVF16,Flat", "IVF16,SQ8"])
+def index(request: pytest.FixtureRequest) -> Any:
+    vectors = np.random.default_rng(0).standard_normal((N, D)).astype(np.float32)
+    kind = request.param if request.param == "ivfpq" else "factory"
+    made = new_index(kind, request.param, D, N, 0)
+    train(made, vectors)
+    made.add_with_ids(vectors, np.arange(N) % 700)
+    return made
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 99),
+    k=st.integers(1, 60),
+    effort=st.integers(1, 16),
+    parts=st.integers(1, 4),
+    share=st.none() | st.floats(0, 1),
+)
+def test_threads_find_what_one_finds(
+    index: Any, seed: int, k: int, effort: int, parts: int, share: float | None
+) -> None:
+    faiss = load_faiss()
+    draw = np.random.default_rng(seed)
+    query = draw.standard_normal((1, D)).astype(np.float32)
+    selector = None
+    if share is not None:
+        selector = faiss.IDSelectorBitmap(np.packbits(draw.random(700) < share, bitorder="little"))
+    effort = min(effort, index.nlist)
+    parameters = faiss.SearchParametersIVF(sel=selector, nprobe=effort)
+    values, ids = index.search(query, k, params=parameters)
+    found_values, found_ids = search_cells(index, query, k, effort, selector, min(parts, effort))
+    assert found_values.shape == found_ids.shape == (1, k)
+    assert np.array_equal(found_ids < 0, ids < 0)
+    there = ids >= 0
+    assert found_values[there] == pytest.approx(values[there], abs=1e-5)
+    # Of equally near ones at the end of the list any may be missing.
+    surely = there & (values > values[there].min(initial=np.inf) + 1e-5)
+    assert sorted(ids[surely].tolist()) == sorted(found_ids[surely].tolist())
+
+
+def test_few_vectors_are_not_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(searching, "_num_threads", lambda: 3)
+    assert [num_parts(n * VECTORS_PER_THREAD) for n in (0, 1, 2, 3, 9)] == [1, 1, 2, 3, 3]
+    assert num_parts(2 * VECTORS_PER_THREAD - 1) == 1
+
+
+def test_a_searcher_shares_out_what_is_large(index: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    query = np.random.default_rng(5).standard_normal(D).astype(np.float32)
+    searcher = VectorSearcher(index, 700, int(index.nlist))
+    alone = searcher.search(query, 50)
+    calls = []
+
+    def counted(*given: Any) -> Any:
+        calls.append(given[-1])
+        return search_cells(*given)
+
+    monkeypatch.setattr(searching, "VECTORS_PER_THREAD", 500)
+    monkeypatch.setattr(searching, "_num_threads", lambda: 2)
+    monkeypatch.setattr(searching, "search_cells", counted)
+    shared = searcher.search(query, 50)
+    assert calls
+    assert set(calls) == {2}
+    assert shared.entities.tolist() == alone.entities.tolist()
+    assert shared.similarities == pytest.approx(alone.similarities, abs=1e-5)
+
+
+_ASKED_BESIDE_A_MODEL = """
+import sys
+import torch
+from retrieval.index.reader import Index
+from retrieval.vectors.vector_search import VectorProposer
+
+torch.set_num_threads(3)
+with Index.open(sys.argv[1]) as index:
+    shortlister = VectorProposer.open(index)
+    shortlister.search(shortlister.embed(["a river"])[0], 2, None)
+print(torch.get_num_threads())
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tokenizer = TextTokenizer(train_tokenizer(), END, "tiny")
+    encoder = make_checkpoint(tmp_path_factory.mktemp("encoder"))
+    wish = VectorBuildOptions(VectorMethod("encoder", str(encoder)))
+    return make_index(tmp_path_factory.mktemp("index"), tokenizer, vectors=wish, evidence=None)
+
+
+def in_a_thread_with_three(ask: object) -> int:
+    """Return how many threads faiss has after something was asked, in a thread of its own."""
+
+    def run() -> int:
+        faiss.omp_set_num_threads(3)
+        assert callable(ask)
+        ask()
+        return int(faiss.omp_get_max_threads())
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(run).result()
+
+
+def test_a_search_leaves_the_threads_as_they_were(folder: Path) -> None:
+    with Index.open(folder) as index:
+        shortlister = VectorProposer.open(index)
+        (vector,) = shortlister.embed(["a river"])
+        assert in_a_thread_with_three(lambda: shortlister.search(vector, 2, None)) == 3
+
+
+def test_a_search_that_fails_does_too() -> None:
+    def fail_with_two() -> None:
+        with faiss_threads(2):
+            assert faiss.omp_get_max_threads() == 2
+            raise ValueError("no")
+
+    def fail() -> None:
+        with pytest.raises(ValueError, match="no"):
+            fail_with_two()
+
+    assert in_a_thread_with_three(fail) == 3
+
+
+def test_a_model_keeps_its_threads(folder: Path) -> None:
+    command = [sys.executable, "-c", _ASKED_BESIDE_A_MODEL, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.strip() == "3"
+
+
+@pytest.fixture(scope="module")
+def shortlister(tmp_path_factory: pytest.TempPathFactory, trigrams: VectorMethod) -> VectorProposer:
+    tokenizer = TextTokenizer(train_tokenizer(), END, "tiny")
+    wish = VectorBuildOptions(trigrams)
+    return VectorProposer.open(
+        Index.open(make_index(tmp_path_factory.mktemp("i"), tokenizer, vectors=wish, evidence=None))
+    )
+
+
+@pytest.mark.parametrize("query", ["\u0301", "\u200b\u200d", " \t ", "\x00"])
+def test_of_a_query_that_says_nothing_the_first_entities_come(
+    shortlister: VectorProposer, query: str
+) -> None:
+    (vector,) = shortlister.embed([query])
+    allowed = np.arange(12) % 2 == 1
+    for mask, wanted in ((None, [0, 1, 2]), (allowed, [1, 3, 5])):
+        found = shortlister.search(vector, 3, mask)
+        assert found.entities.tolist() == wanted
+        assert not found.similarities.any()
+    assert not shortlister.similarities(vector, np.array([0, 5])).any()

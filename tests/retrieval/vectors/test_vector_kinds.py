@@ -1,6 +1,10 @@
-"""Kinds of indexes by rule, and sizes that hold for any number of vectors."""
+"""Kinds of faiss indexes: chosen by rule or by factory string, trained, grown, searched with least effort."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,8 +13,13 @@ from hypothesis import strategies as st
 
 pytest.importorskip("faiss")
 
-from retrieval.errors import InputError
+
+from retrieval.errors import GenretError, IndexFormatError, InputError
+from retrieval.index.entity_texts import TextBatch
 from retrieval.index.manifest import VectorsEntry
+from retrieval.index.reader import Index
+from retrieval.progress import StepProgress
+from retrieval.vectors import vector_maker as carrying
 from retrieval.vectors.faiss_index import (
     FLAT_BELOW,
     MAX_CELLS,
@@ -19,12 +28,32 @@ from retrieval.vectors.faiss_index import (
     new_index,
     num_cells,
     num_subquantisers,
+    open_vectors,
     sample_size,
     stored_kind,
     train,
 )
-from retrieval.vectors.vector_maker import VectorOptions, _taken_over
-from retrieval.vectors.vector_search import VectorSearcher
+from retrieval.vectors.vector_maker import (
+    TARGET_RECALL,
+    VectorOptions,
+    _taken_over,
+    carry_over_vectors,
+    choose_effort,
+)
+from retrieval.vectors.vector_search import VectorProposer, VectorSearcher
+from tests.index_fixtures import build
+from tests.retrieval.vectors.test_making_vectors import (
+    HEAD,
+    MEMORY,
+    ROWS,
+    TOKENIZER,
+    ancestry,
+    made,
+    published,
+)
+from tests.vector_fixtures import with_vectors
+
+pytestmark = pytest.mark.usefixtures("trigrams")
 
 
 @pytest.mark.parametrize(
@@ -115,3 +144,212 @@ def test_what_is_added_behind_a_removal_is_as_if_nothing_had_been_removed(wish: 
     index.add_with_ids(vectors[goes], everybody[goes])
     after = VectorSearcher(index, 300).similarities(vectors[0], everybody)
     np.testing.assert_allclose(before, after, atol=1e-5)
+
+
+WIDTH = 16
+NUM_TEXTS, NUM_ENTITIES = 300, 200
+USABLE = (
+    "IDMap2,Flat",
+    "IDMap,PCA8,Flat",
+    "L2norm,IVF4,Flat",
+    "IVF4_HNSW8,Flat",
+    "IVF4,PQ8x4fsr",
+    "OPQ8,IVF4,PQ8x4fs",
+    "IVF500,Flat",
+    "HNSW16,SQ8",
+    "SQ8",
+)
+WITHOUT_IDS = ("PCA8,IDMap,Flat", "IVF4,Flat,RFlat", "OPQ8,IVF4,PQ8x4fs,RFlat")
+WITHOUT_FILTERS = ("PQ8", "PQ8x4fs", "SQ8,RFlat", "RQ4x4", "IVF4,RQ2x4", "IDMap,IVF4,Flat")
+
+
+def filled(wish: str) -> tuple[Any, np.ndarray[Any, Any]]:
+    vectors = np.random.default_rng(0).standard_normal((NUM_TEXTS, WIDTH)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    index = new_index("factory", wish, WIDTH, NUM_TEXTS, 0)
+    train(index, vectors)
+    return index, vectors
+
+
+def searcher(index: Any) -> VectorSearcher:
+    return VectorSearcher(index, NUM_ENTITIES, 1)
+
+
+@pytest.mark.parametrize("wish", USABLE)
+def test_what_is_taken_can_be_searched_under_filters(wish: str) -> None:
+    index, vectors = filled(wish)
+    assert searcher(index).refusal() is None
+    index.add_with_ids(vectors, np.arange(NUM_TEXTS) % NUM_ENTITIES)
+    allowed = np.arange(NUM_ENTITIES) % 7 == 0
+    for size in (3, NUM_ENTITIES):
+        found = searcher(index).search(vectors[7], size, allowed).entities
+        assert len(found) == min(size, np.count_nonzero(allowed))
+        assert allowed[found].all()
+    assert searcher(index).refusal() is None
+
+
+@pytest.mark.parametrize("wish", WITHOUT_IDS)
+def test_what_keeps_no_ids_is_refused(wish: str) -> None:
+    with pytest.raises(InputError, match=r"^vector_index: .* keeps no ids beside its vectors"):
+        new_index("factory", wish, WIDTH, NUM_TEXTS, 0)
+
+
+def test_another_metric_is_refused() -> None:
+    with pytest.raises(InputError, match=r"^vector_index: 'HNSW16_PQ8' does not compare by inner products"):
+        new_index("factory", "HNSW16_PQ8", WIDTH, NUM_TEXTS, 0)
+
+
+@pytest.mark.parametrize("wish", WITHOUT_FILTERS)
+def test_what_takes_no_filter_says_so_empty_and_full(wish: str) -> None:
+    index, vectors = filled(wish)
+    assert searcher(index).refusal()
+    index.add_with_ids(vectors, np.arange(NUM_TEXTS) % NUM_ENTITIES)
+    assert searcher(index).refusal()
+
+
+@pytest.mark.parametrize(
+    ("wish", "reason"),
+    [
+        ("PQ8", "cannot search 'PQ8' under a filter: "),
+        ("IDMap,IVF4,Flat", "cannot search 'IDMap,IVF4,Flat' under a filter: "),
+        ("PQ8x10", "cannot train it on "),
+        ("PCA128,Flat", "cannot train it on "),
+    ],
+)
+def test_a_build_refuses_what_could_not_be_asked(tmp_path: Any, wish: str, reason: str) -> None:
+    with pytest.raises(InputError, match=f"^vector_index: faiss {reason}"):
+        made(tmp_path / "index", ROWS[:40], wish)
+
+
+def test_vectors_that_cannot_be_asked_are_not_opened(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(VectorSearcher, "refusal", lambda _: None)
+        index = made(tmp_path / "index", ROWS[:40], "PQ8")
+    with pytest.raises(GenretError, match=r"^vectors\.faiss: PQ8 cannot be searched: "):
+        VectorProposer.open(index)
+
+
+N, D = 3000, 32
+ENTRY = VectorsEntry("encoder", "m", "", (), D, N, "ivfpq", "", 0, 0, 1.0, 0, 0)
+
+
+class Numbered:
+    """Texts "0", "1", … and vectors drawn at random; the query for a text lies `noise` beside it."""
+
+    dimensions, fingerprint = D, "numbered"
+
+    def __init__(self, count: int, noise: float) -> None:
+        draw = np.random.default_rng(0)
+        self.vectors = draw.standard_normal((N, D)).astype(np.float32)
+        self.vectors /= np.linalg.norm(self.vectors, axis=1, keepdims=True)
+        self.count = count
+        self.beside = noise * draw.standard_normal((N, D)).astype(np.float32)
+
+    def sample(self, size: int) -> TextBatch:
+        numbers = np.arange(min(size, self.count))
+        return TextBatch(numbers, [str(number) for number in numbers])
+
+    def embed_queries(self, texts: list[str]) -> Any:
+        numbers = [int(text) for text in texts]
+        return self.vectors[numbers] + self.beside[numbers]
+
+    embed_texts = embed_queries
+
+
+def chosen(wish: str, count: int, noise: float) -> tuple[VectorsEntry, Any, Numbered]:
+    numbered = Numbered(count, noise)
+    index = new_index("ivfpq" if wish == "ivfpq" else "factory", wish, D, N, 0)
+    train(index, numbered.vectors)
+    index.add_with_ids(numbered.vectors, np.arange(N))
+    texts: Any = numbered
+    return choose_effort(ENTRY, index, texts, numbered, N, StepProgress()), index, numbered
+
+
+@pytest.mark.parametrize("wish", ["ivfpq", "IVF32,Flat"])
+@pytest.mark.parametrize("noise", [0.02, 0.1])
+def test_the_effort_is_the_least_that_loses_one_known_item_in_a_hundred(wish: str, noise: float) -> None:
+    entry, index, numbered = chosen(wish, 500, noise)
+    searcher, queries = VectorSearcher(index, N), numbered.embed_queries(list(map(str, range(500))))
+
+    def first(effort: int) -> Any:
+        return np.array([searcher.search(query, 1, effort=effort).entities[0] for query in queries])
+
+    known = first(0) == np.arange(500)
+    assert entry.recall_queries == known.sum() > 300
+    shares = {effort: (first(effort) == np.arange(500))[known].mean() for effort in efforts(index)}
+    assert entry.effort == min(effort for effort, share in shares.items() if share >= TARGET_RECALL)
+    assert entry.recall == pytest.approx(shares[entry.effort])
+    assert entry.effort < index.nlist
+
+
+def test_with_few_known_items_nothing_is_left_out() -> None:
+    entry, index, _ = chosen("ivfpq", 90, 0)
+    assert (entry.effort, entry.recall) == (index.nlist, 1)
+    assert 0 < entry.recall_queries <= 90
+    lost, index, _ = chosen("ivfpq", 500, 50)  # queries like nothing
+    assert lost.effort == index.nlist
+    assert lost.recall_queries < 100
+
+
+def test_where_everything_is_looked_at_nothing_is_measured() -> None:
+    entry, _, _ = chosen("SQ8", 500, 0.1)
+    assert (entry.effort, entry.recall, entry.recall_queries) == (0, 1, 0)
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+def test_an_update_of_an_old_version_chooses_the_effort_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_old: bool
+) -> None:
+    old = made(tmp_path / "old", ROWS, "ivfpq")
+    monkeypatch.setattr(carrying, "_KNOWN_ITEMS_SINCE", old.manifest.format_version + is_old)
+    monkeypatch.setattr(carrying, "choose_effort", lambda entry, *_: replace(entry, effort=77))
+    (tmp_path / "out").mkdir()
+    entry, _ = carry_over_vectors(
+        old, old, ancestry(old, old), tmp_path / "out", VectorOptions(), memory_bytes=MEMORY
+    )
+    assert (entry.effort == 77) == is_old
+
+
+def test_lexical_vectors_are_read_and_not_opened(tmp_path: Path) -> None:
+    summary = build(tmp_path, [HEAD, *ROWS[:9]], TOKENIZER, evidence=None)
+    lexical = replace(ENTRY, method="lexical", source="")
+    index = Index.open(with_vectors(summary, lexical))
+    assert index.vectors == lexical
+    message = (
+        r"^vectors\.faiss: made by the method lexical, which this version no longer has; "
+        r"make vectors anew with genret update INDEX --vectors encoder:MODEL$"
+    )
+    for asked in (VectorProposer.open, open_vectors):
+        with pytest.raises(IndexFormatError, match=message):
+            asked(index)
+    with pytest.raises(IndexFormatError, match=message):
+        carry_over_vectors(
+            index, index, ancestry(index, index), tmp_path, VectorOptions(), memory_bytes=MEMORY
+        )
+
+
+def grown(folder: Path, old: Index, lines: list[str]) -> Index:
+    """The next version of an index."""
+
+    def carry(new: Index, out: Path) -> tuple[VectorsEntry, Any]:
+        return carry_over_vectors(old, new, ancestry(old, new), out, VectorOptions(), memory_bytes=MEMORY)
+
+    return published(folder, lines, carry)
+
+
+def test_small_updates_come_to_more_cells_as_a_large_one_does(tmp_path: Path) -> None:
+    first = index = made(tmp_path / "first", ROWS[:60], "ivfpq")
+    cells = []
+    for size in (70, 100, 125, 160, 200, 240):
+        before, index = index, grown(tmp_path / str(size), index, ROWS[:size])
+        assert before.vectors is not None
+        assert index.vectors is not None
+        assert index.vectors.count < 2 * before.vectors.count
+        named = int(index.vectors.factory.removeprefix("IVF").partition(",")[0])
+        assert named >= num_cells(index.vectors.count)
+        cells.append(named)
+    assert first.vectors is not None
+    assert (cells[0], cells[-1]) == (4, 8)
+    shortlister = VectorProposer.open(index)
+    (vector,) = shortlister.embed(["red mill"])
+    assert len(shortlister.search(vector, 300, None).entities) == index.num_entities

@@ -1,12 +1,16 @@
-"""Predicates as text: what is understood, and what is said of what is not."""
+"""Predicates and restrictions: parsed, put into canonical text, checked against columns, and their ids."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.errors import InputError
+from retrieval.errors import InputError, SourceError
+from retrieval.filters.check import check
 from retrieval.filters.predicate import (
     MAX_DEPTH,
     MAX_FILTER_CHARS,
@@ -26,6 +30,7 @@ from retrieval.filters.predicate import (
     canonical,
     parse,
 )
+from retrieval.filters.restriction import MAX_IDS, Restriction, checked_ids, read_ids
 
 
 def compare(name: str, operator: str, value: str | float | bool | None) -> Comparison:
@@ -178,3 +183,146 @@ def test_any_text_parses_or_is_refused(text: str) -> None:
     except InputError as error:
         field = error.field
     assert field == "filter"
+
+
+COLUMNS = {
+    "kind": pa.dictionary(pa.uint8(), pa.string()),
+    "title": pa.string(),
+    "year": pa.int64(),
+    "score": pa.float64(),
+    "live": pa.bool_(),
+    "seen": pa.timestamp("s"),
+}
+HAS = "the index has: kind, live, score, seen, title, year"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("knd = 'film'", f"at character 1: unknown column 'knd', did you mean 'kind'? {HAS}"),
+        ("YEAR = 1", f"at character 1: unknown column 'YEAR', did you mean 'year'? {HAS}"),
+        ("year = 1 and zzz is null", f"at character 14: unknown column 'zzz'; {HAS}"),
+        (
+            "year >= 'x'",
+            "at character 9: column 'year' is int, got a string: 'x'",
+        ),
+        (
+            "year >= '1990'",
+            "at character 9: column 'year' is int, got a string: '1990'; numbers stand without quotes",
+        ),
+        ("year = true", "at character 8: column 'year' is int, got a truth value: true"),
+        (
+            "kind in ('a', 3)",
+            "at character 15: column 'kind' is string, got a number: 3; text stands in single quotes: '3'",
+        ),
+        ("live = 1", "at character 8: column 'live' is bool, got a number: 1"),
+        ("live < true", "at character 1: column 'live' is bool, which has no order; expected = or !="),
+        ("not year", "at character 5: column 'year' is int, not bool; expected a comparison after it"),
+        ("year like '1%'", "at character 1: like needs a string column, and column 'year' is int"),
+        (
+            r"title like 'a\'",
+            r"at character 12: the pattern ends in a single \; a backslash itself is written \\",
+        ),
+        (
+            "seen = 3",
+            "at character 1: column 'seen' is timestamp[s], which filters cannot compare",
+        ),
+    ],
+)
+def test_misfits(text: str, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        check(parse(text), COLUMNS)
+    assert error.value.field == "filter"
+    assert error.value.message == message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "kind = 'film' and year >= 1990",
+        "year < 2.5 and score = 3 and score in (1, 2.5, null)",
+        "live or live = true or live in (true, false) or live != null",
+        "seen is null or seen is not null",
+        r"title like 'a\\' or title like '\%'",
+        "true and not null",
+    ],
+)
+def test_fits(text: str) -> None:
+    check(parse(text), COLUMNS)
+
+
+def test_long_names_and_many_columns_are_cut_short() -> None:
+    columns = {f"column {n:03d}": pa.string() for n in range(100)}
+    with pytest.raises(InputError) as error:
+        check(parse('"' + "x" * 9000 + "\" = 'a'"), columns)
+    assert "column 029 and 70 more" in error.value.message
+    assert len(error.value.message) < 700
+
+
+def test_what_says_the_same_has_one_key() -> None:
+    one = Restriction(parse("b = 1 AND a == 'x'"), ("Q1", "Q2"), ("Q3", "Q3"))
+    other = Restriction(parse("a='x' and (b=1)"), ("Q2", "Q1", "Q2"), ("Q3",))
+    assert one.key() == other.key()
+
+
+def test_what_differs_has_another_key() -> None:
+    restrictions = [
+        Restriction(),
+        Restriction(allow_ids=()),
+        Restriction(allow_ids=("a", "bc")),
+        Restriction(allow_ids=("ab", "c")),
+        Restriction(allow_ids=("abc",)),
+        Restriction(deny_ids=("abc",)),
+        Restriction(parse("a")),
+        Restriction(parse('"A"')),
+        Restriction(parse("a = '1'")),
+        Restriction(parse("a = 1")),
+    ]
+    assert len({restriction.key() for restriction in restrictions}) == len(restrictions)
+
+
+def test_no_list_is_open_and_an_empty_one_is_not() -> None:
+    assert Restriction().is_open
+    assert not Restriction(allow_ids=()).is_open
+    assert not Restriction(deny_ids=("a",)).is_open
+    assert not Restriction(parse("true")).is_open
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ("Q1", "allow_ids: must be a sequence of ids, got str"),
+        (3, "allow_ids: must be a sequence of ids, got int"),
+        (["Q1", 2], r"allow_ids\[1\]: must be text, got int"),
+        (["Q1", "\ud800"], r"allow_ids\[1\]: not valid Unicode: half a surrogate pair"),
+        (["Q1"] * (MAX_IDS + 1), "allow_ids: at most 100,000 ids, got 100,001"),
+    ],
+)
+def test_lists_that_are_none(ids: object, message: str) -> None:
+    with pytest.raises(InputError, match=f"^{message}$"):
+        checked_ids("allow_ids", ids)
+
+
+def test_any_iterable_of_texts_is_a_list() -> None:
+    assert checked_ids("deny_ids", (f"Q{n}" for n in range(3))) == ("Q0", "Q1", "Q2")
+    assert len(checked_ids("deny_ids", ["é"] * MAX_IDS)) == MAX_IDS
+
+
+def test_a_file_has_one_id_per_line(tmp_path: Path) -> None:
+    file = tmp_path / "ids.txt"
+    file.write_bytes("\ufeffQ1\r\n\r\n  Q 2 \nähm".encode())
+    assert read_ids(file) == ("Q1", "Q 2", "ähm")
+
+
+def test_files_that_are_no_lists(tmp_path: Path) -> None:
+    file = tmp_path / "ids.txt"
+    with pytest.raises(SourceError, match=r"ids\.txt: cannot be read: No such file"):
+        read_ids(file)
+    with pytest.raises(SourceError, match="cannot be read: Is a directory"):
+        read_ids(tmp_path)
+    file.write_bytes(b"Q1\n\xff\n")
+    with pytest.raises(SourceError, match=r"ids\.txt, line 2: not valid UTF-8"):
+        read_ids(file)
+    file.write_bytes(b"x\n" * (MAX_IDS + 1))
+    with pytest.raises(SourceError, match=r"ids\.txt, line 100001: more than 100,000 ids"):
+        read_ids(file)

@@ -1,0 +1,786 @@
+"""The commands build-index and genret update: options, their defaults and refusals, and what is said."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from index_builder import build as build_module
+from index_builder import command_line
+from index_builder.build_options import EvidenceChange, EvidenceOptions, VectorBuildOptions, VectorChange
+from index_builder.cli import build_command
+from index_builder.evidence_flags import build_evidence_flags, update_evidence_flags
+from index_builder.memory_budget import MIB
+from index_builder.past_queries import QueryFile
+from index_builder.source_flags import SourceFlags, byte_size, source_flags, typed_column
+from index_builder.update_cli import update_command
+from retrieval.errors import ModelError
+from retrieval.index.reader import Index
+from retrieval.index.verification import verify
+from retrieval.index.versions import list_versions, live_version
+from retrieval.ranking.rankings import DEFAULT_RANKING, NO_MODEL, Rankings
+from retrieval.sources import ColumnMapping, ColumnType
+from retrieval.text import Rendering
+from retrieval.vectors.embedder import VectorMethod
+from retrieval.vectors.vector_maker import VectorOptions
+from service.main import cli
+from tests.index_fixtures import character_tokenizer, save_tokenizer, write_titles
+
+CHARACTERS = character_tokenizer("abcdefgh <>&;mp")
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return save_tokenizer(CHARACTERS, tmp_path / "checkpoint")
+
+
+def run(*arguments: object, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(build_command, [str(a) for a in arguments], input=stdin)
+
+
+def test_the_file_alone_is_enough(tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_line, "default_model", lambda: checkpoint)
+    titles = write_titles(tmp_path / "some_titles.tsv", ["abc", "b"])
+    result = run(titles)
+    assert result.exit_code == 0, result.output
+    assert "2 entities, 2 rows of up to 4 tokens" in result.stdout
+    assert "reading and tokenising" in result.stderr  # no terminal here: log lines
+    with Index.open(tmp_path / "some_titles.index") as index:
+        assert index.tokenizer_fingerprint == CHARACTERS.fingerprint
+        assert index.rendering == Rendering()
+    assert not (tmp_path / "some_titles.index.rejects.tsv").exists()
+
+
+def test_the_checkpoint_says_how_titles_are_rendered(tmp_path: Path, checkpoint: Path) -> None:
+    rendering = {"context": "", "prefix": "<", "suffix": ">", "end_token": None}
+    (checkpoint / "genret.json").write_text(json.dumps({"format_version": 1, "rendering": rendering}))
+    titles = write_titles(tmp_path / "t.txt", ["abc"])
+    assert run(titles, "--tokenizer", checkpoint, "--quiet").exit_code == 0
+    with Index.open(tmp_path / "t.index") as index:
+        assert index.rendering == Rendering(prefix="<", suffix=">")
+    options = ["--title-prefix", " ", "--title-context", "a", "--end-token", "<"]
+    result = run(titles, "--tokenizer", checkpoint, *options)
+    assert result.exit_code == 0, result.output
+    with Index.open(tmp_path / "t.index") as index:
+        assert index.rendering == Rendering(context="a", prefix=" ", suffix=">", end_token="<")
+        assert CHARACTERS.decode(index.row_token_ids(0)) == " abc><"
+
+
+def test_a_malformed_checkpoint_configuration_is_one_line(tmp_path: Path, checkpoint: Path) -> None:
+    (checkpoint / "genret.json").write_text('{"format_version": 1, "rendering": {"prefix": 3}}')
+    result = run(write_titles(tmp_path / "t.txt", ["abc"]), "--tokenizer", checkpoint)
+    assert result.exit_code == 1
+    assert "genret.json: malformed: rendering.prefix:" in result.stderr
+
+
+def test_json_summary_is_all_of_standard_output(tmp_path: Path, checkpoint: Path) -> None:
+    titles = write_titles(tmp_path / "t.tsv", ["title\tkind", "abc\tx", "", "b\ty"])
+    result = run(titles, "--tokenizer", checkpoint, "--max-bad-rows", 1, "--json")
+    summary = json.loads(result.stdout)
+    assert summary["counts"]["entities"] == 2
+    assert summary["rejected"] == {"no title": 1}
+    assert Path(summary["rejects_file"]).read_text().splitlines()[1].startswith("3\tno title")
+    assert "line 3: no title" in result.stderr
+    assert summary["bytes"] == sum(summary["files"].values())
+
+
+def test_quiet_says_nothing(tmp_path: Path, checkpoint: Path) -> None:
+    result = run(write_titles(tmp_path / "t.txt", ["abc"]), "--tokenizer", checkpoint, "--quiet")
+    assert (result.exit_code, result.output) == (0, "")
+
+
+def test_bad_rows_fail_and_say_how_to_allow_them(tmp_path: Path, checkpoint: Path) -> None:
+    titles = write_titles(tmp_path / "t.txt", ["abc", "a\tb", *[""] * 6])
+    result = run(titles, "--tokenizer", checkpoint, "--rejects", tmp_path / "bad.tsv")
+    assert result.exit_code == 1
+    assert "7 bad rows (allowed: 0): 6 × no title, 1 × too many tabs" in result.stderr
+    assert "line 2: too many tabs" in result.stderr
+    assert "and 2 more" in result.stderr
+    assert "--max-bad-rows 7" in result.stderr
+    assert len((tmp_path / "bad.tsv").read_text().splitlines()) == 8
+    assert not (tmp_path / "t.index").exists()
+
+
+def test_standard_input(tmp_path: Path, checkpoint: Path) -> None:
+    result = run("-", "--tokenizer", checkpoint, "--out", tmp_path / "x.index", stdin="title\nabc\n")
+    assert result.exit_code == 0, result.output
+    with Index.open(tmp_path / "x.index") as index:
+        assert index.surface(0) == "abc"
+    result = run("-", "--tokenizer", checkpoint)
+    assert result.exit_code == 2
+    assert "--out INDEX" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["absent.tsv"], 1, "absent.tsv: no such file"),
+        (["."], 1, "this is a directory"),
+        (["empty.tsv"], 1, "empty.tsv: the file is empty"),
+        (["header.tsv"], 1, "no title below it"),
+        (["good.tsv", "--tokenizer", "absent/model"], 1, "'absent/model' is not an existing path"),
+        (["good.tsv", "--tokenizer", "empty.tsv"], 1, "not a readable tokenizer.json"),
+        (["good.tsv", "--tokenizer", "."], 1, "no tokenizer.json in this directory"),
+        (["good.tsv", "--end-token", "<eot>"], 2, "'<eot>' is not in the vocabulary"),
+        (["good.tsv", "--max-title-tokens", "1"], 2, "--max-title-tokens"),
+        (["good.tsv", "--format", "csv"], 2, "--format"),
+        (["good.tsv", "--out", "good.tsv"], 2, "is a file"),
+        ([], 2, "TITLES"),
+    ],
+)
+def test_mistakes_are_answered_without_a_traceback(
+    tmp_path: Path,
+    checkpoint: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    status: int,
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(command_line, "default_model", lambda: checkpoint)
+    write_titles(tmp_path / "good.tsv", ["abc"])
+    write_titles(tmp_path / "header.tsv", ["title"])
+    (tmp_path / "empty.tsv").touch()
+    result = run(*arguments)
+    assert result.exit_code == status, result.output
+    assert message in result.stderr
+    assert "Traceback" not in result.output
+    assert result.stdout == ""
+
+
+def test_no_default_model_is_said_clearly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent() -> Path:
+        raise ModelError("the shipped default model was not found; name one")
+
+    monkeypatch.setattr(command_line, "default_model", absent)
+    result = run(write_titles(tmp_path / "t.txt", ["abc"]))
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: the shipped default model was not found")
+
+
+def test_options_come_from_the_environment(
+    tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GENRET_BUILD_TOKENIZER", str(checkpoint))
+    monkeypatch.setenv("GENRET_BUILD_OUT", str(tmp_path / "there"))
+    assert run(write_titles(tmp_path / "t.txt", ["abc"])).exit_code == 0
+    Index.open(tmp_path / "there").close()
+
+
+def test_every_option_has_help_default_and_variable() -> None:
+    for option in build_command.params[1:]:
+        assert option.help  # type: ignore[attr-defined]
+        assert option.envvar
+    text = " ".join(run("--help").stdout.split())
+    assert text.count("env var:") == len(build_command.params) - 1
+
+
+def build_from(checkpoint: Path, *arguments: object) -> Result:
+    return CliRunner().invoke(build_command, [*map(str, arguments), "--tokenizer", str(checkpoint)])
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("512MiB", 512 * MIB),
+        ("2GiB", 2 << 30),
+        ("2G", 2 << 30),
+        ("1.5 gb", 3 << 29),
+        ("700m", 700 * MIB),
+        ("1048576K", 1 << 30),
+        ("1073741824", 1 << 30),
+        ("1073741824B", 1 << 30),
+        ("1T", 1 << 40),
+    ],
+)
+def test_sizes(text: str, number: int) -> None:
+    assert byte_size(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-1G", "1 X", "1e9", "2 GiB more"])
+def test_other_sizes_are_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="expected bytes such as 512MiB"):
+        byte_size(text)
+
+
+def test_types_of_columns() -> None:
+    assert typed_column("year=int") == ("year", ColumnType.INT)
+    assert typed_column("a=b=string") == ("a=b", ColumnType.STRING)
+    for text in ("year", "year=", "=int", "year=integer"):
+        with pytest.raises(click.BadParameter, match="expected COLUMN=TYPE with a type of string, int"):
+            typed_column(text)
+
+
+def test_the_defaults_and_variables_of_another_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Any] = []
+
+    @click.command()
+    @source_flags("GENRET_UPDATE_")
+    @click.option("--more", default=3)
+    def command(flags: SourceFlags, more: int) -> None:
+        found.append((flags, more))
+
+    assert CliRunner().invoke(command, []).exit_code == 0
+    assert found.pop() == (SourceFlags("auto", ColumnMapping(), None, False, 2 << 30), 3)
+    monkeypatch.setenv("GENRET_UPDATE_METADATA", "year kind")
+    monkeypatch.setenv("GENRET_UPDATE_TYPE", "year=int")
+    monkeypatch.setenv("GENRET_UPDATE_MEMORY_LIMIT", "1G")
+    monkeypatch.setenv("GENRET_UPDATE_UNESCAPE_HTML", "1")
+    assert CliRunner().invoke(command, ["--more", "4", "--title-column", "name"]).exit_code == 0
+    mapping = ColumnMapping(title="name", metadata=("year", "kind"), types={"year": ColumnType.INT})
+    assert found.pop() == (SourceFlags("auto", mapping, None, True, 1 << 30), 4)
+
+
+def test_columns_formats_and_several_files(tmp_path: Path, checkpoint: Path) -> None:
+    one = write_titles(tmp_path / "one.tsv", ["qid\tname\talso\tyear\tnote", "q1\ta\tb;c\t1990\tx"])
+    two = tmp_path / "two.jsonl.gz"
+    rows = [{"qid": "q2", "name": "d", "also": ["e"], "year": 2.5}, {"qid": "q3", "name": "f"}]
+    two.write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
+    options = ["--title-column", "name", "--id-column", "qid", "--aliases-column", "also"]
+    options += ["--alias-separator", ";", "--metadata", "year", "--type", "year=float", "--json", "--quiet"]
+    result = build_from(checkpoint, one, two, *options)
+    assert result.exit_code == 0, result.output
+    summary = json.loads(result.stdout)
+    assert summary["metadata"] == {"year": "float"}
+    assert summary["records"] == 3
+    with Index.open(tmp_path / "one.index") as index:
+        found = {e.entity_id: e for e in map(index.entity, range(3))}
+        assert (found["q1"].title, found["q1"].aliases) == ("a", ("b", "c"))
+        assert found["q1"].metadata == {"year": 1990.0}
+        assert (found["q2"].aliases, found["q2"].metadata) == (("e",), {"year": 2.5})
+        assert found["q3"].metadata == {"year": None}
+        names = [file.name for file in index.manifest.history[-1].sources]
+        assert names == ["one.tsv", "two.jsonl.gz"]
+
+
+@pytest.mark.parametrize("with_ids", [True, False])
+def test_a_second_file_of_aliases_may_name_entities_by_title(
+    tmp_path: Path, checkpoint: Path, with_ids: bool
+) -> None:
+    lines = ["entity_id\ttitle", "q1\ta", "q2\tb"] if with_ids else ["title", "a", "b"]
+    titles = write_titles(tmp_path / "t.tsv", lines)
+    aliases = write_titles(tmp_path / "aliases.tsv", ["title\talias", "a\tc", "d\te"])
+    result = build_from(checkpoint, titles, "--aliases", aliases)
+    assert result.exit_code == 1
+    assert "aliases.tsv, line 3: alias of an unknown entity" in result.stderr
+    result = build_from(checkpoint, titles, "--aliases", aliases, "--max-bad-rows", 1, "--json")
+    assert json.loads(result.stdout)["rejected"] == {"alias of an unknown entity": 1}
+    with Index.open(tmp_path / "t.index") as index:
+        assert index.entity(0).aliases == ("c",)
+
+
+def test_html_entities_stay_unless_asked(tmp_path: Path, checkpoint: Path) -> None:
+    titles = write_titles(tmp_path / "t.txt", ["a &amp; b"])
+    result = build_from(checkpoint, titles)
+    assert "titles: 1 with HTML entities kept" in result.stdout
+    result = build_from(checkpoint, titles, "--unescape-html", "--json")
+    assert json.loads(result.stdout)["normalization"]["unescaped"] == 1
+    with Index.open(tmp_path / "t.index") as index:
+        assert index.entity(0).title == "a & b"
+
+
+def test_what_an_interrupted_command_says_and_the_next_one_takes_up(
+    tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    titles = write_titles(tmp_path / "t.txt", ["a", "b"])
+    with monkeypatch.context() as patch:
+
+        def interrupted(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        patch.setattr(build_module, "write_version", interrupted)
+        result = build_from(checkpoint, titles)
+    assert result.exit_code == 130
+    assert "nothing was built at" in result.stderr
+    assert "2 records are tokenised already: the same command goes on from there" in result.stderr
+    result = build_from(checkpoint, titles)
+    assert "build-index: resuming: 2 records in 1 shard are already tokenised" in result.stderr
+    assert "2 records were taken over from an earlier run" in result.stdout
+    result = build_from(checkpoint, titles, "--json")
+    summary = json.loads(result.stdout)
+    assert summary["resumed"] == {"shards": 0, "records": 0}
+    assert summary["seconds"].keys() >= {"reading and tokenising", "resolving entities", "publishing"}
+    assert summary["peak_rss_bytes"] > 10 * MIB
+
+
+def test_no_resume(tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    titles = write_titles(tmp_path / "t.txt", ["a", "b"])
+    monkeypatch.setenv("GENRET_FAULT", "merge-started:interrupt")
+    monkeypatch.setattr("index_builder.faults._passages", {})
+    assert build_from(checkpoint, titles).exit_code == 130
+    result = build_from(checkpoint, titles, "--no-resume", "--json")
+    assert "resuming" not in result.stderr
+    assert json.loads(result.stdout)["resumed"]["shards"] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--memory-limit", "lots"], "expected bytes such as 512MiB"),
+        (["--memory-limit", "100MiB"], "must be at least 512 MiB"),
+        (["--type", "kind"], "expected COLUMN=TYPE"),
+        (["--type", "kind=int", "--type", "kind=bool"], "column 'kind' is given more than one type"),
+        (["--metadata", "kind", "--metadata", "kind"], "'kind' is named more than once"),
+        (["--title-column", ""], "must not be empty"),
+        (["--title-column", "a", "--id-column", "a"], "must be three columns"),
+        (["--metadata", "kind", "--type", "year=int"], "'year' is not among the metadata columns"),
+    ],
+)
+def test_contradictions_are_usage_errors(
+    tmp_path: Path, checkpoint: Path, options: list[str], message: str
+) -> None:
+    titles = write_titles(tmp_path / "t.tsv", ["title\tkind", "a\t1"])
+    result = build_from(checkpoint, titles, *options)
+    assert result.exit_code == 2, result.output
+    assert message in " ".join(result.stderr.split())
+    assert "Traceback" not in result.output
+
+
+def test_metadata_can_be_left_out_altogether(checkpoint: Path, tmp_path: Path) -> None:
+    titles = tmp_path / "c.jsonl"
+    titles.write_text('{"title": "a", "kind": [1]}\n')
+    result = build_from(checkpoint, titles, "--no-metadata", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["metadata"] == {}
+    refused = build_from(checkpoint, titles, "--no-metadata", "--metadata", "kind")
+    assert refused.exit_code == 2
+    assert "--no-metadata goes without --metadata and --type" in refused.output
+
+
+Wish = VectorBuildOptions | None
+HUB = VectorMethod("encoder", "a/b")
+
+
+def taken(flags: Any, arguments: list[str], **environment: str) -> Any:
+    """Return what a command with the options gets."""
+    got: list[Any] = []
+
+    def command(evidence: Any) -> None:
+        got.append(evidence)
+
+    decorated = click.command()(flags("X_")(command))
+    result = CliRunner().invoke(decorated, arguments, env=environment, standalone_mode=False)
+    if result.exception is not None:
+        raise result.exception
+    return got[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wish"),
+    [
+        ([], None),
+        (["--vectors", "none"], None),
+        (["--vectors", "encoder:a:b"], VectorBuildOptions(VectorMethod("encoder", "a:b"))),
+        (
+            ["--vectors", "sentence-transformers:hub/m", "--vector-device", "cuda:1"],
+            VectorBuildOptions(
+                VectorMethod("sentence-transformers", "hub/m"), VectorOptions(device="cuda:1")
+            ),
+        ),
+        (
+            ["--vectors=encoder:a/b", "--vector-index=IVF64,PQ8", "--vector-sample=9"],
+            VectorBuildOptions(HUB, VectorOptions("IVF64,PQ8", None, 9)),
+        ),
+        (
+            ["--vectors", "encoder:a/b", "--evidence-columns", "a, b c"],
+            VectorBuildOptions(HUB, VectorOptions(columns=("a", "b c"))),
+        ),
+        (
+            ["--vectors", "encoder:a/b", "--evidence-columns", ""],
+            VectorBuildOptions(HUB, VectorOptions(columns=())),
+        ),
+    ],
+)
+def test_what_they_ask_for(arguments: list[str], wish: Wish) -> None:
+    assert taken(build_evidence_flags, arguments).vectors == wish
+    if wish is not None:
+        assert taken(update_evidence_flags, arguments).vectors == VectorChange(wish)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wish"),
+    [
+        ([], EvidenceOptions()),
+        (["--evidence", "all"], EvidenceOptions()),
+        (["--evidence", "none"], None),
+        (["--evidence-columns", "a, b c"], EvidenceOptions(("a", "b c"))),
+        (["--evidence-columns", ""], EvidenceOptions(())),
+        (
+            ["--queries", "some.tsv#train", "--queries", "more.jsonl"],
+            EvidenceOptions(None, (QueryFile(Path("some.tsv"), "train"), QueryFile(Path("more.jsonl")))),
+        ),
+    ],
+)
+def test_what_they_ask_of_a_build(arguments: list[str], wish: EvidenceOptions | None) -> None:
+    assert taken(build_evidence_flags, arguments).evidence == wish
+
+
+@pytest.mark.parametrize(
+    ("arguments", "change"),
+    [
+        ([], EvidenceChange()),
+        (["--evidence", "all"], EvidenceChange(EvidenceOptions())),
+        (["--evidence", "none"], EvidenceChange(drop=True)),
+        (["--evidence", "all", "--evidence-columns", "a"], EvidenceChange(EvidenceOptions(("a",)))),
+        (["--queries", "a.tsv"], EvidenceChange(queries=(QueryFile(Path("a.tsv")),))),
+        (["--queries", "none"], EvidenceChange(drop_queries=True)),
+        (
+            ["--queries", "none", "--queries", "a.tsv"],
+            EvidenceChange(queries=(QueryFile(Path("a.tsv")),), drop_queries=True),
+        ),
+    ],
+)
+def test_what_they_ask_of_an_update(arguments: list[str], change: EvidenceChange) -> None:
+    assert taken(update_evidence_flags, arguments).evidence == change
+
+
+def test_a_file_of_queries_that_has_a_hash_in_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "a#b"
+    file.write_text("x")
+    assert QueryFile.parse(str(file)) == QueryFile(file)
+    assert QueryFile.parse(f"{file}#dev") == QueryFile(file, "dev")
+
+
+def test_what_an_update_may_be_told_beside() -> None:
+    assert taken(update_evidence_flags, []).vectors == VectorChange()
+    assert taken(update_evidence_flags, ["--vectors", "none"]).vectors == VectorChange(drop=True)
+    told = taken(update_evidence_flags, ["--encoder", "x", "--vector-device", "cuda"])
+    assert told.vectors == VectorChange(device="cuda", encoder="x")
+
+
+def test_they_can_stand_in_the_environment() -> None:
+    told = taken(
+        build_evidence_flags, [], X_VECTORS="encoder:a/b", X_VECTOR_INDEX="flat", X_EVIDENCE_COLUMNS="a"
+    )
+    assert told.vectors == VectorBuildOptions(HUB, VectorOptions(kind="flat", columns=("a",)))
+    assert told.evidence == EvidenceOptions(("a",))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--vectors", "magic"],
+            "expected encoder:MODEL or sentence-transformers:MODEL, got 'magic'",
+        ),
+        (["--vectors", "encoder:"], "MODEL is a directory or a hub id"),
+        (["--vectors", "lexical"], "expected encoder:MODEL or sentence-transformers:MODEL, got 'lexical'"),
+        (["--evidence", "some"], "'some' is not one of 'all', 'none'"),
+        (["--queries", "#train"], "queries: expected FILE or FILE#SPLIT, got '#train'"),
+        (["--queries", "x.tsv#"], "queries: expected FILE or FILE#SPLIT, got 'x.tsv#'"),
+        (["--evidence", "none", "--evidence-columns", "a"], "--evidence-columns goes with"),
+        (["--evidence", "none", "--queries", "a"], "evidence"),
+        (["--vector-index", "flat"], "--vector-index goes with --vectors METHOD"),
+        (["--vectors", "encoder:a/b", "--evidence-columns", "a,a"], "expected different columns"),
+        (["--vectors", "encoder:a/b", "--evidence-columns", "a,,b"], "expected different columns"),
+        (["--vectors", "encoder:a/b", "--vector-sample", "0"], "not in the range"),
+        (
+            ["--vectors", "encoder:a/b", "--vector-device", "gpu9"],
+            "vector_device: expected auto, cpu, cuda, ",
+        ),
+        (
+            ["--vectors", "encoder:x", "--vector-device", "cuda:x"],
+            "vector_device: expected auto, cpu, cuda, ",
+        ),
+        (["--vectors", "encoder:x", "--vector-device", ""], "xpu or xpu:N, got ''"),
+        (["--vectors", "encoder:a/b", "--vector-index", ""], "vector_index: expected"),
+    ],
+)
+@pytest.mark.parametrize("flags", [build_evidence_flags, update_evidence_flags], ids=["build", "update"])
+def test_what_is_refused(flags: Any, arguments: list[str], message: str) -> None:
+    with pytest.raises(click.UsageError) as caught:
+        taken(flags, arguments)
+    assert message in caught.value.format_message()
+
+
+def test_a_build_needs_a_method_for_a_device_and_an_update_keeps_what_it_is_told_to() -> None:
+    with pytest.raises(click.UsageError, match="--vector-device goes with"):
+        taken(build_evidence_flags, ["--vector-device", "cuda"])
+    with pytest.raises(click.UsageError, match=r"vector_device: expected .*, got 'gpu'"):
+        taken(update_evidence_flags, ["--vector-device", "gpu"])
+    with pytest.raises(click.UsageError, match="encoder: says where"):
+        taken(update_evidence_flags, ["--vectors", "none", "--encoder", "x"])
+
+
+def test_a_missing_extra_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    titles = write_titles(tmp_path / "titles.txt", ["a"])
+    result = CliRunner().invoke(build_command, [str(titles), "--vectors", "encoder:a/b"])
+    assert result.exit_code == 1
+    assert "generative-retrieval[vectors]" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_the_help_names_the_options() -> None:
+    for command in (build_command, update_command):
+        text = CliRunner().invoke(command, ["--help"]).output
+        for name in ("--evidence", "--evidence-columns", "--queries", "--vectors", "--vector-index"):
+            assert name in text
+        for name in ("--vector-sample", "--vector-device"):
+            assert name in text
+
+
+def test_a_dry_run_says_what_vectors_a_build_would_make(tmp_path: Path) -> None:
+    pytest.importorskip("faiss", reason="needs the extra vectors")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text('{"hidden_size": 16}')
+    lines = ["title\taliases\tdescription\tnote"]
+    lines += [f"name {i}\tother {i}|third {i}\t{'said' if i % 2 else ''}\tn" for i in range(200)]
+    titles = write_titles(tmp_path / "titles.tsv", lines)
+    method = f"encoder:{tmp_path / 'model'}"
+    common = [str(titles), "--vectors", method, "--json"]
+
+    def planned(*further: str) -> dict[str, Any]:
+        result = CliRunner().invoke(build_command, [*common, "--dry-run", *further])
+        assert result.exit_code == 0, result.output
+        plan: dict[str, Any] = json.loads(result.stdout)
+        return plan
+
+    plan = planned()
+    vectors, evidence = plan["vectors"], plan["evidence"]
+    assert (vectors["texts"], vectors["kind"], vectors["dimensions"]) == (700, "flat", 16)
+    assert (evidence["names"], evidence["columns"], evidence["texts"]) == (600, ["description"], 100)
+    plan = planned("--evidence-columns", "note,description")
+    assert (plan["vectors"]["texts"], plan["evidence"]["texts"]) == (900, 300)
+    assert planned("--evidence", "none")["evidence"] is None
+    queries = write_titles(
+        tmp_path / "queries.tsv", ["query\ttitle\tcount", "one\tname 1\t3", "two\tname 1\t"]
+    )
+    assert planned("--queries", str(queries))["evidence"]["queries"] == 2
+    text = CliRunner().invoke(build_command, [*common[:-1], "--dry-run"]).stdout
+    assert f"and vectors: {method}, up to 700 texts, flat, of 16 dimensions, about" in text
+    assert "and evidence: 600 names, 100 texts of description, about " in text
+    assert "vectors not counted" in text
+    result = CliRunner().invoke(build_command, [*common, "--dry-run", "--vector-index", "Magic7"])
+    assert result.exit_code == 2
+    assert "Magic7" in result.stderr
+
+
+LINES = ["entity_id\ttitle\tkind", "Q1\tab\tx", "Q2\tcd\ty", "Q3\tda\tx"]
+
+
+def _run(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Path:
+    out = tmp_path / "it.index"
+    source = write_titles(tmp_path / "titles.tsv", LINES)
+    result = _run("build", source, "--out", out, "--quiet")
+    assert result.exit_code == 0, result.stderr
+    return out
+
+
+def _ids(index: Path) -> set[str]:
+    with Index.open(index) as opened:
+        return set(opened.entities.column("entity_id").to_pylist())
+
+
+def test_update_rollback_and_inspect(tmp_path: Path, index: Path) -> None:
+    first = live_version(index)
+    more = write_titles(tmp_path / "more.tsv", ["entity_id\ttitle\tkind", "Q1\tdd\tx", "Q9\tb\t"])
+    gone = write_titles(tmp_path / "gone.txt", ["Q2", ""])
+    arguments = ["update", index, "--add", more, "--remove", gone, "--remove-id", "Q3"]
+    result = _run(*arguments, "--dry-run", "--quiet", "--json")
+    assert json.loads(result.stdout)["published"] is False
+    assert live_version(index) == first
+    result = _run(*arguments)
+    assert result.exit_code == 0, result.stderr
+    assert "1 added, 1 changed, 2 removed" in result.stdout
+    assert _ids(index) == {"Q1", "Q9"}
+    second = live_version(index)
+    result = _run("inspect", index)
+    assert f"* {second}  2 entities, update of {first}" in result.stdout
+    assert f"  {first}  3 entities, build" in result.stdout
+    result = _run("rollback", index, "--json")
+    assert json.loads(result.stdout) == {
+        "index": str(index),
+        "before": second,
+        "version": first,
+        "entities": 3,
+    }
+    assert _ids(index) == {"Q1", "Q2", "Q3"}
+    assert _run("rollback", index, "--to", second[:8]).exit_code == 0
+    assert live_version(index) == second
+    assert "live already" in _run("rollback", index, "--to", second).stdout
+    assert list_versions(index) == [second, first]
+
+
+def test_updating_twice_with_the_same_files_says_no_change(tmp_path: Path, index: Path) -> None:
+    same = write_titles(tmp_path / "same.tsv", LINES)
+    result = _run("update", index, "--add", same, "--quiet", "--json")
+    assert json.loads(result.stdout)["unchanged"] == 3
+    result = _run("update", index, "--add", same)
+    assert "no change" in result.stdout
+    assert len(list_versions(index)) == 1
+
+
+def test_errors_are_one_line(tmp_path: Path, index: Path) -> None:
+    result = _run("update", index)
+    assert (result.exit_code, "nothing to do" in result.stderr) == (2, True)
+    result = _run("update", tmp_path / "none", "--remove-id", "x")
+    assert result.exit_code == 1
+    assert "no such directory" in result.stderr
+    result = _run("update", index, "--remove-id", "Q7", "--quiet")
+    assert result.exit_code == 1
+    assert "unknown entity_id: 'Q7'" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_rollback_lists_what_there_is_when_it_cannot(index: Path) -> None:
+    live = live_version(index)
+    for arguments in ([], ["--to", "0" * 32], ["--to", ""]):
+        result = _run("rollback", index, *arguments)
+        assert result.exit_code == 1
+        assert f"{live} (live)" in result.stderr
+
+
+def test_rollback_refuses_a_damaged_version(tmp_path: Path, index: Path) -> None:
+    first = live_version(index)
+    assert _run("update", index, "--remove-id", "Q1").exit_code == 0
+    second = live_version(index)
+    file = index / "versions" / first / "trie.arrow"
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    result = _run("rollback", index)
+    assert result.exit_code == 1
+    assert "trie.arrow" in result.stderr
+    assert live_version(index) == second
+    assert not (index / "staging").exists()
+
+
+@pytest.mark.parametrize("lost", ["manifest.json", "trie.arrow"])
+def test_rollback_leaves_a_damaged_live_version(index: Path, lost: str) -> None:
+    first = live_version(index)
+    assert _run("update", index, "--remove-id", "Q1").exit_code == 0
+    (index / "versions" / live_version(index) / lost).write_bytes(b"{}")
+    result = _run("rollback", index)
+    assert result.exit_code == 0, result.stderr
+    assert live_version(index) == first
+
+
+def test_versions_that_go_away_are_not_listed(index: Path) -> None:
+    (index / "versions" / ("0" * 32)).symlink_to(index / "none")  # as one just removed: named, not there
+    assert list_versions(index) == [live_version(index)]
+
+
+POINTS = (
+    "locked",
+    "shard-written",
+    "identities-resolved",
+    "merge-started",
+    "block-merged",
+    "rows-written",
+    "trie-written",
+    "entities-written",
+    "postings-written",
+    "manifest-written",
+    "staging-synced",
+    "version-renamed",
+    "pointer-written",
+    "pointer-replaced",
+    "pruning",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("action", ["kill", "enospc"])
+@pytest.mark.parametrize("point", POINTS)
+def test_an_update_that_dies_leaves_the_old_or_the_new_version(
+    tmp_path: Path, index: Path, point: str, action: str
+) -> None:
+    first = live_version(index)
+    more = write_titles(tmp_path / "more.tsv", ["entity_id\ttitle\tkind", "Q1\tdd\tx", "Q9\tcd\t"])
+    command = [sys.executable, "-m", "service.main", "update", str(index), "--add", str(more), "--quiet"]
+    died = subprocess.run(
+        command, env={**os.environ, "GENRET_FAULT": f"{point}:{action}"}, capture_output=True, text=True
+    )
+    assert died.returncode == (-9 if action == "kill" else 1), died.stderr
+    if action == "enospc":
+        assert "No space left on device" in died.stderr
+        assert "Traceback" not in died.stderr
+    assert verify(index).ok
+    after = live_version(index)
+    assert (after == first) == (point not in ("pointer-replaced", "pruning"))
+    assert _ids(index) == ({"Q1", "Q2", "Q3"} if after == first else {"Q1", "Q2", "Q3", "Q9"})
+    assert _run("update", index, "--add", more, "--quiet").exit_code == 0
+    assert _ids(index) == {"Q1", "Q2", "Q3", "Q9"}
+    assert verify(index).ok
+
+
+def test_rollback_after_a_rollback_and_an_update_returns_to_where_the_update_started(
+    tmp_path: Path, index: Path
+) -> None:
+    first = live_version(index)
+    _run("update", index, "--remove-id", "Q2")  # a mistake
+    mistake = live_version(index)
+    _run("rollback", index)
+    result = _run("update", index, "--remove-id", "Q3", "--keep-versions", "1")
+    assert result.exit_code == 0, result.stderr
+    assert live_version(index) != mistake
+    assert set(list_versions(index)) == {live_version(index), first}  # the mistake went, although younger
+    assert _run("rollback", index).exit_code == 0
+    assert live_version(index) == first
+
+
+SIXTY = "".join(f"Title number {i}\n" for i in range(60))
+
+
+@pytest.fixture
+def sixty(tmp_path: Path) -> Path:
+    (tmp_path / "titles.txt").write_text(SIXTY, encoding="utf-8")
+    return tmp_path
+
+
+def build_sixty(sixty: Path, *options: str) -> tuple[int, str]:
+    arguments = [str(sixty / "titles.txt"), "--out", str(sixty / "index"), "--quiet", *options]
+    result = CliRunner().invoke(build_command, arguments)
+    return result.exit_code, result.output
+
+
+def test_an_index_takes_the_rankings_of_a_file(sixty: Path) -> None:
+    rankings = Rankings().with_one(NO_MODEL, DEFAULT_RANKING).with_one("some model", DEFAULT_RANKING)
+    (sixty / "ranking.json").write_bytes(rankings.to_bytes())
+    assert build_sixty(sixty, "--ranking", str(sixty / "ranking.json")) == (0, "")
+    with Index.open(sixty / "index") as index:
+        assert Rankings.read(index).to_bytes() == rankings.to_bytes()
+        assert index.manifest.history[-1].options["evidence"]["ranking"] == str(sixty / "ranking.json")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        ("[]", "expected rankings of format version 1"),
+        (json.dumps({"format_version": 1, "rankings": {"": {"weights": {"x": 1}}}}), "not a ranking"),
+    ],
+)
+def test_a_file_without_rankings_is_refused_before_anything_is_made(
+    sixty: Path, content: str | None, message: str
+) -> None:
+    file = sixty / "ranking.json"
+    if content is not None:
+        file.write_text(content, encoding="utf-8")
+    code, output = build_sixty(sixty, "--ranking", str(file))
+    assert code == 2
+    assert f"ranking: {file}: " in output
+    assert message in output
+    assert not (sixty / "index").exists()
+
+
+def test_rankings_go_with_evidence(sixty: Path) -> None:
+    code, output = build_sixty(sixty, "--evidence", "none", "--ranking", "ranking.json")
+    assert code == 2
+    assert "--ranking goes without --evidence none" in output
