@@ -276,13 +276,13 @@ class StateModels:
         if overlay is not None and overlay.below.get(left, -1) == right:
             children, below = overlay.children[left], overlay.below
             return [(byte, child, below[child]) for byte, child in children.items()]
-        found: list[_Difference] | None = []
+        found: list[_Difference] = []
         for first, last, (after, expected) in together(self._rows[left], self._rows[right], True, True):
             if after == expected:
                 continue
             if len(found) + last - first >= _MOST_BYTES:
-                found = None
-                break
+                self._differences[key] = None
+                return None
             found += [(byte, after, expected) for byte in range(first, last + 1)]
         self._differences[key] = found
         return found

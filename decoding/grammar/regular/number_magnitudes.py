@@ -121,8 +121,7 @@ class Divisibility:
         moduli: Modulus of the number read so far, in units of its last place, by the digits read behind the
             point. Shape: (places + 1,).
         smallest: Smallest step, None if there is none.
-        exponents: Exponent of ten from which on all whole numbers are on every lattice, None if there is
-            none.
+        exponents: Least e such that 10^e is a multiple of every step, None if there is none.
     """
 
     __slots__ = ("_modulus", "_steps", "exponents", "moduli", "otherwise", "places", "smallest")
