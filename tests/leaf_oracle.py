@@ -2,19 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
-from decoding.grammar.leaves.leaf import Leaf, LeafTokens
+from decoding.grammar.leaves.leaf import FEW_TOKENS, Leaf, LeafTokens, TokenWalk
 from decoding.grammar.regular.byte_dfa import ByteDfa
 from decoding.grammar.token_trie import TokenNode
 from decoding.grammar.vocabulary import Vocabulary
 from tests.shared_titles import shared_file
 
+Answer = TypeVar("Answer")
 # Ids of the tokens that stay inside; by label, (what is written behind the end, id).
 Found = tuple[set[int], dict[int, set[tuple[bytes, int]]]]
+
+
+def after(leaf: Leaf | ByteDfa, text: bytes, state: int = 0) -> int:
+    """The state behind some bytes, -1 if they are not allowed."""
+    for byte in text:
+        state = leaf.step(state, byte)
+        if state < 0:
+            break
+    return state
+
+
+def label_of(leaf: Leaf, text: bytes, state: int = 0) -> int:
+    """The label of a text, -1 if it is not in the leaf."""
+    state = after(leaf, text, state)
+    return -1 if state < 0 else leaf.label(state)
+
+
+def in_threads(ask: Callable[[], Answer], number: int = 8) -> list[Answer]:
+    """What threads answer that ask at the same moment."""
+    barrier = threading.Barrier(number)
+
+    def wait_and_ask(_: int) -> Answer:
+        barrier.wait()
+        return ask()
+
+    with ThreadPoolExecutor(number) as pool:
+        return list(pool.map(wait_and_ask, range(number)))
 
 
 def oracle_tokens(vocabulary: Vocabulary, leaf: Leaf, state: int, prefix: bytes = b"") -> Found:
@@ -73,6 +104,29 @@ def tokens_of(found: LeafTokens) -> Found:
     for exit in found.exits:
         assert exit.rest.tokens == ()
     return inside, {exit.label: tokens_below(exit.rest) for exit in found.exits}
+
+
+def check_tokens(
+    vocabulary: Vocabulary, leaf: Leaf, state: int, prefixes: Iterable[bytes] = (b"",), may_lack: bool = False
+) -> None:
+    """Compare a leaf's tokens behind some prefixes with the oracle's; some prefixes may begin no token."""
+    for prefix in prefixes:
+        node = node_at(vocabulary, prefix)
+        if node is None and may_lack:
+            continue
+        assert node is not None
+        assert walked_tokens(leaf, state, node) == oracle_tokens(vocabulary, leaf, state, prefix)
+
+
+def comparable(walked: TokenWalk, nested: bool = False) -> tuple[list[int], dict[int, list[int]]]:
+    """The tokens and exits of a walk in order; below nested positions, lists may name a token twice."""
+    tokens, mask, exits = walked
+    if tokens is None:
+        assert mask is not None
+        tokens = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
+        assert nested or len(tokens) > FEW_TOKENS
+    tokens = sorted(set(tokens) if nested else tokens)
+    return tokens, {label: sorted(places) for label, places in exits.items()}
 
 
 def tokens_below(node: TokenNode, prefix: bytes = b"") -> set[tuple[bytes, int]]:

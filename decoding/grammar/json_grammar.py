@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.grammar.automaton.configurations import ParseStack, ParseStacks, forced
 from decoding.grammar.automaton.containers import ValueKinds
 from decoding.grammar.automaton.finishing import Budgets
-from decoding.grammar.automaton.levels import ByteCount, StackSegments
+from decoding.grammar.automaton.parse_stacks import ByteCount, ParseStack, ParseStacks, StackSegments, forced
 from decoding.grammar.automaton.string_sources import Tracer
 from decoding.grammar.automaton.token_masks import Masks
 from decoding.grammar.compile_options import GrammarOptions, compile_budget
@@ -140,11 +139,11 @@ class Grammar:
         self._frames = ValueKinds(self._options)
         self._levels = levels = StackSegments(value, self._frames, self._memory)
         self._configurations = ParseStacks(levels, self._memory)
-        self._masks_by_levels = Masks(vocabulary, levels, self._configurations, self._memory)
+        self._masks_by_levels = Masks(vocabulary, self._configurations, self._memory)
         # Read without the lock. Entries are only ever added, or the whole dictionary is replaced.
         self._masks: dict[int, NDArray[np.uint32]] = {}
         self._moves: dict[int, dict[int, int]] = {}
-        self._budgets = Budgets(vocabulary, levels, self._frames, self._configurations, self._memory)
+        self._budgets = Budgets(vocabulary, self._frames, self._configurations, self._memory)
         self._to_finish: dict[int, int] = {}
         self._configurations.number(self._configurations.start)
         self._by_state = self._configurations.by_state
@@ -269,7 +268,7 @@ class Grammar:
         if strings is None:
             raise ValueError("text: expected a complete answer under the grammar")
         return tuple(
-            TitleSlotValue(s.pointer, s.hole.name, s.hole.members(s.state), s.begin, s.end) for s in strings
+            TitleSlotValue(s.pointer, s.leaf.name, s.leaf.members(s.state), s.begin, s.end) for s in strings
         )
 
     def text(self, token_ids: Sequence[int]) -> bytes:

@@ -1,8 +1,8 @@
 """Says which tokens may come next in an annotated text, over one vocabulary, and where each leads.
 
 Below the grammar over tokens lies an automaton over bytes: one text with links in it. States are made on
-demand, and from every one of them the text can be ended: a mention is opened only where some place may close
-it, and goes on only as far as the last such place.
+demand, and the text can be ended from each: a mention is opened only if some place may close it, and goes on
+only as far as the last such place.
 """
 
 from __future__ import annotations
@@ -33,20 +33,19 @@ _REFUSED = -1
 
 
 class AnnotationGrammar:
-    """What may be written for a text: itself, with any links that rules and titles allow.
+    """The annotations of a text: itself, with any links that rules and titles allow.
 
-    A `decoding.grammar.constraint.TokenGrammar`: greedy and sampled writing, beam search and DISC run over
-    it. Not to be shared between threads; `titles` may be.
+    A `TokenGrammar` (`decoding.grammar.constraint`). Not to be shared between threads; `titles` may be.
 
     Args:
-        text: At least one character.
-        titles: What links may name. Without any the text is copied.
-        rules: What mentions may be.
+        text: Text of at least one character.
+        titles: Titles that links may name; without any the text is copied.
+        rules: Rules for mentions.
 
     Raises:
-        VocabularyError: the vocabulary cannot write the text, or the brackets of links.
-        UnicodeEncodeError: the text has surrogates.
-        ValueError: the text is empty.
+        VocabularyError: The vocabulary cannot write the text, or the brackets of links.
+        UnicodeEncodeError: The text has surrogates.
+        ValueError: The text is empty.
     """
 
     start = 0
@@ -58,7 +57,7 @@ class AnnotationGrammar:
         check_writable(spelled_text(text.encode()) + (_MARKS if len(titles) else b""), self.vocabulary)
         self._automaton = AnnotationAutomaton(text, titles, rules)
         self._copying = _fewest_from(self._automaton.text, self.vocabulary.root)
-        # The most that any place from one on takes: a cut within a character may cost a token more.
+        # The maximum over all later places: a cut within a character may cost a token more.
         self._most_copying = [*itertools.accumulate(reversed(self._copying), max)][::-1]
         self._masks: dict[int, NDArray[np.uint32]] = {}
         self._moves: dict[tuple[int, int], int] = {}
@@ -66,25 +65,25 @@ class AnnotationGrammar:
 
     @property
     def vocab_size(self) -> int:
-        """Logits of the model the masks are for, V."""
+        """Logits of the model, V."""
         return self.vocabulary.vocab_size
 
     @property
     def finished(self) -> int:
-        """The state behind the end token, which no bytes lead to."""
+        """The state behind the end token."""
         return 1
 
     @property
     def copy(self) -> bytes:
-        """The text without links, as it is spelled."""
+        """The spelled text without links."""
         return self._automaton.text
 
     def copied(self, state: int) -> int | None:
         """Bytes of `copy` that are written, None inside of a link."""
-        return None if state == self.finished else self._automaton.copied(_inner(state))
+        return None if state == self.finished else self._automaton.copied(state)
 
     def mask(self, state: int) -> NDArray[np.uint32]:
-        """Tokens that may come next, by reference: bit t % 32 of word t // 32 is token t.
+        """Mask of the tokens that may come next: bit t % 32 of word t // 32 is token t.
 
         Shape: (ceil(V / 32),), uint32, read-only.
         """
@@ -94,7 +93,7 @@ class AnnotationGrammar:
         return found
 
     def tokens(self, state: int) -> NDArray[np.int64]:
-        """The same as `mask`, as ids, ascending. Shape: (n,), int64."""
+        """Ids of the tokens that may come next, ascending. Shape: (n,), int64."""
         mask = self.mask(state)
         words = np.flatnonzero(mask)
         places = np.flatnonzero(np.unpackbits(mask[words].astype("<u4").view(np.uint8), bitorder="little"))
@@ -102,7 +101,7 @@ class AnnotationGrammar:
         return found
 
     def advance(self, state: int, token: int) -> int:
-        """The state behind one token, -1 where it is not allowed. Behind the end token: `finished`."""
+        """The state behind one token, -1 if it is not allowed; `finished` behind the end token."""
         key = state, token
         found = self._moves.get(key)
         if found is None:
@@ -110,45 +109,43 @@ class AnnotationGrammar:
         return found
 
     def advance_bytes(self, state: int, text: bytes) -> int:
-        """The state behind some bytes, -1 where they are not allowed."""
+        """The state behind some bytes, -1 if they are not allowed."""
         if state < 0 or state == self.finished:
             return state if state >= 0 and not text else _REFUSED
-        inner = _inner(state)
         for byte in text:
-            inner = self._automaton.step(inner, byte)
-            if inner < 0:
+            state = self._automaton.step(state, byte)
+            if state < 0:
                 return _REFUSED
-        return _outer(inner)
+        return state
 
     def is_complete(self, state: int) -> bool:
-        """Whether the whole text is written, so that the end token may follow; nothing else may then."""
-        return state != self.finished and self._automaton.ends(_inner(state))
+        """Whether the whole text is written, so that only the end token may follow."""
+        return state != self.finished and self._automaton.ends(state)
 
     def forced_bytes(self, state: int, limit: int = 1024) -> bytes:
-        """The bytes that must follow whatever is chosen, and after which something may be chosen or ended."""
+        """The bytes that must follow, up to the next choice or the end."""
         written = bytearray()
-        inner = _inner(state)
         while state != self.finished and len(written) < limit:
-            edges = self._automaton.edges(inner)
+            edges = self._automaton.edges(state)
             if edges is None or len(edges) != 1:
                 break
-            ((byte, inner),) = edges.items()
+            ((byte, state),) = edges.items()
             written.append(byte)
         return bytes(written)
 
     def tokens_to_finish(self, state: int) -> int:
-        """Tokens that suffice to complete the text, end token included.
+        """Tokens that suffice to complete the text, end token included: those out of a link, and the copied
+        rest.
 
-        An upper bound that can always be kept: wherever it is n > 1, some allowed token leads to a state
-        where it is at most n - 1. It is what a shortest way out of the link takes, and the rest of the text.
+        An upper bound that can always be kept: if it is n > 1, some allowed token leads to a state where it
+        is at most n - 1.
         """
         if state == self.finished:
             return 0
         found = self._detours.get(state)
         if found is None:
-            inner = _inner(state)
-            detour = self._automaton.detour(inner)
-            after = inner
+            detour = self._automaton.detour(state)
+            after = state
             for byte in detour:
                 after = self._automaton.step(after, byte)
             cost = fewest_tokens(detour, self.vocabulary.root) if detour else 0
@@ -160,17 +157,17 @@ class AnnotationGrammar:
         return self.tokens_to_finish(state) <= tokens
 
     def most_tokens_to_finish(self, state: int) -> int | None:
-        """No allowed token leads to a state where `tokens_to_finish` is more.
+        """The most that `tokens_to_finish` can be behind an allowed token.
 
-        A bound that costs little: what is left of a mention or of a title takes no more tokens than bytes.
+        A cheap bound: the rest of a mention or of a title takes no more tokens than bytes.
         """
         if state == self.finished:
             return 0
         automaton = self._automaton
-        return automaton.longest_detour + self._most_copying[automaton.written(_inner(state))] + 1
+        return automaton.longest_detour + self._most_copying[automaton.written(state)] + 1
 
     def fitting_tokens(self, state: int, left: int) -> NDArray[np.int64]:
-        """Those of `tokens(state)` behind which fewer than `left` tokens can finish. Shape: (n,), int64."""
+        """Tokens of `tokens(state)` behind which fewer than `left` tokens can finish. Shape: (n,), int64."""
         tokens = self.tokens(state)
         # Moves are not kept: most of these tokens are never chosen.
         fits = [self.tokens_to_finish(self._find_move(state, token)) < left for token in tokens.tolist()]
@@ -186,7 +183,7 @@ class AnnotationGrammar:
         elif self.is_complete(state):
             mask = self.vocabulary.packed([self.vocabulary.end_token_id])
         else:
-            found, many = self._automaton.tokens(_inner(state), self.vocabulary.root)
+            found, many = self._automaton.tokens(state, self.vocabulary.root)
             mask = self.vocabulary.empty_mask() if many is None else many.copy()
             octets = mask.view(np.uint8)
             for token in found:
@@ -206,8 +203,7 @@ class AnnotationGrammar:
 def check_writable(text: bytes, vocabulary: Vocabulary) -> None:
     """Check that every byte or character of a text is a token by itself, so that nothing is a dead end.
 
-    Raises:
-        VocabularyError: names the first one that is not.
+    Raises VocabularyError, which names the first one that is not.
     """
     missing = vocabulary.writable.missing(text)
     if missing:
@@ -215,17 +211,8 @@ def check_writable(text: bytes, vocabulary: Vocabulary) -> None:
         raise VocabularyError(f"the tokenizer cannot write {shown!r} (hex {missing.hex(' ')})")
 
 
-# The automaton's states begin at 0, and 1 is the grammar's own: the state behind the end token.
-def _inner(state: int) -> int:
-    return state - 1 if state else 0
-
-
-def _outer(inner: int) -> int:
-    return inner + 1 if inner else 0
-
-
 def _fewest_from(text: bytes, root: TokenNode) -> list[int]:
-    """For every place the fewest tokens that write the text from it on. Length len(text) + 1."""
+    """By place, the fewest tokens that write the rest of the text. Length len(text) + 1."""
     impossible = len(text) + 1
     fewest = [impossible] * len(text) + [0]
     for begin in range(len(text) - 1, -1, -1):
@@ -239,7 +226,7 @@ def _fewest_from(text: bytes, root: TokenNode) -> list[int]:
     return fewest
 
 
-# Outside of links; in a mention; behind its bracket; in a title.
+# Places of the text: outside of links, in a mention, behind its bracket, in a title.
 _OUTSIDE, _MENTION, _CLOSED, _TITLE = range(4)
 
 
@@ -247,11 +234,11 @@ class _Spot(NamedTuple):
     """A state.
 
     Attributes:
-        kind: One of the four.
-        at: Bytes of the spelled text that are written.
-        begin: Character with which the mention begins; 0 outside of mentions.
-        links: Links that were begun, where they are counted; else 0.
-        place: In a title.
+        kind: Place of the text, one of the four.
+        at: Number of written bytes of the spelled text.
+        begin: First character of the mention; 0 outside of mentions.
+        links: Number of links so far if they are counted; else 0.
+        place: Place in a title.
     """
 
     kind: int
@@ -262,15 +249,10 @@ class _Spot(NamedTuple):
 
 
 class AnnotationAutomaton:
-    """All annotations of one text.
+    """The automaton over bytes of all annotations of one text; arguments as of `AnnotationGrammar`.
 
-    Args:
-        text: The text; it can be encoded in UTF-8, and is not empty.
-        titles: What links may name; none is opened where there is none.
-        rules: What mentions may be.
-
-    Raises:
-        UnicodeEncodeError: the text has surrogates.
+    Attributes:
+        text: Spelled text without links.
     """
 
     def __init__(self, text: str, titles: LinkTitles, rules: MentionRules) -> None:
@@ -278,21 +260,14 @@ class AnnotationAutomaton:
         self._max_links = rules.max_mentions if len(titles) else 0
         self._bounds = find_boundaries(text, rules)
         pieces = [spelled_text(character.encode()) for character in text]
-        self._text = b"".join(pieces)
+        self.text = b"".join(pieces)
         self._places = [*itertools.accumulate(map(len, pieces), initial=0)]
-        self._longest_mention = max(
-            (self._places[last] - self._places[begin] for begin, last in enumerate(self._bounds.last_close)),
-            default=0,
-        )
+        lasts = enumerate(self._bounds.last_close)
+        self._longest_mention = max(self._places[last] - self._places[begin] for begin, last in lasts)
         self._characters = {place: number for number, place in enumerate(self._places)}
         start = _Spot(_OUTSIDE, 0, 0, 0)
-        self._spots = [start]
+        self._spots = [start, start]  # the second one is the grammar's, behind the end token
         self._numbers = {start: 0}
-
-    @property
-    def text(self) -> bytes:
-        """The text without links, as it is spelled."""
-        return self._text
 
     def step(self, state: int, byte: int) -> int:
         """The state after one byte, -1 if it is not allowed."""
@@ -304,7 +279,7 @@ class AnnotationAutomaton:
         return -1 if after is None else self._number(after)
 
     def edges(self, state: int) -> Mapping[int, int] | None:
-        """All allowed bytes and the states they lead to; None within titles, where there are many."""
+        """All allowed bytes and the states they lead to; None if there are many, within titles."""
         spot = self._spots[state]
         if spot.kind != _TITLE:
             return {byte: self._number(after) for byte, after in self._ways(spot).items()}
@@ -323,22 +298,19 @@ class AnnotationAutomaton:
     def ends(self, state: int) -> bool:
         """Whether the whole text is written."""
         spot = self._spots[state]
-        return spot.kind == _OUTSIDE and spot.at == len(self._text)
+        return spot.kind == _OUTSIDE and spot.at == len(self.text)
 
     def copied(self, state: int) -> int | None:
-        """Bytes of the text that are written, None inside of a link."""
+        """Number of written bytes of the text, None inside of a link."""
         spot = self._spots[state]
         return spot.at if spot.kind == _OUTSIDE else None
 
     def written(self, state: int) -> int:
-        """Bytes of the text that are written."""
+        """Number of written bytes of the text."""
         return self._spots[state].at
 
     def detour(self, state: int) -> bytes:
-        """A shortest way out of a link: behind it, what is left of the text from some place on.
-
-        Of those the first in byte order. Nothing outside of links.
-        """
+        """The first of the shortest ways out of a link, in byte order; nothing outside of links."""
         spot = self._spots[state]
         if spot.kind == _OUTSIDE:
             return b""
@@ -348,7 +320,7 @@ class AnnotationAutomaton:
         title = bytes([TITLE_OPEN]) + self._titles.shortest(self._titles.start)
         if spot.kind == _CLOSED:
             return title
-        text, at = self._text, spot.at
+        text, at = self.text, spot.at
         last = self._places[self._bounds.last_close[spot.begin]]
         # Wherever the mention ends, the length of all that is to come is the same.
         while not self._may_close(spot.begin, at) or (at < last and text[at] < CLOSE):
@@ -357,7 +329,7 @@ class AnnotationAutomaton:
 
     @property
     def longest_detour(self) -> int:
-        """No way out of a link takes more bytes."""
+        """The most bytes of a way out of a link."""
         return self._longest_mention + 2 + self._titles.longest if len(self._titles) else 0
 
     def tokens(self, state: int, node: TokenNode) -> tuple[set[int], NDArray[np.uint32] | None]:
@@ -392,21 +364,21 @@ class AnnotationAutomaton:
         return number
 
     def _ways(self, spot: _Spot) -> dict[int, _Spot]:
-        """What may follow outside of titles."""
+        """The next spots by byte, outside of titles."""
         kind, at, begin, links, _ = spot
         ways: dict[int, _Spot] = {}
         if kind == _CLOSED:
             return {TITLE_OPEN: _Spot(_TITLE, at, 0, links, self._titles.start)}
         if kind == _OUTSIDE:
             character = self._characters.get(at)
-            if at < len(self._text):
-                ways[self._text[at]] = spot._replace(at=at + 1)
+            if at < len(self.text):
+                ways[self.text[at]] = spot._replace(at=at + 1)
             if character is not None and self._bounds.opens[character] and links != self._max_links:
                 counted = links + (self._max_links is not None)
                 ways[OPEN] = _Spot(_MENTION, at, character, counted)
             return ways
         if at < self._places[self._bounds.last_close[begin]]:
-            ways[self._text[at]] = spot._replace(at=at + 1)
+            ways[self.text[at]] = spot._replace(at=at + 1)
         if self._may_close(begin, at):
             ways[CLOSE] = _Spot(_CLOSED, at, 0, links)
         return ways
@@ -427,5 +399,5 @@ class AnnotationAutomaton:
         return None if after is None else spot._replace(place=after)
 
     def _behind(self, spot: _Spot) -> _Spot:
-        """Behind the title of a link."""
+        """The spot behind the title of a link."""
         return _Spot(_OUTSIDE, spot.at, 0, spot.links)

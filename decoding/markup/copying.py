@@ -1,7 +1,7 @@
-"""Proposing that the text goes on as it is, for the model to check several tokens in one pass.
+"""Proposes that the text goes on as it is, for the model to check several tokens in one pass.
 
-Most of an annotated text is a copy, so the tokens of the text itself are a good draft, and one that costs no
-model. What is written is what the model would have written token by token.
+Most of an annotated text is a copy, so the tokens of the text itself are a good draft that costs no model.
+The result is what the model would have written token by token.
 """
 
 from __future__ import annotations
@@ -13,18 +13,16 @@ from decoding.answering.speculation import LONGEST_PASS, ProposedPlace, Proposed
 from decoding.answering.token_choice import Proposal
 from decoding.markup.annotation_grammar import AnnotationGrammar
 
-# Tokens that are proposed at a time; a link ends what stands of them.
+# Tokens proposed at a time; a link ends the accepted ones.
 _PROPOSED = 8
 
 
 class CopyProposer:
-    """Proposes the texts' own tokens, outside of links, where the likeliest token is taken.
-
-    A `decoding.answering.speculation.SpanProposer`.
+    """Proposes the texts' own tokens outside of links, if the likeliest token is taken (`SpanProposer`).
 
     Args:
-        grammars: Of the texts. Length Q.
-        tokens: Those of each text as it is spelled; none where nothing is to be proposed. Length Q.
+        grammars: Grammars of the texts. Length Q.
+        tokens: Tokens of each text as it is spelled; none to propose nothing. Length Q.
     """
 
     def __init__(self, grammars: Sequence[AnnotationGrammar], tokens: Sequence[Sequence[int]]) -> None:
@@ -32,7 +30,7 @@ class CopyProposer:
         self._tokens = [_by_place(grammar, text) for grammar, text in zip(grammars, tokens, strict=True)]
 
     def propose(self, answers: Sequence[Answer], wanted: Sequence[bool]) -> list[ProposedSpan]:
-        """Propose what comes next in the text."""
+        """Propose the next tokens of each text."""
         stretches = []
         for number, (answer, want) in enumerate(zip(answers, wanted, strict=True)):
             stretch = ProposedSpan(answer.state, closed=True)
@@ -66,7 +64,7 @@ class CopyProposer:
 
 
 def _by_place(grammar: AnnotationGrammar, tokens: Sequence[int]) -> dict[int, int]:
-    """The token that begins at each place of the text where one does; none if they write something else."""
+    """The token that begins at each place of the text; empty if the tokens write something else."""
     if grammar.text(tokens) != grammar.copy:
         return {}
     found, place = {}, 0

@@ -1,10 +1,10 @@
 """Spells links in a text and reads them back, and finds where in a text a mention may begin and end.
 
-What was written can be read in one way only. In the text, inside of mentions and outside, a backslash stands
-before every backslash and every square bracket. A title whose parentheses are balanced and that has no
-backslash is spelled as it is, `Mercury (planet)` in `[Mercury](Mercury (planet))`: the first parenthesis
-that closes more than was opened ends it. In every other title a backslash stands before each backslash and
-each parenthesis. Both rules are CommonMark's for links.
+Annotated texts are unambiguous. In the text, inside of mentions and outside, a backslash stands before every
+backslash and every square bracket. A title with balanced parentheses and without backslash is spelled as it
+is, `Mercury (planet)` in `[Mercury](Mercury (planet))`: the first parenthesis that closes more than was
+opened ends it. In every other title a backslash stands before each backslash and each parenthesis. Both rules
+are CommonMark's for links.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ BACKSLASH = 0x5C
 OPEN, CLOSE = 0x5B, 0x5D
 TITLE_OPEN, TITLE_CLOSE = 0x28, 0x29
 
-# Bytes of a text, and of a title that is not spelled as it is, that have a backslash before them.
+# Bytes behind a backslash, in a text and in a title that is not plain.
 ESCAPED_IN_TEXT = bytes([BACKSLASH, OPEN, CLOSE])
 ESCAPED_IN_TITLE = bytes([BACKSLASH, TITLE_OPEN, TITLE_CLOSE])
 
 
 def spelled_text(text: bytes) -> bytes:
-    """Return how a text is copied."""
+    """Return the spelling of a text outside of titles."""
     return _escaped(text, ESCAPED_IN_TEXT)
 
 
 def spelled_title(title: bytes) -> bytes:
-    """Return how a title is written, without the parenthesis that ends it."""
+    """Return the spelling of a title, without the parenthesis that ends it."""
     return title if is_plain(title) else _escaped(title, ESCAPED_IN_TITLE)
 
 
@@ -54,12 +54,12 @@ class Link:
     """One link; places are in bytes.
 
     Attributes:
-        begin: Where the mention begins in the text.
-        end: Where it ends.
-        title: The title, as it is, not as it is spelled.
-        opened: Where the link begins in the annotated text, its bracket.
-        titled: Where the title begins there.
-        closed: Where the link ends there, behind the parenthesis.
+        begin: Begin of the mention in the text.
+        end: End of the mention in the text.
+        title: Title, not as it is spelled.
+        opened: Begin of the link in the annotated text, its bracket.
+        titled: Begin of the title there.
+        closed: End of the link there, behind the parenthesis.
     """
 
     begin: int
@@ -72,22 +72,16 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Annotated:
-    """What was read.
-
-    Attributes:
-        text: Without links and backslashes.
-        links: In order.
-    """
+    """A text that was read, without links and backslashes, and its links in order."""
 
     text: bytes
     links: tuple[Link, ...]
 
 
 def read_annotated(written: bytes) -> Annotated:
-    """Read what an `AnnotationGrammar` has let through.
+    """Read a text that an `AnnotationGrammar` has allowed.
 
-    Raises:
-        ValueError: it is no text with links in it; the place is named.
+    Raises ValueError for a text that is not one; the message names the place.
     """
     text = bytearray()
     links: list[Link] = []
@@ -149,12 +143,12 @@ _NAMING_SYMBOLS = frozenset({"So", "Sc", "Sm"})
 
 @dataclass(frozen=True, slots=True)
 class MentionRules:
-    """What a mention may be.
+    """Rules for mentions.
 
     Attributes:
-        max_chars: Most code points of it.
+        max_chars: Most code points of a mention.
         max_mentions: Most mentions of a text; None: any number.
-        word_boundaries: Whether it must begin and end where words do.
+        word_boundaries: Whether a mention must begin and end where words do.
     """
 
     max_chars: int = 80
@@ -170,16 +164,16 @@ class MentionRules:
 
 @dataclass(frozen=True, slots=True)
 class Boundaries:
-    """Places of one text, counted in code points: place i is before character i. n characters.
+    """The places of a text of n characters where mentions may begin and end; place i is before character i.
 
-    A mention begins and ends with something that is no white space, has a letter, a digit or a symbol in it,
-    cuts no character off its marks, and crosses no paragraph break.
+    A mention begins and ends with something that is not white space, contains a letter, a digit or a symbol,
+    separates no character from its marks, and crosses no paragraph break.
 
     Attributes:
         opens: Whether a mention may begin there; some place then ends it. Length n + 1.
-        closes: Whether a mention may end there, as far as the place alone tells. Length n + 1.
-        first_close: The first place that may end a mention that begins there; -1 where none may begin.
-        last_close: The last one; -1 where none may begin. Length n + 1.
+        closes: Whether a mention may end there, by the place alone. Length n + 1.
+        first_close: First possible end of a mention that begins there, -1 for none. Length n + 1.
+        last_close: Last possible end, -1 for none. Length n + 1.
     """
 
     opens: tuple[bool, ...]
@@ -215,7 +209,7 @@ def find_boundaries(text: str, rules: MentionRules) -> Boundaries:
 
 
 def _is_cut(text: str, place: int, word_boundaries: bool) -> bool:
-    """Whether a mention may have an edge between two characters."""
+    """Whether a mention may begin or end between two characters."""
     if place in (0, len(text)):
         return True
     before, behind = text[place - 1], text[place]
@@ -251,7 +245,7 @@ def _is_unspaced(character: str) -> bool:
 
 
 def _following(flags: list[bool]) -> list[int]:
-    """For every place the first one from it on that is flagged, the number of places where there is none."""
+    """By place, the first flagged place from it on; the number of places for none."""
     found = [len(flags)] * (len(flags) + 1)
     for place in range(len(flags) - 1, -1, -1):
         found[place] = place if flags[place] else found[place + 1]
@@ -259,7 +253,7 @@ def _following(flags: list[bool]) -> list[int]:
 
 
 def _preceding(flags: list[bool]) -> list[int]:
-    """For every place the last one up to it that is flagged, -1 where there is none."""
+    """By place, the last flagged place up to it, -1 for none."""
     found, last = [], -1
     for place, flag in enumerate(flags):
         last = place if flag else last

@@ -1,8 +1,8 @@
-"""Sorted titles as they are spelled in links, followed byte by byte and below a vocabulary's trie.
+"""Follows sorted titles, as they are spelled in links, byte by byte and below a vocabulary's trie.
 
-A place among them is a run of those that are spelled as they are and a run of those that are not; which bytes
-may come is the union of both. The parenthesis behind a title belongs to its spelling, so that none begins
-another.
+A place in a title is a run of the titles that are spelled as they are, searched where they lie, and a run of
+copies of the others, as they are spelled. The parenthesis behind a title belongs to its spelling, so that
+none begins another.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoding.grammar.holes.text_leaf import TextSearcher
-from decoding.grammar.holes.text_places import FIRST_PLAIN, PLAIN, QUOTE, TextRange
+from decoding.grammar.holes.text_places import FIRST_PLAIN, PLAIN, QUOTE, TextRange, first_from
 from decoding.grammar.leaves.leaf import FEW_TOKENS, Exit, LeafTokens, TokenCache
 from decoding.grammar.token_trie import TokenNode
 from decoding.markup.link_syntax import BACKSLASH, TITLE_CLOSE, TITLE_OPEN, spelled_title
 from decoding.sorted_texts import SortedTexts, TextBatches
 
-# Runs of more titles have their bytes listed only where there is but one.
+# Larger runs list their next bytes only if there is just one.
 _MAX_LISTED = 8
-# Tokens and shortest titles of runs of so many titles are kept.
+# Tokens and shortest titles of smaller runs are not kept.
 _MIN_KEPT = 256
 _KEPT_BYTES = 16 << 20
 _ENDED = -1
@@ -38,12 +38,7 @@ class TitleRange(NamedTuple):
 
 
 class TitlePlace(NamedTuple):
-    """A place in a title.
-
-    Attributes:
-        plain: Of the titles that are searched where they lie; None: none is left.
-        spelled: Of those that were copied, as they are spelled; None: none is left.
-    """
+    """A place in a title: runs of the plain titles and of the copied spellings, None for an empty run."""
 
     plain: TitleRange | None
     spelled: TitleRange | None
@@ -52,12 +47,11 @@ class TitlePlace(NamedTuple):
 class LinkTitles:
     """The titles that links may name. Safe to use from several threads; to be kept between texts.
 
-    Titles with quotation marks, control characters or backslashes, or with parentheses that are not balanced
-    are copied; all others are not.
+    Titles with quotation marks, control characters, backslashes or unbalanced parentheses are copied.
 
     Args:
-        texts: The titles in order; empty ones are left out.
-        searcher: Of the vocabulary.
+        texts: Titles in order; empty ones are left out.
+        searcher: Searcher of the vocabulary.
     """
 
     def __init__(self, texts: SortedTexts, searcher: TextSearcher) -> None:
@@ -84,7 +78,7 @@ class LinkTitles:
 
     @cached_property
     def longest(self) -> int:
-        """Bytes of the longest spelling, the parenthesis behind it included."""
+        """Bytes of the longest spelling, with the parenthesis behind it."""
         return 1 + max(
             int(texts.batches.lengths(texts.order).max()) if len(texts) else 0
             for texts in (self._plain, self._spelled)
@@ -97,19 +91,19 @@ class LinkTitles:
             self.tokens(self.start, self.searcher.vocabulary.root)
 
     def step(self, place: TitlePlace, byte: int) -> TitlePlace | None:
-        """The place behind a byte of a title; None where none goes on with it. See `ends` for its end."""
+        """The place behind a byte of a title; None if no title goes on with it. See `ends` for its end."""
         plain = _narrow(self._plain, place.plain, byte)
         spelled = _narrow(self._spelled, place.spelled, byte)
         return TitlePlace(plain, spelled) if plain or spelled else None
 
     def ends(self, place: TitlePlace) -> bool:
-        """Whether a title ends here, so that a closing parenthesis is the one behind it."""
+        """Whether a title ends here, so that a closing parenthesis may follow."""
         return any(
             run is not None and texts.byte(run.begin, run.depth) == _ENDED for texts, run in self._in(place)
         )
 
     def next_bytes(self, place: TitlePlace) -> tuple[int, ...] | None:
-        """The bytes that go on, ascending; None where there are too many to list cheaply."""
+        """The bytes that go on, ascending; None if there are too many to list cheaply."""
         runs = list(self._in(place))
         few = sum(run.end - run.begin for _, run in runs) <= _MAX_LISTED
         found: set[int] = set()
@@ -130,7 +124,7 @@ class LinkTitles:
         return self._tokens.put(at, self._find_tokens(place, node)) if found is None else found
 
     def shortest(self, place: TitlePlace) -> bytes:
-        """A shortest rest of a title, closing parenthesis included, of those the first in byte order."""
+        """The shortest rest of a title, closing parenthesis included, of equals the first in byte order."""
         found = self._shortest.get(place)
         if found is not None:
             return found
@@ -144,7 +138,7 @@ class LinkTitles:
         return rest
 
     def members(self, title: bytes) -> tuple[int, ...]:
-        """Numbers of the texts that are this title, ascending; none where it is no title."""
+        """Numbers of the texts that are this title, ascending; empty if there is none."""
         place: TitlePlace | None = self.start
         for byte in spelled_title(title):
             place = None if place is None else self.step(place, byte)
@@ -152,7 +146,7 @@ class LinkTitles:
             return ()
         found: list[int] = []
         for texts, run in self._in(place):
-            end = _lower(texts, run, 0)
+            end = first_from(texts, *run, 0)
             numbers = texts.numbers(run.begin, end)
             found += numbers if texts is self._plain else [self._numbers[number] for number in numbers]
         return tuple(sorted(found))
@@ -186,7 +180,7 @@ class LinkTitles:
         return LeafTokens((), packed, rests)
 
     def _walk(self, run: TitleRange, node: TokenNode, inside: set[int]) -> None:
-        """Find the tokens that stay inside of titles that were copied."""
+        """Find the tokens that stay inside of copied titles."""
         waiting = [(node, run)]
         while waiting:
             node, run = waiting.pop()
@@ -199,7 +193,7 @@ class LinkTitles:
                     waiting.append((child, after))
 
     def _close(self, place: TitlePlace, node: TokenNode, inside: set[int], exits: set[int]) -> None:
-        """Find tokens that end a title: those that go no farther, and places of the trie with longer ones."""
+        """Find the tokens that end a title exactly, and the places of the trie with longer ones."""
         trie = self.searcher.vocabulary.trie
         closing = self._closing
         waiting = [(position, place) for position in node.positions]
@@ -235,7 +229,7 @@ class LinkTitles:
 
     @cached_property
     def _quoting(self) -> frozenset[int]:
-        """Tokens with a quotation mark: what a search for strings of JSON finds, and no title has."""
+        """Tokens with a quotation mark, which a search for strings of JSON finds but no title has."""
         vocabulary = self.searcher.vocabulary
         return frozenset(
             token for token in range(vocabulary.vocab_size) if QUOTE in (vocabulary.bytes_of(token) or b"")
@@ -249,47 +243,35 @@ class LinkTitles:
 def _narrow(texts: SortedTexts, run: TitleRange | None, byte: int) -> TitleRange | None:
     if run is None:
         return None
-    first = _lower(texts, run, byte)
+    first = first_from(texts, *run, byte)
     if first == run.end or texts.byte(first, run.depth) != byte:
         return None
-    return TitleRange(first, _lower(texts, run._replace(begin=first), byte + 1), run.depth + 1)
-
-
-def _lower(texts: SortedTexts, run: TitleRange, byte: int) -> int:
-    """The first text of a run that goes on with this byte or a greater one."""
-    begin, end, depth = run
-    while begin < end:
-        middle = (begin + end) // 2
-        if texts.byte(middle, depth) < byte:
-            begin = middle + 1
-        else:
-            end = middle
-    return begin
+    return TitleRange(first, first_from(texts, first, run.end, run.depth, byte + 1), run.depth + 1)
 
 
 def _bytes_of(texts: SortedTexts, run: TitleRange) -> Iterator[int]:
-    """The bytes that titles of a run go on with, ascending, each once; -1 first, where one ends."""
+    """The next bytes of a run's titles, ascending, each once; -1 first for titles that end."""
     at = run.begin
     while at < run.end:
         byte = texts.byte(at, run.depth)
         yield byte
-        at = _lower(texts, run._replace(begin=at), byte + 1)
+        at = first_from(texts, at, run.end, run.depth, byte + 1)
 
 
 def _copied(batches: TextBatches) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which titles are copied, and which are empty, by number. Shapes: (n,), bool."""
+    """Whether each title is copied, and whether it is empty, by number. Shapes: (n,), bool."""
     copied, empty = [], []
     for begins, data in zip(batches.offsets, batches.data, strict=True):
         texts = data[begins[0] : begins[-1]]
         offsets = (begins - begins[0]).astype(np.int64)
-        # A title of its own is wherever something stands that only copies are searched for.
+        # Bytes that only copied titles may have.
         odd = (texts < FIRST_PLAIN) | (texts == QUOTE) | (texts == BACKSLASH)
         depth = np.concatenate(
             [[0], np.cumsum((texts == TITLE_OPEN).astype(np.int32) - (texts == TITLE_CLOSE))]
         )
         found = np.diff(np.concatenate([[0], np.cumsum(odd)])[offsets]) > 0
         found |= np.diff(depth[offsets]) != 0
-        # Where a parenthesis closes more than the title has opened.
+        # Titles in which a parenthesis closes more than was opened.
         owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
         found[owner[depth[1:] < depth[offsets[:-1]][owner]]] = True
         copied.append(found)

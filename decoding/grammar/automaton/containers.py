@@ -1,7 +1,7 @@
-"""Frames of arrays, objects and the document: punctuation, whitespace, and the values that begin inside.
+"""Defines the kinds of containers: punctuation, whitespace and inner values of arrays, objects, the document.
 
-The rules of JSON stand in `moves` of each frame: a comma only where another member may follow, a closing
-bracket only where the container can close. Reading, masks and the search for shortest ends all ask it.
+The rules of JSON are in `moves` of each kind: a comma only if another member may follow, a closing bracket
+only if the container can close. Reading, masks and the search for shortest ends all use it.
 """
 
 from __future__ import annotations
@@ -26,31 +26,30 @@ from decoding.grammar.shapes import ArrayShape, ObjectShape, Option, ValueNode
 QUOTE, COMMA, COLON = 0x22, 0x2C, 0x3A
 OPEN_ARRAY, CLOSE_ARRAY, OPEN_OBJECT, CLOSE_OBJECT = 0x5B, 0x5D, 0x7B, 0x7D
 NUMBER_STARTS = frozenset(b"-0123456789")
-# Every byte a JSON value can begin with, ascending.
+# All bytes that a JSON value can begin with, ascending.
 _VALUE_STARTS = tuple(sorted(b'"-0123456789[fnt{'))
 
-# Places of containers. Behind OPENED a first member or the closing bracket; behind MEMBER, reached by a
-# comma, a member only; INSIDE while a value, INSIDE_KEY while a key is being written.
+# Places of containers. OPENED: a first member or the closing bracket follows. MEMBER, behind a comma: only a
+# member follows. INSIDE, INSIDE_KEY: a value, a key is being written.
 OPENED, MEMBER, INSIDE_KEY, BEFORE_COLON, VALUE, INSIDE, BEHIND = range(7)
 IS_BEHIND_SEPARATOR = (False, True, False, False, True, False, False)
 DONE = BEHIND
-# Sets, because they are asked for every byte.
 _BLANKS = frozenset((BLANK, LINE_BREAK))
 
 
 class ValueStarts:
-    """What a value node begins with, by first byte."""
+    """The beginnings of a value node, by first byte."""
 
-    __slots__ = ("_children", "_frames", "_out", "value")
+    __slots__ = ("_children", "_kinds", "_out", "value")
 
-    def __init__(self, value: ValueNode, frames: ValueKinds) -> None:
+    def __init__(self, value: ValueNode, kinds: ValueKinds) -> None:
         self.value = value
-        self._frames = frames
+        self._kinds = kinds
         self._children: dict[int, tuple[ThreadPosition, ...]] = {}
         self._out: tuple[int, ...] | None = None
 
     def children(self, byte: int) -> tuple[ThreadPosition, ...]:
-        """The nodes behind the first byte of the value."""
+        """The positions behind the first byte of the value."""
         children = self._children.get(byte)
         if children is None:
             children = self._children[byte] = tuple(self._find(byte))
@@ -58,7 +57,7 @@ class ValueStarts:
 
     @property
     def out_bytes(self) -> tuple[int, ...]:
-        """The bytes the value can begin with, ascending."""
+        """The bytes that the value can begin with, ascending."""
         out = self._out
         if out is None:
             value = self.value
@@ -71,11 +70,11 @@ class ValueStarts:
         return out
 
     def _find(self, byte: int) -> Iterable[ThreadPosition]:
-        frames, value = self._frames, self.value
+        kinds, value = self._kinds, self.value
         if byte == OPEN_ARRAY:
-            return [frames.array(shape).node(OPENED, shape.start()) for shape in value.arrays]
+            return [kinds.array(shape).node(OPENED, shape.start()) for shape in value.arrays]
         if byte == OPEN_OBJECT:
-            return [frames.object(shape).node(OPENED, shape.start()) for shape in value.objects]
+            return [kinds.object(shape).node(OPENED, shape.start()) for shape in value.objects]
         if byte not in _VALUE_STARTS:
             return []
         is_number = byte in NUMBER_STARTS
@@ -83,17 +82,17 @@ class ValueStarts:
         for leaf in value.leaves:
             state = leaf.step(0, byte)
             if state >= 0:
-                found[frames.leaf(leaf, is_number).node(state)] = None
+                found[kinds.leaf(leaf, is_number).node(state)] = None
         return found
 
 
 class Moves(NamedTuple):
-    """The ways on from a node of a container, whitespace left out.
+    """The ways on from a position of a container, without whitespace.
 
     Attributes:
-        punctuation: By byte, the reading of it: the node behind a comma or a colon, the key that a quote
+        punctuation: Reading of each byte: the position behind a comma or a colon, the key that a quote
             begins, 0 for the bracket that closes the container.
-        options: The values that may begin here; () where none may.
+        options: Values that may begin here.
     """
 
     punctuation: Mapping[int, ThreadPosition | Pushes | int]
@@ -101,83 +100,81 @@ class Moves(NamedTuple):
 
 
 class _Container:
-    """Nodes of one container, by place, progress, label of the key and whitespace."""
+    """The positions of one container, by place, progress, label of the key and whitespace."""
 
-    __slots__ = ("_frames", "_nodes", "_whitespace")
+    __slots__ = ("_kinds", "_nodes", "_whitespace")
 
-    def __init__(self, frames: ValueKinds) -> None:
-        self._frames = frames
-        self._whitespace = frames.whitespace
+    def __init__(self, kinds: ValueKinds) -> None:
+        self._kinds = kinds
+        self._whitespace = kinds.whitespace
         self._nodes: dict[tuple[int, Hashable, int, int], ThreadPosition] = {}
 
     def node(
         self, phase: int, progress: Hashable, key_label: int = -1, blanks: int = START
     ) -> ThreadPosition:
-        """The node at a place."""
+        """The position at a place."""
         key = (phase, progress, key_label, blanks)
         node = self._nodes.get(key)
         if node is None:
-            number = next(self._frames.numbers)
+            number = next(self._kinds.numbers)
             node = self._nodes[key] = ThreadPosition(number, self, phase, progress, key_label, blanks)
         return node
 
     def clear(self) -> None:
-        """Forget which nodes there are."""
+        """Forget all positions."""
         self._nodes = {}
 
     def keep(self, node: ThreadPosition) -> None:
-        """Know a node again (`ValueKind.keep`)."""
         self._nodes[node.phase, node.progress, node.key_label, node.blanks] = node
 
     def read(self, node: ThreadPosition, byte: int) -> ThreadPosition | Pushes | int | None:
-        """Read one byte (`ValueKind.read`): of whitespace, or one of `moves`."""
+        """Read one byte: whitespace, or one of `moves`."""
         if byte in _BLANKS:
             blanks = self._whitespace.after(node.blanks, byte, IS_BEHIND_SEPARATOR[node.phase])
             return None if blanks is None else self.node(node.phase, node.progress, node.key_label, blanks)
-        whitespace = self._whitespace
-        if whitespace.is_spaced and whitespace.must_come(node.blanks, IS_BEHIND_SEPARATOR[node.phase]):
+        if self._whitespace.is_spaced and self.must_be_blank(node):
             return None
         punctuation, options = self.moves(node)
         reading = punctuation.get(byte)
         return self._begin(options, byte) if reading is None and options else reading
 
     def moves(self, node: ThreadPosition) -> Moves:
-        """Return the ways on from a node, whitespace left out."""
+        """The ways on from a position, without whitespace."""
         raise NotImplementedError
 
     def out_bytes(self, node: ThreadPosition) -> tuple[int, ...]:
         """Whitespace, then punctuation and beginnings of values."""
         is_behind_separator = IS_BEHIND_SEPARATOR[node.phase]
         blanks = self._whitespace.bytes_at(node.blanks, is_behind_separator)
-        if self._whitespace.must_come(node.blanks, is_behind_separator):
+        if self.must_be_blank(node):
             return blanks
         punctuation, options = self.moves(node)
         first = self._first_bytes(options) if options else ()
         return blanks + (tuple(sorted((*first, *punctuation))) if punctuation else first)
 
     def must_be_blank(self, node: ThreadPosition) -> bool:
-        """Whether a node lets nothing through but whitespace."""
+        """Whether a position allows only whitespace."""
         return self._whitespace.must_come(node.blanks, IS_BEHIND_SEPARATOR[node.phase])
 
     def after(self, node: ThreadPosition, label: int) -> ThreadPosition:
-        """The node behind the value inside (`ValueKind.after`)."""
+        """The position behind the value inside."""
         raise NotImplementedError
 
     def _begin(self, options: tuple[Option, ...], byte: int) -> Pushes | None:
         """Begin a value with its first byte: one parent for each progress that the options lead to."""
         if len(options) == 1:
             ((value, progress),) = options
-            children = self._frames.starts(value).children(byte)
+            children = self._kinds.starts(value).children(byte)
             return ((self.node(INSIDE, progress), children),) if children else None
         begun: dict[ThreadPosition, dict[ThreadPosition, None]] = {}
         for value, progress in options:
-            children = self._frames.starts(value).children(byte)
+            children = self._kinds.starts(value).children(byte)
             if children:
                 begun.setdefault(self.node(INSIDE, progress), {}).update(dict.fromkeys(children))
         return tuple((parent, tuple(children)) for parent, children in begun.items()) or None
 
     def _first_bytes(self, options: Iterable[Option]) -> tuple[int, ...]:
-        starts = [self._frames.starts(value).out_bytes for value, _ in options]
+        starts = [self._kinds.starts(value).out_bytes for value, _ in options]
         return starts[0] if len(starts) == 1 else tuple(sorted({byte for out in starts for byte in out}))
 
 
@@ -186,18 +183,18 @@ class ObjectKind(_Container):
 
     __slots__ = ("_options", "shape")
 
-    def __init__(self, shape: ObjectShape, frames: ValueKinds) -> None:
-        super().__init__(frames)
+    def __init__(self, shape: ObjectShape, kinds: ValueKinds) -> None:
+        super().__init__(kinds)
         self.shape = shape
         self._options: dict[tuple[Hashable, int], tuple[Option, ...]] = {}
 
     def clear(self) -> None:
-        """Forget also what members may be."""
+        """Forget all positions, and the options of members."""
         super().clear()
         self._options = {}
 
     def after(self, node: ThreadPosition, label: int) -> ThreadPosition:
-        """Behind a key the colon, behind a value the comma."""
+        """The position before a key's colon, or behind a value."""
         if node.phase == INSIDE_KEY:
             return self.node(BEFORE_COLON, node.progress, label)
         return self.node(BEHIND, self.shape.after_value(node.progress, label))
@@ -218,7 +215,7 @@ class ObjectKind(_Container):
         if keys is not None and phase == BEHIND:
             punctuation[COMMA] = self.node(MEMBER, progress)
         elif keys is not None:
-            first = self._frames.leaf(keys, False).node(keys.step(0, QUOTE))
+            first = self._kinds.leaf(keys, False).node(keys.step(0, QUOTE))
             punctuation[QUOTE] = ((self.node(INSIDE_KEY, progress), (first,)),)
         if phase != MEMBER and shape.can_close(progress):
             punctuation[CLOSE_OBJECT] = 0
@@ -230,18 +227,18 @@ class ArrayKind(_Container):
 
     __slots__ = ("_options", "shape")
 
-    def __init__(self, shape: ArrayShape, frames: ValueKinds) -> None:
-        super().__init__(frames)
+    def __init__(self, shape: ArrayShape, kinds: ValueKinds) -> None:
+        super().__init__(kinds)
         self.shape = shape
         self._options: dict[Hashable, tuple[Option, ...]] = {}
 
     def clear(self) -> None:
-        """Forget also what items may be."""
+        """Forget all positions, and the options of items."""
         super().clear()
         self._options = {}
 
     def after(self, node: ThreadPosition, label: int) -> ThreadPosition:
-        """Behind an item the comma."""
+        """The position behind an item."""
         return self.node(BEHIND, self.shape.after_value(node.progress, label))
 
     def moves(self, node: ThreadPosition) -> Moves:
@@ -261,12 +258,12 @@ class ArrayKind(_Container):
 
 
 class DocumentKind(_Container):
-    """The one value that the text is. Nothing stands before or behind it."""
+    """The one value of a text. Nothing stands before or behind it."""
 
     __slots__ = ("_options",)
 
-    def __init__(self, value: ValueNode, frames: ValueKinds) -> None:
-        super().__init__(frames)
+    def __init__(self, value: ValueNode, kinds: ValueKinds) -> None:
+        super().__init__(kinds)
         self._whitespace = Whitespace(GrammarOptions(whitespace="compact"))
         self._options = (Option(value, None),)
 
@@ -275,20 +272,17 @@ class DocumentKind(_Container):
         return Moves({}, self._options if node.phase == OPENED else ())
 
     def after(self, node: ThreadPosition, label: int) -> ThreadPosition:
-        """Behind the value the end."""
+        """The end behind the value."""
         return self.node(DONE, None)
 
 
 class ValueKinds:
-    """The frames of one grammar, one for each leaf and shape.
-
-    Args:
-        options: Whitespace is as these say.
+    """The value kinds of one grammar, one for each leaf and shape.
 
     Attributes:
-        whitespace: The rules for it.
-        numbers: Numbers nodes as they are made.
-        own_leaves: Leaves that are no other grammar's, by key.
+        whitespace: Rules of whitespace.
+        numbers: Numbers for new positions.
+        own_leaves: Leaves that no other grammar has, by key.
     """
 
     def __init__(self, options: GrammarOptions) -> None:
@@ -301,16 +295,16 @@ class ValueKinds:
         self._starts: dict[int, ValueStarts] = {}
 
     def leaf(self, leaf: Leaf, is_number: bool) -> ScalarKind:
-        """The frame of a leaf."""
+        """The kind of a leaf."""
         key = (leaf.key, is_number)
-        frame = self._leaves.get(key)
-        if frame is None:
-            frame = self._leaves[key] = ScalarKind(leaf, is_number, self.numbers)
+        kind = self._leaves.get(key)
+        if kind is None:
+            kind = self._leaves[key] = ScalarKind(leaf, is_number, self.numbers)
             self._own(leaf)
-        return frame
+        return kind
 
     def clear(self, kept: set[ThreadPosition]) -> None:
-        """Forget which nodes there are, but for some, and everything that can be asked again."""
+        """Forget all positions but some, and everything that can be found again."""
         for table in (self._leaves, self._arrays, self._objects):
             for known in table.values():
                 known.clear()
@@ -318,14 +312,14 @@ class ValueKinds:
         self._starts = {}
         self.own_leaves = {}
         for node in kept:
-            frame = node.frame
-            frame.keep(node)
-            if type(frame) is ScalarKind:
-                self._leaves[frame.leaf.key, frame.is_number] = frame
-                self._own(frame.leaf)
+            kind = node.kind
+            kind.keep(node)
+            if type(kind) is ScalarKind:
+                self._leaves[kind.leaf.key, kind.is_number] = kind
+                self._own(kind.leaf)
 
     def drop(self) -> None:
-        """Let go of all frames, at the end."""
+        """Let go of all kinds, at the end."""
         self.clear(set())
         self._arrays = {}
         self._objects = {}
@@ -334,23 +328,23 @@ class ValueKinds:
         if not leaf.is_shared:
             self.own_leaves[leaf.key] = leaf
 
-    # Shapes and value nodes are told apart by identity; the frames hold them, so that no id is used twice.
+    # Shapes and value nodes are known by `id`; the kinds hold them, so no id is used twice.
     def array(self, shape: ArrayShape) -> ArrayKind:
-        """The frame of an array shape."""
-        frame = self._arrays.get(id(shape))
-        if frame is None:
-            frame = self._arrays[id(shape)] = ArrayKind(shape, self)
-        return frame
+        """The kind of an array shape."""
+        kind = self._arrays.get(id(shape))
+        if kind is None:
+            kind = self._arrays[id(shape)] = ArrayKind(shape, self)
+        return kind
 
     def object(self, shape: ObjectShape) -> ObjectKind:
-        """The frame of an object shape."""
-        frame = self._objects.get(id(shape))
-        if frame is None:
-            frame = self._objects[id(shape)] = ObjectKind(shape, self)
-        return frame
+        """The kind of an object shape."""
+        kind = self._objects.get(id(shape))
+        if kind is None:
+            kind = self._objects[id(shape)] = ObjectKind(shape, self)
+        return kind
 
     def starts(self, value: ValueNode) -> ValueStarts:
-        """What a value node begins with."""
+        """The beginnings of a value node."""
         starts = self._starts.get(id(value))
         if starts is None:
             starts = self._starts[id(value)] = ValueStarts(value, self)
@@ -358,6 +352,5 @@ class ValueKinds:
 
 
 def _first_bytes(leaf: Leaf) -> Iterable[int]:
-    """What a leaf can begin with."""
     edges = leaf.edges(0)
     return [byte for byte in _VALUE_STARTS if leaf.step(0, byte) >= 0] if edges is None else edges

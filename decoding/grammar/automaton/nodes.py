@@ -1,19 +1,18 @@
-"""Defines the nodes of the automaton: the position of one thread within one value.
+"""Defines the positions of NFA threads within one value, and the rules of whitespace.
 
-A node stands in a leaf's text, or at one place of an array, an object or the document. It knows nothing of
+A position is in a leaf's text, or at one place of an array, an object or the document. It knows nothing of
 what encloses it. Reading a byte, it
 
 - goes on within its value: another `ThreadPosition`;
-- begins a value inside: `Pushes`, the nodes its own place turns into and, for each, those inside;
+- begins a value inside: `Pushes`, its own next positions and, for each, those inside;
 - ends its value with this byte: an int, the label of the value (0 for containers);
 - or dies: None.
 
-Every byte means one of these for all nodes that can be reached by the same text, because the bytes alone
+Every byte means the same of these for all positions that the same text leads to, because the bytes alone
 decide how deep a JSON text is nested.
 
-What a container has to remember of the whitespace at one place is one int, so that it is part of a node's
-identity: `START` before any, `CLOSED` when no more may come, otherwise blanks that may still follow a line
-break.
+The whitespace read at a place of a container is one int, part of the position's identity: `START` before any,
+`CLOSED` when no more may come, otherwise the number of blanks that may still follow a line break.
 """
 
 from __future__ import annotations
@@ -31,10 +30,7 @@ LINE_BREAK = 0x0A
 
 
 class Whitespace:
-    """The rules of one grammar.
-
-    Args:
-        options: Says which they are.
+    """The whitespace rules of one grammar.
 
     Attributes:
         is_free: Whether whitespace may, but need not, stand anywhere.
@@ -49,13 +45,7 @@ class Whitespace:
         self._max_indent = options.max_indent
 
     def after(self, state: int, byte: int, is_behind_separator: bool) -> int | None:
-        """Read one byte of whitespace; None where it is not allowed.
-
-        Args:
-            state: Of the place.
-            byte: `BLANK` or `LINE_BREAK`.
-            is_behind_separator: Whether the place is the one behind a comma or a colon.
-        """
+        """Read one byte of whitespace, `BLANK` or `LINE_BREAK`; None if it is not allowed."""
         if state == CLOSED:
             return None
         if not self.is_free:
@@ -67,7 +57,7 @@ class Whitespace:
         return None
 
     def must_come(self, state: int, is_behind_separator: bool) -> bool:
-        """Whether nothing but whitespace may stand at the place now."""
+        """Whether only whitespace may stand at the place now."""
         return self.is_spaced and is_behind_separator and state == START
 
     def bytes_at(self, state: int, is_behind_separator: bool) -> tuple[int, ...]:
@@ -85,47 +75,38 @@ _UNREAD = object()
 
 
 class ValueKind(Protocol):
-    """One kind of value: what its nodes do."""
+    """The rules for one kind of value."""
 
     def read(self, node: ThreadPosition, byte: int) -> ThreadPosition | Pushes | int | None:
-        """Read a byte in a node of the frame."""
+        """Read a byte at a position of this kind."""
 
     def out_bytes(self, node: ThreadPosition) -> tuple[int, ...] | None:
-        """The bytes that may be allowed in a node, ascending; None where they are too many to list."""
+        """The bytes that may be allowed at a position, ascending; None if they are too many to list."""
 
     def after(self, node: ThreadPosition, label: int) -> ThreadPosition:
-        """The node behind the value inside, of a node that a value was begun in."""
+        """The position behind the value inside."""
 
     def keep(self, node: ThreadPosition) -> None:
-        """Know a node again after everything was forgotten."""
+        """Know a position again after everything was forgotten."""
 
 
 class ThreadPosition:
-    """A position within one value. Equal only to itself: made once by its frame.
+    """A position within one value. Equal only to itself: made once by its kind.
 
     Attributes:
-        id: Order in which nodes were made, for sorting them in a way that does not depend on hashes.
-        frame: What it is a position in.
-        phase: Which place of a container; 0 in leaves.
-        progress: Of the container, as its shape has it; in a leaf its state.
-        key_label: Label of the key whose value comes next, in an object behind a key; -1 elsewhere.
-        blanks: What whitespace has been read at the place.
-        label: Of the text so far, where that is a whole leaf, -1 elsewhere.
-        out: The bytes that may be allowed, ascending; None where they are too many to list.
+        id: Number in the order of making, for sorting that does not depend on hashes.
+        kind: Kind of the value.
+        phase: Place of a container; 0 in leaves.
+        progress: Progress of the container's shape; in a leaf its state.
+        key_label: Label of the key whose value comes next in an object; -1 elsewhere.
+        blanks: Whitespace read at the place.
+        label: Label of the text so far if it is a whole leaf, else -1.
+        out: Bytes that may be allowed, ascending; None if they are too many to list.
     """
 
     __slots__ = (
-        "_after",
-        "_readings",
-        "blanks",
-        "frame",
-        "id",
-        "key_label",
-        "label",
-        "out",
-        "phase",
-        "progress",
-    )
+        "_after", "_readings", "blanks", "id", "key_label", "kind", "label", "out", "phase", "progress",
+    )  # fmt: skip
 
     out: tuple[int, ...] | None
     _readings: dict[int, ThreadPosition | Pushes | int | None]
@@ -134,7 +115,7 @@ class ThreadPosition:
     def __init__(
         self,
         number: int,
-        frame: ValueKind,
+        kind: ValueKind,
         phase: int,
         progress: Hashable,
         key_label: int = -1,
@@ -142,18 +123,17 @@ class ThreadPosition:
         label: int = -1,
     ) -> None:
         self.id = number
-        self.frame = frame
+        self.kind = kind
         self.phase = phase
         self.progress = progress
         self.key_label = key_label
         self.blanks = blanks
         self.label = label
 
-    # Called only for a slot that is still empty, so that every later reading is a plain attribute; most nodes
-    # are passed by a single thread and never need any of them.
+    # Called for empty slots only: every later reading is a plain attribute, and most positions need none.
     def __getattr__(self, name: str) -> Any:
         if name == "out":
-            out = self.out = self.frame.out_bytes(self)
+            out = self.out = self.kind.out_bytes(self)
             return out
         if name in ("_readings", "_after"):
             setattr(self, name, {})
@@ -164,14 +144,14 @@ class ThreadPosition:
         """Read one byte."""
         reading = self._readings.get(byte, _UNREAD)
         if reading is _UNREAD:
-            reading = self._readings[byte] = self.frame.read(self, byte)
+            reading = self._readings[byte] = self.kind.read(self, byte)
         return reading  # type: ignore[return-value]
 
     def after(self, label: int) -> ThreadPosition:
-        """The node behind the value inside, which had this label."""
+        """The position behind the value inside, which had this label."""
         node = self._after.get(label)
         if node is None:
-            node = self._after[label] = self.frame.after(self, label)
+            node = self._after[label] = self.kind.after(self, label)
         return node
 
     def clear(self) -> None:
@@ -181,9 +161,9 @@ class ThreadPosition:
 
 
 class ScalarKind:
-    """The texts of a leaf, as far as they are numbers or as far as they are not.
+    """The texts of a leaf that are numbers, or those that are not.
 
-    Numbers end where something else begins, all others where their last byte says so.
+    Numbers end where something else begins, all others with their last byte.
     """
 
     __slots__ = ("_nodes", "_numbers", "is_number", "leaf")
@@ -195,7 +175,7 @@ class ScalarKind:
         self._nodes: dict[int, ThreadPosition] = {}
 
     def node(self, state: int) -> ThreadPosition:
-        """The node of a state of the leaf."""
+        """The position of a state of the leaf."""
         node = self._nodes.get(state)
         if node is None:
             label = self.leaf.label(state)
@@ -203,15 +183,15 @@ class ScalarKind:
         return node
 
     def clear(self) -> None:
-        """Forget which nodes there are."""
+        """Forget all positions."""
         self._nodes = {}
 
     def keep(self, node: ThreadPosition) -> None:
-        """Know a node again."""
+        """Know a position again."""
         self._nodes[node.progress] = node  # type: ignore[index]
 
     def read(self, node: ThreadPosition, byte: int) -> ThreadPosition | int | None:
-        """Follow the leaf's automaton; a text that is no number is over where nothing can follow."""
+        """Follow the leaf's automaton; a text that is no number ends when nothing can follow."""
         leaf = self.leaf
         state = leaf.step(node.progress, byte)  # type: ignore[arg-type]
         if state < 0:
@@ -221,10 +201,10 @@ class ScalarKind:
         return self.node(state)
 
     def out_bytes(self, node: ThreadPosition) -> tuple[int, ...] | None:
-        """As the leaf lists them."""
+        """The bytes that the leaf lists."""
         edges = self.leaf.edges(node.progress)  # type: ignore[arg-type]
         return None if edges is None else tuple(sorted(edges))
 
     def after(self, node: ThreadPosition, label: int) -> ThreadPosition:
-        """Nothing begins inside a leaf."""
+        """Not possible: nothing begins inside a leaf."""
         raise TypeError("a leaf has no values inside")

@@ -1,8 +1,7 @@
-"""Which leaves wrote the strings of a finished text.
+"""Finds the leaves that wrote the strings of a finished text.
 
-The text is read once more, this time keeping how every node was reached. Then the ways that led to the end
-are followed back: only what lies on them counts, so that an alternative which wrote a string and died later
-does not claim it.
+The text is read once more, this time with the way to every position. Then the ways to the end are followed
+back: a string counts only if it lies on one of them, not if an alternative wrote it and died later.
 """
 
 from __future__ import annotations
@@ -19,52 +18,51 @@ from decoding.grammar.shapes import ValueNode
 
 
 class TracedString(NamedTuple):
-    """A string that a hole wrote.
+    """A string that a title slot wrote.
 
     Attributes:
         pointer: JSON pointer of the string in the text.
-        hole: The leaf.
-        state: Its final state.
-        begin: Place of the opening quote.
-        end: Place behind the closing quote.
+        leaf: Leaf of the title slot.
+        state: Final state of the leaf.
+        begin: Index of the opening quote.
+        end: Index behind the closing quote.
     """
 
     pointer: str
-    hole: TitleSlotLeaf
+    leaf: TitleSlotLeaf
     state: int
     begin: int
     end: int
 
 
 class _Vertex:
-    """A node at one moment, and how it was reached.
+    """A position at one moment, and the ways to it.
 
     Attributes:
-        node: The node; in a leaf, the one behind its first byte.
-        state: Of the leaf, which is followed without making nodes.
-        parents: Vertices of the level below that it is in.
-        before: The vertices it was reached from: the one before in the same value, or the one that a value
-            was begun in together with the value's last.
-        string: What it wrote, if it is the end of a hole's string.
+        node: Position; in a leaf, the one behind its first byte.
+        state: State of the leaf, which is followed without new positions.
+        parents: Vertices of the segment below that contain it.
+        before: Vertices that led here: the last one in the same value, or the one in which a value was begun,
+            with the value's last.
+        string: String of a title slot that ends here.
     """
 
     __slots__ = ("before", "node", "parents", "state", "string")
 
     def __init__(self, node: ThreadPosition, parents: list[_Vertex]) -> None:
         self.node = node
-        self.state: int = node.progress if type(node.frame) is ScalarKind else 0  # type: ignore[assignment]
+        self.state: int = node.progress if type(node.kind) is ScalarKind else 0  # type: ignore[assignment]
         self.parents = parents
         self.before: list[tuple[_Vertex, _Vertex | None]] = []
         self.string: TracedString | None = None
 
 
-class _Level:
-    """The vertices at one depth.
+class _TracedSegment:
+    """The living vertices at one depth.
 
     Attributes:
-        vertices: What is alive.
-        step: The step to the value inside: an index, or a key as JSON pointers spell it; -1 before the first.
-        begin: Where the value begins.
+        step: Step to the value inside: an index, or a key as JSON pointers spell it; -1 before the first.
+        begin: Index of the value's first byte.
     """
 
     __slots__ = ("begin", "step", "vertices")
@@ -79,19 +77,19 @@ class Tracer:
     """Reads one text.
 
     Args:
-        value: What the text may be.
-        frames: Of the grammar.
+        value: Value node of the text.
+        kinds: Value kinds of the grammar.
         text: The text.
     """
 
-    def __init__(self, value: ValueNode, frames: ValueKinds, text: bytes) -> None:
-        document = DocumentKind(value, frames)
+    def __init__(self, value: ValueNode, kinds: ValueKinds, text: bytes) -> None:
+        document = DocumentKind(value, kinds)
         self._text = text
-        self._stack = [_Level([_Vertex(document.node(0, None), [])], 0)]
+        self._stack = [_TracedSegment([_Vertex(document.node(0, None), [])], 0)]
         self._place = 0
 
     def strings(self) -> list[TracedString] | None:
-        """The strings that holes wrote, in order; None if the text is no whole document."""
+        """The strings that title slots wrote, in order; None if the text is no whole document."""
         for place, byte in enumerate(self._text):
             self._place = place
             if not self._read(byte):
@@ -105,14 +103,14 @@ class Tracer:
         if not all(vertex.before for vertex in done.vertices):
             return None
         found = {vertex.string for vertex in self._alive(done.vertices) if vertex.string is not None}
-        return sorted(found, key=lambda string: (string.begin, repr(string.hole.name)))
+        return sorted(found, key=lambda string: (string.begin, repr(string.leaf.name)))
 
     def _is_leaf(self) -> bool:
         vertices = self._stack[-1].vertices
-        return bool(vertices) and type(vertices[0].node.frame) is ScalarKind
+        return bool(vertices) and type(vertices[0].node.kind) is ScalarKind
 
     def _read(self, byte: int) -> bool:
-        """Read one byte; False if nothing is alive behind it."""
+        """Read one byte. Returns whether anything is alive behind it."""
         if self._is_leaf():
             if self._read_in_leaf(byte):
                 return True
@@ -124,15 +122,15 @@ class Tracer:
         moved: list[_Vertex] = []
         ended: list[tuple[_Vertex, int]] = []
         for vertex in self._stack[-1].vertices:
-            frame = vertex.node.frame
-            assert type(frame) is ScalarKind  # a level is in leaves, or it is not
-            state = frame.leaf.step(vertex.state, byte)
+            kind = vertex.node.kind
+            assert type(kind) is ScalarKind  # a segment is in leaves, or it is not
+            state = kind.leaf.step(vertex.state, byte)
             if state < 0:
                 continue
-            if frame.is_number or frame.leaf.goes_on(state):
+            if kind.is_number or kind.leaf.goes_on(state):
                 moved.append(vertex)
             else:
-                ended.append((vertex, frame.leaf.label(state)))
+                ended.append((vertex, kind.leaf.label(state)))
             vertex.state = state
         if moved:
             self._stack[-1].vertices = moved
@@ -143,9 +141,9 @@ class Tracer:
     def _end_number(self) -> bool:
         ended = []
         for vertex in self._stack[-1].vertices:
-            frame = vertex.node.frame
-            assert type(frame) is ScalarKind  # asked for of leaves only
-            label = frame.leaf.label(vertex.state)
+            kind = vertex.node.kind
+            assert type(kind) is ScalarKind  # asked for of leaves only
+            label = kind.leaf.label(vertex.state)
             if label >= 0:
                 ended.append((vertex, label))
         if ended:
@@ -167,7 +165,7 @@ class Tracer:
                 closed.append((vertex, reading))
             else:
                 for node, children in reading:  # type: ignore[union-attr]
-                    # Equal nodes in different parents stay apart as long as a value is open inside.
+                    # Equal positions with different parents stay apart while a value is open inside.
                     key = (node, tuple(map(id, vertex.parents)))
                     parent = below.setdefault(key, _Vertex(node, vertex.parents))
                     parent.before.append((vertex, None))
@@ -197,32 +195,29 @@ class Tracer:
             vertex.before.append(before)
 
     def _push(self, below: list[_Vertex], inside: list[_Vertex]) -> None:
-        level = self._stack[-1]
-        level.vertices = below
-        if type(below[0].node.frame) is ArrayKind:
-            level.step = int(level.step) + 1
-        self._stack.append(_Level(inside, self._place))
-
-    def _pointer(self) -> str:
-        """Where the value inside the last level is. The document's own level is no step."""
-        return "".join([f"/{level.step}" for level in self._stack[1:]])
+        segment = self._stack[-1]
+        segment.vertices = below
+        if type(below[0].node.kind) is ArrayKind:
+            segment.step = int(segment.step) + 1
+        self._stack.append(_TracedSegment(inside, self._place))
 
     def _pop(self, ended: list[tuple[_Vertex, int]], end: int) -> None:
-        level = self._stack.pop()
+        segment = self._stack.pop()
         below = self._stack[-1]
         behind: dict[ThreadPosition, _Vertex] = {}
         for vertex, label in ended:
-            frame = vertex.node.frame
-            if type(frame) is ScalarKind and isinstance(frame.leaf, TitleSlotLeaf):
-                vertex.string = TracedString(self._pointer(), frame.leaf, vertex.state, level.begin, end)
+            kind = vertex.node.kind
+            if type(kind) is ScalarKind and isinstance(kind.leaf, TitleSlotLeaf):
+                pointer = "".join([f"/{around.step}" for around in self._stack[1:]])
+                vertex.string = TracedString(pointer, kind.leaf, vertex.state, segment.begin, end)
             for parent in vertex.parents:
                 self._reach(behind, parent.node.after(label), parent.parents, (parent, vertex))
         if below.vertices[0].node.phase == INSIDE_KEY:
-            below.step = escaped_step(str(json.loads(self._text[level.begin : end])))
+            below.step = escaped_step(str(json.loads(self._text[segment.begin : end])))
         below.vertices = list(behind.values())
 
     def _alive(self, ends: list[_Vertex]) -> Iterator[_Vertex]:
-        """The vertices on ways to the end: each in that of its parents with which it led there."""
+        """The vertices on ways to the end, each only within the parent with which it led there."""
         waiting: list[tuple[_Vertex, _Vertex | None]] = [(vertex, None) for vertex in ends]
         seen = set(waiting)
         while waiting:

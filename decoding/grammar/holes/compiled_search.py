@@ -1,4 +1,14 @@
-"""Following sorted texts in compiled loops. Importing this needs numba."""
+"""Follows sorted texts in compiled loops. Importing this needs numba.
+
+Texts lie in pieces of a mapped file, so loops take addresses. Their common arguments:
+
+    order: Numbers of the texts, sorted. Shape: (n,), int32.
+    batches: Per batch the addresses of its offsets, int32, and of its bytes. Shape: (b, 2), int64.
+    shift: A batch holds 1 << shift texts.
+
+The loops pass each other the addresses of both arrays: an array as an argument is seven words that are copied
+in every call. Modes of places are numbered as in `text_places`.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +17,13 @@ from bisect import bisect_left
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.grammar.holes.search_loops import narrow, walk
-from decoding.grammar.holes.text_places import TextRange, TextWalk
-from decoding.grammar.leaves.leaf import FEW_TOKENS
-from decoding.numba_compiling import keep_nothing
+from decoding.grammar.holes.text_places import TextRange
+from decoding.grammar.leaves.leaf import FEW_TOKENS, TokenWalk
+from decoding.numba_compiling import compiled, keep_nothing, pointer
 from decoding.sorted_texts import SortedTexts
 
 if TYPE_CHECKING:
@@ -22,9 +32,312 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# The columns of the trie's nodes, as the loop has them.
+Longs = NDArray[np.int64]
+Ints = NDArray[np.int32]
+Words = NDArray[np.uint32]
+
+_PLAIN, _ESCAPE, _UNICODE, _ZERO, _ZEROS, _LOW, _HIGH, _FINAL, _START = range(9)
+_FEW = 64
+if _FEW != FEW_TOKENS:
+    raise ImportError(f"the compiled loop has room for {_FEW} tokens, leaves call {FEW_TOKENS} tokens few")
+_NONE = 256  # beyond every byte
+# The columns of a level of a walk.
+_BEGIN, _END, _DEPTH, _MODE, _ENDED, _CURSOR, _NEXT, _LAST, _CHILD, _STOP = range(10)
+# The columns of the trie's nodes: the first holds the byte, and above it how many tokens end at the node.
 _BYTE, _CHILDREN, _TOKEN, _POSITION = range(4)
-# Where what the loop finds begins: behind its two counts, and behind the tokens.
+
+
+@compiled
+def _byte(order: int, batches: int, shift: int, position: int, depth: int) -> int:
+    """Return a byte of the text at a position of the order, -1 behind its end."""
+    number = np.int64(numba.carray(pointer(order), (position + 1,), np.int32)[position])
+    batch = number >> shift
+    row = number - (batch << shift)
+    places = numba.carray(pointer(batches), (batch + 1, 2), np.int64)
+    offsets = numba.carray(pointer(places[batch, 0]), ((1 << shift) + 1,), np.int32)
+    at = np.int64(offsets[row]) + depth
+    if at >= offsets[row + 1]:
+        return -1
+    return int(numba.carray(pointer(places[batch, 1]), (at + 1,), np.uint8)[at])
+
+
+@compiled
+def _lower(order: int, batches: int, shift: int, begin: int, end: int, depth: int, byte: int) -> int:
+    """Return the first text of a run that goes on with this byte or a greater one."""
+    at, step = begin, 1
+    while at < end and _byte(order, batches, shift, at, depth) < byte:
+        begin = at + 1
+        at += step
+        step *= 2
+    end = min(at, end)
+    while begin < end:
+        middle = (begin + end) >> 1
+        if _byte(order, batches, shift, middle, depth) < byte:
+            begin = middle + 1
+        else:
+            end = middle
+    return begin
+
+
+@compiled
+def _has(order: int, batches: int, shift: int, begin: int, end: int, depth: int, byte: int) -> bool:
+    """Return whether a text of a run goes on with a byte."""
+    at = _lower(order, batches, shift, begin, end, depth, byte)
+    return at < end and _byte(order, batches, shift, at, depth) == byte
+
+
+@compiled
+def _is_long(byte: int) -> bool:
+    """Return whether a control character has no short escape."""
+    return byte < 8 or byte == 11 or byte > 13
+
+
+@compiled
+def _has_long(order: int, batches: int, shift: int, begin: int, end: int, depth: int, above: int) -> bool:
+    """Return whether a text goes on with a control character without a short escape.
+
+    `above` is its high digit; -1: any.
+    """
+    first, last = (0, 31) if above < 0 else (above << 4, (above << 4) + 15)
+    for byte in range(first, last + 1):
+        if _is_long(byte) and _has(order, batches, shift, begin, end, depth, byte):
+            return True
+    return False
+
+
+@compiled
+def _has_escape(order: int, batches: int, shift: int, begin: int, end: int, depth: int) -> bool:
+    """Return whether a text of a run goes on with a byte that is escaped."""
+    at = _lower(order, batches, shift, begin, end, depth, 0)
+    if at == end:
+        return False
+    if _byte(order, batches, shift, at, depth) < 32:
+        return True
+    return _has(order, batches, shift, at, end, depth, 34) or _has(order, batches, shift, at, end, depth, 92)
+
+
+@compiled
+def _escape_of(mode: int, byte: int) -> int:
+    """Return the byte of a text whose escape a byte of JSON ends, -1 for none."""
+    if mode == _ESCAPE:
+        if byte == 34 or byte == 92:
+            return byte
+        if byte == 98:
+            return 8
+        if byte == 102:
+            return 12
+        if byte == 110:
+            return 10
+        if byte == 114:
+            return 13
+        if byte == 116:
+            return 9
+        return -1
+    digit = -1
+    if 48 <= byte <= 57:
+        digit = byte - 48
+    elif 97 <= byte <= 102:
+        digit = byte - 87
+    if digit < 0 or (mode != _LOW and mode != _HIGH):
+        return -1
+    whole = digit if mode == _LOW else digit + 16
+    return whole if _is_long(whole) else -1
+
+
+@compiled
+def _within_escape(
+    order: int, batches: int, shift: int, begin: int, end: int, depth: int, mode: int, byte: int
+) -> int:
+    """Return the mode behind a byte that an escape goes on with but does not end, -1 for none."""
+    following, above = -1, -1
+    if mode == _ESCAPE and byte == 117:
+        following = _UNICODE
+    elif mode == _UNICODE and byte == 48:
+        following = _ZERO
+    elif mode == _ZERO and byte == 48:
+        following = _ZEROS
+    elif mode == _ZEROS and byte == 48:
+        following, above = _LOW, 0
+    elif mode == _ZEROS and byte == 49:
+        following, above = _HIGH, 1
+    if following >= 0 and _has_long(order, batches, shift, begin, end, depth, above):
+        return following
+    return -1
+
+
+@compiled
+def _narrow(
+    order: int, batches: int, shift: int, begin: int, end: int, depth: int, mode: int, byte: int
+) -> tuple[int, int, int, int]:
+    """Return the place behind a byte of JSON; its mode is -1 for none."""
+    if mode == _FINAL or (mode == _START and byte != 34):
+        return 0, 0, 0, -1
+    if mode == _START:
+        return begin, end, 0, _PLAIN
+    wanted, following, after = byte, _PLAIN, depth + 1
+    if mode == _PLAIN:
+        if byte == 92:
+            escapes = _has_escape(order, batches, shift, begin, end, depth)
+            return begin, end, depth, _ESCAPE if escapes else -1
+        if byte < 32:
+            return 0, 0, 0, -1
+        if byte == 34:
+            wanted, following, after = -1, _FINAL, depth
+    else:
+        wanted = _escape_of(mode, byte)
+        if wanted < 0:
+            return begin, end, depth, _within_escape(order, batches, shift, begin, end, depth, mode, byte)
+    first = _lower(order, batches, shift, begin, end, depth, wanted)
+    if first == end or _byte(order, batches, shift, first, depth) != wanted:
+        return 0, 0, 0, -1
+    behind = end
+    if _byte(order, batches, shift, end - 1, depth) != wanted:
+        behind = _lower(order, batches, shift, first, end, depth, wanted + 1)
+    return first, behind, after, following
+
+
+@compiled
+def _enter(
+    order: int, batches: int, shift: int, levels: Longs, n: int, begin: int, end: int, depth: int, mode: int
+) -> None:
+    """Fill in level n of the walk: the run, and the next bytes of its texts."""
+    levels[n, _BEGIN], levels[n, _END], levels[n, _DEPTH], levels[n, _MODE] = begin, end, depth, mode
+    if mode != _PLAIN:
+        return
+    first = _byte(order, batches, shift, begin, depth)
+    levels[n, _ENDED] = 1 if first < 0 else 0
+    if first < 0:
+        begin = _lower(order, batches, shift, begin, end, depth, 0)
+        first = _byte(order, batches, shift, begin, depth) if begin < end else _NONE
+    levels[n, _CURSOR], levels[n, _NEXT] = begin, first
+    levels[n, _LAST] = -1 if first == _NONE else _byte(order, batches, shift, end - 1, depth)
+
+
+@compiled
+def _move(order: int, batches: int, shift: int, levels: Longs, n: int, cursor: int) -> None:
+    """Set the cursor of level n to a text of its run, or behind it, which only a damaged order does."""
+    levels[n, _CURSOR] = cursor
+    levels[n, _NEXT] = _NONE
+    if cursor < levels[n, _END]:
+        levels[n, _NEXT] = _byte(order, batches, shift, cursor, levels[n, _DEPTH])
+
+
+@compiled
+def _descend(order: int, batches: int, shift: int, levels: Longs, n: int, byte: int, is_last: bool) -> int:
+    """Go from level n to the one below by a byte of JSON; return the mode there, -1 for none.
+
+    Bytes must come in ascending order: the search goes on from the cursor. If nothing follows in the trie
+    (`is_last`), the level below is not filled in.
+    """
+    end, depth, mode = levels[n, _END], levels[n, _DEPTH], levels[n, _MODE]
+    if mode != _PLAIN or byte == 92:
+        begin = levels[n, _BEGIN]
+        first, behind, after, following = _narrow(order, batches, shift, begin, end, depth, mode, byte)
+        if following >= 0 and not is_last:
+            _enter(order, batches, shift, levels, n + 1, first, behind, after, following)
+        return following
+    if byte == 34:
+        return _FINAL if levels[n, _ENDED] else -1
+    if byte < 32 or byte > levels[n, _LAST]:
+        return -1
+    if levels[n, _NEXT] < byte:
+        cursor = _lower(order, batches, shift, levels[n, _CURSOR], end, depth, byte)
+        _move(order, batches, shift, levels, n, cursor)
+    if levels[n, _NEXT] != byte:
+        return -1
+    if is_last:
+        return _PLAIN
+    first = levels[n, _CURSOR]
+    behind = end
+    if byte != levels[n, _LAST]:
+        behind = _lower(order, batches, shift, first, end, depth, byte + 1)
+        _move(order, batches, shift, levels, n, behind)
+    _enter(order, batches, shift, levels, n + 1, first, behind, depth + 1, _PLAIN)
+    return _PLAIN
+
+
+@compiled
+def _children(nodes: Ints, levels: Longs, n: int, node: int) -> None:
+    """Let level n of the walk go through the children of a node."""
+    levels[n, _CHILD], levels[n, _STOP] = nodes[node, _CHILDREN], nodes[node + 1, _CHILDREN]
+
+
+@compiled
+def narrow(
+    order: Ints, batches: Longs, shift: int, begin: int, end: int, depth: int, mode: int, byte: int
+) -> tuple[int, int, int, int]:
+    """Return the place behind a byte of JSON; its mode is -1 for none."""
+    return _narrow(order.ctypes.data, batches.ctypes.data, shift, begin, end, depth, mode, byte)
+
+
+@compiled
+def walk(
+    order: Ints,
+    batches: Longs,
+    shift: int,
+    begin: int,
+    end: int,
+    depth: int,
+    mode: int,
+    nodes: Ints,
+    tokens: Ints,
+    levels: Longs,
+    roots: Ints,
+    mask: Words,
+    found: Ints,
+) -> None:
+    """Find the tokens below some positions of a trie that go on with some text.
+
+    * `nodes`: by depth, so that the children of a node lie side by side: the byte and, from bit 8 on, the
+      number of tokens; the first child; the token, or the index of the first of several in `tokens`; the
+      position in the trie. A last row ends the children. Shape: (N + 1, 4).
+    * `tokens`: ids by node. Shape: (T,).
+    * `levels`: room for the walk. Shape: (depth of the trie + 1, 10).
+    * `roots`: nodes to begin at.
+    * `mask`: output, a bit for each token.
+    * `found`: output, the number of tokens, the number of exits, the first 64 tokens, and as many exits
+      (positions where a text has ended within a token) as there is room for.
+    """
+    order_at, batches_at = order.ctypes.data, batches.ctypes.data
+    num_tokens, num_exits = 0, 0
+    for root in roots:
+        n = 0
+        _enter(order_at, batches_at, shift, levels, n, begin, end, depth, mode)
+        _children(nodes, levels, n, root)
+        while n >= 0:
+            node = levels[n, _CHILD]
+            if node == levels[n, _STOP]:
+                n -= 1
+                continue
+            levels[n, _CHILD] = node + 1
+            is_last = nodes[node, _CHILDREN] == nodes[node + 1, _CHILDREN]
+            byte = nodes[node, _BYTE] & 255
+            following = _descend(order_at, batches_at, shift, levels, n, byte, is_last)
+            if following < 0:
+                continue
+            count = nodes[node, _BYTE] >> 8
+            for number in range(count):
+                token = nodes[node, _TOKEN]
+                if count > 1:
+                    token = tokens[token + number]
+                mask[token >> 5] |= np.uint32(1) << np.uint32(token & 31)
+                if num_tokens < _FEW:
+                    found[2 + num_tokens] = token
+                num_tokens += 1
+            if is_last:
+                continue
+            if following == _FINAL:
+                if 2 + _FEW + num_exits < len(found):
+                    found[2 + _FEW + num_exits] = nodes[node, _POSITION]
+                num_exits += 1
+                continue
+            n += 1
+            _children(nodes, levels, n, node)
+    found[0] = num_tokens
+    found[1] = num_exits
+
+
+# Indexes in the loop's output: its two counts come first, then the tokens, then the exits.
 _TOKENS = 2
 _EXITS = _TOKENS + FEW_TOKENS
 _ROOM = 1024
@@ -32,11 +345,7 @@ _LEVEL = 10
 
 
 class CompiledSearch:
-    """The compiled loops over one vocabulary's trie; compiled, or read from numba's cache, when made.
-
-    Args:
-        vocabulary: Whose trie.
-    """
+    """The compiled loops over one vocabulary's trie; compiled, or read from numba's cache, when made."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         trie = vocabulary.trie
@@ -57,15 +366,15 @@ class CompiledSearch:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of what was copied for the loops."""
+        """Memory of the trie's copy for the loops."""
         return self._nodes.nbytes
 
     def narrow(self, texts: SortedTexts, place: TextRange, byte: int) -> TextRange | None:
-        """The place behind one byte of JSON, None where no text goes on with it."""
+        """The place behind one byte of JSON, None if no text goes on with it."""
         found = narrow(texts.order, texts.batches.addresses, texts.batches.shift, *place, byte)
         return TextRange(*found) if found[3] >= 0 else None
 
-    def walk(self, texts: SortedTexts, place: TextRange, positions: tuple[int, ...]) -> TextWalk:
+    def walk(self, texts: SortedTexts, place: TextRange, positions: tuple[int, ...]) -> TokenWalk:
         """Find the tokens below some positions of the trie that go on with some text."""
         mask: NDArray[np.uint32] = np.zeros(self._num_words, dtype=np.uint32)
         roots = np.array([self._node(position) for position in positions], dtype=np.int32)
@@ -73,27 +382,17 @@ class CompiledSearch:
         room = _ROOM
         while True:
             found = np.empty(_EXITS + room, dtype=np.int32)
-            walk(
-                texts.order,
-                texts.batches.addresses,
-                texts.batches.shift,
-                *place,
-                self._nodes,
-                self._tokens,
-                levels,
-                roots,
-                mask,
-                found,
-            )
+            where = (texts.order, texts.batches.addresses, texts.batches.shift, *place)
+            walk(*where, self._nodes, self._tokens, levels, roots, mask, found)
             num_tokens, num_exits = found[:_TOKENS].tolist()
             if num_exits <= room:
                 break
             room = num_exits  # rare: many texts end within tokens
-        exits = found[_EXITS : _EXITS + num_exits].tolist()
+        exits = {0: found[_EXITS : _EXITS + num_exits].tolist()} if num_exits else {}
         if num_tokens <= FEW_TOKENS:
-            return TextWalk(found[_TOKENS : _TOKENS + num_tokens].tolist(), None, exits)
+            return TokenWalk(found[_TOKENS : _TOKENS + num_tokens].tolist(), None, exits)
         mask.flags.writeable = False
-        return TextWalk(None, mask, exits)
+        return TokenWalk(None, mask, exits)
 
     def _node(self, position: int) -> int:
         """The row of a position of the trie; those of one depth are in the trie's order."""
@@ -106,7 +405,7 @@ class CompiledSearch:
 
 
 def _by_depth(trie: FlatTrie) -> tuple[NDArray[np.int32], list[int]]:
-    """Return the nodes as `walk` takes them, and where each depth begins and the last ends.
+    """Return the nodes as `walk` takes them, and the index at which each depth begins and the last ends.
 
     Children side by side share cache lines, and one array is a cheaper argument than four.
     """

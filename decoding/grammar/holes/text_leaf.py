@@ -1,11 +1,8 @@
 """Lets JSON strings be one of millions of sorted texts, such as the titles of an index.
 
-The texts are not made into an automaton: a state is a run of the sorted order and how far it is written
-(`decoding.grammar.holes.text_places`), packed into an int. States need no table, so nothing grows with what
-is asked for, and every state stays valid for ever.
-
-`TextSearcher` finds the tokens of a vocabulary that go on with one of the texts: in Python or, once `warm_up`
-has been called where numba is there, in compiled loops. Compiling takes seconds, so no request ever does it.
+No automaton is made of the texts: a state is a run of the sorted order and how far it is written
+(`text_places`), packed into an int. States need no table, so memory does not grow with use, and every state
+stays valid for ever.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ from decoding.grammar.holes.text_places import (
     spelled,
     unpack,
 )
-from decoding.grammar.leaves.leaf import FEW_TOKENS, Exit, LeafTokens, TitleSlotName, TokenCache
+from decoding.grammar.leaves.leaf import LeafTokens, TitleSlotName, TokenCache
 from decoding.grammar.token_trie import TokenNode
 from decoding.sorted_texts import SortedTexts, TextBatches
 
@@ -41,26 +38,26 @@ if TYPE_CHECKING:
     from decoding.grammar.vocabulary import Vocabulary
 
 
-# Runs of more texts have their bytes listed only where there is but one.
+# Larger runs list their next bytes only if there is just one.
 _MAX_LISTED_TEXTS = 8
-# Runs of more texts have their tokens kept; those of fewer are found nearly as fast as they are looked up.
+# Tokens of smaller runs are not kept: they are found nearly as fast as they are looked up.
 _MIN_KEPT_TEXTS = 1 << 10
 _KEPT_BYTES = 8 << 20
-# Tokens of runs that are found before anybody asks: of runs of so many texts, and so many bytes of them.
+# Limits on the runs whose tokens are found in advance: least texts of a run, and bytes of all tokens.
 _WIDE_TEXTS = 1 << 12
 _WIDE_BYTES = 3 << 18
 _LEAF_BYTES = 2048
 
 
 class TextLeaf:
-    """Sorted texts as a leaf (`decoding.grammar.leaves.leaf.TitleSlotLeaf`).
+    """Sorted texts as a leaf (`TitleSlotLeaf`).
 
     Args:
-        name: What schemas call the set.
+        name: Name of the set in schemas.
         key: Equal for sets of the same texts with the same numbers.
         texts: The set; it may be empty.
-        searcher: Of the vocabulary.
-        own_bytes: Memory of the order, where this leaf alone holds it.
+        searcher: Searcher of the vocabulary.
+        own_bytes: Memory of the order if this leaf alone holds it.
     """
 
     is_shared = True
@@ -91,14 +88,9 @@ class TextLeaf:
 
     @property
     def num_bytes(self) -> int:
-        """Memory beyond the texts and, where it is the catalogue's own, their order."""
-        return (
-            self._own_bytes
-            + self._shortest.num_bytes
-            + self._wide.num_bytes
-            + self._tokens.num_bytes
-            + _LEAF_BYTES
-        )
+        """Memory beyond the texts and, unless this leaf alone holds it, their order."""
+        found = self._shortest.num_bytes + self._wide.num_bytes + self._tokens.num_bytes
+        return self._own_bytes + found + _LEAF_BYTES
 
     def prepare(self) -> None:
         """Find what every answer needs: the shortest text, and the tokens before and behind the quote."""
@@ -108,7 +100,7 @@ class TextLeaf:
                 self._find_wide(state)
 
     def warm_up(self) -> None:
-        """Find also the tokens of the widest runs, which take longest, as far as there is room."""
+        """Find also the tokens of the widest runs, which take longest, while there is room."""
         self.prepare()
         if not self.is_empty:
             for place in widest_places(self._texts, self._searcher, _WIDE_TEXTS):
@@ -122,7 +114,7 @@ class TextLeaf:
         return -1 if place is None else pack(place)
 
     def edges(self, state: int) -> Mapping[int, int] | None:
-        """All allowed bytes and the states they lead to, of runs of few texts or with one byte only."""
+        """All allowed bytes and the states they lead to, for small runs or those with one byte only."""
         place = self._place(state)
         if (
             place.mode == PLAIN
@@ -152,10 +144,9 @@ class TextLeaf:
             return self._shortest_of_all
         if mode == PLAIN:
             return self._shortest.spelling(begin, end, depth) + b'"'
-        # Within an escape: by the characters it may still become.
-        candidates = []
-        for byte, after in self._search.edges(place).items():
-            candidates.append(bytes([byte]) + self.shortest(pack(after)))
+        # Within an escape, compare the characters it may still become.
+        edges = self._search.edges(place)
+        candidates = [bytes([byte]) + self.shortest(pack(after)) for byte, after in edges.items()]
         return min(candidates, key=lambda text: (len(text), text))
 
     def tokens(self, state: int, node: TokenNode) -> LeafTokens | None:
@@ -170,12 +161,12 @@ class TextLeaf:
         return found
 
     def members(self, state: int) -> tuple[int, ...]:
-        """Numbers of the texts that are the one behind whose closing quote the state stands, ascending."""
+        """Numbers of the texts that end in a state, ascending."""
         begin, end, _, mode = self._place(state)
         return self._texts.numbers(begin, end) if mode == FINAL else ()
 
     def spelling(self, state: int) -> bytes:
-        """What has been written up to a state, its opening quote included."""
+        """The bytes written up to a state, the opening quote included."""
         begin, _, depth, mode = self._place(state)
         if mode == START:
             return b""
@@ -195,10 +186,8 @@ logger = logging.getLogger(__name__)
 
 
 class TextSearcher:
-    """Walks one vocabulary's trie beside sorted texts.
-
-    Args:
-        vocabulary: Whose trie.
+    """Walks one vocabulary's trie beside sorted texts: in Python or, once `warm_up` has been called and numba
+    works, in compiled loops. Compiling takes seconds, so no request does it.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -212,10 +201,9 @@ class TextSearcher:
 
         Args:
             texts: Any texts.
-            spelled: How a byte, or a character, of a text is written.
+            spelled: Function that spells a byte, or a character, of a text.
 
-        Raises:
-            VocabularyError: names the first text that it cannot write, and what is missing.
+        Raises VocabularyError, which names the first text that cannot be written, and what is missing.
         """
         writable = self.vocabulary.writable
         if writable.has_all_bytes:
@@ -232,7 +220,7 @@ class TextSearcher:
                 )
 
     def warm_up(self) -> None:
-        """Compile the loops where numba is there and works."""
+        """Compile the loops if numba works."""
         if self._compiled is not None:
             return
         try:
@@ -245,7 +233,7 @@ class TextSearcher:
             logger.warning("numba is installed but does not work: %r; titles are searched in Python", error)
 
     def narrow(self, texts: SortedTexts, place: TextRange, byte: int) -> TextRange | None:
-        """The place behind one byte of JSON, None where no text goes on with it."""
+        """The place behind one byte of JSON, None if no text goes on with it."""
         if self._compiled is not None:
             return self._compiled.narrow(texts, place, byte)
         return TextSearch(texts).narrow(place, byte)
@@ -253,26 +241,19 @@ class TextSearcher:
     def tokens(self, texts: SortedTexts, place: TextRange, node: TokenNode) -> LeafTokens:
         """The tokens below a node that go on with some text (`Leaf.tokens`)."""
         if self._compiled is not None:
-            tokens, mask, exits = self._compiled.walk(texts, place, node.positions)
+            walked = self._compiled.walk(texts, place, node.positions)
         else:
-            tokens, mask, exits = TextSearch(texts).walk(place, self.vocabulary.trie, node.positions)
-        rests = (Exit(0, self.vocabulary.rest(exits)),) if exits else ()
-        if tokens is None:
-            return LeafTokens((), mask, rests)
-        if len(tokens) <= FEW_TOKENS:
-            return LeafTokens(tuple(sorted(tokens)), None, rests)
-        many = self.vocabulary.packed(tokens)
-        many.flags.writeable = False
-        return LeafTokens((), many, rests)
+            walked = TextSearch(texts).walk(place, self.vocabulary.trie, node.positions)
+        return walked.leaf_tokens(self.vocabulary)
 
 
 def widest_places(texts: SortedTexts, searcher: TextSearcher, least: int) -> Iterator[TextRange]:
     """Yield places behind the opening quote and whole tokens, the one with the most texts first.
 
     Args:
-        texts: At least one.
-        searcher: Of the vocabulary.
-        least: Places with fewer texts are left out.
+        texts: At least one text.
+        searcher: Searcher of the vocabulary.
+        least: Fewest texts of a place.
     """
     start = TextRange(0, len(texts), 0, PLAIN)
     seen = {start}
@@ -307,7 +288,7 @@ def _behind_tokens(
         position += 1
 
 
-# Texts of a block; the shortest length of each block is kept, 2 bytes.
+# Texts per block; the shortest length of each block is kept, 2 bytes.
 _BLOCK = 64
 _LONGEST = (1 << 16) - 1
 _AT_ONCE = 1 << 18
@@ -317,18 +298,14 @@ Longs = npt.NDArray[np.int64]
 
 
 class ShortestTexts:
-    """Finds shortest texts; a wide run is looked at by blocks.
-
-    Args:
-        texts: At least one.
-    """
+    """Finds shortest texts among at least one; wide runs are searched by blocks."""
 
     def __init__(self, texts: SortedTexts) -> None:
         self._texts = texts
 
     @cached_property
     def _blocks(self) -> npt.NDArray[np.uint16]:
-        """Bytes of the shortest text of each block, no more than 65,535. Shape: (ceil(n / 64),)."""
+        """Bytes of the shortest text of each block, at most 65,535. Shape: (ceil(n / 64),)."""
         order = self._texts.order
         shortest = np.empty(-(-len(order) // _BLOCK), dtype=np.uint16)
         for begin in range(0, len(order), _AT_ONCE):
@@ -344,7 +321,7 @@ class ShortestTexts:
         return 2 * -(-len(self._texts) // _BLOCK)
 
     def spelling(self, begin: int, end: int, depth: int) -> bytes:
-        """The shortest spelling from a depth on of all texts of a run, of equally short ones the first."""
+        """The shortest spelling, from a depth on, of the texts of a run; the first of equally short ones."""
         best: bytes | None = None
         length = self._least(begin, end, -1)
         while length is not None and (best is None or length - depth <= len(best)):
@@ -371,8 +348,8 @@ class ShortestTexts:
         blocks = self._blocks[whole.start : whole.stop]
         longer = blocks[blocks > above]
         least = int(longer.min()) if len(longer) else _LONGEST
-        # The shortest text of a block may be too short, and others of it not. That comes to many blocks only
-        # where all texts of some length have escapes.
+        # Blocks whose shortest text is too short may have longer ones. There are many such blocks only if all
+        # texts of some length have escapes.
         some = blocks <= above
         if least < _LONGEST:
             found.append(least)
@@ -383,7 +360,7 @@ class ShortestTexts:
         return min(found, default=None)
 
     def _positions(self, begin: int, end: int, length: int) -> Iterator[int]:
-        """The positions of the texts of a run that have some length, ascending."""
+        """The positions of a run's texts of some length, ascending."""
         head, whole, tail = _parts(begin, end)
         some = self._blocks[whole.start : whole.stop] <= min(length, _LONGEST)
         blocks = (np.flatnonzero(some) + whole.start).tolist()

@@ -1,22 +1,18 @@
 """Defines places in a JSON string that must be one of some sorted texts, and follows the texts in Python.
 
-All texts that begin with the bytes written so far are one run of the sorted order. The bytes of JSON differ
-from those of the text where a character is escaped, so a place also says how much of an escape is written.
-One text is spelled in one way: quotes and backslashes stand behind a backslash, control characters have the
-short escape that JSON knows for them or else `u00` and two lower-case digits behind a backslash, everything
-else stands as it is.
+All texts that begin with the bytes written so far are one run of the sorted order. Escaped characters differ
+in JSON, so a place also says how much of an escape is written. A text has one spelling: quotes and
+backslashes stand behind a backslash, control characters have JSON's short escape or else `u00` and two
+lower-case digits behind a backslash, everything else stands as it is.
 
-`TextSearch` follows texts byte by byte, and below the vocabulary's trie;
-`decoding.grammar.holes.compiled_search` does the same in compiled loops.
+`compiled_search` does the same as `TextSearch` in compiled loops.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
+from decoding.grammar.leaves.leaf import TokenWalk
 from decoding.grammar.token_trie import FlatTrie
 from decoding.sorted_texts import SortedTexts
 
@@ -25,10 +21,10 @@ BACKSLASH = 0x5C
 # Bytes below this are control characters, and always escaped.
 FIRST_PLAIN = 0x20
 
-# What stands behind a backslash for what, where it is one byte.
+# The bytes behind a backslash with the bytes they stand for.
 SHORT_ESCAPES = {QUOTE: QUOTE, BACKSLASH: BACKSLASH, 0x62: 8, 0x66: 12, 0x6E: 10, 0x72: 13, 0x74: 9}
 
-# How much of an escape is written; before the opening quote; behind the closing one.
+# The written part of an escape; FINAL: behind the closing quote; START: before the opening one.
 PLAIN, ESCAPE, UNICODE, ZERO, ZEROS, LOW, HIGH, FINAL, START = range(9)
 # The bytes of JSON that belong to the escape so far.
 WRITTEN = (b"", b"\\", b"\\u", b"\\u0", b"\\u00", b"\\u000", b"\\u001")
@@ -39,13 +35,13 @@ _MASK = (1 << _BITS) - 1
 
 
 class TextRange(NamedTuple):
-    """A run of texts and how far they are written.
+    """A run of texts with the same beginning.
 
     Attributes:
         begin: First text of the run, by its position in the sorted order.
-        end: The first one behind it.
+        end: First text behind the run.
         depth: Bytes of the texts that are written.
-        mode: `PLAIN`, how much of an escape is written behind them, `FINAL` or `START`.
+        mode: `PLAIN`, the part of an escape written behind them, `FINAL` or `START`.
     """
 
     begin: int
@@ -55,7 +51,7 @@ class TextRange(NamedTuple):
 
 
 def pack(place: TextRange) -> int:
-    """Return the place as an int, which needs no table that would have to be kept. The start is 0."""
+    """Return the place as an int, so that no table of places is kept. The start is 0."""
     begin, end, depth, mode = place
     if mode == START:
         return 0
@@ -71,7 +67,7 @@ def unpack(state: int, num_texts: int) -> TextRange:
 
 
 def escaped(byte: int) -> bytes:
-    """Return how a byte of a text is spelled in JSON; bytes of characters beyond ASCII stay as they are."""
+    """Return the JSON spelling of a byte of a text; bytes of characters beyond ASCII are unchanged."""
     if byte >= FIRST_PLAIN and byte not in (QUOTE, BACKSLASH):
         return bytes([byte])
     return _SPELLED.get(byte) or b"\\u%04x" % byte
@@ -84,44 +80,26 @@ ESCAPED_BYTES = tuple(byte for byte in range(256) if len(SPELLINGS[byte]) > 1)
 
 
 def spelled(text: bytes) -> bytes:
-    """Return how the bytes of a text are spelled in JSON, without quotes."""
+    """Return the JSON spelling of the bytes of a text, without quotes."""
     return b"".join(map(SPELLINGS.__getitem__, text))
 
 
-# A node of the trie with at most so many children looks each of them up among the texts; of one with more,
-# the texts' next bytes are looked up among the children.
+# Up to so many children of a trie node are looked up among the texts; otherwise the texts' next bytes are
+# looked up among the children.
 _FEW_CHILDREN = 4
 
 _MODES = {written: mode for mode, written in enumerate(WRITTEN)}
 
 
-class TextWalk(NamedTuple):
-    """Tokens and positions of a trie that a walk has met.
-
-    Attributes:
-        tokens: Ids of the tokens that pass, in any order; None where `mask` holds them.
-        mask: The same as a packed mask. Shape: (ceil(V / 32),), uint32, read-only.
-        exits: Positions with longer tokens, where a text has ended.
-    """
-
-    tokens: list[int] | None
-    mask: NDArray[np.uint32] | None
-    exits: list[int]
-
-
 class TextSearch:
-    """Follows texts in Python.
-
-    Args:
-        texts: At least one.
-    """
+    """Follows texts, at least one, in Python."""
 
     def __init__(self, texts: SortedTexts) -> None:
         self._texts = texts
         self._byte = texts.byte
 
     def narrow(self, place: TextRange, byte: int) -> TextRange | None:
-        """The place behind one byte of JSON, None where no text goes on with it."""
+        """The place behind one byte of JSON, None if no text goes on with it."""
         begin, end, depth, mode = place
         if mode == PLAIN:
             if byte == QUOTE:
@@ -137,7 +115,7 @@ class TextSearch:
         return self._within_escape(place, WRITTEN[mode] + bytes([byte]))
 
     def edges(self, place: TextRange) -> dict[int, TextRange]:
-        """All bytes of JSON that go on with some text, ascending, and the places behind them."""
+        """All bytes of JSON that go on with some text, ascending, with the places behind them."""
         begin, end, depth, mode = place
         if mode == START:
             return {QUOTE: TextRange(begin, end, 0, PLAIN)}
@@ -152,7 +130,7 @@ class TextSearch:
         at = begin
         while at < end:
             byte = self._byte(at, depth)
-            behind = self._lower(at, end, depth, byte + 1)
+            behind = first_from(self._texts, at, end, depth, byte + 1)
             if byte < 0:
                 edges[QUOTE] = TextRange(at, behind, depth, FINAL)
             elif len(SPELLINGS[byte]) > 1:
@@ -167,13 +145,13 @@ class TextSearch:
         begin, end, depth, _ = place
         return self._byte(begin, depth) == self._byte(end - 1, depth)
 
-    def walk(self, place: TextRange, trie: FlatTrie, positions: tuple[int, ...]) -> TextWalk:
+    def walk(self, place: TextRange, trie: FlatTrie, positions: tuple[int, ...]) -> TokenWalk:
         """Find the tokens of the trie below some positions that go on with some text."""
         tokens: list[int] = []
         exits: list[int] = []
         for position in positions:
             self._walk(place, trie, position, tokens, exits)
-        return TextWalk(tokens, None, exits)
+        return TokenWalk(tokens, None, {0: exits} if exits else {})
 
     def _walk(self, place: TextRange, trie: FlatTrie, root: int, tokens: list[int], exits: list[int]) -> None:
         begin, ids = trie.token_begin_view, trie.tokens_view
@@ -209,7 +187,7 @@ class TextSearch:
         return TextRange(*run, place.depth + 1, PLAIN) if run else None
 
     def _within_escape(self, place: TextRange, written: bytes) -> TextRange | None:
-        """The place where so much of an escape is written."""
+        """The place with so much of an escape written."""
         if written in _MODES:
             there = self._spelled_by(place, written)
             return place._replace(mode=_MODES[written]) if there else None
@@ -219,7 +197,7 @@ class TextSearch:
         return None
 
     def _spelled_by(self, place: TextRange, written: bytes) -> list[int]:
-        """The next bytes of texts whose escape begins so."""
+        """The next bytes of texts whose escape begins with `written`."""
         begin, end, depth, _ = place
         return [
             byte
@@ -229,23 +207,24 @@ class TextSearch:
 
     def _run(self, begin: int, end: int, depth: int, byte: int) -> tuple[int, int] | None:
         """The texts of a run that go on with a byte, -1 for those that end."""
-        first = self._lower(begin, end, depth, byte)
+        first = first_from(self._texts, begin, end, depth, byte)
         if first == end or self._byte(first, depth) != byte:
             return None
-        return first, self._lower(first, end, depth, byte + 1)
+        return first, first_from(self._texts, first, end, depth, byte + 1)
 
-    def _lower(self, begin: int, end: int, depth: int, byte: int) -> int:
-        """The first text of a run that goes on with this byte or a greater one."""
-        at, step = begin, 1
-        while at < end and self._byte(at, depth) < byte:
-            begin = at + 1
-            at += step
-            step *= 2
-        end = min(at, end)
-        while begin < end:
-            middle = (begin + end) // 2
-            if self._byte(middle, depth) < byte:
-                begin = middle + 1
-            else:
-                end = middle
-        return begin
+
+def first_from(texts: SortedTexts, begin: int, end: int, depth: int, byte: int) -> int:
+    """The first text of a run that goes on with this byte or a greater one."""
+    at, step = begin, 1
+    while at < end and texts.byte(at, depth) < byte:
+        begin = at + 1
+        at += step
+        step *= 2
+    end = min(at, end)
+    while begin < end:
+        middle = (begin + end) // 2
+        if texts.byte(middle, depth) < byte:
+            begin = middle + 1
+        else:
+            end = middle
+    return begin

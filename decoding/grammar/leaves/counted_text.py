@@ -1,22 +1,21 @@
 """Makes leaves of strings of any content and a bounded number of characters, with every legal escape.
 
-Length bounds need to know how many characters each token begins: tokens are grouped by that number once for
-a vocabulary.
+Length bounds depend on the number of characters that each token begins: tokens are grouped by it once for a
+vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from decoding.grammar.leaves.dfa_leaf import DfaLeaf
 from decoding.grammar.leaves.leaf import FEW_TOKENS, Exit, LeafTokens, TokenCache
-from decoding.grammar.leaves.table_walk import TableWalker, TransitionTable, ranges
-from decoding.grammar.regular.byte_dfa import ByteDfa
+from decoding.grammar.leaves.table_walk import Ints, TableWalker, ranges
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.json_spelling import spell_any_text, spell_texts
 from decoding.grammar.token_trie import TokenNode
@@ -26,25 +25,35 @@ if TYPE_CHECKING:
     from decoding.grammar.token_trie import FlatTrie
 
 
-# Places in the trie at which strings may stand; grammars with many patterns lay many of them over each other.
+QUOTE = ord('"')
+# Most kept places of the trie at which strings may stand; grammars with many patterns combine many.
 _MAX_PROFILES = 4096
 
 
 class AnyText:
-    """All strings over one vocabulary: what strings with bounds share.
+    """All strings over one vocabulary: the shared part of strings with bounds.
 
     Args:
-        vocabulary: Whose tokens the strings let through.
-        walker: Of the vocabulary.
-        canonical: Whether every text has one spelling, or every escape of JSON is allowed.
+        vocabulary: The vocabulary.
+        walker: Walker of the vocabulary.
+        canonical: Whether every text has one spelling; otherwise every escape of JSON is allowed.
+
+    Attributes:
+        automaton: Automaton of all strings that can be written; start 0, before the opening quote.
+        body: State between two characters; bytes other than the quote begin a character there.
+        done: State behind the closing quote.
+        unbounded: Leaf of the automaton.
     """
 
     def __init__(self, vocabulary: Vocabulary, walker: TableWalker, canonical: bool = False) -> None:
         self.vocabulary = vocabulary
         self.is_canonical = canonical
-        self.strings = all_strings(vocabulary.writable_texts, canonical)
-        self.unbounded = DfaLeaf(self.strings.automaton, walker, is_shared=True)
-        # Characters that tokens begin, and as many as can matter to bounds.
+        automaton = spell_texts(Dfa.everything()) if canonical else spell_any_text()
+        writable = vocabulary.writable_texts
+        self.automaton = automaton if writable is None else automaton & writable
+        self.body = self.automaton.step(0, QUOTE)
+        self.done = self.automaton.step(self.body, QUOTE)
+        self.unbounded = DfaLeaf(self.automaton, walker, is_shared=True)
         self.longest_token = vocabulary.longest_token_characters
         self._walker = walker
         self._profiles: dict[tuple[int, tuple[int, ...]], StringTokens] = {}
@@ -52,8 +61,8 @@ class AnyText:
 
     @property
     def num_states(self) -> int:
-        """States of the automaton without bounds."""
-        return self.strings.automaton.num_states
+        """Number of states of the automaton without bounds."""
+        return self.automaton.num_states
 
     @property
     def num_bytes(self) -> int:
@@ -69,29 +78,21 @@ class AnyText:
         profile = self._profiles.get(place)
         if profile is None:
             if len(self._profiles) >= _MAX_PROFILES:
-                self._forget()
-            profile = self._profiles.setdefault(place, self._profile(*place))
+                # Keep what every request needs and takes longest to find.
+                common = (self.body, self.vocabulary.root.positions)
+                kept = self._profiles.get(common)
+                self._profiles = {} if kept is None else {common: kept}
+            profile = self._profiles.setdefault(place, StringTokens(self, self._walker, *place))
         bounds = (min(least, profile.most_needed), min(most, profile.most_begun))
         found = self._within.get((place, bounds))
         if found is None:
             found = self._within.put((place, bounds), profile.within(*bounds))
         return found
 
-    def _forget(self) -> None:
-        """Keep what every request needs and takes longest to find."""
-        place = (self.strings.body, self.vocabulary.root.positions)
-        kept = self._profiles.get(place)
-        self._profiles = {} if kept is None else {place: kept}
-
-    def _profile(self, state: int, positions: tuple[int, ...]) -> StringTokens:
-        return StringTokens(
-            self.vocabulary, self._walker, self.strings, self.unbounded.table, state, positions
-        )
-
     @cached_property
     def endings(self) -> tuple[bytes, ...]:
         """By state within a character, a shortest text that completes it; b"" for the other states."""
-        outside = (0, self.strings.body, self.strings.done)
+        outside = (0, self.body, self.done)
         return tuple(
             b"" if state in outside else self.unbounded.shortest(state)[:-1]
             for state in range(self.num_states)
@@ -100,12 +101,8 @@ class AnyText:
     @cached_property
     def shortest_character(self) -> bytes:
         """A shortest character, of those the first in byte order."""
-        body = self.strings.body
-        characters = [
-            bytes([byte]) + self.endings[target]
-            for byte, _, target in self.strings.automaton.rows[body]
-            if byte != QUOTE
-        ]
+        edges = self.automaton.rows[self.body]
+        characters = [bytes([byte]) + self.endings[after] for byte, _, after in edges if byte != QUOTE]
         return min(characters, key=lambda character: (len(character), character))
 
     def warm_up(self) -> None:
@@ -113,25 +110,25 @@ class AnyText:
         root = self.vocabulary.root
         for state in range(self.num_states):
             self.unbounded.tokens(state, root)
-        body = self.strings.body
-        profile = self._profiles[body, root.positions] = self._profile(body, root.positions)
+        profile = StringTokens(self, self._walker, self.body, root.positions)
+        self._profiles[self.body, root.positions] = profile
         profile.warm_up()
         trie = self.vocabulary.trie
         for position in (trie.byte == QUOTE).nonzero()[0].tolist():
             if trie.end_view[position] > position + 1:
-                self.unbounded.tokens(body, TokenNode(trie, (position,)))
+                self.unbounded.tokens(self.body, TokenNode(trie, (position,)))
 
 
 class CountedTextLeaf:
-    """Strings of `least` to `most` characters (`decoding.grammar.leaves.leaf.Leaf`).
+    """Strings of `least` to `most` characters (`Leaf`).
 
     A state is the number of characters begun, as far as it matters, and a state of the automaton without
-    bounds. Which tokens may come depends on no more than the longest token can tell of the number.
+    bounds. Allowed tokens depend on the number no further than the longest token can tell.
 
     Args:
         least: Fewest characters.
         most: Most characters, at least `least`; None: no bound.
-        any_text: Of the vocabulary.
+        any_text: All strings over the vocabulary.
 
     Attributes:
         bounds: `least` and `most`.
@@ -151,14 +148,14 @@ class CountedTextLeaf:
         self._any = any_text
         self._base = any_text.unbounded
         self._num_states = any_text.num_states
-        self._body = any_text.strings.body
-        self._done = any_text.strings.done
-        # Without a bound, numbers beyond the least are all the same.
+        self._body = any_text.body
+        self._done = any_text.done
+        # Without a bound, counts beyond the least are not told apart.
         self._last = least if most is None else most
 
     @property
     def num_bytes(self) -> int:
-        """What this leaf alone holds; its tokens are shared with all strings."""
+        """Memory of this leaf alone; its tokens are shared with all strings."""
         return 200
 
     def step(self, state: int, byte: int) -> int:
@@ -175,7 +172,7 @@ class CountedTextLeaf:
 
     @property
     def farthest(self) -> int:
-        """No state has a longer shortest text, in bytes."""
+        """Bytes of the longest of the states' shortest texts."""
         return len(self.shortest(0)) + self._base.farthest
 
     @property
@@ -184,7 +181,7 @@ class CountedTextLeaf:
         return (0,)
 
     def edges(self, state: int) -> Mapping[int, int] | None:
-        """All allowed bytes and the states they lead to, where they are few."""
+        """All allowed bytes and the states they lead to, if they are few."""
         count, inner = divmod(state, self._num_states)
         shift = count * self._num_states
         if inner == self._body and self._most is not None and count == self._last:
@@ -212,7 +209,7 @@ class CountedTextLeaf:
         return opening + self._any.shortest_character * max(0, self._least - count) + b'"'
 
     def tokens(self, state: int, node: TokenNode) -> LeafTokens | None:
-        """The tokens below a node that pass, None where `edges` lists all bytes."""
+        """The tokens below a node that pass; None if `edges` lists all bytes."""
         count, inner = divmod(state, self._num_states)
         if inner == self._body and self._most is not None and count == self._last:
             return None
@@ -222,43 +219,33 @@ class CountedTextLeaf:
         return self._any.tokens(inner, node, self._least - count, remaining)
 
 
-Ints = NDArray[np.int32]
-
-
 class StringTokens:
     """The tokens below some places of the trie that go on with a string of any content.
 
     A token's *begun* characters are those whose first byte it writes in the string; the quote is none.
 
     Args:
-        vocabulary: Whose tokens.
-        walker: Of the vocabulary.
-        strings: All strings that can be written,
-        table: and their automaton as walks read it.
-        state: Of the table, at the places.
+        any_text: All strings over the vocabulary.
+        walker: Walker of the vocabulary.
+        state: State of the table at the places.
         positions: The places.
     """
 
     def __init__(
-        self,
-        vocabulary: Vocabulary,
-        walker: TableWalker,
-        strings: Strings,
-        table: TransitionTable,
-        state: int,
-        positions: tuple[int, ...],
+        self, any_text: AnyText, walker: TableWalker, state: int, positions: tuple[int, ...]
     ) -> None:
-        self._vocabulary = vocabulary
-        trie = vocabulary.trie
-        places, states, begun = walker.trace(table, state, positions, (strings.body, QUOTE))
-        closing = states == strings.done
+        self._vocabulary = any_text.vocabulary
+        trie = self._vocabulary.trie
+        begin = (any_text.body, QUOTE)
+        places, states, begun = walker.trace(any_text.unbounded.table, state, positions, begin)
+        closing = states == any_text.done
         exits = np.flatnonzero(closing & (trie.end[places] > places + 1))
         self._exits = list(zip(places[exits].tolist(), begun[exits].tolist(), strict=True))
         tokens, numbers = _tokens_at(trie, places[closing], begun[closing])
         self._closing = list(zip(tokens.tolist(), numbers.tolist(), strict=True))
         tokens, numbers = _tokens_at(trie, places[~closing], begun[~closing])
         self._staying = tokens[np.argsort(numbers, kind="stable")]
-        # How many of them begin at most so many characters.
+        # By number of characters, the number of these tokens that begin at most so many.
         self._bounds: list[int] = np.cumsum(np.bincount(numbers, minlength=1)).tolist()
         ends = [number for _, number in self._exits + self._closing]
         self.most_needed = max(ends, default=-1) + 1
@@ -272,7 +259,7 @@ class StringTokens:
         return self._staying.nbytes + masks + 100 * (len(self._exits) + len(self._closing))
 
     def within(self, least: int, most: int) -> LeafTokens:
-        """Those that begin at most `most` characters, and close the string only behind at least `least`."""
+        """Tokens that begin at most `most` characters, and close the string only behind `least` or more."""
         ended: list[int] = [token for token, number in self._closing if least <= number <= most]
         exits = [place for place, number in self._exits if least <= number <= most]
         rests = (Exit(0, self._vocabulary.rest(exits)),) if exits else ()
@@ -303,36 +290,3 @@ def _tokens_at(trie: FlatTrie, places: Ints, numbers: Ints) -> tuple[Ints, Ints]
     """List the tokens that end at some places, each with its place's number."""
     runs, owner = ranges(trie.token_begin[places], trie.token_begin[places + 1])
     return trie.tokens[runs], numbers[owner]
-
-
-QUOTE = ord('"')
-
-
-class Strings(NamedTuple):
-    """All strings, of those that can be written.
-
-    A string's characters begin where a byte other than the quote leads out of `body`.
-
-    Attributes:
-        automaton: Starts in state 0, before the opening quote.
-        body: The state between two characters.
-        done: The state behind the closing quote.
-    """
-
-    automaton: ByteDfa
-    body: int
-    done: int
-
-
-def all_strings(writable: ByteDfa | None = None, canonical: bool = False) -> Strings:
-    """The automaton of all JSON strings.
-
-    Args:
-        writable: The texts that can be written at all, the quote among them; None: all.
-        canonical: Whether every text has one spelling, or every escape of JSON is allowed.
-    """
-    automaton = spell_texts(Dfa.everything()) if canonical else spell_any_text()
-    if writable is not None:
-        automaton = automaton & writable
-    body = automaton.step(0, QUOTE)
-    return Strings(automaton, body, automaton.step(body, QUOTE))

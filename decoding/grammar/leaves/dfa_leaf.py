@@ -1,9 +1,9 @@
 """Makes a leaf of an automaton: patterns, formats, numbers, enums, sets of keys, strings of any kind.
 
 The tokens of most states are nearly those of another state, their *model*, which treats nearly all texts
-alike and whose tokens are known already. Behind the opening quote of a key nearly every text is a key that
-the schema does not speak of. So nearly all tokens are those of any string, which every grammar shares, and
-only what leads along the keys given by name has to be looked at.
+alike. Behind the opening quote of a key, for example, nearly every text is a key that the schema does not
+name. So nearly all tokens are those of any string, which all grammars share, and only the bytes along the
+named keys have to be looked at.
 """
 
 from __future__ import annotations
@@ -18,30 +18,31 @@ from numpy.typing import NDArray
 from decoding.grammar.leaves.leaf import Exit, LeafTokens, TokenCache
 from decoding.grammar.leaves.table_walk import FEW_PLACES, TableWalker, TransitionTable
 from decoding.grammar.regular.byte_dfa import ByteDfa, Overlay
+from decoding.grammar.regular.dfa_texts import nearest_text
 from decoding.grammar.regular.minimise import Row
 from decoding.grammar.regular.product import together
 from decoding.grammar.token_trie import TokenNode
 from decoding.grammar.vocabulary import Vocabulary
 
-# States with more bytes than these are walked under the table.
 MAX_LISTED_EDGES = 8
+"""Most bytes that are listed; states with more are walked under the table."""
 _BEHIND_ALL_BYTES = 256
 # A row of the automaton and its edges as tuples, and a listed state, measured with tracemalloc.
 _STATE_BYTES = 300
 
 
 class DfaLeaf:
-    """An automaton over bytes (`decoding.grammar.leaves.leaf.Leaf`).
+    """An automaton over bytes as a leaf (`Leaf`).
 
-    The table that walks need is made when the first state with many bytes is asked for its tokens: most
-    automata of schemas have none.
+    The table for walks is made when tokens of a state with many bytes are first asked for: most automata of
+    schemas have no such state.
 
     Args:
-        automaton: Not of the empty language.
-        walker: Of the vocabulary.
-        is_shared: Whether it belongs to no single grammar.
-        strings: All strings, spelled in one way, and their state between two characters: tokens of states
-            that go on like these are theirs.
+        automaton: Automaton of a language that is not empty.
+        walker: Walker of the vocabulary.
+        is_shared: Whether the leaf belongs to no single grammar.
+        strings: Leaf of all strings, spelled in one way, and its state between two characters, whose tokens
+            are used for states with the same texts.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class DfaLeaf:
         self._edges: list[dict[int, int] | None] = [None] * automaton.num_states
         self._is_known = bytearray(automaton.num_states)
         self._tokens = TokenCache()
+        self._string_labels: dict[int, int] = {}
 
     @property
     def num_bytes(self) -> int:
@@ -87,7 +89,7 @@ class DfaLeaf:
         return after if byte <= last else -1
 
     def edges(self, state: int) -> dict[int, int] | None:
-        """All allowed bytes and the states they lead to, where they are few."""
+        """All allowed bytes and the states they lead to, if they are few."""
         if not self._is_known[state]:
             row = self.automaton.rows[state]
             if len(row) <= MAX_LISTED_EDGES:
@@ -98,7 +100,7 @@ class DfaLeaf:
         return self._edges[state]
 
     def label(self, state: int) -> int:
-        """What the text written so far is, -1 where it is not a whole text."""
+        """Label of the text written so far, -1 if it is no whole text."""
         return self._labels[state]
 
     def goes_on(self, state: int) -> bool:
@@ -107,28 +109,18 @@ class DfaLeaf:
 
     def shortest(self, state: int) -> bytes:
         """A shortest text that leads from the state to a final one, of those the first in byte order."""
-        return self._from_start if not state else self._measured(state)
+        if not state:
+            return self._from_start
+        return nearest_text(self.automaton.rows, self._distances, state)
 
     @cached_property
     def _from_start(self) -> bytes:
         # Compiling asks for this one only, and most states are farther from the start than the nearest end.
         return self.automaton.shortest()
 
-    def _measured(self, state: int) -> bytes:
-        written = bytearray()
-        distances = self._distances
-        while distances[state]:
-            nearer = distances[state] - 1
-            for byte, _, target in self.automaton.rows[state]:  # ascending by byte
-                if distances[target] == nearer:
-                    written.append(byte)
-                    state = target
-                    break
-        return bytes(written)
-
     @cached_property
     def farthest(self) -> int:
-        """No state has a longer shortest text, in bytes."""
+        """Bytes of the longest of the states' shortest texts."""
         return max(self._distances)
 
     @cached_property
@@ -137,7 +129,7 @@ class DfaLeaf:
         return frozenset(label for label in self._labels if label >= 0)
 
     def tokens(self, state: int, node: TokenNode) -> LeafTokens | None:
-        """The tokens below a node that pass, None where `edges` lists all bytes."""
+        """The tokens below a node that pass; None if `edges` lists all bytes."""
         place = (state, node.positions)
         found = self._tokens.get(place)
         if found is None:
@@ -164,9 +156,7 @@ class DfaLeaf:
         strings, body = self._strings
         label = self._string_labels.get(state)
         if label is None:
-            label = is_like(
-                self.automaton.rows, self._labels, state, (strings.automaton.rows, strings._labels, body)
-            )
+            label = _label_of_like(self.automaton, state, strings.automaton, body)
             self._string_labels[state] = label
         found = strings.tokens(body, node) if label >= 0 else None
         if found is None or not label:
@@ -175,14 +165,10 @@ class DfaLeaf:
 
     @cached_property
     def models(self) -> StateModels:
-        """Which of its states treat nearly all texts as others do."""
+        """The models of the states."""
         automaton, vocabulary = self.automaton, self._walker.vocabulary
         label = self._labels.__getitem__
         return StateModels(automaton.rows, label, _is_alive, vocabulary, overlay=automaton.overlay)
-
-    @cached_property
-    def _string_labels(self) -> dict[int, int]:
-        return {}
 
     @cached_property
     def _distances(self) -> list[int]:
@@ -190,16 +176,15 @@ class DfaLeaf:
 
 
 def _is_alive(state: int) -> bool:
-    """Every state of an automaton can reach the end of a text."""
-    return True
+    return True  # every state of an automaton can reach the end of a text
 
 
-# A pair of states that differ in more bytes is not compared, nor are more bytes of pairs looked at together.
+# Limits on the bytes in which a pair of states differs, and on those of all pairs together.
 _MOST_BYTES = 128
 _MOST_LOOKED_AT = 1500
 _CLEARED_ONE_BY_ONE = 500
 
-# A byte, and where it leads from the state and from its model; -1: nowhere.
+# A byte with the next states from the state and from its model, -1 for none.
 _Difference = tuple[int, int, int]
 
 
@@ -207,13 +192,12 @@ class StateModels:
     """Models of the states of one automaton.
 
     Args:
-        rows: Of the automaton, which is minimal.
-        label: Label of a text that ends in a state, -1 where none does.
-        is_alive: Whether a state can reach the end of a text.
-        vocabulary: Whose tokens.
-        others: Of the same rows, whatever labels and states they have left; what they know of the rows is
-            known here, too.
-        overlay: Of the automaton, where it is known.
+        rows: Rows of the automaton, which is minimal.
+        label: Function from a state to the label of a text that ends there, -1 for none.
+        is_alive: Function that says whether a state can reach the end of a text.
+        vocabulary: The vocabulary.
+        others: Models of the same rows with other labels and living states; findings about rows are shared.
+        overlay: Overlay of the automaton, if it is known.
     """
 
     def __init__(
@@ -231,12 +215,11 @@ class StateModels:
         self._vocabulary = vocabulary
         self._overlay: Overlay | None = overlay if others is None else others._overlay
         self._models: dict[int, int] = {} if others is None else others._models
-        self._differences: dict[tuple[int, int], list[_Difference] | None] = (
-            {} if others is None else others._differences
-        )
+        self._differences: dict[tuple[int, int], list[_Difference] | None]
+        self._differences = {} if others is None else others._differences
 
     def of(self, state: int) -> int:
-        """The model of a state, -1 if it has none: the state most bytes lead to, if they lead back to it."""
+        """The model of a state, -1 for none: the state most bytes lead to, if they lead back to it."""
         model = self._models.get(state)
         if model is None:
             model = self._most_common(state)
@@ -250,7 +233,7 @@ class StateModels:
         if is_nested(node):
             return None
         cleared: list[int] = []
-        ended: dict[int, int] = {}
+        ended: dict[int, int] = {}  # labels by place
         waiting = [(node, state, model)]
         num_bytes = 0
         while waiting:
@@ -277,7 +260,7 @@ class StateModels:
         return self._changed(known, cleared, ended) if cleared or ended else known
 
     def _most_common(self, state: int) -> int:
-        """The state most bytes lead to, of those with a loop the first."""
+        """The state with a loop that most bytes lead to, of equals the first; -1 for none."""
         counts: dict[int, int] = {}
         for first, last, target in self._rows[state]:
             counts[target] = counts.get(target, 0) + last - first + 1
@@ -294,16 +277,15 @@ class StateModels:
             children, below = overlay.children[left], overlay.below
             return [(byte, child, below[child]) for byte, child in children.items()]
         found: list[_Difference] = []
-        is_alike = True
         for first, last, (after, expected) in together(self._rows[left], self._rows[right], True, True):
             if after == expected:
                 continue
             if len(found) + last - first >= _MOST_BYTES:
-                is_alike = False
-                break
+                self._differences[key] = None
+                return None
             found += [(byte, after, expected) for byte in range(first, last + 1)]
-        self._differences[key] = found if is_alike else None
-        return self._differences[key]
+        self._differences[key] = found
+        return found
 
     def _changed(self, known: LeafTokens, cleared: list[int], ended: dict[int, int]) -> LeafTokens:
         """Tokens without those below some places, and with other labels of texts that end at others."""
@@ -323,58 +305,33 @@ class StateModels:
         return LeafTokens(few, many, exits)
 
 
-def is_like(rows: Sequence[Row], ends: Sequence[int], state: int, other: StateView) -> int:
-    """The one label of the texts from a state on, if they are those from a state of another automaton.
+def _label_of_like(automaton: ByteDfa, state: int, other: ByteDfa, other_state: int) -> int:
+    """The one label of the texts from a state on, if another automaton has the same texts from a state on.
 
-    Args:
-        rows: Of the automaton.
-        ends: Its labels.
-        state: The state.
-        other: Rows, labels and state of the other one.
-
-    Returns:
-        The label; -1 if the texts are others, or have several labels.
+    -1 if the texts differ, or have several labels.
     """
-    other_rows, other_ends, other_state = other
     found: dict[int, int] = {state: other_state}
     order = [state]
     labels: set[int] = set()
     for place in order:
-        row, other_row = rows[place], other_rows[found[place]]
-        label = ends[place]
-        if len(row) != len(other_row) or (label >= 0) != (other_ends[found[place]] >= 0):
+        row, other_row = automaton.rows[place], other.rows[found[place]]
+        label = automaton.ends[place]
+        if len(row) != len(other_row) or (label >= 0) != (other.ends[found[place]] >= 0):
             return -1
         if label >= 0:
             labels.add(label)
-        for (first, last, target), (other_first, other_last, other_target) in zip(
-            row, other_row, strict=True
-        ):
-            if (first, last) != (other_first, other_last):
+        for (*symbols, target), (*other_symbols, other_target) in zip(row, other_row, strict=True):
+            if symbols != other_symbols or found.setdefault(target, other_target) != other_target:
                 return -1
-            if target not in found:
-                found[target] = other_target
+            if len(found) > len(order):
                 order.append(target)
-            elif found[target] != other_target:
-                return -1
     return labels.pop() if len(labels) == 1 else -1
-
-
-StateView = tuple[Sequence[Row], Sequence[int], int]
 
 
 def without(
     known: LeafTokens, places: Sequence[int], vocabulary: Vocabulary
 ) -> tuple[tuple[int, ...], NDArray[np.uint32] | None]:
-    """Leave out all tokens at some places of the trie and below them.
-
-    Args:
-        known: Tokens.
-        places: Positions.
-        vocabulary: Whose tokens.
-
-    Returns:
-        `few` and `many` of what is left.
-    """
+    """Leave out all tokens at some places of the trie and below them. Returns the `few` and `many` left."""
     few, many = known.few, known.many
     trie = vocabulary.trie
     begin, end, tokens = trie.token_begin_view, trie.end_view, trie.tokens_view

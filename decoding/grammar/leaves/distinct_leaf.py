@@ -1,9 +1,8 @@
-"""Makes leaves that know which text was written, and can leave texts out: items of arrays that must differ.
+"""Makes leaves that know which text was written, and can exclude texts: items of arrays that must differ.
 
-Texts that have been written as values are numbered by `Texts`. Texts that have ended within tokens are
-grouped by whether it matters which text it was (`AlikeExits`). A token that ends an item of an array and
-begins the next one says at most where the next one begins, unless it writes more of it. Only then can it
-write a text twice.
+Texts written as values are numbered by `Texts`. Texts that end within tokens are told apart only where it
+matters (`AlikeExits`): a token that ends an item and begins the next can write a text twice only if it writes
+more of the next item than its beginning.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Hashable, Mapping
+from itertools import chain
 
 from decoding.grammar.leaves.leaf import Exit, Leaf, LeafTokens, TitleSlotLeaf, TitleSlotName, TokenCache
 from decoding.grammar.token_trie import TokenNode
@@ -22,14 +22,14 @@ _KEPT_BYTES = 4 << 20
 
 
 class Writings:
-    """States of a leaf together with what was written on the way to them.
+    """States of a leaf together with the text written on the way to them.
 
     Args:
         base: The leaf.
-        texts: What was written, here and in other leaves whose texts are compared.
-        vocabulary: Whose tokens.
-        alike: Parts ended texts, where all that matters of a text that was not written before is that it is
-            not written again, and there are always more; None: every text is told apart.
+        texts: Texts written here and in other leaves whose texts are compared.
+        vocabulary: The vocabulary.
+        alike: Splitter of exits, for a leaf with endlessly many texts where only repetition matters; None:
+            every text is told apart.
     """
 
     def __init__(
@@ -39,18 +39,18 @@ class Writings:
         self.base = base
         self.texts = texts
         self.vocabulary = vocabulary
-        self.is_hole = isinstance(base, TitleSlotLeaf)
+        self.is_title_slot = isinstance(base, TitleSlotLeaf)
         self._numbers = {(0, 0): 0}
         self._pairs = [(0, 0)]
         self._lock = threading.Lock()
 
     @property
     def num_bytes(self) -> int:
-        """Memory of the states and texts met so far, about."""
+        """Approximate memory of the states and texts met so far."""
         return _STATE_BYTES * len(self._pairs) + self.texts.num_bytes
 
     def state(self, inner: int, place: int) -> int:
-        """The state that stands for a state of the base and a place of the texts."""
+        """The state of a pair of a state of the base and a place of the texts."""
         pair = (inner, place)
         number = self._numbers.get(pair)
         if number is None:
@@ -63,19 +63,19 @@ class Writings:
         return number
 
     def pair(self, state: int) -> tuple[int, int]:
-        """A state of the base, and a place of the texts."""
+        """The state of the base and the place of the texts that a state stands for."""
         return self._pairs[state]
 
 
 class DistinctLeaf:
-    """A leaf without some of its texts (`decoding.grammar.leaves.leaf.Leaf`); labels are numbers of texts.
+    """A leaf without some of its texts (`Leaf`); labels are numbers of texts.
 
-    A prefix that only leads to texts that are left out is not allowed either. Almost all prefixes lead to
-    none of them, so that the tokens are the base's but for a few.
+    A prefix that leads to excluded texts only is not allowed either. Almost no prefix leads to excluded
+    texts, so the tokens are the base's but for a few.
 
     Args:
-        writings: States, shared by the leaves that differ in what they leave out.
-        excluded: Numbers of texts, which may be others' than the base's.
+        writings: States, shared by leaves with other excluded texts.
+        excluded: Numbers of texts, also of texts that the base does not have.
     """
 
     is_shared = False
@@ -86,7 +86,7 @@ class DistinctLeaf:
         self.excluded = excluded
         self._base = writings.base
         self._texts = writings.texts
-        # Places of the texts that are left out; those on the way there; and those that lead nowhere else.
+        # Ends of excluded texts; places on the way there with the base's states; places leading nowhere else.
         self._ended: set[int] = set()
         self._on_the_way: dict[int, int] = {}
         self._dead: set[int] = set()
@@ -103,7 +103,7 @@ class DistinctLeaf:
 
     @property
     def num_bytes(self) -> int:
-        """Memory beyond the base, about; the texts are counted where none is left out."""
+        """Approximate memory beyond the base; the leaf without exclusions also counts the texts."""
         own = _LEAF_BYTES + 100 * len(self._on_the_way) + self._tokens.num_bytes
         return own if self.excluded else own + self.writings.num_bytes
 
@@ -116,7 +116,7 @@ class DistinctLeaf:
         return self.writings.state(after, self._texts.after(place, byte))
 
     def edges(self, state: int) -> Mapping[int, int] | None:
-        """All allowed bytes and the states they lead to, where they are few."""
+        """All allowed bytes and the states they lead to, if they are few."""
         inner, place = self.writings.pair(state)
         listed = self._base.edges(inner)
         if listed is None:
@@ -129,7 +129,7 @@ class DistinctLeaf:
         }
 
     def label(self, state: int) -> int:
-        """The number of the text written so far, -1 where it is not one that is allowed."""
+        """Number of the text written so far, -1 if it is no allowed text."""
         inner, place = self.writings.pair(state)
         if self._base.label(inner) < 0 or place in self._ended:
             return -1
@@ -147,7 +147,7 @@ class DistinctLeaf:
         return self._shortest(*self.writings.pair(state))
 
     def tokens(self, state: int, node: TokenNode) -> LeafTokens | None:
-        """The tokens below a node that pass, None where `edges` lists all bytes."""
+        """The tokens below a node that pass; None if `edges` lists all bytes."""
         key = (state, node.positions)
         kept = self._tokens.get(key)
         if kept is not None:
@@ -169,7 +169,7 @@ class DistinctLeaf:
         return self._tokens.put(key, LeafTokens(few, many, self._exits(found.exits, node, inner, place)))
 
     def _leave_out(self, text: bytes) -> None:
-        """Mark the places on the way to a text, if it is one of the base's."""
+        """Mark the places on the way to a text, if the base has it."""
         state, place = 0, 0
         way = [(0, 0)]
         for byte in text:
@@ -183,7 +183,7 @@ class DistinctLeaf:
             self._ended.add(place)
 
     def _find_dead(self) -> None:
-        """Find the places from which only texts can be reached that are left out, the longest first."""
+        """Find the places from which only excluded texts can be reached, the longest first."""
         order = sorted(self._on_the_way, reverse=True)  # a place's number is above its prefixes'
         for place in order:
             state = self._on_the_way[place]
@@ -192,22 +192,19 @@ class DistinctLeaf:
                 self._dead.add(place)
 
     def _has_other_way(self, inner: int, place: int) -> bool:
-        """Whether any byte leads on from a place, to a text that is allowed."""
+        """Whether some byte leads on from a place to an allowed text."""
         listed = self._base.edges(inner)
         if listed is not None:
             return any(self._texts.known(place, byte) not in self._dead for byte in listed)
-        # The byte of the shortest way is almost always one; all others are tried only where it is not.
-        for byte in self._base.shortest(inner)[:1]:
-            if self._texts.known(place, byte) not in self._dead:
-                return True
+        # The first byte of the shortest text is almost always one.
         return any(
             self._texts.known(place, byte) not in self._dead
-            for byte in range(256)
+            for byte in chain(self._base.shortest(inner)[:1], range(256))
             if self._base.step(inner, byte) >= 0
         )
 
     def _shortest(self, inner: int, place: int) -> bytes:
-        """The shortest text from a state of the base at a place, -1 for one no text was ever at."""
+        """The shortest text from a state of the base at a place; place -1 is one that no text was at."""
         text = self._base.shortest(inner)
         end = place
         for byte in text:
@@ -233,7 +230,7 @@ class DistinctLeaf:
         return best
 
     def _removed(self, node: TokenNode, place: int) -> list[int]:
-        """Tokens below a node that lead to places from which nothing is left."""
+        """Tokens below a node that lead to dead places."""
         if place not in self._on_the_way:
             return []
         removed: list[int] = []
@@ -253,7 +250,7 @@ class DistinctLeaf:
         return removed
 
     def _exits(self, exits: tuple[Exit, ...], node: TokenNode, inner: int, place: int) -> tuple[Exit, ...]:
-        """Tell the texts apart that the base's tokens end, as far as it matters which they are."""
+        """The base's exits by number of the text; texts that need not be told apart are `SOME_TEXT`."""
         vocabulary, alike = self.writings.vocabulary, self.writings.alike
         by_number: dict[int, list[int]] = {}
         ended = set() if alike is None else self._ended_below(node, place)
@@ -277,7 +274,7 @@ class DistinctLeaf:
         )
 
     def _ended_below(self, node: TokenNode, place: int) -> set[int]:
-        """Places below a node at which texts end that are left out, and perhaps others, too."""
+        """Places below a node at which excluded texts end, and perhaps others, too."""
         found: set[int] = set()
         waiting = [(node, place)] if place in self._on_the_way else []
         while waiting:
@@ -291,7 +288,7 @@ class DistinctLeaf:
         return found
 
     def _written(self, node: TokenNode, position: int) -> list[bytes]:
-        """The bytes from a node to a place of the trie below it, by the places that it is below."""
+        """The bytes from a node to a place of the trie, once for each position of the node above it."""
         trie = node.trie
         token = trie.tokens_view[trie.token_begin_view[position]]
         text = self.writings.vocabulary.written(token)[: trie.depth_view[position]]
@@ -309,10 +306,10 @@ class DistinctLeaf:
 
 
 class DistinctSlotLeaf(DistinctLeaf):
-    """Members of a set that have not been written yet (`decoding.grammar.leaves.leaf.TitleSlotLeaf`)."""
+    """Members of a set that have not been written yet (`TitleSlotLeaf`)."""
 
     @property
-    def _hole(self) -> TitleSlotLeaf:
+    def _slot(self) -> TitleSlotLeaf:
         base = self._base
         if not isinstance(base, TitleSlotLeaf):
             raise TypeError("expected a leaf over a set")
@@ -320,48 +317,43 @@ class DistinctSlotLeaf(DistinctLeaf):
 
     @property
     def name(self) -> TitleSlotName:
-        """What the schema asked for."""
-        return self._hole.name
+        """The set that the schema asked for."""
+        return self._slot.name
 
     @property
     def is_empty(self) -> bool:
         """Whether no member is left."""
-        return self._hole.is_empty or super().is_empty
+        return self._slot.is_empty or super().is_empty
 
     def members(self, state: int) -> tuple[int, ...]:
         """Numbers of the members that a final state stands for, ascending."""
         inner, _ = self.writings.pair(state)
-        return self._hole.members(inner)
+        return self._slot.members(inner)
 
 
 SOME_TEXT = -2
 """Label of some text that has not been written before, whichever it is."""
 
-# Nodes whose places are kept parted.
+# Most nodes whose split places are kept.
 _MAX_NODES = 1024
 _BLANKS = rb"[ \n]*"
-# Behind an item a comma and at most the quote that opens the next one, or the end of the array. Whatever
-# comes behind that end has nothing to do with the items.
+# A comma with at most the opening quote of the next item, or the end of the array and anything behind it.
 _TELLS_NOTHING = re.compile(_BLANKS + rb"(?:," + _BLANKS + rb'"?\Z|\].*\Z|\Z)', re.DOTALL)
-# What may follow an item at all.
+# Bytes that may follow an item at all.
 _FOLLOWS = re.compile(_BLANKS + rb"(?:[,\]]|\Z)")
 
 
 class AlikeExits:
-    """Parts places behind ended texts; each place is looked at once.
-
-    Args:
-        vocabulary: Whose tokens.
-    """
+    """Splits places behind ended texts by whether tokens there tell the texts apart."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
-        # By place: whether something may follow, and whether some token tells texts apart.
+        # By place: whether anything may follow, and whether some token tells texts apart.
         self._kinds: dict[int, tuple[bool, bool]] = {}
         self._parted: dict[tuple[int, ...], tuple[tuple[int, ...], tuple[int, ...]]] = {}
 
     def parted(self, rest: TokenNode) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The places of a node where it does not matter which text has ended, and those where it does.
+        """The places of a node where ended texts are alike, and those where they are told apart.
 
         Places behind which nothing may follow an item are left out.
         """
@@ -393,7 +385,7 @@ _NODE_BYTES = 190
 
 
 class Texts:
-    """Numbers byte strings, and places within them, in the order they are met. Equal texts, equal numbers.
+    """Numbers byte strings, and places within them, in the order they are met.
 
     A place is a prefix: 0 is the empty one. Safe to use from several threads.
     """
@@ -410,7 +402,7 @@ class Texts:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of all texts and prefixes, about."""
+        """Approximate memory of all texts and prefixes."""
         return _NODE_BYTES * len(self._parents)
 
     def after(self, place: int, byte: int) -> int:
@@ -425,12 +417,12 @@ class Texts:
                     self._parents.append(place)
                     self._last_bytes.append(byte)
                     self._numbers.append(-1)
-                    # Last, so that who finds the place finds all that belongs to it.
+                    # Last, so that a thread that finds the place finds all that belongs to it.
                     self._children[place][byte] = following
         return following
 
     def known(self, place: int, byte: int) -> int:
-        """The place one byte further if it has been met, else -1."""
+        """The place one byte further, -1 if it has not been met."""
         return -1 if place < 0 else self._children[place].get(byte, -1)
 
     def place_of(self, text: bytes, place: int = 0) -> int:

@@ -1,17 +1,16 @@
 """Defines leaves, the deterministic automata over bytes of scalar values and keys, quotes included.
 
-`Leaf` is the contract. `SparseLeaf` is the leaf of a few given texts; a `TitleSlotLeaf` takes its strings
-from a set outside the schema, such as the titles of an index, which a `TitleSlotOpener` finds by name.
-`TokenCache` keeps the tokens that leaves have found.
+`Leaf` is the contract; `SparseLeaf` holds a few given texts; a `TitleSlotLeaf` takes its strings from a set
+outside the schema, such as the titles of an index.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,14 +18,17 @@ from numpy.typing import NDArray
 from decoding.bounded_cache import BoundedCache
 from decoding.grammar.token_trie import TokenNode
 
+if TYPE_CHECKING:
+    from decoding.grammar.vocabulary import Vocabulary
+
 
 class Exit(NamedTuple):
     """Tokens that end a leaf's text and go on behind it.
 
     Attributes:
-        label: Label of the text that has ended.
-        rest: What the tokens write behind it, as a trie of its own: `Vocabulary.rest`. Its root is the place
-            right behind the text and has no tokens itself.
+        label: Label of the ended text.
+        rest: Bytes that the tokens write behind the text, as a trie (`Vocabulary.rest`). Its root is the
+            place right behind the text and has no tokens itself.
     """
 
     label: int
@@ -36,15 +38,15 @@ class Exit(NamedTuple):
 class LeafTokens(NamedTuple):
     """The tokens that a leaf lets through from one of its states, below one node of the trie.
 
-    All of whose bytes belong to the leaf, those that end its text exactly among them, are in `few` or in
+    Tokens all of whose bytes belong to the leaf, also those that end its text exactly, are in `few` or in
     `many`, never in both.
 
     Attributes:
-        few: Ids of such tokens, ascending, where they are few (at most `FEW_TOKENS`).
-        many: A packed mask of them where they are many, laid out as `Vocabulary.empty_mask`; read-only.
-            Shape: (ceil(V / 32),), uint32.
-        exits: Tokens that write at least one byte of the leaf and then more than its text, by the label
-            it ends with; at most one exit for a label, ascending.
+        few: Ids of at most `FEW_TOKENS` such tokens, ascending.
+        many: Packed mask of them, laid out as `Vocabulary.empty_mask`; read-only. Shape: (ceil(V / 32),),
+            uint32.
+        exits: Tokens that write at least one byte of the leaf and then more than its text; at most one exit
+            per label, ascending.
     """
 
     few: tuple[int, ...]
@@ -52,24 +54,49 @@ class LeafTokens(NamedTuple):
     exits: tuple[Exit, ...]
 
 
-# So many tokens are set bit by bit; more come as a packed mask.
 FEW_TOKENS = 64
+"""Most tokens that are listed; more come as a packed mask."""
+
+
+class TokenWalk(NamedTuple):
+    """The tokens and positions of the vocabulary's trie that a walk has met.
+
+    Attributes:
+        tokens: Ids of the tokens that pass, in any order; None if `mask` holds them.
+        mask: The same as a packed mask. Shape: (ceil(V / 32),), uint32.
+        exits: Positions with longer tokens at which a text has ended, by its label.
+    """
+
+    tokens: Sequence[int] | None
+    mask: NDArray[np.uint32] | None
+    exits: dict[int, list[int]]
+
+    def leaf_tokens(self, vocabulary: Vocabulary) -> LeafTokens:
+        """The result in the form that leaves return."""
+        exits = tuple([Exit(label, vocabulary.rest(self.exits[label])) for label in sorted(self.exits)])
+        if self.tokens is None:
+            return LeafTokens((), self.mask, exits)
+        if len(self.tokens) <= FEW_TOKENS:
+            return LeafTokens(tuple(sorted(self.tokens)), None, exits)
+        many = vocabulary.packed(self.tokens)
+        many.flags.writeable = False
+        return LeafTokens((), many, exits)
 
 
 class Leaf(Protocol):
     """A regular language of byte strings. Equal languages should be one object: masks are kept by leaf.
 
-    States are non-negative ints, 0 the start, possibly made on demand; -1 is "no such state". Every state
-    can reach a final one (an automaton is trimmed). Safe to use from several threads.
+    States are non-negative ints, 0 the start, possibly made on demand; -1 is "no such state". Every state can
+    reach a final one (an automaton is trimmed). Safe to use from several threads.
     """
 
     @property
     def key(self) -> Hashable:
-        """Equal for leaves that are the same language with the same labels and the same state numbers."""
+        """Equal for leaves of the same language with the same labels and state numbers."""
 
     @property
     def num_bytes(self) -> int:
-        """Memory of the automaton itself, in bytes, as far as this leaf alone holds it."""
+        """Memory of the automaton, in bytes, as far as this leaf alone holds it."""
 
     @property
     def is_shared(self) -> bool:
@@ -79,12 +106,12 @@ class Leaf(Protocol):
         """The state after one byte, -1 if it is not allowed."""
 
     def edges(self, state: int) -> Mapping[int, int] | None:
-        """All allowed bytes and the states they lead to; None where there are too many to list cheaply."""
+        """All allowed bytes and the states they lead to; None if there are too many to list cheaply."""
 
     def label(self, state: int) -> int:
-        """What the text written so far is: 0 or more where it is a whole text, -1 where it is not.
+        """Label of the text written so far, 0 or more; -1 if it is no whole text.
 
-        Labels of values are 0 unless the shape that asked for the leaf wants to know which text it was.
+        Labels of values are 0 unless the shape that asked for the leaf tells texts apart.
         """
 
     def goes_on(self, state: int) -> bool:
@@ -96,15 +123,15 @@ class Leaf(Protocol):
     def tokens(self, state: int, node: TokenNode) -> LeafTokens | None:
         """The tokens below a node of the vocabulary's trie that the leaf lets through.
 
-        Where the state itself is final, what may follow the text that has already ended is not among them:
-        the caller knows that from `label`, and goes on with the node.
+        If the state itself is final, tokens behind the ended text are not among them: the caller knows the
+        end from `label`, and goes on with the node.
 
         Args:
-            state: Where the leaf stands when the node has been reached.
-            node: The bytes of a token so far; tokens ending at the node itself are not meant.
+            state: State of the leaf at the node.
+            node: Bytes of a token so far; tokens that end at the node itself are left out.
 
         Returns:
-            None where `edges` lists all bytes, and the tokens are to be found by following them.
+            None if `edges` lists all bytes: tokens are then found by following them.
         """
 
 
@@ -113,62 +140,53 @@ _STATE_BYTES = 280
 
 
 class SparseLeaf:
-    """A labelled trie of byte strings (`decoding.grammar.leaves.leaf.Leaf`); its tokens are found by `edges`.
+    """A labelled trie of byte strings (`Leaf`); its tokens are found by `edges`.
 
     Args:
         key: Equal for equal languages with equal labels.
-        texts: Byte strings with their labels; at least one, none of them empty or given twice.
+        texts: Byte strings with their labels; at least one, none of them empty.
         is_shared: Whether it belongs to no single grammar.
 
-    Attributes:
-        rows: By state, the bytes that may follow and the states they lead to; not to be changed.
-        labels: By state, that of the text that ends there, -1 where none does; not to be changed.
-
-    Raises:
-        ValueError: there is no text, an empty one, or one twice with different labels.
+    Raises ValueError if there is no text, or an empty one.
     """
 
     def __init__(self, key: Hashable, texts: Mapping[bytes, int], is_shared: bool = False) -> None:
+        if not texts or b"" in texts:
+            raise ValueError("texts: expected at least one, and none that is empty")
         self.key = key
         self.is_shared = is_shared
-        edges: list[dict[int, int]] = [{}]
-        labels = [-1]
+        self._rows: list[dict[int, int]] = [{}]
+        self._labels = [-1]
         for text, label in texts.items():
             state = 0
             for byte in text:
-                row = edges[state]
-                after = row.get(byte, -1)
-                if after < 0:
-                    after = row[byte] = len(edges)
-                    edges.append({})
-                    labels.append(-1)
+                after = self._rows[state].setdefault(byte, len(self._rows))
+                if after == len(self._rows):
+                    self._rows.append({})
+                    self._labels.append(-1)
                 state = after
-            labels[state] = label
-        if not texts or labels[0] >= 0:
-            raise ValueError("texts: expected at least one, and none that is empty")
-        self.rows = edges
-        self.labels = labels
+            self._labels[state] = label
 
     @property
     def num_bytes(self) -> int:
         """Memory of the trie."""
-        return _STATE_BYTES * len(self.rows)
+        return _STATE_BYTES * len(self._rows)
 
     def step(self, state: int, byte: int) -> int:
         """The state after one byte, -1 if it is not allowed."""
-        return self.rows[state].get(byte, -1)
+        return self._rows[state].get(byte, -1)
 
     def edges(self, state: int) -> Mapping[int, int]:
-        """All allowed bytes and the states they lead to."""
-        return self.rows[state]
+        """All allowed bytes and the states they lead to; not to be changed."""
+        return self._rows[state]
 
     def label(self, state: int) -> int:
-        """What the text written so far is, -1 where it is not a whole text."""
-        return self.labels[state]
+        """Label of the text written so far, -1 if it is no whole text."""
+        return self._labels[state]
 
     def goes_on(self, state: int) -> bool:
         """Whether any byte is allowed in the state."""
-        return bool(self.rows[state])
+        return bool(self._rows[state])
 
     def tokens(self, state: int, node: TokenNode) -> LeafTokens | None:
         """None: `edges` lists all bytes of every state."""
@@ -181,7 +199,7 @@ class SparseLeaf:
         while distance[state]:
             byte, state = min(
                 (byte, after)
-                for byte, after in self.rows[state].items()
+                for byte, after in self._rows[state].items()
                 if distance[after] == distance[state] - 1
             )
             written.append(byte)
@@ -190,20 +208,20 @@ class SparseLeaf:
     @cached_property
     def _distance(self) -> list[int]:
         """Fewest bytes from each state to a final one; a state's successors have higher numbers."""
-        distance = [0] * len(self.rows)
-        for state in range(len(self.rows) - 1, -1, -1):
-            if self.labels[state] < 0:
-                distance[state] = 1 + min(distance[after] for after in self.rows[state].values())
+        distance = [0] * len(self._rows)
+        for state in range(len(self._rows) - 1, -1, -1):
+            if self._labels[state] < 0:
+                distance[state] = 1 + min(distance[after] for after in self._rows[state].values())
         return distance
 
 
 @dataclass(frozen=True, slots=True)
 class TitleSlotName:
-    """Which set a schema asks for.
+    """The set that a schema asks for.
 
     Attributes:
-        index: `x-genret-index`: name of the index.
-        predicate: `x-genret-filter`: which of its entities, as the filter was written; None: all.
+        index: Name of the index, `x-genret-index`.
+        predicate: Filter of its entities as it was written, `x-genret-filter`; None: all.
     """
 
     index: str
@@ -216,33 +234,32 @@ class TitleSlotLeaf(Leaf, Protocol):
 
     @property
     def name(self) -> TitleSlotName:
-        """What the schema asked for."""
+        """The set that the schema asked for."""
 
     @property
     def is_empty(self) -> bool:
         """Whether the set has no member; then nothing else may be asked of the leaf."""
 
     def members(self, state: int) -> tuple[int, ...]:
-        """Numbers of the members that a final state stands for, ascending; of an index: its entities."""
+        """Numbers of the members that a final state stands for, ascending; for an index, entities."""
 
 
 class TitleSlotOpener(Protocol):
-    """Knows the sets that schemas may name."""
+    """Finds the sets that schemas name."""
 
     def __call__(self, name: TitleSlotName) -> TitleSlotLeaf:
         """Return the leaf of a set; the same object for the same name.
 
-        Raises:
-            HoleError: there is no such set, or the filter cannot be read; the message says which and why.
+        Raises TitleSlotError, whose message says what is missing or unreadable.
         """
 
 
 class TitleSlotError(Exception):
-    """A schema names a set that is not there, or a filter that cannot be read.
+    """A schema names a set that does not exist, or a filter that cannot be read.
 
     Args:
-        message: Which, and why.
-        keyword: What is wrong: `x-genret-index` or `x-genret-filter`.
+        message: Message with the name and the reason.
+        keyword: Keyword at fault, `x-genret-index` or `x-genret-filter`.
     """
 
     def __init__(self, message: str, keyword: str = "x-genret-index") -> None:
@@ -257,9 +274,9 @@ _EXIT_BYTES = 120
 
 
 class TokenCache(BoundedCache[Hashable, LeafTokens]):
-    """What `Leaf.tokens` has found, by state and place in the trie.
+    """Keeps the results of `Leaf.tokens` by state and place in the trie.
 
-    Every mask reads it. Reading therefore takes no lock and moves nothing: the oldest entries leave first.
+    Every mask reads it, so reading takes no lock and moves nothing: the oldest entries leave first.
 
     Args:
         max_bytes: Most memory of all entries, about; the last one stays whatever its size.
@@ -272,17 +289,13 @@ class TokenCache(BoundedCache[Hashable, LeafTokens]):
 
     @property
     def num_bytes(self) -> int:
-        """Memory of all entries, about."""
+        """Approximate memory of all entries."""
         return self.size
 
-    def get(self, place: Hashable) -> LeafTokens | None:
-        """Return what was put there; counts nothing."""
-        entry = self._entries.get(place)
-        return None if entry is None else entry[0]
+    get = BoundedCache.peek
 
 
 def _size(place: Hashable, tokens: LeafTokens) -> int:
-    """Memory of one entry, the nodes behind ended texts included."""
     size = _ENTRY_BYTES + _TOKEN_BYTES * len(tokens.few)
     size += sum(_EXIT_BYTES + 40 * len(exit.rest.positions) for exit in tokens.exits)
     return size + (tokens.many.nbytes if tokens.many is not None else 0)

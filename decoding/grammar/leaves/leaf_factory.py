@@ -1,4 +1,4 @@
-"""The leaves of one vocabulary: equal languages are one object, so that their token masks are shared."""
+"""Makes the leaves of one vocabulary: equal languages are one object, so their token masks are shared."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from decoding.grammar.regular.text_set import TextSet
 from decoding.grammar.vocabulary import Vocabulary
 
 _LITERALS = ((1, b"null"), (2, b"false"), (4, b"true"))
-# What no JSON container can do without.
+# Bytes that every JSON container needs.
 _STRUCTURE = b'{}[]":,'
-# The last leaves that were made outlive their grammars, as long as they are small together.
+# The leaves made last outlive their grammars while they are small together.
 _NUM_RECENT = 64
 _RECENT_BYTES = 64 << 20
 _CHECKED_EVERY = 16
 _MANY_CHARACTERS = 32
 MAX_SHORTEST = 1 << 20
-"""Characters that a string may have to have; nobody could write more, and shortest texts are looked at."""
+"""Largest minimal length of a string, in characters: shortest texts are written out."""
 _NUMBERS = NumberSet.of()
 _INTEGERS = NumberSet.of(integers=True)
 _SHARED_NUMBERS = frozenset((_NUMBERS, _INTEGERS, WRITTEN_NUMBERS, WRITTEN_INTEGERS))
@@ -43,10 +43,9 @@ class Leaves:
     Safe to use from several threads: two that ask for the same new leaf get the same one.
 
     Args:
-        vocabulary: Whose tokens the leaves let through.
+        vocabulary: The vocabulary.
 
-    Raises:
-        VocabularyError: the tokenizer cannot write the brackets, quotes, colons and commas of JSON.
+    Raises VocabularyError if the tokenizer cannot write the brackets, quotes, colons and commas of JSON.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -71,7 +70,7 @@ class Leaves:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of what belongs to no grammar: the vocabulary, leaves that all share, the last ones made."""
+        """Memory that belongs to no grammar: vocabulary, shared leaves, the leaves made last."""
         walker = self.walker.num_bytes
         strings = sum(any_text.num_bytes for any_text in self._any_text.values())
         leaves = sum(leaf.num_bytes for leaf in [*self._shared.values(), *self._recent])
@@ -80,9 +79,7 @@ class Leaves:
     def literals(self, bits: int) -> Leaf:
         """`null`, `false` and `true`, by the bits of `JsonType`; all of them have label 0.
 
-        Raises:
-            ValueError: none of them is asked for.
-            VocabularyError: the tokenizer cannot write one.
+        Raises ValueError for none of them, VocabularyError if the tokenizer cannot write one.
         """
         leaf = self._literals.get(bits)
         if leaf is None:
@@ -92,29 +89,29 @@ class Leaves:
         return leaf
 
     def texts(self, texts: TextSet, canonical: bool = False) -> Leaf:
-        """Strings, quotes included, with label 0.
+        """Strings of a set that is not empty, quotes included, with label 0.
 
         Args:
-            texts: Not none.
-            canonical: Whether every text has one spelling. Where more is said than bounds on the length, it
-                always has.
+            texts: The set.
+            canonical: Whether every text has one spelling; sets with more than bounds on the length always
+                have.
 
         Raises:
-            AutomatonLimitError: it would be too many states.
-            VocabularyError: the tokenizer cannot write any of them.
+            AutomatonLimitError: The automaton would have too many states.
+            VocabularyError: The tokenizer cannot write any of the texts.
         """
         return self._of(("texts", texts, canonical), lambda: self._new_texts(texts, canonical))
 
     def numbers(self, numbers: NumberSet, canonical: bool = False) -> Leaf:
-        """Numbers, with label 0.
+        """Numbers of a set that is not empty, with label 0.
 
         Args:
-            numbers: Not none.
+            numbers: The set.
             canonical: Whether every number has one spelling.
 
         Raises:
-            AutomatonLimitError: it would be too many states.
-            VocabularyError: the tokenizer cannot write any of them.
+            AutomatonLimitError: The automaton would have too many states.
+            VocabularyError: The tokenizer cannot write any of the numbers.
         """
         is_shared = numbers in _SHARED_NUMBERS
         return self._of(
@@ -122,10 +119,8 @@ class Leaves:
         )
 
     def literal_keys(self, names: Iterable[tuple[str, int]]) -> Leaf:
-        """Strings that are given one by one, quotes included, with their labels; different ones.
-
-        Raises:
-            VocabularyError: the tokenizer cannot write one.
+        """Different strings with labels, quotes included. Raises VocabularyError for one that cannot be
+        written.
         """
         pairs = tuple(names)
         return self._of(
@@ -137,23 +132,23 @@ class Leaves:
         """Those texts of an automaton that have certain labels.
 
         Args:
-            automaton: Over all keys of an object, quotes included.
+            automaton: Automaton of all keys of an object, quotes included.
             allowed: At least one label that some key has.
 
         Raises:
-            ValueError: no key has such a label.
-            VocabularyError: the tokenizer cannot write any of them.
+            ValueError: No key has such a label.
+            VocabularyError: The tokenizer cannot write any of the keys.
         """
         bits = sum(1 << label for label in allowed)
         return self._of(("keys", automaton.digest, bits), lambda: self._new_keys(automaton, bits))
 
     def remembering(self, leaf: Leaf, texts: Texts, are_alike: bool = False) -> DistinctLeaf:
-        """A leaf of the same values whose labels say which text was written: its number in `texts`.
+        """A leaf of the same values, labelled by the number in `texts` of the written text.
 
-        Strings have one spelling in it, also where the leaf itself allows all of JSON's escapes.
+        Its strings have one spelling, also if the leaf itself allows all of JSON's escapes.
 
         Args:
-            leaf: Numbers must have one spelling, if equal values are to have equal labels.
+            leaf: The leaf; numbers must have one spelling, if equal values are to have equal labels.
             texts: One object for all leaves whose labels are compared.
             are_alike: Whether texts are items of an array, all places of which have the same leaves: within
                 tokens, texts may then have the label `SOME_TEXT` if there are more than can be written.
@@ -169,12 +164,7 @@ class Leaves:
         return self._distinct(writings, frozenset())
 
     def excluding(self, leaf: DistinctLeaf, numbers: frozenset[int]) -> DistinctLeaf | None:
-        """A leaf of `remembering` without some texts more; None when none is left.
-
-        Args:
-            leaf: Of `remembering`, or of this.
-            numbers: Of the texts; also of texts that are not in the leaf.
-        """
+        """A leaf of `remembering` without the texts with these numbers as well; None when none is left."""
         found = self._distinct(leaf.writings, leaf.excluded | numbers)
         return None if found.is_empty else found
 
@@ -189,7 +179,7 @@ class Leaves:
         key = (writings, excluded)
         found = self._distinct_leaves.get(key)
         if found is None:
-            kind = DistinctSlotLeaf if writings.is_hole else DistinctLeaf
+            kind = DistinctSlotLeaf if writings.is_title_slot else DistinctLeaf
             made = kind(writings, excluded)
             with self._lock:
                 found = self._distinct_leaves.setdefault(key, made)
@@ -229,7 +219,7 @@ class Leaves:
         return RestrictedKeys(labelled, bits, self.walker)
 
     def _automaton(self, automaton: ByteDfa, is_shared: bool = False) -> DfaLeaf:
-        """The leaf of an automaton, as far as it can be written."""
+        """The leaf of the writable part of an automaton."""
         if automaton.is_empty:
             raise ValueError("there is no such text")
         writable = self.vocabulary.writable_texts
@@ -238,7 +228,7 @@ class Leaves:
             if automaton.is_empty:
                 raise VocabularyError("the tokenizer cannot write any of the texts that are allowed")
         strings = self._any_text[True]
-        return DfaLeaf(automaton, self.walker, is_shared, (strings.unbounded, strings.strings.body))
+        return DfaLeaf(automaton, self.walker, is_shared, (strings.unbounded, strings.body))
 
     def _sparse(self, texts: dict[bytes, int], is_shared: bool = False) -> SparseLeaf:
         for text in texts:
@@ -246,7 +236,7 @@ class Leaves:
         return SparseLeaf(("texts", tuple(texts.items())), texts, is_shared)
 
     def _of(self, key: Hashable, make: Callable[[], Leaf]) -> Leaf:
-        """The leaf with this key, found or made; a leaf that is the same by another description is used."""
+        """The leaf with this key, found or made; an equal leaf with another description is reused."""
         leaf = self._kept.get(key)
         if leaf is not None:
             return leaf
@@ -264,7 +254,7 @@ class Leaves:
         return leaf
 
     def _forget_large(self) -> None:
-        """Let the oldest of the last leaves go that are too large together."""
+        """Drop the oldest of the leaves made last that are too large together."""
         held = 0
         for number, leaf in enumerate(reversed(self._recent)):
             held += leaf.num_bytes
@@ -277,6 +267,6 @@ class Leaves:
 def _is_endless(leaf: Leaf) -> bool:
     """Whether a leaf has more texts than anyone can write."""
     if isinstance(leaf, CountedTextLeaf):
-        # The characters of JSON's own punctuation can be written always.
+        # JSON's own punctuation can always be written.
         return leaf.bounds[1] is None or leaf.bounds[1] >= _MANY_CHARACTERS
     return isinstance(leaf, DfaLeaf) and not leaf.automaton.is_finite

@@ -1,14 +1,9 @@
 """Walks a trie under the table of an automaton in a compiled loop. Importing this needs numba.
 
-A large automaton has far more states than a walk meets, so the table's rows are written as loops come by and
-would read them more than a few times.
-
-A call counts references to every array it hands on, which takes longer than a step. So what is done at every
-node stands in the loops themselves.
-
-NumPy's walk would do alone for small vocabularies. With 200,000 tokens it takes 5 ms where this one takes 1,
-for every character of a string under a counted pattern, and 62 ms where this one takes 9, for a large mask of
-a real schema; each is paid beside a forward of the model.
+A call counts references to every array it passes on, which takes longer than a step, so the loops do not
+share functions for each node. With 200,000 tokens, NumPy's walk takes 5 ms where this one takes 1, for every
+character of a string under a counted pattern, and 62 ms where this one takes 9, for a large mask of a real
+schema; each is paid beside a forward of the model.
 """
 
 from __future__ import annotations
@@ -19,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from decoding.grammar.leaves.leaf import FEW_TOKENS
-from decoding.grammar.leaves.table_walk import Ints, TableWalk, TransitionTable
+from decoding.grammar.leaves.leaf import FEW_TOKENS, TokenWalk
+from decoding.grammar.leaves.table_walk import Ints, TransitionTable
 from decoding.grammar.regular.byte_dfa import ByteDfa
 from decoding.numba_compiling import compiled, keep_nothing
 
@@ -32,20 +27,20 @@ logger = logging.getLogger(__name__)
 Flags = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint32]
 
-# The same in every process: the loop is kept compiled, and kept code does not notice another file's change.
+# A constant of this file: kept compiled code does not notice another file's change.
 _FEW = 64
 if _FEW != FEW_TOKENS:
     raise ImportError(f"the compiled loop has room for {_FEW} tokens, leaves call {FEW_TOKENS} tokens few")
-# Below smaller subtrees a state is read as it is: writing its row takes longer.
+# For smaller subtrees, writing a state's row takes longer than searching its edges.
 _SMALL_TREE = 24
 
 
 @compiled
 def _write_row(next_state: Ints, is_written: Flags, edges: Ints, edge_begin: Ints, state: int) -> None:
-    """Write a row of the table, if it has not been written."""
+    """Write a row of the table, unless it is written."""
     if is_written[state]:
         return
-    # Another thread may read what is written here twice, so nothing is ever written that does not stay.
+    # Two threads may write the same row at once, so every value is written once and for good.
     behind = 0
     for e in range(edge_begin[state], edge_begin[state + 1]):
         for byte in range(behind, edges[e, 0]):
@@ -60,7 +55,7 @@ def _write_row(next_state: Ints, is_written: Flags, edges: Ints, edge_begin: Int
 
 @compiled
 def _searched(edges: Ints, edge_begin: Ints, state: int, byte: int) -> int:
-    """The state behind a byte, -1 where there is none, of a state whose row is not written."""
+    """The state behind a byte, -1 for none, of a state whose row is not written."""
     low, high = edge_begin[state], edge_begin[state + 1]
     while low < high:
         middle = (low + high) // 2
@@ -89,23 +84,15 @@ def walk(
 ) -> None:
     """Mark the tokens below some nodes that the table lets through, and list where texts have ended.
 
-    Args:
-        next_state: Next states by state and byte, -1 where there is none, as far as rows are written. Shape:
-            (S, 256).
-        is_written: Whether the row of a state is written. Shape: (S,).
-        edges: First byte, last byte and next state, by state. Shape: (E, 3).
-        edge_begin: Place of the first edge of each state. Shape: (S + 1,).
-        label: Label by state, -1 where no text ends. Shape: (S,).
-        alive: Whether a state may be reached. Shape: (S,).
-        state: State at each root.
-        nodes: Byte, depth, end of the subtree and first token, in depth-first order; and a last row for the
-            end of the tokens. Shape: (N + 1, 4).
-        tokens: Ids by node. Shape: (T,).
-        max_depth: Largest depth of a node.
-        roots: Positions of nodes.
-        mask: Gets a bit for each token. Shape: (ceil(V / 32),).
-        found: Gets the number of tokens; the number of exits; the first 64 tokens; and for each exit, as long
-            as there is room, its position and its label.
+    The first six arguments are those of `TransitionTable`; `state` is the state at each root. The others:
+    * `nodes`: byte, depth, end of the subtree and first token, in depth-first order, and a last row for the
+      end of the tokens. Shape: (N + 1, 4).
+    * `tokens`: ids by node. Shape: (T,).
+    * `max_depth`: largest depth of a node.
+    * `roots`: positions of nodes.
+    * `mask`: output, a bit for each token. Shape: (ceil(V / 32),).
+    * `found`: output, the number of tokens; the number of exits; the first 64 tokens; and for each exit, as
+      long as there is room, its position and its label.
     """
     states = np.empty(max_depth + 1, np.int32)
     num_tokens = 0
@@ -163,23 +150,11 @@ def trace(
     except_byte: int,
     found: Ints,
 ) -> int:
-    """List the positions below some nodes that the table lets through.
+    """List the positions below some nodes that the table lets through. Returns their number.
 
-    Args:
-        next_state: As of `walk`.
-        is_written: As of `walk`.
-        edges: As of `walk`.
-        edge_begin: As of `walk`.
-        state: As of `walk`.
-        nodes: As of `walk`.
-        max_depth: As of `walk`.
-        roots: As of `walk`.
-        counted: A state: what leads out of it is counted,
-        except_byte: except by this byte.
-        found: Gets the positions, the state at each, and the count on the way to each. Shape: (3, room).
-
-    Returns:
-        How many there are.
+    Steps out of state `counted` by bytes other than `except_byte` are counted. `found`, of shape (3, room),
+    gets the positions, the state at each, and the count on the way to each. The other arguments are those of
+    `walk`.
     """
     states = np.empty(max_depth + 1, np.int32)
     counts = np.zeros(max_depth + 1, np.int32)
@@ -214,18 +189,14 @@ def trace(
     return num_found
 
 
-# Where what the loop finds begins: behind its two counts, and behind the tokens.
+# Indexes in the loop's output: its two counts come first, then the tokens, then the exits.
 _TOKENS = 2
 _EXITS = _TOKENS + FEW_TOKENS
 _ROOM = 1024
 
 
 class CompiledWalk:
-    """The compiled loop over one vocabulary's trie; compiled, or read from numba's cache, when made.
-
-    Args:
-        vocabulary: Vocabulary whose trie is walked.
-    """
+    """The compiled loops over one vocabulary's trie; compiled, or read from numba's cache, when made."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         trie = vocabulary.trie
@@ -253,11 +224,11 @@ class CompiledWalk:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of what was copied for the loop."""
+        """Memory of the trie's copy for the loops."""
         return self._nodes.nbytes
 
-    def __call__(self, table: TransitionTable, state: int, positions: tuple[int, ...]) -> TableWalk:
-        """Walk (`decoding.grammar.leaves.table_walk.Walk`)."""
+    def __call__(self, table: TransitionTable, state: int, positions: tuple[int, ...]) -> TokenWalk:
+        """Walk (`table_walk.Walk`)."""
         mask = np.zeros(self._num_words, dtype=np.uint32)
         roots = np.array(positions, dtype=np.int32)
         room = _ROOM
@@ -273,14 +244,14 @@ class CompiledWalk:
         for place, label in zip(pairs[::2], pairs[1::2], strict=True):
             exits.setdefault(label, []).append(place)
         if num_tokens <= FEW_TOKENS:
-            return TableWalk(found[_TOKENS : _TOKENS + num_tokens].tolist(), None, exits)
+            return TokenWalk(found[_TOKENS : _TOKENS + num_tokens].tolist(), None, exits)
         mask.flags.writeable = False
-        return TableWalk(None, mask, exits)
+        return TokenWalk(None, mask, exits)
 
     def trace(
         self, table: TransitionTable, state: int, positions: tuple[int, ...], begin: tuple[int, int]
     ) -> tuple[Ints, Ints, Ints]:
-        """Trace (`decoding.grammar.leaves.table_walk.Trace`)."""
+        """Trace (`table_walk.Trace`)."""
         roots = np.array(positions, dtype=np.int32)
         room = int((self._nodes[roots, 2] - roots).sum())
         found = np.empty((3, room), dtype=np.int32)  # what is not met is never touched, so it takes no memory

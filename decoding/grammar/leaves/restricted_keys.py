@@ -11,29 +11,29 @@ from numpy.typing import NDArray
 from decoding.grammar.leaves.dfa_leaf import MAX_LISTED_EDGES, DfaLeaf, StateModels, is_nested, without
 from decoding.grammar.leaves.leaf import LeafTokens, TokenCache
 from decoding.grammar.leaves.table_walk import FEW_PLACES, TableWalker, TransitionTable
+from decoding.grammar.regular.dfa_texts import distances, nearest_text
 from decoding.grammar.token_trie import TokenNode
 
 # The object itself, without what it finds out.
 _LEAF_BYTES = 600
-# Bytes that are looked at to leave keys out of the tokens of all.
+# Most bytes looked at to remove keys from the tokens of all.
 _MOST_LOOKED_AT = 4000
 
 
 class LabelledKeys:
-    """An automaton over keys, and which labels can still be reached from each of its states.
+    """An automaton over all keys of an object, with the labels that each state can still reach.
 
-    Args:
-        leaf: All the keys.
+    Attributes:
+        reachable: By state, a set of labels, bit n for label n.
     """
 
     def __init__(self, leaf: DfaLeaf) -> None:
         self.leaf = leaf
         rows, ends = leaf.automaton.rows, leaf.automaton.ends
-        # By state, bit n stands for label n.
         self.reachable = reachable = [1 << label if label >= 0 else 0 for label in ends]
         overlay = leaf.automaton.overlay
         trie = overlay.below if overlay is not None else {}
-        # States are numbered by their distance from the start, so that few rounds settle everything.
+        # States are numbered by distance from the start, so few rounds settle everything.
         backwards = [state for state in range(len(rows) - 1, -1, -1) if state not in trie]
         targets = [{target for _, _, target in rows[state]} for state in backwards]
         changes = True
@@ -46,7 +46,7 @@ class LabelledKeys:
                 if labels != reachable[state]:
                     reachable[state] = labels
                     changes = True
-        # A trie leads to states of it behind these, and to others, which are settled.
+        # A trie leads to its own later states, and to others, which are settled.
         for state in sorted(trie, reverse=True):
             labels = reachable[state]
             for _, _, target in rows[state]:
@@ -61,11 +61,7 @@ class LabelledKeys:
         return np.frombuffer(octets, dtype="<u8").reshape(len(self.reachable), -1)
 
     def table(self, allowed: int) -> TransitionTable:
-        """The automaton's table, with the states and the ends of keys that have certain labels.
-
-        Args:
-            allowed: Labels, bit n for label n.
-        """
+        """The automaton's table with the states and ends of keys with these labels, bit n for label n."""
         whole, words = self.leaf.table, self._words
         num_labels = 64 * words.shape[1]
         octets = (allowed & ((1 << num_labels) - 1)).to_bytes(num_labels // 8, "little")
@@ -76,22 +72,21 @@ class LabelledKeys:
 
 
 class RestrictedKeys:
-    """Those keys of an automaton that have certain labels (`decoding.grammar.leaves.leaf.Leaf`).
+    """The keys of an automaton that have certain labels (`Leaf`).
 
-    States are those of the automaton with all keys. Where all labels that can be reached are allowed, so are
-    the tokens that it knows.
+    States are those of the automaton of all keys. A state that can reach allowed labels only has its tokens.
 
     Args:
         keys: All keys.
         allowed: Labels, bit n for label n; at least one that some key has.
-        walker: Of the vocabulary.
+        walker: Walker of the vocabulary.
     """
 
     is_shared = False
 
     def __init__(self, keys: LabelledKeys, allowed: int, walker: TableWalker) -> None:
         self.key: Hashable = ("keys", keys.leaf.key, allowed)
-        self._keys = keys  # so that others find it again
+        self._keys = keys  # holds it, so that others find it
         self._leaf = keys.leaf
         self._automaton = keys.leaf.automaton
         self._reachable = keys.reachable
@@ -102,7 +97,7 @@ class RestrictedKeys:
 
     @property
     def num_bytes(self) -> int:
-        """Memory beyond the automaton with all keys."""
+        """Memory beyond the automaton of all keys."""
         table = self.table.num_bytes if "table" in self.__dict__ else 0
         return _LEAF_BYTES + 200 * len(self._edges) + table + self._tokens.num_bytes
 
@@ -112,15 +107,13 @@ class RestrictedKeys:
         return after if after >= 0 and self._reachable[after] & self._allowed else -1
 
     def edges(self, state: int) -> dict[int, int] | None:
-        """All allowed bytes and the states they lead to, where they are few."""
-        try:
-            return self._edges[state]
-        except KeyError:
-            edges = self._edges[state] = self._listed(state)
-            return edges
+        """All allowed bytes and the states they lead to, if they are few."""
+        if state not in self._edges:
+            self._edges[state] = self._listed(state)
+        return self._edges[state]
 
     def label(self, state: int) -> int:
-        """What the text written so far is, -1 where it is not a key that is allowed."""
+        """Label of the key written so far, -1 if it is no allowed key."""
         label = self._automaton.ends[state]
         return label if label >= 0 and self._allowed >> label & 1 else -1
 
@@ -130,19 +123,10 @@ class RestrictedKeys:
 
     def shortest(self, state: int) -> bytes:
         """A shortest text that leads from the state to a final one, of those the first in byte order."""
-        written = bytearray()
-        distances = self._distances
-        while distances[state]:
-            nearer = distances[state] - 1
-            for byte, _, target in self._automaton.rows[state]:  # ascending by byte
-                if distances[target] == nearer:
-                    written.append(byte)
-                    state = target
-                    break
-        return bytes(written)
+        return nearest_text(self._automaton.rows, self._distances, state)
 
     def tokens(self, state: int, node: TokenNode) -> LeafTokens | None:
-        """The tokens below a node that pass, None where `edges` lists all bytes."""
+        """The tokens below a node that pass; None if `edges` lists all bytes."""
         if self.edges(state) is not None:
             return None
         if not self._reachable[state] & ~self._allowed:
@@ -156,7 +140,7 @@ class RestrictedKeys:
         return found
 
     def _by_all_keys(self, state: int, node: TokenNode) -> LeafTokens | None:
-        """The tokens of all keys without those that lead to none that is left; None: they differ too much."""
+        """The tokens of all keys without those that lead to no allowed key; None: they differ too much."""
         known = self._leaf.tokens(state, node)
         if known is None:
             return None
@@ -197,7 +181,7 @@ class RestrictedKeys:
         return None if known is None else self._models.tokens(state, model, node, known)
 
     def _is_alive(self, state: int) -> bool:
-        """Whether a key that is allowed can be reached."""
+        """Whether an allowed key can be reached."""
         return bool(self._reachable[state] & self._allowed)
 
     @cached_property
@@ -206,7 +190,6 @@ class RestrictedKeys:
         return StateModels(rows, self.label, self._is_alive, vocabulary, self._leaf.models)
 
     def _listed(self, state: int) -> dict[int, int] | None:
-        """The edges that lead to keys that are allowed, if they are few."""
         listed: dict[int, int] = {}
         for first, last, target in self._automaton.rows[state]:
             if self._reachable[target] & self._allowed:
@@ -217,25 +200,11 @@ class RestrictedKeys:
 
     @cached_property
     def table(self) -> TransitionTable:
-        """The automaton's table, with what is left of its states and labels."""
+        """The automaton's table with the allowed states and labels."""
         return self._keys.table(self._allowed)
 
     @cached_property
     def _distances(self) -> list[int]:
-        """Fewest bytes from each state to a key that is allowed; a number beyond all states where none is."""
+        """Fewest bytes from each state to an allowed key, -1 for none."""
         rows = self._automaton.rows
-        beyond = len(rows) + 1
-        sources: list[list[int]] = [[] for _ in rows]
-        for state, row in enumerate(rows):
-            for _, _, target in row:
-                sources[target].append(state)
-        order = [state for state in range(len(rows)) if self.label(state) >= 0]
-        distances = [beyond] * len(rows)
-        for state in order:
-            distances[state] = 0
-        for state in order:  # grows while it is read: breadth first
-            for source in sources[state]:
-                if distances[source] == beyond:
-                    distances[source] = distances[state] + 1
-                    order.append(source)
-        return distances
+        return distances(rows, [self.label(state) >= 0 for state in range(len(rows))])

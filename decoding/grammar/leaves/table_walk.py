@@ -1,27 +1,26 @@
 """Walks the vocabulary's trie under the table of an automaton: which tokens pass, and where texts end.
 
-Three ways have the same results. Small subtrees are walked in Python. Large ones are walked with NumPy, all
-nodes of one depth at a time, or, once `warm_up` has been called where numba is there, by a compiled loop:
-compiling takes seconds, so no request ever does it.
+Small subtrees are walked in Python. Large ones are walked with NumPy or, once `warm_up` has been called and
+numba works, in a compiled loop; compiling takes seconds, so no request does it. All give the same results.
 
-The table's rows are written when a walk first needs them, into zeroed memory that is mapped a small page at a
-time. For large arrays NumPy asks for pages of two mebibytes: a table of many states with a row here and there
-would then take two mebibytes for every row of one, and a hundred microseconds to zero them.
+The table's rows are written when a walk first needs them, into zeroed memory that is mapped in small pages.
+NumPy asks for pages of two mebibytes for large arrays; a sparsely written table would then take two
+mebibytes, and a hundred microseconds to zero them, for every row.
 """
 
 from __future__ import annotations
 
 import logging
 import mmap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.grammar.leaves.leaf import FEW_TOKENS, Exit, LeafTokens
+from decoding.grammar.leaves.leaf import FEW_TOKENS, LeafTokens, TokenWalk
 from decoding.grammar.regular.byte_dfa import ByteDfa
-from decoding.grammar.token_trie import FlatTrie, TokenNode
+from decoding.grammar.token_trie import TokenNode
 
 if TYPE_CHECKING:
     from decoding.grammar.vocabulary import Vocabulary
@@ -30,76 +29,8 @@ if TYPE_CHECKING:
 Ints = NDArray[np.int32]
 
 
-def trace_by_levels(
-    trie: FlatTrie,
-    next_state: Ints,
-    alive: NDArray[np.bool_],
-    state: int,
-    positions: tuple[int, ...],
-    begin: tuple[int, int],
-) -> tuple[Ints, Ints, Ints]:
-    """Follow the table down from some positions.
-
-    Args:
-        trie: The vocabulary's.
-        next_state: By state and byte, -1 where there is none. Shape: (S, 256).
-        alive: Whether a state may be reached. Shape: (S,).
-        state: At each of the positions.
-        positions: Where to begin.
-        begin: A state, and a byte: what leads out of the state, except by the byte, is counted.
-
-    Returns:
-        The positions below that the table lets through, the state at each, and the count on the way to it.
-    """
-    child_begin, child = trie.children
-    places = np.array(positions, dtype=np.int32)
-    states = np.full(len(places), state, dtype=np.int32)
-    counts = np.zeros(len(places), dtype=np.int32)
-    found = [(places[:0], states[:0], counts[:0])]
-    counted, except_byte = begin
-    while len(places):
-        runs, owner = ranges(child_begin[places], child_begin[places + 1])
-        places = child[runs]
-        before, byte = states[owner], trie.byte[places]
-        states = next_state[before, byte]
-        counts = counts[owner] + ((before == counted) & (byte != except_byte))
-        kept = (states >= 0) & alive[states]  # whichever state -1 means there
-        places, states, counts = places[kept], states[kept], counts[kept]
-        found.append((places, states, counts))
-    places, states, counts = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    return places, states, counts
-
-
-def walk_by_levels(
-    trie: FlatTrie,
-    next_state: Ints,
-    label: Ints,
-    alive: NDArray[np.bool_],
-    state: int,
-    positions: tuple[int, ...],
-) -> tuple[Ints, Ints, Ints]:
-    """Find the tokens that pass.
-
-    Args:
-        trie: The vocabulary's.
-        next_state: By state and byte, -1 where there is none. Shape: (S, 256).
-        label: By state, -1 where no text ends. Shape: (S,).
-        alive: Whether a state may be reached. Shape: (S,).
-        state: At each of the positions.
-        positions: Where to begin; tokens that end there are not meant.
-
-    Returns:
-        Ids of the tokens that pass; the positions with longer tokens where a text has ended; its labels.
-    """
-    places, states, _ = trace_by_levels(trie, next_state, alive, state, positions, (-1, -1))
-    runs, _ = ranges(trie.token_begin[places], trie.token_begin[places + 1])
-    ended = label[states]
-    leaves = (ended >= 0) & (trie.end[places] > places + 1)
-    return trie.tokens[runs], places[leaves], ended[leaves]
-
-
 def ranges(first: Ints, behind: Ints) -> tuple[Ints, Ints]:
-    """Write out ranges one after the other: their numbers, and which range each comes from."""
+    """Write out ranges one after the other: their numbers, and the range that each comes from."""
     length = behind - first
     owner = np.repeat(np.arange(len(first), dtype=np.int32), length)
     shift = first - (np.cumsum(length, dtype=np.int32) - length)
@@ -108,23 +39,23 @@ def ranges(first: Ints, behind: Ints) -> tuple[Ints, Ints]:
 
 logger = logging.getLogger(__name__)
 
-# Below so many prefixes a loop in Python is quicker than the first NumPy operations.
 FEW_PLACES = 24
+"""Up to so many prefixes a loop in Python is quicker than the first NumPy operations."""
 
 
 class TransitionTable(NamedTuple):
     """An automaton as the walks read it.
 
     Rows are written when a walk first needs them: automata of counted patterns have 100,000 states, of which
-    the tokens behind one meet some hundreds.
+    one walk meets some hundreds.
 
     Attributes:
-        next_state: By state and byte, -1 where there is none, for states whose row is written. Shape:
-            (S, 256), int32.
-        is_written: By state, whether it is. Shape: (S,), uint8.
+        next_state: Next state by state and byte, -1 for none, for states with a written row. Shape: (S, 256),
+            int32.
+        is_written: Whether a state's row is written. Shape: (S,), uint8.
         edges: First byte, last byte and next state, by state. Shape: (E, 3), int32, read-only.
-        edge_begin: Where those of each state begin. Shape: (S + 1,), int32, read-only.
-        label: By state, -1 where no text ends. Shape: (S,), int32, contiguous, read-only.
+        edge_begin: Index of each state's first edge. Shape: (S + 1,), int32, read-only.
+        label: Label by state, -1 where no text ends. Shape: (S,), int32, contiguous, read-only.
         alive: Whether a state may be reached. Shape: (S,), bool, read-only.
     """
 
@@ -137,7 +68,7 @@ class TransitionTable(NamedTuple):
 
     @staticmethod
     def of_automaton(automaton: ByteDfa) -> TransitionTable:
-        """The table of an automaton, nothing of which has been met."""
+        """The table of an automaton, without any written row."""
         num_states = automaton.num_states
         alive = np.ones(num_states, np.bool_)
         alive.flags.writeable = False
@@ -151,18 +82,13 @@ class TransitionTable(NamedTuple):
         )
 
     def with_some(self, label: NDArray[np.int32], alive: NDArray[np.bool_]) -> TransitionTable:
-        """The table of some of the texts; rows are shared.
-
-        Args:
-            label: As of the table.
-            alive: As of the table.
-        """
+        """The table of some of the texts, with these labels and living states; rows are shared."""
         label.flags.writeable = alive.flags.writeable = False
         rows = (self.next_state, self.is_written, self.edges, self.edge_begin)
         return TransitionTable(*rows, label, alive)
 
     def written(self) -> NDArray[np.int32]:
-        """The next states of all states, whose rows are written now. Shape: (S, 256), int32."""
+        """The next states of all states; missing rows are written. Shape: (S, 256), int32."""
         missing = np.flatnonzero(self.is_written == 0)
         if len(missing):
             count = np.diff(self.edge_begin)[missing]
@@ -184,7 +110,7 @@ class TransitionTable(NamedTuple):
 
     @property
     def num_row_bytes(self) -> int:
-        """Memory of the rows that are written by now, and of the edges."""
+        """Memory of the written rows and of the edges."""
         written = int(np.count_nonzero(self.is_written))
         arrays = self.is_written.nbytes + self.edges.nbytes + self.edge_begin.nbytes
         return int(arrays + written * self.next_state[0].nbytes)
@@ -195,48 +121,30 @@ class Steps(Protocol):
 
     @property
     def table(self) -> TransitionTable:
-        """The whole of it."""
+        """The whole automaton."""
 
     def step(self, state: int, byte: int) -> int:
         """The state after one byte, -1 if it is not allowed."""
 
     def label(self, state: int) -> int:
-        """What the text written so far is, -1 where it is not a whole text."""
+        """Label of the text written so far, -1 if it is no whole text."""
 
 
-class TableWalk(NamedTuple):
-    """What a walk has met.
-
-    Attributes:
-        tokens: Ids of the tokens that pass, in any order; None where `mask` holds them.
-        mask: The same as a packed mask. Shape: (ceil(V / 32),), uint32.
-        exits: Positions of the flat trie with longer tokens, where a text has ended, by its label.
-    """
-
-    tokens: Sequence[int] | None
-    mask: NDArray[np.uint32] | None
-    exits: dict[int, list[int]]
-
-
-Walk = Callable[[TransitionTable, int, tuple[int, ...]], TableWalk]
+Walk = Callable[[TransitionTable, int, tuple[int, ...]], TokenWalk]
 Trace = Callable[[TransitionTable, int, tuple[int, ...], tuple[int, int]], tuple[Ints, Ints, Ints]]
 
 
 class TableWalker:
-    """Walks one vocabulary's trie.
-
-    Args:
-        vocabulary: Whose trie.
-    """
+    """Walks one vocabulary's trie; `trace` is `trace_by_depth` or the compiled loop of the same results."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
-        self._large: Walk = self.walk_levels
-        self._trace: Trace = self.trace_levels
+        self._large: Walk = self.walk_by_depth
+        self.trace: Trace = self.trace_by_depth
         self._compiled_bytes: int | None = None
 
     def warm_up(self) -> None:
-        """Compile the loops where numba is there and works; build what NumPy's walks need where not."""
+        """Compile the loops if numba works; otherwise build what NumPy's walks need."""
         if self._compiled_bytes is not None:
             return
         try:
@@ -248,49 +156,52 @@ class TableWalker:
                 logger.warning("numba is installed but does not work: %r; tokens are found with NumPy", error)
             _ = self.vocabulary.trie.children
             return
-        self._compiled_bytes, self._large, self._trace = compiled.num_bytes, compiled, compiled.trace
+        self._compiled_bytes, self._large, self.trace = compiled.num_bytes, compiled, compiled.trace
 
     @property
     def num_bytes(self) -> int:
-        """Memory of what walks keep beside the trie."""
+        """Memory that compiled walks keep beside the trie."""
         return self._compiled_bytes or 0
 
     def tokens(self, leaf: Steps, state: int, node: TokenNode) -> LeafTokens:
         """The tokens below a node that pass from a state on (`Leaf.tokens`)."""
         if node.num_below <= FEW_PLACES:
-            tokens, mask, exits = self.walk_nodes(leaf, state, node.positions)
+            walked = self.walk_nodes(leaf, state, node.positions)
         else:
-            tokens, mask, exits = self._large(leaf.table, state, node.positions)
-        vocabulary = self.vocabulary
-        rests = tuple([Exit(label, vocabulary.rest(exits[label])) for label in sorted(exits)])
-        if tokens is None:
-            return LeafTokens((), mask, rests)
-        if len(tokens) <= FEW_TOKENS:
-            return LeafTokens(tuple(sorted(tokens)), None, rests)
-        many = vocabulary.packed(tokens)
-        many.flags.writeable = False
-        return LeafTokens((), many, rests)
+            walked = self._large(leaf.table, state, node.positions)
+        return walked.leaf_tokens(self.vocabulary)
 
-    def trace(
+    def trace_by_depth(
         self, table: TransitionTable, state: int, positions: tuple[int, ...], begin: tuple[int, int]
     ) -> tuple[Ints, Ints, Ints]:
-        """List the positions below some that pass, the state at each, and a count; in any order.
+        """List the positions below some that pass, the state at each, and a count, with NumPy.
 
         Args:
             table: The automaton.
-            state: At each of the positions.
-            positions: Where to begin.
-            begin: A state, and a byte: what leads out of the state, except by the byte, is counted.
+            state: State at each of the positions.
+            positions: Positions to begin at.
+            begin: A state and a byte: steps out of the state by other bytes are counted.
         """
-        return self._trace(table, state, positions, begin)
+        trie, next_state = self.vocabulary.trie, table.written()
+        child_begin, child = trie.children
+        places = np.array(positions, dtype=np.int32)
+        states = np.full(len(places), state, dtype=np.int32)
+        counts = np.zeros(len(places), dtype=np.int32)
+        found = [(places[:0], states[:0], counts[:0])]
+        counted, except_byte = begin
+        while len(places):
+            runs, owner = ranges(child_begin[places], child_begin[places + 1])
+            places = child[runs]
+            before, byte = states[owner], trie.byte[places]
+            states = next_state[before, byte]
+            counts = counts[owner] + ((before == counted) & (byte != except_byte))
+            kept = (states >= 0) & table.alive[states]  # whichever state -1 means there
+            places, states, counts = places[kept], states[kept], counts[kept]
+            found.append((places, states, counts))
+        places, states, counts = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return places, states, counts
 
-    def trace_levels(
-        self, table: TransitionTable, state: int, positions: tuple[int, ...], begin: tuple[int, int]
-    ) -> tuple[Ints, Ints, Ints]:
-        """Trace with NumPy."""
-        return trace_by_levels(self.vocabulary.trie, table.written(), table.alive, state, positions, begin)
-
-    def walk_nodes(self, leaf: Steps, state: int, positions: tuple[int, ...]) -> TableWalk:
+    def walk_nodes(self, leaf: Steps, state: int, positions: tuple[int, ...]) -> TokenWalk:
         """Walk in Python, without the table."""
         trie = self.vocabulary.trie
         byte, end, begin, ids = trie.byte_view, trie.end_view, trie.token_begin_view, trie.tokens_view
@@ -316,36 +227,33 @@ class TableWalker:
                         exits.setdefault(label, []).append(position)
                     open_roots.append((behind, after))
                 position += 1
-        return TableWalk(tokens, None, exits)
+        return TokenWalk(tokens, None, exits)
 
-    def walk_levels(self, table: TransitionTable, state: int, positions: tuple[int, ...]) -> TableWalk:
+    def walk_by_depth(self, table: TransitionTable, state: int, positions: tuple[int, ...]) -> TokenWalk:
         """Walk with NumPy."""
-        tokens, places, ended = walk_by_levels(
-            self.vocabulary.trie, table.written(), table.label, table.alive, state, positions
-        )
+        trie = self.vocabulary.trie
+        places, states, _ = self.trace_by_depth(table, state, positions, (-1, -1))
+        runs, _ = ranges(trie.token_begin[places], trie.token_begin[places + 1])
+        tokens, ended = trie.tokens[runs], table.label[states]
+        is_exit = (ended >= 0) & (trie.end[places] > places + 1)
         exits: dict[int, list[int]] = {}
-        for place, label in zip(places.tolist(), ended.tolist(), strict=True):
+        for place, label in zip(places[is_exit].tolist(), ended[is_exit].tolist(), strict=True):
             exits.setdefault(label, []).append(place)
         if len(tokens) <= FEW_TOKENS:
-            return TableWalk(tokens.tolist(), None, exits)
+            return TokenWalk(tokens.tolist(), None, exits)
         mask = self.vocabulary.packed(tokens)
         mask.flags.writeable = False
-        return TableWalk(None, mask, exits)
+        return TokenWalk(None, mask, exits)
 
 
 _Number = TypeVar("_Number", bound=np.generic)
 
-# Smaller arrays are zeroed sooner than mapped.
+# Smaller arrays are zeroed faster than mapped.
 _LARGE = 1 << 20
 
 
 def sparse_zeros(shape: tuple[int, ...], dtype: type[_Number]) -> NDArray[_Number]:
-    """Zeros that take memory only where something is written, a small page at a time where that is known.
-
-    Args:
-        shape: Of the array.
-        dtype: Of its numbers.
-    """
+    """Zeros that take memory only where something is written, in small pages where the system allows."""
     num_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
     if num_bytes < _LARGE:
         return np.zeros(shape, dtype)

@@ -23,23 +23,22 @@ from decoding.grammar.regular.dfa_texts import (
     rows_bytes,
     shortest_text,
 )
-from decoding.grammar.regular.minimise import Edge, Row, canonical, renumbered, turned
+from decoding.grammar.regular.minimise import Edge, Row, canonical, renumbered
 from decoding.grammar.regular.nfa import Nfa
-from decoding.grammar.regular.product import product
+from decoding.grammar.regular.product import DIFFERENCE, INTERSECTION, UNION, product
 
-_Label = Callable[[int, int], int]
-# Rows whose edges are read between two looks at the clock.
+# Rows hashed between two checks of the clock.
 _HASHED_AT_ONCE = 1024
 # A state of an overlay: a dictionary of a byte, and its entries, measured with tracemalloc.
 _OVERLAY_BYTES = 400
 
 
 class Overlay(NamedTuple):
-    """How a trie of texts lies over other states of an automaton.
+    """A trie of texts laid over other states of an automaton.
 
     Attributes:
-        below: By state of the trie, the state that goes on where the trie does not; -1: none does.
-        children: By state of the trie, the bytes that lead on in it, and where.
+        below: By state of the trie, the state whose edges apply where the trie has none; -1: none.
+        children: By state of the trie, its edges as next states by byte.
     """
 
     below: dict[int, int]
@@ -47,16 +46,17 @@ class Overlay(NamedTuple):
 
 
 class ByteDfa:
-    """Trimmed (every state is reachable and can reach a final one), minimal, numbered canonically, start 0.
+    """A regular language of byte strings, each with a label: minimal, numbered canonically, start 0,
+    immutable.
 
-    Equal automata have equal `digest`. The empty language is one state without edges or label. Make one with
-    `from_rows`, `from_table`, `from_nfa` or `literals`, which bring any automaton into this form. Immutable.
+    Every state is reachable and can reach a final one; the empty language is one state without edges or
+    label. Equal automata have equal `digest`.
 
     Attributes:
         rows: By state, edges (first byte, last byte, next state), sorted, none that could be joined.
         ends: By state, the label of the text that ends there, -1 where none does.
-        digest: Of the contents.
-        overlay: Of some of its states over others, where it was made that way and that is known.
+        digest: Digest of the contents.
+        overlay: Overlay of some states over others, if the automaton was made with one.
     """
 
     __slots__ = ("_edges", "_sizes", "_table", "digest", "ends", "overlay", "rows")
@@ -69,52 +69,46 @@ class ByteDfa:
         sizes: array[int],
         edges: array[int],
     ) -> None:
-        """Not to be called: the other constructors make what is given here minimal and canonical."""
+        """Not to be called: rows must be minimal and canonical, as the other constructors make them."""
         self.rows = rows
         self.ends = ends
         self.digest = digest
         self.overlay: Overlay | None = None
-        # What the digest is of: the number of states, their labels, their numbers of edges; and the edges.
+        # The digested contents: the number of states, their labels, their numbers of edges; and the edges.
         self._sizes = sizes
         self._edges = edges
         self._table: NDArray[np.int32] | None = None
 
     @property
     def table(self) -> NDArray[np.int32]:
-        """Next state by state and byte, -1 where there is none; made when first asked for.
+        """Next state by state and byte, -1 for none; made on first use. Shape: (S, 256), int32, read-only.
 
-        A kibibyte per state: `rows` are far smaller. Shape: (S, 256), int32, read-only.
+        It takes a kibibyte per state; `rows` are far smaller.
         """
         if self._table is None:
             table = np.full((len(self.rows), 256), -1, dtype=np.int32)
             for targets, row in zip(table, self.rows, strict=True):
                 for first, last, target in row:
                     targets[first : last + 1] = target
-            table.flags.writeable = False
-            self._table = table
+            self._table = _read_only(table)
         return self._table
 
     @property
     def labels(self) -> NDArray[np.int32]:
-        """Label of the text that ends in a state, -1 where none does. Shape: (S,), int32, read-only."""
-        labels = np.frombuffer(self._sizes, dtype=np.int32)[1 : 1 + len(self.rows)]
-        labels.flags.writeable = False
-        return labels
+        """Label of the text that ends in a state, -1 for none. Shape: (S,), int32, read-only."""
+        return _read_only(np.frombuffer(self._sizes, dtype=np.int32)[1 : 1 + len(self.rows)])
 
     @property
     def edges(self) -> NDArray[np.int32]:
         """First byte, last byte and next state, by state. Shape: (E, 3), int32, read-only."""
-        edges = np.frombuffer(self._edges, dtype=np.int32).reshape(-1, 3)
-        edges.flags.writeable = False
-        return edges
+        return _read_only(np.frombuffer(self._edges, dtype=np.int32).reshape(-1, 3))
 
     @property
     def edge_begin(self) -> NDArray[np.int32]:
-        """Where the edges of each state begin, and where all end. Shape: (S + 1,), int32, read-only."""
+        """Index in `edges` of each state's first edge, and of the end. Shape: (S + 1,), int32, read-only."""
         begin = np.zeros(len(self.rows) + 1, dtype=np.int32)
         np.cumsum(np.frombuffer(self._sizes, dtype=np.int32)[1 + len(self.rows) :], out=begin[1:])
-        begin.flags.writeable = False
-        return begin
+        return _read_only(begin)
 
     @staticmethod
     def from_rows(rows: Sequence[Sequence[Edge]], labels: Sequence[int]) -> ByteDfa:
@@ -130,24 +124,15 @@ class ByteDfa:
     def from_minimal_rows(
         rows: Sequence[Sequence[Edge]], labels: Sequence[int], *, trimmed: bool = False
     ) -> ByteDfa:
-        """As `from_rows`, for an automaton in which no two live states have the same future.
+        """Like `from_rows`, for an automaton in which no two live states have the same future.
 
-        Args:
-            rows: As there.
-            labels: As there.
-            trimmed: Whether it is known that every state can reach the end of a text.
+        With `trimmed` it is known that every state can reach the end of a text.
         """
         return _made(*renumbered(rows, labels, trimmed=trimmed))
 
     @staticmethod
     def from_canonical_rows(rows: Sequence[Row], labels: Sequence[int], overlay: Overlay) -> ByteDfa:
-        """An automaton that is trimmed, minimal and numbered already.
-
-        Args:
-            rows: As of `from_rows`, in the order of a breadth-first walk that takes low bytes first.
-            labels: As there.
-            overlay: How some of its states lie over others.
-        """
+        """An automaton that is trimmed and minimal, its states in breadth-first order, low bytes first."""
         made = _made(rows, labels)
         made.overlay = overlay
         return made
@@ -166,15 +151,14 @@ class ByteDfa:
 
     @staticmethod
     def from_nfa(nfa: Nfa, start: int) -> ByteDfa:
-        """What a nondeterministic automaton over bytes accepts, with the labels of its states."""
-        return _made(*nfa.determinise([start]))
+        """The language of a nondeterministic automaton over bytes, with the labels of its states."""
+        return _made(*nfa.determinise(start))
 
     @staticmethod
     def literals(texts: Iterable[tuple[bytes, int]]) -> ByteDfa:
         """A finite set of texts with their labels.
 
-        Raises:
-            ValueError: a text has two labels, or a label is negative.
+        Raises ValueError if a text has two labels, or a label is negative.
         """
         labelled: dict[bytes, int] = {}
         for text, label in texts:
@@ -184,70 +168,52 @@ class ByteDfa:
         if not ordered:
             return ByteDfa.from_rows([[]], [-1])
         rows, labels = automaton_of(ordered, [labelled[text] for text in ordered])
-        return _made(*renumbered(turned(rows), labels[::-1], trimmed=True))
+        return _made(rows, labels)
 
     def __or__(self, other: ByteDfa) -> ByteDfa:
-        """Texts of either; one that both know keeps its label of the left one."""
-        return self._combined(other, _first_label, left_alone=True, right_alone=True)
+        """Texts of either; a text of both keeps its left label."""
+        return _made(*product((self.rows, self.ends), (other.rows, other.ends), UNION))
 
     def __and__(self, other: ByteDfa) -> ByteDfa:
-        """Texts of both, with their labels of the left one."""
-        return self._combined(other, _left_if_right, left_alone=False, right_alone=False)
+        """Texts of both, with their left labels."""
+        return _made(*product((self.rows, self.ends), (other.rows, other.ends), INTERSECTION))
 
     def __sub__(self, other: ByteDfa) -> ByteDfa:
-        """Texts the other one does not accept."""
-        return self._combined(other, _left_unless_right, left_alone=True, right_alone=False)
-
-    def _combined(self, other: ByteDfa, label: _Label, *, left_alone: bool, right_alone: bool) -> ByteDfa:
-        """A Boolean combination."""
-        return _made(
-            *product(
-                self.rows,
-                self.ends,
-                other.rows,
-                other.ends,
-                label,
-                left_alone=left_alone,
-                right_alone=right_alone,
-            )
-        )
+        """Texts that the other one does not have."""
+        return _made(*product((self.rows, self.ends), (other.rows, other.ends), DIFFERENCE))
 
     def then(self, *others: ByteDfa) -> ByteDfa:
-        """Texts of this set with texts of the others behind them, in order; all with label 0."""
+        """Texts of this set followed by texts of the others, in order; all with label 0."""
         nfa = Nfa()
         start = joint = nfa.state()
         for part in (self, *others):
-            first, ends = nfa.embed(part.rows, part.ends)
-            nfa.step(joint, first)
-            joint = nfa.state()
-            for end in ends:
-                nfa.step(end, joint)
-        nfa.set_label(joint, 0)
+            joint = nfa.append(joint, part.rows, part.ends)
+        nfa.labels[joint] = 0
         return ByteDfa.from_nfa(nfa, start)
 
     @property
     def num_states(self) -> int:
-        """States, S."""
+        """The number of states, S."""
         return len(self.rows)
 
     @property
     def num_bytes(self) -> int:
-        """Memory of its rows, about."""
+        """Approximate memory."""
         laid = 0 if self.overlay is None else _OVERLAY_BYTES * len(self.overlay.below)
         return laid + rows_bytes(self.rows) + self._edges.itemsize * (len(self._sizes) + len(self._edges))
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no text in it."""
+        """Whether the language has no text."""
         return not self.rows[0] and self.ends[0] < 0
 
     @property
     def is_finite(self) -> bool:
-        """Whether it has finitely many texts."""
+        """Whether the language has finitely many texts."""
         return bottom_up(self.rows) is not None
 
     def count(self, most: int | None = None) -> int | None:
-        """How many texts are in it, or `most` where they are as many or more; None: infinitely many."""
+        """Count the texts, at most up to `most`; None: infinitely many."""
         return count_texts(self.rows, [label >= 0 for label in self.ends], most)
 
     def step(self, state: int, byte: int) -> int:
@@ -267,7 +233,7 @@ class ByteDfa:
         return self.ends[state]
 
     def accepts(self, text: bytes) -> bool:
-        """Whether the text is in it."""
+        """Whether the text is in the language."""
         return self.label_of(text) >= 0
 
     def distances(self) -> list[int]:
@@ -275,18 +241,22 @@ class ByteDfa:
         return distances(self.rows, [label >= 0 for label in self.ends])
 
     def shortest(self, state: int = 0) -> bytes:
-        """A shortest text that leads from the state to a final one, of those the first in byte order.
+        """The first in byte order of the shortest texts that lead from the state to a final one.
 
-        Raises:
-            ValueError: the language is empty.
+        Raises ValueError for the empty language.
         """
         if self.is_empty:
             raise ValueError("an empty language has no shortest text")
         return bytes(shortest_text(self.rows, [label >= 0 for label in self.ends], state))
 
 
+def _read_only(array: NDArray[np.int32]) -> NDArray[np.int32]:
+    array.flags.writeable = False
+    return array
+
+
 def _made(rows: Sequence[Row], labels: Sequence[int]) -> ByteDfa:
-    """From rows and labels that are minimal and canonical."""
+    """The automaton of rows and labels that are minimal and canonical."""
     sizes = array("i", [len(rows), *labels, *map(len, rows)])
     digest = blake2b(sizes.tobytes(), digest_size=16)
     edges = array("i")
@@ -299,23 +269,8 @@ def _made(rows: Sequence[Row], labels: Sequence[int]) -> ByteDfa:
     return ByteDfa(tuple(rows), tuple(labels), digest.digest(), sizes, edges)
 
 
-def _first_label(left: int, right: int) -> int:
-    """The left label, else the right one."""
-    return left if left >= 0 else right
-
-
-def _left_if_right(left: int, right: int) -> int:
-    """The left label where there is a right one."""
-    return left if right >= 0 else -1
-
-
-def _left_unless_right(left: int, right: int) -> int:
-    """The left label where there is no right one."""
-    return left if right < 0 else -1
-
-
-# Intern a state by its edges. Returns its number.
 MakeState = Callable[[Row], int]
+"""Interns a state by its edges and returns its number."""
 
 # Length of the sequence, its first and last code point, and the bits that mark its first byte.
 _LENGTHS = (
@@ -329,12 +284,11 @@ _LENGTHS = (
 def byte_edges(row: Sequence[Edge], make_state: MakeState) -> list[Edge]:
     """Edges over the first byte of characters, with states for the bytes behind it.
 
+    Overlong sequences and surrogates are left out.
+
     Args:
         row: Edges over code points (first, last, next), sorted and disjoint, without surrogates.
-        make_state: Interns a state behind some bytes of a character.
-
-    Returns:
-        Edges over bytes, sorted. Overlong sequences and surrogates are not among them.
+        make_state: Function that interns a state behind some bytes of a character.
     """
     out: list[Edge] = []
     for length, low, high, mark in _LENGTHS:
@@ -378,7 +332,7 @@ def _lead_edges(row: Sequence[Edge], shift: int, make_state: MakeState) -> list[
                 close()
                 block = high_bits
             if first & whole == 0 and end & whole == whole:
-                # Whole blocks: as many as there are, in one edge.
+                # All whole blocks in one edge.
                 end_bits = (last + 1 >> shift) - 1
                 out.append((high_bits, end_bits, _tail(((0, whole, target),), shift, make_state)))
                 first = (end_bits + 1) << shift

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from decoding.grammar.compile_options import current_budget
 from decoding.grammar.regular.dfa_texts import (
@@ -14,15 +14,12 @@ from decoding.grammar.regular.dfa_texts import (
     shortest_text,
     texts_by_length,
 )
-from decoding.grammar.regular.minimise import Edge, Row, canonical, renumbered, turned
+from decoding.grammar.regular.minimise import Edge, Row, canonical, renumbered
 from decoding.grammar.regular.nfa import Nfa
-from decoding.grammar.regular.product import product
+from decoding.grammar.regular.product import DIFFERENCE, INTERSECTION, UNION, Combination, product
 from decoding.grammar.regular.ranges import SCALAR_VALUES, scalar
 
-_Label = Callable[[int, int], int]
-_NOT_ACCEPTED = -1
-_ACCEPTED = 0
-# A longer text looks at the clock alone.
+# Texts longer than this check the clock one by one.
 _LONG_TEXT = 10_000
 
 
@@ -31,15 +28,19 @@ class Dfa:
 
     Immutable, minimal and numbered canonically: equal sets are equal objects (`==`, `hash`). Every operation
     raises `AutomatonLimitError` when the result has too many states.
+
+    Attributes:
+        rows: By state, edges (first, last, next): sorted, disjoint, none that could be joined.
+        finals: By state, whether a text may end there.
     """
 
-    __slots__ = ("_finals", "_hash", "_rows")
+    __slots__ = ("_hash", "finals", "rows")
 
     def __init__(self, rows: Sequence[Row], finals: Sequence[bool]) -> None:
-        """Not to be called: the other constructors make what is given here minimal and canonical."""
-        self._rows = tuple(rows)
-        self._finals = tuple(finals)
-        self._hash = hash((self._rows, self._finals))
+        """Not to be called: rows must be minimal and canonical, as the other constructors make them."""
+        self.rows = tuple(rows)
+        self.finals = tuple(finals)
+        self._hash = hash((self.rows, self.finals))
 
     @staticmethod
     def from_rows(rows: Sequence[Sequence[Edge]], finals: Sequence[bool]) -> Dfa:
@@ -49,17 +50,12 @@ class Dfa:
             rows: For every state its edges (first, last, next), sorted and disjoint, without surrogates.
             finals: For every state whether a text may end there.
         """
-        return _made(*canonical(rows, [_ACCEPTED if final else _NOT_ACCEPTED for final in finals]))
-
-    @staticmethod
-    def from_nfa(nfa: Nfa, start: int) -> Dfa:
-        """What a nondeterministic automaton over code points accepts: texts that end in a labelled state."""
-        return _made(*nfa.determinise([start]))
+        return Dfa.from_canonical(*canonical(rows, [0 if final else -1 for final in finals]))
 
     @staticmethod
     def from_canonical(rows: Sequence[Row], labels: Sequence[int]) -> Dfa:
-        """What `canonical` has made: rows, and labels that are 0 or more where a text may end."""
-        return _made(rows, labels)
+        """The automaton with the rows and labels that `canonical` has made."""
+        return Dfa(rows, [label >= 0 for label in labels])
 
     @staticmethod
     def nothing() -> Dfa:
@@ -73,7 +69,7 @@ class Dfa:
 
     @staticmethod
     def of_texts(texts: Iterable[str]) -> Dfa:
-        """A finite set. Raises ValueError for a text with a surrogate."""
+        """The given texts. Raises ValueError for a text with a surrogate."""
         ordered = sorted(set(texts))
         symbols: list[list[int]] = []
         check_time = current_budget().check_time
@@ -85,12 +81,11 @@ class Dfa:
             symbols.append(list(map(ord, text)))
         if not ordered:
             return _NOTHING
-        rows, labels = automaton_of(symbols, [0] * len(ordered))
-        return _made(*_started_at_last(rows, labels))
+        return Dfa.from_canonical(*automaton_of(symbols, [0] * len(ordered)))
 
     @staticmethod
     def of_chars(ranges: Iterable[tuple[int, int]]) -> Dfa:
-        """Texts of one code point out of some ranges; surrogates among them do not count."""
+        """Texts of one code point out of some ranges; surrogates among them are ignored."""
         chars = scalar(ranges)
         if not chars:
             return _NOTHING
@@ -98,7 +93,7 @@ class Dfa:
 
     @staticmethod
     def of_lengths(least: int, most: int | None) -> Dfa:
-        """All texts of that many code points; None is no bound."""
+        """All texts of `least` to `most` code points; None is no bound."""
         if most is not None and most < least:
             return _NOTHING
         top = least if most is None else most
@@ -112,55 +107,49 @@ class Dfa:
             return self
         if self.is_everything or other.is_empty:
             return other
-        return self._combined(other, _both, left_alone=False, right_alone=False)
+        return self._combined(other, INTERSECTION)
 
     def __or__(self, other: Dfa) -> Dfa:
         if self is other or self.is_everything or other.is_empty:
             return self
         if self.is_empty or other.is_everything:
             return other
-        return self._combined(other, _either, left_alone=True, right_alone=True)
+        return self._combined(other, UNION)
 
     def __sub__(self, other: Dfa) -> Dfa:
         if self.is_empty or other.is_empty:
             return self
         if self.is_everything:
             return ~other
-        return self._combined(other, _only_left, left_alone=True, right_alone=False)
+        return self._combined(other, DIFFERENCE)
 
     def __invert__(self) -> Dfa:
         if self.is_empty:
             return _EVERYTHING
-        sink = len(self._rows)
+        sink = len(self.rows)
         rows: list[Row] = []
         needs_sink = False
-        for row in self._rows:
+        for row in self.rows:
             filled = _filled(row, sink)
             needs_sink = needs_sink or len(filled) != len(row)
             rows.append(filled)
-        labels = [_NOT_ACCEPTED if final else _ACCEPTED for final in self._finals]
+        labels = [-1 if final else 0 for final in self.finals]
         if needs_sink:
             current_budget().check_states(sink + 1)
             rows.append(_any_char(sink))
-            labels.append(_ACCEPTED)
-        return _made(*renumbered(rows, labels))
+            labels.append(0)
+        return Dfa.from_canonical(*renumbered(rows, labels))
 
-    def _combined(self, other: Dfa, label: _Label, *, left_alone: bool, right_alone: bool) -> Dfa:
-        """A Boolean combination."""
-        return _made(
-            *product(
-                self._rows,
-                self._finals,
-                other._rows,
-                other._finals,
-                label,
-                left_alone=left_alone,
-                right_alone=right_alone,
-            )
-        )
+    def _combined(self, other: Dfa, how: Combination) -> Dfa:
+        left, right = (self.rows, self.labels()), (other.rows, other.labels())
+        return Dfa.from_canonical(*product(left, right, how))
+
+    def labels(self) -> list[int]:
+        """By state, 0 where a text may end, else -1."""
+        return [0 if final else -1 for final in self.finals]
 
     def then(self, *others: Dfa) -> Dfa:
-        """Texts of this set with texts of the others behind them, in order."""
+        """Texts of this set followed by texts of the others, in order."""
         parts = [part for part in (self, *others) if part != _EMPTY_TEXT]
         if any(part.is_empty for part in parts):
             return _NOTHING
@@ -169,111 +158,102 @@ class Dfa:
         nfa = Nfa()
         start = joint = nfa.state()
         for part in parts:
-            joint = _appended(nfa, joint, part)
-        nfa.set_label(joint, _ACCEPTED)
-        return Dfa.from_nfa(nfa, start)
+            joint = nfa.append(joint, part.rows, part.labels())
+        nfa.labels[joint] = 0
+        return Dfa.from_canonical(*nfa.determinise(start))
 
     def repeated(self, least: int = 0, most: int | None = None) -> Dfa:
-        """`least` to `most` texts of the set, one behind the other; None is no bound."""
+        """Concatenations of `least` to `most` texts of the set; None is no bound."""
         if most is not None and most < least:
             return _NOTHING
         if self.is_empty:
             return _EMPTY_TEXT if least == 0 else _NOTHING
-        current_budget().check_states((most if most is not None else least) * max(1, len(self._rows) - 1))
+        current_budget().check_states((most if most is not None else least) * max(1, len(self.rows) - 1))
         nfa = Nfa()
         start = joint = nfa.state()
-        end = nfa.state(_ACCEPTED)
+        end = nfa.state(label=0)
+        copied = (self.rows, self.labels())
         for _ in range(least):
-            joint = _appended(nfa, joint, self)
+            joint = nfa.append(joint, *copied)
         if most is None:
             loop = nfa.state()
             nfa.step(joint, loop)
-            nfa.step(_appended(nfa, loop, self), loop)
+            nfa.step(nfa.append(loop, *copied), loop)
             joint = loop
         else:
             for _ in range(most - least):
                 nfa.step(joint, end)
-                joint = _appended(nfa, joint, self)
+                joint = nfa.append(joint, *copied)
         nfa.step(joint, end)
-        return Dfa.from_nfa(nfa, start)
-
-    @property
-    def rows(self) -> tuple[Row, ...]:
-        """For every state its edges (first, last, next): sorted, disjoint, none that could be joined."""
-        return self._rows
-
-    @property
-    def finals(self) -> tuple[bool, ...]:
-        """For every state whether a text may end there."""
-        return self._finals
+        return Dfa.from_canonical(*nfa.determinise(start))
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no text in it."""
-        return len(self._rows) == 1 and not self._finals[0]
+        """Whether the set has no text."""
+        return len(self.rows) == 1 and not self.finals[0]
 
     @property
     def is_everything(self) -> bool:
-        """Whether every text is in it."""
-        return len(self._rows) == 1 and self._finals[0] and self._rows[0] == _EVERY_CHAR
+        """Whether the set has every text."""
+        return len(self.rows) == 1 and self.finals[0] and self.rows[0] == _EVERY_CHAR
 
     @property
     def num_states(self) -> int:
-        """Live states."""
-        return 0 if self.is_empty else len(self._rows)
+        """The number of live states."""
+        return 0 if self.is_empty else len(self.rows)
 
     def is_universal(self, state: int) -> bool:
         """Whether every text is accepted from a state."""
-        return self._finals[state] and self._rows[state] == _any_char(state)
+        return self.finals[state] and self.rows[state] == _any_char(state)
 
     def step(self, state: int, code_point: int) -> int:
-        """The state behind one more code point, -1 if there is none."""
-        row = self._rows[state]
+        """The state behind one more code point, -1 for none."""
+        row = self.rows[state]
         index = bisect_right(row, (code_point, 0x110000, 0)) - 1
         if index >= 0 and row[index][1] >= code_point:
             return row[index][2]
         return -1
 
     def accepts(self, text: str) -> bool:
-        """Whether the text is in it."""
+        """Whether the set has the text."""
         state = 0
         for char in text:
             state = self.step(state, ord(char))
             if state < 0:
                 return False
-        return self._finals[state]
+        return self.finals[state]
 
     @property
     def num_bytes(self) -> int:
-        """Memory it takes, about."""
-        return rows_bytes(self._rows)
+        """Approximate memory."""
+        return rows_bytes(self.rows)
 
     def lengths(self) -> tuple[int, int | None] | None:
-        """Code points of a shortest and of a longest text (None: there is none); None if it is empty."""
+        """Code points of a shortest and of a longest text (None: unbounded); None for the empty set."""
         if self.is_empty:
             return None
-        return len(shortest_text(self._rows, self._finals, 0)), longest_length(self._rows)
+        return len(shortest_text(self.rows, self.finals, 0)), longest_length(self.rows)
 
     def count(self, most: int | None = None) -> int | None:
-        """How many texts are in it, or `most` where they are as many or more; None: infinitely many."""
-        return count_texts(self._rows, self._finals, most)
+        """Count the texts, at most up to `most`; None: infinitely many."""
+        return count_texts(self.rows, self.finals, most)
 
     def shortest(self) -> str | None:
-        """The first of the shortest texts in code point order; None if it is empty."""
+        """The first of the shortest texts in code point order; None for the empty set."""
         if self.is_empty:
             return None
-        return "".join(map(chr, shortest_text(self._rows, self._finals, 0)))
+        return "".join(map(chr, shortest_text(self.rows, self.finals, 0)))
 
     def texts(self) -> Iterator[str]:
-        """All texts, the short ones first; endless where there are infinitely many."""
-        return texts_by_length(self._rows, self._finals)
+        """Iterate over all texts, short ones first; endless for an infinite set."""
+        return texts_by_length(self.rows, self.finals)
 
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
         if not isinstance(other, Dfa):
             return NotImplemented
-        return self._hash == other._hash and self._finals == other._finals and self._rows == other._rows
+        return self._hash == other._hash and self.finals == other.finals and self.rows == other.rows
 
     def __hash__(self) -> int:
         return self._hash
@@ -295,33 +275,7 @@ _EVERYTHING = Dfa((_EVERY_CHAR,), (True,))
 
 
 def _any_char(target: int) -> Row:
-    """Edges over all code points to one state."""
     return tuple((first, last, target) for first, last in SCALAR_VALUES)
-
-
-def _made(rows: Sequence[Row], labels: Sequence[int]) -> Dfa:
-    """From rows and labels that are minimal and canonical."""
-    return Dfa(rows, [label >= 0 for label in labels])
-
-
-def _both(left: int, right: int) -> int:
-    """Label of a text in both sets; a side's label is 1 for accepted, 0 or -1 for not."""
-    return _ACCEPTED if left > 0 and right > 0 else _NOT_ACCEPTED
-
-
-def _either(left: int, right: int) -> int:
-    """Label of a text in one of the sets."""
-    return _ACCEPTED if left > 0 or right > 0 else _NOT_ACCEPTED
-
-
-def _only_left(left: int, right: int) -> int:
-    """Label of a text in the left set alone."""
-    return _ACCEPTED if left > 0 and right <= 0 else _NOT_ACCEPTED
-
-
-def _started_at_last(rows: Sequence[Row], labels: Sequence[int]) -> tuple[list[Row], list[int]]:
-    """The canonical automaton of minimal rows without dead states whose start is the last one."""
-    return renumbered(turned(rows), labels[::-1], trimmed=True)
 
 
 def _filled(row: Row, sink: int) -> Row:
@@ -338,13 +292,3 @@ def _filled(row: Row, sink: int) -> Row:
         if position <= high:
             out.append((position, high, sink))
     return tuple(out)
-
-
-def _appended(nfa: Nfa, joint: int, part: Dfa) -> int:
-    """Put an automaton behind a state. Returns the state behind it."""
-    start, ends = nfa.embed(part.rows, [0 if final else -1 for final in part.finals])
-    nfa.step(joint, start)
-    behind = nfa.state()
-    for end in ends:
-        nfa.step(end, behind)
-    return behind

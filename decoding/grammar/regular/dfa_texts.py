@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from decoding.grammar.compile_options import current_budget
-from decoding.grammar.regular.minimise import Edge, Row, joined
+from decoding.grammar.regular.minimise import Edge, Row, joined, renumbered, turned
 
 
 def automaton_of(texts: Sequence[Sequence[int]], labels: Sequence[int]) -> tuple[list[Row], list[int]]:
-    """Rows and labels of a finite set of sequences of symbols; its start is the last state.
+    """Canonical rows and labels of a finite set of sequences of symbols.
 
-    States that have the same future are made once, so nothing is left to merge; they are numbered by their
-    making, ends first.
+    States with the same future are made once, ends first, so nothing is left to merge.
 
     Args:
-        texts: Sorted, without repeats, at least one.
+        texts: Sequences, sorted, without repeats, at least one.
         labels: Label of each text, 0 or more.
     """
     known: dict[tuple[int, Row], int] = {}
@@ -59,10 +58,10 @@ def automaton_of(texts: Sequence[Sequence[int]], labels: Sequence[int]) -> tuple
     settle(0)
     out_rows.append(joined(edges[0]))
     out_labels.append(ends[0])
-    return out_rows, out_labels
+    return renumbered(turned(out_rows), out_labels[::-1], trimmed=True)
 
 
-# One state of 256 looks at the clock: a state may have hundreds of edges.
+# One state of 256 checks the clock: a state may have hundreds of edges.
 _CHECKED_BITS = 255
 # A row and its place, and an edge with the numbers in it, measured with tracemalloc.
 _STATE_BYTES = 90
@@ -70,7 +69,7 @@ _EDGE_BYTES = 140
 
 
 def rows_bytes(rows: Sequence[Row]) -> int:
-    """Memory of an automaton, about."""
+    """Approximate memory of an automaton."""
     return _STATE_BYTES * len(rows) + _EDGE_BYTES * sum(map(len, rows))
 
 
@@ -90,7 +89,7 @@ def bottom_up(rows: Sequence[Row]) -> list[int] | None:
 
 
 def _sources(rows: Sequence[Row]) -> tuple[list[int], list[list[int]]]:
-    """By state, how many states it leads to, and which states lead to it, each once."""
+    """By state, the number of different states it leads to, and the states that lead to it."""
     numbers: list[int] = []
     sources: list[list[int]] = [[] for _ in rows]
     check_time = current_budget().check_time
@@ -105,12 +104,12 @@ def _sources(rows: Sequence[Row]) -> tuple[list[int], list[list[int]]]:
 
 
 def count_texts(rows: Sequence[Row], is_end: Sequence[bool], most: int | None = None) -> int | None:
-    """How many texts there are; None: infinitely many.
+    """Count the texts; None: infinitely many.
 
     Args:
         rows: Edges of every state; every state can be reached and can reach an end.
         is_end: Whether a text may end in a state.
-        most: Where to stop counting, for numbers have as many digits as the longest text has symbols.
+        most: Number at which counting stops: counts may have as many digits as the longest text has symbols.
     """
     order = bottom_up(rows)
     if order is None:
@@ -124,7 +123,7 @@ def count_texts(rows: Sequence[Row], is_end: Sequence[bool], most: int | None = 
 
 
 def distances(rows: Sequence[Row], is_end: Sequence[bool]) -> list[int]:
-    """By state, the fewest symbols that end a text; -1 where none do."""
+    """By state, the fewest symbols that end a text; -1 if none do."""
     _, sources = _sources(rows)
     found = [0 if end else -1 for end in is_end]
     order = [state for state, end in enumerate(is_end) if end]
@@ -140,10 +139,9 @@ def distances(rows: Sequence[Row], is_end: Sequence[bool]) -> list[int]:
 
 
 def shortest_text(rows: Sequence[Row], is_end: Sequence[bool], start: int) -> list[int]:
-    """The first in the order of symbols of the shortest texts that end from a state, which some text does.
+    """The first, in the order of symbols, of the shortest texts from a state. Raises ValueError for none.
 
-    States are met in the order of the first of their shortest texts, so that the first end is the one that
-    is looked for; what lies behind it is never visited.
+    States are met in the order of the first of their shortest texts, so the search stops at the first end.
     """
     reached_by: dict[int, tuple[int, int]] = {start: (-1, -1)}
     order = [start]
@@ -167,8 +165,18 @@ def shortest_text(rows: Sequence[Row], is_end: Sequence[bool], start: int) -> li
     return out
 
 
+def nearest_text(rows: Sequence[Row], distances: Sequence[int], state: int) -> bytes:
+    """The first of the shortest texts from a state of an automaton over bytes, by the states' distances."""
+    written = bytearray()
+    while distances[state]:
+        nearer = distances[state] - 1
+        byte, state = next((byte, target) for byte, _, target in rows[state] if distances[target] == nearer)
+        written.append(byte)
+    return bytes(written)
+
+
 def longest_length(rows: Sequence[Row]) -> int | None:
-    """Symbols of a longest text; None if there is none. Every state can reach an end."""
+    """The symbols of a longest text; None if lengths are unbounded. Every state can reach an end."""
     order = bottom_up(rows)
     if order is None:
         return None
@@ -179,11 +187,9 @@ def longest_length(rows: Sequence[Row]) -> int | None:
 
 
 def texts_by_length(rows: Sequence[Row], finals: Sequence[bool]) -> Iterator[str]:
-    """All texts, the short ones first and those of a length by code points; endless where there are.
+    """Iterate over all texts, short ones first and those of one length by code points; may be endless.
 
-    Args:
-        rows: Edges over code points of every state; every state but a lonely one can reach a final one.
-        finals: Whether a text may end in a state.
+    Every state must be able to reach a final one, except the only state of the empty set.
     """
     if not any(finals):
         return
@@ -200,7 +206,7 @@ def texts_by_length(rows: Sequence[Row], finals: Sequence[bool]) -> Iterator[str
 
 
 def _texts_of(rows: Sequence[Row], length: int, ends_in: list[list[bool]]) -> Iterator[str]:
-    """All texts of one length, in code point order."""
+    """Iterate over the texts of one length in code point order."""
     if not length:
         yield ""
         return
@@ -222,7 +228,7 @@ def _texts_of(rows: Sequence[Row], length: int, ends_in: list[list[bool]]) -> It
 
 
 def _choices(row: Row, allowed: list[bool]) -> Iterator[tuple[str, int]]:
-    """Next characters, and the states they lead to, of those that are allowed."""
+    """Iterate over the next characters to allowed states, with these states."""
     for first, last, target in row:
         if allowed[target]:
             for code_point in range(first, last + 1):

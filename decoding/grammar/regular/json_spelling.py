@@ -1,6 +1,7 @@
-"""How sets of texts are spelled in JSON: as `json.dumps(text, ensure_ascii=False)` does, quotes included.
+"""Spells sets of texts in JSON, quotes included.
 
-Constrained texts have this one spelling. Only `spell_any_text` admits every escape that JSON allows.
+Constrained texts have the one spelling of `json.dumps(text, ensure_ascii=False)`. Only `spell_any_text`
+accepts every escape that JSON allows.
 """
 
 from __future__ import annotations
@@ -19,19 +20,12 @@ _BACKSLASH = 0x5C
 _SHORT_ESCAPES = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", _QUOTE: '"', _BACKSLASH: "\\"}
 _HEX = b"0123456789abcdef"
 _ALL_BYTES = bytes(range(256))
-# Edges of a shape up to which its template is kept for other sets.
+# Templates of shapes with more edges are not kept for other sets.
 _SMALL_SHAPE = 32
 _HEX_DIGITS = ((0x30, 0x39), (0x41, 0x46), (0x61, 0x66))
 
-
 # Rows of inner states, and a row, over bytes. Numbers of states: first those of the targets, then inner ones.
 _Template = tuple[tuple[Row, ...], Row]
-
-
-@lru_cache(maxsize=512)
-def _kept_template(shape: Row, end: int) -> _Template:
-    """As `_template`; for small shapes, which many sets share."""
-    return _template(shape, end)
 
 
 def _template(shape: Row, end: int) -> _Template:
@@ -39,7 +33,7 @@ def _template(shape: Row, end: int) -> _Template:
 
     Args:
         shape: Edges over code points, sorted and disjoint, to targets that are numbered from 0.
-        end: The number of the state behind the closing quote, -1 where the text does not end.
+        end: Number of the state behind the closing quote, -1 if the text does not end.
 
     Returns:
         The states inside characters, each behind those it leads to, and the edges.
@@ -74,6 +68,9 @@ def _template(shape: Row, end: int) -> _Template:
     return tuple(inner), tuple(sorted(out))
 
 
+_kept_template = lru_cache(maxsize=512)(_template)
+
+
 def _behind_u(controls: Sequence[Edge], inside: MakeState) -> int:
     """The state behind a backslash and `u`: two zeros and two digits of a control character."""
     tens: list[Edge] = []
@@ -101,24 +98,21 @@ class _Speller:
         self._inner_rows: dict[int, tuple[Row, ...]] = {}
 
     def inner_bytes(self) -> set[bytes]:
-        """What states inside an escape go on with."""
+        """For every state inside an escape, the bytes that may follow."""
         return {_bytes_of(row) for rows in self._inner_rows.values() for row in rows if row[0][0] < 0x80}
 
     def state(self, row: Row = (), label: int = -1) -> int:
-        """A state of its own."""
         self.rows.append(row)
         self.labels.append(label)
         return len(self.rows) - 1
 
     def inside(self, row: Row) -> int:
-        """The state with these edges inside a character."""
         known = self.inner.get(row)
         if known is None:
             known = self.inner[row] = self.state(row)
         return known
 
     def _template(self, shape: Row, end: int) -> _Template:
-        """Edges over bytes, whatever states they lead to."""
         if len(shape) <= _SMALL_SHAPE:
             return _kept_template(shape, end)
         known = self._templates.get((shape, end))
@@ -131,8 +125,8 @@ class _Speller:
 
         Args:
             row: Edges over code points, sorted and disjoint.
-            base: What to add to the states they lead to.
-            end: The state behind the closing quote, -1 where the text does not end.
+            base: Number added to the states they lead to.
+            end: State behind the closing quote, -1 if the text does not end.
         """
         numbers: dict[int, int] = {}
         shape = [(first, last, numbers.setdefault(target, len(numbers))) for first, last, target in row]
@@ -147,7 +141,7 @@ class _Speller:
 
 
 def _escaped(edge: Edge, escapes: list[Edge], controls: list[Edge]) -> None:
-    """Add the characters of an edge that are escaped: those with a letter, and other control characters."""
+    """Add the edges of escaped characters: those with a letter, and other control characters."""
     first, last, target = edge
     for code, letter in _SHORT_ESCAPES.items():
         if first <= code <= last:
@@ -159,36 +153,28 @@ def _escaped(edge: Edge, escapes: list[Edge], controls: list[Edge]) -> None:
 
 def spell_texts(dfa: Dfa) -> ByteDfa:
     """Every text of a set in its one spelling, quotes included, with label 0."""
-    if dfa.is_empty:
-        return ByteDfa.from_rows([[]], [-1])
-    return _spelled([(dfa, 0)])
+    return spell_labelled([(dfa, 0)])
 
 
 def spell_labelled(parts: Sequence[tuple[Dfa, int]]) -> ByteDfa:
-    """Texts of several sets, each with the label of its set.
+    """Texts of several sets in their one spelling, each with the label (0 or more) of its set.
 
-    Args:
-        parts: Sets, and their labels of 0 or more. A text in several of them has the smallest label.
+    A text in several sets has the smallest label.
     """
     named = [(dfa, label) for dfa, label in parts if not dfa.is_empty]
-    if len(named) == 1:
-        return _spelled(named)
     if not named:
         return ByteDfa.from_rows([[]], [-1])
+    if len(named) == 1:
+        dfa, label = named[0]
+        return _spelled_rows(dfa.rows, [label if final else -1 for final in dfa.finals])
     nfa = Nfa()
     start = nfa.state()
     for dfa, label in named:
-        offset, ends = nfa.embed(dfa.rows, [0 if final else -1 for final in dfa.finals])
+        offset, ends = nfa.embed(dfa.rows, dfa.labels())
         nfa.step(start, offset)
         for end in ends:
-            nfa.set_label(end, label)
-    return _spelled_rows(*nfa.determinise([start]))
-
-
-def _spelled(parts: Sequence[tuple[Dfa, int]]) -> ByteDfa:
-    """One set in its spelling."""
-    dfa, label = parts[0]
-    return _spelled_rows(dfa.rows, [label if final else -1 for final in dfa.finals])
+            nfa.labels[end] = label
+    return _spelled_rows(*nfa.determinise(start))
 
 
 def _spelled_rows(rows: Sequence[Row], labels: Sequence[int]) -> ByteDfa:
@@ -217,10 +203,10 @@ def _spelled_rows(rows: Sequence[Row], labels: Sequence[int]) -> ByteDfa:
 def _may_merge(speller: _Speller, base: int, num_rows: int) -> bool:
     """Whether two states of a spelled automaton may have the same future.
 
-    States between characters do not, as those of the set do not and every text has one spelling. States
-    before continuation bytes are interned, and no other state goes on with such bytes. What is left is a
-    state inside an escape that may be like the start or like a state between characters where no text
-    ends; it would go on with the same bytes.
+    States between characters differ, as those of the set do and every text has one spelling. States before
+    continuation bytes are interned, and only they go on with such bytes. What is left is a state inside an
+    escape that may be like the start, or like a state between characters where no text ends; it would go on
+    with the same bytes.
     """
     inside = speller.inner_bytes()
     if not inside:
@@ -237,7 +223,7 @@ def _may_merge(speller: _Speller, base: int, num_rows: int) -> bool:
 
 
 def _bytes_of(row: Row) -> bytes:
-    """The bytes a state goes on with."""
+    """The bytes that may follow a state."""
     return b"".join([_ALL_BYTES[first : last + 1] for first, last, _ in row])
 
 
@@ -246,37 +232,25 @@ def spell_any_text() -> ByteDfa:
     """Every JSON string, with every escape that JSON allows; surrogates only as pairs."""
     speller = _Speller()
     start, inside, end = speller.state(), speller.state(), speller.state((), 0)
-    any_hex = tuple((first, last, inside) for first, last in _HEX_DIGITS)
-    last_one = speller.inside(any_hex)
-    last_two = speller.inside(tuple((first, last, last_one) for first, last in _HEX_DIGITS))
-    last_three = speller.inside(tuple((first, last, last_two) for first, last in _HEX_DIGITS))
+
+    def before_hex(target: int) -> int:
+        return speller.inside(tuple((first, last, target) for first, last in _HEX_DIGITS))
+
+    last_two = before_hex(before_hex(inside))
+    last_three = before_hex(last_two)
     # The second half of a pair: \uDC00 to \uDFFF.
     low_three = speller.inside(((0x43, 0x46, last_two), (0x63, 0x66, last_two)))
     low_four = speller.inside(((0x44, 0x44, low_three), (0x64, 0x64, low_three)))
     low_u = speller.inside(((0x75, 0x75, low_four),))
     low_backslash = speller.inside(((_BACKSLASH, _BACKSLASH, low_u),))
-    high_one = speller.inside(tuple((first, last, low_backslash) for first, last in _HEX_DIGITS))
-    high_two = speller.inside(tuple((first, last, high_one) for first, last in _HEX_DIGITS))
+    high_two = before_hex(before_hex(low_backslash))
     # Behind the D of \uD: 0 to 7 is a character, 8 to B the first half of a pair.
     behind_d = speller.inside(
-        (
-            (0x30, 0x37, last_two),
-            (0x38, 0x39, high_two),
-            (0x41, 0x42, high_two),
-            (0x61, 0x62, high_two),
-        )
+        ((0x30, 0x37, last_two), (0x38, 0x39, high_two), (0x41, 0x42, high_two), (0x61, 0x62, high_two))
     )
-    four = speller.inside(
-        (
-            (0x30, 0x39, last_three),
-            (0x41, 0x43, last_three),
-            (0x44, 0x44, behind_d),
-            (0x45, 0x46, last_three),
-            (0x61, 0x63, last_three),
-            (0x64, 0x64, behind_d),
-            (0x65, 0x66, last_three),
-        )
-    )
+    other_digits = ((0x30, 0x39), (0x41, 0x43), (0x45, 0x46), (0x61, 0x63), (0x65, 0x66))
+    first_digits = [(first, last, last_three) for first, last in other_digits]
+    four = speller.inside(tuple(sorted([*first_digits, (0x44, 0x44, behind_d), (0x64, 0x64, behind_d)])))
     letters: list[Edge] = [(ord(letter), ord(letter), inside) for letter in '"/\\bfnrt']
     escape = speller.inside(tuple(sorted([*letters, (0x75, 0x75, four)])))
     chars: list[Edge] = [(0x20, 0x21, inside), (0x23, 0x5B, inside), (0x5D, 0xD7FF, inside)]

@@ -1,8 +1,8 @@
-"""The one smallest deterministic automaton of a language.
+"""Computes the one smallest deterministic automaton of a language.
 
-States are numbered in the order in which a breadth-first walk from low to high symbols meets them.
 States are rows of edges `(first, last, next)`: sorted, disjoint, inclusive ranges of symbols. A state's label
-is -1 where no text ends. State 0 is the start.
+is -1 if no text ends there. State 0 is the start; the others are numbered breadth-first from low to high
+symbols.
 """
 
 from __future__ import annotations
@@ -15,21 +15,19 @@ from decoding.grammar.regular.ranges import Ranges, atoms
 Edge = tuple[int, int, int]
 Row = tuple[Edge, ...]
 
-# One state of 256 looks at the clock: a state may have hundreds of edges.
+# One state of 256 checks the clock: a state may have hundreds of edges.
 _CHECKED_BITS = 255
-# So many steps of the refinement are between two looks at it.
+# Steps of the refinement between two checks of the clock.
 _CHECKED_STEPS = 5_000
 
-# Edges, and members of sets of states, that may be made for every state that is allowed.
+# Edges, and members of sets of states, allowed per state of the budget.
 SIZE_PER_STATE = 32
 
 
 def canonical(rows: Sequence[Sequence[Edge]], labels: Sequence[int]) -> tuple[list[Row], list[int]]:
     """Trim, minimise and number an automaton; the automaton of no text is one state without edges.
 
-    Args:
-        rows: Edges of every state; ranges that touch and lead to the same state may be apart.
-        labels: Label of every state, -1 where no text ends.
+    Ranges that touch and lead to the same state may be apart in `rows`.
     """
     check_time = current_budget().check_time
     check_time()
@@ -42,7 +40,7 @@ def canonical(rows: Sequence[Sequence[Edge]], labels: Sequence[int]) -> tuple[li
 
 
 def _live_states(rows: Sequence[Sequence[Edge]], labels: Sequence[int]) -> list[bool]:
-    """Which states can be reached and can reach the end of a text."""
+    """By state, whether it can be reached and can reach the end of a text."""
     sources: list[list[int]] = [[] for _ in rows]
     reached = [False] * len(rows)
     reached[0] = True
@@ -75,7 +73,7 @@ def _live_states(rows: Sequence[Sequence[Edge]], labels: Sequence[int]) -> list[
 
 
 def joined(edges: Sequence[Edge]) -> Row:
-    """Sorted edges, where those that touch and lead to the same state are one."""
+    """Sorted edges; those that touch and lead to the same state are joined."""
     out: list[Edge] = []
     last_end = -2
     last_target = -1
@@ -93,10 +91,7 @@ def joined(edges: Sequence[Edge]) -> Row:
 def _acyclic_classes(
     rows: Sequence[Sequence[Edge]], labels: Sequence[int], live: list[bool]
 ) -> list[int] | None:
-    """Class of every live state, found from the ends backwards.
-
-    None where there is a cycle of more than one state.
-    """
+    """The class of every live state, found from the ends backwards; None for a cycle of several states."""
     classes = [-1] * len(rows)
     known: dict[tuple[int, Row], int] = {}
     open_states = [False] * len(rows)
@@ -135,14 +130,14 @@ def _acyclic_classes(
 
 
 _ITSELF = -2
-"""Stands for the state itself among the classes that its edges lead to."""
+"""The state itself, among the classes that its edges lead to."""
 
 
 def _class_of_loop(label: int, row: list[Edge], known: dict[tuple[int, Row], int]) -> int:
-    """Class of a state with edges to itself.
+    """The class of a state with edges to itself.
 
     A class with such edges is first met in a state whose edges to the class are all edges to itself. It is
-    known by its row with `_ITSELF`, and by its row with its own number, which is how other states of it look.
+    known by its row with `_ITSELF`, and by its row with its own number, as other states of the class look.
     """
     for other in {target for _, _, target in row if target >= 0}:
         if known.get((label, _with_itself(row, other))) == other:
@@ -161,7 +156,7 @@ def _with_itself(row: list[Edge], number: int) -> Row:
 def _charsets(
     rows: Sequence[Sequence[Edge]], live: list[bool]
 ) -> tuple[list[list[tuple[int, int]]], list[Ranges]]:
-    """For every state the live edges into it as (source, number of a set of symbols), and those sets."""
+    """For every state the live edges into it as (source, number of a set of symbols); and those sets."""
     incoming: list[list[tuple[int, int]]] = [[] for _ in rows]
     numbers: dict[Ranges, int] = {}
     check_time = current_budget().check_time
@@ -186,7 +181,7 @@ def _charsets(
 
 
 def _refined_classes(rows: Sequence[Sequence[Edge]], labels: Sequence[int], live: list[bool]) -> list[int]:
-    """Class of every live state by Hopcroft's refinement over classes of symbols: n log n steps."""
+    """The class of every live state by Hopcroft's refinement over classes of symbols: n log n steps."""
     incoming, charsets = _charsets(rows, live)
     _, parts_of = atoms(charsets)
     by_label: dict[int, int] = {}
@@ -222,13 +217,9 @@ def _refined_classes(rows: Sequence[Sequence[Edge]], labels: Sequence[int], live
 
 
 def _split(
-    sources: list[int],
-    classes: list[int],
-    blocks: list[set[int]],
-    waiting: list[int],
-    is_waiting: list[bool],
+    sources: list[int], classes: list[int], blocks: list[set[int]], waiting: list[int], is_waiting: list[bool]
 ) -> None:
-    """Part every block into the states among the sources and the others."""
+    """Split every block into the states among the sources and the others."""
     touched: dict[int, list[int]] = {}
     for source in sources:
         touched.setdefault(classes[source], []).append(source)
@@ -253,7 +244,7 @@ def _split(
 def _numbered(
     rows: Sequence[Sequence[Edge]], labels: Sequence[int], live: list[bool], classes: list[int]
 ) -> tuple[list[Row], list[int]]:
-    """One state per class, in the order of a breadth-first walk that takes edges from low to high symbols."""
+    """One state per class, numbered breadth-first from low to high symbols."""
     numbers = [-1] * (max(classes) + 1)
     numbers[classes[0]] = 0
     order = [0]
@@ -283,7 +274,7 @@ def _numbered(
 
 
 def turned(rows: Sequence[Row]) -> list[Row]:
-    """The rows with their states counted from the other end."""
+    """The rows with their states numbered from the other end."""
     top = len(rows) - 1
     out: list[Row] = []
     check_time = current_budget().check_time
@@ -299,10 +290,7 @@ def renumbered(
 ) -> tuple[list[Row], list[int]]:
     """Trim and number an automaton that is minimal but for dead states.
 
-    Args:
-        rows: Edges of every state.
-        labels: Label of every state, -1 where no text ends.
-        trimmed: Whether it is known that every state can reach the end of a text.
+    With `trimmed` it is known that every state can reach the end of a text.
     """
     live = [True] * len(rows) if trimmed else _live_states(rows, labels)
     if not live[0]:

@@ -1,8 +1,8 @@
-"""Reading numbers as one digit, possibly a fraction, and an exponent, against a set of magnitudes.
+"""Reads numbers written as one digit, possibly a fraction, and an exponent, against a set of magnitudes.
 
-Such a number lies above another one if its exponent is larger, or equal with a larger mantissa. So all that a
-mantissa has to remember is between which mantissas of cuts it lies, and possibly how many digits its fraction
-has; that gives a set of exponents, which is read as a number of its own.
+The larger exponent is the larger number; for equal exponents, the larger mantissa. So of a mantissa only its
+place among the mantissas of cuts is kept, and possibly the length of its fraction. These give a set of
+exponents, which is read as a number of its own.
 """
 
 from __future__ import annotations
@@ -17,17 +17,13 @@ MANTISSA_DIGITS = 16
 """Most digits behind the point of a mantissa whose exponent alone may decide about divisibility."""
 
 Side = tuple[bool, tuple[int, ...]]
-"""A set of numbers from 0 up: whether 0 is in it, and where, ascending, membership changes."""
-
+"""A set of numbers from 0 up: whether 0 is in it, and the numbers, ascending, at which membership changes."""
 Exponents = tuple[Side, Side]
 """Exponents from 0 up, and from 0 down without their sign."""
-
 Mantissa = Any
-"""State of a `MantissaReader`, None where it has given up."""
-
+"""State of a `MantissaReader`, None once it has failed."""
 Power = Any
 """State of an `ExponentReader`."""
-
 NOWHERE = [None] * 10
 
 MANTISSA, POINT, FRACTION, MARK, SIGN, ZEROS, NEAR, FAR = range(10, 18)
@@ -36,11 +32,8 @@ MANTISSA, POINT, FRACTION, MARK, SIGN, ZEROS, NEAR, FAR = range(10, 18)
 class MantissaReader:
     """Reads normalised mantissas from 1 to 9.99... until the exponent is to come.
 
-    A state is (phase, whether it may still become or is a cut's mantissa, digits or rank, number of digits,
-    digits of the fraction as far as they matter). Ranks are odd for the mantissas of cuts, even between them.
-
-    Args:
-        numbers: The set.
+    A state is (phase, whether it still may be a cut's mantissa, digits or rank, number of digits, digits of
+    the fraction as far as they matter). Ranks are odd for the mantissas of cuts, even between them.
     """
 
     __slots__ = ("_cap", "_exponents", "_keys", "_length", "_mantissas", "_numbers", "_points")
@@ -81,7 +74,7 @@ class MantissaReader:
         return [(FRACTION, True, digits, count, fraction)] + [above] * 9
 
     def exponents(self, state: Mantissa) -> Exponents | None:
-        """The exponents that may follow the mantissa; None where there are none."""
+        """The exponents that may follow the mantissa; None if there are none."""
         phase, near, rank, count, fraction = state
         if phase == POINT:
             return None
@@ -99,7 +92,7 @@ class MantissaReader:
         return self._exponents[key]
 
     def _read(self, phase: int, digits: int, count: int, fraction: int) -> list[Mantissa]:
-        """States behind `count` digits, the last one any, the others those of `digits`."""
+        """States behind `count` digits: those of `digits`, the last of which may be any."""
         unit = 10 ** (self._length - count)
         mantissas = self._mantissas
         states: list[Mantissa] = []
@@ -113,12 +106,12 @@ class MantissaReader:
         return states
 
     def _far(self, phase: int, rank: int, fraction: int) -> Mantissa:
-        """Where no cut's mantissa is near; None where no exponent may follow, however many digits come."""
+        """The state away from all cuts' mantissas; None if no exponent may follow, whatever digits come."""
         state = (phase, False, rank, 0, fraction)
         return None if fraction == self._cap and not self._exponents_of(rank, fraction) else state
 
     def _fraction_cap(self) -> int:
-        """How far digits of the fraction are to be counted."""
+        """The number of digits of the fraction beyond which more make no difference."""
         deciding = [
             condition.exponents + MANTISSA_DIGITS
             for condition in self._numbers.conditions
@@ -186,7 +179,7 @@ def _small_below(step: Exact) -> int:
 
 
 class ExponentReader:
-    """Reads what follows `e`: a sign, zeros, and a number of a set.
+    """Reads a sign, zeros, and a number of a set behind `e`.
 
     States are (MARK, both sides), (SIGN, side), (ZEROS, side), (NEAR, digits, number of digits, side) and
     (FAR, entries), entries as in `PlainReader`, but True or False.
@@ -194,7 +187,7 @@ class ExponentReader:
 
     @staticmethod
     def steps(state: Power) -> list[Power]:
-        """States behind one more digit, by digit; None where there is no such exponent."""
+        """States behind one more digit, by digit; None if there is no such exponent."""
         phase = state[0]
         if phase == MARK:
             return ExponentReader.steps((SIGN, state[1][0]))

@@ -1,18 +1,16 @@
 """Describes the absolute values of the numbers of one sign, and reads them in plain decimals, digit by digit.
 
-Conditions of divisibility ("an integer", "a multiple of 0.5", and what Boolean operations make of them) are
-lattices. The multiples of a step are a lattice, and the indicator of the intersection of two lattices is the
-product of their indicators. So every Boolean combination of such conditions is an integer combination of
-indicators of lattices, and it is so in one way only, because indicators of different lattices are linearly
-independent. The operations are arithmetic on coefficients; the sum at a number is 1 if the number meets the
-condition, else 0.
+Conditions of divisibility ("an integer", "a multiple of 0.5", and Boolean combinations of these) are kept as
+lattices. The multiples of a step are a lattice; the indicator of the intersection of two lattices is the
+product of their indicators. So every Boolean combination is an integer combination of indicators of lattices,
+and a unique one, because indicators of different lattices are linearly independent. The operations are
+arithmetic on coefficients; the sum at a number is 1 if the number meets the condition, else 0.
 
-Magnitudes are in whole units of the last decimal place that matters. A state of `PlainReader` knows what the
-digits so far leave open, no more. In front of the point it is not known how many digits will follow, so a
-state keeps one entry for each such number of digits, the last one standing for all larger ones: the condition
-that holds for all numbers that can still come of it, or that a cut lies among them (`OPEN`). Only while an
-entry is open the digits themselves are kept; there are no more such states than digits of cuts. Otherwise a
-residue is kept.
+Magnitudes are in whole units of the last decimal place that matters. In front of the point it is not known
+how many digits will follow. So a state of `PlainReader` keeps one entry for each number of further digits,
+the last one for all larger numbers: the condition that holds for all numbers it can still become, or `OPEN`
+if a cut lies among them. The digits themselves are kept only while an entry is open, which is for no more
+states than cuts have digits; otherwise a residue is kept.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ INTEGERS: Lattices = ((1, 1),)
 
 
 def common_step(left: Exact, right: Exact) -> Exact:
-    """The step of the numbers that are multiples of both; 0 is no condition."""
+    """The step of the numbers that are multiples of both; step 0 is no condition."""
     if not left or not right:
         return left or right
     numerator = left.numerator * right.numerator // gcd(left.numerator, right.numerator)
@@ -83,12 +81,9 @@ def holds(lattices: Lattices, number: Exact) -> bool:
 
 
 def count_between(lattices: Lattices, low: Exact | None, high: Exact | None) -> int | None:
-    """How many numbers above `low` and below `high` meet the condition; None: infinitely many.
+    """Count the numbers above `low` and below `high` that meet the condition; None: infinitely many.
 
-    Args:
-        lattices: The condition.
-        low: None is no bound.
-        high: Above `low`; None is no bound.
+    A bound of None is no bound.
     """
     if not lattices:
         return 0
@@ -101,25 +96,32 @@ def decimal_places(number: Exact) -> int:
     """Digits behind the point of a decimal number."""
     if isinstance(number, int):
         return 0
-    places = 0
-    rest = number.denominator
+    twos, fives, _ = _without_twos_and_fives(number.denominator)
+    return max(twos, fives)
+
+
+def _without_twos_and_fives(number: int) -> tuple[int, int, int]:
+    """The powers of 2 and of 5 that divide a number, and what is left of it without them."""
+    powers = []
     for prime in (2, 5):
         power = 0
-        while not rest % prime:
-            rest //= prime
+        while not number % prime:
+            number //= prime
             power += 1
-        places = max(places, power)
-    return places
+        powers.append(power)
+    return powers[0], powers[1], number
 
 
 class Divisibility:
     """A condition of divisibility, for reading numbers digit by digit.
 
     Attributes:
-        places: Digits behind the point that it looks at; another digit that is not 0 leaves all lattices.
-        otherwise: Whether numbers on no lattice meet it.
-        moduli: What to keep the number read so far modulo, in units of its last place, by how many digits
-            behind the point are read. Shape: (places + 1,).
+        places: Digits behind the point that matter; with any further digit but 0 a number is on no lattice.
+        otherwise: Whether numbers on no lattice meet the condition.
+        moduli: Modulus of the number read so far, in units of its last place, by the digits read behind the
+            point. Shape: (places + 1,).
+        smallest: Smallest step, None if there is none.
+        exponents: Least e such that 10^e is a multiple of every step, None if there is none.
     """
 
     __slots__ = ("_modulus", "_steps", "exponents", "moduli", "otherwise", "places", "smallest")
@@ -138,21 +140,21 @@ class Divisibility:
         self.exponents = _deciding_exponent(self._modulus, self.places) if steps else None
 
     def meets(self, read: int, digits: int) -> bool:
-        """Whether a number of `read` digits behind the point, all digits being `digits`, meets the condition.
+        """Whether a number meets the condition.
 
         Args:
-            read: At most `places`.
-            digits: May be reduced modulo `moduli[read]`.
+            read: Digits behind the point, at most `places`.
+            digits: All digits as one number; may be reduced modulo `moduli[read]`.
         """
         number = digits * 10 ** (self.places - read)
         return self.otherwise + sum(factor for step, factor in self._steps if not number % step) == 1
 
     def future(self, residue: int) -> tuple[int, ...]:
-        """Equal for two residues if the same further digits in front of the point make them meet it.
+        """A key that is equal for residues that the same further digits in front of the point make meet it.
 
-        Behind k more digits a number is a multiple if they, read as a number, are one of the residue class
-        that complements the digits in front of them; while 10^k is less than the step, that is one number
-        at most.
+        Behind k more digits a number is a multiple if they, read as a number, are in one residue class, the
+        complement of the digits in front of them; while 10^k is less than the step, that is at most one
+        number.
         """
         key = []
         for step, _ in self._steps:
@@ -172,14 +174,8 @@ class Divisibility:
 
 def _deciding_exponent(modulus: int, places: int) -> int | None:
     """The least e such that 10^e is a multiple of modulus / 10^places; None if there is none."""
-    rest, powers = modulus, []
-    for prime in (2, 5):
-        power = 0
-        while not rest % prime:
-            rest //= prime
-            power += 1
-        powers.append(power)
-    return max(powers) - places if rest == 1 else None
+    twos, fives, rest = _without_twos_and_fives(modulus)
+    return max(twos, fives) - places if rest == 1 else None
 
 
 class Magnitudes:
@@ -187,7 +183,7 @@ class Magnitudes:
 
     Attributes:
         places: Digits behind the point in one unit: enough for all cuts and steps.
-        cuts: In units, ascending, the first one 0. Shape: (n,).
+        cuts: Cuts in units, ascending, the first one 0. Shape: (n,).
         points: Whether each cut belongs to the set. Shape: (n,).
         between: Index of the condition above each cut. Shape: (n,).
         conditions: The conditions; the first two are none and all.
@@ -208,7 +204,7 @@ class Magnitudes:
         self.is_everything = points == [True] and self.between == [1]
 
     def inside(self, low: int, high: int) -> int:
-        """The condition that holds for all of low <= x < high, in units; -1 where a cut is there."""
+        """The condition that holds for all of low <= x < high, in units; -1 if a cut lies among them."""
         index = bisect_left(self.cuts, low)
         if index < len(self.cuts) and self.cuts[index] < high:
             return -1
@@ -219,7 +215,7 @@ class Magnitudes:
         return self.between[bisect_left(self.cuts, cut)]
 
     def has(self, digits: int, read: int) -> bool:
-        """Whether it holds the number with `read` digits behind the point, at most `places`."""
+        """Whether the set has the number with `read` digits behind the point, at most `places`."""
         number = digits * 10 ** (self.places - read)
         index = bisect_left(self.cuts, number)
         if index < len(self.cuts) and self.cuts[index] == number:
@@ -233,7 +229,7 @@ class Magnitudes:
 def magnitudes(
     cuts: tuple[Exact, ...], points: tuple[bool, ...], between: tuple[Lattices, ...], zero: bool
 ) -> tuple[Magnitudes, Magnitudes]:
-    """The numbers from 0 up, and those from 0 down without their sign; `zero` says if 0 is one."""
+    """The numbers from 0 up, and those from 0 down without their sign; `zero` says whether 0 is one."""
     first = bisect_left(cuts, 0)
     above = first + (first < len(cuts) and cuts[first] == 0)
     positive = Magnitudes([0, *cuts[above:]], [zero, *points[above:]], list(between[above:]))
@@ -249,11 +245,11 @@ OPEN = -1
 NONE = 0
 
 Plain = Any
-"""(INTEGER, entries, digits or residue, number of digits or -1) in front of the point; behind it
+"""A state. In front of the point: (INTEGER, entries, digits or residue, number of digits or -1).
 
-(NEAR, digits, read, blocked) where a cut is near, (FAR, condition, read, residue, blocked) where none is,
-(TAIL, whether the number belongs to the set, whether longer ones do, blocked) where nothing else matters.
-Where it is blocked the number may not end."""
+Behind it: (NEAR, digits, read, blocked) near a cut, (FAR, condition, read, residue, blocked) elsewhere, or
+(TAIL, whether the number is in the set, whether longer ones are, blocked) if nothing else matters. A blocked
+number may not end."""
 
 INTEGER, NEAR, FAR, TAIL = range(4)
 NOWHERE: list[Plain] = [None] * 10
@@ -261,22 +257,9 @@ ANYTHING: Plain = (TAIL, True, True, False)
 
 
 class PlainReader:
-    """Reads the magnitudes' plain decimals.
+    """Reads plain decimals; with `canonical` a fraction may not end with zeros."""
 
-    Args:
-        numbers: The set.
-        canonical: No zeros at the end of a fraction.
-    """
-
-    __slots__ = (
-        "_by_length",
-        "_canonical",
-        "_lengths_of_cuts",
-        "_moduli",
-        "_numbers",
-        "_residues",
-        "_scale",
-    )
+    __slots__ = ("_by_length", "_canonical", "_lengths_of_cuts", "_moduli", "_numbers", "_residues", "_scale")
 
     def __init__(self, numbers: Magnitudes, canonical: bool) -> None:
         self._numbers = numbers
@@ -297,7 +280,7 @@ class PlainReader:
         self._residues: dict[tuple[object, ...], int] = {}
 
     def first(self) -> list[Plain]:
-        """States behind the first digit, by digit; None where no number begins with it."""
+        """States behind the first digit, by digit; None if no number begins with it."""
         zero = self._settled((self._numbers.inside(0, self._scale), NONE), 0, 1)
         return [zero, *self._open_steps(0, 0)[1:]]
 
@@ -314,7 +297,11 @@ class PlainReader:
         if state[0] == NEAR:
             return [self._near_step(state[1], state[2], digit) for digit in range(10)]
         if state[0] == FAR:
-            return [self._far_step(state[1], state[2], state[3], digit) for digit in range(10)]
+            _, condition, read, residue, _ = state
+            return [
+                self._far(condition, read + 1, residue * 10 + digit, self._canonical and not digit)
+                for digit in range(10)
+            ]
         if state == ANYTHING and not self._canonical:
             return [ANYTHING] * 10
         _, belongs, longer, _ = state
@@ -344,7 +331,7 @@ class PlainReader:
         return bool(self._numbers.conditions[state[1]].meets(state[2], state[3]))
 
     def _open_steps(self, digits: int, count: int) -> list[Plain]:
-        """States behind one more digit, where `count` digits are read and a cut may be near."""
+        """States behind one more digit, while a cut may be near, after `count` digits."""
         template = self._by_length[count:] or self._by_length[-1:]
         near = []
         for length in self._lengths_of_cuts:
@@ -365,7 +352,7 @@ class PlainReader:
         return states
 
     def _settled(self, entries: tuple[int, ...], digits: int, count: int) -> Plain:
-        """The state with those entries, without digits where they do not matter; None if nothing is left."""
+        """The state with these entries, without digits if they do not matter; None if nothing is left."""
         if OPEN in entries:
             return (INTEGER, entries, digits, count)
         if not any(entries):
@@ -393,7 +380,7 @@ class PlainReader:
         return self._near(digits, read, blocked) if entry == OPEN else self._far(entry, read, digits, blocked)
 
     def _near(self, digits: int, read: int, blocked: bool) -> Plain:
-        """Where a cut is near, behind `read` digits of the fraction."""
+        """The state near a cut, behind `read` digits of the fraction."""
         if read < self._numbers.places:
             return (NEAR, digits, read, blocked)
         # No more places matter: the number is a cut, and longer ones are right above it, on no lattice.
@@ -401,7 +388,7 @@ class PlainReader:
         return _tail(self._numbers.has(digits, read), above.otherwise, blocked)
 
     def _far(self, condition: int, read: int, digits: int, blocked: bool) -> Plain:
-        """Where one condition is left, behind `read` digits of the fraction."""
+        """The state with one condition left, behind `read` digits of the fraction."""
         divisibility = self._numbers.conditions[condition]
         excess = read - divisibility.places
         if excess < 0:
@@ -409,9 +396,6 @@ class PlainReader:
         digits, rest = divmod(digits, 10**excess)
         belongs = divisibility.otherwise if rest else divisibility.meets(divisibility.places, digits)
         return _tail(belongs, divisibility.otherwise, blocked)
-
-    def _far_step(self, condition: int, read: int, residue: int, digit: int) -> Plain:
-        return self._far(condition, read + 1, residue * 10 + digit, self._canonical and not digit)
 
 
 def _tail(belongs: bool, longer: bool, blocked: bool) -> Plain:

@@ -1,18 +1,17 @@
 """Defines the sets of numbers that schemas describe (integers, bounds, multiples), and builds their automata.
 
-The automaton of all texts of a set reads a sign, and behind it plain decimals (`number_magnitudes`) and
-exponents (`number_exponent`) side by side; its states are made on demand. `written` narrows a set to the
-numbers that every reader of JSON keeps as they are, to which a model is held when it writes.
+An automaton reads a sign, then plain decimals (`number_magnitudes`) and exponents (`number_exponent`) side by
+side; its states are made on demand. `written` narrows a set to the numbers that a model may write.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from decoding.bounded_cache import Remembered
 from decoding.grammar.compile_options import AutomatonLimitError, current_budget
@@ -36,13 +35,12 @@ from decoding.grammar.regular.number_magnitudes import (
 
 MAX_DIGITS = 400
 """Most decimal places before or behind the point of a number in a schema; floats have up to 324."""
-
 MAX_DIGITS_OF_VALUE = 100_000
 """The same for numbers that are only looked up."""
 
 
 def exact(number: Decimal | int | float, max_digits: int = MAX_DIGITS) -> Exact:
-    """The number without rounding, a float as the decimal it prints as.
+    """The number without rounding; a float counts as the decimal it prints as.
 
     Raises:
         ValueError: Not a finite number.
@@ -63,16 +61,15 @@ def exact(number: Decimal | int | float, max_digits: int = MAX_DIGITS) -> Exact:
 
 
 LARGE_STEP, FEW_MULTIPLES = 1_000, 256
-"""Between two bounds, so few multiples of so large a step are spelled one by one."""
+"""Up to 256 multiples of a step of at least 1,000 between two bounds are spelled one by one."""
 
 
 class NumberSet:
     """A set of JSON numbers by value. Closed under `&`, `|`, `-`, `~`; immutable and hashable.
 
-    The line is cut at finitely many points. Of each point it is known whether it belongs to the set, and
-    between two of them a condition of divisibility decides. Sets made alike are equal; different
-    descriptions of one set, such as integers above 0 and integers from 1, may be unequal, which
-    `(a - b).is_empty and (b - a).is_empty` decides exactly.
+    The line is cut at finitely many points. Each point is in the set or not; between two of them a condition
+    of divisibility decides. Sets made alike are equal. Different descriptions of one set, such as integers
+    above 0 and integers from 1, may be unequal; `(a - b).is_empty and (b - a).is_empty` decides exactly.
     """
 
     __slots__ = ("_between", "_cuts", "_hash", "_points")
@@ -83,7 +80,7 @@ class NumberSet:
         """Use `of` and `of_values`.
 
         Args:
-            cuts: Where the line is cut, ascending.
+            cuts: Points at which the line is cut, ascending.
             points: Whether each cut itself belongs to the set.
             between: Condition below the first cut, between each two, and above the last.
         """
@@ -100,7 +97,7 @@ class NumberSet:
         below: Decimal | None = None,
         multiple_of: Decimal | None = None,
     ) -> NumberSet:
-        """Numbers x with least <= x <= most, above < x < below, that are integers and multiples where asked.
+        """Numbers that satisfy all given bounds, and are integers and multiples where asked.
 
         Raises:
             ValueError: `multiple_of` is not positive, or a number is not finite.
@@ -112,17 +109,22 @@ class NumberSet:
                 raise ValueError(f"multiple_of is {multiple_of}, but must be positive")
             lattices = meet(lattices, ((exact(multiple_of), 1),))
         numbers = NumberSet((), (), (lattices,))
-        for bound, closed in ((least, True), (above, False)):
+        upwards, downwards = (NO_NUMBER, ALL_NUMBERS), (ALL_NUMBERS, NO_NUMBER)
+        for bound, closed, between in (
+            (least, True, upwards),
+            (above, False, upwards),
+            (most, True, downwards),
+            (below, False, downwards),
+        ):
             if bound is not None:
-                numbers &= NumberSet((exact(bound),), (closed,), (NO_NUMBER, ALL_NUMBERS))
-        for bound, closed in ((most, True), (below, False)):
-            if bound is not None:
-                numbers &= NumberSet((exact(bound),), (closed,), (ALL_NUMBERS, NO_NUMBER))
+                numbers &= NumberSet((exact(bound),), (closed,), between)
         return numbers
 
     @staticmethod
     def of_values(values: Iterable[Decimal | int | float]) -> NumberSet:
-        """These numbers. Raises ValueError for one that is not finite, AutomatonLimitError for a long one."""
+        """The given numbers. Raises ValueError for a number that is not finite, AutomatonLimitError for a
+        long one.
+        """
         found: set[Exact] = set()
         check_time = current_budget().check_time
         for number, value in enumerate(values):
@@ -134,16 +136,16 @@ class NumberSet:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no number in it."""
+        """Whether the set has no number."""
         return self._between == (NO_NUMBER,) and not self._cuts
 
     @property
     def is_everything(self) -> bool:
-        """Whether all numbers are in it."""
+        """Whether the set has every number."""
         return self._between == (ALL_NUMBERS,)
 
     def count(self) -> int | None:
-        """How many numbers are in it; None: infinitely many."""
+        """Count the numbers; None: infinitely many."""
         total = sum(self._points)
         for condition, low, high in zip(self._between, (None, *self._cuts), (*self._cuts, None), strict=True):
             count = count_between(condition, low, high)
@@ -153,11 +155,9 @@ class NumberSet:
         return total
 
     def contains(self, number: Decimal | int | float) -> bool:
-        """Whether the number is in it; a float counts as the decimal it prints as.
+        """Whether the number is in the set; a float counts as the decimal it prints as.
 
-        Raises:
-            ValueError: Not a finite number.
-            AutomatonLimitError: The number has too many digits.
+        Raises ValueError for a number that is not finite, AutomatonLimitError for one with too many digits.
         """
         return self._holds(exact(number, MAX_DIGITS_OF_VALUE))
 
@@ -168,25 +168,26 @@ class NumberSet:
         return holds(self._between[index], number)
 
     def spelled(self, canonical: bool = False) -> ByteDfa:
-        """The JSON texts of its numbers: never a text of another number, but not every spelling of its own.
+        """The JSON texts of the numbers: never a text of another number, but not every spelling of its own.
 
-        Admitted are
-        * every JSON number, where the set holds all numbers, and every one without a minus sign and `-0`,
-          where it holds all that are not negative;
+        Accepted are
+        * every JSON number if the set holds all numbers; every one without a minus sign, and `-0`, if it
+          holds all that are not negative;
         * plain decimals with any number of zeros at the end of the fraction: `5`, `5.0`, `-0.50`, `-0`;
         * one digit from 1 to 9, possibly a fraction, and an exponent, as programs print large and small
-          numbers: `1e+16`, `1.5E20`, `1e-07`. Between two bounds with a condition of divisibility this needs
-          either that the exponent alone decides it: at least 0 for integers without a fraction, at least
-          16 with one of up to 16 digits, and likewise for every step that divides a power of ten; or that
-          the number is smaller than every step.
-        Refused are all others: exponents behind other mantissas, `10e3`, `0e0`, `12.5e+1`.
+          numbers: `1e+16`, `1.5E20`, `1e-07`. Between two bounds with a condition of divisibility, the
+          exponent alone must decide it (at least 0 for integers without a fraction, at least 16 with one of
+          up to 16 digits, and likewise for every step that divides a power of ten), or the number must be
+          smaller than every step.
+
+        All other spellings are refused: exponents behind other mantissas, `10e3`, `0e0`, `12.5e+1`.
 
         Args:
-            canonical: One text for each number: plain decimals without zeros at the end of the fraction and
-                without `-0`.
+            canonical: Whether each number has one text only: a plain decimal without zeros at the end of the
+                fraction and without `-0`.
 
         Raises:
-            AutomatonLimitError: It would be too many states.
+            AutomatonLimitError: The automaton would have too many states.
         """
         return _spelled(self, canonical)
 
@@ -195,14 +196,20 @@ class NumberSet:
             return self
         if self.is_everything:
             return other
-        return _combined(self, other, meet, lambda left, right: left and right)
+        cuts = tuple(sorted({*self._cuts, *other._cuts}))
+        between = [meet(self._between[0], other._between[0])]
+        between += [
+            meet(self._between[_above(self._cuts, cut)], other._between[_above(other._cuts, cut)])
+            for cut in cuts
+        ]
+        return NumberSet(cuts, tuple(self._holds(cut) and other._holds(cut) for cut in cuts), tuple(between))
 
     def __or__(self, other: NumberSet) -> NumberSet:
         return ~(~self & ~other)
 
     @property
     def num_bytes(self) -> int:
-        """Memory it takes, about."""
+        """Approximate memory."""
         digits = sum(cut.numerator.bit_length() + cut.denominator.bit_length() for cut in self._cuts)
         return 300 * (len(self._cuts) + 1) + digits // 8
 
@@ -229,7 +236,7 @@ class NumberSet:
 def _simplified(
     cuts: tuple[Exact, ...], points: tuple[bool, ...], between: tuple[Lattices, ...]
 ) -> tuple[tuple[Exact, ...], tuple[bool, ...], tuple[Lattices, ...]]:
-    """The same set without cuts that cut nothing, and with conditions made trivial where they are so."""
+    """Drop cuts that cut nothing, and replace conditions that always or never hold between their cuts."""
     lows, highs = (None, *cuts), (*cuts, None)
     cleared = [
         _cleared(condition, low, high) for condition, low, high in zip(between, lows, highs, strict=True)
@@ -257,32 +264,14 @@ def _cleared(condition: Lattices, low: Exact | None, high: Exact | None) -> Latt
     return ALL_NUMBERS if count_between(complement(condition), low, high) == 0 else condition
 
 
-def _combined(
-    left: NumberSet,
-    right: NumberSet,
-    between: Callable[[Lattices, Lattices], Lattices],
-    points: Callable[[bool, bool], bool],
-) -> NumberSet:
-    """Both sets cut at the cuts of both, combined piece by piece."""
-    cuts = tuple(sorted({*left._cuts, *right._cuts}))
-    conditions = [between(left._between[0], right._between[0])]
-    kept = []
-    for cut in cuts:
-        kept.append(points(left._holds(cut), right._holds(cut)))
-        conditions.append(
-            between(left._between[_above(left._cuts, cut)], right._between[_above(right._cuts, cut)])
-        )
-    return NumberSet(cuts, tuple(kept), tuple(conditions))
-
-
 def _above(cuts: tuple[Exact, ...], cut: Exact) -> int:
-    """Index of the condition right above a number."""
+    """The index of the condition right above a number."""
     index = bisect_left(cuts, cut)
     return index + 1 if index < len(cuts) and cuts[index] == cut else index
 
 
 def _with_few_multiples_listed(numbers: NumberSet) -> NumberSet:
-    """The same set, where a few multiples of a large step are single numbers: fewer states than residues."""
+    """List a few multiples of a large step one by one: that takes fewer states than residues."""
     values: list[Exact] = []
     between = list(numbers._between)
     for index, (low, high) in enumerate(zip(numbers._cuts, numbers._cuts[1:], strict=False), start=1):
@@ -307,7 +296,10 @@ def _exact_multiple(number: int, step: Exact) -> Exact:
 
 def _spell(numbers: NumberSet, canonical: bool) -> ByteDfa:
     numbers = _with_few_multiples_listed(numbers)
-    return spell(numbers._cuts, numbers._points, numbers._between, canonical)
+    positive, negative = magnitudes(numbers._cuts, numbers._points, numbers._between, numbers._holds(0))
+    if canonical:
+        negative.points[0] = False
+    return _NumberReader(positive, negative, canonical).automaton()
 
 
 def _size(spelled: ByteDfa, numbers: NumberSet, canonical: bool) -> int:
@@ -318,33 +310,6 @@ _spelled = Remembered(_spell, _size)
 
 
 ZERO, NINE, POINT, MINUS, PLUS, E_UPPER, E_LOWER = b"09.-+Ee"
-DIGITS = range(ZERO, NINE + 1)
-
-
-def spell(
-    cuts: tuple[Exact, ...], points: tuple[bool, ...], between: tuple[Lattices, ...], canonical: bool
-) -> ByteDfa:
-    """What `NumberSet.spelled` promises, for the parts of a `NumberSet`."""
-    if not canonical and not cuts and between == (ALL_NUMBERS,):
-        return _every_number()
-    positive, negative = magnitudes(cuts, points, between, _has_zero(cuts, points, between))
-    if canonical:
-        negative.points[0] = False
-    return automaton_of(_NumberReader(positive, negative, canonical))
-
-
-def _has_zero(cuts: tuple[Exact, ...], points: tuple[bool, ...], between: tuple[Lattices, ...]) -> bool:
-    if 0 in cuts:
-        return points[cuts.index(0)]
-    return holds(between[sum(cut < 0 for cut in cuts)], 0)
-
-
-@lru_cache(maxsize=1)
-def _every_number() -> ByteDfa:
-    everything, _ = magnitudes((), (), (ALL_NUMBERS,), True)
-    return automaton_of(_NumberReader(everything, everything, canonical=False))
-
-
 ReaderEdge = tuple[int, int, Hashable]
 
 _EVERY: dict[str, tuple[ReaderEdge, ...]] = {
@@ -366,7 +331,7 @@ _EVERY: dict[str, tuple[ReaderEdge, ...]] = {
 
 
 class _Decimal(NamedTuple):
-    """In front of an exponent: which sign, and the states of both readers, None where one has given up."""
+    """Position in front of an exponent: index of the sign, and state of each reader, None if it failed."""
 
     side: int
     plain: Any
@@ -374,7 +339,7 @@ class _Decimal(NamedTuple):
 
 
 class _NumberReader:
-    """Reads a sign and what follows it.
+    """Reads a sign and the number behind it.
 
     A state is None at first, "minus", the name of a part of any number, a `_Decimal`, or an exponent's state;
     the last ones are common to both signs.
@@ -388,12 +353,28 @@ class _NumberReader:
             self._plain.append(None if takes_all else PlainReader(numbers, canonical))
             self._mantissa.append(None if takes_all or canonical else MantissaReader(numbers))
 
-    def start(self) -> Hashable:
-        """Before the sign."""
-        return None
+    def automaton(self) -> ByteDfa:
+        """The texts it accepts, with label 0. Raises AutomatonLimitError for too many states."""
+        budget = current_budget()
+        numbers: dict[Hashable, int] = {None: 0}
+        states: list[Hashable] = [None]
+        rows: list[list[Edge]] = []
+        for state in states:  # grows while it is walked
+            row = []
+            for first, last, target in self.edges(state):
+                number = numbers.get(target)
+                if number is None:
+                    number = numbers[target] = len(states)
+                    states.append(target)
+                row.append((first, last, number))
+            rows.append(row)
+            if not len(rows) & 15:
+                budget.check_states(len(states))
+        budget.check_states(len(states))
+        return ByteDfa.from_rows(rows, [0 if self.is_final(state) else -1 for state in states])
 
     def edges(self, state: Any) -> Iterable[ReaderEdge]:
-        """What may follow."""
+        """First digit, last digit and the state behind them, sorted and disjoint."""
         if isinstance(state, _Decimal):
             return self._decimal_edges(state)
         if state is None:
@@ -403,7 +384,7 @@ class _NumberReader:
         return _EVERY[state] if isinstance(state, str) else _exponent_edges(state)
 
     def is_final(self, state: Any) -> bool:
-        """Whether the number may end."""
+        """Whether the number may end in a state."""
         if isinstance(state, _Decimal):
             reader = self._plain[state.side]
             return reader is not None and state.plain is not None and reader.is_final(state.plain)
@@ -438,7 +419,7 @@ class _NumberReader:
 
 @lru_cache(maxsize=4096)
 def _exponent_edges(state: Any) -> list[ReaderEdge]:
-    """What may follow in an exponent; many sets of numbers have exponents in common."""
+    """Edges inside an exponent; many sets of numbers have exponents in common."""
     edges: list[ReaderEdge] = []
     if state[0] == MARK:
         up, down = state[1]
@@ -448,10 +429,10 @@ def _exponent_edges(state: Any) -> list[ReaderEdge]:
 
 
 def _digit_edges(side: int, plains: list[Any], mantissas: list[Any]) -> list[ReaderEdge]:
-    """Edges of the ten digits where a reader goes on; neighbours that lead to one state are joined."""
+    """Edges of the ten digits; neighbours that lead to one state are joined."""
     edges: list[ReaderEdge] = []
     last_plain = last_mantissa = target = None
-    for byte, plain, mantissa in zip(DIGITS, plains, mantissas, strict=True):
+    for byte, plain, mantissa in zip(range(ZERO, NINE + 1), plains, mantissas, strict=True):
         if plain == last_plain and mantissa == last_mantissa:
             if target:
                 edges[-1] = (edges[-1][0], byte, target)
@@ -478,44 +459,6 @@ def _joined(targets: Iterable[Hashable]) -> list[ReaderEdge]:
     return edges
 
 
-class Reader(Protocol):
-    """A deterministic automaton over bytes; states are any hashable values."""
-
-    def start(self) -> Hashable:
-        """Before the first byte."""
-
-    def edges(self, state: Hashable) -> Iterable[tuple[int, int, Hashable]]:
-        """First byte, last byte and the state behind them, sorted and disjoint."""
-
-    def is_final(self, state: Hashable) -> bool:
-        """Whether the bytes so far are a whole text."""
-
-
-def automaton_of(reader: Reader) -> ByteDfa:
-    """The texts a reader accepts, as a minimal automaton with label 0.
-
-    Raises:
-        AutomatonLimitError: It reaches more states than the budget allows.
-    """
-    budget = current_budget()
-    numbers: dict[Hashable, int] = {reader.start(): 0}
-    states = list(numbers)
-    rows: list[list[Edge]] = []
-    for state in states:  # grows while it is walked
-        row = []
-        for first, last, target in reader.edges(state):
-            number = numbers.get(target)
-            if number is None:
-                number = numbers[target] = len(states)
-                states.append(target)
-            row.append((first, last, number))
-        rows.append(row)
-        if not len(rows) & 15:
-            budget.check_states(len(states))
-    budget.check_states(len(states))
-    return ByteDfa.from_rows(rows, [0 if reader.is_final(state) else -1 for state in states])
-
-
 def _up_to(largest: Decimal, step: Decimal) -> NumberSet:
     return NumberSet.of(least=-largest, most=largest, multiple_of=step)
 
@@ -529,10 +472,10 @@ _SHORT = NumberSet.of(multiple_of=Decimal("1e-15"))
 
 @lru_cache(maxsize=1024)
 def written(numbers: NumberSet) -> NumberSet:
-    """Return the integers among the numbers up to 1e15, and the others up to 1e9 with at most six decimals.
+    """The integers among the numbers up to 1e15, and the others up to 1e9 with at most six decimals.
 
-    Without such bounds a model may write digits until its budget is spent. Of a set that has no such number
-    those with at most fifteen decimals are returned, or all where there are none.
+    Without such bounds a model may write digits until its budget is spent. A set with no such number yields
+    its numbers of at most fifteen decimals, or all of them if it has none of those either.
     """
     for bound in (WRITTEN_NUMBERS, _SHORT):
         bounded = numbers & bound

@@ -1,62 +1,61 @@
-"""Combines two deterministic automata, read side by side, over classes of symbols.
+"""Combines two deterministic automata, read side by side.
 
-A class of many ranges of symbols is one edge while automata are combined.
+Where states have many edges, symbols are first grouped into classes; a class is then one edge.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from decoding.grammar.compile_options import current_budget
 from decoding.grammar.regular.minimise import SIZE_PER_STATE, Edge, Row, canonical, joined
 from decoding.grammar.regular.ranges import Ranges, atoms
 
-# Edges a state, on an average, from which on classes of symbols pay.
+# Classes of symbols pay from so many edges per state on.
 _MANY_EDGES = 4
 
 
-def product(
-    left_rows: Sequence[Row],
-    left_labels: Sequence[int],
-    right_rows: Sequence[Row],
-    right_labels: Sequence[int],
-    label: Callable[[int, int], int],
-    *,
-    left_alone: bool,
-    right_alone: bool,
-) -> tuple[list[Row], list[int]]:
-    """The smallest automaton of a combination of two languages.
+Automaton = tuple[Sequence[Row], Sequence[int]]
+"""Rows, and labels of the states, -1 where no text ends."""
 
-    Args:
-        left_rows: Edges of one automaton.
-        left_labels: Its labels.
-        right_rows: Edges of the other.
-        right_labels: Its labels.
-        label: Label of a text by its labels on both sides, -1 for a side that does not know it.
+
+class Combination(NamedTuple):
+    """A Boolean combination of two languages.
+
+    Attributes:
+        label: Label of a text by its labels on both sides, -1 for a side that does not have it.
         left_alone: Whether a text may go on where only the left side can follow.
         right_alone: Whether a text may go on where only the right side can follow.
     """
+
+    label: Callable[[int, int], int]
+    left_alone: bool
+    right_alone: bool
+
+
+UNION = Combination(lambda left, right: left if left >= 0 else right, True, True)
+INTERSECTION = Combination(lambda left, right: left if right >= 0 else -1, False, False)
+DIFFERENCE = Combination(lambda left, right: left if right < 0 else -1, True, False)
+
+
+def product(left: Automaton, right: Automaton, how: Combination) -> tuple[list[Row], list[int]]:
+    """The smallest automaton of a combination of two languages."""
     parts = None
-    left_edges, right_edges = sum(map(len, left_rows)), sum(map(len, right_rows))
-    if left_edges + right_edges > _MANY_EDGES * (len(left_rows) + len(right_rows)):
+    (left_rows, left_labels), (right_rows, right_labels) = left, right
+    num_edges = sum(map(len, left_rows)) + sum(map(len, right_rows))
+    if num_edges > _MANY_EDGES * (len(left_rows) + len(right_rows)):
         parts, (left_rows, right_rows) = over_classes([left_rows, right_rows])
-    rows, labels = _pairs(
-        (left_rows, left_labels), (right_rows, right_labels), label, (left_alone, right_alone)
-    )
-    small, small_labels = canonical(rows, labels)
-    return (small if parts is None else over_symbols(small, parts)), small_labels
+    rows, labels = canonical(*_pairs((left_rows, left_labels), (right_rows, right_labels), how))
+    return (rows if parts is None else over_symbols(rows, parts)), labels
 
 
 def _pairs(
-    left_side: tuple[Sequence[Row], Sequence[int]],
-    right_side: tuple[Sequence[Row], Sequence[int]],
-    label: Callable[[int, int], int],
-    alone: tuple[bool, bool],
+    left_side: Automaton, right_side: Automaton, how: Combination
 ) -> tuple[list[list[Edge]], list[int]]:
-    """The automaton of all pairs of states that are met, not minimal."""
+    """The automaton of all pairs of states that are met, not minimal; a side that cannot follow is -1."""
     left_rows, left_labels = left_side
     right_rows, right_labels = right_side
-    left_alone, right_alone = alone
     numbers: dict[tuple[int, int], int] = {(0, 0): 0}
     order = [(0, 0)]
     rows: list[list[Edge]] = []
@@ -66,16 +65,11 @@ def _pairs(
     for left, right in order:
         if not len(rows) & 15:
             check(max(len(order), size // SIZE_PER_STATE))
-        labels.append(
-            label(left_labels[left] if left >= 0 else -1, right_labels[right] if right >= 0 else -1)
-        )
+        left_row, left_label = (left_rows[left], left_labels[left]) if left >= 0 else ((), -1)
+        right_row, right_label = (right_rows[right], right_labels[right]) if right >= 0 else ((), -1)
+        labels.append(how.label(left_label, right_label))
         row: list[Edge] = []
-        for first, last, pair in together(
-            left_rows[left] if left >= 0 else (),
-            right_rows[right] if right >= 0 else (),
-            left_alone,
-            right_alone,
-        ):
+        for first, last, pair in together(left_row, right_row, how.left_alone, how.right_alone):
             number = numbers.setdefault(pair, len(order))
             if number == len(order):
                 order.append(pair)
@@ -89,7 +83,7 @@ def _pairs(
 def together(
     left: Row, right: Row, left_alone: bool, right_alone: bool
 ) -> list[tuple[int, int, tuple[int, int]]]:
-    """The edges of a pair of states; -1 for a side that cannot follow."""
+    """The edges of a pair of states; a target of -1 is a side that cannot follow."""
     if not right:
         return [(first, last, (target, -1)) for first, last, target in left] if left_alone else []
     if not left:
@@ -134,15 +128,20 @@ def together(
 Parts = list[list[tuple[int, int]]]
 
 
+def symbols_by_target(row: Row) -> dict[int, Ranges]:
+    """The sets of symbols of a state's edges, by the state they lead to."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for first, last, target in row:
+        ranges = found.get(target)
+        if ranges is None:
+            found[target] = [(first, last)]
+        else:
+            ranges.append((first, last))
+    return {target: tuple(ranges) for target, ranges in found.items()}
+
+
 def over_classes(automata: Sequence[Sequence[Row]]) -> tuple[Parts, list[list[Row]]]:
-    """The same automata over the largest classes of symbols that none of their edges cuts.
-
-    Args:
-        automata: Rows over symbols.
-
-    Returns:
-        The classes, and the rows over them.
-    """
+    """The largest classes of symbols that no edge of the automata cuts, and the rows over these classes."""
     numbers: dict[Ranges, int] = {}
     grouped: list[list[list[tuple[int, int]]]] = []
     check_time = current_budget().check_time
@@ -151,19 +150,8 @@ def over_classes(automata: Sequence[Sequence[Row]]) -> tuple[Parts, list[list[Ro
         for row in rows:
             if not len(edges) & 255:
                 check_time()
-            by_target: dict[int, list[tuple[int, int]]] = {}
-            for first, last, target in row:
-                ranges = by_target.get(target)
-                if ranges is None:
-                    by_target[target] = [(first, last)]
-                else:
-                    ranges.append((first, last))
-            edges.append(
-                [
-                    (numbers.setdefault(tuple(ranges), len(numbers)), target)
-                    for target, ranges in by_target.items()
-                ]
-            )
+            sets = symbols_by_target(row).items()
+            edges.append([(numbers.setdefault(symbols, len(numbers)), target) for target, symbols in sets])
         grouped.append(edges)
     parts, members = atoms(list(numbers)) if numbers else ([], [])
     out: list[list[Row]] = []
@@ -179,11 +167,7 @@ def over_classes(automata: Sequence[Sequence[Row]]) -> tuple[Parts, list[list[Ro
 
 
 def over_symbols(rows: Sequence[Row], parts: Parts) -> list[Row]:
-    """Rows over symbols for rows over classes.
-
-    Raises:
-        AutomatonLimitError: they have too many edges.
-    """
+    """Rows over symbols for rows over classes. Raises AutomatonLimitError for too many edges."""
     out: list[Row] = []
     check = current_budget().check_states
     size = 0

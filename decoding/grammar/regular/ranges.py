@@ -12,7 +12,7 @@ SCALAR_VALUES: Ranges = ((0, 0xD7FF), (0xE000, 0x10FFFF))
 
 
 def union(*parts: Iterable[tuple[int, int]]) -> Ranges:
-    """What is in any of the parts, whose ranges may overlap and come in any order."""
+    """Values in any of the parts; their ranges may overlap and come in any order."""
     ordered = sorted(pair for part in parts for pair in part)
     out: list[tuple[int, int]] = []
     for first, last in ordered:
@@ -25,7 +25,7 @@ def union(*parts: Iterable[tuple[int, int]]) -> Ranges:
 
 
 def intersection(left: Ranges, right: Ranges) -> Ranges:
-    """What is in both."""
+    """Values in both."""
     out: list[tuple[int, int]] = []
     i = j = 0
     while i < len(left) and j < len(right):
@@ -41,7 +41,7 @@ def intersection(left: Ranges, right: Ranges) -> Ranges:
 
 
 def complement(ranges: Ranges, universe: Ranges = SCALAR_VALUES) -> Ranges:
-    """What is in the universe, but not in the set."""
+    """Values of the universe outside the set."""
     gaps: list[tuple[int, int]] = []
     position = universe[0][0]
     for first, last in ranges:
@@ -64,13 +64,10 @@ def contains(ranges: Ranges, value: int) -> bool:
 
 
 def atoms(sets: Sequence[Ranges]) -> tuple[list[list[tuple[int, int]]], list[list[int]]]:
-    """Split the union of the sets into the largest parts that no set cuts.
-
-    Args:
-        sets: Distinct sets.
+    """Split the union of distinct sets into the largest parts that no set cuts.
 
     Returns:
-        The ranges of every part, sorted, and for every set the parts it is made of.
+        The sorted ranges of every part, and the parts of every set.
     """
     if len(sets) == 1:
         return [list(sets[0])], [[0]]

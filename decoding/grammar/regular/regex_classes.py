@@ -1,7 +1,7 @@
 """Builds character classes of regular expressions, those of Unicode properties among them.
 
-A class is kept twice: what belongs to it under every reading of the pattern, and under any. The two differ
-only where ECMA-262 and Python read a class differently and the pattern is to hold under both.
+A class has the characters that belong to it under every reading of the pattern, and those under any. They
+differ only if the pattern must hold under ECMA-262 and Python, and the two read the class differently.
 """
 
 from __future__ import annotations
@@ -51,11 +51,7 @@ class CharClass:
         return CharClass(complement(self.possible), complement(self.sure))
 
     def any_case(self, portable: bool) -> CharClass:
-        """With the other cases of its letters.
-
-        Args:
-            portable: Whether Python's reading counts beside that of ECMA-262.
-        """
+        """The class with the other cases of its letters; `portable` includes those of Python's reading."""
         sure = _any_case(self.sure)
         possible = sure if self.possible == self.sure else _any_case(self.possible)
         if portable:
@@ -65,12 +61,12 @@ class CharClass:
 
 
 def exactly(ranges: Ranges) -> CharClass:
-    """A class that all read alike."""
+    """A class with one reading."""
     return CharClass(ranges, ranges)
 
 
 def any_of(parts: Sequence[CharClass]) -> CharClass:
-    """What is in any of the classes."""
+    """The union of classes."""
     sure = union(*(part.sure for part in parts))
     if all(part.sure is part.possible for part in parts):
         return exactly(sure)
@@ -78,12 +74,12 @@ def any_of(parts: Sequence[CharClass]) -> CharClass:
 
 
 def char_class(code_point: int) -> CharClass:
-    """One code point; a surrogate is in no text."""
+    """One code point; a surrogate gives an empty class."""
     return exactly(() if 0xD800 <= code_point <= 0xDFFF else ((code_point, code_point),))
 
 
 def chars_between(first: int, last: int) -> CharClass:
-    """A range of code points; the surrogates among them are in no text."""
+    """A range of code points, without surrogates."""
     return exactly(scalar([(first, last)]))
 
 
@@ -105,7 +101,6 @@ def named_class(letter: str, portable: bool) -> CharClass:
 
 
 def _python_class(letter: str) -> Ranges:
-    """What Python's `re` means by a letter."""
     if letter == "d":
         return _having(str.isdecimal)
     if letter == "w":
@@ -115,12 +110,11 @@ def _python_class(letter: str) -> Ranges:
 
 @cache
 def python_word() -> Ranges:
-    r"""What `\w` of Python's `re` means: `str.isalnum` and the underscore."""
+    r"""The characters of `\w` in Python's `re`: `str.isalnum` and the underscore."""
     return union(_having(str.isalnum), ((0x5F, 0x5F),))
 
 
 def _having(predicate: Callable[[str], bool]) -> Ranges:
-    """The code points with a property of `str`."""
     return union(
         (code, code) for low, high in SCALAR_VALUES for code in range(low, high + 1) if predicate(chr(code))
     )
@@ -144,7 +138,7 @@ def _case_variants() -> dict[int, tuple[int, ...]]:
 
 
 def _any_case(ranges: Ranges) -> Ranges:
-    """A set with the other cases of its letters."""
+    """The ranges with the other cases of their letters."""
     variants = _case_variants()
     extra: list[tuple[int, int]] = []
     for first, last in ranges:
@@ -158,48 +152,17 @@ def _any_case(ranges: Ranges) -> Ranges:
 
 
 _LONG_NAMES = {
-    "Letter": "L",
-    "Cased_Letter": "LC",
-    "Uppercase_Letter": "Lu",
-    "Lowercase_Letter": "Ll",
-    "Titlecase_Letter": "Lt",
-    "Modifier_Letter": "Lm",
-    "Other_Letter": "Lo",
-    "Mark": "M",
-    "Combining_Mark": "M",
-    "Nonspacing_Mark": "Mn",
-    "Spacing_Mark": "Mc",
-    "Enclosing_Mark": "Me",
-    "Number": "N",
-    "Decimal_Number": "Nd",
-    "digit": "Nd",
-    "Letter_Number": "Nl",
-    "Other_Number": "No",
-    "Punctuation": "P",
-    "punct": "P",
-    "Connector_Punctuation": "Pc",
-    "Dash_Punctuation": "Pd",
-    "Open_Punctuation": "Ps",
-    "Close_Punctuation": "Pe",
-    "Initial_Punctuation": "Pi",
-    "Final_Punctuation": "Pf",
-    "Other_Punctuation": "Po",
-    "Symbol": "S",
-    "Math_Symbol": "Sm",
-    "Currency_Symbol": "Sc",
-    "Modifier_Symbol": "Sk",
-    "Other_Symbol": "So",
-    "Separator": "Z",
-    "Space_Separator": "Zs",
-    "Line_Separator": "Zl",
-    "Paragraph_Separator": "Zp",
-    "Other": "C",
-    "Control": "Cc",
-    "cntrl": "Cc",
-    "Format": "Cf",
-    "Private_Use": "Co",
-    "Unassigned": "Cn",
-}
+    "Letter": "L", "Cased_Letter": "LC", "Uppercase_Letter": "Lu", "Lowercase_Letter": "Ll",
+    "Titlecase_Letter": "Lt", "Modifier_Letter": "Lm", "Other_Letter": "Lo", "Mark": "M",
+    "Combining_Mark": "M", "Nonspacing_Mark": "Mn", "Spacing_Mark": "Mc", "Enclosing_Mark": "Me",
+    "Number": "N", "Decimal_Number": "Nd", "digit": "Nd", "Letter_Number": "Nl", "Other_Number": "No",
+    "Punctuation": "P", "punct": "P", "Connector_Punctuation": "Pc", "Dash_Punctuation": "Pd",
+    "Open_Punctuation": "Ps", "Close_Punctuation": "Pe", "Initial_Punctuation": "Pi",
+    "Final_Punctuation": "Pf", "Other_Punctuation": "Po", "Symbol": "S", "Math_Symbol": "Sm",
+    "Currency_Symbol": "Sc", "Modifier_Symbol": "Sk", "Other_Symbol": "So", "Separator": "Z",
+    "Space_Separator": "Zs", "Line_Separator": "Zl", "Paragraph_Separator": "Zp", "Other": "C",
+    "Control": "Cc", "cntrl": "Cc", "Format": "Cf", "Private_Use": "Co", "Unassigned": "Cn",
+}  # fmt: skip
 _WHITE_SPACE: Ranges = union(
     [(0x09, 0x0D), (0x20, 0x20), (0x85, 0x85), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A)],
     [(0x2028, 0x2029), (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000)],
@@ -210,7 +173,7 @@ _RUNS = ((0x40000, 0xDFFFF), (0xE1000, 0xEFFFF), (0xF0000, 0xFFFFD), (0xFFFFE, 0
 
 
 def property_ranges(name: str) -> Ranges | None:
-    """The code points of a property, as it is written between the braces; None if it is not known here.
+    """The code points of a property, as written between the braces; None if it is not known.
 
     Known are general categories by short and by long name, also behind `gc=` or `General_Category=`, and
     `Any`, `ASCII`, `Assigned`, `White_Space`, `Lowercase` and `Uppercase`.
@@ -235,7 +198,6 @@ def property_ranges(name: str) -> Ranges | None:
 
 @cache
 def _category(name: str) -> Ranges | None:
-    """The code points of a general category or a group of them."""
     short = _LONG_NAMES.get(name, name)
     if short == "LC":
         wanted: tuple[str, ...] = ("Lu", "Ll", "Lt")
@@ -248,7 +210,7 @@ def _category(name: str) -> Ranges | None:
 
 @cache
 def _categories() -> dict[str, Ranges]:
-    """The code points of every general category, surrogates left out."""
+    """The code points of every general category, without surrogates."""
     found: dict[str, list[tuple[int, int]]] = {}
     category_of = unicodedata.category
     for low, high in _MIXED:
@@ -266,7 +228,7 @@ def _categories() -> dict[str, Ranges]:
 
 @cache
 def _with_property(predicate: Callable[[str], bool]) -> Ranges:
-    """The code points with a property of `str`."""
+    """The code points for which a predicate of `str` holds."""
     return union(
         (code, code) for low, high in _MIXED for code in range(low, high + 1) if predicate(chr(code))
     )

@@ -5,20 +5,20 @@ text, the escapes for digits and word characters are ASCII, that for white space
 LF, CR, U+2028 and U+2029. Real schemas are met halfway: an unescaped `]`, `{`, `}` or `-` stands for itself
 where it can mean nothing else, any punctuation may be escaped, and `(?i)` and `(?s)` at the beginning,
 `(?i:...)`, `(?P<name>...)`, comments and the escapes A, Z and z mean what they mean in Python, where Z is the
-very end. Lazy quantifiers have the language of greedy ones. Look-ahead and look-behind may stand anywhere,
+very end. Lazy quantifiers have the language of greedy ones. Lookaheads and lookbehinds may stand anywhere,
 with a few limits on the latter.
 
 Refused: back-references; possessive quantifiers, atomic groups and conditionals; flags in the middle; octal
-escapes; Unicode properties other than those that `property_ranges` knows; and what is read one way here and
-another there, such as `[]a]`, `{,3}` and the escape a.
+escapes; Unicode properties that `property_ranges` does not know; and what dialects read differently, such as
+`[]a]`, `{,3}` and the escape a.
 
 Python's `re`, with which many validators work, differs: its `$` also matches in front of a last line feed;
 its escapes d, w and b know all of Unicode; its escape s also has U+001C to U+001F and U+0085 and lacks
 U+FEFF; its `.` has all but LF; its escape B does not match in an empty text (before Python 3.14); `(?i)`
 differs for a few letters; two escapes of surrogates are two characters; and the escapes `p{...}`, `cX` and
 `u{...}` are errors. With `portable=True` all texts match under both readings, as far as Python can read the
-pattern. That costs the texts in which the readings differ, and, where a pattern minds word boundaries, all
-with letters or digits beyond ASCII and the empty text.
+pattern. That excludes texts in which the readings differ and, if the pattern has word boundaries, the empty
+text and all texts with letters or digits beyond ASCII.
 """
 
 from __future__ import annotations
@@ -43,16 +43,13 @@ from decoding.grammar.regular.regex_parser import (
 
 
 def compile_pattern(pattern: str, *, portable: bool = False) -> Dfa:
-    """The texts in which a pattern is found.
-
-    Args:
-        pattern: A regular expression.
-        portable: Whether only texts are wanted that match under Python's reading, too.
+    """The texts in which a pattern is found; with `portable`, only those that match in Python's reading, too.
 
     Raises:
-        PatternError: it is not a regular expression; says where.
-        UnsupportedPatternError: it uses what is not regular, not clear or not supported; says where.
-        AutomatonLimitError: its automaton has too many states.
+        PatternError: The text is not a regular expression; the error says where.
+        UnsupportedPatternError: It uses what is not regular, not clear or not supported; the error says
+            where.
+        AutomatonLimitError: Its automaton has too many states.
     """
     node = parse_pattern(pattern, portable=portable)
     found = language(node)
@@ -74,31 +71,25 @@ _LINE_FEED = Chars(exactly(((0x0A, 0x0A),)))
 
 
 def language(
-    node: Node,
-    *,
-    before: Side = Side.EDGE,
-    found_later: bool = True,
-    goes_on: bool = True,
-    sure: bool = True,
+    node: Node, *, before: Side = Side.EDGE, found_later: bool = True, goes_on: bool = True, sure: bool = True
 ) -> Dfa:
     """The texts in which a pattern is found.
 
     Args:
         node: The pattern.
-        before: What stands in front of the text.
-        found_later: Whether it may begin behind the first place of the text.
-        goes_on: Whether the text may go on behind it.
-        sure: Whether classes are what they are under every reading, or what they are under any.
+        before: Kind of character in front of the text.
+        found_later: Whether the match may begin behind the first place of the text.
+        goes_on: Whether the text may go on behind the match.
+        sure: Whether classes have only their sure characters, or all possible ones.
 
-    Raises:
-        AutomatonLimitError: it has too many states.
+    Raises AutomatonLimitError for too many states.
     """
     current_budget().check_states(_size(node))
     if found_later and before == Side.EDGE:
         stripped = _without_anchor(node, Condition.AT_BEGIN)
         if stripped is not None:
             node, found_later = stripped, False
-    if goes_on and (sure or not any_part(node, _is_loose_end)):
+    if goes_on and (sure or not any_part(node, lambda part: isinstance(part, Assertion) and part.loose)):
         stripped = _without_anchor(node, Condition.AT_END)
         if stripped is not None:
             node, goes_on = stripped, False
@@ -118,15 +109,15 @@ def language(
         nfa.edge(accepting, SCALAR_VALUES, accepting)
     absorbing = accepting if goes_on else -1
     if not builder.looks:
-        return Dfa.from_canonical(*nfa.determinise([start], WORD, before, Side.EDGE, absorbing))
+        return Dfa.from_canonical(*nfa.determinise(start, WORD, before, absorbing))
     table = LookTable(builder.looks, lambda look, side: _look_language(look, side, sure))
     return Dfa.from_canonical(*determinise_with_looks(nfa, start, table, before, absorbing))
 
 
 def _look_language(look: Look, before: Side, sure: bool) -> Dfa:
-    """What must be the rest of the text where a pattern looks ahead, or all of the text so far behind.
+    """The rest of the text that a lookahead allows, or the whole text so far that a lookbehind allows.
 
-    `before` is what stands in front of the place that looks ahead.
+    `before` is the side in front of the place that looks ahead.
     """
     wants_sure = sure != look.negative
     if look.ahead:
@@ -137,18 +128,15 @@ def _look_language(look: Look, before: Side, sure: bool) -> Dfa:
 
 
 class _Builder:
-    """Turns a tree into states, edges and steps."""
-
     def __init__(self, sure: bool) -> None:
         self.nfa = Nfa()
         self.looks: list[Look] = []
         self._sure = sure
 
     def add(self, node: Node, start: int) -> int:
-        """Add what leads from a state over the node's texts. Returns the state behind them.
+        """Add the node's texts behind a state. Returns the state behind them.
 
-        Nothing leads back to `start`, and what is behind the state returned is not led to from elsewhere but
-        from the node's own texts.
+        Nothing leads back to `start`, and only the node's own texts lead to the returned state.
         """
         nfa = self.nfa
         if isinstance(node, Chars):
@@ -162,7 +150,6 @@ class _Builder:
         if isinstance(node, Alternation):
             end = nfa.state()
             for option in node.options:
-                # Of its own, so that a repetition that begins an option leads back to that option alone.
                 nfa.step(self.add(option, start), end)
             return end
         if isinstance(node, Repetition):
@@ -178,12 +165,11 @@ class _Builder:
         return end
 
     def _look(self, look: Look) -> int:
-        """The condition that something is ahead or behind."""
+        """The condition of a step that looks ahead or behind."""
         self.looks.append(look)
         return FIRST_LOOK + len(self.looks) - 1
 
     def _repetition(self, node: Repetition, start: int) -> int:
-        """As often as the node says."""
         nfa = self.nfa
         for _ in range(node.least):
             start = self.add(node.item, start)
@@ -205,7 +191,7 @@ class _Builder:
 
 
 def _size(node: Node) -> int:
-    """States a tree takes, at least."""
+    """The least number of states of a tree."""
     if isinstance(node, Concatenation):
         return sum(map(_size, node.items))
     if isinstance(node, Alternation):
@@ -219,7 +205,7 @@ def _size(node: Node) -> int:
 
 
 def _without_anchor(node: Node, anchor: Condition) -> Node | None:
-    """The pattern without the anchor that all its options begin or end with; None where one does not."""
+    """The pattern without the anchor that all its options begin or end with; None if an option has none."""
     if isinstance(node, Assertion):
         return Concatenation() if node.condition == anchor else None
     if isinstance(node, Alternation):
@@ -232,8 +218,3 @@ def _without_anchor(node: Node, anchor: Condition) -> Node | None:
         if stripped is not None:
             return Concatenation((*node.items[:at], stripped, *node.items[at + 1 :]))
     return None
-
-
-def _is_loose_end(node: Node) -> bool:
-    """Whether a part is an end anchor that is read in two ways."""
-    return isinstance(node, Assertion) and node.loose

@@ -1,9 +1,9 @@
-"""The subset construction for patterns that look ahead or behind.
+"""The subset construction for patterns with lookaheads and lookbehinds.
 
-A *run* of the pattern is a state together with *pending lookaheads*: what the rest of the text must be, as
-states of the automata of what is looked for ahead. What is behind is followed from the beginning of the
-text, for all runs alike. Dropped are lookaheads that nothing can break any more, runs with one that cannot
-be kept, and runs that have all lookaheads of another one in the same state, and more.
+A *run* of the pattern is a state together with *pending lookaheads*: conditions on the rest of the text, as
+states of the lookaheads' automata. Lookbehinds are followed from the beginning of the text, for all runs
+alike. Dropped are lookaheads that nothing can break any more, runs with one that cannot be kept, and runs
+that have all lookaheads of another run in the same state, and more.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from decoding.grammar.compile_options import current_budget
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.minimise import SIZE_PER_STATE, Edge, Row, canonical
 from decoding.grammar.regular.nfa import Condition, Nfa, Side, holds
-from decoding.grammar.regular.product import over_symbols
+from decoding.grammar.regular.product import over_symbols, symbols_by_target
 from decoding.grammar.regular.ranges import SCALAR_VALUES, Ranges, atoms, contains
 from decoding.grammar.regular.regex_classes import WORD
 from decoding.grammar.regular.regex_parser import Assertion, Look, Node, any_part
 
-# Conditions of steps from here on are places in the table of looks.
+# Conditions of steps from here on are indexes of the table of looks.
 FIRST_LOOK = 16
 
 # (number of an automaton, its state).
 _PendingLookahead = tuple[int, int]
 _Run = tuple[int, frozenset[_PendingLookahead]]
 _NO_LOOKAHEADS: frozenset[_PendingLookahead] = frozenset()
-# Runs, what is in front of the place, and the state of what is followed behind it.
+# Runs, the side in front of the place, and the states of the lookbehinds' automata.
 _Key = tuple[frozenset[_Run], int, tuple[int, ...]]
 
 
 class LookTable:
-    """The automata of what a pattern looks for.
+    """The automata of a pattern's lookaheads and lookbehinds.
 
     Args:
-        looks: In the order of their conditions.
-        make: The automaton of what must be ahead (the rest of the text) or behind (the text so far), by what
-            stands in front of the place that looks ahead.
+        looks: Looks in the order of their conditions.
+        make: Function that makes the automaton of the rest of the text (ahead) or of the text so far (behind)
+            by the side in front of the place that looks ahead.
     """
 
     def __init__(self, looks: Sequence[Look], make: Callable[[Look, Side], Dfa]) -> None:
@@ -56,21 +56,20 @@ class LookTable:
                 self.behind[index] = self._number(make(look, Side.EDGE))
 
     def _number(self, dfa: Dfa) -> int:
-        """The number of an automaton; equal ones are one."""
         number = self._numbers.setdefault(dfa, len(self.automata))
         if number == len(self.automata):
             self.automata.append(dfa)
         return number
 
     def ahead(self, index: int, before: int) -> int:
-        """The automaton of what a look wants ahead."""
+        """The number of a lookahead's automaton, by what is in front of the place."""
         return self._ahead[index, before]
 
 
 def determinise_with_looks(
     nfa: Nfa, start: int, table: LookTable, before: int, absorbing: int
 ) -> tuple[list[Row], list[int]]:
-    """Rows and labels, minimal, of a pattern with looks."""
+    """Minimal rows and labels of a pattern with looks."""
     runs = _Runs(nfa, table, absorbing)
     rows, finals = runs.build(start, before)
     small, labels = canonical(rows, [0 if final else -1 for final in finals])
@@ -78,20 +77,18 @@ def determinise_with_looks(
 
 
 class _Runs:
-    """One run of the construction."""
-
     def __init__(self, nfa: Nfa, table: LookTable, absorbing: int) -> None:
         self._nfa = nfa
         self._table = table
         self._absorbing = absorbing
         self._followed = sorted(set(table.behind.values()))
         self._place = {number: place for place, number in enumerate(self._followed)}
-        charsets: dict[Ranges, int] = {charset: number for number, charset in enumerate(nfa.charsets)}
+        charsets: dict[Ranges, int] = dict(nfa.charsets)
         for charset in (SCALAR_VALUES, WORD):
             charsets.setdefault(charset, len(charsets))
         for dfa in table.automata:
             for row in dfa.rows:
-                for ranges in _by_target(row).values():
+                for ranges in symbols_by_target(row).values():
                     charsets.setdefault(ranges, len(charsets))
         self.parts, self._members = atoms(list(charsets))
         self._samples = [ranges[0][0] for ranges in self.parts]
@@ -130,7 +127,7 @@ class _Runs:
         return rows, finals
 
     def _move(self, number: int, state: int, part: int) -> int:
-        """The state of an automaton behind a symbol of a part, -1 where there is none."""
+        """The state of an automaton behind a symbol of a part, -1 for none."""
         if state < 0:
             return -1
         key = (number, state, part)
@@ -162,7 +159,7 @@ class _Runs:
     def _with_look(
         self, index: int, pending: frozenset[_PendingLookahead], before: int, behind: tuple[int, ...]
     ) -> frozenset[_PendingLookahead] | None:
-        """The lookaheads behind a step that looks; None where it fails."""
+        """The pending lookaheads behind a step that looks; None if the look fails."""
         followed = self._table.behind.get(index)
         if followed is not None:
             state = behind[self._place[followed]]
@@ -174,7 +171,6 @@ class _Runs:
         return None if dfa.is_empty else pending | {(number, 0)}
 
     def _may_end(self, runs: Iterable[_Run]) -> bool:
-        """Whether the text may end here."""
         return any(
             self._nfa.labels[state] >= 0
             and all(self._table.automata[number].finals[at] for number, at in pending)
@@ -184,7 +180,7 @@ class _Runs:
     def _successors(
         self, runs: frozenset[_Run], before: int, behind: tuple[int, ...]
     ) -> dict[int, frozenset[_Run]]:
-        """The runs behind one more symbol, by part of the symbols; parts without any are left out."""
+        """The runs behind one more symbol, by part of the symbols; parts without runs are left out."""
         found: dict[int, dict[int, set[frozenset[_PendingLookahead]]]] = {}
         for side in (Side.WORD, Side.OTHER):
             wants_word = side == Side.WORD
@@ -207,14 +203,14 @@ class _Runs:
     def _least(
         self, choices: set[frozenset[_PendingLookahead]], part: int
     ) -> list[frozenset[_PendingLookahead]]:
-        """Choices of pending lookaheads behind a symbol, without those that are another choice and more."""
+        """Sets of pending lookaheads behind a symbol, without those that contain another set."""
         moved = {now for pending in choices if (now := self._kept(pending, part)) is not None}
         if _NO_LOOKAHEADS in moved:
             return [_NO_LOOKAHEADS]
         return [now for now in moved if not any(other < now for other in moved)]
 
     def _kept(self, pending: frozenset[_PendingLookahead], part: int) -> frozenset[_PendingLookahead] | None:
-        """The lookaheads behind one more symbol; None where one cannot be kept."""
+        """The lookaheads behind one more symbol; None if one cannot be kept."""
         out: set[_PendingLookahead] = set()
         for number, state in pending:
             target = self._move(number, state, part)
@@ -223,14 +219,6 @@ class _Runs:
             if not self._table.automata[number].is_universal(target):
                 out.add((number, target))
         return frozenset(out)
-
-
-def _by_target(row: Row) -> dict[int, Ranges]:
-    """Edges of a state as sets of symbols, by the state they lead to."""
-    out: dict[int, Ranges] = {}
-    for first, last, target in row:
-        out[target] = (*out.get(target, ()), (first, last))
-    return out
 
 
 def _minds_what_is_before(node: Node) -> bool:

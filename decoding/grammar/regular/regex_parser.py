@@ -1,7 +1,6 @@
 """Parses regular expressions into trees: ECMA-262 with the flag `u`, and what schemas write instead.
 
-Errors say where in the pattern something is wrong; the caller, which knows the schema, adds where the pattern
-stands.
+Errors say where in the pattern something is wrong; the caller adds where the pattern stands in the schema.
 """
 
 from __future__ import annotations
@@ -34,21 +33,21 @@ class Chars:
 
 @dataclass(frozen=True, slots=True)
 class Concatenation:
-    """All of them, one behind the other; of none: the empty text."""
+    """All items in order; none is the empty text."""
 
     items: tuple[Node, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Alternation:
-    """Any of them."""
+    """Any of the options."""
 
     options: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Repetition:
-    """`least` to `most` of it; None is no bound."""
+    """`least` to `most` times the item; None is no bound."""
 
     item: Node
     least: int
@@ -61,7 +60,8 @@ class Assertion:
 
     Attributes:
         condition: The condition.
-        loose: Whether another reading of the pattern also lets the end be in front of a last line feed.
+        loose: Whether the end in front of a last line feed counts as well, under another reading of the
+            pattern.
     """
 
     condition: Condition
@@ -70,13 +70,13 @@ class Assertion:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What must, or must not, be ahead of or behind the place in the text.
+    """A lookahead or lookbehind.
 
     Attributes:
-        part: What is looked for.
-        ahead: Whether it is looked for ahead.
-        negative: Whether it must not be there.
-        position: Of it in the pattern, for messages.
+        part: Pattern that is looked for.
+        ahead: Whether it is looked for ahead, not behind.
+        negative: Whether it must be absent.
+        position: Position in the pattern, for messages.
     """
 
     part: Node
@@ -89,7 +89,7 @@ Node = Chars | Concatenation | Alternation | Repetition | Assertion | Look
 
 
 def any_part(node: Node, wanted: Callable[[Node], bool]) -> bool:
-    """Whether a tree has a part, be it inside of what it looks for, that is wanted."""
+    """Whether a tree has a wanted part, also inside of looks."""
     if wanted(node):
         return True
     if isinstance(node, Concatenation):
@@ -105,9 +105,9 @@ class PatternError(GrammarError):
     """A text is not a regular expression.
 
     Args:
-        reason: What is wrong, as one clause.
+        reason: Reason as one clause.
         pattern: The whole expression.
-        position: Where, in characters from 0.
+        position: Position of the error, in characters from 0.
     """
 
     def __init__(self, reason: str, pattern: str, position: int) -> None:
@@ -122,169 +122,12 @@ class UnsupportedPatternError(PatternError):
 
 
 def _shown(pattern: str) -> str:
-    """A pattern in a message, cut where it is long."""
+    """The pattern for a message, cut if it is long."""
     return repr(pattern if len(pattern) <= 120 else pattern[:117] + "...")
 
 
 _CONTROL_ESCAPES = {"t": 0x09, "n": 0x0A, "v": 0x0B, "f": 0x0C, "r": 0x0D}
-
-
-class EscapeReader:
-    """A place in a pattern, and what can be read there of single characters and classes.
-
-    Args:
-        pattern: The pattern.
-        portable: Whether classes are to be read as Python reads them, too.
-    """
-
-    def __init__(self, pattern: str, portable: bool) -> None:
-        self._text = pattern
-        self._at = 0
-        self._portable = portable
-        self._any_case = False
-        self._check_time = current_budget().check_time
-
-    def _wrong(self, reason: str, at: int | None = None) -> PatternError:
-        """An error at a position, by default the current one."""
-        return PatternError(reason, self._text, self._at if at is None else at)
-
-    def _unsupported(self, reason: str, at: int | None = None) -> UnsupportedPatternError:
-        """An error at a position, by default the current one."""
-        return UnsupportedPatternError(reason, self._text, self._at if at is None else at)
-
-    def _peek(self) -> str:
-        """The next character, "" at the end."""
-        return self._text[self._at] if self._at < len(self._text) else ""
-
-    def _take(self, expected: str) -> bool:
-        """Step over some characters if they come next."""
-        if self._text.startswith(expected, self._at):
-            self._at += len(expected)
-            return True
-        return False
-
-    def _class_escape(self, start: int) -> CharClass | None:
-        r"""A class such as `\d` or `\p{L}`; None where something else follows the backslash."""
-        char = self._peek()
-        if not char:
-            raise self._wrong("a backslash with nothing behind it", start)
-        if char in "dwsDWS":
-            self._at += 1
-            return named_class(char, self._portable)
-        if char not in "pP":
-            return None
-        end = self._text.find("}", self._at)
-        if not self._text.startswith("{", self._at + 1) or end < 0:
-            raise self._wrong("a property without braces", start)
-        name = self._text[self._at + 2 : end]
-        ranges = property_ranges(name)
-        if ranges is None:
-            raise self._unsupported(f"the Unicode property {name!r}, which is not known here", start)
-        self._at = end + 1
-        return exactly(ranges) if char == "p" else ~exactly(ranges)
-
-    def _char_escape(self, start: int) -> int:
-        """The code point that stands behind a backslash."""
-        char = self._text[self._at]
-        self._at += 1
-        if char in _CONTROL_ESCAPES:
-            return _CONTROL_ESCAPES[char]
-        if char == "x":
-            return self._hex(2, start)
-        if char == "u":
-            return self._unicode_escape(start)
-        if char == "c":
-            letter = self._peek()
-            if not (letter.isascii() and letter.isalpha()):
-                raise self._wrong("a control escape without a letter", start)
-            self._at += 1
-            return ord(letter) & 31
-        if char == "0":
-            if self._peek().isdigit():
-                raise self._unsupported("an octal escape", start)
-            return 0
-        if char.isalnum() and char.isascii():
-            raise self._unsupported(f"the escape \\{char}, which not all read alike", start)
-        return ord(char)
-
-    def _hex(self, digits: int, start: int) -> int:
-        """A number of that many hexadecimal digits."""
-        text = self._text[self._at : self._at + digits]
-        if len(text) < digits or any(char not in "0123456789abcdefABCDEF" for char in text):
-            raise self._wrong(f"an escape that wants {digits} hexadecimal digits", start)
-        self._at += digits
-        return int(text, 16)
-
-    def _unicode_escape(self, start: int) -> int:
-        r"""What stands behind `\u`; two halves of a pair are one code point."""
-        if self._take("{"):
-            end = self._text.find("}", self._at)
-            text = self._text[self._at : end] if end >= 0 else ""
-            if not 1 <= len(text) <= 8 or any(char not in "0123456789abcdefABCDEF" for char in text):
-                raise self._wrong("an escape that wants hexadecimal digits in braces", start)
-            self._at = end + 1
-            if int(text, 16) > 0x10FFFF:
-                raise self._wrong("an escape of no code point", start)
-            return int(text, 16)
-        high = self._hex(4, start)
-        if 0xD800 <= high <= 0xDBFF and self._text.startswith("\\u", self._at):
-            behind = self._text[self._at + 2 : self._at + 6]
-            if len(behind) == 4 and behind[0] in "dD" and behind[1] in "cdefCDEF":
-                self._at += 2
-                return 0x10000 + (high - 0xD800 << 10) + self._hex(4, start) - 0xDC00
-        return high
-
-    def _bracket(self, start: int) -> CharClass:
-        """A class in brackets, the opening one of which is behind."""
-        negated = self._take("^")
-        if self._peek() == "]":
-            raise self._unsupported(
-                "a closing bracket as the first of a class, which not all read alike", start
-            )
-        parts: list[CharClass] = []
-        while not self._take("]"):
-            if not len(parts) & 255:
-                self._check_time()
-            at = self._at
-            first = self._bracket_item(start)
-            if not self._text.startswith("-", self._at) or self._text[self._at + 1 : self._at + 2] in (
-                "]",
-                "",
-            ):
-                parts.append(char_class(first) if isinstance(first, int) else first)
-                continue
-            self._at += 1
-            last = self._bracket_item(start)
-            if isinstance(first, int) and isinstance(last, int):
-                if last < first:
-                    raise self._wrong("a range whose first character is behind its last", at)
-                parts.append(chars_between(first, last))
-            else:
-                # Beside a class such as \w a hyphen stands for itself.
-                for part in (first, 0x2D, last):
-                    parts.append(char_class(part) if isinstance(part, int) else part)
-        out = any_of(parts)
-        if self._any_case:
-            out = out.any_case(self._portable)
-        return ~out if negated else out
-
-    def _bracket_item(self, start: int) -> int | CharClass:
-        """A code point, or a class, inside brackets."""
-        at = self._at
-        char = self._peek()
-        if not char:
-            raise self._wrong("a bracket that nothing closes", start)
-        self._at += 1
-        if char != "\\":
-            return ord(char)
-        if self._take("b"):
-            return 0x08
-        if self._take("-"):
-            return 0x2D
-        named = self._class_escape(at)
-        return named if named is not None else self._char_escape(at)
-
-
+_HEX_DIGITS = frozenset("0123456789abcdefABCDEF")
 _MAX_DEPTH = 100
 _COUNTS = re.compile(r"([0-9]*)(,?)([0-9]*)\}")
 _ANCHORS = {
@@ -298,29 +141,28 @@ _LOOKS = {"?=": (True, False), "?!": (True, True), "?<=": (False, False), "?<!":
 
 
 def parse_pattern(pattern: str, *, portable: bool) -> Node:
-    """The tree of a regular expression.
-
-    Args:
-        pattern: The expression.
-        portable: Whether classes are to be read as Python reads them, too.
+    """The tree of a regular expression; `portable` reads classes as Python does, too.
 
     Raises:
-        PatternError: it is not a regular expression.
-        UnsupportedPatternError: it uses what is not supported.
+        PatternError: The pattern is not a regular expression.
+        UnsupportedPatternError: It uses what is not supported.
     """
     return _Parser(pattern, portable).parse()
 
 
-class _Parser(EscapeReader):
+class _Parser:
     """One pattern, read from left to right."""
 
     def __init__(self, pattern: str, portable: bool) -> None:
-        super().__init__(pattern, portable)
+        self._text = pattern
+        self._at = 0
+        self._portable = portable
+        self._any_case = False
         self._dot_is_all = False
         self._depth = 0
+        self._check_time = current_budget().check_time
 
     def parse(self) -> Node:
-        """The whole pattern."""
         node = self._alternation()
         if self._at < len(self._text):
             raise self._wrong("a closing parenthesis that nothing opens")
@@ -351,7 +193,7 @@ class _Parser(EscapeReader):
         return items[0] if len(items) == 1 else Concatenation(tuple(items))
 
     def _atom(self) -> Node | None:
-        """One item without its quantifier; None for what stands for nothing."""
+        """One item without its quantifier; None for a comment or flags."""
         start = self._at
         char = self._text[start]
         self._at += 1
@@ -372,22 +214,18 @@ class _Parser(EscapeReader):
         return self._chars(char_class(ord(char)))
 
     def _chars(self, chars: CharClass) -> Node:
-        """A class, in any case where the pattern says so."""
         return Chars(chars.any_case(self._portable) if self._any_case else chars)
 
     def _group(self, start: int) -> Node | None:
-        """What stands behind an opening parenthesis."""
-        if not self._take("?"):
+        """The rest of a group behind its opening parenthesis; None for a comment or flags."""
+        if self._take("?:") or self._peek() != "?":
             return self._closed(start)
-        if self._take(":"):
-            return self._closed(start)
-        self._at -= 1
         for mark, (ahead, negative) in _LOOKS.items():
             if self._take(mark):
                 part = self._closed(start)
                 if not ahead and any_part(part, _minds_what_follows):
                     raise self._unsupported("an anchor or a look inside of what looks behind", start)
-                if ahead and any_part(part, _looks_behind):
+                if ahead and any_part(part, lambda inner: isinstance(inner, Look) and not inner.ahead):
                     raise self._unsupported("what looks behind inside of what looks ahead", start)
                 return Look(part, ahead, negative, start)
         if self._take("?#"):
@@ -465,7 +303,7 @@ class _Parser(EscapeReader):
         return Repetition(item, least, most)
 
     def _counts(self) -> tuple[int, int | None] | None:
-        """The bounds in braces, whose opening one is behind; None where the brace stands for itself."""
+        """The bounds in braces behind the opening one; None if the brace stands for itself."""
         found = _COUNTS.match(self._text, self._at)
         if found is None:
             return None
@@ -486,7 +324,7 @@ class _Parser(EscapeReader):
         return least, most
 
     def _escape(self, start: int) -> Node:
-        """What stands behind a backslash outside of brackets."""
+        """The item behind a backslash outside of brackets."""
         char = self._peek()
         if char in _ANCHORS and char:
             self._at += 1
@@ -498,12 +336,142 @@ class _Parser(EscapeReader):
         named = self._class_escape(start)
         return self._chars(named if named is not None else char_class(self._char_escape(start)))
 
+    def _wrong(self, reason: str, at: int | None = None) -> PatternError:
+        """An error at a position, by default the current one."""
+        return PatternError(reason, self._text, self._at if at is None else at)
+
+    def _unsupported(self, reason: str, at: int | None = None) -> UnsupportedPatternError:
+        return UnsupportedPatternError(reason, self._text, self._at if at is None else at)
+
+    def _peek(self) -> str:
+        """The next character, "" at the end."""
+        return self._text[self._at] if self._at < len(self._text) else ""
+
+    def _take(self, expected: str) -> bool:
+        """Step over some characters if they come next."""
+        if self._text.startswith(expected, self._at):
+            self._at += len(expected)
+            return True
+        return False
+
+    def _class_escape(self, start: int) -> CharClass | None:
+        r"""A class such as `\d` or `\p{L}`; None for any other escape."""
+        char = self._peek()
+        if not char:
+            raise self._wrong("a backslash with nothing behind it", start)
+        if char in "dwsDWS":
+            self._at += 1
+            return named_class(char, self._portable)
+        if char not in "pP":
+            return None
+        end = self._text.find("}", self._at)
+        if not self._text.startswith("{", self._at + 1) or end < 0:
+            raise self._wrong("a property without braces", start)
+        name = self._text[self._at + 2 : end]
+        ranges = property_ranges(name)
+        if ranges is None:
+            raise self._unsupported(f"the Unicode property {name!r}, which is not known here", start)
+        self._at = end + 1
+        return exactly(ranges) if char == "p" else ~exactly(ranges)
+
+    def _char_escape(self, start: int) -> int:
+        """The code point of an escape."""
+        char = self._text[self._at]
+        self._at += 1
+        if char in _CONTROL_ESCAPES:
+            return _CONTROL_ESCAPES[char]
+        if char == "x":
+            return self._hex(2, start)
+        if char == "u":
+            return self._unicode_escape(start)
+        if char == "c":
+            letter = self._peek()
+            if not (letter.isascii() and letter.isalpha()):
+                raise self._wrong("a control escape without a letter", start)
+            self._at += 1
+            return ord(letter) & 31
+        if char == "0":
+            if self._peek().isdigit():
+                raise self._unsupported("an octal escape", start)
+            return 0
+        if char.isalnum() and char.isascii():
+            raise self._unsupported(f"the escape \\{char}, which not all read alike", start)
+        return ord(char)
+
+    def _hex(self, digits: int, start: int) -> int:
+        text = self._text[self._at : self._at + digits]
+        if len(text) < digits or not _HEX_DIGITS.issuperset(text):
+            raise self._wrong(f"an escape that wants {digits} hexadecimal digits", start)
+        self._at += digits
+        return int(text, 16)
+
+    def _unicode_escape(self, start: int) -> int:
+        r"""The code point of a `\u` escape; two halves of a pair are one code point."""
+        if self._take("{"):
+            end = self._text.find("}", self._at)
+            text = self._text[self._at : end] if end >= 0 else ""
+            if not 1 <= len(text) <= 8 or not _HEX_DIGITS.issuperset(text):
+                raise self._wrong("an escape that wants hexadecimal digits in braces", start)
+            self._at = end + 1
+            if int(text, 16) > 0x10FFFF:
+                raise self._wrong("an escape of no code point", start)
+            return int(text, 16)
+        high = self._hex(4, start)
+        if 0xD800 <= high <= 0xDBFF and self._text.startswith("\\u", self._at):
+            behind = self._text[self._at + 2 : self._at + 6]
+            if len(behind) == 4 and behind[0] in "dD" and behind[1] in "cdefCDEF":
+                self._at += 2
+                return 0x10000 + (high - 0xD800 << 10) + self._hex(4, start) - 0xDC00
+        return high
+
+    def _bracket(self, start: int) -> CharClass:
+        """The rest of a class in brackets behind the opening one."""
+        negated = self._take("^")
+        if self._peek() == "]":
+            raise self._unsupported(
+                "a closing bracket as the first of a class, which not all read alike", start
+            )
+        parts: list[CharClass] = []
+        while not self._take("]"):
+            if not len(parts) & 255:
+                self._check_time()
+            at = self._at
+            first = self._bracket_item(start)
+            if self._peek() != "-" or self._text[self._at + 1 : self._at + 2] in ("]", ""):
+                parts.append(char_class(first) if isinstance(first, int) else first)
+                continue
+            self._at += 1
+            last = self._bracket_item(start)
+            if isinstance(first, int) and isinstance(last, int):
+                if last < first:
+                    raise self._wrong("a range whose first character is behind its last", at)
+                parts.append(chars_between(first, last))
+            else:
+                # Beside a class such as \w a hyphen stands for itself.
+                for part in (first, 0x2D, last):
+                    parts.append(char_class(part) if isinstance(part, int) else part)
+        out = any_of(parts)
+        if self._any_case:
+            out = out.any_case(self._portable)
+        return ~out if negated else out
+
+    def _bracket_item(self, start: int) -> int | CharClass:
+        """A code point, or a class, inside brackets."""
+        at = self._at
+        char = self._peek()
+        if not char:
+            raise self._wrong("a bracket that nothing closes", start)
+        self._at += 1
+        if char != "\\":
+            return ord(char)
+        if self._take("b"):
+            return 0x08
+        if self._take("-"):
+            return 0x2D
+        named = self._class_escape(at)
+        return named if named is not None else self._char_escape(at)
+
 
 def _minds_what_follows(node: Node) -> bool:
-    """Whether a part may depend on what is behind a place."""
+    """Whether a part may depend on the text behind a place."""
     return isinstance(node, Look) or (isinstance(node, Assertion) and node.condition != Condition.AT_BEGIN)
-
-
-def _looks_behind(node: Node) -> bool:
-    """Whether a part looks behind."""
-    return isinstance(node, Look) and not node.ahead

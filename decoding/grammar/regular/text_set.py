@@ -1,13 +1,13 @@
-"""Sets of strings as schemas speak of them: a range of lengths, and possibly an automaton."""
+"""Sets of strings as schemas describe them: a range of lengths, and possibly an automaton."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
 from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.regular.ranges import Ranges, complement, intersection, union
+from decoding.grammar.regular.ranges import SCALAR_VALUES, Ranges, complement, intersection, union
 
-# Stands for "no bound" in ranges of lengths; far above the length of any text.
+# No bound, in ranges of lengths; far above the length of any text.
 _ENDLESS = 1 << 62
 _NUM_CHARS = 0x110000 - 0x800
 # There are at least 2 ** _CHAR_BITS characters.
@@ -18,8 +18,8 @@ _ALL_LENGTHS: Ranges = ((0, _ENDLESS),)
 class TextSet:
     """A set of texts. Closed under `&`, `|`, `-`, `~`; hashable; equal sets made alike are equal.
 
-    Lengths stay numbers as long as nothing else is said, so that `maxLength: 65536` costs nothing. A set is
-    either some ranges of lengths or an automaton, never both.
+    A set is either some ranges of lengths or an automaton, never both: lengths stay numbers as long as
+    possible, so that `maxLength: 65536` costs nothing.
     """
 
     __slots__ = ("_dfa", "_ranges")
@@ -33,8 +33,7 @@ class TextSet:
     def of(least: int = 0, most: int | None = None, automaton: Dfa | None = None) -> TextSet:
         """Texts of `least` to `most` code points (None: no bound) that the automaton accepts.
 
-        Raises:
-            AutomatonLimitError: an automaton that counts that far has too many states.
+        Raises AutomatonLimitError if an automaton that counts that far has too many states.
         """
         top = _ENDLESS if most is None else most
         ranges: Ranges = ((max(least, 0), top),) if max(least, 0) <= top else ()
@@ -54,7 +53,7 @@ class TextSet:
 
     @property
     def lengths(self) -> tuple[int, int | None] | None:
-        """The bounds, where there is no automaton; None where there is one."""
+        """The bounds of the length, for a set without an automaton; else None."""
         if self._dfa is not None or len(self._ranges) != 1:
             return None
         least, most = self._ranges[0]
@@ -62,27 +61,27 @@ class TextSet:
 
     @property
     def num_bytes(self) -> int:
-        """Memory it takes, about."""
+        """Approximate memory."""
         return 100 * len(self._ranges) + (0 if self._dfa is None else self._dfa.num_bytes)
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no text in it."""
+        """Whether the set has no text."""
         return self._dfa is None and not self._ranges
 
     @property
     def is_everything(self) -> bool:
-        """Whether every text is in it."""
+        """Whether the set has every text."""
         return self._dfa is None and self._ranges == _ALL_LENGTHS
 
     def automaton(self) -> Dfa:
-        """The set as one automaton. Raises `AutomatonLimitError` when that has too many states."""
+        """The set as one automaton. Raises AutomatonLimitError for too many states."""
         if self._dfa is not None:
             return self._dfa
         return _dfa_of_lengths(self._ranges)
 
     def count(self, most: int | None = None) -> int | None:
-        """How many texts are in it, or `most` where they are as many or more; None: infinitely many."""
+        """Count the texts, at most up to `most`; None: infinitely many."""
         if self._dfa is not None:
             return self._dfa.count(most)
         if self._ranges and self._ranges[-1][1] == _ENDLESS:
@@ -96,7 +95,7 @@ class TextSet:
         return total if most is None else min(total, most)
 
     def accepts(self, text: str) -> bool:
-        """Whether the text is in it."""
+        """Whether the set has the text."""
         if self._dfa is not None:
             return self._dfa.accepts(text)
         if any("\ud800" <= char <= "\udfff" for char in text):
@@ -128,11 +127,11 @@ class TextSet:
             return self
         if self.is_everything:
             return ~other
-        finite = other._dfa.lengths()
-        if self._dfa is None and finite is not None and finite[1] is not None:
-            # Only lengths that the other set has can differ; the rest must not be counted up to.
-            near = intersection(self._ranges, ((finite[0], finite[1]),))
-            if not near:
+        lengths = other._dfa.lengths()
+        if self._dfa is None and lengths is not None and lengths[1] is not None:
+            # Only lengths that the other set has can differ; no automaton need count beyond them.
+            common = intersection(self._ranges, ((lengths[0], lengths[1]),))
+            if not common:
                 return self
         return _of_dfa(self.automaton() - other._dfa)
 
@@ -161,7 +160,7 @@ _NOTHING = TextSet((), None)
 
 
 def _of_dfa(dfa: Dfa) -> TextSet:
-    """An automaton's set; one that says nothing but lengths is left to them."""
+    """The set of an automaton, as lengths if only these matter."""
     if dfa.is_empty:
         return _NOTHING
     if dfa.is_everything:
@@ -171,8 +170,10 @@ def _of_dfa(dfa: Dfa) -> TextSet:
 
 
 def _lengths_alone(dfa: Dfa) -> Ranges | None:
-    """The lengths of an automaton's texts, if it accepts all texts of those lengths and nothing changes
-    from some length on; None otherwise."""
+    """The lengths of an automaton's texts, if it accepts all texts of these lengths; None otherwise.
+
+    Nothing may change from some length on.
+    """
     state = 0
     ranges: list[tuple[int, int]] = []
     finals = dfa.finals
@@ -182,23 +183,17 @@ def _lengths_alone(dfa: Dfa) -> Ranges | None:
         row = dfa.rows[state]
         if not row:
             return union(ranges)
-        if (
-            len(row) != 2
-            or row[0][2] != row[1][2]
-            or row[0][:2] != (0, 0xD7FF)
-            or row[1][:2] != (0xE000, 0x10FFFF)
-        ):
+        target = row[0][2]
+        if row != tuple((first, last, target) for first, last in SCALAR_VALUES) or target < state:
             return None
-        if row[0][2] == state:
+        if target == state:
             return union(ranges, ((depth, _ENDLESS),)) if finals[state] else union(ranges)
-        if row[0][2] < state:
-            return None
-        state = row[0][2]
+        state = target
     return None
 
 
 def _limited(dfa: Dfa, ranges: Ranges) -> TextSet:
-    """Texts of an automaton with some lengths; nothing is counted that the automaton bounds itself."""
+    """Texts of an automaton with some lengths; bounds that the automaton has itself are not counted again."""
     bounds = dfa.lengths()
     if bounds is None or not ranges:
         return _NOTHING
@@ -209,13 +204,11 @@ def _limited(dfa: Dfa, ranges: Ranges) -> TextSet:
     if wanted == ((bounds[0], top),):
         return _of_dfa(dfa)
     if wanted[-1][1] == top:
-        # What the automaton bounds above is not counted again.
         wanted = (*wanted[:-1], (wanted[-1][0], _ENDLESS))
     return _of_dfa(dfa & _dfa_of_lengths(wanted))
 
 
 def _dfa_of_lengths(ranges: Ranges) -> Dfa:
-    """All texts of some lengths."""
     if not ranges:
         return Dfa.nothing()
     least, most = ranges[0]

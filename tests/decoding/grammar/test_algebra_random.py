@@ -13,11 +13,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from decoding.grammar.compile_options import GrammarOptions
-from decoding.grammar.errors import (
-    SchemaLimitError,
-    UnsatisfiableSchemaError,
-    UnsupportedSchemaError,
-)
+from decoding.grammar.errors import SchemaLimitError, UnsatisfiableSchemaError, UnsupportedSchemaError
 from decoding.grammar.schema.formula_table import FormulaTable
 from decoding.grammar.schema.value_nodes import compile_value
 from decoding.grammar.shapes import ValueNode

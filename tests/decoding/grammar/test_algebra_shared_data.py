@@ -15,11 +15,7 @@ from jsonschema.validators import validator_for
 from referencing.exceptions import Unresolvable
 
 from decoding.grammar.compile_options import GrammarOptions, compile_budget
-from decoding.grammar.errors import (
-    CompileTimeoutError,
-    SchemaError,
-    UnsatisfiableSchemaError,
-)
+from decoding.grammar.errors import CompileTimeoutError, SchemaError, UnsatisfiableSchemaError
 from decoding.grammar.leaves.leaf_factory import Leaves
 from decoding.grammar.schema.formula_table import FormulaTable
 from decoding.grammar.schema.value_nodes import compile_value

@@ -1,12 +1,15 @@
-"""Leaves that remember their texts and leave some out: against plain differences of sets."""
+"""Leaves that remember their texts and leave some out, and arrays whose items differ."""
 
 from __future__ import annotations
 
-import threading
+import json
+import random
 
 import numpy as np
 import pytest
 
+from decoding.grammar.compile_options import GrammarOptions
+from decoding.grammar.json_grammar import compile_schema
 from decoding.grammar.leaves.distinct_leaf import DistinctLeaf, DistinctSlotLeaf, Texts
 from decoding.grammar.leaves.leaf import Leaf, TitleSlotLeaf, TitleSlotName
 from decoding.grammar.leaves.leaf_factory import Leaves
@@ -14,23 +17,12 @@ from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.number_set import NumberSet
 from decoding.grammar.regular.text_set import TextSet
 from decoding.grammar.vocabulary import Vocabulary
-from tests.leaf_oracle import oracle_tokens, walked_tokens
+from tests.leaf_oracle import after, check_tokens, in_threads, label_of
 
 PIECES = [
-    b"ab",
-    b'a"',
-    b'ab"',
-    b'ab",',
-    b'b"]',
-    b'"a',
-    b"12",
-    b"1,",
-    b"12]",
-    b"23",
-    b'"]',
-    "é".encode(),
+    b"ab", b'a"', b'ab"', b'ab",', b'b"]', b'"a', b"12", b"1,", b"12]", b"23", b'"]', "é".encode(),
     b'\\n"',
-]
+]  # fmt: skip
 VOCABULARY = Vocabulary([None, *[bytes([byte]) for byte in range(256)], *PIECES], 0, 300)
 WORDS = ["", "a", "ab", "abc", "b", "bb", "é", "ef", "e", "x\ny", *"cdfghijklmnop"]
 
@@ -48,19 +40,10 @@ def language(leaf: Leaf, limit: int = 8) -> set[bytes]:
         edges = leaf.edges(state)
         assert edges is None or edges == dict(steps)
         rest = leaf.shortest(state)
-        assert run(leaf, rest, state) >= 0
+        assert label_of(leaf, rest, state) >= 0
         if len(text) < limit:
             waiting.extend((text + bytes([byte]), after) for byte, after in steps)
     return found
-
-
-def run(leaf: Leaf, text: bytes, state: int = 0) -> int:
-    """The label of a text, -1 if it is not in the leaf."""
-    for byte in text:
-        state = leaf.step(state, byte)
-        if state < 0:
-            return -1
-    return leaf.label(state)
 
 
 def words(leaves: Leaves) -> Leaf:
@@ -82,7 +65,7 @@ def test_excluding_is_the_difference_of_sets(make: object, seed: int) -> None:
     assert language(leaf) == everything
     order = np.random.default_rng(seed).permutation(sorted(everything, key=repr)).tolist()
     for number, text in enumerate(order):
-        label = run(leaf, text)
+        label = label_of(leaf, text)
         assert texts.bytes_of(label) == text
         left = everything - set(order[: number + 1])
         following = leaves.excluding(leaf, frozenset({label}))
@@ -93,8 +76,7 @@ def test_excluding_is_the_difference_of_sets(make: object, seed: int) -> None:
         assert language(following) == left
         assert following.shortest(0) == min(left, key=lambda one: (len(one), one))
         for state in (0, following.step(0, min(left)[0])):
-            expected = oracle_tokens(VOCABULARY, following, state)
-            assert walked_tokens(following, state, VOCABULARY.root) == expected
+            check_tokens(VOCABULARY, following, state)
         leaf = following
     raise AssertionError("the last one was never left out")
 
@@ -107,32 +89,24 @@ def test_strings_of_any_content_can_be_left_out(is_warm: bool) -> None:
     texts = Texts()
     leaf = leaves.remembering(leaves.texts(TextSet.everything()), texts)
     for written in ('""', '"a"', '"ab"', '"é"', '"abab"'):
-        leaf = leaves.excluding(leaf, frozenset({run(leaf, written.encode())}))  # type: ignore[assignment]
+        leaf = leaves.excluding(leaf, frozenset({label_of(leaf, written.encode())}))  # type: ignore[assignment]
         assert leaf is not None
-        assert run(leaf, written.encode()) == -1
+        assert label_of(leaf, written.encode()) == -1
     assert leaf.shortest(0) == b'" "'
-    assert run(leaf, b'"aba"') >= 0
-    assert run(leaf, b'"\\/"') == -1  # one spelling for a text
+    assert label_of(leaf, b'"aba"') >= 0
+    assert label_of(leaf, b'"\\/"') == -1  # one spelling for a text
     for prefix in (b'"', b'"a', b'"ab', b'"aba', b'"\xc3', b'"x'):
-        state = 0
-        for byte in prefix:
-            state = leaf.step(state, byte)
-        expected = oracle_tokens(VOCABULARY, leaf, state)
-        assert walked_tokens(leaf, state, VOCABULARY.root) == expected
-        for node_prefix in (b'"', b"a"):
-            node = VOCABULARY.root.children[node_prefix[0]]
-            expected = oracle_tokens(VOCABULARY, leaf, state, node_prefix)
-            assert walked_tokens(leaf, state, node) == expected
+        check_tokens(VOCABULARY, leaf, after(leaf, prefix), (b"", b'"', b"a"))
 
 
 def test_strings_of_bounded_length_can_be_left_out() -> None:
     leaves = Leaves(VOCABULARY)
     leaf = leaves.remembering(leaves.texts(TextSet.of(0, 1)), Texts())
-    empty = run(leaf, b'""')
+    empty = label_of(leaf, b'""')
     rest = leaves.excluding(leaf, frozenset({empty}))
     assert rest is not None
     assert rest.shortest(0) == b'" "'
-    assert run(rest, b'"a"') >= 0
+    assert label_of(rest, b'"a"') >= 0
     only_empty = leaves.remembering(leaves.texts(TextSet.of(0, 0)), leaf.writings.texts)
     assert leaves.excluding(only_empty, frozenset({empty})) is None
 
@@ -142,13 +116,13 @@ def test_equal_texts_of_different_leaves_have_equal_labels() -> None:
     texts = Texts()
     first = leaves.remembering(words(leaves), texts)
     second = leaves.remembering(leaves.texts(TextSet.of(automaton=Dfa.of_texts(["zz", "ab", "b"]))), texts)
-    assert run(first, b'"ab"') == run(second, b'"ab"') >= 0
-    assert len({run(second, b'"zz"'), run(second, b'"b"'), run(second, b'"ab"')}) == 3
-    without = leaves.excluding(second, frozenset({run(first, b'"a"'), run(first, b'"b"')}))
+    assert label_of(first, b'"ab"') == label_of(second, b'"ab"') >= 0
+    assert len({label_of(second, b'"zz"'), label_of(second, b'"b"'), label_of(second, b'"ab"')}) == 3
+    without = leaves.excluding(second, frozenset({label_of(first, b'"a"'), label_of(first, b'"b"')}))
     assert without is not None
     assert language(without) == {b'"zz"', b'"ab"'}
     assert leaves.remembering(words(leaves), texts) is first
-    assert leaves.excluding(second, frozenset({run(first, b'"a"'), run(first, b'"b"')})) is without
+    assert leaves.excluding(second, frozenset({label_of(first, b'"a"'), label_of(first, b'"b"')})) is without
 
 
 class FixedHole:
@@ -174,7 +148,7 @@ def test_holes_stay_holes() -> None:
     leaf = leaves.remembering(hole, Texts())  # type: ignore[arg-type]
     assert isinstance(leaf, DistinctSlotLeaf)
     assert isinstance(leaf, TitleSlotLeaf)
-    without = leaves.excluding(leaf, frozenset({run(leaf, b'"Paris"')}))
+    without = leaves.excluding(leaf, frozenset({label_of(leaf, b'"Paris"')}))
     assert isinstance(without, DistinctSlotLeaf)
     assert language(without) == {b'"Parma"', b'"Rome"'}
     assert without.name == TitleSlotName("titles")
@@ -183,25 +157,13 @@ def test_holes_stay_holes() -> None:
         assert without.members(state) == ()
         state = without.step(state, byte)
     assert len(without.members(state)) == 1
-    others = frozenset({run(leaf, b'"Parma"'), run(leaf, b'"Rome"')})
+    others = frozenset({label_of(leaf, b'"Parma"'), label_of(leaf, b'"Rome"')})
     assert leaves.excluding(without, others) is None
 
 
 def test_threads_number_texts_alike() -> None:
     texts = Texts()
-    barrier = threading.Barrier(8)
-    answers: list[list[int]] = []
-
-    def number() -> None:
-        barrier.wait()
-        answers.append([texts.number(texts.place_of(b"%d" % n)) for n in range(500)])
-
-    threads = [threading.Thread(target=number) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(answers) == 8
+    answers = in_threads(lambda: [texts.number(texts.place_of(b"%d" % n)) for n in range(500)])
     assert all(answer == answers[0] for answer in answers)
     assert sorted(answers[0]) == list(range(500))
     assert [texts.bytes_of(label) for label in answers[0]] == [b"%d" % n for n in range(500)]
@@ -211,7 +173,76 @@ def test_memory_is_told() -> None:
     leaves = Leaves(VOCABULARY)
     leaf = leaves.remembering(leaves.texts(TextSet.everything()), Texts())
     before = leaf.num_bytes
-    assert run(leaf, b'"abcdefghij"') >= 0
+    assert label_of(leaf, b'"abcdefghij"') >= 0
     assert leaf.num_bytes > before
     assert not leaf.is_shared
     assert type(leaf) is DistinctLeaf
+
+
+STRING: dict[str, object] = {"type": "string"}
+ITEMS: list[dict[str, object]] = [
+    STRING, {"type": "string", "maxLength": 40}, {"type": "string", "maxLength": 2},
+    {"type": "string", "pattern": "^[ab]*$"}, {"type": "string", "pattern": "^(a|b.*)$"},
+    {"type": "integer"}, {"enum": ["a", "b", "ab", 1, 2]},
+    {"anyOf": [{"type": "integer"}, {"type": "string", "pattern": "^a"}, {"const": "b"}]},
+    {"type": ["string", "number", "null"]},
+]  # fmt: skip
+SCHEMAS = [
+    *[{"type": "array", "items": items, "uniqueItems": True, "maxItems": 4} for items in ITEMS],
+    {"type": "array", "items": STRING, "uniqueItems": True, "minItems": 3},
+    {
+        "type": "array",
+        "prefixItems": [STRING],
+        "items": {"enum": ["a", "b"]},
+        "uniqueItems": True,
+        "minItems": 2,
+    },
+    {
+        "anyOf": [
+            {"type": "array", "items": STRING, "uniqueItems": True},
+            {"type": "array", "items": ITEMS[7]},
+        ]
+    },
+    {"type": "object", "properties": {"a": {"type": "array", "items": STRING, "uniqueItems": True}}},
+]
+ITEM_PIECES = [
+    '","', '", "', '"],', '"]', '",', 'a","a', 'a","', '","a', '","a"', 'a"', '"a', '"a"', "ab", '[["',
+    '["', "1,1",
+]  # fmt: skip
+ITEM_PIECES += [
+    "1,", ",1", "12", '1,"', '1,"a', '"a",1', ',"', ', "', '"],"a', '"a":["', '","b","', '","a","a"',
+    "\n", "null",
+]  # fmt: skip
+ITEM_PIECES += ['"]}', 'b","ab"', '","ab', '",\n"', '"]]']
+
+
+def random_vocabulary(rng: random.Random) -> Vocabulary:
+    texts: list[bytes | None] = [None, *[bytes([byte]) for byte in range(256)]]
+    texts += [piece.encode() for piece in ITEM_PIECES]
+    for _ in range(120):
+        texts.append("".join(rng.choices('ab"",,,] 1\n', k=rng.randint(2, 7))).encode())
+    return Vocabulary(texts, 0, len(texts))
+
+
+@pytest.mark.parametrize("schema", SCHEMAS, ids=json.dumps)
+@pytest.mark.parametrize("whitespace", ["flexible", "compact", "spaced"])
+def test_masks_are_the_tokens_that_can_be_read(schema: dict[str, object], whitespace: str) -> None:
+    rng = random.Random(json.dumps(schema) + whitespace)
+    vocabulary = random_vocabulary(rng)
+    options = GrammarOptions(whitespace=whitespace)  # type: ignore[arg-type]
+    grammar = compile_schema(json.dumps(schema), Leaves(vocabulary), options)
+    for _ in range(5):
+        state = grammar.start
+        for _ in range(24):
+            mask = np.unpackbits(grammar.mask(state).view(np.uint8), bitorder="little")
+            allowed = np.flatnonzero(mask).tolist()
+            # Each token's bytes are read one by one, with every text told apart.
+            texts = [(token, vocabulary.bytes_of(token)) for token in range(1, vocabulary.vocab_size)]
+            read = [token for token, text in texts if text and grammar.advance_bytes(state, text) >= 0]
+            assert allowed == ([0] if grammar.is_complete(state) else []) + read
+            if not read:
+                break
+            likely = [
+                t for t in read if len(vocabulary.written(t)) > 1 or vocabulary.written(t) in b'ab"1,[ '
+            ]
+            state = grammar.advance(state, rng.choice(likely or read))

@@ -26,12 +26,7 @@ LEAVES = Leaves(byte_vocabulary())
 
 
 def record(required: list[str], **properties: Any) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": required,
-        "additionalProperties": False,
-    }
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
 SCHEMAS: dict[str, tuple[Any, str]] = {

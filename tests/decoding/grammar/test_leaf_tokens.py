@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
+import sys
+from collections.abc import Iterable
+from mmap import PAGESIZE
+from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from decoding.grammar.leaves.dfa_leaf import DfaLeaf
-from decoding.grammar.leaves.leaf import FEW_TOKENS, LeafTokens, SparseLeaf, TokenCache
+from decoding.grammar.leaves.leaf import LeafTokens, SparseLeaf, TokenCache
+from decoding.grammar.leaves.leaf_factory import Leaves
 from decoding.grammar.leaves.restricted_keys import LabelledKeys, RestrictedKeys
-from decoding.grammar.leaves.table_walk import TableWalk, TableWalker
-from decoding.grammar.regular.byte_dfa import ByteDfa
+from decoding.grammar.leaves.table_walk import TableWalker, sparse_zeros
+from decoding.grammar.regular.byte_dfa import ByteDfa, byte_edges
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.json_spelling import spell_any_text, spell_texts
+from decoding.grammar.regular.minimise import Row
 from decoding.grammar.regular.number_set import NumberSet
+from decoding.grammar.regular.regex_compiler import compile_pattern
+from decoding.grammar.regular.text_set import TextSet
+from decoding.grammar.schema.members import spelled_classes, spelled_keys
 from decoding.grammar.vocabulary import Vocabulary
 from tests.leaf_oracle import (
-    node_at,
-    oracle_tokens,
+    after,
+    check_tokens,
+    comparable,
+    in_threads,
     random_leaf_dfa,
     random_vocabulary,
     real_vocabulary,
@@ -27,48 +38,6 @@ from tests.leaf_oracle import (
 )
 
 ALPHABET = b"abcdefghijkl"
-Walk = Callable[[TableWalker, DfaLeaf, int, tuple[int, ...]], TableWalk]
-
-
-def in_python(walker: TableWalker, leaf: DfaLeaf, state: int, positions: tuple[int, ...]) -> TableWalk:
-    return walker.walk_nodes(leaf, state, positions)
-
-
-def with_numpy(walker: TableWalker, leaf: DfaLeaf, state: int, positions: tuple[int, ...]) -> TableWalk:
-    return walker.walk_levels(leaf.table, state, positions)
-
-
-def compiled(walker: TableWalker, leaf: DfaLeaf, state: int, positions: tuple[int, ...]) -> TableWalk:
-    module = pytest.importorskip("decoding.grammar.leaves.numba_walk")
-    walk = module.CompiledWalk(walker.vocabulary)
-    found: TableWalk = walk(leaf.table, state, positions)
-    return found
-
-
-def comparable(walked: TableWalk) -> tuple[list[int], dict[int, list[int]]]:
-    tokens, mask, exits = walked
-    if tokens is None:
-        assert mask is not None
-        tokens = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
-        assert len(tokens) > FEW_TOKENS
-    return sorted(tokens), {label: sorted(places) for label, places in exits.items()}
-
-
-@pytest.mark.parametrize("walk", [with_numpy, compiled])
-@pytest.mark.parametrize("seed", range(8))
-def test_all_ways_of_walking_find_the_same(walk: Walk, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    alphabet = ALPHABET[: int(rng.integers(1, 13))]
-    vocabulary = random_vocabulary(rng, alphabet, int(rng.choice([3, 40, 400])))
-    walker = TableWalker(vocabulary)
-    trie = vocabulary.trie
-    for _ in range(10):
-        leaf = DfaLeaf(random_leaf_dfa(rng, alphabet, 3), walker)
-        for state in range(leaf.automaton.num_states):
-            some = sorted(set(rng.integers(0, len(trie.byte), size=3).tolist()))
-            for positions in ((0,), tuple(some)):
-                expected = comparable(in_python(walker, leaf, state, positions))
-                assert comparable(walk(walker, leaf, state, positions)) == expected
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -86,11 +55,7 @@ def test_random_leaves_let_through_what_the_oracle_does(seed: int, is_warm: bool
         leaves = [keys.leaf, RestrictedKeys(keys, 0b001, walker), RestrictedKeys(keys, 0b110, walker)]
         for leaf in leaves:
             for state in reachable_states(leaf):
-                for prefix in (b"", alphabet[:1], alphabet[-2:]):
-                    node = node_at(vocabulary, prefix)
-                    if node is not None:
-                        expected = oracle_tokens(vocabulary, leaf, state, prefix)
-                        assert walked_tokens(leaf, state, node) == expected
+                check_tokens(vocabulary, leaf, state, (b"", alphabet[:1], alphabet[-2:]), may_lack=True)
 
 
 def reachable_states(leaf: DfaLeaf | RestrictedKeys) -> list[int]:
@@ -142,14 +107,11 @@ def test_sparse_leaves_are_tries_of_their_texts() -> None:
         [bytes([byte]) for byte in range(256)] + [b"tr", b"true,", b"null]", b"e}"], 0, 260
     )
     leaf = SparseLeaf("x", {b"true": 3, b"trust": 4, b"null": 0, b"tr": 7})
-    for text in (b"", b"t", b"tr", b"tru", b"trus", b"nul"):
-        state = 0
-        for byte in text:
-            state = leaf.step(state, byte)
-        assert walked_tokens(leaf, state, vocabulary.root) == oracle_tokens(vocabulary, leaf, state)
-        assert leaf.shortest(state) == {b"": b"tr", b"t": b"r", b"tr": b"", b"nul": b"l"}.get(
-            text, {b"tru": b"e", b"trus": b"t"}.get(text)
-        )
+    shortest_rests = {b"": b"tr", b"t": b"r", b"tr": b"", b"tru": b"e", b"trus": b"t", b"nul": b"l"}
+    for text, shortest in shortest_rests.items():
+        state = after(leaf, text)
+        check_tokens(vocabulary, leaf, state)
+        assert leaf.shortest(state) == shortest
     assert leaf.tokens(0, vocabulary.root) is None
     assert leaf.step(0, ord("x")) == -1
     with pytest.raises(ValueError, match="at least one"):
@@ -191,25 +153,11 @@ def test_threads_that_ask_at_once_get_the_same() -> None:
     walker = TableWalker(vocabulary)
     for _ in range(20):
         leaf = DfaLeaf(random_leaf_dfa(rng, ALPHABET, 2), walker)
-        barrier = threading.Barrier(8)
-        answers: list[list[LeafTokens | None]] = []
 
-        def ask(
-            leaf: DfaLeaf = leaf,
-            barrier: threading.Barrier = barrier,
-            answers: list[list[LeafTokens | None]] = answers,
-        ) -> None:
-            barrier.wait()
-            answers.append(
-                [leaf.tokens(state, vocabulary.root) for state in range(leaf.automaton.num_states)]
-            )
+        def ask(leaf: DfaLeaf = leaf) -> list[LeafTokens | None]:
+            return [leaf.tokens(state, vocabulary.root) for state in range(leaf.automaton.num_states)]
 
-        threads = [threading.Thread(target=ask) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(answers) == 8
+        answers = in_threads(ask)
         for one in answers:
             assert all(left is right for left, right in zip(one, answers[0], strict=True))
 
@@ -240,11 +188,7 @@ def test_real_tokenizers(name: str, is_warm: bool) -> None:
     for automaton in (spell_any_text(), months, letters, NumberSet.of().spelled()):
         leaf = DfaLeaf(automaton, walker)
         for state in range(0, automaton.num_states, max(1, automaton.num_states // 6)):
-            for prefix in (b"", b'"', b"1", b' "'):
-                node = node_at(vocabulary, prefix)
-                if node is not None:
-                    expected = oracle_tokens(vocabulary, leaf, state, prefix)
-                    assert walked_tokens(leaf, state, node) == expected
+            check_tokens(vocabulary, leaf, state, (b"", b'"', b"1", b' "'), may_lack=True)
 
 
 def test_automata_keep_their_key() -> None:
@@ -271,4 +215,162 @@ def test_without_numba_tokens_are_found_with_numpy(
     assert walker.num_bytes == 0
     assert ("does not work" in caplog.text) == isinstance(error, RuntimeError)
     leaf = DfaLeaf(random_leaf_dfa(rng, ALPHABET, 1), walker)
-    assert walked_tokens(leaf, 0, vocabulary.root) == oracle_tokens(vocabulary, leaf, 0)
+    check_tokens(vocabulary, leaf, 0)
+
+
+# Characters of one to four bytes, several of them with the same first bytes.
+CHARACTERS = 'ab-"\\\n\x7f\x80\xbf\xe9\u07ff\u0800\u0fff\u4e00\u4e01\ud7ff\ue000\uffff\U00010000\U0010ffff'
+CUT_TEXTS = st.text(alphabet=CHARACTERS, min_size=1, max_size=6).map(str.encode)
+CUT = st.tuples(CUT_TEXTS, st.integers(0, 3), st.integers(0, 3)).map(
+    lambda cut: cut[0][cut[1] :][: 9 - cut[2]]
+)
+# Characters, parts of them at both ends, and bytes that are none.
+TOKENS = st.one_of(CUT_TEXTS, CUT.filter(bool), st.binary(min_size=1, max_size=3))
+# Ranges of characters that a state treats alike.
+RANGES = [(0x20, 0x2C), (0x2D, 0x2D), (0x2E, 0x60), (0x61, 0x61), (0x62, 0x7F), (0x80, 0xE8), (0xE9, 0xE9)]
+RANGES += [(0xEA, 0x7FF), (0x800, 0xFFF), (0x1000, 0x4DFF), (0x4E00, 0x4E00), (0x4E01, 0xD7FF)]
+RANGES += [(0xE000, 0xFFFF), (0x10000, 0x3FFFF), (0x40000, 0x10FFFF)]
+NUM_STATES = 4
+# One target for most characters, others for some.
+TARGETS = st.tuples(
+    st.integers(-1, NUM_STATES - 1),
+    st.dictionaries(st.integers(0, len(RANGES) - 1), st.integers(-1, NUM_STATES - 1), max_size=4),
+)
+
+
+def automaton_of(targets: list[tuple[int, dict[int, int]]], labels: list[int]) -> ByteDfa:
+    """The automaton whose states lead to these over ranges of characters."""
+    rows: list[list[tuple[int, int, int]]] = [[] for _ in targets]
+
+    def make_state(row: Row) -> int:
+        rows.append(list(row))
+        return len(rows) - 1
+
+    for state, (common, others) in enumerate(targets):
+        leads = [(*ends, others.get(place, common)) for place, ends in enumerate(RANGES)]
+        rows[state] = byte_edges([edge for edge in leads if edge[2] >= 0], make_state)
+    return ByteDfa.from_rows(rows, labels + [-1] * (len(rows) - len(labels)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    targets=st.lists(TARGETS, min_size=NUM_STATES, max_size=NUM_STATES),
+    labels=st.lists(st.sampled_from([-1, -1, 0, 1]), min_size=NUM_STATES, max_size=NUM_STATES),
+    tokens=st.lists(TOKENS, min_size=1, max_size=150),
+)
+def test_all_ways_of_walking_agree(
+    targets: list[tuple[int, dict[int, int]]], labels: list[int], tokens: list[bytes]
+) -> None:
+    module = pytest.importorskip("decoding.grammar.leaves.numba_walk")
+    automaton = automaton_of(targets, labels)
+    tokens = [bytes([byte]) for byte in range(256)] + tokens  # else some could not be written
+    vocabulary = Vocabulary([None, *tokens], 0, len(tokens) + 1)
+    walker = TableWalker(vocabulary)
+    walk = module.CompiledWalk(vocabulary)
+    keys = LabelledKeys(DfaLeaf(automaton, walker))
+    leaves: list[DfaLeaf | RestrictedKeys] = [
+        keys.leaf,
+        RestrictedKeys(keys, 0b01, walker),
+        RestrictedKeys(keys, 0b10, walker),
+    ]
+    inner = [place for place, end in enumerate(vocabulary.trie.end_view) if end > place + 1]
+    places = [tuple(inner[:: max(len(inner) // 3, 1)]), (0,)]
+    for leaf in leaves:
+        for state in range(automaton.num_states):
+            if leaf is not keys.leaf and not leaf.goes_on(state):
+                continue
+            for positions in places:
+                expected = comparable(walker.walk_nodes(leaf, state, positions), nested=True)
+                for _ in range(2):  # the second time with rows written
+                    assert comparable(walk(leaf.table, state, positions), nested=True) == expected
+    for state in range(automaton.num_states):
+        fresh = DfaLeaf(automaton, walker)
+        for positions in places:
+            expected = comparable(walker.walk_nodes(fresh, state, positions), nested=True)
+            assert comparable(walker.walk_by_depth(fresh.table, state, positions), nested=True) == expected
+        allowed = [token for token, text in enumerate(tokens, 1) if after(automaton, text, state) >= 0]
+        assert expected[0] == allowed
+
+
+# Of one to four bytes, from both ends of what UTF-8 can say, and what JSON spells in its own way.
+EDGE_CHARACTERS = (
+    'afgzAFGZ059 _-."\\/:,\n\x7f'
+    "\x80\u07ff\u0800\u0fff\u1000\ucfff\ud000\ud7ff\ue000\uffff\U00010000\U0003ffff\U00040000\U0010ffff"
+)
+PATTERNS = [
+    "^[^-]+$", "^[a-zA-Z0-9_-]{0,6}$", "[a-fA-F]{3}", "^[a-f]*[g-z]{2}", "^[^<>:.]{1,5}$", ".*fa.*",
+    "^[\\u0000-\\u07ff]*$", "^[^\\u0800]*$", "^[^\\ud000-\\ud7ff]*z$", "^(.a)*$", "^\\S+@\\S+\\.\\S+$",
+    "^dev|alpha|fa|az|AF|zA$", "^(?:[^ ]+ ){0,3}[^ ]{1,9}$", "^[^<>:.]{1,20}$",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> Vocabulary:
+    """All bytes, texts of many characters, and texts cut within characters at both ends."""
+    rng = np.random.default_rng(0)
+    texts: list[bytes | None] = [None, *[bytes([byte]) for byte in range(256)]]
+    for _ in range(600):
+        text = "".join(rng.choice(list(EDGE_CHARACTERS), size=int(rng.integers(1, 7))).tolist()).encode()
+        begin = int(rng.integers(0, 2)) * int(rng.integers(0, 3))
+        texts.append(text[begin : begin + int(rng.integers(1, 12))] or b"a")
+    for _ in range(100):
+        texts.append(bytes(rng.integers(0, 256, size=int(rng.integers(2, 4))).tolist()))
+    return Vocabulary(texts, 0, len(texts))
+
+
+def check(vocabulary: Vocabulary, leaf: DfaLeaf | RestrictedKeys, states: Iterable[int]) -> None:
+    """Compare the compiled loop, twice because it writes rows, and NumPy's with the walk in Python."""
+    module = pytest.importorskip("decoding.grammar.leaves.numba_walk")
+    walk = module.CompiledWalk(vocabulary)
+    walker = TableWalker(vocabulary)
+    places = sorted({vocabulary.root.children[byte].positions[0] for byte in b'a"\\\xe0\xf0\x80'})
+    for _ in range(2):
+        for state in states:
+            for positions in ((0,), tuple(places)):
+                expected = comparable(walker.walk_nodes(leaf, state, positions))
+                assert comparable(walk(leaf.table, state, positions)) == expected
+                assert comparable(walker.walk_by_depth(leaf.table, state, positions)) == expected
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_patterns(vocabulary: Vocabulary, pattern: str) -> None:
+    leaf = Leaves(vocabulary).texts(TextSet.of(automaton=compile_pattern(pattern)))
+    assert isinstance(leaf, DfaLeaf)
+    check(vocabulary, leaf, range(min(leaf.automaton.num_states, 40)))
+
+
+@pytest.mark.parametrize("allowed", [0b00001, 0b10000, 0b10101, 0b11110])
+def test_some_keys_of_an_object(vocabulary: Vocabulary, allowed: int) -> None:
+    leaves = Leaves(vocabulary)
+    names = ['"aff"', '"afgz"', '"é"', '"a\\""']
+    automaton = spelled_keys([name.encode() for name in names], spelled_classes((Dfa.everything(),)))
+    keys = LabelledKeys(DfaLeaf(automaton, leaves.walker))
+    leaf = RestrictedKeys(keys, allowed, leaves.walker)
+    check(vocabulary, leaf, [n for n in range(automaton.num_states) if keys.reachable[n] & allowed])
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (3,), (7, 5, 2), (4097, 256)])
+@pytest.mark.parametrize("dtype", [np.int32, np.uint64, np.uint8])
+def test_sparse_memory_is_an_array_of_zeros(shape: tuple[int, ...], dtype: type[np.generic]) -> None:
+    made = sparse_zeros(shape, dtype)
+    assert made.shape == shape
+    assert made.dtype == dtype
+    assert made.flags.c_contiguous
+    assert made.flags.writeable
+    assert not made.any()
+    made[...] = 1
+    assert (made == 1).all()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the resident set is read in Linux's unit")
+def test_a_row_here_and_there_takes_a_page_of_memory_each() -> None:
+    rows = sparse_zeros((1 << 18, 256), np.int32)
+    touched = range(0, 1 << 18, 2048)
+    before = _resident_bytes()
+    for row in touched:
+        rows[row, :] = 1
+    assert _resident_bytes() - before < 64 * PAGESIZE * len(touched)
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * PAGESIZE

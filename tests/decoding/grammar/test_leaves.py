@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import threading
 from decimal import Decimal
 
 import pytest
@@ -20,30 +19,20 @@ from decoding.grammar.regular.number_set import NumberSet
 from decoding.grammar.regular.text_set import TextSet
 from decoding.grammar.shapes import ValueNode
 from decoding.grammar.vocabulary import Vocabulary
-from tests.leaf_oracle import oracle_tokens, real_vocabulary, walked_tokens
+from tests.leaf_oracle import after, check_tokens, in_threads, label_of, real_vocabulary, walked_tokens
 
 BYTES: list[bytes | None] = [bytes([byte]) for byte in range(256)]
 VOCABULARY = Vocabulary([*BYTES, b'":', b'",', b"tr", b'{"', b'name":', b"12", b'" '], 270, 300)
 
 
-def label(leaf: Leaf, text: bytes) -> int:
-    state = 0
-    for byte in text:
-        state = leaf.step(state, byte)
-        if state < 0:
-            return -1
-    return leaf.label(state)
+def labels(leaf: Leaf, *texts: bytes) -> list[int]:
+    return [label_of(leaf, text) for text in texts]
 
 
 def test_literals() -> None:
     leaves = Leaves(VOCABULARY)
-    assert [label(leaves.literals(6), text) for text in (b"null", b"false", b"true", b"tru")] == [
-        -1,
-        0,
-        0,
-        -1,
-    ]
-    assert label(leaves.literals(1), b"null") == 0
+    assert labels(leaves.literals(6), b"null", b"false", b"true", b"tru") == [-1, 0, 0, -1]
+    assert label_of(leaves.literals(1), b"null") == 0
     assert leaves.literals(7) is leaves.literals(7)
     assert leaves.literals(3).is_shared
     with pytest.raises(ValueError, match="at least one"):
@@ -52,11 +41,8 @@ def test_literals() -> None:
 
 def test_keys_by_name_have_their_labels() -> None:
     leaf = Leaves(VOCABULARY).literal_keys([("name", 3), ('a"\\\n', 0), ("é", 7), ("", 1)])
-    assert label(leaf, b'"name"') == 3
-    assert label(leaf, b'"a\\"\\\\\\n"') == 0
-    assert label(leaf, '"é"'.encode()) == 7
-    assert label(leaf, b'""') == 1
-    assert label(leaf, b'"\\u00e9"') == -1
+    texts = (b'"name"', b'"a\\"\\\\\\n"', '"é"'.encode(), b'""', b'"\\u00e9"')
+    assert labels(leaf, *texts) == [3, 0, 7, 1, -1]
 
 
 def test_texts_are_the_kind_of_leaf_that_costs_least() -> None:
@@ -64,16 +50,16 @@ def test_texts_are_the_kind_of_leaf_that_costs_least() -> None:
     everything = leaves.texts(TextSet.everything())
     assert leaves.texts(TextSet.of(0, None)) is everything
     assert everything.is_shared
-    assert label(everything, b'"\\u00e9"') == 0
+    assert label_of(everything, b'"\\u00e9"') == 0
     counted = leaves.texts(TextSet.of(1, 65536))
-    assert label(counted, b'""') == -1
-    assert label(counted, b'"a"') == 0
+    assert label_of(counted, b'""') == -1
+    assert label_of(counted, b'"a"') == 0
     colours = leaves.texts(TextSet.of(automaton=Dfa.of_texts(["red", "green"])))
     assert leaves.texts(TextSet.of(automaton=Dfa.of_texts(["green", "red"]))) is colours
-    assert label(colours, b'"red"') == 0
+    assert label_of(colours, b'"red"') == 0
     assert not colours.is_shared
     canonical = leaves.texts(TextSet.everything(), canonical=True)
-    assert label(canonical, b'"\\u00e9"') == -1
+    assert label_of(canonical, b'"\\u00e9"') == -1
 
 
 def test_numbers() -> None:
@@ -82,15 +68,8 @@ def test_numbers() -> None:
     assert integers.is_shared
     assert leaves.numbers(NumberSet.of(integers=True)) is integers
     percent = leaves.numbers(NumberSet.of(least=Decimal(0), most=Decimal(100), integers=True))
-    assert [label(percent, text) for text in (b"0", b"100", b"100.0", b"101", b"-1", b"007")] == [
-        0,
-        0,
-        0,
-        -1,
-        -1,
-        -1,
-    ]
-    assert label(leaves.numbers(NumberSet.of(integers=True), canonical=True), b"1.0") == -1
+    assert labels(percent, b"0", b"100", b"100.0", b"101", b"-1", b"007") == [0, 0, 0, -1, -1, -1]
+    assert label_of(leaves.numbers(NumberSet.of(integers=True), canonical=True), b"1.0") == -1
 
 
 def test_leaves_that_are_the_same_by_another_description_are_one() -> None:
@@ -105,23 +84,20 @@ def test_keys_that_may_still_come() -> None:
     names = [(Dfa.of_texts(["name"]), 0), (Dfa.of_texts(["age"]), 1)]
     automaton = spell_labelled([*names, (Dfa.everything() - Dfa.of_texts(["nam"]), 2)])
     everything = leaves.keys(automaton, frozenset({0, 1, 2}))
-    assert [label(everything, text) for text in (b'"name"', b'"age"', b'"x"', b'"nam"')] == [0, 1, 2, -1]
+    assert labels(everything, b'"name"', b'"age"', b'"x"', b'"nam"') == [0, 1, 2, -1]
     rest = leaves.keys(automaton, frozenset({1, 2}))
-    assert [label(rest, text) for text in (b'"name"', b'"age"', b'"names"', b'"nam"')] == [-1, 1, 2, -1]
+    assert labels(rest, b'"name"', b'"age"', b'"names"', b'"nam"') == [-1, 1, 2, -1]
     only = leaves.keys(automaton, frozenset({0}))
     assert only.shortest(0) == b'"name"'
     assert only.edges(0) == {ord('"'): only.step(0, ord('"'))}
     assert leaves.keys(automaton, frozenset({1, 2})) is rest
     for leaf in (everything, rest, only):
         for text in (b"", b'"', b'"n', b'"nam', b'"name', b'"x', b'"\\', b'"\xe6'):
-            state = 0
-            for byte in text:
-                state = leaf.step(state, byte) if state >= 0 else -1
+            state = after(leaf, text)
             if state >= 0:
-                expected = oracle_tokens(VOCABULARY, leaf, state)
-                assert walked_tokens(leaf, state, VOCABULARY.root) == expected
+                check_tokens(VOCABULARY, leaf, state)
     # Where no key that is left out can be reached, the tokens are those that all share.
-    state = rest.step(rest.step(0, ord('"')), ord("x"))
+    state = after(rest, b'"x')
     assert rest.tokens(state, VOCABULARY.root) is everything.tokens(state, VOCABULARY.root)
     with pytest.raises(ValueError, match="no key"):
         leaves.keys(automaton, frozenset({5}))
@@ -140,24 +116,12 @@ def test_leaves_go_when_no_grammar_holds_them() -> None:
 def test_threads_get_one_object() -> None:
     for attempt in range(20):
         leaves = Leaves(VOCABULARY)
-        barrier = threading.Barrier(8)
-        found: list[tuple[Leaf, Leaf]] = []
 
-        def ask(
-            leaves: Leaves = leaves,
-            barrier: threading.Barrier = barrier,
-            found: list[tuple[Leaf, Leaf]] = found,
-            attempt: int = attempt,
-        ) -> None:
-            barrier.wait()
+        def ask(leaves: Leaves = leaves, attempt: int = attempt) -> tuple[Leaf, Leaf]:
             texts = leaves.texts(TextSet.of(automaton=Dfa.of_texts(["a", str(attempt)])))
-            found.append((texts, leaves.literal_keys([("a", attempt)])))
+            return texts, leaves.literal_keys([("a", attempt)])
 
-        threads = [threading.Thread(target=ask) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        found = in_threads(ask)
         assert len({id(one) for one, _ in found}) == len({id(one) for _, one in found}) == 1
 
 
@@ -178,18 +142,18 @@ def test_what_cannot_be_written_is_named() -> None:
         Leaves(Vocabulary([text for byte, text in enumerate(BYTES) if byte != 0x7B], 255, 256))
     characters: list[bytes | None] = [character.encode() for character in '{}[]":,abtrue 1']
     leaves = Leaves(Vocabulary([*characters, None], len(characters), len(characters) + 1))
-    assert label(leaves.literals(4), b"true") == 0
+    assert label_of(leaves.literals(4), b"true") == 0
     with pytest.raises(VocabularyError, match="cannot write 'n'"):
         leaves.literals(1)
     with pytest.raises(VocabularyError, match="cannot write 'x'"):
         leaves.literal_keys([("ax", 0)])
     texts = leaves.texts(TextSet.of(automaton=Dfa.of_texts(["ab", "ax", "x"])))
-    assert [label(texts, text) for text in (b'"ab"', b'"ax"', b'"x"')] == [0, -1, -1]
+    assert labels(texts, b'"ab"', b'"ax"', b'"x"') == [0, -1, -1]
     with pytest.raises(VocabularyError, match="any of the texts"):
         leaves.texts(TextSet.of(automaton=Dfa.of_texts(["x"])))
     with pytest.raises(VocabularyError, match="any of the texts"):
         leaves.numbers(NumberSet.of_values([2, 3]))
-    assert label(leaves.numbers(NumberSet.of(integers=True)), b"11") == 0
+    assert label_of(leaves.numbers(NumberSet.of(integers=True)), b"11") == 0
 
 
 def test_without_blanks_json_is_written_compactly() -> None:
@@ -219,8 +183,7 @@ def test_every_random_walk_over_tokens_ends() -> None:
                 inside, _ = walked_tokens(leaf, state, vocabulary.root)
                 assert inside, (written, state)
                 text = vocabulary.written(int(rng.choice(sorted(inside))))
-                for byte in text:
-                    state = leaf.step(state, byte)
+                state = after(leaf, text, state)
                 written += text
             assert leaf.label(state) == 0
             json.loads(written)

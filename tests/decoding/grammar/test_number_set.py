@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoding.grammar.compile_options import AutomatonLimitError, CompileLimits, compile_budget
-from decoding.grammar.regular.number_set import NumberSet
+from decoding.grammar.regular.number_set import WRITTEN_INTEGERS, WRITTEN_NUMBERS, NumberSet, written
 
 JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 PLAIN = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?")
@@ -35,17 +35,11 @@ def is_multiple(number: Decimal, step: Decimal | int) -> bool:
 def is_canonical(text: str) -> bool:
     """Whether it is the one text for its number."""
     plain = PLAIN.fullmatch(text)
-    return (
-        plain is not None
-        and not (plain[2] or "1").endswith("0")
-        and not (text.startswith("-") and text[1:] == "0")
-    )
+    return plain is not None and not (plain[2] or "1").endswith("0") and text != "-0"
 
 
 def json_numbers(alphabet: str, longest: int) -> list[tuple[str, Decimal]]:
-    texts = map(
-        "".join, itertools.chain(*(itertools.product(alphabet, repeat=n) for n in range(1, longest + 1)))
-    )
+    texts = ("".join(chars) for n in range(1, longest + 1) for chars in itertools.product(alphabet, repeat=n))
     return [(text, Decimal(text)) for text in texts if JSON_NUMBER.fullmatch(text)]
 
 
@@ -99,14 +93,8 @@ def test_short_texts(name: str) -> None:
     numbers, oracle = SETS[name]
     spelled, canonical = numbers.spelled(), numbers.spelled(canonical=True)
     has_steps = name not in (
-        "everything",
-        "not negative",
-        "positive",
-        "at most -0.5",
-        "bounded",
-        "values",
-        "all but 5",
-    )
+        "everything", "not negative", "positive", "at most -0.5", "bounded", "values", "all but 5",
+    )  # fmt: skip
     for text, value in SHORT_TEXTS:
         belongs = oracle(value)
         assert numbers.contains(value) == belongs, text
@@ -235,13 +223,9 @@ def test_boolean_laws(
 ) -> None:
     one, other = left[0], right[0]
     for same, as_well in (
-        (~~one, one),
-        (~(one & other), ~one | ~other),
-        (one - other, one & ~other),
-        ((one & other) | (one - other), one),
-        (one & one, one),
-        (one | other, other | one),
-    ):
+        (~~one, one), (~(one & other), ~one | ~other), (one - other, one & ~other),
+        ((one & other) | (one - other), one), (one & one, one), (one | other, other | one),
+    ):  # fmt: skip
         assert (same - as_well).is_empty
         assert (as_well - same).is_empty
         assert same.spelled(canonical=True).digest == as_well.spelled(canonical=True).digest
@@ -289,15 +273,10 @@ def test_bounds_of_64_bits_cost_states_by_digits() -> None:
     spelled = numbers.spelled()
     assert spelled.num_states < 200
     for text, belongs in (
-        ("9223372036854775807", True),
-        ("9223372036854775808", False),
-        ("-9223372036854775808", True),
-        ("-9223372036854775809", False),
-        ("-9223372036854775808.0", True),
-        ("9223372036854775807.5", False),
-        ("9.2e+18", True),
-        ("9.3e+18", False),
-    ):
+        ("9223372036854775807", True), ("9223372036854775808", False), ("-9223372036854775808", True),
+        ("-9223372036854775809", False), ("-9223372036854775808.0", True),
+        ("9223372036854775807.5", False), ("9.2e+18", True), ("9.3e+18", False),
+    ):  # fmt: skip
         assert spelled.accepts(text.encode()) == belongs
 
 
@@ -377,3 +356,43 @@ def test_many_values() -> None:
     spelled = numbers.spelled()
     assert all(spelled.accepts(str(value).encode()) for value in values)
     assert not spelled.accepts(b"8")
+
+
+DECIMAL_TEXTS = st.from_regex(r"\A-?(0|[1-9][0-9]{0,17})(\.[0-9]{0,7}[1-9])?\Z")
+
+
+@given(DECIMAL_TEXTS)
+def test_what_may_be_written_is_printed_as_it_was_read(text: str) -> None:
+    if text != "-0" and WRITTEN_NUMBERS.spelled(canonical=True).accepts(text.encode()):
+        assert json.dumps(json.loads(text)) == text
+        assert abs(Decimal(text)) <= Decimal(10) ** 15
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1000000000000000", "999999999.999999", "0.000001", "-12.5"])
+def test_what_is_written_in_practice_may_be_written(text: str) -> None:
+    assert WRITTEN_NUMBERS.spelled(canonical=True).accepts(text.encode())
+
+
+@pytest.mark.parametrize("text", ["1e3", "1.0", "-0", "1000000000000001", "0.0000001", "1000000000.5"])
+def test_numbers_that_are_not_written(text: str) -> None:
+    assert not WRITTEN_NUMBERS.spelled(canonical=True).accepts(text.encode())
+
+
+def test_all_numbers_and_all_integers_become_the_shared_sets() -> None:
+    assert written(NumberSet.of()) == WRITTEN_NUMBERS
+    assert written(NumberSet.of(integers=True)) == WRITTEN_INTEGERS
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        NumberSet.of(least=Decimal("1e20"), integers=True),
+        NumberSet.of(above=Decimal("0"), below=Decimal("1e-9")),
+        NumberSet.of(above=Decimal("0"), below=Decimal("1e-20")),
+        NumberSet.of(least=Decimal("1e18"), multiple_of=Decimal("0.5")),
+    ],
+)
+def test_a_set_without_such_numbers_keeps_some(numbers: NumberSet) -> None:
+    kept = written(numbers)
+    assert not kept.is_empty
+    assert (kept - numbers).is_empty

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import random
 import re
+import warnings
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,9 +16,12 @@ from hypothesis import strategies as st
 
 from decoding.grammar.compile_options import AutomatonLimitError, CompileLimits, compile_budget
 from decoding.grammar.regular.dfa import Dfa
+from decoding.grammar.regular.json_spelling import spell_texts
+from decoding.grammar.regular.regex_classes import python_word
 from decoding.grammar.regular.regex_compiler import compile_pattern
 from decoding.grammar.regular.regex_parser import PatternError, UnsupportedPatternError
 from tests.regex_texts import all_texts, mutated, random_member, random_pattern
+from tests.shared_titles import shared_file
 
 TEXTS = all_texts("ab-", 6)
 
@@ -57,20 +65,9 @@ def test_classes_over_all_of_unicode(spans: list[tuple[str, str]], negated: bool
 def test_portable_patterns_hold_under_both_readings(seed: int, text_seed: int) -> None:
     rng = random.Random(seed)
     atoms = (
-        r"\d",
-        r"\D",
-        r"\w",
-        r"\W",
-        r"\s",
-        r"\S",
-        ".",
-        r"[^\s]",
-        r"[^\w-]",
-        "$",
-        r"(?!\w)",
-        r"(?=.\s)",
+        r"\d", r"\D", r"\w", r"\W", r"\s", r"\S", ".", r"[^\s]", r"[^\w-]", "$", r"(?!\w)", r"(?=.\s)",
         r"\b",
-    )
+    )  # fmt: skip
     pattern = "".join(
         rng.choice(atoms) + rng.choice(("", "", "{0,2}", "{2}")) for _ in range(rng.randint(1, 5))
     )
@@ -149,28 +146,11 @@ def test_meanings(pattern: str, members: list[str], others: list[str]) -> None:
 @pytest.mark.parametrize(
     ("pattern", "position"),
     [
-        ("a(b", 1),
-        ("a)b", 1),
-        ("[ab", 0),
-        ("[b-a]", 1),
-        ("*a", 0),
-        ("a**", 2),
-        ("a{2}{3}", 4),
-        ("{2}", 0),
-        ("^*", 0),
-        ("a{3,2}", 1),
-        ("a\\", 1),
-        (r"\x4", 0),
-        (r"\u12", 0),
-        (r"\u{110000}", 0),
-        (r"\u{}", 0),
-        (r"\c1", 0),
-        (r"\p", 0),
-        (r"\pL", 0),
-        ("(?<1>a)", 0),
-        ("(?#a", 0),
+        ("a(b", 1), ("a)b", 1), ("[ab", 0), ("[b-a]", 1), ("*a", 0), ("a**", 2), ("a{2}{3}", 4),
+        ("{2}", 0), ("^*", 0), ("a{3,2}", 1), ("a\\", 1), (r"\x4", 0), (r"\u12", 0), (r"\u{110000}", 0),
+        (r"\u{}", 0), (r"\c1", 0), (r"\p", 0), (r"\pL", 0), ("(?<1>a)", 0), ("(?#a", 0),
     ],
-)
+)  # fmt: skip
 def test_errors_say_where(pattern: str, position: int) -> None:
     with pytest.raises(PatternError, match=f"at position {position} of ") as raised:
         compile_pattern(pattern)
@@ -181,29 +161,15 @@ def test_errors_say_where(pattern: str, position: int) -> None:
 @pytest.mark.parametrize(
     ("pattern", "reason"),
     [
-        (r"(a)\1", "back-reference"),
-        (r"(?<x>a)\k<x>", "back-reference"),
-        ("(?P<x>a)(?P=x)", "back-reference"),
-        ("(?>a)", "kind of group"),
-        ("(?(1)a)", "kind of group"),
-        ("a++", "possessive"),
-        ("a(?i)b", "middle"),
-        ("(?m)^a", "flags 'm'"),
-        ("a{,3}", "lower"),
-        ("a{,}", "lower"),
-        ("a{1,9999999999}", "nine digits"),
-        (r"\01", "octal"),
-        (r"\a", r"escape \\a"),
-        ("[]a]", "closing bracket"),
-        ("[^]a]", "closing bracket"),
-        (r"\p{Script=Latin}", "Script=Latin"),
-        (r"\p{Han}", "Han"),
-        (r"(?<=a\b)b", "looks behind"),
-        ("(?<=(?=a))b", "looks behind"),
-        ("(?=(?<=a)b)", "inside of what looks ahead"),
-        ("(" * 101 + ")" * 101, "nested deeper"),
+        (r"(a)\1", "back-reference"), (r"(?<x>a)\k<x>", "back-reference"),
+        ("(?P<x>a)(?P=x)", "back-reference"), ("(?>a)", "kind of group"), ("(?(1)a)", "kind of group"),
+        ("a++", "possessive"), ("a(?i)b", "middle"), ("(?m)^a", "flags 'm'"), ("a{,3}", "lower"),
+        ("a{,}", "lower"), ("a{1,9999999999}", "nine digits"), (r"\01", "octal"), (r"\a", r"escape \\a"),
+        ("[]a]", "closing bracket"), ("[^]a]", "closing bracket"), (r"\p{Script=Latin}", "Script=Latin"),
+        (r"\p{Han}", "Han"), (r"(?<=a\b)b", "looks behind"), ("(?<=(?=a))b", "looks behind"),
+        ("(?=(?<=a)b)", "inside of what looks ahead"), ("(" * 101 + ")" * 101, "nested deeper"),
     ],
-)
+)  # fmt: skip
 def test_what_is_not_supported_is_named(pattern: str, reason: str) -> None:
     with pytest.raises(UnsupportedPatternError, match=reason):
         compile_pattern(pattern)
@@ -240,3 +206,82 @@ def test_equal_patterns_are_equal_automata() -> None:
     assert compile_pattern("^[a-z]$") == compile_pattern(r"^(?:[a-m]|[n-z])\b$")
     assert compile_pattern("^(?!b)[ab]$") == compile_pattern("^a$")
     assert compile_pattern("x^a").is_empty
+
+
+def patterns_in(value: Any) -> Iterator[str]:
+    """Values of `pattern` and keys of `patternProperties`, wherever they stand."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key == "pattern" and isinstance(inner, str):
+                yield inner
+            if key == "patternProperties" and isinstance(inner, dict):
+                yield from inner
+            yield from patterns_in(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from patterns_in(inner)
+
+
+def patterns_of(name: str) -> list[str]:
+    """All patterns of a file of schemas, once each."""
+    with gzip.open(shared_file("schemas", name), "rt", encoding="utf-8") as lines:
+        return sorted({pattern for line in lines for pattern in patterns_in(json.loads(line))})
+
+
+def python_pattern(pattern: str) -> re.Pattern[str] | None:
+    """The pattern as Python reads it; None if it cannot."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        try:
+            return re.compile(pattern)
+        except re.error:
+            return None
+
+
+def read_alike(pattern: str, text: str) -> bool:
+    """Whether no character of the text is in classes that Python reads differently."""
+    odd = set("\x1c\x1d\x1e\x1f\x85\ufeff\r\u2028\u2029")
+    if text.endswith("\n") or odd & set(text):
+        return False
+    if re.search(r"\\[wWdDbB]", pattern):
+        return not any(
+            first <= ord(char) <= last for char in text if char > "\x7f" for first, last in python_word()
+        )
+    return True
+
+
+@pytest.mark.shared_data
+@pytest.mark.parametrize("name", ["real_world.dev.jsonl.gz", "json_schema_test_suite.draft2020-12.jsonl.gz"])
+def test_all_of_them_compile_and_agree_with_python(name: str) -> None:
+    patterns = patterns_of(name)
+    assert len(patterns) > 30
+    compared = members = 0
+    for pattern in patterns:
+        dfa = compile_pattern(pattern)
+        spelled = spell_texts(dfa)
+        python = python_pattern(pattern)
+        rng = random.Random(pattern)
+        for _ in range(25):
+            text = random_member(dfa, rng)
+            for candidate in (text, *mutated(text, rng)):
+                found = dfa.accepts(candidate)
+                assert spelled.accepts(json.dumps(candidate, ensure_ascii=False).encode()) == found
+                if python is not None and read_alike(pattern, candidate):
+                    assert found == bool(python.search(candidate)), (pattern, candidate)
+                    compared += 1
+                    members += found
+    assert compared > 1000
+    assert members > compared // 10
+
+
+@pytest.mark.shared_data
+def test_portable_ones_hold_under_both_readings() -> None:
+    for pattern in patterns_of("real_world.dev.jsonl.gz"):
+        python = python_pattern(pattern)
+        assert python is not None
+        dfa = compile_pattern(pattern, portable=True)
+        rng = random.Random(pattern)
+        for _ in range(20):
+            text = random_member(dfa, rng)
+            if dfa.accepts(text):
+                assert python.search(text), (pattern, text)

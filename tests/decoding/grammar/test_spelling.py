@@ -61,27 +61,11 @@ def test_every_code_point_once() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        b'"\xc0\xaf"',
-        b'"\xe0\x80\xaf"',
-        b'"\xf0\x80\x80\xaf"',
-        b'"\xed\xa0\x80"',
-        b'"\xf4\x90\x80\x80"',
-        b'"\xff"',
-        b'"\x80"',
-        b'"\x01"',
-        b'"\n"',
-        b'"\\ud800"',
-        b'"\\udc00"',
-        b'"\\ud800\\u0041"',
-        b'"\\ud800x"',
-        b'"\\ud800\\ud800"',
-        b'"\\x41"',
-        b'"\\u12g4"',
-        b'"a',
-        b'a"',
-        b'"a""',
+        b'"\xc0\xaf"', b'"\xe0\x80\xaf"', b'"\xf0\x80\x80\xaf"', b'"\xed\xa0\x80"', b'"\xf4\x90\x80\x80"',
+        b'"\xff"', b'"\x80"', b'"\x01"', b'"\n"', b'"\\ud800"', b'"\\udc00"', b'"\\ud800\\u0041"',
+        b'"\\ud800x"', b'"\\ud800\\ud800"', b'"\\x41"', b'"\\u12g4"', b'"a', b'a"', b'"a""',
     ],
-)
+)  # fmt: skip
 def test_what_is_no_text_is_refused(text: bytes) -> None:
     assert not spell_any_text().accepts(text)
     assert not spell_texts(Dfa.everything()).accepts(text)

@@ -16,8 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoding.grammar.regular import format_automata as format_hosts
-from decoding.grammar.regular import format_automata as format_times
+from decoding.grammar.regular import formats
 from decoding.grammar.regular.dfa import Dfa
 from decoding.grammar.regular.formats import FORMATS, Enforcement, format_texts
 from tests.shared_titles import shared_file
@@ -32,79 +31,35 @@ def texts_of(name: str) -> Dfa:
 VALID = {
     "date": ["1963-06-19", "2020-02-29", "0400-02-29", "0001-01-01", "9999-12-31", "1582-10-10"],
     "time": [
-        "08:30:06Z",
-        "08:30:06.283185z",
-        "23:59:60Z",
-        "23:59:60.5+00:00",
-        "01:29:60+01:30",
-        "00:14:60+00:15",
-        "00:29:60-23:30",
-        "12:34:56-00:00",
+        "08:30:06Z", "08:30:06.283185z", "23:59:60Z", "23:59:60.5+00:00", "01:29:60+01:30",
+        "00:14:60+00:15", "00:29:60-23:30", "12:34:56-00:00",
     ],
     "date-time": [
-        "1963-06-19T08:30:06.283185Z",
-        "1963-06-19t08:30:06z",
-        "1990-12-31T15:59:50.123-08:00",
-        "1998-12-31T23:59:60Z",
-        "1998-12-31T15:59:60.123-08:00",
-        "1999-01-01T00:59:60+01:00",
+        "1963-06-19T08:30:06.283185Z", "1963-06-19t08:30:06z", "1990-12-31T15:59:50.123-08:00",
+        "1998-12-31T23:59:60Z", "1998-12-31T15:59:60.123-08:00", "1999-01-01T00:59:60+01:00",
         "2015-07-01T08:59:60+09:00",
     ],
     "duration": ["P4DT12H30M5S", "P2W", "PT0S", "P1Y2M3D", "P01D", "PT1M2S"],
     "email": [
-        "joe.bloggs@example.com",
-        "te~st@example.com",
-        "a@b",
-        '"joe bloggs"@example.com',
-        r'"joe\"bloggs"@example.com',
-        "joe@[127.0.0.1]",
-        "joe@[IPv6:::1]",
-        "x" * 64 + "@example.com",
+        "joe.bloggs@example.com", "te~st@example.com", "a@b", '"joe bloggs"@example.com',
+        r'"joe\"bloggs"@example.com', "joe@[127.0.0.1]", "joe@[IPv6:::1]", "x" * 64 + "@example.com",
     ],
     "idn-email": [
-        "실례@실례.테스트",
-        "joe@example.com",
-        "δοκιμή@example.com",
-        '"δ"@example.com',
-        "é" * 32 + "@a",
+        "실례@실례.테스트", "joe@example.com", "δοκιμή@example.com", '"δ"@example.com', "é" * 32 + "@a",
     ],
     "hostname": [
-        "www.example.com",
-        "1host",
-        "a--b.com",
-        "a" * 63 + ".com",
-        "x.n",
-        "xn",
-        "xn-a.de",
-        "example",
+        "www.example.com", "1host", "a--b.com", "a" * 63 + ".com", "x.n", "xn", "xn-a.de", "example",
     ],
     "idn-hostname": [
-        "실례.테스트",
-        "bücher.example",
-        "straße。de",
-        "日本語．jp",
-        "例え｡テスト",
-        "Example.com",
-        "a--b",
+        "실례.테스트", "bücher.example", "straße。de", "日本語．jp", "例え｡テスト", "Example.com", "a--b",
     ],
     "ipv4": ["0.0.0.0", "255.255.255.255", "10.20.30.40"],
     "ipv6": [
-        "::",
-        "::1",
-        "1::",
-        "1:2:3:4:5:6:7:8",
-        "::ffff:192.168.0.1",
-        "1:2:3:4:5:6:7::",
-        "::2:3:4:5:6:7:8",
+        "::", "::1", "1::", "1:2:3:4:5:6:7:8", "::ffff:192.168.0.1", "1:2:3:4:5:6:7::", "::2:3:4:5:6:7:8",
     ],
     "uri": [
-        "http://foo.bar/?baz=qux#quux",
-        "urn:oasis:names",
-        "mailto:a@b",
-        "ldap://[2001:db8::7]/c=GB?one",
-        "http://[v1.fe]:80/",
-        "file:///etc/hosts",
-        "a:",
+        "http://foo.bar/?baz=qux#quux", "urn:oasis:names", "mailto:a@b", "ldap://[2001:db8::7]/c=GB?one",
+        "http://[v1.fe]:80/", "file:///etc/hosts", "a:",
     ],
     "uri-reference": ["", "/abc", "//host/a", "abc", "#f", "?q", "./this:that", "http://a"],
     "iri": ["http://ƒøø.ßår/?∂éœ=πîx#πîüx", "http://ƒøø.ßår/?q=\U000f0000", "http://a/\U00010300"],
@@ -114,116 +69,45 @@ VALID = {
     "json-pointer": ["", "/", "/foo//bar", "/a~1b", "/~0~1", "/ \n"],
     "relative-json-pointer": ["0", "10/foo", "0#", "2/0/baz"],
     "regex": [
-        "",
-        "^a$",
-        "([abc])+\\s+$",
-        "^[a-zA-Z0-9_]{3,16}$",
-        "a|b|(c|d)*?",
-        "[^a-z]{2,}",
-        "\\d{10,20}\\.",
+        "", "^a$", "([abc])+\\s+$", "^[a-zA-Z0-9_]{3,16}$", "a|b|(c|d)*?", "[^a-z]{2,}", "\\d{10,20}\\.",
         "(?:a(b))",
     ],
-}
+}  # fmt: skip
 
 INVALID = {
     "date": [
-        "",
-        "2021-02-29",
-        "2100-02-29",
-        "0000-01-01",
-        "1998-13-01",
-        "1998-1-20",
-        "2020-04-31",
+        "", "2021-02-29", "2100-02-29", "0000-01-01", "1998-13-01", "1998-1-20", "2020-04-31",
         "2020-01-01\n",
     ],
     "time": [
-        "24:00:00Z",
-        "12:00:00",
-        "22:59:60Z",
-        "23:59:60+01:00",
-        "23:58:60Z",
-        "00:00:61Z",
+        "24:00:00Z", "12:00:00", "22:59:60Z", "23:59:60+01:00", "23:58:60Z", "00:00:61Z",
         "01:02:03+24:00",
     ],
     "date-time": [
-        "1998-12-31T23:59:61Z",
-        "1998-12-31T22:59:60Z",
-        "2024-12-31T23:59:60Z",
-        "1998-12-31T00:59:60+01:00",
-        "1999-01-01T23:59:60Z",
-        "1990-02-31T15:59:59Z",
-        "1985-04-12T23:20:50+01",
-        "2022-01-01 12:00:00Z",
-        "2022-01-01T12:00:00",
-        "2022-01-01T12:00:00.Z",
+        "1998-12-31T23:59:61Z", "1998-12-31T22:59:60Z", "2024-12-31T23:59:60Z",
+        "1998-12-31T00:59:60+01:00", "1999-01-01T23:59:60Z", "1990-02-31T15:59:59Z",
+        "1985-04-12T23:20:50+01", "2022-01-01 12:00:00Z", "2022-01-01T12:00:00", "2022-01-01T12:00:00.Z",
     ],
     "duration": ["", "P", "PT", "PT1D", "P2D1Y", "P1Y2D", "PT1H2S", "P1Y2W", "PT0.5S", "P1"],
     "email": [
-        "2962",
-        ".a@b",
-        "a.@b",
-        "a..b@c",
-        "a@",
-        "@b",
-        "a@b_c",
-        "a b@c",
-        "a@[127.0.0.300]",
+        "2962", ".a@b", "a.@b", "a..b@c", "a@", "@b", "a@b_c", "a b@c", "a@[127.0.0.300]",
         "x" * 65 + "@a",
     ],
     "idn-email": ["2962", "user\uff20example.com", "é" * 33 + "@a", "a@-b"],
     "hostname": [
-        "",
-        ".",
-        "a.",
-        ".a",
-        "-a",
-        "a-",
-        "a_b",
-        "a" * 64,
-        "xn--abc",
-        "XN--abc.de",
-        "a.xN--b",
-        "\u212aelvin.com",
-        ".".join(["a" * 63] * 4),
-        "a..b",
+        "", ".", "a.", ".a", "-a", "a-", "a_b", "a" * 64, "xn--abc", "XN--abc.de", "a.xN--b",
+        "\u212aelvin.com", ".".join(["a" * 63] * 4), "a..b",
     ],
     "idn-hostname": [
-        "",
-        "\u302e실례",
-        "l\xb7l-",
-        "\u05d0",
-        "a\u05d0",
-        "ü--b",
-        "ab--ü",
-        "xn--ü",
-        "Ü",
-        "aÜ",
-        "Aü",
-        "。",
+        "", "\u302e실례", "l\xb7l-", "\u05d0", "a\u05d0", "ü--b", "ab--ü", "xn--ü", "Ü", "aÜ", "Aü", "。",
     ],
     "ipv4": ["", "127.0.0.0.1", "256.1.1.1", "01.1.1.1", "1.1.1", "1.1.1.1 "],
     "ipv6": [
-        "",
-        ":",
-        ":::",
-        "1",
-        "12345::",
-        "1::2::3",
-        "1:2:3:4:5:6:7",
-        "1:2:3:4:5:6:7:8::",
-        "::1%eth0",
+        "", ":", ":::", "1", "12345::", "1::2::3", "1:2:3:4:5:6:7", "1:2:3:4:5:6:7:8::", "::1%eth0",
         "::1.2.3",
     ],
     "uri": [
-        "",
-        "abc",
-        "/abc",
-        "//a",
-        "http://a b",
-        "1http://a",
-        "http://a/%6G",
-        "http://a:b/",
-        "http:/[::1]",
+        "", "abc", "/abc", "//a", "http://a b", "1http://a", "http://a/%6G", "http://a:b/", "http:/[::1]",
         'a:"',
     ],
     "uri-reference": ["\\\\a", "/%zz", "1:b", "//a@b@c/", "#a\\b", "/a\xae"],
@@ -234,23 +118,10 @@ INVALID = {
     "json-pointer": ["a", "#", "/~2", "/~", "0"],
     "relative-json-pointer": ["", "/foo", "-1", "01", "0##", "1#/a"],
     "regex": [
-        "(",
-        ")",
-        "*",
-        "\\",
-        "[",
-        "a**",
-        "a{2,1}",
-        "{1}",
-        "^*",
-        "(?P<n>a)",
-        "\\a",
-        "[z-a]",
-        "a++",
-        "[]",
+        "(", ")", "*", "\\", "[", "a**", "a{2,1}", "{1}", "^*", "(?P<n>a)", "\\a", "[z-a]", "a++", "[]",
         "(?i)a",
     ],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -290,12 +161,7 @@ def test_addresses_are_counted() -> None:
 
 @given(st.text(alphabet="0123456789abf:.", max_size=20) | st.ip_addresses(v=6).map(str))
 def test_ipv6_as_python_reads_it(text: str) -> None:
-    try:
-        ipaddress.IPv6Address(text)
-    except ValueError:
-        assert not texts_of("ipv6").accepts(text)
-    else:
-        assert texts_of("ipv6").accepts(text)
+    assert texts_of("ipv6").accepts(text) == _is_ipv6(text)
 
 
 @pytest.mark.parametrize("groups", range(10))
@@ -320,8 +186,8 @@ def _is_ipv6(text: str) -> bool:
 def test_leap_seconds_are_where_utc_has_one() -> None:
     moments = texts_of("date-time")
     times = texts_of("time")
-    leaps = {datetime.datetime(year, 6, 30, 23, 59) for year in format_times.LEAPS_IN_JUNE}
-    leaps |= {datetime.datetime(year, 12, 31, 23, 59) for year in format_times.LEAPS_IN_DECEMBER}
+    leaps = {datetime.datetime(year, 6, 30, 23, 59) for year in formats.LEAPS_IN_JUNE}
+    leaps |= {datetime.datetime(year, 12, 31, 23, 59) for year in formats.LEAPS_IN_DECEMBER}
     assert len(leaps) == 27
     rng = random.Random(0)
     for _ in range(3000):
@@ -331,7 +197,7 @@ def test_leap_seconds_are_where_utc_has_one() -> None:
         sign = "-" if offset < 0 else "+"
         text = f"{local:%Y-%m-%dT%H:%M}:60{sign}{abs(offset) // 60:02}:{abs(offset) % 60:02}"
         utc = local - datetime.timedelta(minutes=offset)
-        in_use = offset in format_times.AHEAD or -offset in format_times.BEHIND
+        in_use = offset in formats.AHEAD or -offset in formats.BEHIND
         assert moments.accepts(text) == (utc in leaps and in_use), text
         assert times.accepts(text.partition("T")[2]) == (f"{utc:%H:%M}" == "23:59"), text
 
@@ -352,7 +218,7 @@ def test_letters_of_international_names_are_harmless() -> None:
         if len(unicodedata.decomposition(chr(code)).split()) == 2
         and not unicodedata.decomposition(chr(code)).startswith("<")
     }
-    for first, last in format_hosts.LETTERS:
+    for first, last in formats.LETTERS:
         for code in range(first, last + 1):
             char = chr(code)
             assert unicodedata.category(char) in ("Ll", "Lo"), hex(code)
@@ -366,7 +232,7 @@ def test_letters_of_international_names_are_harmless() -> None:
 def test_short_enough_for_punycode() -> None:
     """The costs that the automaton counts bound the characters of the encoded label."""
     rng = random.Random(1)
-    letters = [code for first, last in format_hosts.LETTERS for code in (*range(first, last, 97), last)]
+    letters = [code for first, last in formats.LETTERS for code in (*range(first, last, 97), last)]
     names = texts_of("idn-hostname")
     for _ in range(3000):
         label = "".join(
@@ -374,7 +240,7 @@ def test_short_enough_for_punycode() -> None:
             for _ in range(rng.randint(1, 9))
         )
         if not label.isascii() and names.accepts(label):
-            assert len(label.encode("punycode")) + 4 <= format_hosts.LONGEST_LABEL
+            assert len(label.encode("punycode")) + 4 <= formats.LONGEST_LABEL
 
 
 def test_long_names() -> None:
@@ -391,28 +257,9 @@ def test_long_names() -> None:
 @given(st.data())
 def test_regular_expressions_are_some(data: st.DataObject) -> None:
     parts = [
-        "a",
-        "b",
-        "(",
-        ")",
-        "(?:",
-        "[",
-        "]",
-        "a-z",
-        "^",
-        "$",
-        "|",
-        "*",
-        "+",
-        "?",
-        "{2}",
-        "{2,3}",
-        "\\d",
-        "\\.",
-        ".",
-        "-",
-        "/",
-    ]
+        "a", "b", "(", ")", "(?:", "[", "]", "a-z", "^", "$", "|", "*", "+", "?", "{2}", "{2,3}", "\\d",
+        "\\.", ".", "-", "/",
+    ]  # fmt: skip
     text = "".join(data.draw(st.lists(st.sampled_from(parts), max_size=10)))
     if texts_of("regex").accepts(text):
         re.compile(text)
@@ -453,5 +300,5 @@ LEFT_OUT: dict[str, Callable[[str], bool]] = {
 def _is_simple(name: str) -> bool:
     """Whether all labels are of allowed letters, and not many of them."""
     letters = {ord(char) for char in name} - set(range(128)) - {0x3002, 0xFF0E, 0xFF61}
-    allowed = all(any(first <= code <= last for first, last in format_hosts.LETTERS) for code in letters)
+    allowed = all(any(first <= code <= last for first, last in formats.LETTERS) for code in letters)
     return allowed and all(len(label) < 8 for label in re.split("[.。．｡]", name) if not label.isascii())

@@ -2,44 +2,33 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+import random
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.grammar.holes.text_leaf import TextLeaf, TextSearcher, widest_places
-from decoding.grammar.holes.text_places import pack, spelled, unpack
+from decoding.grammar.holes.text_leaf import ShortestTexts, TextLeaf, TextSearcher, widest_places
+from decoding.grammar.holes.text_places import START, TextRange, TextSearch, pack, spelled, unpack
 from decoding.grammar.leaves.leaf import LeafTokens, TitleSlotLeaf, TitleSlotName
 from decoding.grammar.vocabulary import Vocabulary
 from decoding.sorted_texts import SortedTexts, TextBatches
 from index_builder.title_sorting import title_order
+from tests.leaf_oracle import after, in_threads
 
 # Every byte, pieces of escapes, tokens over the closing quote, and pieces of characters.
 PIECES = [
     *[bytes([byte]) for byte in range(256)],
     *[
-        b'"a',
-        b'"ab',
-        b'a"',
-        b'b",',
-        b'",',
-        b'","',
-        b'"}',
-        b'a"}',
-        b"ab",
-        b"abc",
-        b'\\"',
-        b'\\"a',
-        b"\\\\",
-        b"a\\",
+        b'"a', b'"ab', b'a"', b'b",', b'",', b'","', b'"}', b'a"}', b"ab", b"abc", b'\\"', b'\\"a',
+        b"\\\\", b"a\\",
     ],
     *[b"\\u", b"\\u0", b"\\u00", b"\\u000", b"\\u001", b"\\u0001", b"\\u001f", b'\\u001f"', b"\\n", b'\\n",'],
     *["é".encode(), "é".encode()[:1] + b"a", "😀".encode(), "😀".encode()[:3], b'\xa9",', b'""', b'"":'],
-]
+]  # fmt: skip
 VOCABULARY = Vocabulary([*PIECES, b"ab", None, b""], end_token_id=len(PIECES) + 1, vocab_size=320)
 NAME = TitleSlotName("titles")
 EMPTY = LeafTokens((), None, ())
@@ -48,14 +37,8 @@ TEXT = st.text(st.sampled_from('ab"\\/\n\t\x00\x01\x0b\x1f\x7f é😀\u2028\ud7f
 TEXTS = st.lists(TEXT, min_size=1, max_size=25)
 
 
-def searchers() -> Iterator[TextSearcher]:
-    yield TextSearcher(VOCABULARY)
-    compiled = TextSearcher(VOCABULARY)
-    compiled.warm_up()
-    yield compiled
-
-
-SEARCHERS = list(searchers())
+SEARCHERS = [TextSearcher(VOCABULARY), TextSearcher(VOCABULARY)]
+SEARCHERS[1].warm_up()
 
 
 def leaf_of(texts: list[str], searcher: TextSearcher, rows: int = 4) -> TextLeaf:
@@ -65,14 +48,6 @@ def leaf_of(texts: list[str], searcher: TextSearcher, rows: int = 4) -> TextLeaf
 
 def written(text: str) -> bytes:
     return json.dumps(text, ensure_ascii=False).encode()
-
-
-def after(leaf: TextLeaf, text: bytes, state: int = 0) -> int:
-    for byte in text:
-        state = leaf.step(state, byte)
-        if state < 0:
-            break
-    return state
 
 
 def brute_tokens(leaf: TextLeaf, prefix: bytes, goals: list[bytes]) -> tuple[set[int], dict[int, bytes]]:
@@ -172,18 +147,14 @@ def test_tokens_below_a_node_and_behind_other_texts(texts: list[str], data: st.D
     for searcher in SEARCHERS:
         leaf = leaf_of(texts, searcher)
         node = VOCABULARY.root.children[data.draw(st.sampled_from([0x22, 0x61, 0x2C]), label="byte")]
-        begun = [
-            token
-            for token in range(len(PIECES))
-            if PIECES[token][:1] == bytes([VOCABULARY.trie.byte[node.positions[0]]])
-        ]
+        first = VOCABULARY.trie.byte[node.positions[0]]
         found = leaf.tokens(0, node)
         assert found is not None
         inside, _ = tokens_of(found)
         assert inside - {len(PIECES)} == {
             token
-            for token in begun
-            if len(PIECES[token]) > 1 and any(g.startswith(PIECES[token][1:]) for g in goals)
+            for token, piece in enumerate(PIECES)
+            if piece[0] == first and len(piece) > 1 and any(g.startswith(piece[1:]) for g in goals)
         }
         rest = tokens_of(leaf.tokens(after(leaf, b'"'), VOCABULARY.root) or LeafTokens((), None, ()))[1]
         assert set(rest) == set(brute_tokens(leaf, b'"', goals)[1])
@@ -215,14 +186,8 @@ def test_one_spelling_per_text() -> None:
     for text in (b'"a\\"b"', b'"a/b"', '"é"'.encode(), b'"\\u001f"', b'"\\n"', b'"\x7f"'):
         assert leaf.label(after(leaf, text)) == 0
     for text in (
-        b'"a\\u0022b"',
-        b'"a\\/b"',
-        b'"\\u00e9"',
-        b'"\\u001F"',
-        b'"\\u000a"',
-        b'"\\u007f"',
-        b'"\x1f"',
-    ):
+        b'"a\\u0022b"', b'"a\\/b"', b'"\\u00e9"', b'"\\u001F"', b'"\\u000a"', b'"\\u007f"', b'"\x1f"',
+    ):  # fmt: skip
         assert after(leaf, text) < 0
 
 
@@ -233,13 +198,8 @@ def test_bytes_are_spelled_as_json_spells_them() -> None:
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_wide_runs_are_found_before_anybody_asks(number: int) -> None:
-    texts = [
-        f"{a}{b}{c}{d}"
-        for a in "abcdefgh"
-        for b in "abcdefgh"
-        for c in "abcdefgh"
-        for d in "abcdefghijklmnop"
-    ]
+    letters = ["abcdefgh", "abcdefgh", "abcdefgh", "abcdefghijklmnop"]
+    texts = list(map("".join, itertools.product(*letters)))
     leaf = leaf_of(texts, SEARCHERS[number], 1 << 16)
     places = list(widest_places(leaf._texts, SEARCHERS[number], 100))
     widths = [place.end - place.begin for place in places]
@@ -281,14 +241,80 @@ def test_threads_find_the_same() -> None:
     texts = [f"{a}{b}{c}" for a in "abcdef" for b in "abcdefgh" for c in 'abcdefghijklmnop"\\\n']
     alone, shared = (leaf_of(texts, SEARCHERS[1], 64) for _ in range(2))
     prefixes = [written(text)[:length] for text in texts[::7] for length in range(6)]
-    expected = [
-        tokens_of(alone.tokens(after(alone, prefix), VOCABULARY.root) or EMPTY) for prefix in prefixes
-    ]
 
-    def walk(_: int) -> list[tuple[set[int], dict[int, bytes]]]:
-        return [
-            tokens_of(shared.tokens(after(shared, prefix), VOCABULARY.root) or EMPTY) for prefix in prefixes
-        ]
+    def walk(leaf: TextLeaf) -> list[tuple[set[int], dict[int, bytes]]]:
+        states = [after(leaf, prefix) for prefix in prefixes]
+        return [tokens_of(leaf.tokens(state, VOCABULARY.root) or EMPTY) for state in states]
 
-    with ThreadPoolExecutor(4) as pool:
-        assert all(found == expected for found in pool.map(walk, range(4)))
+    expected = walk(alone)
+    assert all(found == expected for found in in_threads(lambda: walk(shared), 4))
+
+
+def brute(texts: list[bytes], begin: int, end: int, depth: int) -> bytes:
+    return min((spelled(text[depth:]) for text in texts[begin:end]), key=lambda text: (len(text), text))
+
+
+@pytest.mark.parametrize("longest", [(1 << 16) - 1, 3])
+def test_runs_of_many_blocks(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("decoding.grammar.holes.text_leaf._LONGEST", longest)
+    rng = random.Random(0)
+    for alphabet in ("ab", 'a"\\', '"\x01', "\x00\x01\n"):
+        texts = sorted("".join(rng.choices(alphabet, k=rng.randint(2, 9))).encode() for _ in range(700))
+        found = ShortestTexts(SortedTexts.of(texts))
+        for _ in range(150):
+            begin, end = sorted(rng.sample(range(len(texts) + 1), 2))
+            assert found.spelling(begin, end, 0) == brute(texts, begin, end, 0)
+            assert found.spelling(begin, end, 2) == brute(texts, begin, end, 2)
+        for begin, end in ((0, 700), (64, 128), (63, 129), (70, 100), (0, 64), (640, 700)):
+            assert found.spelling(begin, end, 1) == brute(texts, begin, end, 1)
+
+
+def test_no_run() -> None:
+    with pytest.raises(ValueError, match=r"expected a run of texts, got \[0, 0\)"):
+        ShortestTexts(SortedTexts.of([b"a"])).spelling(0, 0, 0)
+
+
+SOME_TEXT = st.text(st.sampled_from('abc"\\\n\x01\x1fé😀'), max_size=8)
+PIECE = st.one_of(
+    SOME_TEXT.map(lambda text: spelled(text.encode())),
+    SOME_TEXT.map(lambda text: spelled(text.encode()) + b'",'),
+    st.binary(max_size=4),
+    st.none(),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(SOME_TEXT, min_size=1, max_size=20), st.lists(PIECE, max_size=60), st.data())
+def test_walks_agree_on_any_trie_below_any_positions(
+    texts: list[str], pieces: list[bytes | None], data: st.DataObject
+) -> None:
+    pytest.importorskip("numba")
+    from decoding.grammar.holes.compiled_search import CompiledSearch
+
+    goal = data.draw(st.sampled_from(texts))
+    opening = [b'"' + spelled(goal.encode())[:2], b'"']
+    tokens = [*pieces, *opening, None]
+    vocabulary = Vocabulary(tokens, end_token_id=len(tokens) - 1, vocab_size=len(tokens))
+    trie = vocabulary.trie
+    compiled = CompiledSearch(vocabulary)
+    assert compiled.num_bytes == 16 * (len(trie.byte) + 1)
+    these = SortedTexts.of([text.encode() for text in texts])
+    place = TextRange(0, len(these), 0, START)
+    search = TextSearch(these)
+    for byte in b'"' + spelled(goal.encode())[: data.draw(st.integers(0, 6))]:
+        after = search.narrow(place, byte)
+        assert after is not None
+        assert compiled.narrow(these, place, byte) == after
+        place = after
+    roots = data.draw(st.lists(st.integers(0, len(trie.byte) - 1), max_size=3, unique=True))
+    for positions in ((0,), tuple(roots)):
+        expected = search.walk(place, trie, positions)
+        found = compiled.walk(these, place, positions)
+        written = found.tokens
+        if found.mask is not None:
+            bits = np.unpackbits(found.mask.view(np.uint8), bitorder="little")
+            written = np.flatnonzero(bits).tolist()
+        assert written is not None
+        assert expected.tokens is not None
+        assert set(written) == set(expected.tokens)
+        assert sorted(found.exits.get(0, [])) == sorted(expected.exits.get(0, []))

@@ -17,6 +17,7 @@ from decoding.markup.link_titles import LinkTitles
 from decoding.sorted_texts import SortedTexts
 from tests.annotation_oracle import PrefixOracle, annotations, is_mention
 from tests.json_tokenizers import KINDS, byte_fallback, byte_level
+from tests.shared_titles import load_tokenizer, odd_titles
 
 _FREE = MentionRules(word_boundaries=False)
 _CASES = {
@@ -147,11 +148,10 @@ def test_shortest_rests_are_the_shortest_and_first() -> None:
         state = grammar.advance_bytes(grammar.start, prefix)
         assert grammar.tokens_to_finish(state) <= len(best) + 1
         automaton = grammar._automaton
-        inner = state - 1 if state else 0
-        detour = automaton.detour(inner)
+        detour = automaton.detour(state)
         assert best.startswith(detour), prefix
         after = grammar.advance_bytes(state, detour)
-        assert automaton.text[automaton.written(after - 1 if after else 0) :] == best[len(detour) :]
+        assert automaton.text[automaton.written(after) :] == best[len(detour) :]
 
 
 def test_titles_are_found_by_what_was_read() -> None:
@@ -229,3 +229,42 @@ def test_compiled_loops_find_what_python_finds() -> None:
             assert (masks[0] == masks[1]).all()
             token = rng.choice(grammars[0].tokens(states[0]).tolist())
             states = [grammar.advance(state, token) for grammar, state in zip(grammars, states, strict=True)]
+
+
+END_TOKENS = {"gpt2": "<|endoftext|>", "mistral_v1_sp32k": "</s>", "titles_bytebpe8k": "</s>"}
+
+
+@pytest.mark.shared_data
+@pytest.mark.parametrize("name", END_TOKENS)
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["python", "compiled"])
+def test_odd_titles_are_written_into_odd_texts(name: str, is_compiled: bool) -> None:
+    tokenizer = load_tokenizer(name)
+    end = tokenizer.token_id(END_TOKENS[name])
+    if end is None:
+        end = 0
+    vocabulary = Vocabulary.from_tokenizer(tokenizer.serialized, end, tokenizer.vocab_size)
+    odd = [title for title in odd_titles() if title and title.isprintable()]
+    searcher = TextSearcher(vocabulary)
+    if is_compiled:
+        searcher.warm_up()
+    titles = LinkTitles(SortedTexts.of(title.encode() for title in odd), searcher)
+    rng = random.Random(11)
+    num_links = 0
+    for _ in range(150):
+        text = " ".join(rng.choices(odd, k=3))[:200]
+        grammar = AnnotationGrammar(text, titles, MentionRules(word_boundaries=rng.random() < 0.5))
+        state, tokens = grammar.start, []
+        while state != grammar.finished:
+            allowed = grammar.tokens(state).tolist()
+            assert allowed
+            opening = [token for token in allowed if b"[" in vocabulary.written(token)]
+            tokens.append(rng.choice(opening if opening and rng.random() < 0.3 else allowed))
+            state = grammar.advance(state, tokens[-1])
+        read = read_annotated(grammar.text(tokens))
+        assert read.text.decode() == text
+        for link in read.links:
+            assert [odd[number] for number in titles.members(link.title)] == [
+                title for title in odd if title == link.title.decode()
+            ]
+        num_links += len(read.links)
+    assert num_links > 100
