@@ -4,9 +4,9 @@ Three ways give the same continuations in the same order (by parent, then by tok
 
 - `listed`: exactly the existing ones, ragged. It waits for the device, so it is the way on a CPU.
 - `padded`: as many columns for every prefix as the widest of its depth needs. Shapes are known beforehand and
-nothing waits for the device.
+  nothing waits for the device.
 - `likeliest`: for constraints that allow most of the vocabulary, the likeliest allowed tokens (`top_tokens`).
-The only way that leaves continuations out; it bounds their probability.
+  The only way that leaves continuations out; it bounds their probability.
 """
 
 from __future__ import annotations

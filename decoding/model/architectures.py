@@ -259,7 +259,7 @@ def _rope_parameters(config: PreTrainedConfig) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class LayerKind:
-    """How a decoder layer attends."""
+    """Kind of attention of a decoder layer."""
 
     name: str  # Description, e.g. "sliding attention, window 512"
     window: int | None = None  # Positions a token attends to, itself included; None without bound
