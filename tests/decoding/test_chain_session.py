@@ -139,7 +139,7 @@ def test_a_token_that_was_not_taken_back_matters() -> None:
 
 
 def test_dead_slots_are_collected() -> None:
-    """What is taken back again and again takes no more room than a constant share of what is kept."""
+    """Tokens taken back again and again take no more room than a constant share of those kept."""
     model = HFLanguageModel(build("llama-gqa", changes={"max_position_embeddings": 400}))
     chains = model.prefill_chains([[5, 9, 11], [40]])
     before = chains.usage.used_bytes

@@ -1,4 +1,4 @@
-"""Collection of dead branches: when it happens, what it frees, and that no answer changes."""
+"""Collection of dead branches, key/value memory by hand, and prefixes that prompts share."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def slots_used(session: TreeSession) -> int:
 
 
 def line(session: TreeSession, steps: int, width: int = 2) -> None:
-    """Of every frontier the first branch gets all children."""
+    """Write frontiers whose first branch gets all children of the next."""
     queries = len(session.root_logits)
     zeros = torch.zeros(queries, width, dtype=torch.int64)
     for _ in range(steps):

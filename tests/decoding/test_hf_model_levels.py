@@ -1,4 +1,4 @@
-"""Growing at a depth written before equals a plain forward pass over the branch alone, per architecture."""
+"""Frontiers at any depth equal plain passes over each branch, and memory is what was written."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Grower:
 
     @property
     def depth(self) -> int:
-        """Of the deepest branches."""
+        """Depth of the deepest branches."""
         return len(self._levels) - 1
 
     def grow(self, depth: int, width: int, shift: int = 0) -> float:
@@ -306,7 +306,7 @@ TOKEN_BYTES = {"llama-gqa": 3 * 2 * 2 * 8 * 4, "bart": 3 * 2 * 4 * 8 * 4}
 
 
 class Account:
-    """What one session's usage has to be.
+    """Expected usage of one session.
 
     Args:
         name: The architecture.

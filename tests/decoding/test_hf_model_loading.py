@@ -1,4 +1,4 @@
-"""Loading checkpoints from a directory: types, devices and everything that may be wrong with one."""
+"""Loading checkpoints: types, devices, foreign files and code, quantised weights, and broken ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which backend walks a trie, and that compiled loops work where compiled code cannot be kept."""
+"""The trie's kernels: the choice of a backend, loops without a cache, traces, and agreement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which queries a poll drops, and what polling costs."""
+"""Queries that a poll drops, the cost of polling, and flags that the host reads late."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trie against a brute-force set of sequences, and the paper's listing against both."""
+"""The trie and its row filters against brute force, and the paper's listing against both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positions and visibility of the token tree against a walk over parent pointers."""
+"""Visibility, collection and attention of the token tree by hand."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Walk:
         return len(self._slots[0])
 
     def grow(self, step: Frontier) -> list[list[dict[int, int]]]:
-        """What every new branch of every query sees."""
+        """Slots that every new branch of every query attends to."""
         level = self._seen.setdefault(step.depth, [[] for _ in step.parents])
         new = []
         for query, parents in enumerate(step.parents):

@@ -1,4 +1,4 @@
-"""Drafted tokens change what an answer costs and nothing else: the same greedy rows, the same laws."""
+"""Drafted tokens change only what an answer costs: the same greedy rows, laws, and the cost model."""
 
 from __future__ import annotations
 
@@ -316,7 +316,7 @@ def test_the_budget_may_choose_what_was_refused(budget: int, temperature: float)
 
 
 def test_a_draft_may_know_less_and_be_shorter_of_room() -> None:
-    """Where the draft allows nothing, or has no positions left, the target goes on alone."""
+    """If the draft allows nothing, or has no positions left, the target goes on alone."""
     target = TableModel.random(V, 1)
     silent = TableModel(V, lambda p, r: _logits({11: 1.0}))
     alone = write_one(target, silent, BRACED, draft_tokens=0)
@@ -377,7 +377,7 @@ Sampled = Callable[[Tensor, PointGroup], tuple[Tensor, Tensor]]
 
 
 def p_value(draft: str, counted: Counter[str], num: int = NUM) -> float:
-    """Of some documents against the model's law; rows that are rare count as one."""
+    """p-value of some documents against the model's law; rows that are rare count as one."""
     speller = Speller(longest_law_piece, VOCABULARY)
 
     def write(seeds: Sequence[int]) -> Sequence[object]:
@@ -442,7 +442,7 @@ def _too_many_stand(sampled: Sampled, probabilities: Tensor, group: PointGroup) 
 
 
 def _drawn_again(sampled: Sampled, probabilities: Tensor, group: PointGroup) -> tuple[Tensor, Tensor]:
-    """Where a proposal falls, a token is drawn from p, and not from what p has more than q."""
+    """If a proposal falls, a token is drawn from p, and not from what p has more than q."""
     places, accepted = sampled(probabilities, group)
     return torch.cat([places[:, 1:2], places[:, 1:]], dim=1), accepted
 

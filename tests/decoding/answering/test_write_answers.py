@@ -1,4 +1,4 @@
-"""Answers against enumeration: greedy rows, laws, budgets, log-probabilities, and what goes wrong."""
+"""Answers against enumeration: greedy rows, laws, budgets, masks, schemas, and what goes wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Beam search against full enumeration on table models."""
+"""Beam search against enumeration: lists, ties, scores under a length penalty, mixed batches."""
 
 from __future__ import annotations
 

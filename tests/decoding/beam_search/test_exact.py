@@ -1,4 +1,4 @@
-"""`exact=True`: from the beam's list to the certified one, best prefix first, within a budget of tokens."""
+"""Exact searches: from the beam's list to the certified one, within a budget; goals; open prefixes."""
 
 from __future__ import annotations
 

@@ -324,7 +324,7 @@ def test_certificates_of_wide_constraints_are_the_truth(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(300, 304))
 def test_a_query_in_a_crowd_gets_what_it_gets_alone(seed: int) -> None:
-    """How many tokens are looked at is each query's own, whatever the others look at."""
+    """Each query lists its own number of tokens, whatever the others list."""
     case = Case.random(seed, num_queries=12)
     params = random_params(random.Random(seed), 12, exact=True)
     for query, crowded in enumerate(case.search(case.wide, params)):
@@ -361,7 +361,7 @@ def test_exact_certifies_wide_constraints_too(seed: int) -> None:
 
 
 def test_a_row_that_ends_with_an_unlikely_token_is_not_forgotten() -> None:
-    """Where short rows are favoured, the end token's own length bounds what was not looked at.
+    """If short rows are favoured, the end token's own length bounds what was not looked at.
 
     Vocabulary of 40, one beam of width 1: at the root only four tokens are looked at, and the end token,
     which completes a row of one token, is the fifth.

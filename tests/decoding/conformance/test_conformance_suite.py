@@ -122,7 +122,7 @@ def test_sinks_that_trees_ignore_are_found(module: str, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("name", ["gemma2", "gpt_oss"])
 def test_a_plain_pass_of_an_adapted_model_is_the_models_own(name: str) -> None:
-    """What prompts are scored with outside of trees: padding on the left, windows, caps and sinks."""
+    """Attention over prompts outside of trees: padding on the left, windows, caps and sinks."""
     own, adapted = build(name, torch.float64), build(name, torch.float64)
     HFLanguageModel(adapted)
     generator = torch.Generator().manual_seed(0)

@@ -1,4 +1,4 @@
-"""Draws that keep several prefixes against enumeration: the rows, the one proposed, its weight, the mass.
+"""Draws that keep several prefixes against enumeration, their edge cases, and their arithmetic.
 
 Statistical tests are seeded, so they pass or fail for good; alpha is the chance that a correct
 implementation would have failed at a seed picked blindly.

@@ -1,4 +1,4 @@
-"""DISC against the enumerated distribution: the law, the weights, the counts and the seeds.
+"""DISC, plain and adaptive, against enumeration: laws, weights, counts, seeds, and edge cases.
 
 Statistical tests are seeded, so they pass or fail for good; alpha is the chance that a correct
 implementation would have failed at a seed picked blindly.
@@ -398,7 +398,7 @@ def both_ways(model: TableModel, rows, num_samples: int, num_draws: int) -> list
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("num_samples", [1, 8])
 def test_at_equal_k_all_results_are_closer_to_the_target_than_plain_ones(which, num_samples):
-    """Where plain constrained sampling is far from it, that is."""
+    """If plain constrained sampling is far from it, that is."""
     rows, model = catalogue(which), unlikely(which)
     law = target(model, rows)
     for num_draws in (2, 4):

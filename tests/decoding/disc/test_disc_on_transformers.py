@@ -1,4 +1,4 @@
-"""DISC on tiny transformers: the law, the weights, the seeds and the cost, against plain forward passes.
+"""DISC on tiny transformers, with one prefix per draw and with several, against plain forward passes.
 
 Statistical tests are seeded, so they pass or fail for good; alpha is the chance that a correct
 implementation would have failed at a seed picked blindly.

@@ -1,4 +1,4 @@
-"""The explored tree against recursion by hand: envelopes, weights, and what is computed how often."""
+"""The explored tree and its traces against recursion by hand: envelopes, weights, and what is computed."""
 
 from __future__ import annotations
 

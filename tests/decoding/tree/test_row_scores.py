@@ -384,7 +384,7 @@ ROWS = st.lists(
 
 
 def beginnings(rows: list[list[int]]) -> list[tuple[int, ...]]:
-    """What some row goes on behind, in preorder."""
+    """Prefixes that some row continues, in preorder."""
     return sorted({tuple(row[:length]) for row in rows for length in range(1, len(row))})
 
 

@@ -1,4 +1,4 @@
-"""Whatever a caller does with sessions, every branch says what a plain pass over its path alone says.
+"""Whatever a caller does with sessions, branches equal plain passes; packing and sharing change nothing.
 
 Random queries, prompts, frontiers, collections, shared prefixes and selections, on every verified
 architecture. Windows are shorter than most prompts and than many prefixes; see `tests.tree_scripts`.
