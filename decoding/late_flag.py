@@ -36,20 +36,12 @@ _Slot = tuple[Tensor, npt.NDArray[np.bool_], Event]  # a buffer, the same memory
 
 
 class LateFlag:
-    """A few booleans, put by the device once per step and read by the host when they have arrived.
+    """A few booleans, put by the device once per step and read by the host when they have arrived, on a CPU
+    at once.
 
-    On the CPU they arrive at once.
-
-    Args:
-        size: Number of booleans, k.
-        device: Device that computes them.
-        lag: Most answers under way besides the newest. A host further ahead waits for the oldest, while the
-            device still works on the later steps: it does not run dry, and the host queues at most lag + 1
-            needless steps.
-        new_event: Makes the marks; None: the device's own.
-
-    Raises:
-        ValueError: `lag` is negative.
+    At most `lag` answers are under way besides the newest. A host further ahead waits for the oldest, while
+    the device still works on the later steps: it does not run dry, and the host queues at most lag + 1
+    needless steps. `new_event` makes the marks in the device's queue.
     """
 
     def __init__(

@@ -157,11 +157,7 @@ class _Steps:
         self._normalisers.append(_normalisers(logits)[places[0]])
 
     def logprobs(self, errors: Sequence[DecodingCancelledError | None]) -> NDArray[np.float64]:
-        """Return all of them, NaN for the steps of cancelled queries. Shape: (E,).
-
-        Raises:
-            InvalidLogitsError: the logits of a query that was not cancelled were broken.
-        """
+        """Return all of them, (E,), NaN for cancelled queries; InvalidLogitsError for other broken logits."""
         asked = np.concatenate(self._asked)
         logits = torch.cat(self._logits).double()
         normalisers = torch.cat(self._normalisers).double()

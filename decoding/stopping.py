@@ -17,16 +17,9 @@ _UNBOUNDED = torch.iinfo(torch.int64).max
 class StopPoll:
     """Polled by a decoder before every step. Never waits for the device.
 
-    While no query ends and none has run out of room, polling launches nothing and copies nothing.
-
-    Args:
-        num_queries: Q.
-        cancel: One token per query, None for none.
-        room: Most tokens that may be written per query, None for no bound.
-        device: Device of the answer.
-
-    Raises:
-        ValueError: a list's length is not Q.
+    While no query ends and none has run out of room, polling launches nothing and copies nothing. `cancel`
+    and `room`, the most tokens that may be written, have one entry per query (ValueError otherwise), None for
+    none.
     """
 
     def __init__(

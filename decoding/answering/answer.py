@@ -53,10 +53,7 @@ def relative_cost(draft: object, model: object) -> float:
 
 
 class DraftCostModel:
-    """Decides how many tokens to propose, for one answer and one kind of proposal.
-
-    `most`: most tokens at a time. `cost`: cost of proposing one, in passes of the model.
-    """
+    """Decides how many tokens to propose, `most` at a time, each at a cost in passes of the model."""
 
     def __init__(self, most: int, cost: float) -> None:
         self._most = most
@@ -122,9 +119,7 @@ class AffordableMasks:
     """Masks of the tokens that a budget still allows, by grammar, state and tokens left. Thread-safe.
 
     Budgets run out alike: answers that are too long are closed with the fewest tokens, so answers of a batch
-    and of later requests ask for the same masks.
-
-    `max_bytes`: bound on all masks; those used longest ago are dropped, and larger ones not kept.
+    and of later requests ask for the same masks. Those used longest ago are dropped.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -236,13 +231,7 @@ class Answer:
         return following if self.grammar.can_finish(following, left) else None
 
     def forced(self, tokens: Sequence[int], state: int) -> Steps:
-        """Return the tokens that follow without a choice: forced bytes, and places with a single allowed
-        token.
-
-        Args:
-            tokens: The whole answer up to there.
-            state: The grammar's state behind them.
-        """
+        """Return the tokens, behind `tokens` and `state`, that follow without a choice."""
         steps: Steps = []
         if not self.params.forced_spans:
             return steps

@@ -81,13 +81,7 @@ class SpanProposer(Protocol):
 
 
 class Drafter:
-    """The draft model over the prompts of one batch.
-
-    Args:
-        model: A model with the tokenizer of the target.
-        prompts: Prompts of the target. Length Q.
-        vocab_size: Logits of the target, V.
-    """
+    """The draft model over the prompts of one batch, its logits padded to the target's `vocab_size`."""
 
     def __init__(self, model: LanguageModel, prompts: Sequence[Sequence[int]], vocab_size: int) -> None:
         self._feed = FedSession(model.prefill_chains(prompts), len(prompts))
@@ -229,14 +223,11 @@ def points_of(answer: Answer, stretch: ProposedSpan, query: int, first: int) -> 
 def commit(
     answer: Answer, stretch: ProposedSpan, decided: Decided, known: Sequence[float], logits: Tensor
 ) -> None:
-    """Write the accepted tokens, and the token that the model chose behind them.
+    """Write the accepted tokens, and the token that the model chose behind them; give up if logits cannot be
+    used.
 
-    Args:
-        answer: The answer; given up if its logits cannot be used.
-        stretch: The proposed span.
-        decided: The points of `points_of` and the choices there.
-        known: Log-probabilities of the answer's unscored tokens, then of the span's.
-        logits: Logits of the pass. Shape: (Q, R, V).
+    `decided` are the points of `points_of` with their choices, `known` the log-probabilities of the answer's
+    unscored tokens and then of the span's.
     """
     owed = len(answer.tokens) - answer.scored
     if not answer.score(known[:owed]):

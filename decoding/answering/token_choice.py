@@ -52,10 +52,7 @@ class Decisions:
 def decide(logits: Tensor, following: Sequence[Sequence[int]], points: Sequence[ChoicePoint]) -> Decisions:
     """Choose at some places, and return the log-probabilities of known tokens. Waits for the device, once.
 
-    Args:
-        logits: Shape: (Q, R, V).
-        following: Known tokens that follow the first rows of every query. Length Q.
-        points: The choice points.
+    `logits` are (Q, R, V); `following` the known tokens that follow the first rows of every query.
     """
     device = logits.device
     groups = grouped(points, logits.shape[-1], device)

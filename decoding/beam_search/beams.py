@@ -42,17 +42,8 @@ class Beams:
     """Live prefixes of Q queries. A dead slot has state -1 and logprob -inf; live ones stand first.
 
     Prefixes of one step have one length and are ranked by log-probability; ties by their parent's rank, then
-    by the smaller token.
-
-    Args:
-        constraint: The constraint.
-        params: One per query.
-        scoring: Bounds the scores that prefixes may reach.
-        device: Device of the states.
-
-    Attributes:
-        logprob: Shape: (Q, B), float64.
-        pruned: Best score that anything given up could still have reached. Shape: (Q,), float64.
+    by the smaller token. `logprob` is (Q, B), float64; `pruned` the best score that anything given up could
+    still have reached, (Q,), float64.
     """
 
     def __init__(
@@ -141,23 +132,15 @@ class Beams:
 class Finished:
     """The best finished rows of Q queries, best first: as many columns as some query needs.
 
-    The columns for the largest k of the batch exist from the start. Queries that keep more rows get columns
-    as rows are found, which waits for the device. Ties: the row finished first stands first; within a step
-    the parent's rank decides, then the smaller token.
-
-    Args:
-        params: One per query.
-        scoring: Gives rows their scores.
-        device: Device of the tensors.
-        num_rows: Rows that each query keeps, at least its k; None: k. Length Q.
+    The columns for the largest k of the batch exist from the start. Queries that keep more rows (`num_rows`)
+    get columns as rows are found, which waits for the device. Ties: the row finished first stands first;
+    within a step the parent's rank decides, then the smaller token.
 
     Attributes:
         most: Most columns there may be: the largest of `num_rows`. A query's own rows are the first ones.
         score: -inf for no row. Shape: (Q, K), float64.
-        length: In tokens. Shape: (Q, K), int64.
-        slot: Branch that the last token was written on. Shape: (Q, K), int64.
-        token: The last token. Shape: (Q, K), int64.
-        state: Shape: (Q, K), int64.
+        slot: Branch that the last token was written on. Shape: (Q, K), int64, like `length`, `token` and
+            `state`.
     """
 
     def __init__(

@@ -43,14 +43,9 @@ class Goal(Protocol):
 
 
 class Goals:
-    """The goals of Q queries. Each is asked only when its arguments have changed.
+    """The goals of Q queries; None: the k best rows. Each is asked only when its arguments have changed.
 
-    Args:
-        goals: One per query; None: the k best rows.
-        params: One per query.
-
-    Attributes:
-        num_rows: Rows kept for each query: `num_rows` of its goal, k without one. Length Q.
+    `num_rows` are the rows kept for each query: as many as its goal wants, k without one.
 
     Raises:
         ValueError: the lengths differ; a query with a goal is not exact, or its goal wants fewer rows than k.

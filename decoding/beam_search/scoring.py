@@ -49,13 +49,7 @@ def best_columns(values: Tensor, count: int) -> Best:
 
 
 class Scoring:
-    """Scores of the rows of Q queries: log-probability over length ** length_penalty.
-
-    Args:
-        params: One per query.
-        max_depth: Length in tokens of the longest row.
-        device: Device of the log-probabilities.
-    """
+    """Scores of the rows of Q queries, at most `max_depth` long: logprob over length ** length_penalty."""
 
     def __init__(self, params: Sequence[BeamParams], max_depth: int, device: torch.device) -> None:
         self._max_depth = max_depth

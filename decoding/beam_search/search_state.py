@@ -28,17 +28,9 @@ from decoding.trace import ROOT, NodeState, Trace
 class Search:
     """Live prefixes, finished rows, back pointers and open prefixes of Q queries.
 
-    Args:
-        session: Prefilled prompts.
-        constraint: The constraint.
-        params: One per query.
-        stop: Polled before every step.
-        room: Most tokens that may be written per query, None for no bound.
-        goals: Goals of exact queries, None for the k best rows.
-
-    Attributes:
-        num_nodes: Tokens computed behind each prompt. Shape: (Q,), int64.
-        num_exact_nodes: Those of them that were computed for open prefixes. Length Q.
+    `room` bounds the tokens written per query; `goals` are those of exact queries, None for the k best rows.
+    `num_nodes`, (Q,), counts the tokens computed behind each prompt, `num_exact_nodes` those computed for
+    open prefixes.
     """
 
     def __init__(

@@ -378,18 +378,11 @@ def make_plan(
     title_limit: int | None,
     shared_positions: bool,
 ) -> Plan:
-    """Choose prompts long enough for the windows of the decoder, within its positions.
+    """Choose prompts long enough for the windows of the decoder's layers, within its positions.
 
-    Args:
-        options: The wanted sizes.
-        windows: Window of every decoder layer. Empty for encoder-decoders, whose prompts the decoder does not
-            read.
-        prompt_limit: Positions for a prompt, None without bound.
-        title_limit: Positions for the tokens written, None without bound.
-        shared_positions: Whether a prompt and the tokens below it share these positions.
-
-    Raises:
-        PlanError: the model has fewer positions than the options need.
+    Encoder-decoders pass no windows, since the decoder does not read prompts. The limits are the positions
+    for a prompt and for the tokens written, which share them if `shared_positions`. PlanError if the options
+    need more.
     """
     if title_limit is not None and options.depth >= title_limit:
         raise PlanError(f"depth must be below {title_limit}, the positions of the model, got {options.depth}")

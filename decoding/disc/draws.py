@@ -24,20 +24,17 @@ from decoding.stopping import StopPoll
 class Draws:
     """State of D draws, one entry each, of all queries together.
 
-    Args:
+    Attributes:
         query: Query of each draw, by its number in the whole batch. Shape: (D,), int64.
         sample: Number of the query's result that it is for. Shape: (D,), int64.
         number: Its number among the draws for that result. Shape: (D,), int64.
-
-    Attributes:
         state: Constraint state reached. Shape: (D,), int64.
-        log_weight: log x: log P_L of the written tokens, less the log of the probability of proposing them.
-            Shape: (D,), float64.
+        log_weight: log x: `logprob`, log P_L of the written tokens, less the log of the probability of
+            proposing them. Shape: (D,), float64.
         log_bound: Largest log weight that any draw of the same proposal could have: a draw is accepted with
             probability exp(log_weight - log_bound). 0 for Algorithm 1's own draws. Shape: (D,), float64.
         log_estimate: log of an unbiased estimate of P_L(S) from each draw alone; None if that is the weight
-            itself. Shape: (D,), float64.
-        logprob: log P_L of the written tokens. Shape: (D,), float64.
+            itself.
         running: Not at its end yet. Shape: (D,), bool.
         finished: At its end, with a whole row. Shape: (D,), bool.
         tokens: The written tokens, one column per step, -1 for draws that had ended. Each of shape (D,),
@@ -80,12 +77,8 @@ ACCEPT, FIRST, SECOND, CHOOSE, ACCEPT_AGAIN, OWNER = range(6)
 class DrawBatch:
     """The queries of one DISC run: session, constraint and per-query parameters as tensors.
 
-    Args:
-        session: Session of the queries that take part, no branches written yet. Q queries.
-        constraint: The constraint.
-        params: Parameters of those queries; `top_m`, `beam_size` and `adaptive` are the same for all.
-        stop: Stop poll of those queries.
-        numbers: Their numbers in the whole batch, by which the constraint knows them.
+    The session has no branches yet. `top_m`, `beam_size` and `adaptive` are the same for all queries;
+    `numbers` are their numbers in the whole batch, by which the constraint knows them.
     """
 
     def __init__(

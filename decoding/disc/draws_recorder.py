@@ -20,11 +20,7 @@ _Floats = npt.NDArray[np.float64]
 
 
 def check_recordable(params: Sequence[DiscParams], traces: Sequence[Trace | None] | None) -> dict[int, Trace]:
-    """Return the traces there are, by query.
-
-    Raises:
-        ValueError: there is not one entry per query, or draws adapt, keep several prefixes or stop early.
-    """
+    """Return the traces by query; ValueError for lengths that differ, or draws that are not plain."""
     if traces is not None and len(traces) != len(params):
         raise ValueError(f"traces must have one entry per query ({len(params)}), got {len(traces)}")
     recorded = {query: trace for query, trace in enumerate(traces or ()) if trace is not None}
@@ -54,8 +50,7 @@ def record_draws(
 ) -> None:
     """Write the draws of some queries into their traces.
 
-    `proposer`: the maker of the draws, which kept their ways. `verdicts`: decided draws of each of its runs:
-    of the first phase, and of the second if there was one.
+    `verdicts` are the decided draws of each run of the proposer, which kept their ways.
     """
     levels = [_HostLevel.of(level) for level in proposer.levels]
     is_counted = batch.top_m is None

@@ -35,15 +35,9 @@ _BROKEN = "a branch that was being written"
 class StaticProposer:
     """Draws by ancestral sampling among the valid tokens (`decoding.disc.draws.Proposer`).
 
-    It makes the same draws as `TreeProposer`, since the same random numbers go to the same tokens.
-
-    Args:
-        batch: The queries; their constraint lists its children padded.
-        new_flag: Makes the late flag, from a number of booleans and a device.
-        max_logits: Most logits computed by one forward, but at least one draw of each query.
-
-    Raises:
-        TypeError: the constraint cannot list its children padded.
+    It makes the same draws as `TreeProposer`, since the same random numbers go to the same tokens. A forward
+    computes at most `max_logits`, but at least one draw of each query; `new_flag` makes the late flag.
+    TypeError for a constraint that cannot list its children padded.
     """
 
     def __init__(

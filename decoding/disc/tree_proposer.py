@@ -30,13 +30,8 @@ from decoding.language_model import DecodeSession
 class TreeProposer:
     """Draws by ancestral sampling among the valid tokens (`decoding.disc.draws.Proposer`).
 
-    Args:
-        batch: The queries.
-        keeps_ways: Whether to keep the ways of the draws.
-
-    Attributes:
-        ways: If kept, the edge that every draw followed in each level, by call of `run`; meaningless for
-            draws that had ended. Each of shape (D,), int64.
+    With `keeps_ways`, `ways` has the edge that every draw followed in each level, by call of `run`, each of
+    shape (D,), int64; meaningless for draws that had ended.
     """
 
     def __init__(self, batch: DrawBatch, keeps_ways: bool = False) -> None:
@@ -176,13 +171,11 @@ class TreeProposer:
 class ExploredDepth:
     """The nodes at one depth, N of them, numbered in the order computed. Padding counts: it has no edges.
 
-    Args:
+    Attributes:
         column: Column of each node among its query's branches of this depth. Shape: (N,), int64.
         parent_edge: Edge of the level above that leads to each node, -1 for roots and padding. Shape: (N,),
             int64.
         edges: Valid edges out of the nodes. E of them.
-
-    Attributes:
         child: Node of the level below that each edge leads to, -1 until it is computed. Shape: (E,), int64.
         log_envelope: log c of each node as of the last refresh, 0 for nodes computed since. Shape: (N,),
             float64.
@@ -303,10 +296,7 @@ class BranchSession:
 
 
 class BranchSessions:
-    """The sessions of one batch; every query has its branches in one of them.
-
-    `session`: over all queries, no branches written yet. Q queries.
-    """
+    """The sessions of one batch; every query has its branches in one of them."""
 
     def __init__(self, session: DecodeSession, num_queries: int) -> None:
         whole = BranchSession(session, list(range(num_queries)), [], num_queries)

@@ -20,10 +20,7 @@ from decoding.model.token_tree import ChainStep, PromptLayout
 
 
 class TreeChains:
-    """The chains of one batch of prompts (`decoding.language_model.ChainSession`).
-
-    `session`: the prompts, just run. The chains own it from now on.
-    """
+    """The chains of one batch of prompts (`decoding.language_model.ChainSession`); owns the session."""
 
     def __init__(self, session: TreeSession) -> None:
         self._session = session
@@ -97,10 +94,8 @@ class ChainSlots:
     """The tail slots of Q queries: one column per token of the longest chunk of every pass.
 
     A slot is dead if its query had no token for it, or has taken the token back; dead slots are hidden until
-    a collection frees them. The host keeps all of this, so nothing waits for the device.
-
-    Attributes:
-        lengths: Tokens that every query has written and not taken back. Shape: (Q,), int64.
+    a collection frees them. The host keeps all of this, so nothing waits for the device. `lengths`, (Q,), are
+    the tokens that every query has written and not taken back.
     """
 
     def __init__(self, prompts: PromptLayout) -> None:

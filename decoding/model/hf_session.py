@@ -48,12 +48,8 @@ class TreeModel:
 class TreeSession(ABC):
     """The token trees of one batch of prompts (`decoding.language_model.DecodeSession`).
 
-    Logits are float32, and float64 for a model that computes in float64.
-
-    Args:
-        model: The model.
-        prompts: Layout of the decoder's prompts.
-        prefix: Shared prefix of all prompts.
+    Logits are float32, and float64 for a model that computes in float64. `prompts` is the layout of the
+    decoder's prompts, `prefix` what all of them share.
     """
 
     root_logits: Tensor
@@ -259,11 +255,7 @@ class TreeSession(ABC):
 
 
 class CausalSession(TreeSession):
-    """Session of a decoder-only model.
-
-    `prompts`: non-empty token id lists, whole. Length Q. `prefix`: shared prefix of all prompts; each of them
-    continues it.
-    """
+    """Session of a decoder-only model over whole, non-empty prompts that continue the prefix, if any."""
 
     def __init__(
         self, model: TreeModel, prompts: Sequence[Sequence[int]], prefix: TreePrefix | None = None
@@ -343,12 +335,7 @@ _FRONTIER_POSITIONS: ContextVar[Tensor | None] = ContextVar("genret_frontier_pos
 
 
 class EncoderDecoderSession(TreeSession):
-    """Session of an encoder-decoder model. All queries have the same decoder prompt, so all stand at one
-    position.
-
-    `prompts`: non-empty token id lists for the encoder. Length Q. `decoder_prompt`: tokens before every
-    title.
-    """
+    """Session of an encoder-decoder: `prompts` for the encoder, one decoder prompt for all queries."""
 
     def __init__(
         self, model: TreeModel, prompts: Sequence[Sequence[int]], decoder_prompt: Sequence[int]

@@ -196,12 +196,8 @@ def _causal_bias(rule: Rule, query: Tensor, prefix: PrefixSegment | None) -> Ten
 class TreePrefix:
     """Keys and values of tokens that many prompts begin with (`decoding.language_model.PromptPrefix`).
 
-    Immutable; sessions refer to the segments and never copy them. Does not keep the model alive.
-
-    Args:
-        model: The model that has run the tokens.
-        token_ids: The tokens, at least one.
-        segments: Their keys and values by model layer.
+    Immutable; sessions refer to the segments, one per model layer, and never copy them. Does not keep the
+    model alive.
     """
 
     def __init__(

@@ -81,14 +81,10 @@ class TokenTree:
     def grow(self, parents: Tensor, depth: int | None = None) -> TreeStep:
         """Add one frontier of B branches and return what it may attend to.
 
-        Args:
-            parents: Index into the branches written at `depth` - 1, in the order written; ignored at depth 1.
-                Without `keep_levels` those branches are the previous frontier. -1 marks a padding branch,
-                which attends to its prompt and itself only. Shape: (Q, B), int64.
-            depth: Tokens on the new branches; None is one more than the deepest have.
-
-        Raises:
-            ValueError: see `checked_depth`.
+        `parents`, (Q, B), index the branches written at `depth` - 1, in the order written (without
+        `keep_levels` the previous frontier); they are ignored at depth 1. -1 marks a padding branch, which
+        attends to its prompt and itself only. A depth of None is one more than the deepest; ValueError as in
+        `checked_depth`.
         """
         depth = self.checked_depth(depth)
         queries, branches = parents.shape
@@ -211,11 +207,8 @@ class BranchStep(ABC):
 class TreeStep(BranchStep):
     """The pass of one frontier, whose branches stand at one depth.
 
-    Args:
-        prompts: The prompts.
-        depth: Tokens on the new branches, themselves included.
-        tail_depths: Depth of every tail slot. Shape: (Q, n), int64.
-        invisible: True where a tail slot is no ancestor. Shape: (Q, B, n), bool.
+    `tail_depths`, (Q, n), is the depth of every tail slot; `invisible`, (Q, B, n), is True for slots that are
+    no ancestor.
     """
 
     def __init__(self, prompts: PromptLayout, depth: int, tail_depths: Tensor, invisible: Tensor) -> None:
@@ -257,16 +250,9 @@ class TreeStep(BranchStep):
 class ChainStep(BranchStep):
     """The pass that writes consecutive tokens of chains, whose queries stand at different depths.
 
-    Rows without a token attend to the same slots as the last token of their query.
-
-    Args:
-        prompts: The prompts.
-        depths: Tokens written up to and with each new one; the query's last on rows without one.
-            Shape: (Q, L), int64.
-        slot_depths: Depth of the token in every slot, this pass's included, 0 where there is none.
-            Shape: (Q, n), int64.
-        least_depth: At most the smallest of `depths`.
-        largest_position: The largest position of a new token.
+    Rows without a token attend to the same slots as the last token of their query, and have its depth.
+    `depths`, (Q, L), are the tokens written up to and with each new one, at least `least_depth`;
+    `slot_depths`, (Q, n), the depth of the token in every slot, this pass's included, 0 for none.
     """
 
     def __init__(

@@ -91,18 +91,10 @@ RunPass = Callable[[WholeTreePass], Tensor]
 
 
 class WholeTreeWriter:
-    """Writes token trees below prompts (`decoding.language_model.TreeWriter`).
-
-    Args:
-        trees: The trees.
-        prompts: Layout of the prompts.
-        cache: Keys and values of the prompts; only read.
-        run: Runs one pass.
-        shared_bias: Module with the relative bias table of the layers that have none themselves.
-        limit: Positions of the model, None without bound.
+    """Writes token trees below prompts (`decoding.language_model.TreeWriter`); only reads the prompts' cache.
 
     Raises:
-        PromptTooLongError: a tree needs more positions than the model has.
+        PromptTooLongError: a tree needs more positions than `limit`, if given.
         ValueError: not one tree per prompt.
     """
 
