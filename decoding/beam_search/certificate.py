@@ -100,7 +100,7 @@ class Nodes(NamedTuple):
 
     def take(self, which: npt.NDArray[np.bool_] | _Ints) -> Nodes:
         """Return some of them, by mask or by number."""
-        return Nodes(*(column[which] for column in self))
+        return Nodes._make(column[which] for column in self)
 
 
 _NO_INTS = np.zeros(0, dtype=np.int64)
