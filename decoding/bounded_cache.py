@@ -1,6 +1,5 @@
-"""Keeps the values used last within a bound on their size; the one cache of all rooms.
-
-The bound is in bytes where values differ in size: an automaton takes a hundred bytes or a hundred million.
+"""Keeps the values used last within a bound on their size, in bytes or in another unit; used by every
+package.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ def _one(key: Hashable, value: object) -> int:
 class BoundedCache(Generic[K, V]):
     """Drops the values not used for longest. Safe to use from several threads.
 
-    A value that is in use stays alive with its users, whatever the cache drops meanwhile.
+    A dropped value stays alive as long as a caller uses it.
 
     Args:
         max_size: Bound on the sizes of all values together, in the unit of `size_of`.
@@ -34,20 +33,13 @@ class BoundedCache(Generic[K, V]):
         on_evict: Called with every value that is dropped to make room, while the lock is held.
 
     Attributes:
-        lock: Held by every method; hold it to do several things as one.
-        max_size: As given.
-        size: Sizes of all values held, as they were last measured.
+        size: Sizes of all values held, as last measured.
         hits: Values found.
         misses: Values not found, or made.
         waits: Values that another thread was making.
         evictions: Values dropped to make room.
         not_kept: Values too large to be kept.
     """
-
-    __slots__ = (
-        "_entries", "_max_value_size", "_on_evict", "_running", "_size_of", "evictions", "hits", "lock",
-        "max_size", "misses", "not_kept", "size", "waits",
-    )  # fmt: skip
 
     def __init__(
         self,
@@ -58,7 +50,7 @@ class BoundedCache(Generic[K, V]):
         on_evict: Callable[[V], None] | None = None,
     ) -> None:
         self.max_size = max_size
-        self.lock = threading.RLock()
+        self.lock = threading.RLock()  # Held by every method; hold it to make several calls atomic
         self.size = self.hits = self.misses = self.waits = self.evictions = self.not_kept = 0
         self._size_of = size_of or _one
         self._max_value_size = max_size if max_value_size is None else max_value_size
@@ -71,11 +63,11 @@ class BoundedCache(Generic[K, V]):
         return len(self._entries)
 
     def items(self) -> Iterator[tuple[K, V]]:
-        """Iterate over what is held, the value used last first; hold the lock meanwhile."""
+        """Iterate over the entries, the one used last first; hold the lock meanwhile."""
         return ((key, value) for key, (value, _) in reversed(self._entries.items()))
 
     def get(self, key: K) -> V | None:
-        """Return a value, which is then the one used last; None: it is not held."""
+        """Return a value and mark it as used last; None if it is not held."""
         with self.lock:
             entry = self._entries.get(key)
             if entry is None:
@@ -86,7 +78,7 @@ class BoundedCache(Generic[K, V]):
             return entry[0]
 
     def peek(self, key: K) -> V | None:
-        """Return a value without counting that as a use; None: it is not held."""
+        """Return a value without marking it as used; None if it is not held."""
         entry = self._entries.get(key)
         return None if entry is None else entry[0]
 
@@ -106,7 +98,7 @@ class BoundedCache(Generic[K, V]):
             return value
 
     def get_or_make(self, key: K, make: Callable[[], V]) -> V:
-        """Return a value, made now if it is not held; what `make` raises is passed on and not kept."""
+        """Return a value, made now if it is not held; errors of `make` are passed on and not kept."""
         with self.lock:
             entry = self._entries.get(key)
             if entry is not None:
@@ -136,9 +128,9 @@ class BoundedCache(Generic[K, V]):
         return made
 
     def settle(self, key: K | None = None) -> None:
-        """Measure a value that has grown since it was kept, None: all of them, and make room for it.
+        """Measure again a value that has grown (None: all values), and make room for it.
 
-        A value that has become too large to be kept is dropped alone.
+        Only a value that has become too large to be kept is dropped.
         """
         with self.lock:
             for each in list(self._entries) if key is None else [key]:
@@ -154,7 +146,7 @@ class BoundedCache(Generic[K, V]):
             self._make_room()
 
     def discard(self, where: Callable[[K], bool]) -> list[V]:
-        """Drop the values whose key is `where`, and return them; they do not count as evicted."""
+        """Drop and return the values whose key is `where`; they do not count as evicted."""
         with self.lock:
             dropped = [self._entries.pop(key) for key in list(self._entries) if where(key)]
             self.size -= sum(size for _, size in dropped)
@@ -178,20 +170,20 @@ class BoundedCache(Generic[K, V]):
 
 T = TypeVar("T")
 
-# A key and its place in the table.
+# Memory of a key and its table entry.
 _RESULT_BYTES = 500
 
 
 class Remembered(Generic[T]):
     """Keeps the results of a function by its arguments.
 
-    Safe to use from several threads: two that ask for the same at once both make it, because each may run
-    out of its own time.
+    Safe to use from several threads: two that ask for the same at once both make it, because each may run out
+    of its own time.
 
     Args:
-        make: The function. What it raises is not kept.
-        measure: Memory in bytes, about, of a result and of the arguments behind it that led there.
-        max_bytes: Most memory of all results. A result that takes more than a quarter of it is not kept.
+        make: The function. Its errors are not kept.
+        measure: Approximate bytes of a result, given the result and the arguments.
+        max_bytes: Bound on all results together. A result that takes more than a quarter of it is not kept.
     """
 
     def __init__(

@@ -1,7 +1,4 @@
-"""Cooperative cancellation: decoders poll one object between steps.
-
-A decode step cannot be interrupted, so cancellation and deadlines act between steps.
-"""
+"""Cancels decoding cooperatively: decoders poll a token between steps, since a step cannot be interrupted."""
 
 from __future__ import annotations
 
@@ -47,9 +44,9 @@ class CancelToken:
 
 
 def reason_to_stop(cancel: CancelToken | None) -> DecodingCancelledError | None:
-    """Return why work is not to go on, for who answers many at once; None where it is.
+    """Return the error that should end the work, None to go on.
 
-    The error holds no frames: they would hold the callers', whose session holds keys and values.
+    Its traceback is dropped: the frames would keep the callers' session, with its keys and values, alive.
     """
     if cancel is None:
         return None

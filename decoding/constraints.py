@@ -1,8 +1,7 @@
 """Defines the constraint protocol; lists, weighs and samples the edges allowed in one decode step.
 
-A constraint is a batched state machine over token ids. Decoders know only this protocol, so a trie of
-titles, a filtered trie and a JSON grammar all decode the same way. Beam search and DISC share the step: only
-the logits of allowed tokens are gathered; the softmax over the vocabulary is one log-sum-exp.
+Decoders know only this protocol, so a trie of titles, a filtered trie and a JSON grammar all decode the same
+way. Only the logits of allowed tokens are gathered; the softmax over the vocabulary is one log-sum-exp.
 """
 
 from __future__ import annotations
@@ -18,37 +17,27 @@ from decoding.errors import InvalidLogitsError
 
 
 class Children(NamedTuple):
-    """All continuations of a batch of states, ragged, grouped by owner in ascending order.
+    """All continuations of a batch of states, ragged, grouped by owner in ascending order."""
 
-    Attributes:
-        owner: Index into the batch of states. Shape: (E,), int64, non-decreasing.
-        token: Token id of the edge. Shape: (E,), int64, ascending within one owner.
-        next_state: State after the edge. Shape: (E,), int64.
-    """
-
-    owner: Tensor
-    token: Tensor
-    next_state: Tensor
+    owner: Tensor  # Index into the batch of states. Shape: (E,), int64, non-decreasing
+    token: Tensor  # Token id of the edge. Shape: (E,), int64, ascending within one owner
+    next_state: Tensor  # State after the edge. Shape: (E,), int64
 
 
 class PaddedChildren(NamedTuple):
-    """All continuations of a batch of states in a fixed number of columns.
+    """All continuations of a batch of states in a fixed number of columns."""
 
-    Attributes:
-        token: Token id of the edge, -1 where there is none. Ascending within a row but for the gaps that
-            edges which are not allowed leave. Shape: (n, width), int64.
-        next_state: State after the edge, -1 where there is none. Shape: (n, width), int64.
-    """
-
+    # Token id of the edge, -1 for none. Ascending within a row, with gaps for edges that are not allowed.
+    # Shape: (n, width), int64.
     token: Tensor
-    next_state: Tensor
+    next_state: Tensor  # State after the edge, -1 for none. Shape: (n, width), int64
 
 
 class Constraint(Protocol):
     """A batched state machine over token ids. States are non-negative int64; -1 is "no such state".
 
-    A state is final when a whole sequence has been written, its end token included; final states of a
-    title trie have no children.
+    A state is final once a whole sequence, end token included, has been written; final states of a title trie
+    have no children.
     """
 
     @property
@@ -56,27 +45,20 @@ class Constraint(Protocol):
         """Length in tokens of the longest sequence, end token included."""
 
     def start(self, queries: Tensor) -> Tensor:
-        """Return a start state for each entry; what may be written can differ from query to query.
+        """Return a start state for each entry; queries may differ in what is allowed. Shapes: (n,), int64.
 
         Args:
-            queries: Number, in the batch, of the query each state is for. Shape: (n,), int64.
-
-        Returns:
-            Shape: (n,), int64.
+            queries: Number, in the batch, of the query each state is for.
         """
 
     def children(self, states: Tensor) -> Children:
         """Return every allowed continuation of every state. `states` shape: (n,), int64."""
 
     def verify(self, states: Tensor, token_ids: Tensor) -> Tensor:
-        """Check M candidate tokens per state (parallel prefix verification).
+        """Check M candidate tokens per state (parallel prefix verification); -1 if a token does not continue
+        the prefix.
 
-        Args:
-            states: Shape: (n,), int64.
-            token_ids: Shape: (n, M), int64.
-
-        Returns:
-            Next state, or -1 where the token does not continue the prefix. Shape: (n, M), int64.
+        Shapes: states (n,), token_ids (n, M); returns (n, M), int64.
         """
 
     def advance(self, states: Tensor, token_ids: Tensor) -> Tensor:
@@ -86,15 +68,15 @@ class Constraint(Protocol):
         """Whether a whole sequence has been written. Shape: (n,), bool."""
 
     def row(self, states: Tensor) -> Tensor:
-        """Return the rank of the row a final state stands for, -1 without ranks. Shape: (n,), int64."""
+        """Return the rank of a final state's row, -1 without ranks. Shape: (n,), int64."""
 
 
 @runtime_checkable
 class StaticConstraint(Constraint, Protocol):
-    """A constraint whose every step can have static shapes and ask the device nothing.
+    """A constraint whose every step can have static shapes and never waits for the device.
 
     `verify`, `advance`, `is_final` and `padded_children` can be traced by `torch.compile` and captured in a
-    CUDA graph; `children`, whose answer's size depends on the states, cannot.
+    CUDA graph; `children`, whose size depends on the states, cannot.
     """
 
     def padded_children(self, states: Tensor, width: int) -> PaddedChildren:
@@ -102,67 +84,57 @@ class StaticConstraint(Constraint, Protocol):
 
         Args:
             states: Shape: (n,), int64.
-            width: At least `width_at` of each state's depth; children behind it would be left out.
+            width: At least `width_at` of each state's depth; further children would be left out.
 
         Raises:
-            ValueError: a state has more children and looking costs no waiting.
+            ValueError: a state has more children; checked only if that does not wait for a device.
         """
 
     def width_at(self, depth: int) -> int:
-        """Return the most columns any state needs that is `depth` tokens deep; the host knows it."""
+        """Return the most columns that a state at this depth needs; known to the host."""
 
 
 @runtime_checkable
 class WideConstraint(Constraint, Protocol):
-    """A constraint that lets through most tokens of most states: free text, the strings of a grammar.
+    """A constraint that may allow most tokens in most states: free text, the strings of a grammar.
 
     Listing children would cost more than the model's own softmax; beam search checks the likeliest tokens
-    instead, and lists only where too few of them are allowed.
+    instead, and lists children only if too few of them are allowed.
     """
 
     @property
     def is_wide(self) -> bool:
-        """Whether that is so; False: children are listed as with any other constraint."""
+        """Whether most tokens are allowed; False: children are listed as with other constraints."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """One finished sequence.
+    """One finished sequence."""
 
-    Attributes:
-        token_ids: The written row, end token included.
-        row: Rank of the row in the constraint, -1 where the constraint has no ranks.
-        logprob: log P_L(row | prompt), natural logarithm, temperature 1 unless a temperature was asked.
-    """
-
-    token_ids: tuple[int, ...]
-    row: int
-    logprob: float
+    token_ids: tuple[int, ...]  # The written row, end token included
+    row: int  # Rank of the row in the constraint, -1 if it has no ranks
+    logprob: float  # log P_L(row | prompt), natural logarithm, at temperature 1 unless another was given
 
     def score(self, length_penalty: float = 0.0) -> float:
-        """Return logprob / length ** length_penalty, what beam search ranks by."""
+        """Return logprob / length ** length_penalty, the score of beam search."""
         return self.logprob / math.pow(len(self.token_ids), length_penalty)
 
 
 # Logits whose normalisers a CPU computes at once: their exponentials stay in its cache, and no second array
 # of the size of all logits is made.
 _PIECE = 1 << 19
+# Children that padded listings handle in one piece, at about 60 bytes each; a catalogue's root can have tens
+# of thousands.
+MAX_CELLS = 1 << 22
 
 
 class Edges(NamedTuple):
-    """Allowed continuations of n branches, ragged, grouped by branch.
+    """Allowed continuations of n branches, ragged, grouped by branch."""
 
-    Attributes:
-        owner: Branch of each edge. Shape: (E,), int64, non-decreasing.
-        token: Shape: (E,), int64.
-        next_state: Shape: (E,), int64.
-        logprob: log P_L(token | branch), normalised over the whole vocabulary. Shape: (E,), float64.
-    """
-
-    owner: Tensor
-    token: Tensor
-    next_state: Tensor
-    logprob: Tensor
+    owner: Tensor  # Branch of each edge. Shape: (E,), int64, non-decreasing
+    token: Tensor  # Shape: (E,), int64
+    next_state: Tensor  # Shape: (E,), int64
+    logprob: Tensor  # log P_L(token | branch), normalised over the whole vocabulary. Shape: (E,), float64
 
 
 def expand(
@@ -175,12 +147,12 @@ def expand(
     """List the allowed edges out of every branch.
 
     Args:
-        constraint: What may be written.
+        constraint: The constraint.
         states: State of each branch, -1 for none. Shape: (n,), int64.
         logits: Next-token logits of each branch. Shape: (n, V), float32.
         temperature: Per-branch divisor of the logits; None: 1. Shape: (n,), float32.
-        top_m: Verify only the M likeliest tokens of each branch (PPV); a branch with none valid among
-            them falls back to its exact children. None: exact children.
+        top_m: Verify only the M likeliest tokens of each branch (PPV); a branch with none valid among them
+            falls back to its exact children. None: exact children.
 
     Raises:
         InvalidLogitsError: logits of a live branch hold NaN or +inf, or are -inf everywhere.
@@ -198,15 +170,7 @@ def expand(
 
 
 def check_normalisers(normaliser: Tensor, states: Tensor) -> None:
-    """Refuse what a model must not return. Asks the device.
-
-    Args:
-        normaliser: log sum exp of the logits of each branch. Shape: (n,).
-        states: State of each branch, -1 for none. Shape: (n,), int64.
-
-    Raises:
-        InvalidLogitsError: logits of a live branch hold NaN or +inf, or are -inf everywhere.
-    """
+    """Raise InvalidLogitsError if a branch with a state has a broken normaliser. Shapes: (n,). Waits."""
     broken = ~torch.isfinite(normaliser) & (states >= 0)
     if bool(broken.any()):
         raise InvalidLogitsError(
@@ -215,15 +179,10 @@ def check_normalisers(normaliser: Tensor, states: Tensor) -> None:
 
 
 def log_normalisers(logits: Tensor, states: Tensor | None = None) -> Tensor:
-    """Return log sum exp of every row.
+    """Return log sum exp of every row of logits, (n, V). Shape: (n,).
 
-    Args:
-        logits: Shape: (n, V).
-        states: State of each branch, -1 for none: on a CPU such rows are not looked at, and have zero. None
-            is for callers that may not ask how many these are. Shape: (n,), int64.
-
-    Returns:
-        Shape: (n,).
+    `states` is -1 for branches that do not exist: on a CPU such rows are skipped and get zero. None computes
+    all rows, without waiting for the device.
     """
     if not logits.is_cpu:
         return torch.logsumexp(logits, dim=-1)
@@ -253,7 +212,7 @@ def _verified_children(constraint: Constraint, states: Tensor, logits: Tensor, t
 
 
 class EdgeChooser:
-    """Sampling among ragged edges by inverse transform, many draws per node."""
+    """Samples among ragged edges by inverse transform, many draws per node."""
 
     def __init__(self, edges: Edges, num_nodes: int) -> None:
         device = edges.logprob.device
@@ -271,16 +230,11 @@ class EdgeChooser:
         self.log_mass = self.log_mass.clamp(max=0.0)
 
     def choose(self, node: Tensor, u: Tensor) -> Tensor:
-        """Return one edge per draw; meaningless (but in range) for nodes without valid mass.
-
-        Args:
-            node: Shape: (D,), int64.
-            u: Uniforms in (0, 1). Shape: (D,), float64.
-        """
+        """Return one edge per node, (D,), and uniform, (D,); in range but meaningless without valid mass."""
         low = self._cumulative[self._begin[node]]
         high = self._cumulative[self._end[node]]
-        # Strictly below the end of the run, so that the search cannot step into the next node's edges or
-        # onto an edge of probability zero at the end.
+        # Strictly below the end of the run, so that the search reaches neither the next node's edges nor an
+        # edge of probability zero at the end.
         target = torch.minimum(low + u * (high - low), torch.nextafter(high, low))
         edge = torch.searchsorted(self._cumulative[1:], target, right=True)
         last = (len(self._cumulative) - 2) if len(self._cumulative) > 1 else 0

@@ -1,9 +1,8 @@
-"""Counter-based uniforms: a number is a pure function of (seed, stream, draw, step).
+"""Makes counter-based uniforms: a number is a pure function of (seed, stream, draw, step).
 
-A shared generator would make a request's answer depend on what else is in the batch. Here every uniform
-is the hash of its own coordinates, so the same seed gives the same draws alone and among others, on CPU
-and on CUDA. The mixer is the finaliser of SplitMix64 (Steele, Lea and Flood, 2014), chained over the
-coordinates.
+With a shared generator, a request's answer would depend on what else is in the batch. Here every uniform is
+the hash of its own coordinates, so a seed gives the same draws alone and in a batch, on CPU and CUDA. The
+mixer is the finaliser of SplitMix64 (Steele, Lea and Flood, 2014), chained over the coordinates.
 """
 
 from __future__ import annotations
@@ -31,20 +30,12 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def hash_key(seed: Tensor, *coordinates: Tensor | int) -> Tensor:
-    """Return the hashes of coordinates, from which `uniforms_of` makes the uniforms.
-
-    Args:
-        seed: Shape: broadcastable, int64.
-        coordinates: Further integers, e.g. stream, draw, step. Shapes: broadcastable, int64.
-
-    Returns:
-        Shape: the broadcast shape, int64.
-    """
+    """Return the hashes of broadcast int64 coordinates (e.g. stream, draw, step), for `uniforms_of`."""
     return extend_key(_mix(seed + _signed(_GOLDEN)), *coordinates)
 
 
 def extend_key(key: Tensor, *coordinates: Tensor | int) -> Tensor:
-    """Return hashes with further coordinates behind those of `key`, which are not hashed again."""
+    """Return hashes with further coordinates appended; `key` is not hashed again."""
     for coordinate in coordinates:
         key = _mix((key ^ coordinate) * _signed(0xD1342543DE82EF95) + _signed(_GOLDEN))
     return key
@@ -56,14 +47,5 @@ def uniforms_of(key: Tensor) -> Tensor:
 
 
 def uniforms(seed: Tensor, *coordinates: Tensor | int) -> Tensor:
-    """Return uniforms in (0, 1), one per broadcast element of the arguments.
-
-    Args:
-        seed: Shape: broadcastable, int64.
-        coordinates: Further integers, e.g. stream, draw, step. Shapes: broadcastable, int64.
-
-    Returns:
-        Odd multiples of 2**-53, so that neither 0 nor 1 occurs and logarithms are finite.
-        Shape: the broadcast shape, float64.
-    """
+    """Return uniforms in (0, 1), one per broadcast element of the arguments: `uniforms_of(hash_key(...))`."""
     return uniforms_of(hash_key(seed, *coordinates))

@@ -1,4 +1,4 @@
-"""Errors of the decoding room.
+"""Errors of `decoding`.
 
 DecodingError
 ├── InvalidLogitsError       the model returned NaN or +inf

@@ -1,8 +1,8 @@
-"""Answers of a device that the host reads a step or two late, so that neither waits for the other.
+"""Lets the host read a device's answers a step or two late, so that neither waits for the other.
 
-To ask a CUDA device "is anything still running?" and wait for the answer empties its queue: it then idles
-while the host prepares the next step. Here the answer is copied to pinned memory behind the work that was
-already queued, and read when it has arrived; until then the host goes on as if it were yes.
+Asking a CUDA device "is anything still running?" and waiting empties its queue: it idles while the host
+prepares the next step. Here the answer is copied to pinned memory behind the work already queued, and read
+once it has arrived; until then the host goes on as if it were yes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from decoding.errors import InvalidLogitsError
 
 
 class Event(Protocol):
@@ -34,20 +36,12 @@ _Slot = tuple[Tensor, npt.NDArray[np.bool_], Event]  # a buffer, the same memory
 
 
 class LateFlag:
-    """A few booleans, put by the device once per step and read by the host when they have arrived.
+    """A few booleans, put by the device once per step and read by the host when they have arrived, on a CPU
+    at once.
 
-    On the CPU they arrive at once.
-
-    Args:
-        size: Number of booleans, k.
-        device: Where they are computed.
-        lag: Most answers under way besides the newest. A host further ahead waits for the oldest, while the
-            device still has the steps of the others to work on: it does not run dry, and the host queues no
-            more than lag + 1 steps that nobody needs.
-        new_event: Makes the marks; None: the device's own.
-
-    Raises:
-        ValueError: `lag` is negative.
+    At most `lag` answers are under way besides the newest. A host further ahead waits for the oldest, while
+    the device still works on the later steps: it does not run dry, and the host queues at most lag + 1
+    needless steps. `new_event` makes the marks in the device's queue.
     """
 
     def __init__(
@@ -66,11 +60,7 @@ class LateFlag:
         self._latest: tuple[bool, ...] | None = None
 
     def put(self, flags: Tensor) -> None:
-        """Send the device's newest answer on its way. Waits if more than `lag` others have not arrived.
-
-        Args:
-            flags: Shape: (k,), bool.
-        """
+        """Queue the device's newest answer, (k,), bool. Waits if more than `lag` others have not arrived."""
         if not self._free:
             self._take(wait=True)
         slot = self._free.popleft()
@@ -99,6 +89,20 @@ class LateFlag:
         self._free.append(slot)
 
 
+def goes_on(flags: tuple[bool, ...] | None, place: str) -> bool:
+    """Return the first of the late flags (running, broken logits), True before any has arrived.
+
+    Raises:
+        InvalidLogitsError: the second flag is set; `place` says where.
+    """
+    if flags is None:
+        return True
+    running, broken = flags
+    if broken:
+        raise InvalidLogitsError(f"the model returned NaN or infinite logits on {place}")
+    return running
+
+
 class _CudaEvent:
     """A mark in the current stream of a CUDA device."""
 
@@ -117,7 +121,7 @@ class _CudaEvent:
 
 
 class _Passed:
-    """The mark of a device that has done its work when the call returns."""
+    """The mark of a device that has finished its work when the call returns."""
 
     def record(self) -> None:
         pass

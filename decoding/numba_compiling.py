@@ -1,8 +1,8 @@
-"""Compiles loops by numba, and says where compiled code is kept.
+"""Compiles loops with numba and caches the machine code.
 
-It is kept beside the file of the loops or wherever NUMBA_CACHE_DIR says; where neither can be written, loops
-are compiled once per process. What is kept is compared with the loops' own file alone: a change elsewhere
-that matters to them, as of the layout of states, needs a change there.
+The cache lies beside the file of the loops or in NUMBA_CACHE_DIR; if neither can be written, loops are
+compiled once per process. numba compares the cache with the loops' own file alone: a change elsewhere that
+matters to them, such as the layout of states, needs a change there.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _COMPILED: list[Any] = []
 
 
 def compiled(function: _Function) -> _Function:
-    """Have a function compiled on its first call; it runs in one thread and does not hold Python's lock."""
+    """Compile a function on its first call; it runs in one thread and releases the GIL."""
     try:
         keeping: _Decorator = numba.njit(cache=True, nogil=True)
         loop = keeping(function)
-    except (RuntimeError, OSError):  # no place for compiled code can be written, or there is no source file
+    except (RuntimeError, OSError):  # no cache folder can be written, or there is no source file
         passing: _Decorator = numba.njit(nogil=True)
         loop = passing(function)
     _COMPILED.append(loop)
@@ -38,13 +38,13 @@ def compiled(function: _Function) -> _Function:
 
 
 def keep_nothing() -> None:
-    """Neither read nor write kept code from now on; what is not compiled yet is compiled in memory."""
+    """Disable the cache from now on, for reading and writing."""
     for loop in _COMPILED:
         loop._cache.disable()
 
 
 def _to_pointer(typing_context: Any, address: Any) -> Any:
-    """Say how an address, an integer, becomes a pointer."""
+    """Typing and code of `pointer`, for numba."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.inttoptr(arguments[0], cgutils.voidptr_t)
@@ -52,5 +52,5 @@ def _to_pointer(typing_context: Any, address: Any) -> Any:
     return types.voidptr(address), generate
 
 
-# Makes a pointer of an address, in compiled code.
+# Turns an address into a pointer, in compiled code.
 pointer: Callable[[int], Any] = intrinsic(_to_pointer)

@@ -1,4 +1,4 @@
-"""Holds the parameters of the decoders (beam search, DISC, answers), validated where they are made."""
+"""Holds the parameters of the decoders (beam search, DISC, answers), validated on construction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_TOTAL_DRAWS = 8192  # branches of one query: every prefix of every draw may 
 
 
 def default_beam_size(k: int) -> int:
-    """Return the live prefixes kept per step for k titles when nothing else was asked for."""
+    """Return the live prefixes kept per step for k titles by default."""
     return max(k, 10)
 
 
@@ -34,7 +34,7 @@ class BeamParams:
         beam_size: Live prefixes kept per step; None: max(k, 10).
         length_penalty: Rows are ranked by logprob / length ** length_penalty, the length in tokens with the
             end token. 0: by log-probability. Above 0 favours long rows, as in `generate` of transformers.
-        exact: Go on after the beam search, best prefix first, through the prefixes that it dropped, until the
+        exact: Whether to go on after the beam search through the prefixes it dropped, best first, until the
             list is certified or the budget is spent.
         exact_budget: Most tokens computed for that.
     """
@@ -68,17 +68,17 @@ class DiscParams:
 
     Attributes:
         num_samples: Independent results drawn.
-        num_draws: K, the most draws tried for acceptance per result, and the number of fresh draws the
-            result is chosen from by weight when none was accepted.
+        num_draws: K, the most draws tried for acceptance per result, and the number of fresh draws the result
+            is chosen from by weight if none was accepted.
         temperature: Divides the logits before anything else; P_L is the distribution at this temperature.
-        top_m: Look only at the M likeliest tokens of a step, as the paper does. This truncates the valid
-            mass and so biases the weights; None lists every valid token, exactly.
+        top_m: Verify only the M likeliest tokens of a step, as the paper does. This truncates the valid mass
+            and so biases the weights; None lists every valid token, exactly.
         seed: Seed of the query's own random numbers.
         reject_early: Stop a draw of the first phase as soon as its weight falls below its acceptance
-            threshold. The law of the results is unchanged; the mass is then estimated from the
-            accept/reject outcomes instead of from the weights, with a larger standard error. No effect on
-            adaptive draws, which learn from the rows of refused draws, nor on draws with several prefixes.
-        adaptive: Judge draws against what is known of P_L(S), and leave out of the second phase's proposal
+            threshold. The law of the results is unchanged; the mass is then estimated from the accept/reject
+            outcomes instead of from the weights, with a larger standard error. No effect on adaptive draws,
+            which learn from the rows of refused draws, nor on draws with several prefixes.
+        adaptive: Judge draws against the known bound of P_L(S), and leave out of the second phase's proposal
             what the first found to be invalid. Accepted draws are still exact samples of P_S, and more are
             accepted.
         beam_size: Prefixes a draw keeps at a time; it proposes the likeliest row that it finds. 1: DISC
@@ -130,16 +130,16 @@ MAX_DRAFT_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class AnswerParams:
-    """Parameters of one query.
+    """Parameters of one JSON answer.
 
     Attributes:
-        max_tokens: Most tokens of the answer, its end token included. The answer is whole whatever this is:
-            no token is chosen from which the rest could not be closed in time.
+        max_tokens: Most tokens of the answer, its end token included. The answer is always complete: no token
+            is chosen after which it could not be closed in time.
         temperature: Divides the logits of the allowed tokens before one is drawn; 0: the likeliest is taken.
         seed: Seed of the query's own random numbers.
-        forced_spans: Write bytes that are the only ones possible without asking the model which tokens they
-            are to be, where the tokenizer leaves no doubt about it. Without a speller this goes unused.
-        draft_tokens: Most tokens that a draft model proposes at a time, where there is one; 0: none.
+        forced_spans: Write forced bytes without asking the model for their tokens, if the tokenizer leaves no
+            doubt about them. Needs a speller.
+        draft_tokens: Most tokens that a draft model, if there is one, proposes at a time; 0: none.
     """
 
     max_tokens: int = 512
@@ -149,13 +149,8 @@ class AnswerParams:
     draft_tokens: int = 4
 
     def __post_init__(self) -> None:
-        _check_integer("max_tokens", self.max_tokens, 1, MAX_TOKENS)
-        _check_integer("seed", self.seed, -(2**63), 2**63 - 1)
-        _check_integer("draft_tokens", self.draft_tokens, 0, MAX_DRAFT_TOKENS)
+        _check("max_tokens", self.max_tokens, 1, MAX_TOKENS)
+        _check("seed", self.seed, -(2**63), 2**63 - 1)
+        _check("draft_tokens", self.draft_tokens, 0, MAX_DRAFT_TOKENS)
         if self.temperature != 0 and not 0.01 <= self.temperature <= 100.0:  # also refuses NaN
             raise ValueError(f"temperature must be 0 or in [0.01, 100], got {self.temperature!r}")
-
-
-def _check_integer(name: str, value: int, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ValueError(f"{name} must be an integer in [{low}, {high}], got {value!r}")

@@ -1,9 +1,8 @@
-"""Scores given rows: log-probabilities of all of them from one forward over one token tree.
+"""Scores given rows: log-probabilities of all of them from few forwards over one token tree per query.
 
-What a decoder finds it scores on the way; this scores what somebody else has found. The rows of a query are
-laid out as one tree below its prompt, so that beginnings they share are computed once, and the whole tree is
-written in one forward, in which every token sees its prompt and its ancestors only ("Trie-based beam
-search", Algorithms 2 and 3; sections 3.3 to 3.5).
+The rows of a query are laid out as one tree below its prompt, so that beginnings they share are computed
+once, and every token attends to its prompt and its ancestors only ("Trie-based beam search", Algorithms 2 and
+3; sections 3.3 to 3.5).
 """
 
 from __future__ import annotations
@@ -16,32 +15,29 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decoding.cancellation import CancelToken
+from decoding.cancellation import CancelToken, reason_to_stop
 from decoding.errors import DecodingCancelledError, InvalidLogitsError
 from decoding.language_model import DecodeSession
 from decoding.row_trees import Ints, NodeSpan, RowLayout
 
-# Logits of one forward: trees with more are written in several, parents before children.
+# Bound on the logits of one forward: larger trees are written in several, parents before children.
 DEFAULT_MAX_LOGITS_BYTES = 256 * 2**20
-# Nodes of one forward, however small the vocabulary: more take more memory, and less time for none of them.
+# Most nodes of one forward, however small the vocabulary: more take more memory and save no time.
 _MOST_NODES = 2048
-# Logits whose normalisers are computed together: their exponentials are the only copy, and stay in a cache.
+# Logits whose normalisers are computed together, so that the copy of their exponentials stays in a cache.
 _PIECE = 1 << 19
 _PIECE_ON_DEVICE = 1 << 25
 
 
 @dataclass(frozen=True, slots=True)
 class RowScores:
-    """What the rows of one query score.
+    """Scores of the rows of one query."""
 
-    Attributes:
-        logprobs: Natural log of the model's probability of each row, all of its tokens; None for a row of
-            more tokens than there is room for. One per row, in order.
-        num_nodes: Tokens the model computed behind the prompt: the rows' tokens, beginnings they share once
-            and their last ones, behind which nothing is asked, not at all.
-    """
-
+    # Natural log of the model's probability of each row, all of its tokens; None for a row of more tokens
+    # than there is room for. One per row, in order.
     logprobs: tuple[float | None, ...]
+    # Tokens the model computed behind the prompt: shared beginnings count once, and last tokens, behind which
+    # nothing is asked, not at all.
     num_nodes: int
 
 
@@ -55,10 +51,10 @@ def score_rows(
     """Score given rows behind every prompt of a session.
 
     Args:
-        session: Stays as it is, with whatever branches it has, which the rows do not see.
-        rows: Per query any number of rows, none of them empty; one may stand there twice, or be the beginning
-            of another. Tokens are ids of the vocabulary. Length Q.
-        cancel: Polled between forwards, one per query.
+        session: The session; it stays as it is, and its branches are not attended to.
+        rows: Per query any number of rows, none of them empty; repeated rows and rows that begin another are
+            allowed. Tokens are ids of the vocabulary. Length Q.
+        cancel: Cancel tokens, one per query, polled between forwards.
         room: Most tokens that may follow each prompt; None without bound.
         max_logits_bytes: Bound on the logits of one forward.
 
@@ -96,7 +92,7 @@ def score_rows(
 
 
 class _Cancellation:
-    """Who has been cancelled. Of those that have nothing left to be written nobody asks any more."""
+    """The queries that were cancelled. Queries with nothing left to write are no longer polled."""
 
     def __init__(self, num_queries: int, cancel: Sequence[CancelToken | None] | None) -> None:
         self._tokens: Sequence[CancelToken | None] = [None] * num_queries if cancel is None else cancel
@@ -105,17 +101,11 @@ class _Cancellation:
     def poll(self, queries: Sequence[int]) -> None:
         for query in queries:
             token = self._tokens[query]
-            if token is None or self.errors[query] is not None:
-                continue
-            try:
-                token.check()
-            except DecodingCancelledError as error:
-                # Its frames hold the callers' frames, whose session holds the keys and values.
-                self.errors[query] = error.with_traceback(None)
+            self.errors[query] = self.errors[query] or reason_to_stop(token)
 
 
 def _forwards(layout: RowLayout, ended: _Cancellation, nodes_at_once: int) -> Iterator[list[NodeSpan]]:
-    """What is written in one forward after the other: every tree in order, none of those that have ended."""
+    """Yield the nodes of one forward after the other: every tree in order, without cancelled queries."""
     trees = layout.trees
     pending = [span for query in range(trees.num_queries) if (span := trees.span(query)).first < span.end]
     while True:
@@ -135,27 +125,23 @@ def _forwards(layout: RowLayout, ended: _Cancellation, nodes_at_once: int) -> It
 
 
 class _Steps:
-    """Log-probabilities of the steps of a layout, as they come from the model. Waits for the device once.
-
-    Args:
-        layout: The steps.
-    """
+    """Collects log-probabilities of the steps of a layout. Waits for the device once."""
 
     def __init__(self, layout: RowLayout) -> None:
         self._layout = layout
-        # What was asked: which steps, and on the device their logits and normalisers.
+        # Steps asked for so far, and on the device their logits and normalisers.
         self._asked: list[Ints] = []
         self._logits: list[Tensor] = []
         self._normalisers: list[Tensor] = []
 
     def ask_prompts(self, root_logits: Tensor) -> None:
-        """Take what is asked behind the prompts. Shape: (Q, V)."""
+        """Take the steps behind the prompts. Shape: (Q, V)."""
         steps = self._layout.steps_behind_prompts
         queries = -1 - self._layout.step_nodes[steps]
         self._take(root_logits, np.arange(steps.start, steps.stop), queries)
 
     def ask(self, logits: Tensor, spans: Sequence[NodeSpan]) -> None:
-        """Take what is asked behind the nodes of a forward. Shape: (P, V)."""
+        """Take the steps behind the nodes of a forward. Shape: (P, V)."""
         steps, rows, start = [], [], 0
         for span in spans:
             behind = self._layout.steps_behind(span)
@@ -165,18 +151,13 @@ class _Steps:
         self._take(logits, np.concatenate(steps), np.concatenate(rows))
 
     def _take(self, logits: Tensor, steps: Ints, rows: Ints) -> None:
-        """Take steps out of rows of logits."""
         places = torch.from_numpy(np.stack([rows, self._layout.step_tokens[steps]])).to(logits.device)
         self._asked.append(steps)
         self._logits.append(_wide(logits[places[0], places[1]]))
         self._normalisers.append(_normalisers(logits)[places[0]])
 
     def logprobs(self, errors: Sequence[DecodingCancelledError | None]) -> NDArray[np.float64]:
-        """All of them; NaN of steps that nobody asked for, since their queries have ended. Shape: (E,).
-
-        Raises:
-            InvalidLogitsError: the logits of a query that has not ended were broken.
-        """
+        """Return all of them, (E,), NaN for cancelled queries; InvalidLogitsError for other broken logits."""
         asked = np.concatenate(self._asked)
         logits = torch.cat(self._logits).double()
         normalisers = torch.cat(self._normalisers).double()
@@ -199,7 +180,7 @@ class _Steps:
 
 
 def _wide(logits: Tensor) -> Tensor:
-    """Logits in a type that probabilities can be computed in."""
+    """Convert logits to a type that probabilities can be computed in."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
@@ -217,7 +198,6 @@ def _results(
     logprobs: NDArray[np.float64],
     errors: Sequence[DecodingCancelledError | None],
 ) -> list[RowScores | DecodingCancelledError]:
-    """Give every query its own."""
     found = iter(logprobs.tolist())
     results: list[RowScores | DecodingCancelledError] = []
     for query, (of_query, most) in enumerate(zip(rows, bounds, strict=True)):

@@ -1,9 +1,8 @@
-"""Given rows as token trees: one tree per query, in which beginnings that rows share are one node.
+"""Lays out given rows as token trees: one tree per query, with one node for a beginning that rows share.
 
-Only tokens that something follows become nodes: behind the last token of a row nobody asks anything, so it
-needs no forward of its own. The nodes of a tree are numbered in preorder, a node before its children and a
-whole subtree before the next one. So ancestry is an interval, and wherever a tree is cut in two, what comes
-after needs one path of what came before. The layout costs one sort per level and no Python per node.
+A row's last token is no node: nothing is asked behind it, so it needs no forward pass. Nodes are numbered in
+preorder, so a subtree is an interval, and a tree cut in two needs only one path of the first part for the
+second. The layout costs one sort per depth and no Python per node.
 """
 
 from __future__ import annotations
@@ -20,23 +19,14 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowTrees:
-    """The nodes of Q token trees, tree by tree, in preorder. N nodes.
+    """The nodes of Q token trees, tree by tree, in preorder. N nodes."""
 
-    Attributes:
-        tokens: Shape: (N,), int64.
-        parents: Number of each node's parent, -1 below the prompt. Shape: (N,), int64.
-        depths: Tokens from the prompt to the node, itself included. Shape: (N,), int64.
-        ends: The subtree of node i is [i, ends[i]). Shape: (N,), int64.
-        offsets: The nodes of query q are [offsets[q], offsets[q + 1]). Shape: (Q + 1,), int64.
-        widths: Rows laid out per query, repetitions left out. Length Q.
-    """
-
-    tokens: Ints
-    parents: Ints
-    depths: Ints
-    ends: Ints
-    offsets: Ints
-    widths: tuple[int, ...]
+    tokens: Ints  # Shape: (N,), int64
+    parents: Ints  # Number of each node's parent, -1 below the prompt. Shape: (N,), int64
+    depths: Ints  # Tokens from the prompt to the node, itself included. Shape: (N,), int64
+    ends: Ints  # The subtree of node i is [i, ends[i]). Shape: (N,), int64
+    offsets: Ints  # The nodes of query q are [offsets[q], offsets[q + 1]). Shape: (Q + 1,), int64
+    widths: tuple[int, ...]  # Distinct rows per query. Length Q
 
     @property
     def num_queries(self) -> int:
@@ -44,11 +34,11 @@ class RowTrees:
         return len(self.offsets) - 1
 
     def span(self, query: int) -> NodeSpan:
-        """The whole tree of a query."""
+        """Return the whole tree of a query."""
         return NodeSpan(query, int(self.offsets[query]), int(self.offsets[query + 1]))
 
     def path(self, node: int) -> list[int]:
-        """The ancestors of a node, those near the prompt first."""
+        """Return the ancestors of a node, nearest to the prompt first."""
         found = []
         while (node := int(self.parents[node])) >= 0:
             found.append(node)
@@ -66,35 +56,20 @@ class NodeSpan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowLayout:
-    """Rows as trees, and which steps of which tree each of them takes. E distinct steps.
+    """Rows as trees, and the steps that each row takes in them. E distinct steps.
 
-    A step writes one token behind a node or a prompt; its probability is what is to be asked there.
-
-    Attributes:
-        trees: The nodes.
-        step_nodes: Behind which node, -1 - q for the prompt of query q. Ascending. Shape: (E,), int64.
-        step_tokens: Which token. Shape: (E,), int64.
-        row_steps: The steps of all rows, one row after the other. Shape: (all tokens,), int64.
-        row_starts: Where each row's begin. Shape: (R + 1,), int64.
+    A step writes one token behind a node or a prompt; the model is asked for its probability.
     """
 
-    trees: RowTrees
-    step_nodes: Ints
-    step_tokens: Ints
-    row_steps: Ints
-    row_starts: Ints
+    trees: RowTrees  # The nodes
+    step_nodes: Ints  # Node before each step, -1 - q for the prompt of query q. Ascending. Shape: (E,), int64
+    step_tokens: Ints  # Token of each step. Shape: (E,), int64
+    row_steps: Ints  # The steps of all rows, one row after the other. Shape: (all tokens,), int64
+    row_starts: Ints  # Start of each row in `row_steps`. Shape: (R + 1,), int64
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[Sequence[int]]], vocab_size: int) -> RowLayout:
-        """Lay out the rows of every query.
-
-        Args:
-            rows: Per query any number of rows, none of them empty.
-            vocab_size: Tokens are in [0, vocab_size).
-
-        Raises:
-            ValueError: an empty row, or a token outside the vocabulary.
-        """
+        """Lay out the rows of every query; ValueError for an empty row or a token outside the vocabulary."""
         counts = np.array([len(of_query) for of_query in rows], dtype=np.int64)
         lengths = np.fromiter(map(len, chain.from_iterable(rows)), dtype=np.int64, count=int(counts.sum()))
         starts = np.concatenate([[0], lengths.cumsum()])
@@ -105,17 +80,17 @@ class RowLayout:
         return _numbered(counts, levels, row_steps, starts)
 
     def steps_behind(self, span: NodeSpan) -> slice:
-        """Which steps are taken behind the nodes of a span."""
+        """Return the steps behind the nodes of a span."""
         first, end = np.searchsorted(self.step_nodes, [span.first, span.end])
         return slice(int(first), int(end))
 
     @property
     def steps_behind_prompts(self) -> slice:
-        """Which steps are taken behind the prompts."""
+        """The steps behind the prompts."""
         return slice(0, int(np.searchsorted(self.step_nodes, 0)))
 
     def row_sums(self, of_steps: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Sums over the steps of every row. Shapes: (E,) to (R,)."""
+        """Return the sums over the steps of every row. Shapes: (E,) to (R,)."""
         if len(self.row_starts) == 1:
             return np.zeros(0)
         return np.add.reduceat(of_steps[self.row_steps], self.row_starts[:-1])
@@ -123,21 +98,13 @@ class RowLayout:
 
 @dataclass(slots=True, eq=False)
 class _Level:
-    """The steps of one depth, sorted by what they follow and by token.
+    """The steps of one depth, sorted by what they follow and by token."""
 
-    Attributes:
-        above: Place in the level above of the step that comes before; the query at depth 1. Ascending.
-        tokens: The tokens.
-        ends_here: Steps that are the last of some row.
-        sizes: Nodes in the subtree below and with each step, 0 for a step that nothing follows.
-        numbers: Number of the node of each step, of no meaning where nothing follows.
-    """
-
-    above: Ints
+    above: Ints  # Index of the step before, in the level above; the query at depth 1. Ascending
     tokens: Ints
-    ends_here: NDArray[np.bool_]
-    sizes: Ints
-    numbers: Ints
+    ends_here: NDArray[np.bool_]  # Whether the step is the last of some row
+    sizes: Ints  # Nodes in the subtree that the step's node roots, 0 for a step that nothing follows
+    numbers: Ints  # Number of the step's node, meaningless if nothing follows
 
 
 def _check(counts: Ints, starts: Ints, tokens: Ints, vocab_size: int) -> None:
@@ -164,7 +131,7 @@ def _name(counts: Ints, row: int) -> str:
 def _levels(
     counts: Ints, lengths: Ints, starts: Ints, tokens: Ints, vocab_size: int
 ) -> tuple[list[_Level], Ints]:
-    """Find the distinct steps depth by depth, and each row's, numbered level by level."""
+    """Find the distinct steps of each depth, and each row's steps, numbered level by level."""
     queries = np.repeat(np.arange(len(counts)), counts)
     row_steps = np.empty(len(tokens), dtype=np.int64)
     levels: list[_Level] = []

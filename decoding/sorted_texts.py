@@ -1,6 +1,6 @@
 """Reads texts as bytes in place, by number, and keeps some of them in the order of their bytes.
 
-Texts lie in pieces of memory, such as the batches of a mapped index file: nothing is ever copied as a whole.
+Texts lie in pieces of memory, such as the batches of a mapped index file, and are never copied as a whole.
 The index format orders titles with these classes, and grammars follow titles in that order.
 """
 
@@ -21,8 +21,7 @@ class TextBatches:
     """Texts in batches of equal size, as UTF-8 bytes: text n is text n % rows of batch n // rows.
 
     Args:
-        offsets: Per batch where its texts begin in `data`, and where the last one ends. Shape: (n + 1,),
-            int32.
+        offsets: Per batch the begin of each text in `data`, then the end of the last. Shape: (n + 1,), int32.
         data: Per batch the bytes. Shape: (B,), uint8.
         rows: Texts of every batch but the last, which may have fewer; a power of two.
 
@@ -46,7 +45,7 @@ class TextBatches:
         self.data_views = tuple(texts.data for texts in self.data)
         self.shift = rows.bit_length() - 1
         self.num_texts = sum(len(begins) - 1 for begins in offsets)
-        # Where compiled loops find the offsets and the bytes of each batch; the views keep them valid.
+        # Addresses of each batch's offsets and bytes, for compiled loops; the views keep them valid.
         places = [
             (begins.ctypes.data, texts.ctypes.data) for begins, texts in zip(offsets, data, strict=True)
         ]
@@ -64,13 +63,14 @@ class TextBatches:
         return cls(offsets, data, rows)
 
     def text(self, number: int) -> bytes:
-        """The bytes of one text."""
+        """Return the bytes of one text."""
         batch, row = number >> self.shift, number & ((1 << self.shift) - 1)
         begin, end = self.offsets[batch][row : row + 2].tolist()
         return self.data[batch][begin:end].tobytes()
 
     def units(self, of_bytes: bool) -> list[bytes]:
-        """The distinct bytes of all texts, or their distinct characters, ascending. One pass over the bytes.
+        """Return the distinct bytes, or distinct characters, of all texts, ascending. One pass over the
+        bytes.
 
         A byte that is no part of UTF-8 is a character of its own.
         """
@@ -87,7 +87,7 @@ class TextBatches:
         return [chr(code).encode("utf-8", "surrogateescape") for code in found]
 
     def first_with(self, unit: bytes) -> bytes:
-        """The first text that has a byte or character, which one of them must have."""
+        """Return the first text that has a byte or character; ValueError if none has."""
         for begins, data in zip(self.offsets, self.data, strict=True):
             at = data[begins[0] : begins[-1]].tobytes().find(unit)
             if at >= 0:
@@ -96,7 +96,7 @@ class TextBatches:
         raise ValueError(f"no text has {unit!r}")
 
     def lengths(self, numbers: npt.NDArray[np.integer]) -> Longs:
-        """Bytes of texts. Shape: (n,), int64."""
+        """Return the bytes of each text. Shape: (n,), int64."""
         found = np.empty(len(numbers), dtype=np.int64)
         for batch, places, rows in self._by_batch(numbers):
             begins = self.offsets[batch]
@@ -106,14 +106,10 @@ class TextBatches:
     def words(
         self, numbers: npt.NDArray[np.integer], depth: int | Longs
     ) -> tuple[npt.NDArray[np.uint64], Longs]:
-        """Eight bytes of each text from a depth on, first byte on top, zeros behind the end of the text.
+        """Read eight bytes of each text from a depth on (of all texts or of each), first byte on top, zeros
+        behind the end.
 
-        Args:
-            numbers: Of the texts. Shape: (n,).
-            depth: Bytes to leave out, for all texts or for each; not more than a text has.
-
-        Returns:
-            The words, and how many of their bytes are the text's. Shapes: (n,), uint64; (n,), int64.
+        Returns the words, (n,), uint64, and how many of their bytes are the text's, (n,), int64.
         """
         words = np.empty(len(numbers), dtype=np.uint64)
         taken = np.empty(len(numbers), dtype=np.int64)
@@ -128,7 +124,7 @@ class TextBatches:
     def _by_batch(
         self, numbers: npt.NDArray[np.integer]
     ) -> list[tuple[int, Longs | slice, npt.NDArray[np.integer]]]:
-        """Return (batch, places in `numbers`, rows in the batch) of every batch that has any of them."""
+        """(batch, places in `numbers`, rows in the batch) of every batch that has any of them."""
         rows = numbers & ((1 << self.shift) - 1)
         if len(self.offsets) == 1:
             return [(0, slice(None), rows)]
@@ -158,7 +154,7 @@ def _check(
 def _words(
     data: npt.NDArray[np.uint8], at: npt.NDArray[np.integer], there: npt.NDArray[np.integer]
 ) -> npt.NDArray[np.uint64]:
-    """Read words at places where `there` bytes of them count."""
+    """Read words of which the first `there` bytes count."""
     if len(data) < WORD:
         data = np.concatenate([data, np.zeros(WORD - len(data), dtype=np.uint8)])
     # Every place is the beginning of a word of this view; near the end the word is read early and shifted.
@@ -166,7 +162,7 @@ def _words(
     early = np.minimum(at, len(view) - 1)
     words: npt.NDArray[np.uint64] = view[early].astype(np.uint64)
     words <<= ((at - early) * 8 % 64).astype(np.uint64)
-    # A text that is read from its end on has no bytes, and shifts by a whole word are not defined.
+    # Shifts by a whole word are not defined, so each is done in two halves.
     unwanted = ((WORD - there) * 8).astype(np.uint64)
     half = unwanted // np.uint64(2)
     words >>= half
@@ -179,13 +175,12 @@ def _words(
 class SortedTexts:
     """Some of the texts of a catalogue, in order.
 
-    Under a filter it is the same catalogue with a shorter order: every run of it then has a text that the
-    filter allows, without looking.
+    A filtered set has the same texts and a shorter order, so every run of the order holds allowed texts only.
 
     Args:
         batches: All texts of the catalogue, by number.
-        order: Numbers of those that belong to the set, ascending by the texts' bytes, equal texts by number;
-            all in range. Shape: (n,), int32.
+        order: Numbers of the texts in the set, ascending by the texts' bytes, equal texts by number; all in
+            range. Shape: (n,), int32.
     """
 
     __slots__ = ("_row_mask", "batches", "order", "order_view")
@@ -208,15 +203,15 @@ class SortedTexts:
         return len(self.order_view)
 
     def among(self, allowed: npt.NDArray[np.bool_]) -> SortedTexts:
-        """Return those whose number is allowed. Shape of `allowed`: (texts of the catalogue,)."""
+        """Return the texts whose number is allowed. Shape of `allowed`: (texts of the catalogue,)."""
         return SortedTexts(self.batches, self.order[allowed[self.order]])
 
     def text(self, position: int) -> bytes:
-        """The bytes of the text at a position of the order."""
+        """Return the text at a position of the order."""
         return self.batches.text(self.order_view[position])
 
     def byte(self, position: int, depth: int) -> int:
-        """A byte of the text at a position of the order, -1 behind its end."""
+        """Return a byte of the text at a position of the order, -1 behind its end."""
         number = self.order_view[position]
         batch, row = number >> self.batches.shift, number & self._row_mask
         offsets = self.batches.offset_views[batch]
@@ -224,12 +219,12 @@ class SortedTexts:
         return self.batches.data_views[batch][at] if at < offsets[row + 1] else -1
 
     def length(self, position: int) -> int:
-        """Bytes of the text at a position of the order."""
+        """Return the bytes of the text at a position of the order."""
         number = self.order_view[position]
         row = number & self._row_mask
         offsets = self.batches.offset_views[number >> self.batches.shift]
         return offsets[row + 1] - offsets[row]
 
     def numbers(self, begin: int, end: int) -> tuple[int, ...]:
-        """Numbers of the texts of a run, ascending."""
+        """Return the numbers of the texts of a run, ascending."""
         return tuple(sorted(self.order_view[begin:end]))

@@ -1,4 +1,4 @@
-"""Which queries of a batch have to stop: cancelled, past their deadline, or out of positions."""
+"""Finds the queries of a batch that have to stop: cancelled, past their deadline, or out of positions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from decoding.cancellation import CancelToken
+from decoding.cancellation import CancelToken, reason_to_stop
 from decoding.errors import DecodingCancelledError
 
 # More tokens than are ever written: the room of a query without bound.
@@ -15,19 +15,11 @@ _UNBOUNDED = torch.iinfo(torch.int64).max
 
 
 class StopPoll:
-    """Polled by a decoder before every step.
+    """Polled by a decoder before every step. Never waits for the device.
 
-    The device hears of it only when there is news: while no query ends and none has run out of room, polling
-    launches nothing and copies nothing, and it never waits for the device.
-
-    Args:
-        num_queries: Q.
-        cancel: One token per query, None for none.
-        room: Most tokens that may be written per query, None for no bound.
-        device: Where the answer is wanted.
-
-    Raises:
-        ValueError: a list's length is not Q.
+    While no query ends and none has run out of room, polling launches nothing and copies nothing. `cancel`
+    and `room`, the most tokens that may be written, have one entry per query (ValueError otherwise), None for
+    none.
     """
 
     def __init__(
@@ -49,14 +41,14 @@ class StopPoll:
         self._room_there: Tensor | None = None
         if self._least_room != _UNBOUNDED:
             self._room_there = self._sent(torch.tensor(bounds, dtype=torch.int64))
-        # Queries with an error, as the device knows them, and how many they are.
+        # Queries with an error, as the device knows them, and their number.
         self._ended = torch.zeros(num_queries, dtype=torch.bool, device=device)
         self._num_ended = 0
 
     def dropped_queries(self, num_written: int) -> Tensor:
-        """Return which queries may not write another token after `num_written`. Shape: (Q,), bool.
+        """Return the queries that may not write another token after `num_written`. Shape: (Q,), bool.
 
-        The answer may be the one given before: it must not be changed in place.
+        The result may be an earlier one: it must not be changed in place.
         """
         self.poll()
         if len(self._errors) != self._num_ended:  # errors are never taken back
@@ -69,24 +61,19 @@ class StopPoll:
         return self._ended | (self._room_there <= num_written)
 
     def poll(self) -> None:
-        """Look whether queries have been cancelled or are past their deadlines; `error` tells."""
+        """Check for cancelled and overdue queries; `error` returns what was found."""
         for query, token in enumerate(self._cancel):
-            if token is None or query in self._errors:
-                continue
-            try:
-                token.check()
-            except DecodingCancelledError as error:
-                # Its frames hold the callers' frames, whose session holds the keys and values.
-                self._errors[query] = error.with_traceback(None)
+            if query not in self._errors and (error := reason_to_stop(token)) is not None:
+                self._errors[query] = error
 
     def _sent(self, values: Tensor) -> Tensor:
-        """A copy on the device, which the host does not wait for."""
+        """Copy to the device without waiting."""
         if self._device.type == "cuda":
             values = values.pin_memory()
         return values.to(self._device, non_blocking=True)
 
     def select(self, queries: Sequence[int]) -> StopPoll:
-        """Return a poll over some of the queries; `absorb` brings back what it learns."""
+        """Return a poll over some of the queries; `absorb` takes its errors back."""
         cancel, room = [self._cancel[q] for q in queries], [self._room[q] for q in queries]
         return StopPoll(len(queries), cancel, room, self._device)
 

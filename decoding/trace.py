@@ -1,7 +1,6 @@
-"""What a decoder did for one query, for people: the token tree that it walked.
+"""Records the token tree that a decoder walked for one query, for explanations.
 
-A decoder that is given a trace writes into it; without one it does nothing for it. Token ids only: who knows
-the tokenizer makes texts of them.
+A decoder writes into the trace it is given, and does no extra work without one. Holds token ids only.
 """
 
 from __future__ import annotations
@@ -12,92 +11,57 @@ from typing import Literal
 NodeState = Literal["expanded", "pruned", "finished", "closed"]
 
 ROOT = 0
-# Nodes beyond these are not recorded: of those that were seen and left, and of all. Wide searches for many
-# titles would otherwise fill the memory with what nobody reads.
+# Most recorded nodes: of dropped ones, and of all. They bound the memory of wide searches.
 MAX_LEFT = 4_096
 MAX_NODES = 65_536
 
 
 @dataclass(slots=True)
 class TraceNode:
-    """A prefix that was looked at.
+    """A prefix that the decoder considered."""
 
-    Attributes:
-        parent: Position of its parent in the trace, -1 for the root.
-        depth: Its tokens.
-        token: The last of them, 0 for the root.
-        total_logprob: log P_L of the prefix.
-        state: "expanded": the model was run on it. "finished": a whole row. "pruned": left for better ones,
-            or for want of room. "closed": left, and proven to lead to nothing better than what was found.
-        valid_mass: Probability of all tokens that may follow it together; of those that were verified, where
-            only the M likeliest are. None where the model was not run, or not all of them were looked at.
-        num_valid: How many may follow. None where nobody counted.
-        row: Rank of a finished row in the constraint, -1 without.
-    """
-
-    parent: int
-    depth: int
-    token: int
-    total_logprob: float
+    parent: int  # Position of its parent in the trace, -1 for the root
+    depth: int  # Its tokens
+    token: int  # The last of them, 0 for the root
+    total_logprob: float  # log P_L of the prefix
+    # "expanded": the model was run on it. "finished": a whole row. "pruned": dropped for better ones, or for
+    # lack of room. "closed": dropped, and proven to lead to nothing better than what was found.
     state: NodeState
+    # Probability of all tokens that may follow it; with `top_m`, of the verified ones. None if the model was
+    # not run, or not all of them were listed.
     valid_mass: float | None = None
-    num_valid: int | None = None
-    row: int = -1
+    num_valid: int | None = None  # Number of tokens that may follow. None if not counted
+    row: int = -1  # Rank of a finished row in the constraint, else -1
 
 
 @dataclass(frozen=True, slots=True)
 class TraceDraw:
-    """A draw of DISC.
+    """A draw of DISC."""
 
-    Attributes:
-        sample: Which result it is for.
-        number: Its number among the draws for that result, those of the second phase behind the first's.
-        node: Where it ended, in the trace.
-        valid_mass: Product of the valid masses met: its weight. 0 where it could not go on.
-        acceptance: Probability with which it is accepted; 0 in the second phase, where no draw is.
-        accepted: Whether it was.
-        chosen: Whether it became the result.
-    """
-
-    sample: int
-    number: int
-    node: int
-    valid_mass: float
-    acceptance: float
-    accepted: bool
-    chosen: bool
+    sample: int  # Number of the result it is for
+    number: int  # Its number among the draws for that result, those of the second phase behind the first's
+    node: int  # Position in the trace at which it ended
+    valid_mass: float  # Product of the valid masses met: its weight. 0 if it could not go on
+    acceptance: float  # Probability with which it is accepted; 0 in the second phase, where no draw is
+    accepted: bool  # Whether it was
+    chosen: bool  # Whether it became the result
 
 
 @dataclass(slots=True)
 class Trace:
-    """The token tree of one query. Several searches of the query may write into it, one after the other.
+    """The token tree of one query. Several searches of the query may write into it, one after the other."""
 
-    Attributes:
-        nodes: The root first, parents before children.
-        draws: Of DISC, by result and number.
-        is_full: Whether something was left out for want of space.
-    """
-
+    # The root first, parents before children.
     nodes: list[TraceNode] = field(default_factory=lambda: [TraceNode(-1, 0, 0, 0.0, "pruned")])
-    draws: list[TraceDraw] = field(default_factory=list)
-    is_full: bool = False
+    draws: list[TraceDraw] = field(default_factory=list)  # Draws of DISC, by result and number
+    is_full: bool = False  # Whether something was left out for lack of space
     _places: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def enter(self, parent: int, token: int, total_logprob: float, state: NodeState, row: int = -1) -> int:
-        """Note a prefix.
+        """Record a prefix and return its position; -1 if it is left out.
 
-        One that is known keeps its place: what was expanded or finished stays so, and what was left before
-        has the new state.
-
-        Args:
-            parent: Position of its parent, -1 where that was left out.
-            token: Its last token.
-            total_logprob: log P_L of the prefix.
-            state: What has become of it.
-            row: Rank of a finished row.
-
-        Returns:
-            Its position; -1 where it is left out.
+        A known prefix keeps its position: "expanded" and "finished" stay, other states are replaced. `parent`
+        is -1 if that was left out; `row` is the rank of a finished row.
         """
         known = self._places.get((parent, token))
         if known is not None:
@@ -116,13 +80,13 @@ class Trace:
         return len(self.nodes) - 1
 
     def expand(self, node: int, valid_mass: float | None, num_valid: int | None) -> None:
-        """Note that the model was run on a prefix, and what it said of the tokens that may follow."""
+        """Record that the model was run on a prefix, and the mass and number of its allowed tokens."""
         if node >= 0:
             here = self.nodes[node]
             here.state, here.num_valid = "expanded", num_valid
             here.valid_mass = None if valid_mass is None else min(1.0, valid_mass)
 
     def leave(self, node: int, state: NodeState) -> None:
-        """Note what became of a prefix that the model was not run on."""
+        """Set the state of a prefix that the model was not run on."""
         if node >= 0 and self.nodes[node].state in ("pruned", "closed"):
             self.nodes[node].state = state

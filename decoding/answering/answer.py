@@ -1,9 +1,8 @@
-"""Tracks one answer while it is written: tokens, grammar states, what may still be spent, what was counted.
+"""Tracks one answer while it is written: tokens, grammar states, remaining budget, counts.
 
-An answer also decides how many tokens are worth proposing at a time. A proposal costs a pass of the draft
-model and a row of the model's, and saves a pass of the model if it and all before it are accepted. What is
-decided depends on nothing but what became of the answer's own earlier proposals: an answer stays the same in
-every batch, and its law the model's.
+It also decides how many tokens to propose at a time. A proposal costs a pass of the draft model and a row of
+the model's, and saves a pass of the model if it and all before it are accepted. The decision depends only on
+the answer's own earlier proposals, so an answer is the same in every batch, and follows the model's law.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 from weakref import ref
 
 import numpy as np
@@ -20,54 +18,42 @@ import torch
 from decoding.answering.speller import Speller
 from decoding.answering.token_choice import Choice, ChoicePoint, PackedMask
 from decoding.bounded_cache import BoundedCache
-from decoding.cancellation import CancelToken
+from decoding.cancellation import CancelToken, reason_to_stop
 from decoding.errors import DecodingCancelledError, InvalidLogitsError
 from decoding.grammar.constraint import TokenGrammar
 from decoding.params import AnswerParams
 
-# Pass of a draft model in passes of the model, where neither says how large it is.
+# Cost of a draft model's pass, in passes of the model, if their sizes are unknown.
 USUAL_COST = 0.2
-# No draft model is taken to be dearer: where one that is as large as the model is asked for, it is tried.
+# Upper bound of that cost, so that even a draft model as large as the model is tried.
 MOST_COST = 0.5
-# One more row of a pass, in passes.
+# Cost of one more row of a pass, in passes.
 ROW_COST = 0.05
-# What is assumed before anything is known, and how many proposals that counts for. High, so that a good draft
-# is used from the start; a bad one is found out within a few passes.
+# Prior share of accepted proposals, and the number of proposals it counts for. High, so that a good draft is
+# used from the start; a bad one is found out within a few passes.
 _FIRST_SHARE, _FIRST_WEIGHT = 0.9, 3.0
-# Weight of a proposal beside the one after it: fields of a document differ.
+# Decay of a proposal's weight with every later one: fields of a document differ.
 _FADING = 0.9
 # Passes without a proposal before one is tried again, at first and at most.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 4, 64
 
 
-@runtime_checkable
-class HasWeight(Protocol):
-    """A model that can be weighed."""
-
-    @property
-    def pretrained(self) -> torch.nn.Module:
-        """The module that is run."""
-
-
 def relative_cost(draft: object, model: object) -> float:
-    """Pass of a draft model in passes of the model: by weights or by layers, whichever says more.
+    """Return the cost of a draft model's pass in passes of the model: by weights or by layers, whichever is
+    larger.
 
-    Passes of few tokens take the time in which weights are read, or in which kernels are started, one layer
-    after the other. Times are not measured: answers must not depend on them. At most `MOST_COST`.
+    Passes of few tokens take the time to read weights, or to start kernels, one layer after the other. Times
+    are not measured, because answers must not depend on them. At most `MOST_COST`.
     """
-    if not (isinstance(draft, HasWeight) and isinstance(model, HasWeight)):
+    modules = getattr(draft, "pretrained", None), getattr(model, "pretrained", None)
+    if modules[0] is None or modules[1] is None:
         return USUAL_COST
-    (small, flat), (large, deep) = _size(draft.pretrained), _size(model.pretrained)
+    (small, flat), (large, deep) = _size(modules[0]), _size(modules[1])
     return min(max(small / large, flat / deep), MOST_COST)
 
 
 class DraftCostModel:
-    """Of one answer and one way to propose.
-
-    Args:
-        most: Most tokens at a time.
-        cost: What it takes to propose one, in passes of the model.
-    """
+    """Decides how many tokens to propose, `most` at a time, each at a cost in passes of the model."""
 
     def __init__(self, most: int, cost: float) -> None:
         self._most = most
@@ -83,16 +69,16 @@ class DraftCostModel:
         return self._accepted / self._judged
 
     def next(self) -> int:
-        """How many tokens to propose in the pass that comes.
+        """Return the number of tokens to propose in the next pass.
 
-        To be asked once for each, before anything is proposed: an answer that depends on tokens which are
-        proposed and fall would have another law.
+        Must be called once per pass, before anything is proposed: a number that depended on tokens which are
+        proposed and refused would change the law of the answer.
         """
         if self._rest > 1:
             self._rest -= 1
             return 0
         if self._rest == 1:
-            return min(1, self._most)  # until one is judged: there may be nothing to propose
+            return min(1, self._most)  # until one is judged, since there may be nothing to propose
         if self._best() == 0:
             self._rest, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE)
             return 0
@@ -100,13 +86,13 @@ class DraftCostModel:
         return self._best()
 
     def learn(self, accepted: bool) -> None:
-        """Note what became of a proposal, all before which were accepted."""
+        """Note whether a proposal, all before which were accepted, was accepted."""
         self._rest = 0
         self._accepted = _FADING * self._accepted + accepted
         self._judged = _FADING * self._judged + 1
 
     def _best(self) -> int:
-        """The number that brings most tokens for what it costs."""
+        """The number that brings most tokens for its cost."""
         best, most_per_cost = 0, 1.0
         tokens = reached = 1.0
         for number in range(1, self._most + 1):
@@ -118,46 +104,39 @@ class DraftCostModel:
 
 
 def _size(module: torch.nn.Module) -> tuple[int, int]:
-    """Weights, and matrices as a measure of layers."""
+    """Number of weights, and of matrices as a measure of layers."""
     weights = [parameter for parameter in module.parameters() if parameter.ndim > 1]
     return sum(map(torch.numel, weights)), len(weights)
 
 
-# Of the key, its parts and the array, beside the mask itself.
+# Bytes of the key, its parts and the array, beside the mask itself.
 _ENTRY_BYTES = 400
 
 _Key = tuple[ref[TokenGrammar], int, int]
 
 
 class AffordableMasks:
-    """Masks by grammar, state and tokens left. Safe to use from several threads.
+    """Masks of the tokens that a budget still allows, by grammar, state and tokens left. Thread-safe.
 
-    Budgets run out alike: of every answer that is too long, its text is closed with the fewest tokens that
-    close it, and so are all texts behind it. Answers of a batch and of later requests ask for the same masks.
-
-    Args:
-        max_bytes: Masks that were not asked for lately are forgotten when all take more. One that takes more
-            by itself is not kept.
+    Budgets run out alike: answers that are too long are closed with the fewest tokens, so answers of a batch
+    and of later requests ask for the same masks. Those used longest ago are dropped.
     """
 
     def __init__(self, max_bytes: int) -> None:
-        # A grammar that is gone equals no other; what is kept of it goes as anything does.
+        # The reference of a deleted grammar equals no other; its masks are dropped like any others.
         self._kept: BoundedCache[_Key, PackedMask] = BoundedCache(
             max_bytes, lambda key, mask: mask.nbytes + _ENTRY_BYTES
         )
 
     @property
     def num_bytes(self) -> int:
-        """Memory of all that is kept."""
+        """Memory of all masks kept."""
         return self._kept.size
 
     def mask(self, grammar: TokenGrammar, state: int, left: int) -> PackedMask:
-        """The allowed tokens behind which fewer than `left` tokens can finish; read-only.
+        """Return the allowed tokens after which fewer than `left` tokens can finish; read-only.
 
-        Args:
-            grammar: Says which.
-            state: One of its states.
-            left: Tokens that may be written from there, the one that is asked for included.
+        `left` counts the tokens that may be written from `state` on, this one included.
         """
 
         def make() -> PackedMask:  # looks at every allowed token
@@ -168,36 +147,30 @@ class AffordableMasks:
         return self._kept.get_or_make((ref(grammar), state, left), make)
 
 
-# Tokens with the states behind them.
+# Tokens, each with the state behind it.
 Steps = list[tuple[int, int]]
 
-# A mask takes a bit for every token of the vocabulary: some thousands of 10^4, some hundreds of 10^5.
+# A mask has a bit for every token: room for thousands of masks of 10^4 tokens, hundreds of 10^5.
 _AFFORDABLE = AffordableMasks(max_bytes=8 << 20)
 
 
 class Answer:
-    """One query's answer.
+    """State of one query's answer.
 
     Args:
-        grammar: What may be written.
-        params: How.
+        grammar: The grammar.
+        params: Parameters of the query.
         budget: Most tokens, end token included; enough for the shortest answer.
-        speller: Spells what is forced; None: nothing is.
+        speller: Spells forced bytes; None: none are forced.
         draft_cost: Pass of the draft model in passes of the model.
 
     Attributes:
-        grammar: As given.
-        params: As given.
-        tokens: What is written.
-        state: The grammar's state behind it.
-        scored: How many of the tokens have their log-probabilities in the account.
         forwards: Passes of the model.
         draft_forwards: Passes of the draft model.
-        drafted: Tokens proposed.
-        accepted: Tokens accepted of these.
-        guessed: Tokens proposed without a draft model that were accepted.
-        drafts: How proposals of the draft model fare.
-        guesses: How others fare.
+        drafted: Tokens proposed by the draft model.
+        accepted: Accepted ones of these.
+        guessed: Accepted tokens that were proposed without a draft model.
+        drafts: Cost model of the draft model's proposals.
     """
 
     def __init__(
@@ -210,12 +183,12 @@ class Answer:
     ) -> None:
         self.grammar = grammar
         self.params = params
-        self.tokens: list[int] = []
-        self.state = grammar.start
-        self.scored = 0
+        self.tokens: list[int] = []  # Written tokens
+        self.state = grammar.start  # The grammar's state behind them
+        self.scored = 0  # Number of tokens whose log-probabilities are known
         self.forwards = self.draft_forwards = self.drafted = self.accepted = self.guessed = 0
         self.drafts = DraftCostModel(params.draft_tokens, draft_cost)
-        self.guesses = DraftCostModel(1, 0.0)
+        self.guesses = DraftCostModel(1, 0.0)  # Cost model of the others
         self._budget = budget
         self._speller = speller if params.forced_spans else None
         self._num_forced = 0
@@ -231,15 +204,8 @@ class Answer:
     def point(
         self, query: int, row: int, state: int, step: int, stream: int, mask: PackedMask | None = None
     ) -> ChoicePoint:
-        """A place where this answer's next token is to be chosen; see `ChoicePoint`.
-
-        Args:
-            query: Row of the query in the pass.
-            row: Which of its logits.
-            state: The grammar's state there.
-            step: Tokens before it.
-            stream: What the drawn numbers are for.
-            mask: The allowed tokens; None: all that the grammar allows.
+        """Return the choice point for this answer's next token; see `ChoicePoint`. `mask` None: all that the
+        grammar allows.
         """
         mask = self.grammar.mask(state) if mask is None else mask
         return ChoicePoint(
@@ -254,12 +220,10 @@ class Answer:
         )
 
     def follow(self, state: int, token: int, step: int) -> int | None:
-        """The state behind a token, None where the answer could then not be closed within its budget.
+        """Return the state behind an allowed token, None if the answer could then not be closed within its
+        budget.
 
-        Args:
-            state: Before it.
-            token: One that the grammar allows.
-            step: Tokens before it.
+        `step` is the number of tokens before it.
         """
         following = self.grammar.advance(state, token)
         assert following >= 0
@@ -267,12 +231,7 @@ class Answer:
         return following if self.grammar.can_finish(following, left) else None
 
     def forced(self, tokens: Sequence[int], state: int) -> Steps:
-        """What follows some tokens without a choice: where bytes are forced, and where one token is allowed.
-
-        Args:
-            tokens: The whole answer up to there.
-            state: The grammar's state behind them.
-        """
+        """Return the tokens, behind `tokens` and `state`, that follow without a choice."""
         steps: Steps = []
         if not self.params.forced_spans:
             return steps
@@ -292,12 +251,7 @@ class Answer:
         return steps
 
     def likely(self, tokens: Sequence[int], state: int) -> Steps:
-        """What is worth asking for at once where bytes are forced and their tokens are not certain.
-
-        Args:
-            tokens: The whole answer up to there.
-            state: The grammar's state behind them.
-        """
+        """Return the likely tokens of forced bytes whose tokens are not certain; arguments as in `forced`."""
         steps: Steps = []
         if self._speller is None:
             return steps
@@ -316,7 +270,7 @@ class Answer:
         return self._speller.span(self.grammar, state, written)
 
     def _only(self, state: int) -> tuple[int, ...]:
-        """The one token that is allowed, where that is so. The end token is always chosen."""
+        """The single allowed token, if there is just one. The end token is always chosen."""
         mask = self.grammar.mask(state)
         (words,) = np.nonzero(mask)
         if len(words) != 1 or self.grammar.is_complete(state):
@@ -325,16 +279,13 @@ class Answer:
         return () if word & (word - 1) else (int(words[0]) * 32 + word.bit_length() - 1,)
 
     def within_budget(self, state: int, step: int) -> PackedMask:
-        """The allowed tokens from which the answer can be closed in time. Every one is looked at, once.
-
-        Args:
-            state: The grammar's state.
-            step: Tokens before it.
+        """Return the tokens allowed after `step` tokens from which the answer can be closed in time. Checks
+        each once.
         """
         return _AFFORDABLE.mask(self.grammar, state, self._budget - step)
 
     def write_forced(self) -> None:
-        """Append what is forced."""
+        """Append the tokens that follow without a choice."""
         steps = self.forced(self.tokens, self.state)
         self.commit(steps)
         self._num_forced += len(steps)
@@ -346,14 +297,12 @@ class Answer:
             self.state = steps[-1][1]
 
     def count_forced(self, number: int) -> None:
-        """Note that some of the tokens were not chosen."""
+        """Count tokens that were not chosen."""
         self._num_forced += number
 
     def score(self, logprobs: Sequence[float]) -> bool:
-        """Take the log-probabilities of the tokens that are next in the account.
-
-        Returns:
-            Whether they are any; otherwise logits were NaN or +inf, and the answer is given up.
+        """Take the log-probabilities of the next unscored tokens; False, giving up, if logits were NaN or
+        +inf.
         """
         if any(map(math.isnan, logprobs)):
             self.give_up("the model returned NaN or infinite logits")
@@ -363,7 +312,7 @@ class Answer:
         return True
 
     def has_mass(self, choice: Choice) -> bool:
-        """Whether a token could be chosen; otherwise the answer is given up."""
+        """Return whether a token could be chosen; otherwise the answer is given up."""
         if math.isnan(choice.log_mass):
             self.give_up("the model returned NaN or infinite logits")
         elif choice.log_mass == -math.inf:
@@ -375,19 +324,16 @@ class Answer:
         self._error = InvalidLogitsError(f"{reason}, behind {len(self.tokens)} tokens of an answer")
 
     def poll(self, cancel: CancelToken) -> None:
-        """Give the answer up if it is to be cancelled and not over."""
-        try:
-            cancel.check()
-        except DecodingCancelledError as error:
-            # Its frames hold the callers' frames, whose session holds the keys and values.
-            self._error = self._error or (None if self.over else error.with_traceback(None))
+        """Give the answer up if it was cancelled and is not over."""
+        if not self.over:
+            self._error = reason_to_stop(cancel)
 
     def note_choice(self, logprob: float, choice: Choice) -> None:
         """Take the log-probability that a chosen token has among the allowed ones."""
         self._constraint_logprobs.append(logprob - choice.log_mass)
 
     def result(self) -> AnswerText | InvalidLogitsError | DecodingCancelledError:
-        """The answer, which is over, or why it was given up."""
+        """Return the finished answer, or the error that ended it."""
         if self._error is not None:
             return self._error
         return AnswerText(
@@ -410,24 +356,15 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class AnswerCounts:
-    """What one answer took.
+    """Cost of one answer."""
 
-    Attributes:
-        forwards: Passes of the model that the query took part in, that over its prompt included.
-        draft_forwards: The same of the draft model; 0 without one.
-        sampled: Tokens of the answer that the model chose, its end token and accepted drafts included.
-        forced: Tokens of the answer that were written without a choice.
-        drafted: Tokens that the draft model proposed.
-        accepted: Of these, the ones that are part of the answer.
-        guessed: Chosen tokens that were expected without a draft model, as the usual ones for forced bytes.
-    """
-
-    forwards: int
-    draft_forwards: int
-    sampled: int
-    forced: int
-    drafted: int
-    accepted: int
+    forwards: int  # Passes of the model for the query, prefill included
+    draft_forwards: int  # Passes of the draft model; 0 without one
+    sampled: int  # Tokens that the model chose, its end token and accepted drafts included
+    forced: int  # Tokens that were written without a choice
+    drafted: int  # Tokens that the draft model proposed
+    accepted: int  # Proposed tokens that are part of the answer
+    # Chosen tokens that were proposed without a draft model, as usual tokens of forced bytes.
     guessed: int = 0
 
 
@@ -436,14 +373,13 @@ class AnswerText:
     """One answer.
 
     Attributes:
-        token_ids: What was written, the end token included.
-        text: The bytes of it.
+        token_ids: Written tokens, the end token included.
+        text: Their bytes.
         logprob: log P_L(tokens | prompt) under the model alone, forced tokens included; natural logarithm,
             temperature 1.
-        constraint_logprob: The same of the tokens that were chosen, each step renormalised over the tokens
-            that the grammar allows: forced tokens count nothing. What the token budget rules out is not left
-            out of the normaliser.
-        counts: What it took.
+        constraint_logprob: The same for the chosen tokens only, each step renormalised over the tokens that
+            the grammar allows; tokens that the budget rules out stay in the normaliser.
+        counts: Cost of the answer.
         token_logprobs: The terms of `logprob`, one for each token.
     """
 

@@ -1,8 +1,8 @@
-"""Decodes speculatively: a small model proposes what comes next, the large one verifies it in one pass.
+"""Decodes speculatively: a small model proposes the next tokens, the large one verifies them in one pass.
 
-Both write under the same grammar. Tokens that are forced between two proposals are free for both models.
-Proposals stand or fall, and behind them one token is chosen. A `FedSession` is a model that keeps up with
-texts that grow and are taken back.
+Both write under the same grammar. Forced tokens between two proposals cost neither model anything. Behind the
+accepted proposals one token is chosen. A `FedSession` keeps a model in step with texts that grow and are
+taken back.
 """
 
 from __future__ import annotations
@@ -19,54 +19,38 @@ from decoding.answering.answer import Answer, Steps
 from decoding.answering.token_choice import Choice, ChoicePoint, Proposal, Suggestion, decide, suggest
 from decoding.language_model import ChainSession, LanguageModel
 
-# Tokens that a pass may have; what is forced counts too.
+# Most tokens of a pass, forced ones included.
 LONGEST_PASS = 64
-# Numbers drawn for proposals; the target draws its own.
+# Stream of random numbers for proposals; the target has its own.
 _DRAFT_STREAM = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProposedPlace:
-    """A place of a stretch where a token is proposed.
+    """A place of a span at which a token is proposed."""
 
-    Attributes:
-        index: Number of the token in the stretch.
-        state: The grammar's state before it.
-        proposal: The token.
-        drafted: Whether it cost something to propose it.
-    """
-
-    index: int
-    state: int
+    index: int  # Number of the token in the span
+    state: int  # The grammar's state before it
     proposal: Proposal
-    drafted: bool = True
+    drafted: bool = True  # Whether the draft model proposed it
 
 
 @dataclass(slots=True, eq=False)
 class ProposedSpan:
-    """What may follow an answer: proposed tokens, and forced ones behind each of them.
+    """Tokens that may follow an answer: proposed ones, and forced ones behind each of them."""
 
-    Attributes:
-        state: The grammar's state behind it.
-        steps: Its tokens with the states behind them. A proposal that the budget rules out is at the end of
-            `places`, and its token is not here: whether it would be accepted still has to be asked, since it
-            was drawn with the probability it was drawn with.
-        places: Where tokens are proposed.
-        closed: Whether nothing more is to be proposed.
-        wanted: How many more tokens the draft model is to propose.
-        guesses: Whether tokens are to be proposed that are likely without it.
-    """
-
-    state: int
+    state: int  # The grammar's state behind it
+    # Its tokens with the states behind them. A proposal that the budget rules out is the last of `places` and
+    # not here; it must still be verified, or the law of the answer would change.
     steps: Steps = field(default_factory=list)
-    places: list[ProposedPlace] = field(default_factory=list)
-    closed: bool = False
-    wanted: int = 0
-    guesses: bool = False
+    places: list[ProposedPlace] = field(default_factory=list)  # Places of proposed tokens
+    closed: bool = False  # Whether to propose nothing more
+    wanted: int = 0  # Number of tokens that the draft model is still to propose
+    guesses: bool = False  # Whether to propose likely tokens of forced bytes
 
     @staticmethod
     def behind(answer: Answer, is_wanted: bool) -> ProposedSpan:
-        """What may follow an answer in the pass that comes: nothing yet."""
+        """Return the empty span behind an answer for the next pass."""
         if not is_wanted or answer.over:
             return ProposedSpan(answer.state, closed=True)
         return ProposedSpan(answer.state, wanted=answer.drafts.next(), guesses=answer.guesses.next() > 0)
@@ -77,33 +61,27 @@ class ProposedSpan:
         return [token for token, _ in self.steps]
 
     def readable(self, end: int) -> list[int]:
-        """Its tokens for the model to read: an end token, after state `end`, is chosen and never read."""
+        """Tokens for the model to read: an end token, after state `end`, is chosen and never read."""
         return self.tokens[:-1] if self.steps and self.state == end else self.tokens
 
 
 class SpanProposer(Protocol):
-    """Proposes what may follow the answers of a batch."""
+    """Proposes tokens that may follow the answers of a batch."""
 
     def propose(self, answers: Sequence[Answer], wanted: Sequence[bool]) -> list[ProposedSpan]:
-        """Propose what may come next; nothing for answers that are over.
+        """Propose the next tokens; nothing for answers that are over.
 
         Args:
-            answers: Of all queries.
-            wanted: For which of them something is to be proposed. Length Q.
+            answers: Answers of all queries.
+            wanted: Whether to propose anything, by query. Length Q.
         """
 
     def select(self, queries: Sequence[int]) -> SpanProposer:
-        """A proposer for some of the queries, in that order."""
+        """Return a proposer for some of the queries, in that order."""
 
 
 class Drafter:
-    """The draft model over the prompts of one batch.
-
-    Args:
-        model: Of the same tokenizer as the target.
-        prompts: As the target reads them. Length Q.
-        vocab_size: Logits of the target, V.
-    """
+    """The draft model over the prompts of one batch, its logits padded to the target's `vocab_size`."""
 
     def __init__(self, model: LanguageModel, prompts: Sequence[Sequence[int]], vocab_size: int) -> None:
         self._feed = FedSession(model.prefill_chains(prompts), len(prompts))
@@ -113,12 +91,7 @@ class Drafter:
         self._rooms = [math.inf if limit is None else limit - length for length in taken]
 
     def propose(self, answers: Sequence[Answer], wanted: Sequence[bool]) -> list[ProposedSpan]:
-        """Propose what may come next.
-
-        Args:
-            answers: Of all queries; nothing is proposed for those that are over.
-            wanted: For which of them something is to be proposed. Length Q.
-        """
+        """Propose the next tokens; see `SpanProposer.propose`."""
         stretches = expected(answers, wanted)
         self._close_full(answers, stretches)
         while not all(stretch.closed for stretch in stretches):
@@ -127,7 +100,7 @@ class Drafter:
         return stretches
 
     def select(self, queries: Sequence[int]) -> Drafter:
-        """A drafter of some of the queries, in that order."""
+        """Return a drafter for some of the queries, in that order."""
         other = Drafter.__new__(Drafter)
         other._feed = self._feed.select(queries)
         other._vocab_size = self._vocab_size
@@ -135,7 +108,7 @@ class Drafter:
         return other
 
     def _close_full(self, answers: Sequence[Answer], stretches: Sequence[ProposedSpan]) -> None:
-        """Close the stretches behind which nothing more is to be proposed."""
+        """Close the spans to which nothing more is to be added."""
         for answer, stretch, room in zip(answers, stretches, self._rooms, strict=True):
             stretch.closed = (
                 stretch.closed
@@ -145,7 +118,7 @@ class Drafter:
             )
 
     def _propose_one(self, answers: Sequence[Answer], stretches: Sequence[ProposedSpan]) -> None:
-        """One more token for every stretch that is open."""
+        """Propose one more token for every open span."""
         texts = [
             None if stretch.closed else answer.tokens + stretch.tokens
             for answer, stretch in zip(answers, stretches, strict=True)
@@ -166,12 +139,7 @@ class Drafter:
 
 
 def expected(answers: Sequence[Answer], wanted: Sequence[bool]) -> list[ProposedSpan]:
-    """What can be expected to follow without a model.
-
-    Args:
-        answers: Of all queries; nothing is proposed for those that are over.
-        wanted: For which of them something is to be proposed. Length Q.
-    """
+    """Return spans of the tokens that are likely without a model; see `SpanProposer.propose`."""
     stretches = [ProposedSpan.behind(answer, want) for answer, want in zip(answers, wanted, strict=True)]
     for answer, stretch in zip(answers, stretches, strict=True):
         if not stretch.closed:
@@ -180,10 +148,10 @@ def expected(answers: Sequence[Answer], wanted: Sequence[bool]) -> list[Proposed
 
 
 def _guess(answer: Answer, stretch: ProposedSpan) -> None:
-    """Put behind a stretch the tokens that usually spell the bytes which are forced there.
+    """Append the usual tokens of the bytes that are forced behind a span.
 
-    They are not certain, since another token may spell these bytes and some of what follows. Asking for them
-    takes no pass of any model.
+    They are not certain, since another token may spell these bytes and more. Proposing them takes no pass of
+    any model.
     """
     if not stretch.guesses:
         return
@@ -195,12 +163,12 @@ def _guess(answer: Answer, stretch: ProposedSpan) -> None:
 
 
 def _take(answer: Answer, stretch: ProposedSpan, suggestion: Suggestion) -> None:
-    """Put what the draft model chose behind a stretch, and what can be expected behind that."""
+    """Append the draft model's choice to a span, and the tokens expected behind it."""
     if suggestion.broken:
         answer.give_up("the draft model returned NaN or infinite logits")
     step = len(answer.tokens) + len(stretch.steps)
     index = len(stretch.steps)
-    # The likeliest token that the budget allows is the best guess; a drawn one must be what was drawn.
+    # The likeliest token that the budget allows is the best guess; a drawn token must not be replaced.
     for token in () if suggestion.broken else suggestion.tokens:
         following = answer.follow(stretch.state, token, step)
         if following is not None or suggestion.probabilities is not None:
@@ -216,31 +184,28 @@ def _take(answer: Answer, stretch: ProposedSpan, suggestion: Suggestion) -> None
             if not stretch.closed:
                 _guess(answer, stretch)
             return
-    stretch.closed = True  # it would choose nothing that is allowed
+    stretch.closed = True  # the draft model gives no allowed token
 
 
 def _as_wide(logits: Tensor, vocab_size: int) -> Tensor:
-    """Logits of the target's width: models of one tokenizer are padded differently."""
+    """Pad or cut logits to the target's width: models of one tokenizer are padded differently."""
     missing = vocab_size - logits.shape[-1]
     if missing <= 0:
         return logits[..., :vocab_size]
     return torch.nn.functional.pad(logits, (0, missing), value=-math.inf)
 
 
-# Numbers drawn for tokens of the answer, and for those where the budget left none of the first.
+# Streams of random numbers for tokens of the answer, and for redraws when the budget rules out all of those.
 _STREAM, _STREAM_WITHIN_BUDGET = 0, 2
 
 Decided = Sequence[tuple[ChoicePoint, Choice]]
 
 
 def points_of(answer: Answer, stretch: ProposedSpan, query: int, first: int) -> list[ChoicePoint]:
-    """Where the model has to decide: at every proposal, and behind the stretch if it does not end the answer.
+    """Return the choice points of a span: every proposal, and the place behind the span unless it ends the
+    answer.
 
-    Args:
-        answer: Which the stretch follows.
-        stretch: What may follow.
-        query: Row of the query in the pass.
-        first: Number of the token that the first of its logits speaks of.
+    `query` is its row in the pass, `first` the number of the token that the first of its logits predicts.
     """
     begin = len(answer.tokens)
     places: list[tuple[int, int, Proposal | None]] = [
@@ -258,14 +223,11 @@ def points_of(answer: Answer, stretch: ProposedSpan, query: int, first: int) -> 
 def commit(
     answer: Answer, stretch: ProposedSpan, decided: Decided, known: Sequence[float], logits: Tensor
 ) -> None:
-    """Write what stands, and the token that the model chose behind it.
+    """Write the accepted tokens, and the token that the model chose behind them; give up if logits cannot be
+    used.
 
-    Args:
-        answer: Which the stretch follows; given up where its logits cannot be used.
-        stretch: What was proposed.
-        decided: The points of `points_of` and what was decided there.
-        known: Log-probabilities of the answer's tokens that are not scored, and of the stretch's.
-        logits: Of the pass. Shape: (Q, R, V).
+    `decided` are the points of `points_of` with their choices, `known` the log-probabilities of the answer's
+    unscored tokens and then of the span's.
     """
     owed = len(answer.tokens) - answer.scored
     if not answer.score(known[:owed]):
@@ -293,7 +255,7 @@ def commit(
 
 
 def _write_chosen(answer: Answer, point: ChoicePoint, choice: Choice, logits: Tensor) -> None:
-    """Write the token that was chosen where no proposal stands, and what is forced behind it."""
+    """Write the token that was chosen behind the accepted ones, and forced tokens behind it."""
     if not answer.has_mass(choice):
         return
     for token, logprob in _candidates(answer, point, choice, logits):
@@ -310,11 +272,10 @@ def _write_chosen(answer: Answer, point: ChoicePoint, choice: Choice, logits: Te
 def _candidates(
     answer: Answer, point: ChoicePoint, choice: Choice, logits: Tensor
 ) -> Iterator[tuple[int, float]]:
-    """Tokens in the order in which they are to be tried, until the budget allows one.
+    """Yield tokens with log-probabilities in the order to try them, until the budget allows one.
 
-    A proposal that was accepted although the budget rules it out is tried first, and fails: what was drawn
-    counts as drawn. All others are draws from p, so that what is taken in the end is a draw from p among the
-    tokens that the budget allows.
+    A proposal that was accepted although the budget rules it out was drawn first and fails. All others are
+    draws from p, so the token taken is a draw from p among the tokens that the budget allows.
     """
     if not choice.accepted:
         yield choice.token, choice.logprob
@@ -329,47 +290,31 @@ def _candidates(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PassLogits:
-    """Logits of one pass.
+    """Logits of one pass."""
 
-    Attributes:
-        logits: Shape: (Q, R, V).
-        first: For every query the number of the token that its row 0 speaks of, and which row 1 speaks of the
-            next of. Length Q.
-        behind: For every query the number of the last token that a row speaks of. Length Q.
-        ran: Whether a query had tokens in the pass. Length Q.
-    """
-
-    logits: Tensor
-    first: tuple[int, ...]
-    behind: tuple[int, ...]
-    ran: tuple[bool, ...]
+    logits: Tensor  # Shape: (Q, R, V)
+    first: tuple[int, ...]  # Number of the token that row 0 of each query predicts. Length Q
+    behind: tuple[int, ...]  # Number of the last token that a row of each query predicts. Length Q
+    ran: tuple[bool, ...]  # Whether a query had tokens in the pass. Length Q
 
 
 class FedSession:
-    """A session with what its queries have been fed.
-
-    Args:
-        session: Just made.
-        num_queries: Q.
-    """
+    """A session and the tokens that its queries have been fed."""
 
     def __init__(self, session: ChainSession, num_queries: int) -> None:
         self._session = session
         self._fed: list[list[int]] = [[] for _ in range(num_queries)]
 
     def lengths(self) -> list[int]:
-        """Tokens that every query has been fed."""
+        """Return the tokens that every query has been fed."""
         return [len(fed) for fed in self._fed]
 
     def run(self, texts: Sequence[Sequence[int] | None], wanted: Sequence[int]) -> PassLogits:
-        """Feed every query what is new in its text, in one pass, and none if nothing is.
+        """Feed every query the new tokens of its text, in one pass, or in none if nothing is new.
 
-        What was fed and is not in the text any more is taken back, and so is what logits are wanted behind.
-
-        Args:
-            texts: Whole texts; None for queries that are to stay as they are. Length Q.
-            wanted: Number of the first token that the rows must speak of, at most the length of the text.
-                Length Q.
+        Fed tokens that the text has lost are taken back, and so are tokens behind which logits are wanted:
+        `wanted` is the number of the first token that the rows must predict. A text of None leaves its query
+        as it is.
         """
         starts = not all(self._fed)
         chunks: list[list[int]] = []
@@ -398,14 +343,14 @@ class FedSession:
         )
 
     def select(self, queries: Sequence[int]) -> FedSession:
-        """A feed of some of the queries, in that order."""
+        """Return a session over some of the queries, in that order."""
         other = FedSession(self._session.select(queries), 0)
         other._fed = [list(self._fed[query]) for query in queries]
         return other
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Tokens that two texts begin with alike."""
+    """Return the length of the common beginning of two texts."""
     for place, (left, right) in enumerate(zip(one, other, strict=False)):
         if left != right:
             return place

@@ -1,8 +1,8 @@
-"""Which tokens the tokenizer itself would write for bytes that are known to come.
+"""Finds the tokens that the tokenizer itself would write for bytes that are known to come.
 
-Tokens that are appended must be those that the tokenizer would have made of the whole text, whatever
-follows: a model has seen no others. A tokenizer cuts a text by what stands on both sides of a cut, so neither
-the first nor the last tokens of `encode(bytes)` can be taken for granted.
+Appended tokens must be those of the whole text as the tokenizer cuts it, whatever follows: a model has seen
+no others. A cut depends on the text on both sides, so neither the first nor the last tokens of
+`encode(bytes)` are certain.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from decoding.grammar.constraint import TokenGrammar
 from decoding.grammar.token_trie import TokenNode
 from decoding.grammar.vocabulary import Vocabulary
 
-# Tokens before the new ones that are cut along with them. Cuts depend on the word they are in and on the
-# blanks before it, which take far fewer.
+# Tokens before the new ones that are cut along with them. Cuts depend on their word and the blanks before it,
+# which take far fewer.
 CONTEXT_TOKENS = 32
 # Spans remembered per grammar; a schema has some dozens, with a few contexts each.
 REMEMBERED = 1 << 11
 
 Encode = Callable[[bytes], Sequence[int] | None]
-# Tokens that are certain, and those behind them that are likely.
+# Certain tokens, and likely ones behind them.
 _Spelled = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class Speller:
-    """The tokenizer as the writer of spans. Safe to use from several threads; to be kept between requests.
+    """Spells forced spans as the tokenizer would. Thread-safe; to be kept between requests.
 
     Args:
-        encode: The tokens of a text, by the tokenizer, without special tokens; None where it has none, as
-            for bytes that are no UTF-8.
+        encode: Returns the tokenizer's tokens of a text, without special tokens; None if it has none, as for
+            invalid UTF-8.
         vocabulary: The bytes of the tokens.
     """
 
@@ -43,23 +43,13 @@ class Speller:
         self._pairs: dict[tuple[int, int], bool] = {}
 
     def span(self, grammar: TokenGrammar, state: int, written: Sequence[int]) -> tuple[int, ...]:
-        """The tokens to append for the bytes that are forced; often fewer than spell them all, or none.
-
-        Args:
-            grammar: What may be written.
-            state: Its state behind what is written.
-            written: The tokens of the answer so far.
+        """Return the certain tokens of the bytes forced behind `written`; often fewer than spell them all, or
+        none.
         """
         return self._spelled(grammar, state, written)[0]
 
     def likely(self, grammar: TokenGrammar, state: int, written: Sequence[int]) -> tuple[int, ...]:
-        """The tokens for the forced bytes behind `span`, unless one of them goes on beyond these bytes.
-
-        Args:
-            grammar: What may be written.
-            state: Its state behind what is written.
-            written: The tokens of the answer so far.
-        """
+        """Return the likely tokens behind `span` that end within the forced bytes; arguments as there."""
         return self._spelled(grammar, state, written)[1]
 
     def _spelled(self, grammar: TokenGrammar, state: int, written: Sequence[int]) -> _Spelled:
@@ -76,7 +66,7 @@ class Speller:
         return known
 
     def _context(self, written: Sequence[int]) -> tuple[int, ...]:
-        """The last tokens, from one on that does not begin within a character."""
+        """The last tokens, from the first that does not begin within a character."""
         context = tuple(written[-CONTEXT_TOKENS:])
         while context and _continues(self._vocabulary.bytes_of(context[0]) or b""):
             context = context[1:]
@@ -102,24 +92,21 @@ class Speller:
         return tuple(tokens[first:last]), tuple(tokens[last:])
 
     def _cut(self, text: bytes) -> tuple[list[int], list[int]] | None:
-        """The tokens of a text and where each ends; None where they do not write the very same bytes."""
+        """The tokens of a text and where each ends; None if they do not write the very same bytes."""
         encoded = self._encode(text)
         if encoded is None:
             return None
         tokens = list(encoded)
         pieces = [self._vocabulary.bytes_of(token) or b"" for token in tokens]
         if b"".join(pieces) != text:
-            return None  # a normaliser has changed it, or a special token stands for some of it
+            return None  # changed by a normaliser, or partly encoded as a special token
         return tokens, list(accumulate(map(len, pieces)))
 
     def _first_open(self, text: bytes, begin: int, grammar: TokenGrammar, state: int) -> int:
-        """The first place from which a token goes on beyond the text: cuts behind it are not certain.
+        """Return the first place from which a token may extend beyond the text: cuts behind it are not
+        certain.
 
-        Args:
-            text: What is written and what is forced.
-            begin: Where the forced part begins.
-            grammar: Says which tokens can come at all.
-            state: Its state at `begin`.
+        The forced part begins at `begin`, where the grammar is in `state`.
         """
         behind = grammar.advance_bytes(state, text[begin:])
         first = max(len(text) - self._vocabulary.longest_token + 1, 0)
@@ -137,7 +124,7 @@ class Speller:
 
     @staticmethod
     def _is_allowed(node: TokenNode, grammar: TokenGrammar, state: int) -> bool:
-        """Whether one of the longer tokens below a node may come."""
+        """Whether one of the longer tokens below a node is allowed."""
         (position,) = node.positions
         trie = node.trie
         longer = trie.tokens[trie.token_begin[position + 1] : trie.token_begin[trie.end[position]]]
@@ -145,7 +132,7 @@ class Speller:
         return bool(((mask[longer >> 5] >> (longer & 31).astype(mask.dtype)) & 1).any())
 
     def _stands(self, token: int, rest: bytes) -> bool:
-        """Whether a cut behind a token stays, whichever token of known bytes comes next.
+        """Whether the cut behind a token stays, whichever token of known bytes comes next.
 
         Merges within a word are decided by neighbours: two tokens that the tokenizer cuts alike when it sees
         nothing else are cut alike in every text.
@@ -185,7 +172,7 @@ def _continues(text: bytes) -> bool:
 
 
 def _whole_characters(text: bytes) -> int:
-    """The bytes of a text up to a last character that is not complete."""
+    """Length of a text without an incomplete last character."""
     for last in range(len(text) - 1, max(len(text) - 5, -1), -1):
         byte = text[last]
         if byte & 0xC0 != 0x80:

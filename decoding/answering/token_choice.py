@@ -1,13 +1,12 @@
-"""Chooses tokens under masks on the device: greedy, sampled, and verified against what a draft proposed.
+"""Chooses tokens under masks on the device: greedy, sampled, and verified against a draft's proposals.
 
-Everything one pass has to say goes to the host in one transfer. What happens at a place does not depend on
-what was decided before it: the host drops what lies behind the first refused proposal.
+All results of one pass go to the host in one transfer. Places are decided independently: the host drops
+whatever lies behind the first refused proposal.
 
-A proposal x, drawn from q, is accepted with probability min(1, p(x) / q(x)); where it is refused, the token
-is drawn from the normalised positive part of p - q. Both together are one exact draw from p (Leviathan,
-Kalman and Matias, 2023, appendix A.1); p and q are the distributions under the mask.
-
-`suggest` chooses what a draft model proposes: as `decide`, without what only the model itself must say.
+A proposal x, drawn from q, is accepted with probability min(1, p(x) / q(x)); if it is refused, the token is
+drawn from the normalised positive part of p - q. Together that is one exact draw from p (Leviathan, Kalman
+and Matias, 2023, appendix A.1); p and q are the distributions under the mask. `suggest` makes the draft
+model's proposals.
 """
 
 from __future__ import annotations
@@ -22,56 +21,38 @@ from torch import Tensor
 
 from decoding.counter_rng import uniforms
 
-# Further tokens per place, in case the host refuses the first for a reason of its own, such as the budget.
+# Spare tokens per place, in case the budget rules out the first.
 SPARE = 7
-# Numbers of a place: one to accept, one to draw the token, the rest for spares.
+# Random numbers of a place: one to accept, one to draw the token, the rest for spares.
 _ACCEPT, _FIRST, _SPARES = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was decided at one place.
+    """Decision at one place."""
 
-    Attributes:
-        accepted: Whether the proposal stands; False without one.
-        token: The token otherwise. Greedy: the likeliest allowed one.
-        logprob: Its log-probability under the model alone.
-        spare_tokens: What to take, in order, where `token` will not do: independent draws from p, or the
-            likeliest tokens in order, `token` among them.
-        spare_logprobs: Theirs.
-        log_mass: Log of the probability of all allowed tokens together under the model alone; -inf where
-            they have none, NaN where the logits cannot be used.
-    """
-
-    accepted: bool
-    token: int
-    logprob: float
+    accepted: bool  # Whether the proposal stands; False without one
+    token: int  # The token otherwise. Greedy: the likeliest allowed one
+    logprob: float  # Its log-probability under the model alone
+    # Replacements of `token`, in order: independent draws from p, or the likeliest tokens, `token` included.
     spare_tokens: tuple[int, ...]
     spare_logprobs: tuple[float, ...]
+    # Log-probability of all allowed tokens together under the model alone; NaN if the logits cannot be used.
     log_mass: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decisions:
-    """What one pass says.
+    """Results of one pass."""
 
-    Attributes:
-        choices: In the order of the points asked for.
-        known: Log-probabilities of the tokens that were known, by query and row; NaN where the logits cannot
-            be used.
-    """
-
-    choices: list[Choice]
-    known: list[list[float]]
+    choices: list[Choice]  # In the order of the choice points
+    known: list[list[float]]  # Log-probabilities of known tokens, by query and row; NaN for unusable logits
 
 
 def decide(logits: Tensor, following: Sequence[Sequence[int]], points: Sequence[ChoicePoint]) -> Decisions:
-    """Choose at some places, and say how likely tokens are that are known. Waits for the device, once.
+    """Choose at some places, and return the log-probabilities of known tokens. Waits for the device, once.
 
-    Args:
-        logits: Shape: (Q, R, V).
-        following: For the first rows of every query, the tokens that follow them. Length Q.
-        points: Where to choose.
+    `logits` are (Q, R, V); `following` the known tokens that follow the first rows of every query.
     """
     device = logits.device
     groups = grouped(points, logits.shape[-1], device)
@@ -99,7 +80,7 @@ def decide(logits: Tensor, following: Sequence[Sequence[int]], points: Sequence[
 
 
 def _decide_group(logits: Tensor, normalisers: Tensor, group: PointGroup) -> Tensor:
-    """Numbers of `_choice` for every point, (n, 4 + 2 * SPARE), float64."""
+    """The numbers that `_choice` reads for every point, (n, 4 + 2 * SPARE), float64."""
     scores = group.scores(logits)
     places, accepted = _greedy(scores, group)
     if any(point.temperature > 0 for point in group.points):
@@ -114,7 +95,7 @@ def _decide_group(logits: Tensor, normalisers: Tensor, group: PointGroup) -> Ten
 
 
 def draw(probabilities: Tensor, group: PointGroup) -> Tensor:
-    """Draw one token at every point; its place. Shapes: (n, M) to (n, 1)."""
+    """Draw one token at every point; returns its place. Shapes: (n, M) to (n, 1)."""
     numbers = torch.arange(_FIRST, _FIRST + 1, device=probabilities.device)
     drawn = uniforms(group.seed, group.step, group.stream, numbers)
     return _inverse(probabilities.cumsum(dim=1, dtype=torch.float64), drawn)
@@ -129,14 +110,14 @@ def _greedy(scores: Tensor, group: PointGroup) -> tuple[Tensor, Tensor]:
 
 
 def _sampled(probabilities: Tensor, group: PointGroup) -> tuple[Tensor, Tensor]:
-    """Places of a drawn token and of spares, (n, 1 + SPARE), and which proposals stand, (n, 1)."""
+    """Places of a drawn token and of spares, (n, 1 + SPARE), and acceptance of proposals, (n, 1)."""
     numbers = torch.arange(_SPARES + SPARE, device=probabilities.device)
     drawn = uniforms(group.seed, group.step, group.stream, numbers)
     whole = probabilities.cumsum(dim=1, dtype=torch.float64)
     proposals = [point.proposal for point in group.points]
     if not any(proposals):
         return _inverse(whole, drawn[:, _FIRST:]), torch.zeros_like(group.proposed, dtype=torch.bool)
-    # One that was not drawn was certain.
+    # A proposal without probabilities was certain.
     certain = [[proposal is not None and proposal.probabilities is None] for proposal in proposals]
     other = torch.zeros_like(probabilities)
     other.scatter_(1, group.proposed, torch.tensor(certain, device=other.device).to(other.dtype))
@@ -147,14 +128,14 @@ def _sampled(probabilities: Tensor, group: PointGroup) -> tuple[Tensor, Tensor]:
     accepted = drawn[:, _ACCEPT, None] * theirs < mine
     accepted &= theirs > 0  # there was a proposal
     rest = (probabilities - other).clamp(min=0)
-    # Nothing is left where the draft said the same; only rounding can refuse a proposal there.
+    # Nothing is left if the draft's distribution is the same; only rounding can refuse a proposal then.
     rest = torch.where((rest > 0).any(dim=1, keepdim=True), rest, probabilities)
     first = _inverse(rest.cumsum(dim=1, dtype=torch.float64), drawn[:, _FIRST, None])
     return torch.cat([first, _inverse(whole, drawn[:, _SPARES:])], dim=1), accepted
 
 
 def _inverse(cumulated: Tensor, drawn: Tensor) -> Tensor:
-    """Places that uniforms fall on, of positive weight all. Shapes: (n, M) and (n, m) to (n, m)."""
+    """Places of positive weight that uniforms select. Shapes: (n, M) and (n, m) to (n, m)."""
     total = cumulated[:, -1:].contiguous()
     last = torch.searchsorted(cumulated, total)
     places = torch.searchsorted(cumulated, (drawn * total).contiguous(), right=True)
@@ -173,8 +154,7 @@ def _choice(point: ChoicePoint, numbers: Sequence[float]) -> Choice:
     )
 
 
-# Masks that allow at most so many tokens are lists of them: their logits are gathered, and nothing of the
-# size of the vocabulary is touched.
+# Most allowed tokens that are listed: then only their logits are gathered, not the whole vocabulary.
 MAX_LISTED = 512
 _WORD_BITS = 32
 
@@ -183,47 +163,32 @@ PackedMask = NDArray[np.uint32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Proposal:
-    """What was proposed at one place.
-
-    Attributes:
-        token: The token.
-        probabilities: What it was drawn from, over the tokens as the choice point orders them; None where no
-            other token would have been proposed. Shape: (M,).
-    """
+    """A proposed token."""
 
     token: int
+    # Distribution it was drawn from, over the tokens in the choice point's order; None if it was certain.
+    # Shape: (M,).
     probabilities: Tensor | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChoicePoint:
-    """One place of one query.
+    """One place of one query at which a token is chosen."""
 
-    Attributes:
-        query: Row of the query in the pass.
-        row: Which of the query's logits.
-        mask: The allowed tokens, packed: bit t % 32 of word t // 32. Shape: (ceil(V / 32),), uint32.
-        temperature: Divides the logits; 0: the likeliest token is taken.
-        seed: Of the query.
-        step: Number of the token in the answer.
-        stream: Keeps numbers that are drawn for different ends at one step apart.
-        proposal: What is to be verified; None: nothing.
-        listed: The allowed tokens, ascending; None where there are too many to list. Shape: (M,), int64.
-    """
-
-    query: int
-    row: int
-    mask: PackedMask
-    temperature: float
-    seed: int
-    step: int
-    stream: int
-    proposal: Proposal | None = None
+    query: int  # Row of the query in the pass
+    row: int  # Row of the query's logits
+    mask: PackedMask  # The allowed tokens, packed: bit t % 32 of word t // 32. Shape: (ceil(V / 32),), uint32
+    temperature: float  # Divides the logits; 0: the likeliest token is taken
+    seed: int  # Seed of the query
+    step: int  # Number of the token in the answer
+    stream: int  # Stream of the random numbers, one per use
+    proposal: Proposal | None = None  # The token to be verified, if any
+    # The allowed tokens, ascending; None if there are too many to list. Shape: (M,), int64.
     listed: NDArray[np.int64] | None = None
 
     @staticmethod
     def listing(mask: PackedMask) -> NDArray[np.int64] | None:
-        """The allowed tokens of a mask, ascending, if there are few."""
+        """Return the allowed tokens of a mask, ascending, if there are few."""
         if int(np.bitwise_count(mask).sum()) > MAX_LISTED:
             return None
         words = np.flatnonzero(mask)
@@ -234,31 +199,19 @@ class ChoicePoint:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PointGroup:
-    """Choice points whose allowed tokens are held the same way, on the device. n points, M tokens each.
-
-    Attributes:
-        points: The points.
-        query: Shape: (n,), int64.
-        row: Shape: (n,), int64.
-        tokens: The tokens that are looked at, where they are listed. Shape: (n, M), int64; None: all of V.
-        hidden: True where a token is not allowed. Shape: (n, M), bool.
-        temperature: 1 where the likeliest token is taken. Shape: (n, 1), float64.
-        seed: Shape: (n, 1), int64.
-        step: Shape: (n, 1), int64.
-        stream: Shape: (n, 1), int64.
-        proposed: Place of the proposed token among the tokens; 0 without one. Shape: (n, 1), int64.
-    """
+    """Choice points on the device, all with listed tokens or all without. n points, M tokens each."""
 
     points: tuple[ChoicePoint, ...]
-    query: Tensor
-    row: Tensor
+    query: Tensor  # Shape: (n,), int64
+    row: Tensor  # Shape: (n,), int64
+    # The listed tokens. Shape: (n, M), int64; None: all of V.
     tokens: Tensor | None
-    hidden: Tensor
-    temperature: Tensor
-    seed: Tensor
-    step: Tensor
-    stream: Tensor
-    proposed: Tensor
+    hidden: Tensor  # True where a token is not allowed. Shape: (n, M), bool
+    temperature: Tensor  # 1 for greedy points. Shape: (n, 1), float64
+    seed: Tensor  # Shape: (n, 1), int64
+    step: Tensor  # Shape: (n, 1), int64
+    stream: Tensor  # Shape: (n, 1), int64
+    proposed: Tensor  # Place of the proposed token among the tokens; 0 without one. Shape: (n, 1), int64
 
     @staticmethod
     def of(points: Sequence[ChoicePoint], vocab_size: int, device: torch.device) -> PointGroup:
@@ -306,14 +259,14 @@ class PointGroup:
         )
 
     def scores(self, logits: Tensor) -> Tensor:
-        """Logits of the tokens that are looked at, -inf where not allowed. Shapes: (Q, R, V) to (n, M)."""
+        """Logits of the tokens, -inf for those not allowed. Shapes: (Q, R, V) to (n, M)."""
         at = self.query, self.row
         scores = logits[at] if self.tokens is None else logits[(*(i[:, None] for i in at), self.tokens)]
         return scores.masked_fill(self.hidden, -torch.inf)
 
 
 def grouped(points: Sequence[ChoicePoint], vocab_size: int, device: torch.device) -> list[PointGroup]:
-    """Points by how their tokens are held; the points of the groups in order are all points."""
+    """Return the points in groups with listed tokens and without."""
     kinds = ([point for point in points if (point.listed is None) is dense] for dense in (False, True))
     return [PointGroup.of(kind, vocab_size, device) for kind in kinds if kind]
 
@@ -322,33 +275,26 @@ def _place(point: ChoicePoint, token: int) -> int:
     return token if point.listed is None else int(np.searchsorted(point.listed, token))
 
 
-# Tokens to choose from where the likeliest is taken and the budget rules it out.
+# Tokens that a greedy suggestion offers, in case the budget rules out the first.
 _OFFERED = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Suggestion:
-    """What the draft model says at one place.
+    """The draft model's proposals at one place."""
 
-    Attributes:
-        tokens: What to propose; the likeliest tokens in order where the likeliest is taken. All are allowed
-            and have positive probability; none where the draft model gives no allowed token any.
-        probabilities: What the token was drawn from, over the tokens as the point orders them; None where the
-            likeliest is taken. Shape: (M,).
-        broken: Whether its logits cannot be used.
-    """
-
+    # Tokens to propose: the drawn one, or the likeliest in order, all allowed and of positive probability.
+    # Empty if no allowed token has any.
     tokens: tuple[int, ...]
+    # Distribution the token was drawn from, in the order of the point's tokens; None if greedy. Shape: (M,).
     probabilities: Tensor | None
-    broken: bool
+    broken: bool  # Whether its logits cannot be used
 
 
 def suggest(logits: Tensor, points: Sequence[ChoicePoint]) -> list[Suggestion]:
-    """Choose at some places. Waits for the device, once.
+    """Choose the draft model's proposals at some places. Waits for the device, once.
 
-    Args:
-        logits: Shape: (Q, R, V).
-        points: Where to choose, all greedily or each with a temperature.
+    `logits`: (Q, R, V). `points`: the choice points, all greedy or each with a temperature.
     """
     groups = [
         group

@@ -1,8 +1,7 @@
-"""Writes one text per query under a grammar: a batch, token by token, with as few passes as can be.
+"""Writes one text per query under a grammar: a batch, token by token, with as few passes as possible.
 
-Each round feeds the model everything that is written and that it has not read: the token chosen last, what
-is forced behind it, and what a draft model proposes to follow. One transfer brings back which proposals
-stand and which token comes next.
+Each round feeds the model everything it has not read: the token chosen last, forced tokens behind it, and
+proposals of a draft model. One transfer brings back the accepted proposals and the next token.
 """
 
 from __future__ import annotations
@@ -49,21 +48,21 @@ def write_answers(
     batch, up to the rounding of the model.
 
     Args:
-        model: Writes.
+        model: The model.
         prompts: Non-empty token id lists. Length Q >= 1.
-        grammars: What each query may write. Length Q.
-        params: How, for all queries or for each.
-        prefix: What every prompt begins with, from the model's `share_prefix`.
-        speller: The tokenizer, for forced spans; None goes without, save where only one token is allowed.
-        draft: A smaller model of the same tokenizer, which proposes tokens. The law of the answers is the
-            same with and without it, and greedy answers are.
+        grammars: Grammar of each query. Length Q.
+        params: Parameters of all queries, or of each.
+        prefix: Shared prefix of all prompts, from the model's `share_prefix`.
+        speller: The tokenizer, for forced spans; without one only single allowed tokens are forced.
+        draft: A smaller model of the same tokenizer, which proposes tokens. It changes neither the law of the
+            answers nor greedy answers.
         proposer: Proposes tokens without a model, to greedy queries alone; not together with `draft`.
         cancel: Polled before every round; a cancelled query leaves the batch, the others go on. Length Q.
 
     Returns:
-        For every query its answer, or why it has none: `AnswerBudgetError` and `PromptTooLongError` where the
-        shortest answer does not fit, `InvalidLogitsError` where the model's logits could not be used,
-        `DecodingCancelledError` where its token says so.
+        For every query its answer or its error: `AnswerBudgetError` and `PromptTooLongError` if the shortest
+        answer does not fit, `InvalidLogitsError` if the model's logits could not be used,
+        `DecodingCancelledError` if it was cancelled.
 
     Raises:
         ValueError: the arguments do not fit each other.
@@ -138,12 +137,10 @@ def _budget(model: LanguageModel, prompt: Sequence[int], grammar: TokenGrammar, 
 
 
 class AnswerBatch:
-    """Answers that are being written. Nothing is proposed without a drafter.
+    """Answers that are being written. Nothing is drafted without a drafter.
 
-    Args:
-        answers: None of them begun.
-        feed: The model behind the prompts, just run.
-        drafter: Proposes tokens: the draft model, just run, or whatever knows what may come.
+    `feed`: the model, after its prefill. `drafter`: proposes tokens: the draft model, after its prefill, or
+    another proposer.
     """
 
     def __init__(self, answers: Sequence[Answer], feed: FedSession, drafter: SpanProposer | None) -> None:
@@ -161,7 +158,7 @@ class AnswerBatch:
         return not all(answer.over for answer in self._answers)
 
     def step(self) -> None:
-        """One round. The model runs once; more often where much was forced at once."""
+        """Run one round: one pass of the model, more if many tokens were forced at once."""
         self._catch_up()
         stretches = self._propose()
         texts = [
@@ -188,14 +185,14 @@ class AnswerBatch:
         self._shrink()
 
     def _propose(self) -> list[ProposedSpan]:
-        # Right behind the prompt, where nothing is forced, the next token costs no pass.
+        # Right behind the prompt the next token costs no pass, so nothing is proposed.
         wanted = [bool(answer.tokens) for answer in self._answers]
         if self._drafter is not None:
             return self._drafter.propose(self._answers, wanted)
         return expected(self._answers, wanted)
 
     def _catch_up(self) -> None:
-        """Feed what is written until what is left fits one pass."""
+        """Feed written tokens until the rest fits one pass."""
         while True:
             texts = [
                 answer.tokens[: fed + LONGEST_PASS]
@@ -220,7 +217,7 @@ class AnswerBatch:
         return rows
 
     def _shrink(self) -> None:
-        """Leave out the answers that are over, once they are half of what is computed."""
+        """Drop the answers that are over, once they are half of the batch."""
         live = [row for row, answer in enumerate(self._answers) if not answer.over]
         if live and 2 * len(live) <= len(self._answers):
             self._answers = [self._answers[row] for row in live]
@@ -231,7 +228,7 @@ class AnswerBatch:
 def _following(
     rows: PassLogits, texts: Sequence[Sequence[int] | None], wholes: Sequence[Sequence[int]]
 ) -> list[Sequence[int]]:
-    """The tokens that the rows of every query speak of, as far as they are known."""
+    """The known tokens that the rows of every query predict."""
     return [
         whole[first : behind + 1] if text is not None else ()
         for text, whole, first, behind in zip(texts, wholes, rows.first, rows.behind, strict=True)

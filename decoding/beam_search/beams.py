@@ -1,8 +1,8 @@
-"""Holds the rectangles of a beam search, a row per query: live prefixes, finished rows, what both wrote.
+"""Holds the tensors of a beam search, one row per query: live prefixes, finished rows, and the written
+branches.
 
-Live prefixes stand likeliest first, finished rows by score. Of every branch one token and one back pointer
-are kept: nothing is copied as prefixes grow, so a step costs the same however long they are; texts are put
-together once, at the end.
+Live prefixes stand likeliest first, finished rows by score. Every branch keeps one token and one back
+pointer, so a step costs the same however long prefixes are; texts are put together once, at the end.
 """
 
 from __future__ import annotations
@@ -23,25 +23,16 @@ from decoding.params import BeamParams
 
 
 class Selection(NamedTuple):
-    """What one step made of the candidates.
+    """The outcome of one step."""
 
-    Attributes:
-        parents: Slot that every new prefix continues, -1 for dead slots. Shape: (Q, B), int64.
-        tokens: What it adds, 0 for dead slots. Shape: (Q, B), int64.
-        columns: Candidate that every new prefix was, meaningless for dead slots. Shape: (Q, B), int64.
-        rejected: Log-probability of the best that was not taken, -inf without. Shape: (Q, 1), float64.
-    """
-
-    parents: Tensor
-    tokens: Tensor
-    columns: Tensor
+    parents: Tensor  # Slot that every new prefix continues, -1 for dead slots. Shape: (Q, B), int64
+    tokens: Tensor  # Token that it adds, 0 for dead slots. Shape: (Q, B), int64
+    columns: Tensor  # Candidate of every new prefix, meaningless for dead slots. Shape: (Q, B), int64
+    # Log-probability of the best candidate not taken, -inf without one. Shape: (Q, 1), float64.
     rejected: Tensor
 
     def refused(self, candidates: Candidates) -> Tensor:
-        """Log-probabilities of the unfinished candidates that were not taken, -inf elsewhere.
-
-        Shape: (Q, C), float64.
-        """
+        """Log-probabilities of unfinished candidates not taken, -inf elsewhere. Shape: (Q, C), float64."""
         logprob = candidates.open_logprob()
         taken = torch.where(self.parents >= 0, -math.inf, math.inf).to(logprob.dtype)
         return logprob.scatter_reduce(1, self.columns, taken, "amin")
@@ -50,21 +41,9 @@ class Selection(NamedTuple):
 class Beams:
     """Live prefixes of Q queries. A dead slot has state -1 and logprob -inf; live ones stand first.
 
-    Within a step prefixes are ranked by log-probability, for they have one length. Of equally likely ones
-    that comes first whose parent did, and of one parent's the one with the smaller token.
-
-    Args:
-        constraint: What may be written.
-        params: One per query.
-        scoring: Says what prefixes may still become.
-        device: Where states live.
-
-    Attributes:
-        states: Shape: (Q, B), int64.
-        logprob: Shape: (Q, B), float64.
-        depth: Tokens on the prefixes.
-        pruned: The best score that anything given up may still have had. Shape: (Q,), float64.
-        widest: The largest beam size of the batch.
+    Prefixes of one step have one length and are ranked by log-probability; ties by their parent's rank, then
+    by the smaller token. `logprob` is (Q, B), float64; `pruned` the best score that anything given up could
+    still have reached, (Q,), float64.
     """
 
     def __init__(
@@ -72,36 +51,29 @@ class Beams:
     ) -> None:
         self._scoring = scoring
         self._width = torch.tensor([[p.width] for p in params], device=device)  # (Q, 1)
-        self.widest = max(p.width for p in params)
+        self.widest = max(p.width for p in params)  # The largest beam size of the batch
         queries = torch.arange(len(params), device=device)
-        self.states = constraint.start(queries).unsqueeze(1)
+        self.states = constraint.start(queries).unsqueeze(1)  # Shape: (Q, B), int64
         self.logprob = torch.zeros((len(params), 1), dtype=torch.float64, device=device)
-        self.depth = 0
+        self.depth = 0  # Tokens on the prefixes
         self.pruned = torch.full((len(params),), -math.inf, dtype=torch.float64, device=device)
 
     def bound(self) -> Tensor:
-        """Best score that a live prefix may still become, -inf without. Shape: (Q,), float64."""
+        """Best score that a live prefix may still reach, -inf without one. Shape: (Q,), float64."""
         best = self.logprob.max(dim=1, keepdim=True).values
         return self._scoring.optimistic(best, self.depth).squeeze(1)
 
     def give_up(self, queries: Tensor) -> None:
-        """Drop the live prefixes of queries; what they might have become counts as pruned.
-
-        Args:
-            queries: Shape: (Q,), bool.
-        """
+        """Drop the live prefixes of queries and count them as pruned. `queries` shape: (Q,), bool."""
         lost = self.bound().masked_fill(~queries, -math.inf)
         self.pruned = torch.maximum(self.pruned, lost)
         self._kill(queries)
 
     def stop_beaten(self, kth_score: Tensor) -> Tensor:
-        """End the queries whose live prefixes cannot enter the list any more.
+        """End the queries whose live prefixes cannot beat the k-th row, (Q,), -inf while there are fewer
+        rows.
 
-        Args:
-            kth_score: Of every query's list, -inf while it is not full. Shape: (Q,), float64.
-
-        Returns:
-            Which queries have no live prefix now. Shape: (Q,), bool.
+        Returns whether a query has no live prefix now. Shape: (Q,), bool.
         """
         beaten = kth_score >= self.bound()
         self._kill(beaten)
@@ -112,19 +84,19 @@ class Beams:
         self.states = self.states.masked_fill(queries.unsqueeze(1), -1)
 
     def left_out(self, logprob: Tensor) -> None:
-        """Count continuations as pruned that were not looked at; they may be whole rows.
-
-        Args:
-            logprob: The likeliest of every live prefix, -inf without. Shape: (Q, B), float64.
+        """Count continuations that were not listed as pruned, given the likeliest of each prefix, (Q, B),
+        float64.
         """
         best = logprob.max(dim=1, keepdim=True).values
         lost = self._scoring.optimistic(best, self.depth).squeeze(1)
         self.pruned = torch.maximum(self.pruned, lost)
 
     def advance(self, candidates: Candidates) -> Selection:
-        """Make the likeliest unfinished candidates the live prefixes. What is refused is *not* counted."""
+        """Make the likeliest unfinished candidates the live prefixes. Refused ones are *not* counted as
+        pruned.
+        """
         logprob = candidates.open_logprob()
-        best = best_columns(logprob, self.widest + 1)  # one more than kept: the best of what is refused
+        best = best_columns(logprob, self.widest + 1)  # one more than kept: the best one refused
         rejected = best.values.gather(1, self._width)
         columns = torch.arange(self.widest, device=logprob.device)
         kept = best.values[:, :-1].masked_fill(columns >= self._width, -math.inf)
@@ -141,22 +113,15 @@ class Beams:
         )
 
     def count_rejected(self, rejected: Tensor, which: Tensor) -> None:
-        """Count refused candidates of some queries as pruned.
-
-        Args:
-            rejected: The likeliest of each query. Shape: (Q, 1), float64.
-            which: Shape: (Q,), bool.
-        """
+        """Count the likeliest refused candidate, (Q, 1), of some queries, (Q,), as pruned."""
         lost = self._scoring.optimistic(rejected, self.depth).squeeze(1).masked_fill(~which, -math.inf)
         self.pruned = torch.maximum(self.pruned, lost)
 
     def trim(self) -> int:
-        """Give up the slots that no query needs; a dead slot would cost a forward of its token.
-
-        Asks the device.
+        """Drop slots that no query needs, since each would cost a forward of its token. Waits for the device.
 
         Returns:
-            Slots that some query needs, 0 when none lives; one dead slot is then left.
+            Slots that some query needs, 0 if none lives; one dead slot is then left.
         """
         slots = int((self.states >= 0).sum(dim=1).max())
         left = max(1, slots)
@@ -167,26 +132,15 @@ class Beams:
 class Finished:
     """The best finished rows of Q queries, best first: as many columns as some query needs.
 
-    There are columns for the largest k of the batch from the start. A query that keeps more rows than that
-    gets them as they are found, for which the device is asked.
-
-    Of rows with equal scores the one that was finished first stays and stands first; of one step's, the one
-    whose parent does, and of one parent's the one with the smaller token.
-
-    Args:
-        params: One per query.
-        scoring: Gives rows their scores.
-        device: Where they are kept.
-        num_rows: Rows that each query keeps, at least its k; None: k. Length Q.
+    The columns for the largest k of the batch exist from the start. Queries that keep more rows (`num_rows`)
+    get columns as rows are found, which waits for the device. Ties: the row finished first stands first;
+    within a step the parent's rank decides, then the smaller token.
 
     Attributes:
         most: Most columns there may be: the largest of `num_rows`. A query's own rows are the first ones.
-        score: -inf where there is no row. Shape: (Q, K), float64.
-        logprob: Shape: (Q, K), float64.
-        length: In tokens. Shape: (Q, K), int64.
-        slot: Branch that the last token was written on. Shape: (Q, K), int64.
-        token: The last token. Shape: (Q, K), int64.
-        state: Shape: (Q, K), int64.
+        score: -inf for no row. Shape: (Q, K), float64.
+        slot: Branch that the last token was written on. Shape: (Q, K), int64, like `length`, `token` and
+            `state`.
     """
 
     def __init__(
@@ -204,7 +158,7 @@ class Finished:
         self._least = max(p.k for p in params)
         shape = (len(params), self._least)
         self.score = torch.full(shape, -math.inf, dtype=torch.float64, device=device)
-        self.logprob = self.score
+        self.logprob = self.score  # Shape: (Q, K), float64
         self.length, self.slot, self.token, self.state = (
             torch.zeros(shape, dtype=torch.int64, device=device) for _ in range(4)
         )
@@ -216,7 +170,7 @@ class Finished:
     def last_score(self) -> Tensor:
         """Score of the last row a query keeps, -inf while it has room for more. Shape: (Q,), float64.
 
-        What cannot beat it changes nothing any more.
+        Rows that cannot beat it change nothing any more.
         """
         if self.most == self._least:
             return self.score.gather(1, self._last).squeeze(1)
@@ -225,17 +179,12 @@ class Finished:
         return last.masked_fill(self._last >= columns, -math.inf).squeeze(1)
 
     def kept(self) -> Tensor:
-        """Return where the rows stand that queries keep. Shape: (Q, K), bool."""
+        """Mask of the rows that queries keep. Shape: (Q, K), bool."""
         columns = torch.arange(self.score.shape[1], device=self.score.device)
         return torch.isfinite(self.score) & (columns <= self._last)
 
     def take(self, candidates: Candidates, length: int) -> None:
-        """Add the candidates that complete a row.
-
-        Args:
-            candidates: Of Q queries.
-            length: Tokens they have written.
-        """
+        """Add the candidates that complete a row of `length` tokens."""
         found = best_columns(candidates.final_logprob(), min(self.most, candidates.final.shape[1]))
         edge = candidates.edge.gather(1, found.columns)
         score = torch.cat([self.score, self._scoring.scores(found.values, length)], dim=1)
@@ -259,22 +208,16 @@ _Ints = npt.NDArray[np.int64]
 
 
 class Written:
-    """The branches of Q queries, level by level; a level's are numbered in the order they were written."""
+    """The branches of Q queries by depth, numbered in the order they were written."""
 
     def __init__(self) -> None:
         self._frontiers: list[tuple[int, Tensor, Tensor]] = []  # (depth, parents, tokens)
         self._widths: dict[int, int] = {}
 
     def add(self, depth: int, parents: Tensor, tokens: Tensor) -> int:
-        """Note a frontier.
+        """Note a frontier `depth` tokens deep, and return the number of its first branch at its depth.
 
-        Args:
-            depth: Tokens on its branches.
-            parents: Number of each branch's parent on the level above. Shape: (Q, B), int64.
-            tokens: Shape: (Q, B), int64.
-
-        Returns:
-            The number that its first branch has on its level.
+        `parents` are numbers at the depth above. Shapes: (Q, B), int64.
         """
         first = self._widths.get(depth, 0)
         self._frontiers.append((depth, parents, tokens))
@@ -282,13 +225,9 @@ class Written:
         return first
 
     def texts(self, query: _Ints, length: _Ints, slot: _Ints, token: _Ints) -> list[tuple[int, ...]]:
-        """Put texts together that were continued by one more token. Waits for the device, once.
+        """Put together n texts that end with one more token than was written. Waits for the device, once.
 
-        Args:
-            query: Shape: (n,).
-            length: In tokens, the last included. Shape: (n,).
-            slot: Branch that the last token was written on. Shape: (n,).
-            token: The last token. Shape: (n,).
+        `slot` is the branch that the last token continues, `length` counts that token. Shapes: (n,).
         """
         longest = int(length.max(initial=1))
         tokens = np.zeros((len(query), longest), dtype=np.int64)
@@ -304,7 +243,7 @@ class Written:
         return [tuple(row[:n].tolist()) for row, n in zip(tokens, length.tolist(), strict=True)]
 
     def _on_host(self) -> dict[int, tuple[_Ints, _Ints]]:
-        """(parents, tokens) of every level. Shapes: (Q, n), by depth."""
+        """(parents, tokens) by depth. Shapes: (Q, n)."""
         if not self._frontiers:
             return {}
         depths, all_parents, all_tokens = zip(*self._frontiers, strict=True)

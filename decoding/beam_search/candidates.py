@@ -1,12 +1,12 @@
-"""Lists what one step of a beam search may write: all continuations of all live prefixes, per query.
+"""Lists the candidates of one step of a beam search: all continuations of all live prefixes, per query.
 
-Three ways to find them give the same continuations in the same order (by parent, then by token):
+Three ways give the same continuations in the same order (by parent, then by token):
 
-- `listed`: exactly those that there are, ragged. It asks the device how many, so it is the way on a CPU.
+- `listed`: exactly the existing ones, ragged. It waits for the device, so it is the way on a CPU.
 - `padded`: as many columns for every prefix as the widest of its depth needs. Shapes are known beforehand and
   nothing waits for the device.
-- `likeliest`: where most of the vocabulary may follow, the likeliest tokens that may (`top_tokens`). The only
-  way that leaves continuations out, and it says how likely those can be.
+- `likeliest`: for constraints that allow most of the vocabulary, the likeliest allowed tokens (`top_tokens`).
+  The only way that leaves continuations out; it bounds their probability.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from decoding.beam_search.scoring import best_columns
 from decoding.constraints import (
+    MAX_CELLS,
     Constraint,
     Edges,
     StaticConstraint,
@@ -27,46 +28,30 @@ from decoding.constraints import (
     log_normalisers,
 )
 
-# Children looked at in one piece, at about 60 bytes each. The root of a catalogue can have tens of thousands.
-MAX_CELLS = 1 << 22
-
 
 class Candidates(NamedTuple):
     """Continuations of the live prefixes of Q queries, one row per query.
 
-    The first two are rectangles; the others are flat lists that `edge` points into.
-
-    Attributes:
-        logprob: log P_L of the prefix with its continuation, -inf for padding. Shape: (Q, C), float64.
-        edge: Number of the continuation, 0 for padding. Shape: (Q, C), int64.
-        final: Whether it completes a row. Shape: (Q, C), bool.
-        slot: Which branch of its query is continued. Shape: (E,), int64.
-        token: Shape: (E,), int64.
-        next_state: Shape: (E,), int64.
+    The first three are rectangles; the others are flat lists that `edge` points into.
     """
 
-    logprob: Tensor
-    edge: Tensor
-    final: Tensor
-    slot: Tensor
-    token: Tensor
-    next_state: Tensor
+    logprob: Tensor  # log P_L of the prefix with its continuation, -inf for padding. Shape: (Q, C), float64
+    edge: Tensor  # Number of the continuation, 0 for padding. Shape: (Q, C), int64
+    final: Tensor  # Whether it completes a row. Shape: (Q, C), bool
+    slot: Tensor  # Branch of its query that is continued. Shape: (E,), int64
+    token: Tensor  # Shape: (E,), int64
+    next_state: Tensor  # Shape: (E,), int64
 
     def open_logprob(self) -> Tensor:
-        """Log-probabilities of those that complete nothing, -inf elsewhere. Shape: (Q, C), float64."""
+        """Log-probabilities of unfinished candidates, -inf elsewhere. Shape: (Q, C), float64."""
         return self.logprob.masked_fill(self.final, -math.inf)
 
     def final_logprob(self) -> Tensor:
-        """Log-probabilities of those that complete a row, -inf elsewhere. Shape: (Q, C), float64."""
+        """Log-probabilities of candidates that complete a row, -inf elsewhere. Shape: (Q, C), float64."""
         return self.logprob.masked_fill(~self.final, -math.inf)
 
     def spread(self, queries: Tensor, num_queries: int) -> Candidates:
-        """Return the candidates of some queries as those of the whole batch.
-
-        Args:
-            queries: Query of each row. Shape: (Q,), int64.
-            num_queries: Of the whole batch.
-        """
+        """Return the candidates of some queries, (Q,), as those of the whole batch of `num_queries`."""
         shape = (num_queries, self.logprob.shape[1])
         return self._replace(
             logprob=self.logprob.new_full(shape, -math.inf).index_copy(0, queries, self.logprob),
@@ -76,28 +61,16 @@ class Candidates(NamedTuple):
 
 
 def listed(constraint: Constraint, states: Tensor, logprob: Tensor, logits: Tensor) -> Candidates:
-    """List every continuation.
+    """List every continuation of the live prefixes.
 
-    Args:
-        constraint: What may be written.
-        states: State of every live prefix, -1 for none. Shape: (Q, B), int64.
-        logprob: log P_L of every prefix. Shape: (Q, B), float64.
-        logits: Next-token logits. Shape: (Q, B, V).
-
-    Raises:
-        InvalidLogitsError: logits of a live prefix hold NaN or +inf, or are -inf everywhere.
+    Shapes: states (Q, B), -1 for none; logprob (Q, B), log P_L of every prefix; logits (Q, B, V). Raises
+    InvalidLogitsError if logits of a live prefix hold NaN or +inf, or are -inf everywhere.
     """
     return laid_out(constraint, expand(constraint, states.flatten(), logits.flatten(0, 1)), logprob)
 
 
 def laid_out(constraint: Constraint, edges: Edges, logprob: Tensor) -> Candidates:
-    """Lay ragged continuations out as one row per query. Asks the device how long the longest is.
-
-    Args:
-        constraint: Says which complete a row.
-        edges: Continuations of the flattened prefixes.
-        logprob: log P_L of every prefix. Shape: (Q, B), float64.
-    """
+    """Lay continuations of flattened prefixes, (Q, B), out as one row per query. Waits for the device."""
     queries, branches = logprob.shape
     count = len(edges.owner)
     if not count:
@@ -120,26 +93,15 @@ def laid_out(constraint: Constraint, edges: Edges, logprob: Tensor) -> Candidate
 def likeliest(
     constraint: Constraint, states: Tensor, logprob: Tensor, logits: Tensor, looked_at: Tensor, most: int
 ) -> tuple[Candidates, Tensor]:
-    """List the likeliest continuations of every prefix, all of them where few are among the likeliest tokens.
+    """List the likeliest continuations of every prefix; all of them if few are among the likeliest tokens.
 
-    A query that looks at M tokens of a prefix takes those that may follow among the likeliest M - 1. Tokens
-    as likely as the M-th are left out as well, so that which of several equal ones a device puts first makes
-    no difference. Where fewer than M / 2 remain, every continuation is listed instead.
+    With M tokens per prefix, the allowed ones among the likeliest M - 1 are listed. Tokens as likely as the
+    M-th are left out as well, so that the order in which a device returns equal logits makes no difference.
+    If fewer than M / 2 remain, every continuation is listed instead.
 
-    Args:
-        constraint: What may be written.
-        states: As in `listed`.
-        logprob: As in `listed`.
-        logits: As in `listed`.
-        looked_at: M by query; from V on every continuation is listed. Shape: (Q,), int64.
-        most: No M below V is larger.
-
-    Returns:
-        The candidates, and per prefix the largest log P_L that a continuation which was left out can have,
-        -inf where none was. Shape of the latter: (Q, B), float64.
-
-    Raises:
-        InvalidLogitsError: as in `listed`.
+    `looked_at`, (Q,), is M by query; from V on every continuation is listed, and no M below V exceeds `most`.
+    The others are as in `listed`. Returns the candidates, and per prefix the largest log P_L that an unlisted
+    continuation can have, -inf if there is none, (Q, B), float64.
     """
     queries, branches, vocab = logits.shape
     flat, rows = states.flatten(), logits.flatten(0, 1)
@@ -169,11 +131,8 @@ def likeliest(
 class PaddedBuilder:
     """Lists every continuation in a fixed number of columns, without waiting for the device.
 
-    Args:
-        constraint: What may be written; lists its children padded.
-        keep_open: Of the continuations of one query, no more are looked at that complete nothing.
-        keep_final: No more are looked at that complete a row.
-        max_cells: Children looked at in one piece.
+    Of each query no more than `keep_open` unfinished and `keep_final` row-completing continuations are
+    needed; `max_cells` children are handled in one piece.
     """
 
     def __init__(
@@ -187,17 +146,10 @@ class PaddedBuilder:
     def padded(
         self, states: Tensor, logprob: Tensor, logits: Tensor, depth: int
     ) -> tuple[Candidates, Tensor]:
-        """List every continuation; of more than fit into a piece, the best of every prefix.
+        """List every continuation; if the prefixes do not fit into one piece, only the best of every prefix.
 
-        Args:
-            states: State of every live prefix, -1 for none. Shape: (Q, B), int64.
-            logprob: log P_L of every prefix. Shape: (Q, B), float64.
-            logits: Next-token logits. Shape: (Q, B, V).
-            depth: Tokens on the prefixes.
-
-        Returns:
-            The candidates, and whether the logits of a live prefix hold NaN or +inf or are -inf everywhere;
-            the candidates are then meaningless. Shape of the latter: (), bool.
+        Arguments are as in `listed`, with the `depth` of the prefixes. Returns the candidates, and whether
+        the logits of a live prefix were broken, (), bool; the candidates are then meaningless.
         """
         queries, branches, _ = logits.shape
         flat, before, rows = states.flatten(), logprob.flatten(), logits.flatten(0, 1)
@@ -244,23 +196,17 @@ class PaddedBuilder:
         return values, token.gather(1, columns), next_state.gather(1, columns), final.gather(1, columns)
 
 
-# Tokens that stand for one another: their largest logit decides whether they are looked at one by one.
+# Tokens per group; a group's largest logit decides whether its tokens are compared one by one.
 _GROUP = 32
 
 
 def top_tokens(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the largest logits of every row, largest first, and their tokens.
+    """Return the `count` largest logits of every row, (n, V), largest first, and their tokens. Shapes: (n,
+    count).
 
-    A token among the `count` likeliest is in one of the `count` groups whose own likeliest are the likeliest,
-    so only those groups are looked into. (15 rows of 32k, 32 tokens, one busy core: 0.6 ms instead of 2.3.)
-    Which of several tokens with the smallest of the logits is taken is left open, as by `torch.topk`.
-
-    Args:
-        logits: No NaN. Shape: (n, V).
-        count: In [1, V].
-
-    Returns:
-        Shapes: (n, count).
+    A token among the `count` likeliest lies in one of the `count` groups with the largest maxima, so only
+    those groups are searched. (15 rows of 32k, 32 tokens, one busy core: 0.6 ms instead of 2.3.) The choice
+    among tokens that tie for the last place is left open, as by `torch.topk`. No NaN.
     """
     rows, vocab = logits.shape
     groups = vocab // _GROUP

@@ -1,9 +1,9 @@
-"""Keeps what has to be proven of a query, and the open prefixes that keep it from being proven.
+"""Keeps the goal of each query and the open prefixes that keep it from being proven.
 
-Who ranks rows wants the k best of them, and a search is over when nothing open can beat the k-th. Who makes
-something else of rows, say entities with several rows each, may need fewer of them or many more, and only he
-can tell. He says so through a goal, which an exact search asks as it goes on. Open are the prefixes that the
-search dropped and may still go on from.
+By default a query wants its k best rows and is done when nothing open can beat the k-th. A caller that makes
+something else of rows, such as entities with several rows each, may need fewer or many more; it passes a
+goal, which an exact search asks as it goes on. Open prefixes are those that the search dropped and may still
+continue.
 """
 
 from __future__ import annotations
@@ -19,28 +19,22 @@ from decoding.params import BeamParams
 
 
 class FinishedRows(NamedTuple):
-    """The rows of one query found so far, best score first. On the host.
+    """The rows of one query found so far, best score first. On the host."""
 
-    Attributes:
-        row: Ranks in the constraint, -1 where it has no ranks. Shape: (n,), int64.
-        logprob: log P_L of the rows. Shape: (n,), float64.
-        length: In tokens, the end token included. Shape: (n,), int64.
-    """
-
-    row: npt.NDArray[np.int64]
-    logprob: npt.NDArray[np.float64]
-    length: npt.NDArray[np.int64]
+    row: npt.NDArray[np.int64]  # Ranks in the constraint, -1 where it has no ranks. Shape: (n,), int64
+    logprob: npt.NDArray[np.float64]  # log P_L of the rows. Shape: (n,), float64
+    length: npt.NDArray[np.int64]  # In tokens, the end token included. Shape: (n,), int64
 
 
 class Goal(Protocol):
-    """What one query is searched for. It must hold for good once it holds."""
+    """The aim of one query's search. Once it is reached it must stay reached."""
 
     @property
     def num_rows(self) -> int:
-        """Most rows that are kept for it, at least k."""
+        """Most rows kept for it, at least k."""
 
     def reached(self, rows: FinishedRows, unseen: float) -> bool:
-        """Return whether what is wanted is proven.
+        """Return whether the aim is proven.
 
         Args:
             rows: The best rows found, `num_rows` at most.
@@ -49,18 +43,12 @@ class Goal(Protocol):
 
 
 class Goals:
-    """The goals of Q queries. Each is asked only when what it is told has changed.
+    """The goals of Q queries; None: the k best rows. Each is asked only when its arguments have changed.
 
-    Args:
-        goals: None: the k best rows.
-        params: One per query.
-
-    Attributes:
-        num_rows: Rows kept for each query: as many as its goal wants, k without one. Length Q.
+    `num_rows` are the rows kept for each query: as many as its goal wants, k without one.
 
     Raises:
-        ValueError: there is not one entry per query; a query with a goal is not exact, or its goal wants
-            fewer rows than k.
+        ValueError: the lengths differ; a query with a goal is not exact, or its goal wants fewer rows than k.
     """
 
     def __init__(self, goals: Sequence[Goal | None] | None, params: Sequence[BeamParams]) -> None:
@@ -80,15 +68,15 @@ class Goals:
 
     @property
     def queries(self) -> list[int]:
-        """Those with a goal that is not known to be reached."""
+        """Queries with a goal that is not known to be reached."""
         return [query for query, answer in self._answers.items() if not answer]
 
     def reached(self, query: int) -> bool:
-        """Return what the goal of a query said last; False without one or before it has been asked."""
+        """Return the last answer of a query's goal; False without one or before it was asked."""
         return self._answers.get(query, False)
 
     def ask(self, query: int, rows: FinishedRows, unseen: float) -> None:
-        """Ask the goal of a query, if it has not been told the same before."""
+        """Ask the goal of a query, unless it was asked the same before."""
         goal = self._goals[query]
         told = (unseen, rows.row.tobytes() + rows.logprob.tobytes())
         if goal is not None and self._told.get(query) != told:
@@ -101,34 +89,18 @@ _Floats = npt.NDArray[np.float64]
 
 
 class Nodes(NamedTuple):
-    """Prefixes of one query that have not been computed.
+    """Prefixes of one query that have not been computed."""
 
-    Attributes:
-        depth: Tokens, the last included. Shape: (n,), int64.
-        parent: Number, on its level, of the branch that the last token continues. Shape: (n,), int64.
-        token: The last token. Shape: (n,), int64.
-        state: Constraint state after it. Shape: (n,), int64.
-        logprob: log P_L of the prefix. Shape: (n,), float64.
-        optimistic: No row below it has a larger score. Shape: (n,), float64.
-    """
-
-    depth: _Ints
-    parent: _Ints
-    token: _Ints
-    state: _Ints
-    logprob: _Floats
-    optimistic: _Floats
+    depth: _Ints  # Tokens, the last included. Shape: (n,), int64
+    parent: _Ints  # Number, at its depth, of the branch that the last token continues. Shape: (n,), int64
+    token: _Ints  # The last token. Shape: (n,), int64
+    state: _Ints  # Constraint state after it. Shape: (n,), int64
+    logprob: _Floats  # log P_L of the prefix. Shape: (n,), float64
+    optimistic: _Floats  # No row below it has a larger score. Shape: (n,), float64
 
     def take(self, which: npt.NDArray[np.bool_] | _Ints) -> Nodes:
         """Return some of them, by mask or by number."""
-        return Nodes(
-            self.depth[which],
-            self.parent[which],
-            self.token[which],
-            self.state[which],
-            self.logprob[which],
-            self.optimistic[which],
-        )
+        return Nodes._make(column[which] for column in self)
 
 
 _NO_INTS = np.zeros(0, dtype=np.int64)
@@ -139,31 +111,25 @@ NO_NODES = Nodes(_NO_INTS, _NO_INTS, _NO_INTS, _NO_INTS, _NO_FLOATS, _NO_FLOATS)
 class OpenNodes:
     """The open prefixes of one query, on the host and bounded in number.
 
-    When there are too many the worst are forgotten; how good they could have been is not, so what is said of
-    the list stays true. With room for as many as the search may still compute nothing is lost by it: whoever
-    has to compute the first one forgotten has to compute all that were kept before it.
+    When there are too many the worst are forgotten, but the best score they could have reached is kept, so
+    what is said of the list stays true. If `most` is what the search may still compute, nothing is lost:
+    computing the first forgotten prefix requires computing all kept ones before.
 
-    Args:
-        max_depth: A prefix of so many tokens cannot be continued: it counts as forgotten at once.
-        most: Most prefixes kept, at 48 bytes each.
-
-    Attributes:
-        nodes: The prefixes, in the order they were added.
-        forgotten: The best score that anything forgotten could have had; -inf when nothing was.
+    `max_depth`: a prefix of this many tokens cannot be continued and counts as forgotten at once. `most`:
+    most prefixes kept, at 48 bytes each.
     """
 
     def __init__(self, max_depth: int, most: int) -> None:
         self._max_depth = max_depth
         self._most = most
-        self.nodes = NO_NODES
-        self.forgotten = -math.inf
+        self.nodes = NO_NODES  # The prefixes, in the order they were added
+        self.forgotten = -math.inf  # Best score that anything forgotten could have had, -inf if nothing was
 
     def add(self, new: Nodes, last_score: float) -> None:
-        """Add prefixes, but for those which the list has beaten.
+        """Add prefixes, except those that the list has beaten.
 
-        Args:
-            new: Some of one length.
-            last_score: Score of the last row of the list, -inf while it is not full.
+        `new`: prefixes of one length. `last_score`: score of the last row of the list, -inf while it is not
+        full.
         """
         self._forget(new.optimistic[new.depth >= self._max_depth])
         new = new.take(new.depth < self._max_depth)
@@ -171,7 +137,7 @@ class OpenNodes:
         self.purge(last_score)
         surplus = len(self.nodes.optimistic) - self._most
         if surplus > 0:
-            # Of equals the first stay: a stable order makes the choice a function of the search alone.
+            # Among equals the first stay: a stable order makes the choice a function of the search alone.
             order = np.argsort(-self.nodes.optimistic, kind="stable")
             self._forget(self.nodes.optimistic[order[self._most :]])
             self.nodes = self.nodes.take(np.sort(order[: self._most]))
@@ -184,11 +150,11 @@ class OpenNodes:
             self.nodes = self.nodes.take(~beaten)
 
     def bound(self) -> float:
-        """Best score that anything open or forgotten may have, -inf when there is nothing."""
+        """Best score that anything open or forgotten may have, -inf if there is nothing."""
         return max(self.forgotten, float(self.nodes.optimistic.max(initial=-math.inf)))
 
     def best(self, count: int) -> _Ints:
-        """Numbers of the `count` most promising prefixes, best first; of equals the first added."""
+        """Numbers of the `count` most promising prefixes, best first; among equals the first added."""
         scores = self.nodes.optimistic
         if len(scores) <= count:
             return np.argsort(-scores, kind="stable")

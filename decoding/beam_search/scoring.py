@@ -1,4 +1,4 @@
-"""Scores rows under a length penalty, bounds what a prefix may still become, and picks the best columns.
+"""Scores rows under a length penalty, bounds the scores that prefixes may reach, and picks the best columns.
 
 Nothing here waits for the device, and all shapes are known beforehand.
 """
@@ -14,30 +14,22 @@ from torch import Tensor
 
 from decoding.params import BeamParams
 
-# Columns that are sorted whole; of more, the best are picked first.
+# Most columns that are sorted whole; with more, the best are picked first.
 _SORTED_WHOLE = 512
 
 
 class Best(NamedTuple):
-    """The best columns of every row, best first.
+    """The best columns of every row, best first."""
 
-    Attributes:
-        values: -inf where a row has no more. Shape: (Q, n), float64.
-        columns: Where they stand; in range, but meaningless, where the value is -inf. Shape: (Q, n), int64.
-    """
-
-    values: Tensor
-    columns: Tensor
+    values: Tensor  # -inf where a row has no more. Shape: (Q, n), float64
+    columns: Tensor  # Their columns; in range, but meaningless, where the value is -inf. Shape: (Q, n), int64
 
 
 def best_columns(values: Tensor, count: int) -> Best:
-    """Pick the `count` largest values of every row; of equal ones those further left, and them first.
+    """Pick the `count` largest values of every row, (Q, C), no NaN; among equal ones those further left, in
+    that order.
 
-    `torch.topk` does not say which of several equal values it takes, and takes others on another device.
-
-    Args:
-        values: No NaN. Shape: (Q, C), C at least 1.
-        count: n, at least 1; may exceed C.
+    `torch.topk` leaves the choice among equal values open, and devices differ in it. `count` may exceed C.
     """
     columns = values.shape[1]
     if columns <= max(count, _SORTED_WHOLE):
@@ -57,13 +49,7 @@ def best_columns(values: Tensor, count: int) -> Best:
 
 
 class Scoring:
-    """Scores of the rows of Q queries: log-probability over length ** length_penalty.
-
-    Args:
-        params: One per query.
-        max_depth: Length in tokens of the longest row.
-        device: Where log-probabilities are.
-    """
+    """Scores of the rows of Q queries, at most `max_depth` long: logprob over length ** length_penalty."""
 
     def __init__(self, params: Sequence[BeamParams], max_depth: int, device: torch.device) -> None:
         self._max_depth = max_depth
@@ -79,17 +65,10 @@ class Scoring:
         return logprob / torch.pow(float(length), self._penalty)
 
     def optimistic(self, logprob: Tensor, depth: int) -> Tensor:
-        """Return a bound on the score of every row below prefixes.
+        """Return a bound on the score of every row below prefixes of `depth` tokens. Shapes: (Q, n), float64.
 
-        Log-probabilities only fall. So the best a prefix can become is a row that costs nothing more, as
-        long as rows get where length is rewarded, and otherwise a single token longer than the prefix.
-
-        Args:
-            logprob: Of the prefixes. Shape: (Q, n), float64.
-            depth: Their length in tokens.
-
-        Returns:
-            Shape: (Q, n), float64.
+        Log-probabilities only fall. So the best row below a prefix costs nothing more; it is as long as rows
+        get if length is rewarded, and otherwise one token longer than the prefix.
         """
         if self._penalty is None:
             return logprob

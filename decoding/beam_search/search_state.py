@@ -1,6 +1,6 @@
-"""Holds the state of one beam search, what a step does to it, and the recorder that writes it into traces.
+"""Holds the state of one beam search and its steps, and the recorder that writes them into traces.
 
-The recorder works only where somebody asked for it; it waits for the device at every step.
+Recording waits for the device at every step.
 """
 
 from __future__ import annotations
@@ -28,21 +28,9 @@ from decoding.trace import ROOT, NodeState, Trace
 class Search:
     """Live prefixes, finished rows, back pointers and open prefixes of Q queries.
 
-    Args:
-        session: Prefilled prompts.
-        constraint: What may be written.
-        params: One per query.
-        stop: Polled before every step.
-        room: Most tokens that may be written per query, None for no bound.
-        goals: What is to be proven of exact queries, None for the k best rows.
-
-    Attributes:
-        goals: What exact queries go on for, and how many rows every query keeps.
-        open: The open prefixes of each exact query, by query.
-        num_nodes: Tokens computed behind each prompt. Shape: (Q,), int64.
-        num_exact_nodes: Those of them that were computed for open prefixes. Length Q.
-        num_steps: Forwards of the batch.
-        recorder: Writes down what is done; None: nobody asked.
+    `room` bounds the tokens written per query; `goals` are those of exact queries, None for the k best rows.
+    `num_nodes`, (Q,), counts the tokens computed behind each prompt, `num_exact_nodes` those computed for
+    open prefixes.
     """
 
     def __init__(
@@ -58,11 +46,11 @@ class Search:
         self.device = session.root_logits.device
         self.scoring = Scoring(params, constraint.max_depth, self.device)
         self.beams = Beams(constraint, params, self.scoring, self.device)
-        self.goals = Goals(goals, params)
+        self.goals = Goals(goals, params)  # The goals, and the number of rows that every query keeps
         self.finished = Finished(params, self.scoring, self.device, self.goals.num_rows)
         self.written = Written()
         bounds = [None] * len(params) if room is None else room
-        self.open = {
+        self.open = {  # The open prefixes of each exact query, by query
             query: OpenNodes(
                 constraint.max_depth if bound is None else min(bound, constraint.max_depth), p.exact_budget
             )
@@ -72,20 +60,14 @@ class Search:
         self._counts_rejected = torch.tensor([not p.exact for p in params], device=self.device)
         self.num_nodes = torch.zeros(len(params), dtype=torch.int64, device=self.device)
         self.num_exact_nodes = [0] * len(params)
-        self.num_steps = 0
-        self.recorder: Recorder | None = None
+        self.num_steps = 0  # Forwards of the batch
+        self.recorder: Recorder | None = None  # Writes traces; None without any
         if self.open:
             session.keep_levels()
 
     def record(self, traces: Sequence[Trace | None], counts: bool) -> None:
-        """Write what is done from now on into traces.
-
-        Args:
-            traces: None for queries that are not recorded. Length Q.
-            counts: Whether all tokens that may follow a prefix are looked at.
-
-        Raises:
-            ValueError: there is not one entry per query.
+        """Write all further steps into traces; `counts` says whether candidates are all tokens that may
+        follow.
         """
         if len(traces) != len(self.params):
             raise ValueError(f"traces must have one entry per query ({len(self.params)}), got {len(traces)}")
@@ -95,14 +77,10 @@ class Search:
             self.recorder = Recorder(self.constraint, widths, self.goals.num_rows, recorded, counts)
 
     def advance(self, candidates: Candidates, take_finished: bool = True) -> tuple[Tensor, Tensor]:
-        """Make a step: finished rows into the pool, the likeliest other candidates into the beam.
+        """Take a step: finished rows into the pool (unless `take_finished` is False), the likeliest others
+        into the beam.
 
-        Args:
-            candidates: Continuations of the live prefixes.
-            take_finished: False: none of them completes a row.
-
-        Returns:
-            (parents, tokens) of the new live prefixes, parent -1 for dead slots. Shapes: (Q, B), int64.
+        Returns (parents, tokens) of the new live prefixes, parent -1 for dead slots. Shapes: (Q, B), int64.
         """
         beams = self.beams
         before = Frontier(beams.depth, 0, beams.states, beams.logprob)
@@ -114,7 +92,7 @@ class Search:
         if self.recorder is not None:
             self.recorder.walked(before, candidates, stopped)
         if self.open:
-            # What a full list of k rows has beaten may still matter to a goal: it stays open as well.
+            # Prefixes that a full list of k rows has beaten may still matter to a goal, so they stay open.
             refused = selection.refused(candidates)
             left = torch.where(stopped.unsqueeze(1), candidates.open_logprob(), refused)
             self.keep_open(candidates, left, beams.depth)
@@ -123,10 +101,8 @@ class Search:
     def keep_open(self, candidates: Candidates, logprob: Tensor, depth: int) -> None:
         """Keep prefixes of exact queries that could still matter. Waits for the device.
 
-        Args:
-            candidates: What they are among.
-            logprob: Of those to be kept, -inf elsewhere. Shape: (Q, C), float64.
-            depth: Their length in tokens.
+        `logprob`, (Q, C), is that of the candidates to be kept, -inf elsewhere; `depth` their length in
+        tokens.
         """
         last_score = self.finished.last_score()
         optimistic = self.scoring.optimistic(logprob, depth)
@@ -146,7 +122,7 @@ class Search:
             open_nodes.add(new.take(query_of == number), bars[number])
 
     def ask_goals(self, queries: Sequence[int]) -> None:
-        """Ask the goals of some queries whether they are reached. Waits for the device where any has one."""
+        """Ask the goals of some queries whether they are reached. Waits for the device if any has one."""
         asked = [query for query in self.goals.queries if query in queries]
         if not asked:
             return
@@ -206,24 +182,17 @@ class Search:
         )
 
 
-# Of the candidates that were cut in a step, those that came next are recorded: so many per beam.
+# Cut candidates recorded per beam in every step, the likeliest ones.
 _CUT_PER_BEAM = 2
 
 
 class Frontier(NamedTuple):
-    """The prefixes of one depth that a step continued.
+    """The prefixes of one depth that a step continued."""
 
-    Attributes:
-        depth: Their tokens.
-        first: Number, on its level, of the branch in the first column.
-        states: Constraint states, -1 for none. Shape: (Q, B), int64.
-        logprob: log P_L. Shape: (Q, B), float64.
-    """
-
-    depth: int
-    first: int
-    states: Tensor
-    logprob: Tensor
+    depth: int  # Their tokens
+    first: int  # Number, at its depth, of the branch in the first column
+    states: Tensor  # Constraint states, -1 for none. Shape: (Q, B), int64
+    logprob: Tensor  # log P_L. Shape: (Q, B), float64
 
 
 class _Found(NamedTuple):
@@ -236,14 +205,10 @@ class _Found(NamedTuple):
 
 
 class Recorder:
-    """Traces of the queries of one search.
+    """Writes the traces of some queries, by query.
 
-    Args:
-        constraint: What may be written.
-        widths: Beam size of each query.
-        num_rows: Rows that each query keeps.
-        traces: Of the queries to be recorded, by query.
-        counts: Whether all tokens that may follow are among the candidates, so that they can be counted.
+    `widths` are the beam sizes, `num_rows` the rows that queries keep. `counts` says whether all tokens that
+    may follow are among the candidates, so that they can be counted.
     """
 
     def __init__(
@@ -257,16 +222,12 @@ class Recorder:
         self._constraint, self._widths, self._num_rows = constraint, widths, num_rows
         self._traces = traces
         self._counts = counts
-        # Position in its trace of every branch, by query and by (depth, number on the level).
+        # Position in its trace of every branch, by query and by (depth, number at that depth).
         self._places: dict[int, dict[tuple[int, int], int]] = {query: {(0, 0): ROOT} for query in traces}
 
     def walked(self, frontier: Frontier, candidates: Candidates, stopped: Tensor) -> None:
-        """Record a step of the beam search.
-
-        Args:
-            frontier: The live prefixes before it.
-            candidates: Their continuations.
-            stopped: Queries whose new prefixes were all proven to lead to nothing better. Shape: (Q,), bool.
+        """Record a step; `stopped`, (Q,), are queries whose new prefixes all proved to lead to nothing
+        better.
         """
         ended = stopped.tolist()
         for query, trace in self._traces.items():
@@ -277,14 +238,7 @@ class Recorder:
                     trace.leave(place, "closed")
 
     def computed(self, query: int, nodes: Nodes, frontier: Frontier, candidates: Candidates) -> None:
-        """Record prefixes that an exact search went on from.
-
-        Args:
-            query: Whose they are.
-            nodes: They, in the order of the frontier's columns.
-            frontier: Of all queries.
-            candidates: Its continuations; their slots are numbered on the level.
-        """
+        """Record prefixes that an exact search continued, in the order of the frontier's columns."""
         if query not in self._traces:
             return
         trace, places = self._traces[query], self._places[query]
@@ -295,7 +249,7 @@ class Recorder:
         self._continued(query, frontier, candidates)
 
     def finish(self, search: Search) -> None:
-        """Say of the prefixes that an exact search left open which ones are proven to be no better."""
+        """Mark the open prefixes of exact searches that are proven to be no better."""
         last_scores = search.finished.last_score().tolist()
         for query, trace in self._traces.items():
             if query not in search.open:
@@ -309,10 +263,9 @@ class Recorder:
                     trace.leave(place, "closed" if reached or beaten else "pruned")
 
     def _continued(self, query: int, frontier: Frontier, candidates: Candidates) -> list[int]:
-        """Record the prefixes of one query and what may follow them.
+        """Record the prefixes of one query and their candidates.
 
-        Returns:
-            Places of the candidates that complete nothing, likeliest first: three per beam.
+        Returns the places of the candidates that complete nothing, likeliest first: three per beam.
         """
         if not bool((frontier.states[query] >= 0).any()):
             return []
@@ -334,10 +287,10 @@ class Recorder:
             total = candidates.logprob[query]
             there = torch.isfinite(total)
             slot = candidates.slot[candidates.edge[query][there]] - frontier.first
-            # Of a dead slot, whose logprob is -inf, there are no candidates.
+            # Dead slots, whose logprob is -inf, have no candidates.
             share = torch.exp(total[there] - frontier.logprob[query][slot])
             masses = share.new_zeros(len(states)).index_add(0, slot, share).tolist()
-            # Tokens that the model thinks impossible may follow as well, and are no candidates.
+            # Allowed tokens of probability zero are no candidates, but they count.
             counts = torch.bincount(self._constraint.children(states).owner, minlength=len(states)).tolist()
         for column, state in enumerate(states.tolist()):
             if state >= 0:
@@ -345,7 +298,7 @@ class Recorder:
                 trace.expand(place, masses[column], counts[column])
 
     def _best(self, query: int, candidates: Candidates, logprob: Tensor, count: int) -> _Found:
-        """The likeliest of some candidates of a query. `logprob`: -inf for the others. Shape: (C,)."""
+        """The likeliest candidates of a query. `logprob`: -inf for those to be ignored. Shape: (C,)."""
         best = best_columns(logprob.unsqueeze(0), count)
         there = torch.isfinite(best.values[0])
         edge = candidates.edge[query][best.columns[0][there]]
@@ -376,16 +329,15 @@ class Recorder:
 class BeamResult:
     """The list of one query.
 
-    Scores are log-probabilities, divided by length ** length_penalty where one was asked for.
+    Scores are log-probabilities, divided by length ** length_penalty if one was given.
 
     Attributes:
-        hypotheses: Distinct rows, best score first; fewer than k when the constraint allows fewer (or when
-            the beam lost the others), up to `num_rows` of its goal with one. Rows of probability zero are
-            left out.
+        hypotheses: Distinct rows, best score first; fewer than k if the constraint allows fewer (or if the
+            beam lost the others), up to `num_rows` of a goal. Rows of probability zero are left out.
         certified: Whether the first k are proven to be the exact top-k.
         best_pruned_score: No row that was neither finished nor beaten by a full list can have a larger score:
-            the best that a dropped prefix could still have become. -inf when none was dropped; an exact
-            search does not count those that the list, of `num_rows` with a goal, had beaten by then.
+            the best that a dropped prefix could still have become. -inf if none was dropped; an exact search
+            does not count prefixes that the list, of `num_rows` with a goal, had beaten by then.
         num_steps: Decode steps of the batch.
         num_nodes: Tokens computed behind the prompt of this query.
         num_exact_nodes: Those of them that were computed after the beam search, to certify the list or to

@@ -1,35 +1,24 @@
 """Runs trie beam search: the k best rows, with a certificate when the list is proven exact.
 
-All beams of all queries advance in one forward per step over one prompt KV per query. Live prefixes are
-ranked by log P_L, for those of one step have one length; finished rows leave the beam and are ranked by log
-P_L over length ** length_penalty. Log-probabilities only fall, which bounds what a prefix may still become
-(`decoding.beam_search.scoring`). So a query is done when its k-th finished row beats every live prefix's
-bound, and its list is the exact top-k when that row also beats the bound of everything that was given up.
-Where asked for, the search goes on through what was given up until that is so, or until whatever else the
-caller wants to know is (`best_first`, `decoding.beam_search.certificate`).
+All beams of all queries advance in one forward per step over one prompt KV per query. Live prefixes of a step
+have one length and are ranked by log P_L; finished rows leave the beam and are ranked by log P_L over length
+** length_penalty. Log-probabilities only fall, which bounds the score a prefix may reach
+(`decoding.beam_search.scoring`). A query is done when its k-th finished row beats the bound of every live
+prefix; its list is the exact top-k if that row also beats the bound of everything given up. Ties: among
+equally likely prefixes those come first whose parents rank first, then those with smaller tokens; among rows
+with equal scores the one finished first, then in the same sense.
 
-Ties: of equally likely prefixes the beam takes those whose parents rank first, and of one parent's those
-with smaller tokens; of rows with equal scores the list keeps the one finished first, and of one step's the
-one that ranks first in the same sense. A certified list is one of the exact ones where scores are equal.
+`trimmed_walk` asks the device after every step how many prefixes live, and computes no others; on a CPU
+asking costs nothing. `static_walk` finds the same and never asks: every query has as many slots as the widest
+beam of the batch, every prefix as many children as the widest of its depth, and whether anything still lives
+is read late.
 
-Two ways through the steps find the same. `trimmed_walk` asks the device after every step how many prefixes
-live, and computes no others. On a CPU that costs nothing. `static_walk` never asks: every query has as many
-slots as the widest beam of the batch and every prefix as many children as the widest of its depth, and
-whether anything lives at all is read late. What that computes in vain a CUDA device computes side by side;
-what it saves is several waits per step.
-
-`best_first` follows a beam search that has to be exact. A dropped prefix matters as long as its optimistic
-score exceeds that of the k-th row. Every prefix whose optimistic score exceeds the *final* k-th row's has to
-be computed before the list is certain; the others need not be, and the most promising open prefix is never
-one of those. With a goal, which needs the best score of anything unseen to fall below a mark that nobody
-knows beforehand, the same is true of the prefixes above that mark; the list that rules prefixes out is then
-as long as the goal asks for. A forward that computed the best one alone would waste the model, which
-computes some dozens of tokens at nearly the price of one. So a query goes on where its most promising prefix
-is, and takes along the prefixes of the same length among its `beam_size` most promising: the likeliest to be
-needed as well, at a small risk to the budget. What a query does next depends on nothing but the query, so
-that it gets the same list whatever else is in the batch. A forward writes at one depth: it serves the
-queries that are about to go on there, the others wait. The depth that most queries ask for is served; of
-several the longest, for no reason but to choose.
+`best_first` follows for exact queries, until the list is certified or the caller's goal is reached. A forward
+for the most promising open prefix alone would waste the model, which computes some dozens of tokens at nearly
+the price of one. So a query takes along the prefixes of the same depth among its `beam_size` most promising:
+the likeliest to be needed as well, at a small risk to the budget. The choice depends on nothing but the
+query, so its list does not depend on the batch. A forward writes at one depth: the one most queries ask for,
+the largest if several tie.
 """
 
 from __future__ import annotations
@@ -42,17 +31,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decoding.beam_search.candidates import MAX_CELLS, Candidates, PaddedBuilder, likeliest, listed
+from decoding.beam_search.candidates import Candidates, PaddedBuilder, likeliest, listed
 from decoding.beam_search.certificate import Goal, Nodes
 from decoding.beam_search.search_state import BeamResult, Frontier, Search
 from decoding.cancellation import CancelToken
-from decoding.constraints import Constraint, StaticConstraint, WideConstraint
-from decoding.errors import DecodingCancelledError, InvalidLogitsError
+from decoding.constraints import MAX_CELLS, Constraint, StaticConstraint, WideConstraint
+from decoding.errors import DecodingCancelledError
 from decoding.language_model import DecodeSession
-from decoding.late_flag import LateFlag
+from decoding.late_flag import LateFlag, goes_on
 from decoding.params import BeamParams
 from decoding.stopping import StopPoll
 from decoding.trace import Trace
+
+# Place of broken logits, for their error.
+_BROKEN = "a branch of the beam"
 
 
 def beam_search(
@@ -68,15 +60,15 @@ def beam_search(
 
     Args:
         session: Prefilled prompts, nothing written behind them. Q queries.
-        constraint: What may be written.
+        constraint: The constraint.
         params: One per query; they may differ in everything. Length Q.
         cancel: Polled before every step; a cancelled query leaves the batch, the others go on.
-        room: Most tokens that may be written per query, None for no bound; prefixes that reach it count
-            as pruned.
-        goals: What exact queries go on for, until it is proven or their budget is spent; None for the k best
-            rows. The beam search that comes first is that of k, and the list may become as long as the goal
-            asks for.
-        traces: What each query's search is written into, None for none. The results are the same.
+        room: Most tokens that may be written per query, None for no bound; prefixes that reach it count as
+            pruned.
+        goals: Goals of exact queries, followed until they are proven or the budget is spent; None for the k
+            best rows. The beam search that comes first is for k; the list may become as long as the goal
+            asks.
+        traces: Traces to write each query's search into, None for none. The results are the same.
 
     Returns:
         One result per query, or the error that ended it.
@@ -102,15 +94,14 @@ def beam_search(
 
 
 def is_wide(search: Search) -> bool:
-    """Whether the likeliest tokens are looked at instead of all that may follow."""
+    """Whether only the likeliest tokens are candidates, not all that may follow."""
     return isinstance(search.constraint, WideConstraint) and search.constraint.is_wide
 
 
 def suits_static(search: Search) -> bool:
     """Whether a search can do without waiting for the device, and gains by it.
 
-    Prefixes that are kept to be gone on from, or that are recorded, are brought to the host, which waits for
-    them.
+    Open prefixes and traces are brought to the host, which waits for the device.
     """
     static = isinstance(search.constraint, StaticConstraint) and not is_wide(search)
     return static and search.device.type == "cuda" and not search.open and search.recorder is None
@@ -142,12 +133,10 @@ def trimmed_walk(search: Search) -> None:
 def static_walk(
     search: Search, new_flag: Callable[[int, torch.device], LateFlag] = LateFlag, max_cells: int = MAX_CELLS
 ) -> None:
-    """Take steps of fixed shapes until the device has said that nothing is left.
+    """Take steps of fixed shapes until the device reports that nothing is left.
 
-    Args:
-        search: What is searched; its constraint lists its children padded.
-        new_flag: Makes what tells the host, late, whether to go on, from a number of booleans and a device.
-        max_cells: Children looked at in one piece.
+    `new_flag` makes the late flag, from a number of booleans and a device; `max_cells` children are handled
+    in one piece.
 
     Raises:
         TypeError: the constraint cannot list its children padded.
@@ -159,11 +148,11 @@ def static_walk(
     builder = PaddedBuilder(constraint, search.beams.widest + 1, search.finished.most, max_cells)
     flag = new_flag(2, search.device)
     _static_steps(search, builder, flag)
-    _goes_on(flag.last())  # raises if what the loop did not live to see was broken
+    goes_on(flag.last(), _BROKEN)  # raises for broken logits that the loop ended too early to see
 
 
 def _static_steps(search: Search, builder: PaddedBuilder, flag: LateFlag) -> None:
-    """Nothing here waits for the device, but for a flag whose answer the host is several steps ahead of."""
+    """Take the steps; waits for the device only for a flag of several steps ago."""
     beams, max_depth = search.beams, search.constraint.max_depth
     logits = search.session.root_logits.unsqueeze(1)  # (Q, 1, V)
     broken = torch.zeros((), dtype=torch.bool, device=search.device)
@@ -173,37 +162,23 @@ def _static_steps(search: Search, builder: PaddedBuilder, flag: LateFlag) -> Non
         broken = broken | broken_here
         parents, tokens = search.advance(candidates)
         flag.put(torch.stack([(beams.states >= 0).any(), broken]))
-        if not _goes_on(flag.latest()) or depth + 1 >= max_depth:
+        if not goes_on(flag.latest(), _BROKEN) or depth + 1 >= max_depth:
             break
         logits = search.write(parents, tokens)
     _give_up_all(search)
 
 
 def _give_up_all(search: Search) -> None:
-    """Whatever still lives at the end has not been finished."""
+    """Count the prefixes that still live at the end as pruned."""
     search.beams.give_up(torch.ones_like(search.beams.pruned, dtype=torch.bool))
 
 
-def _goes_on(flags: tuple[bool, ...] | None) -> bool:
-    """Return whether prefixes live, as far as is known.
-
-    Raises:
-        InvalidLogitsError: the logits of a live prefix were broken.
-    """
-    if flags is None:
-        return True
-    alive, broken = flags
-    if broken:
-        raise InvalidLogitsError("the model returned NaN or infinite logits on a branch of the beam")
-    return alive
-
-
 class _Likeliest:
-    """Continuations where most of the vocabulary may follow.
+    """Lists candidates of a constraint that allows most of the vocabulary.
 
-    Twice as many tokens are looked at as can enter the beam or the list, and one more of each: most states of
-    such a constraint allow nearly everything. A query that is to be certified has all of them listed, for
-    it must be able to go on from any.
+    It takes twice as many tokens as can enter the beam or the list, plus two: most states allow nearly
+    everything. A query that is to be certified has all continuations listed, because it may have to continue
+    any.
     """
 
     def __init__(self, search: Search) -> None:
@@ -214,7 +189,7 @@ class _Likeliest:
         self._looked_at = torch.tensor(wanted, device=search.device)
 
     def candidates(self, logits: Tensor) -> Candidates:
-        """List continuations of the live prefixes; what is left out counts as pruned."""
+        """List continuations of the live prefixes; unlisted ones count as pruned."""
         beams = self._search.beams
         found, left_out = likeliest(
             self._search.constraint, beams.states, beams.logprob, logits, self._looked_at, self._most
@@ -252,15 +227,15 @@ def best_first(search: Search) -> None:
         if not waiting:
             return
         if 2 * len(waiting) <= len(members):
-            # Queries that are done would be computed as padding. Each time half of them are left, so all
-            # the copying together costs no more than the first.
+            # Queries that are done would be computed as padding. Selecting only when half are left keeps all
+            # copies together as cheap as the first.
             session = session.select([members.index(query) for query in waiting], branches=True)
             members = waiting
         _step(search, session, members, _plan(search, waiting))
 
 
 def _waiting(search: Search) -> list[int]:
-    """Queries that are not done and that may go on."""
+    """Queries that are not done and may continue."""
     last_score = search.finished.last_score().tolist()
     able = []
     for query, open_nodes in search.open.items():
@@ -299,7 +274,6 @@ def _step(search: Search, session: DecodeSession, members: list[int], plan: _Pla
     for query, nodes in plan.nodes.items():
         search.num_exact_nodes[query] += len(nodes.depth)
     search.num_nodes = search.num_nodes + (frontier.states >= 0).sum(dim=1)
-    # Only the rows of queries that take part are looked at.
     found = listed(search.constraint, frontier.states[rows], frontier.logprob[rows], computed)
     found = found.spread(rows, len(search.params))._replace(slot=found.slot + first)
     if search.recorder is not None:

@@ -1,8 +1,4 @@
-"""Measures how far two next-token distributions lie apart, and how far rounding may take them.
-
-`exactly` runs comparisons of float64 models in double precision from end to end, which rounding must not
-blur.
-"""
+"""Measures the difference of next-token distributions, and bounds what rounding may cause."""
 
 from __future__ import annotations
 
@@ -16,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-# Largest |difference| of log-probabilities where rounding is fine enough to be told from a mistake.
+# Largest |difference| of log-probabilities, for types that round finely enough to tell it from a mistake.
 _LARGEST = {torch.float64: 1e-9, torch.float32: 1e-4}
 
-# In float32 a few badly conditioned branches may round ten times further, while all branches together differ
-# by next to nothing. A misplaced position or mask moves that figure to 1e-3 and more.
+# In float32 a few badly conditioned branches may round ten times further while all branches together hardly
+# differ. A misplaced position or mask moves the relative difference to 1e-3 and more.
 _STRETCH = 10.0
 _NEXT_TO_NOTHING = 1e-5
 
@@ -31,21 +27,13 @@ _RELATIVE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.bfloat16: 0.15, tor
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Log-probabilities of many branches compared with those expected. Sums of differences are differences.
+    """Log-probabilities of many branches compared with the expected ones. Differences add up."""
 
-    Attributes:
-        branches: Distributions compared.
-        largest: Largest |difference| of a log-probability; NaN when a NaN was met.
-        squared: Sum of squared differences.
-        spread: Sum of squares of what was expected, about the mean of every distribution.
-        agreeing: Distributions with the same likeliest token.
-    """
-
-    branches: int = 0
-    largest: float = 0.0
-    squared: float = 0.0
-    spread: float = 0.0
-    agreeing: int = 0
+    branches: int = 0  # Distributions compared
+    largest: float = 0.0  # Largest |difference| of a log-probability; NaN if one was met
+    squared: float = 0.0  # Sum of squared differences
+    spread: float = 0.0  # Sum of squares of the expected values, about the mean of every distribution
+    agreeing: int = 0  # Distributions with the same likeliest token
 
     @classmethod
     def between(cls, got: Tensor, expected: Tensor) -> Difference:
@@ -63,7 +51,7 @@ class Difference:
         )
 
     def __add__(self, other: Difference) -> Difference:
-        """Both taken together. NaN stays NaN."""
+        """Return the sum. NaN stays NaN."""
         largest = max(self.largest, other.largest)
         if math.isnan(self.largest) or math.isnan(other.largest):
             largest = math.nan
@@ -77,7 +65,7 @@ class Difference:
 
     @property
     def relative(self) -> float:
-        """Norm of the difference over the norm of what was expected about its mean; 0 for none at all."""
+        """Norm of the difference over the norm of the expected values about their mean."""
         if self.squared == 0.0:
             return 0.0
         return math.sqrt(self.squared / self.spread) if self.spread else math.inf
@@ -85,37 +73,32 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """What rounding explains.
+    """Bound on the differences that rounding explains."""
 
-    Attributes:
-        allowed: Differences must stay below it.
-        is_relative: Whether it bounds `Difference.relative`; otherwise `Difference.largest`.
-        stretched: Bound on `Difference.largest` where `Difference.relative` is below 1e-5; None for none.
-    """
-
-    allowed: float
-    is_relative: bool
+    allowed: float  # Differences must stay below it
+    is_relative: bool  # Whether it bounds `Difference.relative`; otherwise `Difference.largest`
+    # Bound on `Difference.largest` while `Difference.relative` is below 1e-5; None for none.
     stretched: float | None = None
 
     @classmethod
     def relative(cls, dtype: torch.dtype) -> Tolerance:
-        """A bound on the relative difference: what refuses a model when it is loaded."""
+        """Return a bound on the relative difference, which decides about a model at loading."""
         return cls(_RELATIVE[dtype], is_relative=True)
 
     @classmethod
     def strict(cls, dtype: torch.dtype) -> Tolerance:
-        """A bound on every single log-probability; half precision allows none, and gets the relative one."""
+        """Return a bound on every log-probability; half precision gets the relative bound."""
         if dtype not in _LARGEST:
             return cls.relative(dtype)
         allowed = _LARGEST[dtype]
         return cls(allowed, False, allowed * _STRETCH if dtype == torch.float32 else None)
 
     def measure(self, difference: Difference) -> float:
-        """The figure of a difference that is bounded."""
+        """Return the figure of a difference that is bounded."""
         return difference.relative if self.is_relative else difference.largest
 
     def bound(self, difference: Difference) -> float:
-        """The bound that a difference has to stay below."""
+        """Return the bound for a difference."""
         if self.stretched is None or difference.largest < self.allowed:
             return self.allowed
         return self.stretched if difference.relative < _NEXT_TO_NOTHING else self.allowed
@@ -134,7 +117,7 @@ class Float64Throughout(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Call a function of torch, with float64 wherever it names float32."""
+        """Call a torch function, with float64 wherever it names float32."""
         kwargs = dict(kwargs or {})
         if func is torch.Tensor.float:
             return args[0].double()
@@ -146,5 +129,5 @@ class Float64Throughout(TorchFunctionMode):
 
 
 def exactly(dtype: torch.dtype) -> AbstractContextManager[object]:
-    """`Float64Throughout` for float64, nothing for other types."""
+    """Return `Float64Throughout` for float64, so that rounding does not blur comparisons; else nothing."""
     return Float64Throughout() if dtype == torch.float64 else nullcontext()

@@ -1,14 +1,14 @@
 """Examines a model: every way of writing random trees, against plain passes, down to the layers.
 
-A `Plan` has prompts long enough to reach behind windows and names what stays uncovered; a `Report` holds
-what was found, for people and for programs.
+A `Plan` has prompts long enough to reach behind windows and names what stays uncovered; a `Report` holds the
+findings, for people and for programs.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -22,7 +22,7 @@ from decoding.conformance.plain_passes import (
     plain_answers,
     random_tree,
 )
-from decoding.conformance.scenarios import SCENARIOS, Driver, Outcome, Scenario, replay
+from decoding.conformance.scenarios import SCENARIOS, Driver, Outcome, replay
 from decoding.errors import UnsupportedModelError
 from decoding.model import architectures
 from decoding.model.architectures import LayerKind, describe_positions, layer_kinds, writable_tokens
@@ -31,19 +31,8 @@ from decoding.model.hf_model import HFLanguageModel
 Progress = Callable[[str, int, int], None]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Findings:
-    """Outcomes by scenario, as they come in."""
-
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
-
-    def add(self, scenario: Scenario, outcome: Outcome) -> None:
-        before = self.outcomes.get(scenario.name, Outcome(Difference(), ()))
-        self.outcomes[scenario.name] = before + outcome
-
-
 def standing(config: PreTrainedConfig) -> tuple[Standing, str | None]:
-    """How an architecture is treated when it is loaded, and why if it is refused."""
+    """Return how an architecture is treated at loading, and the reason if it is refused."""
     try:
         verified = architectures.check_supported(config)
     except UnsupportedModelError as error:
@@ -58,12 +47,12 @@ def examine(
 ) -> Report:
     """Compare token-tree decoding of a model with plain forward passes; refused architectures too.
 
-    The model's attention is replaced on the way, as `HFLanguageModel` does it.
+    The model's attention is replaced, as `HFLanguageModel` does it.
 
     Args:
         model: Weights in place, with its own attention.
-        options: What to draw.
-        progress: Called with a stage, and how much of it is done.
+        options: Sizes of the random trees.
+        progress: Called with a stage, the steps done and their number.
 
     Raises:
         UnsupportedModelError: a plain forward pass fails, or the model lacks a head or a start token.
@@ -88,7 +77,7 @@ def examine(
             plan=plan,
             tolerance=tolerance,
             rounding=rounding,
-            scenarios=tuple(ScenarioResult(name, one.logits) for name, one in findings.outcomes.items()),
+            scenarios=tuple(ScenarioResult(name, one.logits) for name, one in findings.items()),
             layers=_by_layer(findings, kinds, tolerance),
             failure=failure,
         ),
@@ -165,9 +154,9 @@ def _run_trees(
     reader: LayerReader | None,
     generator: torch.Generator,
     progress: Progress,
-) -> tuple[_Findings, str | None]:
+) -> tuple[dict[str, Outcome], str | None]:
     """Write all trees in all ways, until something is raised."""
-    findings = _Findings()
+    findings: dict[str, Outcome] = {}
     at = "preparing the model"
     total, done = len(trees) * len(SCENARIOS), 0
     try:
@@ -177,19 +166,20 @@ def _run_trees(
             for tree, expected in zip(trees, answers, strict=True):
                 progress("token trees", done, total)
                 driver = Driver(wrapped, tree, reader, generator)
-                findings.add(scenario, replay(driver, scenario, expected))
+                before = findings.get(scenario.name, Outcome(Difference(), ()))
+                findings[scenario.name] = before + replay(driver, scenario, expected)
                 done += 1
         progress("token trees", done, total)
     except Exception as error:
-        # Whatever an unknown architecture raises is the finding.
+        # Any error of an unknown architecture is a finding.
         return findings, f"{at}: {type(error).__name__}: {error}"
     return findings, None
 
 
 def _by_layer(
-    findings: _Findings, kinds: tuple[LayerKind, ...], tolerance: Tolerance
+    findings: dict[str, Outcome], kinds: tuple[LayerKind, ...], tolerance: Tolerance
 ) -> tuple[LayerResult, ...]:
-    read = {name: outcome.layers for name, outcome in findings.outcomes.items() if outcome.layers}
+    read = {name: outcome.layers for name, outcome in findings.items() if outcome.layers}
     if not read:
         return ()
     results = []
@@ -207,82 +197,48 @@ Verdict = Literal["exact", "differs", "failed", "refused"]
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What a checkpoint is. Of a refused one that was not loaded only the first three are known.
+    """Description of a checkpoint. If it was refused before loading only the first three are known."""
 
-    Attributes:
-        model_type: The architecture by transformers' name.
-        standing: Whether the tests of this library compare it, a check at loading does, or it is refused.
-        refusal: Why it is refused, or None.
-        parameters: Number of weights.
-        dtype: What it computes in.
-        device: Where.
-        own_attention: The attention of the plain passes, by transformers' name.
-        positions: How the decoder knows where a token stands.
-        layers: The kind of every decoder layer.
-    """
-
-    model_type: str
-    standing: Standing
-    refusal: str | None
-    parameters: int | None = None
+    model_type: str  # The architecture by transformers' name
+    standing: Standing  # Compared by the tests of this library, by a check at loading, or refused
+    refusal: str | None  # Reason for the refusal, or None
+    parameters: int | None = None  # Number of weights
     dtype: str | None = None
     device: str | None = None
-    own_attention: str | None = None
-    positions: str | None = None
-    layers: tuple[str, ...] = ()
+    own_attention: str | None = None  # The attention of the plain passes, by transformers' name
+    positions: str | None = None  # Position encoding of the decoder
+    layers: tuple[str, ...] = ()  # The kind of every decoder layer
 
 
 @dataclass(frozen=True, slots=True)
 class ScenarioResult:
-    """One way of writing the trees.
-
-    Attributes:
-        name: What it is called.
-        difference: From the plain passes; of no branches where the model cannot do it.
-    """
+    """Result of one way of writing the trees."""
 
     name: str
-    difference: Difference
+    difference: Difference  # Difference from the plain passes; of no branches if the model cannot do it
 
 
 @dataclass(frozen=True, slots=True)
 class LayerResult:
-    """One decoder layer.
+    """Result of one decoder layer."""
 
-    Attributes:
-        number: From 0.
-        kind: How it attends.
-        difference: Of its output read through the head, over all scenarios.
-        scenario: The one in which it was largest.
-    """
-
-    number: int
-    kind: str
-    difference: Difference
-    scenario: str
+    number: int  # From 0
+    kind: str  # Kind of attention
+    difference: Difference  # Difference of its output read through the head, over all scenarios
+    scenario: str  # The scenario in which it was largest
 
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """The comparisons.
-
-    Attributes:
-        options: What was asked for.
-        plan: What was run.
-        tolerance: What rounding explains.
-        rounding: How far plain passes of different lengths differ among themselves.
-        scenarios: One entry for every way of writing the trees.
-        layers: One entry for every decoder layer; empty where the layers could not be found.
-        failure: What token-tree decoding raised, or None.
-    """
+    """The comparisons."""
 
     options: ExamineOptions
     plan: Plan
-    tolerance: Tolerance
-    rounding: Difference
-    scenarios: tuple[ScenarioResult, ...]
-    layers: tuple[LayerResult, ...]
-    failure: str | None = None
+    tolerance: Tolerance  # Largest differences that rounding explains
+    rounding: Difference  # Difference of plain passes of different lengths among themselves
+    scenarios: tuple[ScenarioResult, ...]  # One entry for every way of writing the trees
+    layers: tuple[LayerResult, ...]  # One entry for every decoder layer; empty if they could not be found
+    failure: str | None = None  # Error that token-tree decoding raised, or None
 
     @property
     def overall(self) -> Difference:
@@ -297,19 +253,14 @@ class Examination:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What is known of a checkpoint.
-
-    Attributes:
-        facts: What it is.
-        examination: The comparisons; None where it was refused before.
-    """
+    """Result of examining a checkpoint."""
 
     facts: ModelFacts
-    examination: Examination | None
+    examination: Examination | None  # The comparisons; None if the checkpoint was refused before
 
     @property
     def verdict(self) -> Verdict:
-        """What to make of it."""
+        """The overall result."""
         if self.examination is None:
             return "refused"
         if self.examination.failure is not None:
@@ -319,7 +270,7 @@ class Report:
         return "refused" if self.facts.refusal is not None else "exact"
 
     def to_json(self) -> dict[str, Any]:
-        """A document of plain types; NaN and infinity are None."""
+        """Return a document of plain types; NaN and infinity are None."""
         facts = self.facts
         document: dict[str, Any] = {
             "verdict": self.verdict,
@@ -380,7 +331,7 @@ def _finite(number: float) -> float | None:
     return number if math.isfinite(number) else None
 
 
-# Windows up to here are covered without being asked: plain passes over longer prompts take minutes on a CPU.
+# Windows up to here are covered by default: plain passes over longer prompts take minutes on a CPU.
 COVERED_WINDOW = 512
 USUAL_PROMPT_TOKENS = 48
 LEAST_PROMPT_TOKENS = 8
@@ -389,26 +340,18 @@ _QUERIES = 4
 
 
 class PlanError(ValueError):
-    """What was asked for does not fit the model's positions, or is no examination at all."""
+    """The options do not fit the model's positions, or leave nothing to examine."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExamineOptions:
-    """What is drawn at random, and how much of it.
+    """Sizes of the random trees."""
 
-    Attributes:
-        seed: The same seed examines the same trees.
-        trees: Random trees of four queries each.
-        depth: Tokens written below every prompt.
-        beams: Branches per query and level, about a fifth of them padding.
-        prompt_tokens: Length of the longest prompt; None is 48, or enough to reach behind the windows of the
-            model where they are short.
-    """
-
-    seed: int = 0
-    trees: int = 2
-    depth: int = 6
-    beams: int = 4
+    seed: int = 0  # The same seed examines the same trees
+    trees: int = 2  # Random trees of four queries each
+    depth: int = 6  # Tokens written below every prompt
+    beams: int = 4  # Branches per query and level, about a fifth of them padding
+    # Length of the longest prompt; None: 48, or enough to reach behind the model's windows if they are short.
     prompt_tokens: int | None = None
 
     def __post_init__(self) -> None:
@@ -421,17 +364,11 @@ class ExamineOptions:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is run.
+    """Sizes of one examination."""
 
-    Attributes:
-        prompt_tokens: Length of the longest prompt.
-        depth: Tokens written below every prompt.
-        uncovered: What no comparison reaches, for a reader.
-    """
-
-    prompt_tokens: int
-    depth: int
-    uncovered: tuple[str, ...]
+    prompt_tokens: int  # Length of the longest prompt
+    depth: int  # Tokens written below every prompt
+    uncovered: tuple[str, ...]  # Descriptions of what no comparison reaches
 
 
 def make_plan(
@@ -441,17 +378,11 @@ def make_plan(
     title_limit: int | None,
     shared_positions: bool,
 ) -> Plan:
-    """Choose prompts long enough for the windows of the decoder, within its positions.
+    """Choose prompts long enough for the windows of the decoder's layers, within its positions.
 
-    Args:
-        options: What was asked for.
-        windows: Of every decoder layer. Empty for encoder-decoders, whose prompts the decoder does not read.
-        prompt_limit: Positions for a prompt, None without bound.
-        title_limit: Positions for what is written, None without bound.
-        shared_positions: Whether prompt and what is written below it share their positions.
-
-    Raises:
-        PlanError: the model has fewer positions than was asked for.
+    Encoder-decoders pass no windows, since the decoder does not read prompts. The limits are the positions
+    for a prompt and for the tokens written, which share them if `shared_positions`. PlanError if the options
+    need more.
     """
     if title_limit is not None and options.depth >= title_limit:
         raise PlanError(f"depth must be below {title_limit}, the positions of the model, got {options.depth}")
@@ -482,12 +413,9 @@ def make_plan(
 
 
 def prompt_lengths(plan: Plan, number: int, generator: torch.Generator) -> tuple[list[int], int]:
-    """Lengths of the prompts of a tree, and of what they share.
+    """Return the lengths of a tree's four prompts, and the length of their shared prefix.
 
     Even trees share little and their lengths are mixed, one of them the longest; odd trees share nearly all.
-
-    Returns:
-        Lengths of four prompts, and the shared length, below all of them.
     """
     longest = plan.prompt_tokens
     prefix = longest // 4 if number % 2 == 0 else longest - 4

@@ -1,11 +1,9 @@
 """Makes the reference: every path of a random token tree run alone, by the model's own attention, uncached.
 
-To be made before the model's attention is replaced. One pass over a leaf's path answers for all branches on
-it, since a causal model's answer does not depend on later tokens; where several leaves share a branch, what
-their passes say of it shows how far the model's own rounding goes (and whether the model is causal at all).
-
-A `LayerReader` reads the output of every decoder layer through the model's own head: that shows where a
-difference begins, while the logits only show that there is one.
+Must run before the model's attention is replaced. One pass over a leaf's path answers for all branches on it,
+since a causal model's answer does not depend on later tokens; branches that several leaves share show the
+model's own rounding (and whether the model is causal at all). A `LayerReader` reads the output of every
+decoder layer through the model's own head: it shows where a difference begins.
 """
 
 from __future__ import annotations
@@ -28,20 +26,14 @@ _PADDING_SHARE = 0.2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RandomTree:
-    """The trees of Q queries, all of one depth and one width. Depth 0 is the prompt alone.
+    """The trees of Q queries, all of one depth and one width. Depth 0 is the prompt alone."""
 
-    Attributes:
-        prompts: Their lengths may differ. Length Q.
-        prefix_length: Tokens that all prompts begin with, less than the shortest has.
-        parents: Column of every branch's parent one level up, -1 for padding branches; 0 at depth 1.
-            Shape: (depth, Q, B), int64.
-        tokens: What every branch writes. Shape: (depth, Q, B), int64.
-    """
-
-    prompts: tuple[tuple[int, ...], ...]
-    prefix_length: int
+    prompts: tuple[tuple[int, ...], ...]  # Their lengths may differ. Length Q
+    prefix_length: int  # Tokens of the shared prefix, fewer than the shortest prompt has
+    # Column of every branch's parent one level up, -1 for padding branches; 0 at depth 1. Shape: (depth, Q,
+    # B), int64.
     parents: Tensor
-    tokens: Tensor
+    tokens: Tensor  # Token of every branch. Shape: (depth, Q, B), int64
 
     @property
     def num_queries(self) -> int:
@@ -54,13 +46,13 @@ class RandomTree:
         return self.tokens.shape[0]
 
     def columns(self, depth: int) -> Tensor:
-        """True where a branch is no padding. Shape: (Q, B), bool; (Q, 1) at depth 0."""
+        """Return whether each branch is real, not padding. Shape: (Q, B), bool; (Q, 1) at depth 0."""
         if depth == 0:
             return torch.ones(self.num_queries, 1, dtype=torch.bool)
         return self.parents[depth - 1] >= 0
 
     def ancestry(self, query: int, depth: int, column: int) -> list[int]:
-        """Columns on the way from depth 0 to a branch, both included. Length depth + 1."""
+        """Return the columns on the way from depth 0 to a branch, both included. Length depth + 1."""
         columns = [column]
         for level in range(depth - 1, -1, -1):
             column = int(self.parents[level, query, column]) if level else 0
@@ -68,12 +60,12 @@ class RandomTree:
         return columns[::-1]
 
     def path(self, query: int, depth: int, column: int) -> list[int]:
-        """Tokens from the prompt to a branch. Length depth."""
+        """Return the tokens from the prompt to a branch. Length depth."""
         columns = self.ancestry(query, depth, column)
         return [int(self.tokens[level, query, columns[level + 1]]) for level in range(depth)]
 
     def leaves(self) -> Iterator[tuple[int, int, int]]:
-        """(query, depth, column) of every branch without children; a prompt that has none is one too."""
+        """Yield (query, depth, column) of every branch without children, childless prompts included."""
         for query in range(self.num_queries):
             for depth in range(self.depth + 1):
                 below = set(self.parents[depth, query].tolist()) if depth < self.depth else set()
@@ -90,15 +82,11 @@ def random_tree(
     allowed: Tensor,
     generator: torch.Generator,
 ) -> RandomTree:
-    """Draw a tree: crossing parents, and about a fifth of the branches padding.
+    """Draw a tree: crossing parents, and about a fifth of the branches padding, never the first column of a
+    query.
 
-    Args:
-        lengths: Tokens of every prompt, more than `prefix_length` each.
-        prefix_length: Tokens that all prompts begin with.
-        depth: Levels to write.
-        branches: Width of every level; the first column of a query is never padding.
-        allowed: Token ids to draw from. Shape: (n,), int64.
-        generator: Source of everything random.
+    `lengths` are those of the prompts, each above `prefix_length`; `allowed` are the token ids to draw from,
+    (n,).
     """
 
     def draw(*shape: int) -> Tensor:
@@ -117,22 +105,18 @@ def random_tree(
     return RandomTree(prompts, prefix_length, parents.masked_fill(padding, -1), draw(*shape))
 
 
-# Layers are read for so many tokens at most, evenly spaced. What spoils a layer's output spoils what it says
-# of any token, and reading thirty layers of every branch for a whole vocabulary takes minutes.
+# Most tokens, evenly spaced, that layers are read for. A wrong output is wrong for any token, and reading
+# thirty layers of every branch for a whole vocabulary takes minutes.
 _MOST_TOKENS = 2048
 
-# What the norm between the last layer and the head is called, beside the list of layers.
+# Names of the norm between the last layer and the head, a sibling of the list of layers.
 _FINAL_NORMS = ("norm", "final_layernorm", "final_layer_norm", "ln_f", "layer_norm")
 
 
 class LayerReader:
-    """Takes the outputs of all decoder layers while a model runs, and reads them through the head.
+    """Captures the outputs of all decoder layers while a model runs, and reads them through the head.
 
-    Args:
-        model: A model with a language modelling head.
-
-    Attributes:
-        num_layers: Decoder layers found; 0 where the decoder keeps them in an unknown way.
+    `num_layers` is 0 if the decoder keeps its layers in an unknown way.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -151,7 +135,7 @@ class LayerReader:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Take the outputs of every forward pass inside the block."""
+        """Capture the outputs of every forward pass inside the block."""
         handles = [
             layer.register_forward_hook(partial(self._take, number))
             for number, layer in enumerate(self._layers)
@@ -168,7 +152,7 @@ class LayerReader:
         self._outputs[number] = hidden.detach()
 
     def outputs(self) -> Tensor:
-        """Outputs of all layers in the last forward pass. Shape: (num_layers, rows, tokens, d)."""
+        """Return the outputs of all layers in the last pass. Shape: (num_layers, rows, tokens, d)."""
         taken = [output for output in self._outputs if output is not None]
         if len(taken) != self.num_layers:
             raise RuntimeError(f"only {len(taken)} of {self.num_layers} decoder layers ran")
@@ -176,18 +160,16 @@ class LayerReader:
 
     @torch.no_grad()
     def read(self, hidden: Tensor) -> Tensor:
-        """Logits that the head gives for a layer's output, of all tokens or of 2,048. (n, d) to (n, V)."""
+        """Return the head's logits for a layer's output, for all tokens or 2,048. (n, d) to (n, V)."""
         for module in self._tail:
             hidden = module(hidden)
         logits: Tensor = self._head(hidden) * self._factor
         return logits
 
     def calibrate(self, hidden: Tensor, logits: Tensor) -> None:
-        """Learn the factor that some models put on their logits or before their head.
+        """Learn the factor that some models apply to their logits or before their head.
 
-        Args:
-            hidden: Outputs of the last layer. Shape: (n, d).
-            logits: The model's logits there. Shape: (n, V).
+        `hidden`, (n, d), are outputs of the last layer; `logits`, (n, V), the model's logits there.
         """
         read = self.read(hidden).double()
         square = float(read.square().sum())
@@ -197,7 +179,7 @@ class LayerReader:
 
 @torch.no_grad()
 def _some_of(head: nn.Linear, count: int) -> tuple[Tensor, nn.Linear]:
-    """So many tokens, evenly spaced, and a head that writes the logits of these alone."""
+    """Return `count` tokens, evenly spaced, and a head that writes their logits alone."""
     weight = head.weight
     tokens = torch.linspace(0, head.out_features - 1, count, device=weight.device).long()
     some = nn.Linear(head.in_features, count, head.bias is not None, weight.device, weight.dtype)
@@ -209,17 +191,13 @@ def _some_of(head: nn.Linear, count: int) -> tuple[Tensor, nn.Linear]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlainAnswers:
-    """What plain forward passes answered about a tree, on the CPU. Lists are by depth, 0 being the prompt.
+    """Results of plain forward passes over a tree, on the CPU. Lists are by depth, 0 being the prompt."""
 
-    Attributes:
-        logits: Next-token logits, zeros for padding branches. Shape of each: (Q, B, V); (Q, 1, V) at depth 0.
-        hidden: Outputs of the decoder layers, None when they were not asked for. Shape of each:
-            (num_layers, Q, B, d).
-        among_themselves: How far passes of different lengths differ over the branches that they share.
-    """
-
+    # Next-token logits, zeros for padding branches. Shape of each: (Q, B, V); (Q, 1, V) at depth 0.
     logits: list[Tensor]
+    # Outputs of the decoder layers, None when they were not asked for. Shape of each: (num_layers, Q, B, d).
     hidden: list[Tensor] | None
+    # How far passes of different lengths differ over the branches that they share.
     among_themselves: Difference
 
 
@@ -231,14 +209,10 @@ def plain_answers(
     reader: LayerReader | None = None,
     tick: Callable[[], None] = lambda: None,
 ) -> PlainAnswers:
-    """Run every path of a tree alone.
+    """Run every path of a tree alone, by the model's own attention.
 
-    Args:
-        model: With its own attention.
-        decoder_prompt: Tokens before every title of an encoder-decoder; empty for causal models.
-        tree: The paths.
-        reader: Takes the outputs of the decoder layers as well.
-        tick: Called after every pass.
+    `decoder_prompt` is empty for causal models. `reader` captures the outputs of the decoder layers as well;
+    `tick` is called after every pass.
     """
     logits: list[Tensor] = []
     hidden: list[Tensor] = []
@@ -274,10 +248,8 @@ def _run(
     path: Sequence[int],
     reader: LayerReader | None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Logits and layer outputs after the prompt and after every token of a path, on the CPU.
-
-    Returns:
-        Shapes: (depth + 1, V), and (num_layers, depth + 1, d) or None.
+    """Logits, (depth + 1, V), and layer outputs, (num_layers, depth + 1, d), of the prompt and a path, on the
+    CPU.
     """
     written = [*(decoder_prompt or prompt), *path]
     ids = torch.tensor([written], device=model.device)

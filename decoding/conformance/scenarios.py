@@ -1,4 +1,4 @@
-"""Drives a token tree in every way there is. One tree, written in any of them, must give the same answers.
+"""Writes a token tree in every possible way, which must all give the same answers.
 
 `replay` writes a tree in one of the ways and compares every branch with the plain answers.
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -22,20 +23,13 @@ from decoding.row_trees import NodeSpan, RowLayout, RowTrees
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrontierAnswers:
-    """Answers of one forward pass.
+    """Answers of one forward pass."""
 
-    Attributes:
-        depth: Tokens on its branches, 0 for the prompts alone.
-        queries: Which query of the tree every row is. Length n.
-        columns: Which columns of the tree's level the branches are. Length b.
-        logits: Shape: (n, b, V).
-        hidden: Outputs of the decoder layers, None when they are not read. Shape: (num_layers, n, b, d).
-    """
-
-    depth: int
-    queries: tuple[int, ...]
-    columns: tuple[int, ...]
-    logits: Tensor
+    depth: int  # Tokens on its branches, 0 for the prompts alone
+    queries: tuple[int, ...]  # Which query of the tree every row is. Length n
+    columns: tuple[int, ...]  # Which columns of the tree's level the branches are. Length b
+    logits: Tensor  # Shape: (n, b, V)
+    # Outputs of the decoder layers, None when they are not read. Shape: (num_layers, n, b, d).
     hidden: Tensor | None
 
 
@@ -48,22 +42,15 @@ class DrivenModel(LanguageModel, Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Driver:
-    """What a scenario needs.
+    """The model, the tree and the tools of a scenario."""
 
-    Attributes:
-        model: The model to drive.
-        tree: What to write.
-        reader: Takes the layers' outputs; None does without.
-        generator: Source of what is random in a scenario.
-    """
-
-    model: DrivenModel
-    tree: RandomTree
-    reader: LayerReader | None
-    generator: torch.Generator
+    model: DrivenModel  # The model to drive
+    tree: RandomTree  # What to write
+    reader: LayerReader | None  # Takes the layers' outputs; None does without
+    generator: torch.Generator  # Source of what is random in a scenario
 
     def _hidden(self, parents: Tensor) -> Tensor | None:
-        """Outputs of the layers for a frontier. Shapes: (num_layers, n, b, d) for parents (n, b)."""
+        """Layer outputs of a frontier. Shapes: (num_layers, n, b, d) for parents (n, b)."""
         if self.reader is None:
             return None
         outputs = self.reader.outputs()
@@ -71,7 +58,7 @@ class Driver:
         return outputs if packed is None else torch.stack([packed.unpack(layer) for layer in outputs])
 
     def roots(self, session: TreeSession, queries: Sequence[int]) -> FrontierAnswers:
-        """The answers after the prompts, which have just been run."""
+        """Return the answers after the prompts, which have just been run."""
         hidden = None if self.reader is None else self.reader.outputs()[:, :, -1:]
         return FrontierAnswers(0, tuple(queries), (0,), session.root_logits[:, None], hidden)
 
@@ -108,7 +95,7 @@ class Driver:
     def write_whole(
         self, session: TreeSession, paths: _Paths, nodes_at_once: int
     ) -> Iterator[FrontierAnswers]:
-        """Write the trees of all queries, so many nodes in a forward."""
+        """Write the trees of all queries, some nodes in each forward."""
         writer = session.tree_writer(paths.trees)
         logits, hidden = [], []
         for first in range(0, len(paths.trees.tokens), nodes_at_once):
@@ -132,21 +119,15 @@ def _spans(trees: RowTrees, first: int, end: int) -> list[NodeSpan]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Paths:
-    """A random tree as rows: branches of one path are one node.
+    """A random tree as rows: branches of one path are one node."""
 
-    Attributes:
-        trees: The nodes.
-        nodes: Which node every branch is, -1 for padding. Shape: (depth, Q, B), int64.
-    """
-
-    trees: RowTrees
-    nodes: Tensor
+    trees: RowTrees  # The nodes
+    nodes: Tensor  # Which node every branch is, -1 for padding. Shape: (depth, Q, B), int64
 
     @classmethod
     def of(cls, tree: RandomTree, vocab_size: int) -> _Paths:
-        """Lay a tree out."""
         live = (tree.parents >= 0).permute(1, 0, 2)
-        # One more token behind every path: what nothing follows is no node.
+        # One more token behind every path, because a row's last token is no node.
         rows = [
             [[*tree.path(query, depth + 1, column), 0] for depth, column in live[query].nonzero().tolist()]
             for query in range(tree.num_queries)
@@ -159,7 +140,7 @@ class _Paths:
 
 
 def one_prompt(driver: Driver) -> Iterator[FrontierAnswers]:
-    """A session for every query."""
+    """Write every query in a session of its own."""
     for query, prompt in enumerate(driver.tree.prompts):
         session = driver.model.prefill([prompt])
         yield driver.roots(session, [query])
@@ -168,12 +149,12 @@ def one_prompt(driver: Driver) -> Iterator[FrontierAnswers]:
 
 
 def mixed_lengths(driver: Driver) -> Iterator[FrontierAnswers]:
-    """All queries in one session, so that shorter prompts are padded."""
+    """Write all queries in one session, so that shorter prompts are padded."""
     yield from _together(driver, driver.model.prefill(driver.tree.prompts))
 
 
 def collections(driver: Driver) -> Iterator[FrontierAnswers]:
-    """Dead branches are collected after levels chosen at random, the first included."""
+    """Collect dead branches after levels chosen at random, the first included."""
     tree = driver.tree
     session = driver.model.prefill(tree.prompts)
     queries = range(tree.num_queries)
@@ -187,7 +168,7 @@ def collections(driver: Driver) -> Iterator[FrontierAnswers]:
 
 
 def shared_prefix(driver: Driver) -> Iterator[FrontierAnswers]:
-    """What the prompts begin with is run once for all of them. Nothing where the model cannot."""
+    """Run the shared prefix once for all prompts. Yields nothing if the model cannot."""
     tree = driver.tree
     prefix = driver.model.share_prefix(tree.prompts[0][: tree.prefix_length])
     if prefix is not None:
@@ -195,7 +176,7 @@ def shared_prefix(driver: Driver) -> Iterator[FrontierAnswers]:
 
 
 def selection(driver: Driver) -> Iterator[FrontierAnswers]:
-    """In the middle the queries change places and one of them is left out."""
+    """Reorder the queries in the middle, and leave one out."""
     tree = driver.tree
     session = driver.model.prefill(tree.prompts)
     queries = list(range(tree.num_queries))
@@ -210,7 +191,7 @@ def selection(driver: Driver) -> Iterator[FrontierAnswers]:
 
 
 def kept_levels(driver: Driver) -> Iterator[FrontierAnswers]:
-    """Parts of all levels are written in random order, also below levels that were left long ago."""
+    """Write parts of all levels in random order, also below levels that were left long ago."""
     tree, generator = driver.tree, driver.generator
     session = driver.model.prefill(tree.prompts)
     session.keep_levels()
@@ -230,7 +211,7 @@ def kept_levels(driver: Driver) -> Iterator[FrontierAnswers]:
 
 
 def _ready(tree: RandomTree, written: list[list[int]], level: int) -> list[int]:
-    """Columns of a level that are not written, while their parents in all queries are."""
+    """Columns of a level that are not written yet, while their parents in all queries are."""
     missing = [column for column in range(tree.tokens.shape[2]) if column not in written[level]]
     if level == 0:
         return missing
@@ -239,7 +220,7 @@ def _ready(tree: RandomTree, written: list[list[int]], level: int) -> list[int]:
 
 
 def whole_trees(driver: Driver) -> Iterator[FrontierAnswers]:
-    """The levels of all queries are written in one forward, and again in several that end inside of trees."""
+    """Write the levels of all queries in one forward, and again in several that end inside of trees."""
     tree = driver.tree
     paths = _Paths.of(tree, driver.model.vocab_size)
     session = driver.model.prefill(tree.prompts)
@@ -257,14 +238,10 @@ def _together(driver: Driver, session: TreeSession) -> Iterator[FrontierAnswers]
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A way to drive a tree.
+    """A way to write a tree."""
 
-    Attributes:
-        name: What it is called in reports.
-        drive: Writes a tree and yields the answers.
-    """
-
-    name: str
+    name: str  # What it is called in reports
+    # Writes a tree and yields the answers.
     drive: Callable[[Driver], Iterator[FrontierAnswers]] = field(compare=False)
 
 
@@ -280,18 +257,13 @@ SCENARIOS = (ONE_PROMPT, MIXED_LENGTHS, COLLECTIONS, SHARED_PREFIX, SELECTION, K
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a comparison found.
+    """Result of a comparison."""
 
-    Attributes:
-        logits: Difference of the model's answers.
-        layers: Difference of every decoder layer's output, read through the head; empty when not read.
-    """
-
-    logits: Difference
+    logits: Difference  # Difference of the model's answers
+    # Difference of every decoder layer's output, read through the head; empty when not read.
     layers: tuple[Difference, ...]
 
     def __add__(self, other: Outcome) -> Outcome:
-        """Both taken together."""
         if not self.layers or not other.layers:
             return Outcome(self.logits + other.logits, self.layers or other.layers)
         layers = tuple(a + b for a, b in zip(self.layers, other.layers, strict=True))
@@ -299,32 +271,22 @@ class Outcome:
 
 
 def replay(driver: Driver, scenario: Scenario, answers: PlainAnswers) -> Outcome:
-    """Write a tree in one way and compare every branch that is no padding.
-
-    Returns:
-        The differences; of no branches where the model cannot do the scenario.
-    """
-    reader = driver.reader
+    """Write a tree in one way and compare every branch; none if the model cannot do the scenario."""
     outcome = Outcome(Difference(), ())
-    if reader is None:
+    with nullcontext() if driver.reader is None else driver.reader.watching():
         for frontier in scenario.drive(driver):
-            outcome = outcome + _compare(frontier, driver.tree, answers, None)
-        return outcome
-    with reader.watching():
-        for frontier in scenario.drive(driver):
-            outcome = outcome + _compare(frontier, driver.tree, answers, reader)
+            outcome = outcome + _compare(frontier, driver.tree, answers, driver.reader)
     return outcome
 
 
 def _compare(
     frontier: FrontierAnswers, tree: RandomTree, answers: PlainAnswers, reader: LayerReader | None
 ) -> Outcome:
-    """Compare one frontier."""
     queries, columns = list(frontier.queries), list(frontier.columns)
     real = tree.columns(frontier.depth)[queries][:, columns]
 
     def expected(level: Tensor) -> Tensor:
-        """The frontier's real branches out of the plain answers of its level. (Q, B, n) to (rows, n)."""
+        """Pick the frontier's real branches out of its level. (Q, B, n) to (rows, n)."""
         return level[queries][:, columns][real].to(frontier.logits.device)
 
     device_real = real.to(frontier.logits.device)

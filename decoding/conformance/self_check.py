@@ -1,7 +1,7 @@
-"""A numeric check of architectures that no test of this repository covers, made when they are loaded.
+"""Checks numerically, at loading, the architectures that no test of this repository covers.
 
-One random tree below two short prompts, once as plain forward passes over every path alone and once as a
-token tree. A model whose answers differ is refused by name. `decoding.conformance.examination` examines more.
+One random tree below two short prompts is run as plain forward passes over every path and as a token tree. A
+model whose answers differ is refused by name. `decoding.conformance.examination` examines more.
 """
 
 from __future__ import annotations
@@ -26,19 +26,12 @@ _SEED = 0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expectation:
-    """What plain forward passes answered, before the model's attention was replaced.
+    """Results of plain forward passes, made before the model's attention was replaced."""
 
-    Attributes:
-        model_type: The architecture, for messages.
-        dtype: What the model computes in.
-        tree: What was written.
-        answers: What was answered.
-    """
-
-    model_type: str
-    dtype: torch.dtype
-    tree: RandomTree
-    answers: PlainAnswers
+    model_type: str  # The architecture, for messages
+    dtype: torch.dtype  # What the model computes in
+    tree: RandomTree  # What was written
+    answers: PlainAnswers  # What was answered
 
 
 def probe(model: PreTrainedModel, decoder_prompt: Sequence[int]) -> Expectation:

@@ -1,22 +1,20 @@
 """Samples whole rows, without bias, from a language model restricted to a constraint: DISC.
 
-Target: P_S(s) = P_L(s) / P_L(S). A draw walks the constraint and samples among the valid tokens; its weight
-x is the product of the valid masses it met. A draw is accepted with probability x, which makes accepted
-draws exact samples of P_S; when K draws were all refused, one of K fresh draws is taken with probability
+Target: P_S(s) = P_L(s) / P_L(S). A draw walks the constraint and samples among the valid tokens; its weight x
+is the product of the valid masses on its way. A draw is accepted with probability x, which makes accepted
+draws exact samples of P_S; if K draws were all refused, one of K fresh draws is taken with probability
 proportional to its weight ("Efficient and Asymptotically Unbiased Constrained Decoding for Large Language
 Models", Algorithm 1 and Theorem 3.1). With K = 1 the single draw is returned as it is: plain constrained
-sampling, as in the paper's experiments (section 4).
+sampling, as in the paper's experiments (section 4). Draws of all results of all queries are made together, by
+a proposer; since the lowest-numbered accepted draw wins, the law is the algorithm's.
 
-This file is Algorithm 1. Draws of all results of all queries are made together, by a proposer; the law is
-the algorithm's all the same, because the lowest-numbered accepted draw wins.
-
-Adaptive draws differ in what they are proposed by and judged against. What the model said of a query's tree
-is an envelope: an upper bound C of P_L(S), at first the valid mass at the root. No draw can weigh more than
-C, so one is accepted with probability x / C, not x. When K draws were refused, what they found to be invalid
-is left out of the proposal of the K fresh ones, which lowers C; these are put to the test as well. That is
-rejection sampling with an envelope that tightens: whatever C was, a draw of probability q(s) is kept with
-probability proportional to P_L(s) / q(s), so accepted draws are exact samples of P_S. Only when all 2K were
-refused one is chosen by weight (`choose_by_weight`).
+Adaptive draws differ in proposal and bound. The probabilities seen in a query's tree give an envelope: an
+upper bound C of P_L(S), at first the valid mass at the root. No draw can weigh more than C, so one is
+accepted with probability x / C, not x. After K refusals, what they found to be invalid is left out of the
+proposal of the K fresh draws, which lowers C, and these are tested as well. This is rejection sampling with
+an envelope that tightens: whatever C was, a draw of probability q(s) is kept with probability proportional to
+P_L(s) / q(s), so accepted draws are exact samples of P_S. Only if all 2K were refused is one chosen by weight
+(`choose_by_weight`).
 """
 
 from __future__ import annotations
@@ -74,17 +72,17 @@ def disc(
         constraint: The set S.
         params: One per query; `top_m`, `beam_size` and `adaptive` must be the same for all. Length Q.
         cancel: Polled before every step; a cancelled query leaves the batch, the others go on.
-        room: Most tokens that may be written per query, None for no bound. Rows that do not fit cannot
-            be written: the target is then P_L restricted to the rows that fit.
-        traces: What each query's draws are written into, None for none; plain draws that are not rejected
-            early. The results are the same.
+        room: Most tokens that may be written per query, None for no bound. Rows that do not fit cannot be
+            written: the target is then P_L restricted to the rows that fit.
+        traces: Traces to write each query's draws into, None for none; only for plain draws that are not
+            rejected early. The results are the same.
 
     Returns:
         One result per query, or the error that ended it.
 
     Raises:
-        ValueError: there is no query, lengths differ, or what must be the same differs between queries; draws
-            of another kind are to be traced.
+        ValueError: there is no query, lengths differ, parameters that must be the same differ, or draws of
+            another kind are to be traced.
         InvalidLogitsError: the model returned NaN or infinite logits, for any of the queries in any phase.
     """
     if not params or len(params) != len(session.root_logits):
@@ -108,7 +106,6 @@ def disc(
 
 
 def _proposer(batch: DrawBatch) -> Proposer:
-    """Return what makes the draws."""
     if batch.params[0].beam_size > 1:
         return BeamProposer(batch)
     if StaticProposer.suits(batch):
@@ -130,17 +127,17 @@ def _first_phase(batch: DrawBatch, proposer: Proposer) -> DecidedDraws:
 
 
 def _log_uniforms(batch: DrawBatch, draws: Draws, stream: int) -> Tensor:
-    """Return the log of what each draw's acceptance is judged by. Shape: (D,), float64."""
+    """The log of the uniform that each draw's acceptance is judged by. Shape: (D,), float64."""
     return torch.log(uniforms(batch.seed[draws.query], stream, draws.sample, draws.number, 0))
 
 
 def _accepted(draws: Draws, log_u: Tensor) -> Tensor:
-    """Return which draws, at their ends, are accepted. Shape: (D,), bool."""
+    """Whether each draw, at its end, is accepted. Shape: (D,), bool."""
     return draws.finished & (log_u < draws.log_weight - draws.log_bound)
 
 
 def _undecided(batch: DrawBatch, first: DecidedDraws) -> list[Key]:
-    """Return the results that have a second phase."""
+    """The results that need a second phase."""
     return [
         (q, s)
         for q, p in enumerate(batch.params)
@@ -152,7 +149,7 @@ def _undecided(batch: DrawBatch, first: DecidedDraws) -> list[Key]:
 def _second_phase(
     batch: DrawBatch, proposer: Proposer, first: DecidedDraws, wanted: Sequence[Key]
 ) -> list[DecidedDraws]:
-    """Make K fresh draws for every result that is left, and choose one by weight where none is accepted.
+    """Make K fresh draws for every result that is left, and choose one by weight if none is accepted.
 
     Returns:
         The fresh draws, and the first ones once more with the results they decide after all.
@@ -180,7 +177,7 @@ def _early_threshold(draws: Draws, params: Sequence[DiscParams], log_u: Tensor) 
 
 
 def _lowest_numbered(draws: Draws, taken: Tensor) -> dict[Key, int]:
-    """Return the index of the first taken draw of every (query, sample) that has one."""
+    """The index of the first taken draw of every (query, sample) that has one."""
     winners: dict[Key, int] = {}
     indices = torch.nonzero(taken).squeeze(1)
     queries, samples = draws.query[indices].tolist(), draws.sample[indices].tolist()
@@ -222,33 +219,21 @@ def _collect(
 
 
 class WeightedDraw(NamedTuple):
-    """A draw that may be chosen.
+    """A draw that may be chosen by weight."""
 
-    Attributes:
-        is_fresh: Whether it is one of the fresh draws, else of the first ones.
-        draw: Its index among these.
-        log_weight: log of what it is worth.
-    """
-
-    is_fresh: bool
-    draw: int
-    log_weight: float
+    is_fresh: bool  # Whether it is one of the fresh draws, else of the first ones
+    draw: int  # Its index among these
+    log_weight: float  # log of its weight in the choice
 
 
 def candidates(
     batch: DrawBatch, first: Draws, fresh: Draws, wanted: Sequence[Key]
 ) -> dict[Key, list[WeightedDraw]]:
-    """Return what each result can be chosen among.
+    """Return the draws that each wanted result can be chosen among.
 
-    Plain: its fresh draws, each worth x / K. Adaptive: the rows that the first draws of the query wrote, each
-    worth its P_L, and its fresh draws of other rows, worth x / K. These estimate the rest of P_L(S), without
-    bias over all fresh draws; given that all were refused, somewhat low.
-
-    Args:
-        batch: The queries.
-        first: Draws of the first phase.
-        fresh: Draws of the second phase.
-        wanted: The results to be decided.
+    Plain: its fresh draws, each of weight x / K. Adaptive: the rows that the first draws of the query wrote,
+    each of weight P_L, and its fresh draws of other rows, of weight x / K. The latter estimate the rest of
+    P_L(S), without bias over all fresh draws; given that all were refused, somewhat low.
     """
     params = batch.params
     rows: dict[int, dict[tuple[int, ...], int]] = {query: {} for query, _ in wanted}

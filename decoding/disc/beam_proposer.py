@@ -1,24 +1,20 @@
 """Makes draws of DISC that keep several prefixes at a time and propose the likeliest row they find.
 
 A draw of beam size B samples B different rows of S without replacement from q, the law of plain constrained
-sampling, by stochastic beam search, and proposes the one with the largest P_L (of equal ones the lowest).
-Its weight x is the product of the valid masses on the way to that row, and Algorithm 1 goes on from there.
-With B = 1 that is DISC. With B > 1 likely rows are favoured: the results are *not* samples of P_S, and with
-B as large as S every draw is the most probable row.
+sampling, and proposes the one with the largest P_L (the lowest among equal ones). Its weight x is the product
+of the valid masses on the way to that row, and Algorithm 1 goes on from there. With B = 1 that is DISC. With
+B > 1 the results are *not* samples of P_S, and with B as large as S every draw is the most probable row.
 
-Stochastic beam search: every row s of the tree of prefixes gets the perturbed log-probability log q(s) +
-Gumbel(0, 1); the B rows with the largest are B samples from q without replacement. A prefix stands for the
-largest perturbed value below it, which is again a Gumbel variable, located at the prefix's own
-log-probability. So the values can be drawn from the root downwards: those of a prefix's continuations are
-drawn independently and then shifted such that their largest is the prefix's (Kool, van Hoof and Welling,
-"Stochastic Beams and Where to Find Them", 2019, algorithm 1; the shift as in their appendix B.3, which
-neither overflows nor cancels).
+Stochastic beam search: the B rows with the largest log q(s) + Gumbel(0, 1) are B samples from q without
+replacement. A prefix stands for the largest value below it, which is again a Gumbel variable, located at the
+prefix's log-probability. So the values of a prefix's continuations are drawn independently, then shifted such
+that their largest is the prefix's (Kool, van Hoof and Welling, "Stochastic Beams and Where to Find Them",
+2019, algorithm 1; the shift as in their appendix B.3, which neither overflows nor cancels).
 
-P_L(S) is estimated without bias all the same, from all B rows: with kappa the largest perturbed value that
-was pruned, a row is among those kept with probability 1 - exp(-exp(log q(s) - kappa)), and the sum of P_L(s)
-over that probability is unbiased (Duffield, Lund and Thorup, "Priority sampling for estimation of arbitrary
-subset sums", 2007); when nothing was pruned it is P_L(S) itself. A single estimate may exceed 1. With
-`top_m`, only rows whose every token was looked at can be drawn, and theirs is the mass that is estimated.
+P_L(S) is estimated without bias from all B rows: with kappa the largest value that was pruned, a row is kept
+with probability 1 - exp(-exp(log q(s) - kappa)), and the sum of P_L(s) over that probability is unbiased
+(Duffield, Lund and Thorup, "Priority sampling for estimation of arbitrary subset sums", 2007). A single
+estimate may exceed 1. With `top_m`, the mass of the rows whose every token was verified is estimated.
 """
 
 from __future__ import annotations
@@ -39,11 +35,8 @@ class BeamProposer:
     """Draws by stochastic beam search (`decoding.disc.draws.Proposer`).
 
     Prefixes of different draws of a query that are the same text share one node of its token tree. The noise
-    of an edge is the uniform of (seed, stream, sample, number, 0, the tokens written up to and with that
-    edge), so a seed gives the same draws whatever else is in the batch.
-
-    Args:
-        batch: The queries.
+    of an edge is the uniform of (seed, stream, sample, number, 0, the tokens up to and with that edge), so a
+    seed gives the same draws whatever else is in the batch.
     """
 
     def __init__(self, batch: DrawBatch) -> None:
@@ -58,13 +51,13 @@ class BeamProposer:
         return list(self._nodes)
 
     def log_upper_bounds(self) -> list[float] | None:
-        """Return the valid mass of each query's first token; nothing with `top_m`, where it is not known."""
+        """Return the valid mass of each query's first token; None with `top_m`, where it is unknown."""
         return list(self._log_root_mass) if self._batch.top_m is None else None
 
     def run(self, draws: Draws, stream: int, log_threshold: Tensor | None) -> None:
         """Walk draws to their ends; see `Proposer.run`.
 
-        Which row a draw proposes, and so its weight, is known at the end only: no draw is stopped early.
+        The proposed row, and so the weight, is known only at the end: no draw is stopped early.
         """
         queries = sorted(set(draws.query.tolist()))
         if len(queries) == self._batch.num_queries and not self._used:
@@ -123,7 +116,7 @@ def _advance(batch: DrawBatch, query: Tensor, pool: BeamPool, nodes: Tensor, log
 
 
 def _merge(num_queries: int, query: Tensor, pool: BeamPool) -> DrawFrontier:
-    """Make one node of live prefixes that are the same text, and tell each entry its node."""
+    """Merge live prefixes of equal text into one node, and set each entry's slot."""
     at = pool.live.nonzero(as_tuple=True)
     frontier = merge_branches(num_queries, query[at[0]], pool.state[at], pool.token[at], pool.slot[at])
     pool.slot[at] = frontier.slots
@@ -152,24 +145,9 @@ class BeamPool:
     """B entries for each of D draws, largest perturbed log-probability first.
 
     An entry is a live prefix, a finished row, or a dead prefix: one that cannot be continued. Finished and
-    dead ones are leaves of the tree and compete with the live ones, so that at the end a pool holds the B
-    leaves with the largest perturbed values of all leaves.
-
-    Args:
-        start: Constraint state that each draw begins at. Shape: (D,), int64.
-        key: Hash of each draw's own coordinates. Shape: (D,), int64.
-        width: B.
-
-    Attributes:
-        perturbed: Perturbed log-probability, -inf for no entry. Shape: (D, B), float64.
-        live: To be continued. Shape: (D, B), bool.
-        finished: A whole row. Shape: (D, B), bool.
-        state: Constraint state. Shape: (D, B), int64.
-        logprob: log P_L of what was written. Shape: (D, B), float64.
-        log_weight: Log of the product of the valid masses met on the way. Shape: (D, B), float64.
-        slot: Node of a live entry in the frontier of its query. Shape: (D, B), int64.
-        token: Last token of a live entry. Shape: (D, B), int64.
-        threshold: Largest perturbed value that was ever pruned, -inf when none was. Shape: (D,), float64.
+    dead ones are leaves of the tree and compete with the live ones, so at the end a pool holds the B leaves
+    with the largest perturbed values. `start` and `key` are each draw's start state and hash of its
+    coordinates, (D,), int64.
     """
 
     def __init__(self, start: Tensor, key: Tensor, width: int) -> None:
@@ -178,31 +156,26 @@ class BeamPool:
         first = torch.arange(width, device=start.device) == 0
         root = gumbels(uniforms_of(key)).unsqueeze(1)  # located at log q() = 0
         self.perturbed = torch.where(first, root, -math.inf)
-        self.live = first.expand(shape)
+        self.live = first.expand(shape)  # To be continued. Shape: (D, B), bool
         self.finished = torch.zeros(shape, dtype=torch.bool, device=start.device)
-        self.state = start.unsqueeze(1).expand(shape)
+        self.state = start.unsqueeze(1).expand(shape)  # Constraint state. Shape: (D, B), int64
         self.logprob = torch.zeros(shape, dtype=torch.float64, device=start.device)
         self.log_weight = torch.zeros_like(self.logprob)
         self.slot = torch.zeros(shape, dtype=torch.int64, device=start.device)
-        self.token = torch.zeros_like(self.slot)
+        self.token = torch.zeros_like(self.slot)  # Last token of a live entry. Shape: (D, B), int64
         self.threshold = torch.full((len(start),), -math.inf, dtype=torch.float64, device=start.device)
         self._key = key.unsqueeze(1).expand(shape)
         self._written: list[tuple[Tensor, Tensor]] = []  # per step (entry before, token or -1), each (D, B)
 
     def kill(self, draws: Tensor) -> None:
-        """Make dead prefixes of the live ones of some draws. `draws` shape: (D,), bool."""
+        """Turn the live prefixes of some draws into dead ones. `draws` shape: (D,), bool."""
         self.live = self.live & ~draws.unsqueeze(1)
 
     def advance(self, edges: Edges, log_mass: Tensor, node: Tensor) -> Tensor:
         """Continue the live prefixes by one token and keep the best B entries of every draw.
 
-        Args:
-            edges: Of the expanded nodes.
-            log_mass: Log of the valid mass of every node. Shape: (nodes,), float64.
-            node: Which node a live entry stands at; in range for the others. Shape: (D, B), int64.
-
-        Returns:
-            Which entries are new: their states may be final. Shape: (D, B), bool.
+        `log_mass`, (nodes,), is that of every node; `node`, (D, B), the node of each live entry. Returns
+        whether an entry is new, (D, B), bool; states of new entries may be final.
         """
         mass = log_mass[node]
         self.live = self.live & torch.isfinite(mass)
@@ -226,7 +199,7 @@ class BeamPool:
     def _continuations(
         self, edges: Edges, counts: Tensor, mass: Tensor, node: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the best B + 1 continuations of every live entry; more cannot matter. (D, B, B + 1) each."""
+        """The best B + 1 continuations of every live entry; more cannot matter. (D, B, B + 1) each."""
         at = self.live.nonzero(as_tuple=True)
         log_offset = self.logprob[at] - self.log_weight[at] - mass[at]
         branches = Branches(node[at], self._key[at], log_offset, self.perturbed[at])
@@ -237,7 +210,7 @@ class BeamPool:
         return values, edge
 
     def _take(self, edges: Edges, edge: Tensor, parent: Tensor, new: Tensor, mass: Tensor) -> None:
-        """Put `parent` into every place, continued by `edge` where it is `new`."""
+        """Put `parent` into every place, continued by `edge` if it is `new`."""
         token = edges.token[edge]
         step = torch.where(new, edges.logprob[edge], 0.0)
         self.logprob = self.logprob.gather(1, parent) + step
@@ -252,25 +225,22 @@ class BeamPool:
         self._written.append((parent, torch.where(new, token, -1)))
 
     def finish(self, which: Tensor) -> None:
-        """Say which live entries are whole rows. `which` shape: (D, B), bool."""
+        """Mark live entries that are whole rows. `which` shape: (D, B), bool."""
         self.finished = self.finished | which
         self.live = self.live & ~which
 
     def log_estimates(self) -> Tensor:
-        """Return the log of each draw's unbiased estimate of P_L(S), -inf without a finished row.
+        """Return the log of each draw's unbiased estimate of P_L(S), -inf without a finished row. Shape:
+        (D,), float64.
 
-        The sum of P_L(s) / P(perturbed value of s > threshold) over the finished rows: the estimate of a
-        bottom-k sample with its rank threshold. Shape: (D,), float64.
+        It is the sum of P_L(s) / P(perturbed value of s > threshold) over the finished rows: the estimate of
+        a bottom-k sample with its rank threshold.
         """
         terms = self.logprob - log_inclusion(self.logprob - self.log_weight, self.threshold.unsqueeze(1))
         return torch.where(self.finished, terms, -math.inf).logsumexp(dim=1)
 
     def best(self, row: Tensor) -> Tensor:
-        """Return each draw's most probable finished entry; of equal ones the lowest row. Shape: (D,), int64.
-
-        Args:
-            row: Rank of every entry's row. Shape: (D, B), int64.
-        """
+        """Return each draw's likeliest finished entry, (D,); among equal ones the lowest `row`, (D, B)."""
         logprob = torch.where(self.finished, self.logprob, -math.inf)
         equal = self.finished & (logprob == logprob.max(dim=1, keepdim=True).values)
         columns = torch.arange(self._width, device=row.device)
@@ -278,7 +248,7 @@ class BeamPool:
         return order.argmin(dim=1)
 
     def tokens(self, entry: Tensor) -> list[Tensor]:
-        """Return what one entry of every draw wrote, one column per step. `entry` shape: (D,), int64."""
+        """Return the tokens of one entry of every draw, one column per step. `entry` shape: (D,), int64."""
         columns: list[Tensor] = []
         place = entry.unsqueeze(1)
         for parent, token in reversed(self._written):
@@ -292,25 +262,18 @@ _CHUNK_CELLS = 1 << 18
 
 
 class Branches(NamedTuple):
-    """n prefixes that are about to be continued, each of some draw.
+    """n prefixes to be continued, each of some draw."""
 
-    Attributes:
-        node: Which of the expanded nodes each stands at. Shape: (n,), int64.
-        key: Hash that the noise of its edges is derived from. Shape: (n,), int64.
-        log_offset: What to add to an edge's log P_L for the log of the probability that the proposal gives
-            prefix and edge together: log q(prefix), less the log of the node's valid mass.
-            Shape: (n,), float64.
-        perturbed: Perturbed log-probability. Shape: (n,), float64.
-    """
-
-    node: Tensor
-    key: Tensor
+    node: Tensor  # Expanded node of each. Shape: (n,), int64
+    key: Tensor  # Hash that the noise of its edges is derived from. Shape: (n,), int64
+    # log q(prefix) less the log of the node's valid mass; added to an edge's log P_L it gives the log of the
+    # probability of proposing prefix and edge. Shape: (n,), float64.
     log_offset: Tensor
-    perturbed: Tensor
+    perturbed: Tensor  # Perturbed log-probability. Shape: (n,), float64
 
 
 def gumbels(u: Tensor) -> Tensor:
-    """Return standard Gumbel variables made of uniforms in (0, 1)."""
+    """Return standard Gumbel variables from uniforms in (0, 1)."""
     return -torch.log(-torch.log(u))
 
 
@@ -322,9 +285,7 @@ def log1m_exp(x: Tensor) -> Tensor:
 def condition_on_maximum(perturbed: Tensor, maximum: Tensor) -> Tensor:
     """Shift independent Gumbel variables such that the largest of each row is a given one.
 
-    Args:
-        perturbed: -inf where there is none, at least one finite per row. Shape: (n, w), float64.
-        maximum: Shape: (n,), float64.
+    `perturbed`: -inf for no variable, at least one finite per row, (n, w), float64. `maximum`: (n,), float64.
     """
     top = maximum.unsqueeze(1)
     gap = top - perturbed + log1m_exp(perturbed - perturbed.max(dim=1, keepdim=True).values)
@@ -342,20 +303,11 @@ def log_inclusion(log_proposal: Tensor, threshold: Tensor) -> Tensor:
 
 
 def best_edges(edges: Edges, counts: Tensor, branches: Branches, number: int) -> tuple[Tensor, Tensor]:
-    """Perturb all edges of every branch and return those with the largest values.
+    """Perturb all edges of every branch and return the `number` with the largest values, and the edges. (n,
+    number) each.
 
-    Costs time in proportion to the edges of all branches: at a root with 48,000 of them 4 to 5 ms per draw on
-    one core.
-
-    Args:
-        edges: Of the expanded nodes. E >= 1.
-        counts: Edges of each node. Shape: (nodes,), int64.
-        branches: Of nodes with at least one edge of positive probability.
-        number: How many to return per branch.
-
-    Returns:
-        (perturbed log-probabilities in descending order, -inf where there are fewer; the edges, any where
-        there are none). Shapes: (n, number), float64 and int64.
+    Values descend, -inf (with meaningless edges) if there are fewer. `counts` are the edges of each node.
+    Time grows with the edges of all branches: at a root with 48,000 of them 4 to 5 ms per draw on one core.
     """
     shape = (len(branches.node), number)
     values = branches.perturbed.new_full(shape, -math.inf)

@@ -1,8 +1,8 @@
-"""Holds the draws of DISC: what each has written, what their makers share, and the results they decide.
+"""Holds the draws of DISC: their state, their proposer's protocol, and the results they decide.
 
-Algorithm 1 (`decoding.disc.algorithm`) decides which draws are accepted and what happens when none is. How
-draws are made, one token at a time, is a proposer's business: there is one per way of drawing. Branches of
-one query that wrote the same tokens are one node of its frontier: they share its forward and its KV.
+`decoding.disc.algorithm` decides which draws are accepted. A proposer makes them, token by token; there is
+one per way of drawing. Branches of one query that wrote the same tokens are one node of its frontier: they
+share its forward and its KV.
 """
 
 from __future__ import annotations
@@ -24,23 +24,21 @@ from decoding.stopping import StopPoll
 class Draws:
     """State of D draws, one entry each, of all queries together.
 
-    Args:
-        query: Query of each draw, by its number in the whole batch. Shape: (D,), int64.
-        sample: Which of the query's results it is for. Shape: (D,), int64.
-        number: Its number among the draws for that result. Shape: (D,), int64.
-
     Attributes:
+        query: Query of each draw, by its number in the whole batch. Shape: (D,), int64.
+        sample: Number of the query's result that it is for. Shape: (D,), int64.
+        number: Its number among the draws for that result. Shape: (D,), int64.
         state: Constraint state reached. Shape: (D,), int64.
-        log_weight: log x: log P_L of what was written, less the log of the probability with which it was
-            proposed. Shape: (D,), float64.
+        log_weight: log x: `logprob`, log P_L of the written tokens, less the log of the probability of
+            proposing them. Shape: (D,), float64.
         log_bound: Largest log weight that any draw of the same proposal could have: a draw is accepted with
             probability exp(log_weight - log_bound). 0 for Algorithm 1's own draws. Shape: (D,), float64.
-        log_estimate: log of an unbiased estimate of P_L(S) from each draw alone, where that is not the weight
-            itself. Shape: (D,), float64.
-        logprob: log P_L of what was written. Shape: (D,), float64.
+        log_estimate: log of an unbiased estimate of P_L(S) from each draw alone; None if that is the weight
+            itself.
         running: Not at its end yet. Shape: (D,), bool.
         finished: At its end, with a whole row. Shape: (D,), bool.
-        tokens: What was written, one column per step, -1 where a draw had ended. Each of shape (D,), int64.
+        tokens: The written tokens, one column per step, -1 for draws that had ended. Each of shape (D,),
+            int64.
     """
 
     def __init__(self, query: Tensor, sample: Tensor, number: Tensor) -> None:
@@ -72,19 +70,15 @@ class Draws:
         self.running = self.running & ~which
 
 
-# Streams of the counter-based generator: what a uniform is used for.
+# Streams of the counter-based generator, one per use of a uniform.
 ACCEPT, FIRST, SECOND, CHOOSE, ACCEPT_AGAIN, OWNER = range(6)
 
 
 class DrawBatch:
     """The queries of one DISC run: session, constraint and per-query parameters as tensors.
 
-    Args:
-        session: Of the queries that take part, no branches written yet. Q queries.
-        constraint: What may be written.
-        params: Of those queries; `top_m`, `beam_size` and `adaptive` are the same for all.
-        stop: Of those queries.
-        numbers: What the constraint knows them by: their numbers in the whole batch.
+    The session has no branches yet. `top_m`, `beam_size` and `adaptive` are the same for all queries;
+    `numbers` are their numbers in the whole batch, by which the constraint knows them.
     """
 
     def __init__(
@@ -114,13 +108,7 @@ class DrawBatch:
         return Draws(columns[:, 0], columns[:, 1], columns[:, 2])
 
     def expand(self, states: Tensor, logits: Tensor, queries: Sequence[int] | None = None) -> Edges:
-        """List the edges out of a rectangle of nodes, at each query's temperature.
-
-        Args:
-            states: Of the nodes, -1 for padding. Shape: (q, B), int64.
-            logits: Next-token logits of the nodes. Shape: (q, B, V).
-            queries: Query of each row; None: all of them, in order. Length q.
-        """
+        """List the edges out of nodes, (q, B), at each query's temperature; `queries` None: all, in order."""
         temperature = self.temperature
         if temperature is not None:
             rows = temperature if queries is None else temperature[list(queries)]
@@ -150,12 +138,12 @@ class Proposer(Protocol):
     def run(self, draws: Draws, stream: int, log_threshold: Tensor | None) -> None:
         """Walk draws to their ends. May be called again, with further draws.
 
-        Every random number is `uniforms(seed of the query, stream, sample, number, step)`, further
-        coordinates behind these where a step needs more than one.
+        Every random number is `uniforms(seed of the query, stream, sample, number, step)`, followed by
+        further coordinates if a step needs more than one.
 
         Args:
             draws: New ones, of some of the batch's queries; changed in place.
-            stream: Which random numbers to use.
+            stream: Stream of the random numbers.
             log_threshold: A draw whose `log_weight - log_bound` falls below its threshold cannot be accepted
                 any more and may be stopped; None: none may. Shape: (D,), float64.
 
@@ -167,9 +155,9 @@ class Proposer(Protocol):
         """Return the tokens that the model computed behind each prompt so far, padding left out. Length Q."""
 
     def log_upper_bounds(self) -> list[float] | None:
-        """Return the log of an upper bound of each query's P_L(S) that follows from what was seen.
+        """Return the log of an upper bound of each query's P_L(S) that follows from the valid masses met.
 
-        Length Q; None where this way of drawing gives none.
+        Length Q; None if this way of drawing gives none.
         """
 
 
@@ -177,35 +165,21 @@ _TOKEN_BITS = 32  # leaves 31 bits for queries times slots
 
 
 class DrawFrontier(NamedTuple):
-    """Nodes to compute next, padded to a rectangle.
+    """Nodes to compute next, padded to a rectangle."""
 
-    Attributes:
-        states: Constraint state of every node, -1 for padding. Shape: (Q, B), int64.
-        tokens: Token written on every node, 0 for padding. Shape: (Q, B), int64.
-        parents: Slot of the parent in the previous frontier, -1 for padding. Shape: (Q, B), int64.
-        slots: Slot of each branch that was put in. Shape: (D,), int64.
-    """
-
-    states: Tensor
-    tokens: Tensor
-    parents: Tensor
-    slots: Tensor
+    states: Tensor  # Constraint state of every node, -1 for padding. Shape: (Q, B), int64
+    tokens: Tensor  # Token written on every node, 0 for padding. Shape: (Q, B), int64
+    parents: Tensor  # Slot of the parent in the previous frontier, -1 for padding. Shape: (Q, B), int64
+    slots: Tensor  # Slot of each branch that was passed in. Shape: (D,), int64
 
 
 def merge_branches(
     num_queries: int, query: Tensor, states: Tensor, tokens: Tensor, parents: Tensor
 ) -> DrawFrontier:
-    """Merge equal branches and lay the rest out as one row per query.
+    """Merge equal branches and lay the rest out as one row per query. Shapes: (D,), int64.
 
-    Branches are the same text when they add the same token to the same node; their states are then equal.
+    Branches are the same text if they add the same token to the same node; their states are then equal.
     (Equal states alone would not do: a grammar reaches one state by many texts.)
-
-    Args:
-        num_queries: Q.
-        query: Query of each branch. Shape: (D,), int64.
-        states: Shape: (D,), int64, each >= 0.
-        tokens: Shape: (D,), int64.
-        parents: Slot of the parent, >= 0. Shape: (D,), int64.
     """
     num_parents = parents.max() + 1 if len(parents) else parents.new_ones(())
     written = ((query * num_parents + parents) << _TOKEN_BITS) | tokens
@@ -236,13 +210,13 @@ class DiscSample:
 
     Attributes:
         hypothesis: The row; its logprob is log P_L at the request's temperature.
-        accepted: True: an exact sample of P_S (with one prefix per draw). False: chosen by weight when K
-            draws had been refused, 2K if they adapt (with K = 1: the one draw, which would not have been
+        accepted: True: an exact sample of P_S (with one prefix per draw). False: chosen by weight after K
+            draws were refused, 2K adaptive ones (with K = 1: the one draw, which would not have been
             accepted).
         log_weight: log x of the draw.
         num_draws: Draws Algorithm 1 made for this result: the number of the accepted draw, K more in the
-            second phase, where only draws that adapt are accepted; 2K when none was (1 when K = 1, where the
-            one draw is the result either way).
+            second phase, where only adaptive draws are accepted; 2K if none was (1 if K = 1, whose one draw
+            is the result either way).
     """
 
     hypothesis: Hypothesis
@@ -256,16 +230,16 @@ class DiscResult:
     """All results of one query.
 
     Attributes:
-        samples: The results that came out. A result is missing only when every draw for it had weight
-            zero, that is, when the model gives the catalogue no probability at all.
+        samples: The results. One is missing only if every draw for it had weight zero, that is, if the model
+            gives the catalogue no probability at all.
         mass: Unbiased estimate of P_L(S), the model's probability that its answer is in the set: the mean
-            weight of the draws of the first phase, or of their acceptances times the bound they were judged
-            against when draws were rejected early. With several prefixes per draw it is the mean of their own
-            estimates (`Draws.log_estimate`), each unbiased and possibly above 1.
-        mass_stderr: Standard error of `mass`; NaN with a single draw. Of acceptances it is the binomial
-            error at the share (a + 1/2) / (n + 1), which is not zero when all draws fared alike.
-        mass_lower: What P_L(S) is at least: the probability of the distinct rows that were written.
-        mass_upper: What P_L(S) is at most, from the valid masses met; 1 where nothing is known.
+            weight of the draws of the first phase, or, if draws were rejected early, the mean of their
+            acceptances times the bound they were judged against. With several prefixes per draw it is the
+            mean of their own estimates (`Draws.log_estimate`), each unbiased and possibly above 1.
+        mass_stderr: Standard error of `mass`; NaN with a single draw. For acceptances it is the binomial
+            error at the share (a + 1/2) / (n + 1), which is not zero if all draws fared alike.
+        mass_lower: Lower bound of P_L(S): the probability of the distinct rows that were written.
+        mass_upper: Upper bound of P_L(S), from the valid masses met; 1 if nothing is known.
         num_draws: Draws computed for the query in both phases.
         num_nodes: Tokens the model computed for the query behind its prompt.
         num_steps: Forwards of the batch.
@@ -283,22 +257,15 @@ class DiscResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecidedDraws:
-    """Draws that were made together, and the results they decide.
+    """Draws that were made together, and the results they decide."""
 
-    Attributes:
-        draws: At their ends. D of them.
-        accepted: Whether a draw passed its acceptance test. Shape: (D,), bool.
-        winners: The draw taken for each result that is decided by one of these draws.
-        is_second: Whether K draws for each of the results had been refused before.
-    """
-
-    draws: Draws
-    accepted: Tensor
-    winners: dict[Key, int]
-    is_second: bool = False
+    draws: Draws  # D draws at their ends
+    accepted: Tensor  # Whether a draw passed its acceptance test. Shape: (D,), bool
+    winners: dict[Key, int]  # The draw taken for each result that one of these draws decides
+    is_second: bool = False  # Whether K draws for each of the results had been refused before
 
     def samples(self, constraint: Constraint, params: Sequence[DiscParams]) -> dict[Key, DiscSample]:
-        """Return the results that are decided by one of these draws."""
+        """Return the results that these draws decide."""
         indices = list(self.winners.values())
         if not indices:
             return {}
@@ -328,7 +295,7 @@ def written_rows(draws: Draws) -> dict[int, tuple[int, tuple[int, ...]]]:
 
 
 def estimate_mass(first: DecidedDraws, query: int, params: DiscParams) -> tuple[float, float]:
-    """Return the estimate of P_L(S) that the first phase's draws of a query give, and its standard error."""
+    """Return the estimate of P_L(S) from a query's first draws, and its standard error."""
     draws = first.draws
     mine = draws.query == query
     if params.stops_early:

@@ -1,4 +1,4 @@
-"""Writes down the draws of DISC, where somebody asked for it: from the explored tree, once all were made."""
+"""Records the draws of DISC in traces: from the explored tree, once all were made."""
 
 from __future__ import annotations
 
@@ -20,12 +20,7 @@ _Floats = npt.NDArray[np.float64]
 
 
 def check_recordable(params: Sequence[DiscParams], traces: Sequence[Trace | None] | None) -> dict[int, Trace]:
-    """Return the traces there are, by query.
-
-    Raises:
-        ValueError: there is not one entry per query, or the draws are not plain ones that go on to their
-            ends.
-    """
+    """Return the traces by query; ValueError for lengths that differ, or draws that are not plain."""
     if traces is not None and len(traces) != len(params):
         raise ValueError(f"traces must have one entry per query ({len(params)}), got {len(traces)}")
     recorded = {query: trace for query, trace in enumerate(traces or ()) if trace is not None}
@@ -35,19 +30,12 @@ def check_recordable(params: Sequence[DiscParams], traces: Sequence[Trace | None
 
 
 class _HostLevel(NamedTuple):
-    """The nodes and edges of one depth on the host.
+    """The nodes and edges of one depth on the host."""
 
-    Attributes:
-        logprob: Of every edge. Shape: (E,), float64.
-        child: Node that every edge leads to, -1 where the model was not run. Shape: (E,), int64.
-        mass: Probability of all edges of every node. Shape: (N,), float64.
-        degree: Edges of every node. Shape: (N,), int64.
-    """
-
-    logprob: _Floats
-    child: _Ints
-    mass: _Floats
-    degree: _Ints
+    logprob: _Floats  # Log-probability of every edge. Shape: (E,), float64
+    child: _Ints  # Node that every edge leads to, -1 if it was not computed. Shape: (E,), int64
+    mass: _Floats  # Probability of all edges of every node. Shape: (N,), float64
+    degree: _Ints  # Edges of every node. Shape: (N,), int64
 
     @classmethod
     def of(cls, level: ExploredDepth) -> _HostLevel:
@@ -62,11 +50,7 @@ def record_draws(
 ) -> None:
     """Write the draws of some queries into their traces.
 
-    Args:
-        batch: All queries.
-        proposer: Made the draws, and kept their ways.
-        verdicts: On the draws of each of its runs: of the first phase, and of the second if there was one.
-        traces: By query.
+    `verdicts` are the decided draws of each run of the proposer, which kept their ways.
     """
     levels = [_HostLevel.of(level) for level in proposer.levels]
     is_counted = batch.top_m is None
@@ -91,17 +75,10 @@ def _ends(
     levels: Sequence[_HostLevel],
     traces: Mapping[int, Trace],
 ) -> dict[int, int]:
-    """Enter what every draw wrote.
+    """Enter the written tokens of the traced queries' draws; return the node at which each ended, -1 if it
+    was left out.
 
-    Args:
-        batch: All queries.
-        draws: At their ends.
-        steps: What they wrote by depth, tokens (-1 for none) and edges. Each of shape (2, D).
-        levels: By depth.
-        traces: By query.
-
-    Returns:
-        Where each draw of the queries with a trace ended, -1 where that was left out.
+    `steps` are tokens (-1 for none) and edges of the draws, by depth. Each of shape (2, D).
     """
     rows = batch.constraint.row(draws.state).tolist()
     finished = draws.finished.tolist()
@@ -132,7 +109,7 @@ def _expand(trace: Trace, place: int, level: _HostLevel, node: int, is_counted: 
 
 
 def _draws(batch: DrawBatch, verdict: DecidedDraws, ends: Mapping[int, int]) -> list[tuple[int, TraceDraw]]:
-    """Return the draws with known ends, with the queries they are of."""
+    """The draws with known ends, with their queries."""
     draws, chosen = verdict.draws, set(verdict.winners.values())
     queries, samples, numbers = (column.tolist() for column in (draws.query, draws.sample, draws.number))
     weights, bounds = draws.log_weight.tolist(), draws.log_bound.tolist()

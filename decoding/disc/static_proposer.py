@@ -1,16 +1,10 @@
 """Makes draws of DISC with static shapes and no host synchronisation per step, for CUDA.
 
-The host only queues work: it never asks the device which draws are alive, which of them wrote the same, or
-how many children a prefix has. Every draw keeps its place in a rectangle (Q, D) to the end, Q queries with
-up to D draws each, rows padded to the longest; from the first token on it has a branch of its own, and it is
-carried along when it has ended or never was. So a step is a fixed sequence of operations, a pure function of
-tensors whose shapes do not depend on their values: nothing is read back, and it can be compiled whole or
-captured in a CUDA graph. Where no candidate is valid, both ways on are computed and one is taken.
-
-What that costs against `TreeProposer`: draws that wrote the same tokens are computed once each instead of
-once for all of them; branches of ended draws are computed, as padding, until the batch's last draw ends; and
-every branch is given as many children as the widest node of its depth has. All three are work that a device
-does side by side. What it saves is a wait for the device, several times per step.
+Every draw keeps its place in a rectangle (Q, D) to the end, with a branch of its own from the first token on;
+ended draws and padding are carried along, and every branch has as many children as the widest node of its
+depth. So a step is a fixed sequence of operations on shapes that do not depend on values: it can be compiled
+whole or captured in a CUDA graph. Compared with `TreeProposer`, equal draws are computed once each, in
+parallel; several waits per step are saved.
 """
 
 from __future__ import annotations
@@ -23,31 +17,27 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from decoding.constraints import StaticConstraint
+from decoding.constraints import MAX_CELLS, StaticConstraint
 from decoding.counter_rng import uniforms
 from decoding.disc.draws import DrawBatch, Draws
-from decoding.errors import InvalidLogitsError
-from decoding.late_flag import LateFlag
+from decoding.late_flag import LateFlag, goes_on
 
-# Logits computed by one forward, at 4 bytes each: more draws than fit are made in several walks.
+# Most logits of one forward, at 4 bytes each: more draws than fit are made in several walks.
 _MAX_LOGITS = 1 << 28
 
-# Steps whose random numbers are made at once; hashing one step's alone would be some 60 small kernels.
+# Steps whose random numbers are made at once; hashing those of one step takes some 60 small kernels.
 _STEPS_AHEAD = 16
+
+# Place of broken logits, for their error.
+_BROKEN = "a branch that was being written"
 
 
 class StaticProposer:
     """Draws by ancestral sampling among the valid tokens (`decoding.disc.draws.Proposer`).
 
-    The same draws as `TreeProposer` makes, for the same random numbers go to the same tokens.
-
-    Args:
-        batch: The queries; their constraint lists its children padded.
-        new_flag: Makes what tells the host, late, whether to go on, from a number of booleans and a device.
-        max_logits: Most logits computed by one forward, but for one draw of each query.
-
-    Raises:
-        TypeError: the constraint cannot list its children padded.
+    It makes the same draws as `TreeProposer`, since the same random numbers go to the same tokens. A forward
+    computes at most `max_logits`, but at least one draw of each query; `new_flag` makes the late flag.
+    TypeError for a constraint that cannot list its children padded.
     """
 
     def __init__(
@@ -69,7 +59,7 @@ class StaticProposer:
 
     @staticmethod
     def suits(batch: DrawBatch) -> bool:
-        """Whether this is the way to make a batch's draws: where waiting for the device costs time."""
+        """Whether a batch can be drawn without waiting for the device, and gains by it."""
         plain = not batch.params[0].adaptive and batch.params[0].beam_size == 1
         return plain and batch.device.type == "cuda" and isinstance(batch.constraint, StaticConstraint)
 
@@ -78,7 +68,7 @@ class StaticProposer:
         return [int(count) for count in self._nodes.tolist()]
 
     def log_upper_bounds(self) -> list[float] | None:
-        """Return the log of the valid mass at each root; nothing under `top_m`, which truncates it."""
+        """Return the log of the valid mass at each root; None with `top_m`, which truncates it."""
         return None if self._batch.top_m is not None else self._log_upper.tolist()
 
     def run(self, draws: Draws, stream: int, log_threshold: Tensor | None) -> None:
@@ -86,15 +76,14 @@ class StaticProposer:
         columns: Counter[int] = Counter()
         passes: dict[int, list[tuple[int, int]]] = {}
         owners: list[int] = draws.query.tolist()
-        most = self._most_columns(len(set(owners)))
+        most = max(
+            1, self._max_logits // (max(1, len(set(owners))) * self._batch.session.root_logits.shape[1])
+        )
         for member, query in enumerate(owners):
             passes.setdefault(columns[query] // most, []).append((query, member))
             columns[query] += 1
         for members in passes.values():
             self._run_some(draws, members, stream, log_threshold)
-
-    def _most_columns(self, num_queries: int) -> int:
-        return max(1, self._max_logits // (max(1, num_queries) * self._batch.session.root_logits.shape[1]))
 
     def _run_some(
         self, draws: Draws, members: Sequence[tuple[int, int]], stream: int, log_threshold: Tensor | None
@@ -111,7 +100,7 @@ class StaticProposer:
         walking = _Walking(self._constraint, batch, grid, draws, stream, log_threshold)
         flag = self._new_flag(2, batch.device)
         self._walk(walking, flag)
-        _goes_on(flag.last())  # raises if what the loop did not live to see was broken
+        goes_on(flag.last(), _BROKEN)  # raises for broken logits that the loop ended too early to see
         if not whole:
             self._batch.stop.absorb(batch.stop, queries)
         grid.collect(draws, walking.walk, walking.tokens)
@@ -121,18 +110,12 @@ class StaticProposer:
             self._log_upper[chosen] = walking.log_root_mass
 
     def _walk(self, walking: _Walking, flag: LateFlag) -> None:
-        """Take steps until all draws have ended.
-
-        Nothing here waits for the device, but for a flag whose answer the host is several steps ahead of.
-
-        Raises:
-            InvalidLogitsError: the logits of a branch were broken.
-        """
+        """Take steps until all draws have ended; waits only for a flag of several steps ago."""
         logits = walking.batch.session.root_logits.unsqueeze(1)  # (Q, 1, V)
         for depth in range(self._constraint.max_depth):
             step = walking.take(logits, depth)
             flag.put(step.flags)
-            if not _goes_on(flag.latest()) or depth + 1 == self._constraint.max_depth:
+            if not goes_on(flag.latest(), _BROKEN) or depth + 1 == self._constraint.max_depth:
                 break
             logits = walking.batch.session.step(step.parents, step.token_ids)
             walking.num_nodes += step.num_running
@@ -140,7 +123,7 @@ class StaticProposer:
 
 
 class _Walking:
-    """One walk of a rectangle of draws: everything the device needs for it, uploaded beforehand."""
+    """One walk of a rectangle of draws, with all inputs uploaded beforehand."""
 
     def __init__(
         self,
@@ -164,12 +147,7 @@ class _Walking:
         self.log_root_mass: Tensor | None = None
 
     def take(self, logits: Tensor, depth: int) -> Step:
-        """Write one more token on every running draw.
-
-        Args:
-            logits: Next-token logits of the branches. Shape: (Q, B, V).
-            depth: Tokens written so far.
-        """
+        """Write one more token on every running draw, `depth` written so far. `logits`: (Q, B, V)."""
         if depth % _STEPS_AHEAD == 0:
             self._uniforms = uniforms(self._seed, *self._coordinates, self._ahead + depth)
         step = static_step(
@@ -190,33 +168,10 @@ class _Walking:
         return step
 
 
-def _goes_on(flags: tuple[bool, ...] | None) -> bool:
-    """Return whether draws are running, as far as is known.
-
-    Raises:
-        InvalidLogitsError: the logits of a branch were broken.
-    """
-    if flags is None:
-        return True
-    running, broken = flags
-    if broken:
-        raise InvalidLogitsError(
-            "the model returned NaN or infinite logits on a branch that was being written"
-        )
-    return running
-
-
 class DrawGrid:
-    """Where some of a batch's draws stand in a rectangle, and the way there and back.
+    """Places of some of a batch's draws in a rectangle of `num_rows` rows.
 
-    Args:
-        rows: Row of each draw that takes part, in [0, Q). Length n.
-        members: Its index among all draws. Length n.
-        num_rows: Q.
-        device: Where the draws live.
-
-    Attributes:
-        num_columns: D, the most draws of any row.
+    `rows` are the row of each draw that takes part, `members` its index among all draws. Length n.
     """
 
     def __init__(
@@ -227,7 +182,7 @@ class DrawGrid:
         for row in rows:
             columns.append(filled[row])
             filled[row] += 1
-        self.num_columns = max(filled)
+        self.num_columns = max(filled)  # D, the most draws of any row
         self.num_rows = num_rows
         places = [row * self.num_columns + column for row, column in zip(rows, columns, strict=True)]
         self._places = torch.tensor(places, dtype=torch.int64, device=device)
@@ -240,12 +195,7 @@ class DrawGrid:
         return cells.view(self.num_rows, self.num_columns)
 
     def begin(self, draws: Draws, start: Tensor) -> DrawWalk:
-        """Return the draws at the beginning of their walk.
-
-        Args:
-            draws: All draws.
-            start: Where each row starts. Shape: (Q,), int64.
-        """
+        """Return the draws at the beginning of their walk; `start` is the state of each row, (Q,)."""
         return DrawWalk(
             state=start.unsqueeze(1).expand(self.num_rows, self.num_columns).contiguous(),
             log_weight=self.spread(draws.log_weight, -math.inf),
@@ -256,13 +206,7 @@ class DrawGrid:
         )
 
     def collect(self, draws: Draws, walk: DrawWalk, tokens: Sequence[Tensor]) -> None:
-        """Put what the draws of the rectangle did where all draws are; the others stay as they are.
-
-        Args:
-            draws: All draws, changed in place.
-            walk: At the end of the rectangle's walk.
-            tokens: What was written, step by step. Each of shape (Q, D), int64.
-        """
+        """Copy the walk and its tokens into all draws; those outside the rectangle stay as they are."""
         for name in ("state", "log_weight", "logprob", "running", "finished"):
             column = getattr(draws, name).clone()
             column[self._members] = getattr(walk, name).flatten()[self._places]
@@ -275,68 +219,39 @@ class DrawGrid:
                 step[self._members] = column
 
 
-# Children looked at in one piece, at about 60 bytes each. The root of a catalogue can have tens of thousands.
-MAX_CELLS = 1 << 22
-
-
 class DrawWalk(NamedTuple):
-    """What D draws of each of Q queries have done so far.
+    """State of D draws of each of Q queries."""
 
-    Attributes:
-        state: Constraint state reached. Shape: (Q, D), int64.
-        log_weight: log of the product of the valid masses met. Shape: (Q, D), float64.
-        logprob: log P_L of what was written. Shape: (Q, D), float64.
-        running: Not at its end yet; False for padding. Shape: (Q, D), bool.
-        finished: At its end, with a whole row. Shape: (Q, D), bool.
-        broken: Whether the logits of a live branch were ever NaN, +inf, or -inf everywhere; what the draws
-            say is then meaningless. Shape: (), bool.
-    """
-
-    state: Tensor
-    log_weight: Tensor
-    logprob: Tensor
-    running: Tensor
-    finished: Tensor
+    state: Tensor  # Constraint state reached. Shape: (Q, D), int64
+    log_weight: Tensor  # log of the product of the valid masses met. Shape: (Q, D), float64
+    logprob: Tensor  # log P_L of the written tokens. Shape: (Q, D), float64
+    running: Tensor  # Not at its end yet; False for padding. Shape: (Q, D), bool
+    finished: Tensor  # At its end, with a whole row. Shape: (Q, D), bool
+    # Whether the logits of a live branch were ever NaN, +inf, or -inf everywhere; the draws are then
+    # meaningless. Shape: (), bool.
     broken: Tensor
 
 
 class Step(NamedTuple):
-    """The outcome of one step.
+    """The outcome of one step."""
 
-    Attributes:
-        walk: After it.
-        token: What each draw wrote, -1 where it wrote nothing. Shape: (Q, D), int64.
-        log_mass: log of the valid mass at each branch, -inf where nothing is valid. Shape: (Q, B), float64.
-        parents: For the next forward: every running draw grows its own branch, -1 for the others.
-            Shape: (Q, D), int64.
-        token_ids: For the next forward: `token`, 0 for padding. Shape: (Q, D), int64.
-        num_running: Running draws of each query. Shape: (Q,), int64.
-        flags: Whether any draw is running, and `walk.broken`. Shape: (2,), bool.
-    """
-
-    walk: DrawWalk
-    token: Tensor
-    log_mass: Tensor
+    walk: DrawWalk  # The draws after it
+    token: Tensor  # Token written by each draw, -1 for none. Shape: (Q, D), int64
+    log_mass: Tensor  # log of the valid mass at each branch, -inf if nothing is valid. Shape: (Q, B), float64
+    # For the next forward: every running draw grows its own branch, -1 for the others. Shape: (Q, D), int64.
     parents: Tensor
-    token_ids: Tensor
-    num_running: Tensor
-    flags: Tensor
+    token_ids: Tensor  # For the next forward: `token`, 0 for padding. Shape: (Q, D), int64
+    num_running: Tensor  # Running draws of each query. Shape: (Q,), int64
+    flags: Tensor  # Whether any draw is running, and `walk.broken`. Shape: (2,), bool
 
 
 class _Picked(NamedTuple):
-    """The edge each draw takes from its branch, n branches with k draws each.
+    """The edge each draw takes from its branch, n branches with k draws each."""
 
-    Attributes:
-        token: Shape: (n, k), int64.
-        next_state: Shape: (n, k), int64; -1 from a branch where nothing is valid.
-        logprob: Shape: (n, k), float64.
-        log_mass: Shape: (n, 1), float64.
-    """
-
-    token: Tensor
-    next_state: Tensor
-    logprob: Tensor
-    log_mass: Tensor
+    token: Tensor  # Shape: (n, k), int64
+    next_state: Tensor  # Shape: (n, k), int64; -1 from a branch where nothing is valid
+    logprob: Tensor  # Shape: (n, k), float64
+    log_mass: Tensor  # Shape: (n, 1), float64
 
 
 def static_step(
@@ -353,19 +268,14 @@ def static_step(
 ) -> Step:
     """Write one token on every running draw.
 
-    Args:
-        constraint: What may be written.
-        walk: Before the step. The draws of a query that share a branch are in one state, or not running.
-        logits: Next-token logits of the branches: all draws of a query share B = 1, or each has its own,
-            B = D. Shape: (Q, B, V), float32 or float64.
-        u: A uniform in (0, 1) for each draw. Shape: (Q, D), float64.
-        dropped: Queries that may not write another token. Shape: (Q,), bool.
-        log_threshold: A draw whose log weight falls below it is stopped. Shape: (Q, D), float64.
-        temperature: Divides the logits, None: 1. Shape: (Q,), float32.
-        width: No branch has more children.
-        top_m: Verify only the M likeliest tokens of a branch; its exact children where none is valid. None:
-            exact children.
-        max_cells: Children looked at in one piece.
+    Draws of a query that share a branch are in one state, or not running: all draws of a query share B = 1
+    branch, or each has its own, B = D. No branch has more than `width` children, of which `max_cells` are
+    handled in one piece. With `top_m` only the M likeliest tokens of a branch are verified, and its exact
+    children listed if none is valid.
+
+    Shapes: logits (Q, B, V); u, uniforms, (Q, D), float64; dropped, queries that may not write on, (Q,),
+    bool; log_threshold, the least log weight of a draw that goes on, (Q, D), float64; temperature (Q,),
+    float32.
     """
     queries, branches, vocab = logits.shape
     num_draws = u.shape[1]
@@ -407,7 +317,7 @@ def _move(
     """Return the draws after they took their edges, and the token each wrote."""
     shape = running.shape
     log_mass = picked.log_mass.expand(picked.token.shape).reshape(shape)
-    moves = running & torch.isfinite(log_mass)  # where nothing is valid the weight becomes zero
+    moves = running & torch.isfinite(log_mass)  # if nothing is valid the weight becomes zero
     log_weight = torch.where(moves, walk.log_weight + log_mass, walk.log_weight)
     log_weight = torch.where(walk.running & ~moves, -math.inf, log_weight)
     state = torch.where(moves, picked.next_state.view(shape), walk.state)
@@ -434,14 +344,7 @@ def _pick(
 ) -> _Picked:
     """Choose an edge per draw by inverse transform.
 
-    Args:
-        constraint: What may be written.
-        nodes: State of each branch, -1 for none. Shape: (n,), int64.
-        logits: Shape: (n, V).
-        normaliser: Shape: (n,).
-        u: Uniforms of the draws at each branch. Shape: (n, k), float64.
-        width: No branch has more children.
-        top_m: See `static_step`.
+    Shapes: `nodes` (n,), -1 for none; `logits` (n, V); `normaliser` (n,); `u` (n, k), float64.
     """
     token, next_state = _support(constraint, nodes, logits, width, top_m)
     logprob = logits.gather(1, token.clamp(min=0)).double() - normaliser.double().unsqueeze(1)
@@ -453,8 +356,8 @@ def _pick(
     # Strictly below the total, so that the search stays clear of padding at the end.
     target = torch.minimum(u * total, torch.nextafter(total, torch.zeros_like(total)))
     edge = torch.searchsorted(cumulative, target, right=True).clamp(max=cumulative.shape[1] - 1)
-    # A parallel sum need not grow from one term to the next by exactly the term: the search can, once in
-    # some 2**50 draws, stop at an edge of probability zero.
+    # A parallel sum need not grow by exactly each term: once in some 2**50 draws the search can stop at an
+    # edge of probability zero.
     edge = torch.where(torch.isfinite(logprob.gather(1, edge)), edge, likeliest)
     return _Picked(
         token=token.gather(1, edge),
@@ -468,14 +371,14 @@ def _pick(
 def _support(
     constraint: StaticConstraint, nodes: Tensor, logits: Tensor, width: int, top_m: int | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the tokens to look at and the states behind them, -1 where not valid. Shapes: (n, W), int64."""
+    """The candidate tokens and the states behind them, -1 if not valid. Shapes: (n, W), int64."""
     if top_m is None:
         token, next_state = constraint.padded_children(nodes, width)
         return token, next_state
     top = logits.topk(min(top_m, logits.shape[1]), dim=-1).indices
     following = constraint.verify(nodes, top)
-    # A branch whose valid tokens are all below the top M would have mass zero and no way on (0/0). Which
-    # branches those are is not known here, so exact children are listed for all and left empty elsewhere.
+    # A branch whose valid tokens are all below the top M would have mass zero and no way on (0/0). Those
+    # branches are unknown to the host, so exact children are listed for all and left empty elsewhere.
     stuck = (following < 0).all(dim=1)
     token, next_state = constraint.padded_children(torch.where(stuck, nodes, -1), width)
     return torch.cat([top, token], dim=1), torch.cat([following, next_state], dim=1)

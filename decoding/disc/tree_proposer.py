@@ -1,22 +1,16 @@
-"""Makes draws of DISC over an explored tree: what the model computed once for a query is not computed again.
+"""Makes draws of DISC over an explored tree, in which every prefix of a query is computed once.
 
-Draws advance together, level by level. At a level they are grouped by node, choose among its edges, follow
-edges that were explored before for nothing, and share one forward for all nodes that are new. The draws of
-phase two go on over the same tree.
+Draws advance together, depth by depth: they are grouped by node, choose among its edges, follow explored
+edges for free, and share one forward for all new nodes. The draws of phase two go on over the same tree. The
+host finds the new nodes of every level, so it waits for the device; `decoding.disc.static_proposer` never
+does.
 
-Nodes of all queries that stand at one depth form a level. Every node has an envelope c, an upper bound of
-the probability that what is written from it on belongs to the set: c = 1 before the node is computed, then
-the sum over its edges of P(edge) c(child), refreshed from the deepest level up to the root. What was found
-to be invalid below a node is thereby taken off from everything above it.
-
-Draws that adapt follow an edge with probability P(edge) c(child) / C(node), with C(node) the sum of P(edge)
-c(child) over the node's edges. The weight, P_L of the row over the probability of proposing it, is then the
-product of C(node) / c(node) over the nodes met, with c = 1 at the root. An envelope never rises, so C(node)
-<= c(node): the weight only falls while a draw walks, from C(root), its bound. Where draws do not adapt,
-every c is 1.
-
-The host looks at every level to see which nodes are new, so it waits for the device at every step. This is
-the reference, and the way for CPUs; `decoding.disc.static_proposer` is the one that never waits.
+Every node has an envelope c, an upper bound of the probability that a continuation of it belongs to the set:
+c = 1 before the node is computed, then the sum over its edges of P(edge) c(child), refreshed from the deepest
+level up. Adaptive draws follow an edge with probability P(edge) c(child) / C(node), with C(node) that sum.
+The weight, P_L of the row over the probability of proposing it, is then the product of C(node) / c(node) over
+the nodes met, with c = 1 at the root. An envelope never rises, so C(node) <= c(node): the weight only falls
+while a draw walks, from C(root), its bound. For draws that do not adapt, every c is 1.
 """
 
 from __future__ import annotations
@@ -36,13 +30,8 @@ from decoding.language_model import DecodeSession
 class TreeProposer:
     """Draws by ancestral sampling among the valid tokens (`decoding.disc.draws.Proposer`).
 
-    Args:
-        batch: The queries.
-        keeps_ways: Whether the ways of the draws are kept.
-
-    Attributes:
-        ways: Where they are, the edge that every draw followed in each level, by call of `run`; of draws that
-            had ended the entry is meaningless. Each of shape (D,), int64.
+    With `keeps_ways`, `ways` has the edge that every draw followed in each level, by call of `run`, each of
+    shape (D,), int64; meaningless for draws that had ended.
     """
 
     def __init__(self, batch: DrawBatch, keeps_ways: bool = False) -> None:
@@ -59,7 +48,7 @@ class TreeProposer:
 
     @property
     def levels(self) -> list[ExploredDepth]:
-        """What was computed, by depth; roots are numbered by query."""
+        """The computed nodes, by depth; roots are numbered by query."""
         return self._tree.levels
 
     def nodes_of_queries(self) -> list[int]:
@@ -67,7 +56,7 @@ class TreeProposer:
         return [int(count) for count in self._nodes.tolist()]
 
     def log_upper_bounds(self) -> list[float] | None:
-        """Return the envelopes of the roots, None where `top_m` may have left valid tokens out."""
+        """Return the envelopes of the roots; None with `top_m`, which may leave valid tokens out."""
         if self._batch.top_m is not None:
             return None
         if not self._tree.levels:
@@ -96,7 +85,7 @@ class TreeProposer:
                 break
             node[live] = self._follow(draws, live, node[live], edge[live], depth)
         self.ways.append(way)
-        draws.drop(draws.running)  # only a set without rows lets a draw come here
+        draws.drop(draws.running)  # still running only if the set has no rows
         if self._adaptive:
             self._tree.refresh()
 
@@ -109,14 +98,8 @@ class TreeProposer:
     def _sample_step(self, draws: Draws, node: Tensor, key: Tensor, depth: int) -> Tensor:
         """Choose an edge for every running draw and write its token.
 
-        Args:
-            draws: All of them.
-            node: Where each stands, in the level at `depth`; any for ended draws. Shape: (D,), int64.
-            key: Hash of each draw's coordinates but the step. Shape: (D,), int64.
-            depth: Of the level.
-
-        Returns:
-            The edge of each draw in its level, meaningless for draws that write nothing. Shape: (D,), int64.
+        `node` is each draw's node in the level at `depth`, `key` its hash without the step; shapes (D,),
+        int64. Returns the edge of each draw, meaningless for draws that write nothing. Shape: (D,), int64.
         """
         chosen = torch.zeros_like(node)
         live = torch.nonzero(draws.running).squeeze(1)
@@ -147,17 +130,10 @@ class TreeProposer:
         return chosen
 
     def _follow(self, draws: Draws, live: Tensor, node: Tensor, edge: Tensor, depth: int) -> Tensor:
-        """Compute the nodes that edges lead to where they are new.
+        """Return the nodes that edges lead to, after computing the new ones. Shape: (n,), int64.
 
-        Args:
-            draws: All of them.
-            live: Those that go on. Shape: (n,), int64.
-            node: Where each of these stands, in the level at `depth`. Shape: (n,), int64.
-            edge: Which it follows. Shape: (n,), int64.
-            depth: Of the level left behind.
-
-        Returns:
-            Their nodes in the next level. Shape: (n,), int64.
+        `live` are the draws that go on, `node` their nodes in the level at `depth`, `edge` their edges.
+        Shapes: (n,), int64.
         """
         level = self._tree.levels[depth]
         fresh = torch.nonzero(level.child[edge] < 0).squeeze(1)
@@ -170,15 +146,10 @@ class TreeProposer:
     def _compute(
         self, home: BranchSession, draws: Draws, which: Tensor, parents: Tensor, edge: Tensor, depth: int
     ) -> None:
-        """Run the model on the nodes that some draws of one session enter, and add them to the tree.
+        """Run the model on the nodes at `depth` that the draws `which` enter, and add them to the tree.
 
-        Args:
-            home: Where the draws' branches are.
-            draws: All of them; state and last token are those of the nodes.
-            which: Those that enter a new node. Shape: (n,), int64.
-            parents: Column of the branch that each node grows from. Shape: (n,), int64.
-            edge: Edge of the level above that leads to each node. Shape: (n,), int64.
-            depth: Of the nodes.
+        `parents` are columns of the branches that the nodes grow from, `edge` the edges that lead to them.
+        Shapes: (n,), int64.
         """
         batch = self._batch
         rows = home.rows[draws.query[which]]
@@ -200,18 +171,15 @@ class TreeProposer:
 class ExploredDepth:
     """The nodes at one depth, N of them, numbered in the order computed. Padding counts: it has no edges.
 
-    Args:
+    Attributes:
         column: Column of each node among its query's branches of this depth. Shape: (N,), int64.
         parent_edge: Edge of the level above that leads to each node, -1 for roots and padding. Shape: (N,),
             int64.
         edges: Valid edges out of the nodes. E of them.
-
-    Attributes:
-        child: Node of the level below that each edge leads to, -1 while it is not computed. Shape: (E,),
-            int64.
+        child: Node of the level below that each edge leads to, -1 until it is computed. Shape: (E,), int64.
         log_envelope: log c of each node as of the last refresh, 0 for nodes computed since. Shape: (N,),
             float64.
-        chooser: Of the edges with their children's envelopes; None after a change.
+        chooser: Chooser among the edges with their children's envelopes; None after a change.
     """
 
     def __init__(self, column: Tensor, parent_edge: Tensor, edges: Edges) -> None:
@@ -224,7 +192,7 @@ class ExploredDepth:
         return len(self.column)
 
     def extend(self, other: ExploredDepth) -> None:
-        """Add nodes behind those that are there."""
+        """Append nodes."""
         moved = other.edges._replace(owner=other.edges.owner + len(self))
         self.edges = Edges(*(torch.cat(pair) for pair in zip(self.edges, moved, strict=True)))
         self.child = torch.cat([self.child, other.child])
@@ -239,14 +207,10 @@ class ExploredTree:
 
     def __init__(self) -> None:
         self.levels: list[ExploredDepth] = []
-        self._deepest_news = -1  # of the levels that have had nodes added since the last refresh
+        self._deepest_news = -1  # deepest level with nodes added since the last refresh
 
     def add(self, depth: int, level: ExploredDepth) -> int:
-        """Add nodes that were computed at a depth, and let their parents' edges lead to them.
-
-        Returns:
-            Number of the first of them in their level.
-        """
+        """Add nodes computed at a depth, and link their parents' edges to them; return the first's number."""
         if depth == len(self.levels):
             first = 0
             self.levels.append(level)
@@ -267,25 +231,25 @@ class ExploredTree:
         return level.chooser
 
     def refresh(self) -> None:
-        """Bring the envelopes up to date with everything computed. They never rise."""
+        """Update the envelopes from everything computed. They never rise."""
         for depth in range(self._deepest_news, -1, -1):
             level = self.levels[depth]
             level.chooser = None
             chooser = self.chooser(depth)
-            # In exact arithmetic the envelope falls; a weight above its bound by one rounding must not be.
+            # In exact arithmetic the envelope falls; rounding must not lift a weight above its bound.
             chooser.log_mass = torch.minimum(chooser.log_mass, level.log_envelope)
             level.log_envelope = chooser.log_mass
         self._deepest_news = -1
 
     def log_root_envelopes(self) -> Tensor:
-        """Return log c of every root given everything computed, and change nothing. Shape: (Q,), float64."""
+        """Return log c of every root as of now, without a refresh. Shape: (Q,), float64."""
         latest = copy.copy(self)
         latest.levels = [copy.copy(level) for level in self.levels]
         latest.refresh()
         return latest.levels[0].log_envelope
 
     def _weighted_edges(self, depth: int) -> Edges:
-        """Return the edges of a level, their log-probabilities lowered by their children's envelopes."""
+        """The edges of a level, their log-probabilities lowered by their children's envelopes."""
         edges = self.levels[depth].edges
         if depth + 1 == len(self.levels):
             return edges
@@ -299,16 +263,11 @@ class ExploredTree:
 
 
 class BranchSession:
-    """A session that holds the branches of some of the queries.
+    """A session that holds the branches of some of the queries, `queries`, by their ascending numbers in the
+    batch.
 
-    Args:
-        session: One row per query.
-        queries: Which ones, by their numbers in the batch, ascending.
-        widths: Columns written at each depth so far, from depth 1 on.
-        num_queries: Of the batch, Q.
-
-    Attributes:
-        rows: Row of each query of the batch, -1 for those it has none of. Shape: (Q,), int64.
+    `widths` are the columns written at each depth so far, from depth 1 on. `rows`, (Q,), are the row of each
+    query of the batch, -1 for queries it does not hold.
     """
 
     def __init__(
@@ -321,11 +280,7 @@ class BranchSession:
         self.rows[queries] = torch.arange(len(queries), device=device)
 
     def step(self, parents: Tensor, token_ids: Tensor, depth: int) -> tuple[Tensor, int]:
-        """Write a frontier at a depth; see `DecodeSession.step`.
-
-        Returns:
-            (next-token logits of the frontier, column of its first branch among those of this depth).
-        """
+        """Write a frontier at a depth; return its logits and the column of its first branch at that depth."""
         logits = self.session.step(parents, token_ids, depth)
         if depth > len(self._widths):
             self._widths.append(0)
@@ -341,23 +296,14 @@ class BranchSession:
 
 
 class BranchSessions:
-    """The sessions of one batch; every query has its branches in one of them.
-
-    Args:
-        session: Over all queries, no branches written yet. Q queries.
-        num_queries: Q.
-    """
+    """The sessions of one batch; every query has its branches in one of them."""
 
     def __init__(self, session: DecodeSession, num_queries: int) -> None:
         whole = BranchSession(session, list(range(num_queries)), [], num_queries)
         self._of_query = [whole] * num_queries
 
     def narrow(self, queries: list[int]) -> None:
-        """Put queries that go on without the others of their session into one of their own.
-
-        Args:
-            queries: Distinct, ascending.
-        """
+        """Move queries (ascending) that go on without others of their session into one of their own."""
         for one in dict.fromkeys(self._of_query[query] for query in queries):
             going = [query for query in queries if self._of_query[query] is one]
             if len(going) < len(one.queries):
@@ -366,13 +312,10 @@ class BranchSessions:
                     self._of_query[query] = part
 
     def holding(self, query: Tensor) -> Iterator[tuple[BranchSession, Tensor]]:
-        """Yield every session that some entries belong to, and which entries those are.
+        """Yield every session that some entries belong to, with the indices of its entries, (m,), int64, m >=
+        1.
 
-        Args:
-            query: Query of each entry. Shape: (n,), int64.
-
-        Yields:
-            (session, indices of its entries of shape (m,), int64, m >= 1).
+        Shape: query (n,), int64.
         """
         going = torch.unique(query).tolist()
         for one in dict.fromkeys(self._of_query[q] for q in going):

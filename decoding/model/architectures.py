@@ -1,8 +1,9 @@
-"""Describes architectures: whether the token tree is exact for one, where positions end, how layers attend.
+"""Describes architectures: whether the token tree is exact for one, its position limit, how its layers
+attend.
 
-Architectures fall in three classes. *Verified* ones are compared with plain forward passes by the tests of
-this repository. *Refused* ones are known to keep state that a tree of branches cannot share. Anything else
-has to pass a numeric self-check when it is loaded (`decoding.conformance.self_check`).
+*Verified* architectures are compared with plain forward passes by the tests of this repository. *Refused*
+ones keep state that a tree of branches cannot share. Any other has to pass a numeric self-check when it is
+loaded (`decoding.conformance.self_check`).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ VERIFIED = frozenset(
     }
 )
 
-# Refused here, by name, for their windows or by the self-check, and listed in vLLM's registry of models.
+# Refused here (by name, for their windows or by the self-check) but listed in vLLM's registry of models.
 _RUN_BY_VLLM = frozenset(
     {
         "bamba",
@@ -106,19 +107,19 @@ REFUSED: dict[str, str] = {
 
 
 def text_config(config: PreTrainedConfig) -> PreTrainedConfig:
-    """The part of a configuration that describes the (decoder of the) text model."""
+    """Return the part of a configuration that describes the (decoder of the) text model."""
     return config.get_text_config(decoder=True)
 
 
 def check_supported(config: PreTrainedConfig) -> bool:
-    """Refuse what cannot be exact, by name.
+    """Refuse by name what cannot be exact.
 
     Returns:
-        True for a verified architecture, False where a self-check has to decide.
+        True for a verified architecture, False if a self-check has to decide.
 
     Raises:
-        UnsupportedModelError: the architecture keeps state that branches cannot share, or is not verified
-            and limits attention in a way that a short self-check would not notice.
+        UnsupportedModelError: the architecture keeps state that branches cannot share, or is not verified and
+            limits attention in a way that a short self-check would not notice.
     """
     name = config.model_type
     text = text_config(config)
@@ -148,18 +149,18 @@ def check_supported(config: PreTrainedConfig) -> bool:
 
 
 def other_engine(model_type: str) -> str:
-    """The end of a refusal where another engine runs the architecture; empty where none is known to."""
+    """Return the end of a refusal that names another engine for the architecture; empty if none is known."""
     if model_type not in _RUN_BY_VLLM:
         return ""
     return "; vLLM runs this architecture, and genret cannot use vLLM yet"
 
 
 def position_limit(model: PreTrainedModel) -> int | None:
-    """Number of positions of the decoder, None where the architecture sets no bound.
+    """Return the number of positions of the decoder, None without bound.
 
-    Rotary embeddings whose frequencies change with the length of the sequence are bounded by the length at
-    which they begin to change: beyond it, keys already in the cache would have to be rotated again, and a
-    query's scores would depend on the longest query of its batch.
+    Rotary embeddings whose frequencies change with the sequence length are bounded by the length at which
+    they begin to change: beyond it, cached keys would have to be rotated again, and a query's scores would
+    depend on the longest query of its batch.
     """
     if shared_relative_bias(model) is not None:
         return None
@@ -173,7 +174,7 @@ def position_limit(model: PreTrainedModel) -> int | None:
 
 
 def encoder_position_limit(model: PreTrainedModel) -> int | None:
-    """Number of positions of an encoder-decoder's encoder, None where there is no bound."""
+    """Return the number of positions of an encoder-decoder's encoder, None without bound."""
     if shared_relative_bias(model) is not None:
         return None
     limit = getattr(model.config, "max_position_embeddings", None)
@@ -181,11 +182,11 @@ def encoder_position_limit(model: PreTrainedModel) -> int | None:
 
 
 def decoder_prompt(model: PreTrainedModel) -> tuple[int, ...]:
-    """Tokens that stand before every title of an encoder-decoder, as `generate` would place them.
+    """Return the tokens before every title of an encoder-decoder, as `generate` would place them.
 
-    That is `decoder_start_token_id` (or `bos_token_id` where a checkpoint names none), and after it
-    `forced_bos_token_id` where the generation configuration sets one: `generate` writes that token with
-    probability one, so it belongs to the prompt and adds nothing to a title's log-probability.
+    That is `decoder_start_token_id` (else `bos_token_id`), then `forced_bos_token_id` if the generation
+    configuration sets one: `generate` writes it with probability one, so it adds nothing to a title's
+    log-probability.
 
     Raises:
         UnsupportedModelError: the checkpoint names no start token.
@@ -207,7 +208,7 @@ def decoder_prompt(model: PreTrainedModel) -> tuple[int, ...]:
 
 
 def vocab_size(model: PreTrainedModel) -> int:
-    """Number of logits, V: the height of the output matrix, which may exceed the tokenizer's vocabulary."""
+    """Return the number of logits, V: rows of the output matrix, possibly more than the tokenizer has."""
     head: nn.Module | None = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     if head is None:
         raise UnsupportedModelError(f"model type {model.config.model_type!r} has no language modelling head")
@@ -217,21 +218,21 @@ def vocab_size(model: PreTrainedModel) -> int:
 
 
 def input_vocab_size(model: PreTrainedModel) -> int:
-    """Number of token ids the model can read."""
+    """Return the number of token ids the model can read."""
     weight = model.get_input_embeddings().weight
     assert isinstance(weight, Tensor)
     return weight.shape[0]
 
 
 def slot_numbered_positions(model: PreTrainedModel) -> nn.Module | None:
-    """The position embedding of a decoder that numbers positions by cache slot (BART and its kin)."""
+    """Return the position embedding of a decoder that numbers positions by cache slot (BART), or None."""
     if not model.config.is_encoder_decoder:
         return None
     return getattr(_decoder(model), "embed_positions", None)
 
 
 def shared_relative_bias(model: PreTrainedModel) -> nn.Module | None:
-    """The decoder's first self-attention with a relative bias table (T5 and its kin), or None.
+    """Return the decoder's first self-attention with a relative bias table (T5 and its kin), or None.
 
     T5 keeps one table in its first layer for all layers, UMT5 one in every layer.
     """
@@ -258,19 +259,14 @@ def _rope_parameters(config: PreTrainedConfig) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class LayerKind:
-    """How a decoder layer attends.
+    """Kind of attention of a decoder layer."""
 
-    Attributes:
-        name: For a reader, e.g. "sliding attention, window 512".
-        window: Positions a token sees, itself included; None without bound.
-    """
-
-    name: str
-    window: int | None = None
+    name: str  # Description, e.g. "sliding attention, window 512"
+    window: int | None = None  # Positions a token attends to, itself included; None without bound
 
 
 def decoder_layers(model: PreTrainedModel) -> tuple[list[nn.Module], nn.Module]:
-    """The layers of the decoder in order, and the module that holds them.
+    """Return the layers of the decoder in order, and the module that holds them.
 
     The layers are the first list of modules in the decoder; experts and the like come inside of layers.
     """
@@ -282,7 +278,7 @@ def decoder_layers(model: PreTrainedModel) -> tuple[list[nn.Module], nn.Module]:
 
 
 def layer_kinds(model: PreTrainedModel) -> tuple[LayerKind, ...]:
-    """The kind of every decoder layer."""
+    """Return the kind of every decoder layer."""
     config = text_config(model.config)
     layers, _ = decoder_layers(model)
     relative = shared_relative_bias(model) is not None
@@ -313,7 +309,7 @@ def _self_attention(config: PreTrainedConfig, number: int, num_layers: int) -> L
 
 
 def describe_positions(model: PreTrainedModel) -> str:
-    """How the decoder knows where a token stands, for a reader."""
+    """Describe how the decoder encodes positions."""
     config = text_config(model.config)
     if shared_relative_bias(model) is not None:
         return "relative bias"
@@ -334,7 +330,8 @@ def describe_positions(model: PreTrainedModel) -> str:
 
 
 def writable_tokens(model: PreTrainedModel) -> Tensor:
-    """Ids that the model both reads and writes, but for padding, which some models do not count as text.
+    """Return the ids that the model both reads and writes, without padding, which some models do not count as
+    text.
 
     Returns:
         Shape: (n,), int64.

@@ -1,8 +1,7 @@
-"""Runs chains over stock transformers models: one branch per query, several tokens a pass, and taking back.
+"""Runs chains over stock transformers models: one branch per query, several tokens a pass, with rewinding.
 
-Prompts, cache and attention are the token tree's; a chain differs in what a pass may look at alone
-(`decoding.model.token_tree.ChainStep`) and in the slots that it holds. Whatever architecture the tree is
-exact for, chains are exact for.
+Prompts, cache and attention are the token tree's; only visibility (`decoding.model.token_tree.ChainStep`) and
+the use of slots differ. Exact for every architecture that the token tree is exact for.
 """
 
 from __future__ import annotations
@@ -21,11 +20,7 @@ from decoding.model.token_tree import ChainStep, PromptLayout
 
 
 class TreeChains:
-    """The chains of one batch of prompts (`decoding.language_model.ChainSession`).
-
-    Args:
-        session: The prompts, just run; its branches are the chains' from now on.
-    """
+    """The chains of one batch of prompts (`decoding.language_model.ChainSession`); owns the session."""
 
     def __init__(self, session: TreeSession) -> None:
         self._session = session
@@ -48,13 +43,8 @@ class TreeChains:
 
     @torch.no_grad()
     def extend(self, token_ids: Sequence[Sequence[int]]) -> Tensor:
-        """Write tokens behind each query's chain, in one pass; see `ChainSession.extend`.
-
-        Never waits for the device.
-
-        Raises:
-            PromptTooLongError: a query has used up the model's positions.
-            ValueError: not one list per query, or no token at all.
+        """Write tokens behind each query's chain, in one pass; see `ChainSession.extend`. Never waits for the
+        device.
         """
         self._check(token_ids)
         width = max(len(tokens) for tokens in token_ids)
@@ -63,21 +53,12 @@ class TreeChains:
         return at_least_float32(self._session.run_chains(tokens, step))
 
     def rewind(self, lengths: Sequence[int]) -> None:
-        """Forget everything behind some written tokens; see `ChainSession.rewind`.
-
-        Raises:
-            ValueError: a query has written fewer.
-        """
+        """Forget everything behind some written tokens; see `ChainSession.rewind`."""
         self._slots.rewind(lengths)
 
     @torch.no_grad()
     def select(self, queries: Sequence[int]) -> TreeChains:
-        """Return the chains of some queries; see `ChainSession.select`.
-
-        Raises:
-            ValueError: no queries.
-            IndexError: a query the session does not have.
-        """
+        """Return the chains of some queries; see `ChainSession.select`."""
         other = TreeChains.__new__(TreeChains)
         other._session = self._session.select(queries, branches=True)
         other._slots = self._slots.select(queries)
@@ -99,7 +80,7 @@ class TreeChains:
                 )
 
     def _make_room(self, width: int) -> None:
-        """Let the cache take one more pass, collecting dead slots before it would have to grow."""
+        """Reserve room for one more pass, freeing dead slots before the cache would have to grow."""
         slots = self._slots
         if slots.num_slots + width > self._session.capacity and slots.most_living < slots.num_slots:
             self._session.compact(slots.collect(), width)
@@ -112,22 +93,16 @@ _Ints = NDArray[np.int64]
 class ChainSlots:
     """The tail slots of Q queries: one column per token of the longest chunk of every pass.
 
-    A slot is dead when its query had no token for it, or has taken the token back; dead slots are never seen
-    and wait for a collection. The host knows everything here, so nothing ever waits for the device.
-
-    Args:
-        prompts: The prompts.
-
-    Attributes:
-        prompts: As given.
-        lengths: Tokens that every query has written and not taken back. Shape: (Q,), int64.
+    A slot is dead if its query had no token for it, or has taken the token back; dead slots are hidden until
+    a collection frees them. The host keeps all of this, so nothing waits for the device. `lengths`, (Q,), are
+    the tokens that every query has written and not taken back.
     """
 
     def __init__(self, prompts: PromptLayout) -> None:
         self.prompts = prompts
         self.lengths: _Ints = np.zeros(len(prompts.lengths), dtype=np.int64)
-        # Depth of the token in every slot, 0 where it is dead, here and on the device; tokens that were taken
-        # back die there with the next pass only. Shapes: (Q, n).
+        # Depth of the token in every slot, 0 for dead ones, here and on the device, where tokens that were
+        # taken back die with the next pass. Shapes: (Q, n).
         self._depths: _Ints = np.zeros((len(prompts.lengths), 0), dtype=np.int64)
         self._on_device = torch.zeros(
             self._depths.shape, dtype=torch.int64, device=prompts.lengths_on_device.device
@@ -140,15 +115,11 @@ class ChainSlots:
 
     @property
     def most_living(self) -> int:
-        """Slots that the longest chain needs."""
+        """Length of the longest chain."""
         return int(self.lengths.max())
 
     def rewind(self, lengths: Sequence[int]) -> None:
-        """Forget what every query has written behind a number of tokens.
-
-        Raises:
-            ValueError: a query has written fewer.
-        """
+        """Forget everything behind `lengths` tokens of each query; ValueError for more than written."""
         wanted = np.array(lengths, dtype=np.int64)
         if wanted.shape != self.lengths.shape or (wanted < 0).any() or (wanted > self.lengths).any():
             raise ValueError(f"lengths must be in [0, {self.lengths.tolist()}], got {list(lengths)}")
@@ -156,13 +127,9 @@ class ChainSlots:
         self._depths[self._depths > wanted[:, None]] = 0
 
     def extend(self, token_ids: Sequence[Sequence[int]]) -> tuple[Tensor, ChainStep]:
-        """Take slots for new tokens.
+        """Take slots for the new tokens of every query, possibly none.
 
-        Args:
-            token_ids: Of every query, some of them none. Length Q.
-
-        Returns:
-            The tokens, padded on the right, of shape (Q, L), int64, and what they may look at.
+        Returns the tokens, padded on the right, of shape (Q, L), int64, and their visibility.
         """
         counts = np.array([len(tokens) for tokens in token_ids], dtype=np.int64)
         longest = int(counts.max())
@@ -187,12 +154,8 @@ class ChainSlots:
         return device_tokens, step
 
     def collect(self) -> Tensor:
-        """Drop dead slots, as many as every query has.
-
-        Returns:
-            For every slot that is left, which it was before. Shape: (Q, m), int64.
-        """
-        # Living slots first, in order; queries with fewer keep dead ones besides.
+        """Free dead slots down to the longest chain; return the old slot of each left, (Q, m), int64."""
+        # Living slots first, in order; shorter chains keep some dead ones.
         order = np.argsort(self._depths == 0, axis=1, kind="stable")[:, : self.most_living]
         self._depths = np.take_along_axis(self._depths, order, axis=1)
         device = self._on_device.device
@@ -200,7 +163,7 @@ class ChainSlots:
         return torch.from_numpy(order).to(device)
 
     def select(self, queries: Sequence[int]) -> ChainSlots:
-        """The slots of some queries, in that order."""
+        """Return the slots of some queries, in that order."""
         other = ChainSlots(self.prompts.select(queries))
         chosen = list(queries)
         other.lengths = self.lengths[chosen]

@@ -1,7 +1,7 @@
-"""Checks the files that a checkpoint directory names as weights: safetensors that lie in it, nothing else.
+"""Checks that a checkpoint directory names only safetensors files of its own as weights.
 
-Nothing that can run code is read. transformers asks for safetensors, and yet reads whatever file a list of
-shards names: pickles (though with its restricted reader), and files elsewhere.
+transformers asks for safetensors, and yet reads whatever file a list of shards names: pickles (though with
+its restricted reader), and files elsewhere.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ ADAPTER_FILE = "adapter_config.json"
 
 
 def refuse_foreign_weights(directory: Path) -> None:
-    """Check what a checkpoint directory says of its weights before anything else reads it.
+    """Check the weights that a checkpoint directory names, before anything else reads it.
 
     Raises:
-        ModelLoadError: its weights are elsewhere, or are no safetensors.
+        ModelLoadError: its weights lie elsewhere, or are not safetensors.
     """
     if (directory / ADAPTER_FILE).exists():
         raise ModelLoadError(
@@ -35,10 +35,10 @@ def refuse_foreign_weights(directory: Path) -> None:
 
 
 def refuse_foreign_file_name(name: object) -> None:
-    """Check the file that a configuration names as the weights (`transformers_weights`), None for none.
+    """Check the weights file that a configuration names (`transformers_weights`); None names none.
 
     Raises:
-        ModelLoadError: it is not of safetensors.
+        ModelLoadError: it is not a safetensors file.
     """
     if name is not None and not (isinstance(name, str) and name.endswith((_WEIGHTS, _SHARD_LIST))):
         raise ModelLoadError(f"the configuration names {name!r} as the weights, which are no safetensors")

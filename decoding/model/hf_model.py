@@ -1,8 +1,9 @@
-"""Stock transformers models as `LanguageModel`: causal and encoder-decoder checkpoints, one token tree.
+"""Adapts stock transformers models to `LanguageModel`: causal and encoder-decoder checkpoints, one token
+tree.
 
 Every prompt is run once. Its keys and values (for an encoder-decoder, those of the cross-attention) are kept
-once per query, and all branches of all queries advance in one forward pass. Nothing that belongs to a request
-is stored on the module: one model may serve several sessions in several threads.
+once per query, and all branches of all queries advance in one forward pass. The module stores nothing that
+belongs to a request: one model may serve several sessions in several threads.
 """
 
 from __future__ import annotations
@@ -32,20 +33,27 @@ from decoding.model.tree_attention import TREE_ATTENTION, register_tree_attentio
 
 
 class HFLanguageModel:
-    """A `LanguageModel` over a transformers model. Switches it to evaluation and to the tree's attention.
+    """A `LanguageModel` over a transformers model, which is put into evaluation mode and gets the tree's
+    attention.
 
-    Outside a session the model goes on to work as before (its attention becomes scaled dot product
-    attention), so a model in training may be wrapped for an evaluation.
+    Outside a session the model works as before (with scaled dot product attention), so a model in training
+    may be wrapped for an evaluation.
 
     Args:
         model: A causal or encoder-decoder model with a language modelling head, weights in place.
-        decoder_prompt: Tokens that stand before every title of an encoder-decoder; None takes the
-            checkpoint's own (`architectures.decoder_prompt`). Not for causal models.
+        decoder_prompt: Tokens before every title of an encoder-decoder; None takes the checkpoint's own
+            (`architectures.decoder_prompt`). Not for causal models.
         collection: When sessions collect dead branches.
-        pack_frontiers: Whether sessions of a causal model leave padding branches out of its layers, for which
-            they ask the device in every step how many there are. None: on a CPU, where asking is free.
-        checked: Whether to refuse architectures that are not exact. An examination that is about to find
-            that out itself (`decoding.conformance`) goes without.
+        pack_frontiers: Whether sessions of a causal model leave padding branches out of its layers, which
+            waits for the device in every step. None: on a CPU, where that is free.
+        checked: Whether to refuse architectures that are not exact; False for examinations
+            (`decoding.conformance`).
+
+    Attributes:
+        vocab_size: Number of logits, V.
+        is_encoder_decoder: Whether an encoder reads the prompts, so that titles alone take the decoder's
+            positions.
+        decoder_prompt: Tokens before every title of an encoder-decoder; empty for causal models.
 
     Raises:
         UnsupportedModelError: the architecture cannot be decoded exactly.
@@ -62,15 +70,15 @@ class HFLanguageModel:
         checked: bool = True,
     ) -> None:
         trusted = architectures.check_supported(model.config) if checked else True
-        self._is_encoder_decoder = bool(model.config.is_encoder_decoder)
-        if decoder_prompt is not None and not (self._is_encoder_decoder and decoder_prompt):
+        self.is_encoder_decoder = bool(model.config.is_encoder_decoder)
+        if decoder_prompt is not None and not (self.is_encoder_decoder and decoder_prompt):
             raise ValueError("decoder_prompt must not be empty and is for encoder-decoders only")
         refuse_float16_on_cpu(model.dtype, model.device)
         model.eval()  # type: ignore[no-untyped-call]
         self._model = model
-        self._decoder_prompt: tuple[int, ...] = ()
-        if self._is_encoder_decoder:
-            self._decoder_prompt = tuple(decoder_prompt or architectures.decoder_prompt(model))
+        self.decoder_prompt: tuple[int, ...] = ()
+        if self.is_encoder_decoder:
+            self.decoder_prompt = tuple(decoder_prompt or architectures.decoder_prompt(model))
         self._tree = TreeModel(
             inner=model,
             position_limit=architectures.position_limit(model),
@@ -78,11 +86,11 @@ class HFLanguageModel:
             collection=collection,
             pack_frontiers=pack_frontiers,
         )
-        self._vocab_size = architectures.vocab_size(model)
+        self.vocab_size = architectures.vocab_size(model)
         known = architectures.input_vocab_size(model)
-        if any(not 0 <= token < known for token in self._decoder_prompt):
-            raise ValueError(f"decoder_prompt must be in [0, {known}), got {list(self._decoder_prompt)}")
-        expected = None if trusted else probe(model, self._decoder_prompt)
+        if any(not 0 <= token < known for token in self.decoder_prompt):
+            raise ValueError(f"decoder_prompt must be in [0, {known}), got {list(self.decoder_prompt)}")
+        expected = None if trusted else probe(model, self.decoder_prompt)
         self._replace_attention()
         if expected is not None:
             refuse_if_different(self, expected)
@@ -102,15 +110,15 @@ class HFLanguageModel:
 
         Args:
             path_or_hub_id: Directory, or name on the Hugging Face hub.
-            device: "auto" (CUDA where there is one, else CPU) or a torch device.
+            device: "auto" (CUDA if available, else CPU) or a torch device.
             dtype: "auto", "float32", "bfloat16", "float16" or "float64"; see `decoding.model.model_loading`.
-            trust_remote_code: Whether code that lies beside the weights may run.
+            trust_remote_code: Whether to run code that comes with the weights.
             num_threads: Torch threads of this process; None leaves them as they are.
             collection: When sessions collect dead branches.
-            adapter: Folder of a PEFT adapter that is merged into the weights; None: none.
+            adapter: Folder of a PEFT adapter to merge into the weights, or None.
 
         Raises:
-            ModelLoadError: nothing usable there, or dtype and device do not go together.
+            ModelLoadError: no usable checkpoint there, or dtype and device do not go together.
             UnsupportedModelError: the architecture cannot be decoded exactly.
         """
         loaded = load_pretrained(path_or_hub_id, device, dtype, trust_remote_code, num_threads, adapter)
@@ -118,71 +126,51 @@ class HFLanguageModel:
 
     @property
     def pretrained(self) -> PreTrainedModel:
-        """The transformers model itself, whose own `generate` and forward passes work as before."""
+        """The transformers model itself; its own `generate` and forward passes work as before."""
         return self._model
 
     @property
-    def vocab_size(self) -> int:
-        """Number of logits, V."""
-        return self._vocab_size
-
-    @property
     def device(self) -> torch.device:
-        """Where the weights lie."""
+        """Device of the weights."""
         device: torch.device = self._model.device
         return device
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the weights are computed in."""
+        """Type of the weights."""
         dtype: torch.dtype = self._model.dtype
         return dtype
 
     @property
-    def is_encoder_decoder(self) -> bool:
-        """Whether prompts go into an encoder, so that titles have the decoder's positions alone."""
-        return self._is_encoder_decoder
-
-    @property
-    def decoder_prompt(self) -> tuple[int, ...]:
-        """Tokens before every title of an encoder-decoder; empty for causal models."""
-        return self._decoder_prompt
-
-    @property
     def max_positions(self) -> int | None:
-        """Most positions of prompt and title together, of the title alone for encoder-decoders."""
+        """Most positions of prompt and title together; of the title alone for encoder-decoders."""
         limit = self._tree.position_limit
-        return None if limit is None else limit - len(self._decoder_prompt)
+        return None if limit is None else limit - len(self.decoder_prompt)
 
     @property
     def max_prompt_tokens(self) -> int | None:
         """Most prompt tokens accepted when no title follows."""
-        if self._is_encoder_decoder:
+        if self.is_encoder_decoder:
             return architectures.encoder_position_limit(self._model)
         return self._tree.position_limit
 
     def prefill(self, prompts: Sequence[Sequence[int]], prefix: PromptPrefix | None = None) -> TreeSession:
-        """Run every prompt once and return the session its branches grow from.
-
-        Args:
-            prompts: One non-empty token id list per query, lengths may differ. Length Q >= 1.
-            prefix: What every prompt begins with, from this model's `share_prefix`; it is not run again. At
-                least one token must follow it in every prompt.
+        """Run every prompt once; see `LanguageModel.prefill`.
 
         Raises:
             PromptTooLongError: a prompt is longer than `max_prompt_tokens`.
-            ValueError: no prompts, an empty prompt, a token id outside the vocabulary, a prompt that does
-                not go on behind the prefix, or a prefix that this model has not made.
+            ValueError: no prompts, an empty prompt, a token id outside the vocabulary, a prompt that does not
+                continue the prefix, or a prefix made by another model.
             RuntimeError: the model was put back into training mode.
         """
         self._check_prompts(prompts)
-        if self._is_encoder_decoder:
+        if self.is_encoder_decoder:
             if prefix is not None:
                 raise ValueError(
                     f"model type {self._model.config.model_type!r} is an encoder-decoder, which shares no "
                     "prefix: its encoder reads prompts in both directions"
                 )
-            return EncoderDecoderSession(self._tree, prompts, self._decoder_prompt)
+            return EncoderDecoderSession(self._tree, prompts, self.decoder_prompt)
         if prefix is None:
             return CausalSession(self._tree, prompts)
         made_here = checked_prefix(prefix, self._model)
@@ -192,27 +180,19 @@ class HFLanguageModel:
     def prefill_chains(
         self, prompts: Sequence[Sequence[int]], prefix: PromptPrefix | None = None
     ) -> TreeChains:
-        """Run every prompt once and return the session in which one text per query is written behind it.
-
-        Args and errors are those of `prefill`.
-        """
+        """Run every prompt once; see `LanguageModel.prefill_chains`. Errors are those of `prefill`."""
         return TreeChains(self.prefill(prompts, prefix))
 
     def share_prefix(self, token_ids: Sequence[int]) -> PromptPrefix | None:
-        """Run tokens that many prompts begin with, for `prefill`.
-
-        Args:
-            token_ids: Not empty.
-
-        Returns:
-            None for encoder-decoders: an encoder reads prompts in both directions.
+        """Run tokens that many prompts begin with; see `LanguageModel.share_prefix`. None for
+        encoder-decoders.
 
         Raises:
             PromptTooLongError: they leave no room for another token.
             ValueError: no tokens, or a token id outside the vocabulary.
             RuntimeError: the model was put back into training mode.
         """
-        if self._is_encoder_decoder:
+        if self.is_encoder_decoder:
             return None
         longest = self.max_prompt_tokens
         if longest is not None and len(token_ids) >= longest:

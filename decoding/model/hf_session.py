@@ -1,9 +1,8 @@
 """Runs decode sessions over stock transformers models: the token tree of one batch of prompts.
 
-`TreeSession` is what all of them have in common: it grows the tree, collects its dead branches, and knows
-what is held. `CausalSession` writes the prompts into the tree's cache. `EncoderDecoderSession` runs the
-encoder once and keeps the cross-attention's keys and values once per query; the decoder's start tokens are
-the prompt of its tree.
+`TreeSession` grows the tree, collects its dead branches and counts memory. `CausalSession` writes the prompts
+into the tree's cache. `EncoderDecoderSession` runs the encoder once and keeps the cross-attention's keys and
+values once per query; the decoder's start tokens are the prompt of its tree.
 """
 
 from __future__ import annotations
@@ -35,33 +34,22 @@ from decoding.row_trees import RowTrees
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TreeModel:
-    """A transformers model whose attention is the tree's, and what sessions over it have to know.
+    """A transformers model with the tree's attention, and its limits."""
 
-    Attributes:
-        inner: The model.
-        position_limit: Positions of the decoder, None without bound.
-        shared_bias: Module with the relative bias table of the layers that have none themselves.
-        collection: When sessions collect dead branches.
-        pack_frontiers: Whether decoder-only sessions compute the live branches of a frontier only; None: on a
-            CPU.
-    """
-
-    inner: PreTrainedModel
-    position_limit: int | None
+    inner: PreTrainedModel  # The model
+    position_limit: int | None  # Positions of the decoder, None without bound
+    # Module with the relative bias table of the layers that have none themselves.
     shared_bias: nn.Module | None
-    collection: CollectionPolicy
+    collection: CollectionPolicy  # When sessions collect dead branches
+    # Whether decoder-only sessions compute only the live branches of a frontier; None: on a CPU.
     pack_frontiers: bool | None = None
 
 
 class TreeSession(ABC):
     """The token trees of one batch of prompts (`decoding.language_model.DecodeSession`).
 
-    Logits are float32, and float64 for a model that computes in float64.
-
-    Args:
-        model: The model.
-        prompts: What the decoder reads before the first branch.
-        prefix: What all prompts begin with.
+    Logits are float32, and float64 for a model that computes in float64. `prompts` is the layout of the
+    decoder's prompts, `prefix` what all of them share.
     """
 
     root_logits: Tensor
@@ -96,7 +84,7 @@ class TreeSession(ABC):
         return 0
 
     def _count_from_here(self) -> None:
-        """Start the account of what one cache per branch would hold. Needs the prompts in the cache."""
+        """Reset the memory counts. Needs the prompts in the cache."""
         queries = self._tree.num_queries
         self._per_branch = PerBranchCost(
             num_queries=queries,
@@ -107,23 +95,18 @@ class TreeSession(ABC):
         self._num_collections = 0
 
     def keep_levels(self) -> None:
-        """Keep the branches of every depth; see `DecodeSession.keep_levels`. Nothing is collected then.
-
-        Raises:
-            ValueError: branches have been written without.
-        """
+        """Keep the branches of every depth; see `DecodeSession.keep_levels`. Disables collection."""
         self._tree.keep_levels()
 
     @torch.no_grad()
     def step(self, parents: Tensor, token_ids: Tensor, depth: int | None = None) -> Tensor:
         """Write one token on B branches of every query; see `DecodeSession.step`.
 
-        Waits for the device where dead branches are collected and where frontiers are packed, and nowhere
-        else.
+        Waits for the device only to collect dead branches and to pack frontiers.
 
         Raises:
             PromptTooLongError: a query with live branches has used up the model's positions.
-            ValueError: the shapes do not fit the session, or `depth` is no depth it can write at.
+            ValueError: the shapes do not fit the session, or it cannot write at `depth`.
         """
         queries = self._tree.num_queries
         if parents.shape != token_ids.shape or parents.ndim != 2 or parents.shape[0] != queries:
@@ -153,19 +136,19 @@ class TreeSession(ABC):
     def collect(self) -> None:
         """Free every slot that is not on the path of a branch of the last frontier. Waits for the device.
 
-        Nothing that follows is changed by it. Does nothing where levels are kept.
+        Changes no later result. Does nothing when levels are kept.
         """
         self._collect(None, self._tree.width)
 
     def _packed(self, parents: Tensor, depth: int) -> PackedFrontier | None:
-        """The live branches of a frontier, where only they are to be computed."""
+        """Return the live branches of a frontier; None to compute all branches."""
         return None
 
     def _make_room(self, parents: Tensor) -> None:
-        """Let the cache take one more frontier, collecting what is dead where that is due."""
+        """Let the cache take one more frontier, after a collection if one is due."""
         width, held = parents.shape[1], self._tree.num_slots
-        # A branch that goes on has a whole path that is live: where even one path per query leaves no room
-        # there is nothing to gain under pressure, and where it is all there is nothing is dead.
+        # Every branch keeps its whole path alive. So collecting under pressure gains nothing if even one path
+        # per query leaves no room, and nothing is dead if there is only one path.
         full = self._tree.depth + width <= self._cache.capacity < held + width
         if held > self._tree.depth and self._model.collection.is_due(self._steps_since_collection, full):
             self._collect(parents, width)
@@ -179,9 +162,9 @@ class TreeSession(ABC):
             self._num_collections += 1
 
     def _refuse_live_overflow(self, parents: Tensor, depth: int) -> None:
-        """Raise if a query that still has branches is out of positions; ended ones do not matter.
+        """Raise if a query that still has branches is out of positions.
 
-        Asks the device, but only once a prompt of the batch has no position left.
+        Waits for the device, but only once a prompt of the batch has no position left.
         """
         live = (parents >= 0).any(dim=1).tolist()
         limit = self._model.position_limit
@@ -195,19 +178,14 @@ class TreeSession(ABC):
 
     @torch.no_grad()
     def select(self, queries: Sequence[int], branches: bool = False) -> Self:
-        """Return a session over some of the queries; see `DecodeSession.select`.
-
-        Raises:
-            ValueError: no queries.
-            IndexError: a query the session does not have.
-        """
+        """Return a session over some of the queries; see `DecodeSession.select`."""
         chosen = torch.tensor(list(queries), dtype=torch.int64, device=self.root_logits.device)
         other = self._select(queries, chosen, branches)
         other._count_from_here()
         return other
 
     def _select(self, queries: Sequence[int], chosen: Tensor, branches: bool) -> Self:
-        """`select` without its account, the queries also given on the device. `chosen`: (n,), int64."""
+        """`select` without its memory counts; `chosen` are the queries on the device, (n,), int64."""
         other = copy.copy(self)
         other._tree = self._tree.select(queries, chosen, branches)
         other._cache = self._cache.select(chosen, other._tree.prompts.width, branches)
@@ -218,7 +196,7 @@ class TreeSession(ABC):
 
     @property
     def prompts(self) -> PromptLayout:
-        """What the decoder reads before the first branch."""
+        """Layout of the decoder's prompts."""
         return self._tree.prompts
 
     @property
@@ -232,23 +210,19 @@ class TreeSession(ABC):
         return self._cache.capacity
 
     def make_room(self, width: int) -> None:
-        """Let the cache take `width` more slots per query."""
+        """Reserve `width` more slots per query."""
         self._cache.make_room(width)
 
     def compact(self, kept: Tensor, width: int) -> None:
-        """Keep some tail slots; see `TreeCache.compact`. For chains, which know what of theirs is dead."""
+        """Keep some tail slots; see `TreeCache.compact`. Chains find their dead slots themselves."""
         self._cache.compact(kept, width)
         self._num_collections += 1
 
     def run_chains(self, token_ids: Tensor, step: ChainStep) -> Tensor:
-        """Write the next tokens of chains, for which there is room, without branches of the tree.
+        """Write the next tokens of chains, (Q, L), without branches of the tree; `make_room` must have been
+        called.
 
-        Args:
-            token_ids: Shape: (Q, L), int64.
-            step: What they may look at.
-
-        Returns:
-            Logits in the model's type. Shape: (Q, L, V).
+        Returns logits in the model's type. Shape: (Q, L, V).
         """
         logits = self._forward(
             token_ids, step.positions, BranchPass(step, self._cache, self._model.shared_bias)
@@ -257,12 +231,7 @@ class TreeSession(ABC):
         return logits
 
     def tree_writer(self, trees: RowTrees) -> WholeTreeWriter:
-        """Return what writes whole trees below the prompts; see `DecodeSession.tree_writer`.
-
-        Raises:
-            PromptTooLongError: a tree needs more positions than the model has.
-            ValueError: not one tree per query.
-        """
+        """Return a writer of whole trees below the prompts; see `DecodeSession.tree_writer`."""
         model = self._model
         longest = int(trees.depths.max(initial=0))
         self._per_branch.note(max(trees.widths, default=0), longest)
@@ -282,17 +251,11 @@ class TreeSession(ABC):
 
     @abstractmethod
     def _forward_whole_trees(self, tree: WholeTreePass) -> Tensor:
-        """`_run_whole_trees`, by the model."""
+        """Logits of a pass over nodes of whole trees. Shape: (1, P, V)."""
 
 
 class CausalSession(TreeSession):
-    """Decoder-only models.
-
-    Args:
-        model: The model.
-        prompts: Non-empty token id lists, whole. Length Q.
-        prefix: What all of them begin with and go on behind.
-    """
+    """Session of a decoder-only model over whole, non-empty prompts that continue the prefix, if any."""
 
     def __init__(
         self, model: TreeModel, prompts: Sequence[Sequence[int]], prefix: TreePrefix | None = None
@@ -305,11 +268,11 @@ class CausalSession(TreeSession):
 
     @torch.no_grad()
     def _run_prompts(self, prompts: Sequence[Sequence[int]]) -> Tensor:
-        """Run what stands behind the prefix. Returns logits of shape (Q, V)."""
+        """Run the prompts behind the prefix. Returns logits of shape (Q, V)."""
         layout, device = self._tree.prompts, self._model.inner.device
         # Padding stands on the left, so that the last column holds the last token of every prompt.
         padded = [[0] * (layout.width - len(prompt)) + list(prompt) for prompt in prompts]
-        # Of all verified decoder-only models; others compute logits of every position and keep the last.
+        # All verified decoder-only models take this argument; others compute the logits of every position.
         last_only = {"logits_to_keep": 1} if accepts(self._model.inner, "logits_to_keep") else {}
         output = self._model.inner(
             input_ids=torch.tensor(padded, device=device),
@@ -323,11 +286,11 @@ class CausalSession(TreeSession):
         return at_least_float32(output.logits[:, -1])
 
     def as_prefix(self, token_ids: Sequence[int]) -> TreePrefix:
-        """The one prompt of this session as something other prompts begin with; `token_ids` are its own."""
+        """Return the one prompt of this session, `token_ids`, as a prefix of other prompts."""
         return TreePrefix.of(self._model.inner, token_ids, self._cache)
 
     def _packed(self, parents: Tensor, depth: int) -> PackedFrontier | None:
-        # Asking how many are live makes another device wait. At depth 1 parents are not looked at.
+        # Counting the live branches waits for a GPU. At depth 1 parents are ignored.
         packs = parents.is_cpu if self._model.pack_frontiers is None else self._model.pack_frontiers
         return PackedFrontier.of(parents) if packs and depth > 1 else None
 
@@ -357,28 +320,22 @@ class CausalSession(TreeSession):
 
 
 def accepts(model: PreTrainedModel, argument: str) -> bool:
-    """Whether the model's forward pass has an argument of that name."""
+    """Whether the model's forward pass has an argument of this name."""
     return argument in inspect.signature(model.forward).parameters
 
 
 def at_least_float32(logits: Tensor) -> Tensor:
-    """Logits in a type that probabilities can be computed in."""
+    """Convert logits to a type that probabilities can be computed in."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-# Positions of the tokens of a pass, for decoders that would otherwise number them by cache slot. Set for one
-# call in one thread, so that sessions in different threads do not meet. Shape: (Q, B).
+# Positions of the tokens of a pass, for decoders that would otherwise number them by cache slot. A context
+# variable keeps sessions of different threads apart. Shape: (Q, B).
 _FRONTIER_POSITIONS: ContextVar[Tensor | None] = ContextVar("genret_frontier_positions", default=None)
 
 
 class EncoderDecoderSession(TreeSession):
-    """Encoder-decoder models. All queries have the same decoder prompt, so all stand at one position.
-
-    Args:
-        model: The model.
-        prompts: What the encoder reads: non-empty token id lists. Length Q.
-        decoder_prompt: Tokens that stand before every title.
-    """
+    """Session of an encoder-decoder: `prompts` for the encoder, one decoder prompt for all queries."""
 
     def __init__(
         self, model: TreeModel, prompts: Sequence[Sequence[int]], decoder_prompt: Sequence[int]
@@ -425,11 +382,11 @@ class EncoderDecoderSession(TreeSession):
         self._encoded = encoded
         start = torch.tensor(decoder_prompt, device=device).expand(len(prompts), -1)
         positions = torch.arange(len(decoder_prompt), device=device).expand(len(prompts), -1)
-        # These models compute logits of every position, of which there are one or two here.
+        # These models compute the logits of every position; here that is one or two.
         tree = PromptPass.of(self._tree.prompts.own_lengths, device, self._model.shared_bias)
         logits = self._run_decoder(start, positions, tree, self._past)
-        # The cross-attention cache is full. Later passes only ask whether there is an encoding and how
-        # long it is, so a view of one zero stands in for it.
+        # The cross-attention cache is full. Later passes only need the shape of the encoding, so a view of
+        # one zero stands in for it.
         self._encoded = encoded.new_zeros(()).expand(encoded.shape)
         return at_least_float32(logits[:, -1])
 
@@ -464,11 +421,10 @@ class EncoderDecoderSession(TreeSession):
 
 
 def use_true_positions(embedding: nn.Module) -> None:
-    """Let a decoder's position embedding take the pass's positions instead of cache slot numbers.
+    """Make a decoder's position embedding use the pass's positions instead of cache slot numbers. Idempotent.
 
-    BART's decoder numbers positions by slots and takes no `position_ids` from outside. Branches lie side
-    by side in the slots, so those numbers are wrong from the second branch on, and run past the table's
-    end. Idempotent.
+    BART's decoder numbers positions by slots and takes no `position_ids` from outside. Branches lie side by
+    side in the slots, so those numbers are wrong from the second branch on and overrun the table.
     """
     if not getattr(embedding, "takes_frontier_positions", False):
         embedding.register_forward_pre_hook(_replace_positions, with_kwargs=True)
@@ -491,7 +447,7 @@ def _shape_as_positions(_: nn.Module, __: tuple[Any, ...], embedded: Tensor) -> 
 
 @contextmanager
 def _frontier_at(positions: Tensor) -> Iterator[None]:
-    """Say at which positions the tokens of a pass stand. `positions` shape: (Q, B), int64."""
+    """Set the positions of the tokens of a pass. `positions` shape: (Q, B), int64."""
     token = _FRONTIER_POSITIONS.set(positions)
     try:
         yield

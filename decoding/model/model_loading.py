@@ -1,12 +1,10 @@
-"""Find, check and load a checkpoint: safetensors only, complete, in a type the device computes well.
+"""Finds, checks and loads a checkpoint: safetensors only, complete, in a type the device computes well.
 
-`dtype="auto"` means: below 50 million parameters float32 everywhere, since small models gain little from
-less and exact, batch-independent scores matter more. Above, on CUDA the checkpoint's own type, with bfloat16
-for float16 checkpoints where the device has it; on a CPU bfloat16 if the processor multiplies it in hardware
-(2.9 times the speed of float32 at 100 million parameters) and float32 otherwise. Never float16 on a CPU,
-where it is three times slower than float32.
-
-PEFT adapters (LoRA and whatever else changes weights alone) are merged into the weights.
+`dtype="auto"` means float32 below 50 million parameters, where exact, batch-independent scores matter more
+than speed. Above, on CUDA it is the checkpoint's own type, with bfloat16 for float16 checkpoints if the
+device has it; on a CPU it is bfloat16 if the processor multiplies it in hardware (2.9 times the speed of
+float32 at 100 million parameters), else float32. float16 is refused on a CPU, where it is three times slower
+than float32. PEFT adapters that change weights alone (LoRA and others) are merged into the weights.
 """
 
 from __future__ import annotations
@@ -54,12 +52,7 @@ def load_pretrained(
     num_threads: int | None,
     adapter: Path | None = None,
 ) -> PreTrainedModel:
-    """Load a causal or encoder-decoder model; arguments as in `HFLanguageModel.load`.
-
-    Raises:
-        ModelLoadError: nothing usable there, weights missing, or dtype and device do not go together.
-        UnsupportedModelError: the architecture is refused by name.
-    """
+    """Load a causal or encoder-decoder model; arguments and errors as in `HFLanguageModel.load`."""
     if num_threads is not None:
         if num_threads < 1:
             raise ValueError(f"num_threads must be >= 1, got {num_threads}")
@@ -71,7 +64,7 @@ def load_pretrained(
 
 
 def check_dtype(dtype: str, device: str | torch.device) -> torch.device:
-    """The device meant, once it is known that it computes the type.
+    """Return the device, after checking that it computes the type.
 
     Raises:
         ModelLoadError: no such type or device, or they do not go together.
@@ -88,7 +81,7 @@ def load_config(path_or_hub_id: str | Path, trust_remote_code: bool) -> PreTrain
     """Read the configuration of a checkpoint.
 
     Raises:
-        ModelLoadError: nothing usable there.
+        ModelLoadError: no usable checkpoint there.
     """
     name = str(path_or_hub_id)
     named_as_path = isinstance(path_or_hub_id, Path) or name.startswith("./") or name.endswith("/")
@@ -114,16 +107,16 @@ def load_weights(
 
     Args:
         path_or_hub_id: Checkpoint directory or hub id.
-        config: What `load_config` returned for it.
-        target: Where the weights go.
+        config: Its configuration, from `load_config`.
+        target: Device of the weights.
         dtype: "auto" or one of `DTYPES`.
-        trust_remote_code: Run model code that a hub checkpoint brings along.
-        auto_class: The class of transformers that loads them; None: the one that makes a model write text.
-        unused: How the names of weights begin that the checkpoint may lack.
-        adapter: Folder of a PEFT adapter that is merged into the weights; None: none.
+        trust_remote_code: Whether to run code that comes with the weights.
+        auto_class: The transformers class that loads them; None: the one for text generation.
+        unused: Prefixes of weight names that the checkpoint may lack.
+        adapter: Folder of a PEFT adapter to merge into the weights, or None.
 
     Raises:
-        ModelLoadError: weights missing or broken, or the device cannot take them; the adapter does not fit.
+        ModelLoadError: weights missing or broken, the device cannot take them, or the adapter does not fit.
     """
     name = str(path_or_hub_id)
     refuse_foreign_file_name(getattr(config, "transformers_weights", None))
@@ -133,7 +126,7 @@ def load_weights(
     computed: Any = DTYPES.get(dtype, "auto")
     placed: dict[str, Any] = {}
     if quantised:
-        placed["device_map"] = {"": target}  # weights in blocks are made for a device, and stay there
+        placed["device_map"] = {"": target}  # quantised weights are made for a device, and stay there
         if computed == "auto" and target.type == "cpu":
             computed = _cpu_dtype()
     try:
@@ -153,7 +146,7 @@ def load_weights(
             f"cannot load {config.model_type!r} weights{how} from {name!r}: {_first_line(error)}"
         ) from error
     model, report = loaded
-    if getattr(model, "_hf_peft_config_loaded", False):  # of a hub id; a folder is told apart before
+    if getattr(model, "_hf_peft_config_loaded", False):  # a hub id; folders were checked before
         raise ModelLoadError(f"{name!r} is an adapter: fetch it and name its folder")
     _refuse_incomplete(name, report, unused)
     in_blocks = getattr(model, "hf_quantizer", None) is not None  # some are unpacked while they are read
@@ -176,7 +169,7 @@ def load_weights(
 
 @contextmanager
 def _without_progress_bar() -> Iterator[None]:
-    """Keep the library from drawing on the standard error of a server, where logs belong."""
+    """Keep transformers from drawing on a server's standard error, where logs belong."""
     shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
@@ -187,7 +180,7 @@ def _without_progress_bar() -> Iterator[None]:
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
-    """The device meant by a name; "auto" is CUDA where there is one, else the CPU.
+    """Return the named device; "auto" is CUDA if available, else the CPU.
 
     Raises:
         ModelLoadError: no such device here.
@@ -204,11 +197,7 @@ def resolve_device(device: str | torch.device) -> torch.device:
 
 
 def refuse_float16_on_cpu(dtype: torch.dtype, device: torch.device) -> None:
-    """Refuse the one combination that is slow and inexact at once.
-
-    Raises:
-        ModelLoadError: float16 on a CPU.
-    """
+    """Raise ModelLoadError for float16 on a CPU, which is slow and inexact at once."""
     if device.type == "cpu" and dtype == torch.float16:
         raise ModelLoadError(
             "float16 is not computed on a CPU (three times slower than float32, and less exact): "
@@ -217,7 +206,7 @@ def refuse_float16_on_cpu(dtype: torch.dtype, device: torch.device) -> None:
 
 
 def automatic_dtype(parameters: int, own: torch.dtype, device: torch.device) -> torch.dtype:
-    """Return the type that `dtype="auto"` means for a model of so many parameters, stored in its own type."""
+    """Return the type that `dtype="auto"` means for a model of this size, stored in type `own`."""
     if parameters < SMALL_MODEL_PARAMETERS:
         return torch.float32
     if device.type == "cuda":
@@ -236,7 +225,7 @@ def _cpu_multiplies_bfloat16() -> bool:
 
 
 def _quantisation(name: str, config: PreTrainedConfig) -> str | None:
-    """Return the method by which a checkpoint's weights are quantised, None for plain weights.
+    """Return the quantisation method of a checkpoint's weights, None for plain weights.
 
     Raises:
         ModelLoadError: transformers does not know the method, and would read the weights as plain ones.
@@ -257,12 +246,12 @@ def _quantisation(name: str, config: PreTrainedConfig) -> str | None:
 
 
 def _refuse_unsuitable_directory(path: Path, named_as_path: bool) -> None:
-    """Say plainly what a local directory lacks, before the hub's machinery guesses."""
+    """Raise a plain error for an unusable local directory, before transformers tries the hub."""
     if path.is_file():
         raise ModelLoadError(f"{path} is a file; give the directory that holds config.json and the weights")
     if not path.is_dir():
-        # A hub id is "name" or "owner/name", so anything else can only be meant as a directory; so is a name
-        # in a directory that is here.
+        # A hub id is "name" or "owner/name"; anything else must mean a directory, and so must a name in a
+        # directory that exists here.
         is_in_one = len(path.parts) > 2 or (len(path.parts) == 2 and path.parent.is_dir())
         if named_as_path or path.is_absolute() or is_in_one or path.parts[:1] in (("..",), ("~",)):
             raise ModelLoadError(f"no such model directory: {path}")
@@ -282,7 +271,7 @@ def _refuse_unsuitable_directory(path: Path, named_as_path: bool) -> None:
 
 
 def _refuse_incomplete(name: str, report: dict[str, Any], unused: tuple[str, ...]) -> None:
-    """Weights that are not found get filled with random numbers by transformers; that is no model."""
+    """Refuse missing weights, which transformers would fill with random numbers."""
     for what in ("missing_keys", "mismatched_keys"):
         keys = sorted(str(key) for key in report.get(what, ()) if not str(key).startswith(unused))
         if keys:
@@ -300,13 +289,11 @@ WEIGHTS_FILE = "adapter_model.safetensors"
 def merge_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
     """Return the model with an adapter merged into its weights, which keep their type and device.
 
-    Args:
-        model: The adapter's base; it is changed.
-        folder: Folder with `adapter_config.json` and `adapter_model.safetensors`.
+    `model`: the adapter's base; it is changed. `folder`: folder with `adapter_config.json` and
+    `adapter_model.safetensors`.
 
     Raises:
-        ModelLoadError: the adapter cannot be read, is of a kind that changes more than weights, or does not
-            fit the model.
+        ModelLoadError: the adapter cannot be read, changes more than weights, or does not fit the model.
     """
     with _refusing(model, folder):
         wrapped = _loaded(model, folder, is_trained=False)
@@ -316,14 +303,11 @@ def merge_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
 
 
 def adapted(model: PreTrainedModel, folder: Path) -> Any:
-    """Return the `peft.PeftModel` of a model and an adapter, whose matrices, in float32, are to be trained.
+    """Return a `peft.PeftModel` for training: a model with an adapter whose matrices are float32.
 
     Args:
         model: The adapter's base; its layers are replaced in place.
-        folder: As for `merge_adapter`.
-
-    Raises:
-        ModelLoadError: as `merge_adapter` does.
+        folder: As for `merge_adapter`, with the same errors.
     """
     with _refusing(model, folder):
         return _loaded(model, folder, is_trained=True)
@@ -350,14 +334,14 @@ def _loaded(model: PreTrainedModel, folder: Path, is_trained: bool) -> Any:
 
 @contextmanager
 def _refusing(model: PreTrainedModel, folder: Path) -> Iterator[None]:
-    """Say in one line why an adapter cannot be read, or does not fit the model."""
+    """Turn any failure to read or fit an adapter into a one-line ModelLoadError."""
     if not (folder / WEIGHTS_FILE).is_file():  # peft would go on to pickled weights
         raise ModelLoadError(f"{folder} is an adapter without {WEIGHTS_FILE}")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about what is seen to here, and what transformers deprecates
+            warnings.simplefilter("ignore")  # handled here, or deprecations inside transformers
             yield
-    except Exception as error:  # peft raises whatever an adapter of other shapes or kinds leads to
+    except Exception as error:  # peft raises many types for adapters of other shapes or kinds
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         # torch lists the weights that do not fit below a heading.
         reason = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
@@ -368,11 +352,7 @@ def _refusing(model: PreTrainedModel, folder: Path) -> Iterator[None]:
 
 
 def _refuse_partial(report: Any) -> None:
-    """Refuse weights without a place, and places without weights, which would stay as they are.
-
-    Raises:
-        ValueError: there are some.
-    """
+    """Raise ValueError for unknown weights and for missing ones, which would stay as they are."""
     for keys, what in (
         (report.unexpected_keys, "do not belong to the model"),
         (report.missing_keys, "are missing"),
@@ -383,7 +363,7 @@ def _refuse_partial(report: Any) -> None:
 
 
 def _untie(model: PreTrainedModel) -> None:
-    """Give the output head weights of its own where an adapter changes it, or the embedding, alone."""
+    """Give the output head its own weights if an adapter changes only one of head and embedding."""
     whole: Any = model
     ends: list[Any] = [whole.get_input_embeddings(), whole.get_output_embeddings()]
     if not any(hasattr(end, "get_base_layer") for end in ends):

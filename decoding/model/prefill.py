@@ -1,7 +1,7 @@
 """Runs prefill: the pass that writes prompts, causal and unpadded, and the prefix that prompts may share.
 
-A `PromptPass` is that pass as the token tree's attention sees it. A `TreePrefix` holds the keys and values
-of tokens that many prompts begin with, run once.
+A `PromptPass` is that pass in the token tree's attention. A `TreePrefix` holds the keys and values of tokens
+that many prompts begin with, run once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROWS_AT_ONCE = 128
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PromptGroup:
-    """The queries whose prompts have one length; `rows` is None when that is all of them."""
+    """Queries whose prompts have the same length; `rows` None means all queries."""
 
     length: int
     rows: Tensor | None
@@ -33,18 +33,14 @@ class PromptGroup:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PromptPass:
-    """The pass that writes left-padded prompts. Each length is attended on its own, without padding.
+    """The pass that writes left-padded prompts. Each length is attended on its own, without padding."""
 
-    Attributes:
-        groups: The queries by the length of what they have behind the prefix.
-        shared_bias: Module with the relative bias table of the layers that have none themselves.
-        prefix: What stands before every prompt, by model layer; empty without.
-        masks: Masks of this pass by length, window and tokens seen before, shared between layers.
-    """
-
-    groups: tuple[PromptGroup, ...]
+    groups: tuple[PromptGroup, ...]  # The queries by their prompt length behind the prefix
+    # Module with the relative bias table of the layers that have none themselves.
     shared_bias: nn.Module | None
+    # Keys and values of the shared prefix, by model layer; empty without one.
     prefix: tuple[PrefixSegment, ...] = ()
+    # Masks of this pass by length, window and tokens before, shared between layers.
     masks: dict[tuple[int, int | None, int], Tensor] = field(default_factory=dict)
 
     @classmethod
@@ -64,7 +60,7 @@ class PromptPass:
         return cls(groups, shared_bias, prefix)
 
     def hidden(self, length: int, window: int | None, before: int, device: torch.device) -> Tensor:
-        """`causal_mask`, made once for all layers that need it."""
+        """Return `causal_mask`, made once for all layers that need it."""
         key = (length, window, before)
         if key not in self.masks:
             self.masks[key] = causal_mask(length, window, device, before)
@@ -74,18 +70,9 @@ class PromptPass:
 def attend_prompts(
     tree: PromptPass, layer: int, query: Tensor, key: Tensor, value: Tensor, rule: Rule
 ) -> Tensor:
-    """Causal attention inside every prompt and to the prefix.
+    """Attend causally inside every prompt and to the prefix; zeros on padding.
 
-    Args:
-        tree: The pass.
-        layer: Number of the model layer.
-        query: Shape: (Q, H, T, D).
-        key: Shape: (Q, H_kv, T, D).
-        value: Shape: (Q, H_kv, T, D_v).
-        rule: How the layer scores.
-
-    Returns:
-        Zeros on padding. Shape: (Q, H, T, D_v).
+    Shapes: query (Q, H, T, D), key (Q, H_kv, T, D), value (Q, H_kv, T, D_v); returns (Q, H, T, D_v).
     """
     prefix = _seen_prefix(tree.prefix[layer], rule.window) if tree.prefix else None
     if tree.groups[0].rows is None:
@@ -100,7 +87,7 @@ def attend_prompts(
 
 
 def _seen_prefix(segment: PrefixSegment, window: int | None) -> PrefixSegment | None:
-    """What the first token behind the prefix sees of it; later ones see no more."""
+    """The part of the prefix that the first token behind it attends to; later ones attend to no more."""
     if window is None:
         return segment
     if window == 1:
@@ -123,7 +110,7 @@ def _attend_causally(
         )
     if prefix is None:
         return _attend_fused(tree, 0, query, key, value, rule)
-    # One query at a time: the prefix is then copied once, next to its keys, and not for all at once.
+    # One query at a time, so that only one copy of the prefix exists at any time.
     keys, values = prefix
     return torch.cat(
         [
@@ -143,15 +130,15 @@ def _attend_causally(
 def _attend_fused(
     tree: PromptPass, before: int, query: Tensor, key: Tensor, value: Tensor, rule: Rule
 ) -> Tensor:
-    """By torch's fused attention, which materialises no scores. Of the keys, `before` come first."""
+    """Attend by torch's fused kernel, which materialises no scores. `before` keys are the prefix."""
     length = query.shape[2]
     windowed = rule.window is not None and before + length > rule.window
     hidden = None
     if windowed or (before and length > 1):
         hidden = tree.hidden(length, rule.window if windowed else None, before, query.device)
     groups = query.shape[1] // key.shape[1]
-    # Grouped heads together with a mask fall back to a slow kernel on some devices. Few tokens behind many
-    # are folded into rows of their key's head; for many their masks would be larger than the keys.
+    # Grouped heads together with a mask fall back to a slow kernel on some devices. A few tokens are folded
+    # into rows of their key's head; for many tokens, such masks would be larger than the keys.
     folds = hidden is not None and groups > 1 and length <= key.shape[1] * key.shape[3]
     if folds and hidden is not None:
         hidden = hidden.repeat(groups, 1)
@@ -179,7 +166,7 @@ def _attend_row(
     rule: Rule,
     bias: Tensor | None,
 ) -> Tensor:
-    """One prompt, its scores materialised some rows at a time. Bias: (1, H, T, s + T). (1, H, T, D_v)."""
+    """Attend in one prompt, some rows at a time. Bias: (1, H, T, s + T). Returns (1, H, T, D_v)."""
     length, before = query.shape[2], 0 if prefix is None else prefix[0].shape[2]
     hidden = tree.hidden(length, rule.window, before, query.device)[None]
     attended = []
@@ -196,7 +183,7 @@ def _attend_row(
 
 
 def _causal_bias(rule: Rule, query: Tensor, prefix: PrefixSegment | None) -> Tensor | None:
-    """Relative biases of a prompt's tokens to what they see. Shape: (1, H, T, s + T)."""
+    """Relative biases of a prompt's tokens to all slots before them. Shape: (1, H, T, s + T)."""
     if rule.bias_owner is None:
         return None
     before, length = 0 if prefix is None else prefix[0].shape[2], query.shape[2]
@@ -209,54 +196,35 @@ def _causal_bias(rule: Rule, query: Tensor, prefix: PrefixSegment | None) -> Ten
 class TreePrefix:
     """Keys and values of tokens that many prompts begin with (`decoding.language_model.PromptPrefix`).
 
-    Immutable; sessions refer to the segments and never copy them. Does not keep the model alive.
-
-    Args:
-        model: The model that has run the tokens.
-        token_ids: The tokens, at least one.
-        segments: Their keys and values by model layer.
+    Immutable; sessions refer to the segments, one per model layer, and never copy them. Does not keep the
+    model alive.
     """
-
-    __slots__ = ("_model", "_model_type", "_segments", "_token_ids")
 
     def __init__(
         self, model: PreTrainedModel, token_ids: Sequence[int], segments: tuple[PrefixSegment, ...]
     ) -> None:
         self._model = weakref.ref(model)
         self._model_type: str = model.config.model_type
-        self._token_ids = tuple(token_ids)
-        self._segments = segments
+        self.token_ids = tuple(token_ids)
+        self.segments = segments  # Shapes: (1, H_kv, S, D) and (1, H_kv, S, D_v)
 
     @classmethod
     def of(cls, model: PreTrainedModel, token_ids: Sequence[int], cache: TreeCache) -> TreePrefix:
-        """Take the one prompt of a cache as a prefix."""
+        """Return the one prompt of a cache as a prefix."""
         layers = range(len(cache.layers))
         return cls(model, token_ids, tuple(cache.tree_layer(index).prompt for index in layers))
 
     @property
-    def token_ids(self) -> tuple[int, ...]:
-        """The tokens."""
-        return self._token_ids
-
-    @property
-    def segments(self) -> tuple[PrefixSegment, ...]:
-        """Keys and values by model layer. Shapes: (1, H_kv, S, D) and (1, H_kv, S, D_v)."""
-        return self._segments
-
-    @property
     def kv_bytes(self) -> int:
         """Bytes of key/value cache it holds."""
-        return sum(part.untyped_storage().nbytes() for part in self._parts())
-
-    def _parts(self) -> list[Tensor]:
-        return [part for segment in self._segments for part in segment]
+        return sum(part.untyped_storage().nbytes() for segment in self.segments for part in segment)
 
 
 def checked_prefix(prefix: PromptPrefix, model: PreTrainedModel) -> TreePrefix:
-    """The prefix, if this very model has made it, in the type and on the device it computes with now.
+    """Return the prefix, if this model made it, in its present type and on its present device.
 
     Raises:
-        ValueError: it has not, or has been moved since.
+        ValueError: another model made it, or the model has been moved since.
     """
     name = model.config.model_type
     if not isinstance(prefix, TreePrefix):
@@ -279,11 +247,7 @@ def checked_prefix(prefix: PromptPrefix, model: PreTrainedModel) -> TreePrefix:
 
 
 def check_continuations(prefix: PromptPrefix, prompts: Sequence[Sequence[int]]) -> None:
-    """Refuse prompts that do not begin with the prefix, or end with it.
-
-    Raises:
-        ValueError: naming the prompt and where it differs.
-    """
+    """Raise ValueError for prompts that do not begin with the prefix, or end with it."""
     shared = prefix.token_ids
     for index, prompt in enumerate(prompts):
         both = range(min(len(shared), len(prompt)))

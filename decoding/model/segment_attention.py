@@ -1,67 +1,65 @@
-"""One softmax over several stretches of keys: how the token tree attends.
+"""Computes one softmax over several stretches of keys: the attention of the token tree.
 
-Grouped-query heads are folded into rows instead of repeating keys. A stretch that all queries share takes the
-rows of all of them in one product, and is not copied per query.
+Grouped-query heads are folded into rows instead of repeating keys. A stretch that all queries share takes
+their rows in one product and is not copied per query.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-# A score so far below the largest of its row counts for nothing: e^-64 is 1.6e-28.
+from decoding.model.token_tree import Visibility
+
+# A score this far below the largest of its row is negligible: e^-64 is 1.6e-28.
 _NEGLIGIBLE = 64.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rule:
-    """How one layer turns products into scores.
+    """Scoring of one layer: how query-key products become scores."""
 
-    Attributes:
-        scaling: Factor on query-key products.
-        window: A token at position p sees positions above p - window.
-        softcap: Scores become softcap * tanh(score / softcap).
-        bias_owner: The module whose `compute_bias` gives T5-style relative position biases.
-        sinks: Attention sinks: one score per head that takes part in the softmax and has no value.
-            Shape: (H,).
-    """
-
-    scaling: float
-    window: int | None
-    softcap: float | None
-    bias_owner: nn.Module | None
+    scaling: float  # Factor on query-key products
+    window: int | None  # A token at position p attends to positions above p - window
+    softcap: float | None  # Scores become softcap * tanh(score / softcap)
+    bias_owner: nn.Module | None  # Module whose `compute_bias` gives T5-style relative position biases
+    # Attention sinks: one score per head that takes part in the softmax and has no value. Shape: (H,).
     sinks: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
-    """A stretch of keys and values with its mask and bias.
+    """A stretch of keys and values with its mask and bias."""
 
-    Attributes:
-        keys: Shape: (Q or 1, H_kv, n, D); 1 is a segment that all queries share.
-        values: Shape: (Q or 1, H_kv, n, D_v).
-        hidden: True where a row may not look. Shape: (Q or 1, B or 1, n), bool.
-        bias: Added to the scores. Shape: (Q or 1, H, B or 1, n).
-    """
+    keys: Tensor  # Shape: (Q or 1, H_kv, n, D); 1 is a segment that all queries share
+    values: Tensor  # Shape: (Q or 1, H_kv, n, D_v)
+    hidden: Tensor | None  # True where a row must not attend. Shape: (Q or 1, B or 1, n), bool
+    bias: Tensor | None  # Added to the scores. Shape: (Q or 1, H, B or 1, n)
 
-    keys: Tensor
-    values: Tensor
-    hidden: Tensor | None
-    bias: Tensor | None
+
+def visible_segments(
+    stretches: Iterable[tuple[Tensor, Tensor] | None],
+    sights: Iterable[Visibility],
+    biases: Iterable[Tensor | None],
+) -> tuple[Segment, ...]:
+    """Cut stretches of keys and values to their visible slots; None is a missing stretch."""
+    segments = []
+    for stretch, sight, bias in zip(stretches, sights, biases, strict=True):
+        if stretch is not None and sight.first < stretch[0].shape[2]:
+            keys, values = (part[:, :, sight.first :] for part in stretch)
+            bias = None if bias is None else bias[..., sight.first :]
+            segments.append(Segment(keys, values, sight.hidden, bias))
+    return tuple(segments)
 
 
 def attend(query: Tensor, segments: tuple[Segment, ...], rule: Rule) -> Tensor:
     """Attend over several segments with one softmax. Without gradients: scores are written in place.
 
-    Args:
-        query: Shape: (Q, H, B, D).
-        segments: Their lengths n may differ.
-        rule: Scaling, soft cap and sinks; window and bias are already in the segments.
-
-    Returns:
-        Shape: (Q, H, B, D_v).
+    The rule's window and bias are already in the segments. Shapes: query (Q, H, B, D); returns (Q, H, B,
+    D_v).
     """
     queries, heads, branches, size = query.shape
     kv_heads = segments[0].keys.shape[1]
@@ -100,21 +98,18 @@ def attend(query: Tensor, segments: tuple[Segment, ...], rule: Rule) -> Tensor:
 def _lift_negligible(scores: Tensor) -> None:
     """Keep weights out of the denormal numbers of float32, in which a CPU computes many times slower.
 
-    Trained models are sure of much: one weight in a hundred may be denormal, and triple the time of a layer.
-    What is lifted, and what is hidden with it, has a share of e^-64, far below rounding.
+    In trained models one weight in a hundred may be denormal, and triple the time of a layer. Lifted scores,
+    and hidden ones with them, get a share of e^-64, far below rounding.
     """
     if scores.is_cpu and scores.dtype == torch.float32:
         scores.clamp_(min=scores.amax(dim=-1, keepdim=True).sub_(_NEGLIGIBLE))
 
 
 def _multiply(rows: Tensor, matrix: Tensor, out: Tensor, add: bool = False) -> None:
-    """Write `rows` @ `matrix` into `out`, or add it, where one matrix may stand for all queries.
+    """Write `rows` @ `matrix` into `out`, or add it; one matrix may stand for all queries and is not copied Q
+    times.
 
-    Args:
-        rows: Shape: (Q, H_kv, r, n).
-        matrix: Shape: (Q or 1, H_kv, n, m). A plain product would copy a single one Q times.
-        out: Of any type. Shape: (Q, H_kv, r, m).
-        add: Whether to add.
+    Shapes: rows (Q, H_kv, r, n), matrix (Q or 1, H_kv, n, m), out (Q, H_kv, r, m), of any type.
     """
     queries, heads, count, _ = rows.shape
     if matrix.shape[0] < queries:
@@ -136,16 +131,11 @@ def _multiply(rows: Tensor, matrix: Tensor, out: Tensor, add: bool = False) -> N
 
 
 def causal_mask(length: int, window: int | None, device: torch.device, before: int = 0) -> Tensor:
-    """True where a token may not look.
+    """Return the causal mask of `length` consecutive tokens over themselves and `before` earlier ones; True
+    hides.
 
-    Args:
-        length: Consecutive tokens that look, t.
-        window: A token at position p sees positions above p - window; None is unbounded.
-        device: Where the mask is needed.
-        before: Consecutive tokens that stand before them and are looked at too, s.
-
-    Returns:
-        Shape: (t, s + t), bool.
+    A window lets a token at position p attend to positions above p - window. Shape: (length, before +
+    length), bool.
     """
     slots = torch.arange(before + length, device=device)
     behind = slots[before:, None] - slots[None, :]
@@ -154,7 +144,7 @@ def causal_mask(length: int, window: int | None, device: torch.device, before: i
 
 
 def bias_by_distance(owner: nn.Module, farthest: int, device: torch.device) -> Tensor:
-    """T5's relative bias of a causal layer as a table over distances. Shape: (H, farthest + 1).
+    """Return T5's relative bias of a causal layer as a table over distances. Shape: (H, farthest + 1).
 
     The bias depends on the distance alone (T5, section 2.1), so the row of the last of `farthest + 1`
     consecutive tokens, read backwards, holds every distance.

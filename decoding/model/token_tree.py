@@ -1,24 +1,18 @@
-"""Tracks who sees whom in a batch of token trees: positions and visibility, no model and no cache.
+"""Tracks positions and visibility in a batch of token trees; knows no model and no cache.
 
-Every query owns one tree. Its root is the prompt; a frontier of B branches is written per step, each below a
-branch one level up (Trie-based beam search with a token tree, Algorithms 2 and 3). All written tokens lie in
-one sequence of *slots*; a token may look at its prompt, its ancestors and itself. Every branch keeps the
-slots on its path, so a new frontier needs one gather and one scatter, at whatever level it is written, and
-so does finding out what is dead. No tree is ever walked. Only `collect` waits for the device.
+Every query owns one tree, whose root is the prompt. Each step writes a frontier of B branches, each below a
+branch of the depth above (Trie-based beam search with a token tree, Algorithms 2 and 3). All written tokens
+lie in one sequence of *slots*; a token attends to its prompt, its ancestors and itself. Every branch keeps
+the slots on its path, so no tree is ever walked. Only `collect` waits for the device.
 
-A `TreeStep` says what one frontier may look at. Its branches all stand at the same depth, so a window's edge
-in the prompts is at the same slot for every query, padded on the left as they are (`PromptLayout`), and
-known to the host: layers with a window read less, and no mask is needed for it. A `ChainStep` is its
-counterpart where the tokens of one pass follow each other and queries have written different numbers of
-them.
-
-Collection frees dead branches. A slot is *live* while it lies on the path of a branch that may still get
-children; marking is one scatter, and what survives keeps its order.
+Prompts are padded on the left (`PromptLayout`), so the edge of an attention window lies at the same prompt
+slot for every query of a frontier: layers with a window read fewer slots and need no mask for it.
 """
 
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,23 +23,15 @@ from torch import Tensor
 class TokenTree:
     """The trees of Q queries over their prompts.
 
-    A tree holds the paths of its last frontier only, and those of all levels after `keep_levels`.
-
-    Args:
-        prompts: The prompts.
-
-    Attributes:
-        prompts: As given.
-        depth: Tokens on the deepest branches written so far.
-        keeps_levels: Whether any branch may get children, so that nothing is ever dead.
+    A tree holds the paths of its last frontier only; after `keep_levels`, those of every depth.
     """
 
     def __init__(self, prompts: PromptLayout) -> None:
-        self.prompts = prompts
-        self.depth = 0
-        self.keeps_levels = False
-        # Slots on the path of every branch, itself last; the path of a padding branch is itself over and
-        # over. By depth; only the last depth's without levels. Shape of each: (Q, n, depth), int64.
+        self.prompts = prompts  # The prompts
+        self.depth = 0  # Tokens on the deepest branches written so far
+        self.keeps_levels = False  # Whether any branch may get children, so that nothing is ever dead
+        # Slots on the path of every branch, itself last, by depth. The path of a padding branch repeats its
+        # own slot. Shape of each: (Q, n, depth), int64.
         self._paths: dict[int, Tensor] = {}
         device = prompts.lengths_on_device.device
         self._tail_depths = torch.zeros(self.num_queries, 0, dtype=torch.int64, device=device)
@@ -62,14 +48,14 @@ class TokenTree:
 
     @property
     def width(self) -> int:
-        """Branches per query at the last depth, without levels those of the last frontier; 1 of prompts."""
+        """Branches per query at the last depth (without levels: of the last frontier); 1 before any step."""
         return self._paths[self.depth].shape[1] if self.depth else 1
 
     def keep_levels(self) -> None:
         """Keep the branches of every depth, so that any of them may get children later.
 
         Raises:
-            ValueError: branches have been written without.
+            ValueError: branches were written before this call.
         """
         if self.depth and not self.keeps_levels:
             raise ValueError(
@@ -78,10 +64,10 @@ class TokenTree:
         self.keeps_levels = True
 
     def checked_depth(self, depth: int | None) -> int:
-        """The depth that a frontier asked for at `depth` has; None is one below the deepest.
+        """Return the depth of a frontier asked for at `depth`; None means one below the deepest.
 
         Raises:
-            ValueError: there is no level to write it under.
+            ValueError: no branches are kept that could be its parents.
         """
         following = self.depth + 1
         if depth is None or depth == following:
@@ -93,19 +79,12 @@ class TokenTree:
         return depth
 
     def grow(self, parents: Tensor, depth: int | None = None) -> TreeStep:
-        """Add one frontier of B branches.
+        """Add one frontier of B branches and return what it may attend to.
 
-        Args:
-            parents: Index into the branches written at `depth` - 1, in the order written, -1 for padding
-                branches; ignored at depth 1. Without `keep_levels` those branches are the previous
-                frontier. A padding branch sees its prompt and itself only. Shape: (Q, B), int64.
-            depth: Tokens on the new branches; None is one more than the deepest have.
-
-        Returns:
-            What the attention of the new frontier may look at.
-
-        Raises:
-            ValueError: there is no level to write the frontier under.
+        `parents`, (Q, B), index the branches written at `depth` - 1, in the order written (without
+        `keep_levels` the previous frontier); they are ignored at depth 1. -1 marks a padding branch, which
+        attends to its prompt and itself only. A depth of None is one more than the deepest; ValueError as in
+        `checked_depth`.
         """
         depth = self.checked_depth(depth)
         queries, branches = parents.shape
@@ -124,7 +103,7 @@ class TokenTree:
         return step
 
     def _paths_below(self, parents: Tensor, depth: int) -> Tensor:
-        """Slots on the paths of new branches that take the next slots. Shape: (Q, B, depth), int64."""
+        """Paths of new branches, which take the next slots. Shape: (Q, B, depth), int64."""
         queries, branches = parents.shape
         first = self.num_slots
         own = torch.arange(first, first + branches, device=parents.device).expand(queries, -1)[..., None]
@@ -135,17 +114,11 @@ class TokenTree:
         return torch.cat([torch.where(parents[..., None] >= 0, inherited, own), own], dim=2)
 
     def collect(self, parents: Tensor | None) -> Tensor | None:
-        """Forget the slots that no branch descends from. Waits for the device.
+        """Free the slots that no branch descends from; with levels none is dead. Waits for the device.
 
-        Branches keep their numbers; those that are no parent lose their paths. With levels every branch may
-        get children, and nothing is dead.
-
-        Args:
-            parents: Which branches of the last frontier matter, as `grow` will be given them; None is all.
-                Shape: (Q, B), int64.
-
-        Returns:
-            For every slot that is left, which it was before; None where all are. Shape: (Q, m), int64.
+        Branches keep their numbers; those outside `parents`, (Q, B), int64, as `grow` will get them (None:
+        all), lose their paths. Returns the old slot of every slot that is left, (Q, m), int64; None if all
+        are.
         """
         if self.keeps_levels or self.depth == 0 or self.num_slots == 0:
             return None
@@ -166,13 +139,7 @@ class TokenTree:
         return kept.old_slots
 
     def select(self, queries: Sequence[int], chosen: Tensor, branches: bool) -> TokenTree:
-        """Return the trees of some queries, in that order.
-
-        Args:
-            queries: Numbers of the queries. Length n >= 1.
-            chosen: The same on the device. Shape: (n,), int64.
-            branches: Whether to take over what was written; otherwise the trees are their prompts alone.
-        """
+        """Return the trees of some queries (`chosen` on the device), with or without the written branches."""
         prompts = self.prompts.select(queries)
         if not branches:
             return TokenTree(prompts)
@@ -185,57 +152,28 @@ class TokenTree:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Visibility:
-    """What may be seen of a stretch of slots.
+    """The visible part of a stretch of slots."""
 
-    Attributes:
-        first: No branch sees a slot before this one.
-        hidden: True where a branch may not look, from slot `first` on; None where it sees all of them.
-            Shape: (Q, B or 1, n - first), bool.
-    """
-
-    first: int
+    first: int  # No branch attends to a slot before this one
+    # True where a branch must not attend, from slot `first` on; None if nothing is hidden. Shape: (Q, B or 1,
+    # n - first), bool.
     hidden: Tensor | None
 
 
-class TreeStep:
-    """What one frontier may look at.
+class BranchStep(ABC):
+    """The slots that the new tokens of one pass may attend to."""
 
-    Args:
-        prompts: The prompts.
-        depth: Tokens on the new branches, themselves included.
-        tail_depths: Depth of every tail slot. Shape: (Q, n), int64.
-        invisible: True where a tail slot is no ancestor. Shape: (Q, B, n), bool.
-
-    Attributes:
-        positions: Position of the new tokens. Shape: (Q,), int64.
-        largest_position: `positions.max()`, known without asking the device.
-    """
-
-    __slots__ = (
-        "_by_window",
-        "_depth",
-        "_invisible",
-        "_prompts",
-        "_tail_depths",
-        "largest_position",
-        "positions",
-    )
-
-    def __init__(self, prompts: PromptLayout, depth: int, tail_depths: Tensor, invisible: Tensor) -> None:
+    def __init__(self, prompts: PromptLayout, positions: Tensor, largest_position: int) -> None:
+        self.positions = positions  # Positions of the new tokens. Shape: (Q,), (Q, L) for chains, int64
+        self.largest_position = largest_position  # `positions.max()`, known without asking the device
         self._prompts = prompts
-        self._depth = depth
-        self._tail_depths = tail_depths
-        self._invisible = invisible
-        self.positions = prompts.lengths_on_device + (depth - 1)
-        self.largest_position = prompts.longest + depth - 1
         # Layers with the same window share their masks; there are one or two windows per model.
         self._by_window: dict[int | None, tuple[Visibility, Visibility, Visibility]] = {}
 
     def sights(self, window: int | None) -> tuple[Visibility, Visibility, Visibility]:
-        """What may be seen of the shared prefix (S slots), of the prompts (T) and of the tail (n).
+        """Return the visibility of the shared prefix (S slots), of the prompts (T) and of the tail (n).
 
-        Args:
-            window: A token at position p sees positions above p - window; None is unbounded.
+        With a window, a token at position p attends to positions above p - window only.
         """
         if window is not None and self.largest_position < window:
             window = None
@@ -247,12 +185,40 @@ class TreeStep:
             )
         return self._by_window[window]
 
+    @abstractmethod
     def distances(self) -> tuple[Tensor, Tensor, Tensor]:
-        """How far the slots of prefix, prompts and tail lie behind the new tokens, 0 where they do not.
+        """Distances from the new tokens back to the slots of prefix, prompts and tail, at least 0.
 
         Returns:
-            Shapes: (Q, 1, S), (1, 1, T) and (Q, 1, n), int64, each in [0, `largest_position`].
+            Shapes: (Q, 1 or L, S), (1 or Q, 1 or L, T) and (Q, 1 or L, n), int64, each in
+            [0, `largest_position`].
         """
+
+    @abstractmethod
+    def _prefix(self, window: int) -> Visibility: ...
+
+    @abstractmethod
+    def _prompt(self, window: int | None) -> Visibility: ...
+
+    @abstractmethod
+    def _tail(self, window: int | None) -> Visibility: ...
+
+
+class TreeStep(BranchStep):
+    """The pass of one frontier, whose branches stand at one depth.
+
+    `tail_depths`, (Q, n), is the depth of every tail slot; `invisible`, (Q, B, n), is True for slots that are
+    no ancestor.
+    """
+
+    def __init__(self, prompts: PromptLayout, depth: int, tail_depths: Tensor, invisible: Tensor) -> None:
+        super().__init__(prompts, prompts.lengths_on_device + (depth - 1), prompts.longest + depth - 1)
+        self._depth = depth
+        self._tail_depths = tail_depths
+        self._invisible = invisible
+
+    def distances(self) -> tuple[Tensor, Tensor, Tensor]:
+        """See `BranchStep.distances`."""
         device = self.positions.device
         prefix = self.positions[:, None] - torch.arange(self._prompts.prefix_length, device=device)
         width = self._prompts.width
@@ -262,7 +228,7 @@ class TreeStep:
 
     def _prefix(self, window: int) -> Visibility:
         prompts = self._prompts
-        # Position p sees p - window + 1 and what follows; the shortest prompt's branches see farthest back.
+        # Position p attends to p - window + 1 and later; the shortest prompt's branches reach farthest back.
         first = min(max(prompts.shortest + self._depth - window, 0), prompts.prefix_length)
         if first == prompts.prefix_length or prompts.longest + self._depth - window <= first:
             return Visibility(first, None)
@@ -281,32 +247,13 @@ class TreeStep:
         return Visibility(0, self._invisible | too_far[:, None])
 
 
-class ChainStep:
-    """What one pass may look at. Rows without a token look at what the last token of their query sees.
+class ChainStep(BranchStep):
+    """The pass that writes consecutive tokens of chains, whose queries stand at different depths.
 
-    Args:
-        prompts: The prompts.
-        depths: Tokens written up to and with each new one; the query's last on rows without one.
-            Shape: (Q, L), int64.
-        slot_depths: Depth of the token in every slot, this pass's included, 0 where there is none.
-            Shape: (Q, n), int64.
-        least_depth: At most the smallest of `depths`.
-        largest_position: The largest position of a new token.
-
-    Attributes:
-        positions: Shape: (Q, L), int64.
-        largest_position: As given.
+    Rows without a token attend to the same slots as the last token of their query, and have its depth.
+    `depths`, (Q, L), are the tokens written up to and with each new one, at least `least_depth`;
+    `slot_depths`, (Q, n), the depth of the token in every slot, this pass's included, 0 for none.
     """
-
-    __slots__ = (
-        "_by_window",
-        "_depths",
-        "_least_depth",
-        "_prompts",
-        "_slot_depths",
-        "largest_position",
-        "positions",
-    )
 
     def __init__(
         self,
@@ -316,36 +263,13 @@ class ChainStep:
         least_depth: int,
         largest_position: int,
     ) -> None:
-        self._prompts = prompts
+        super().__init__(prompts, prompts.lengths_on_device[:, None] + depths - 1, largest_position)
         self._depths = depths
         self._slot_depths = slot_depths
         self._least_depth = least_depth
-        self.positions = prompts.lengths_on_device[:, None] + depths - 1
-        self.largest_position = largest_position
-        self._by_window: dict[int | None, tuple[Visibility, Visibility, Visibility]] = {}
-
-    def sights(self, window: int | None) -> tuple[Visibility, Visibility, Visibility]:
-        """What may be seen of the shared prefix (S slots), of the prompts (T) and of the tail (n).
-
-        Args:
-            window: A token at position p sees positions above p - window; None is unbounded.
-        """
-        if window is not None and self.largest_position < window:
-            window = None
-        if window not in self._by_window:
-            self._by_window[window] = (
-                Visibility(0, None) if window is None else self._prefix(window),
-                self._prompt(window),
-                self._tail(window),
-            )
-        return self._by_window[window]
 
     def distances(self) -> tuple[Tensor, Tensor, Tensor]:
-        """How far the slots of prefix, prompts and tail lie behind the new tokens, 0 where they do not.
-
-        Returns:
-            Shapes: (Q, L, S), (Q, L, T) and (Q, L, n), int64, each in [0, `largest_position`].
-        """
+        """See `BranchStep.distances`."""
         prefix = torch.arange(self._prompts.prefix_length, device=self.positions.device)
         own = torch.arange(self._prompts.width, device=self.positions.device)
         return (
@@ -384,29 +308,14 @@ class PromptLayout:
 
     Args:
         lengths: Length in tokens of every whole prompt. Length Q.
-        device: Where the layout is needed.
-        prefix_length: Tokens that all prompts begin with and that have no slots of their own; every prompt
-            is longer.
+        device: Device of the tensors.
+        prefix_length: Tokens of the shared prefix, S, which have no slots; every prompt is longer.
 
     Attributes:
-        lengths: As given.
-        prefix_length: As given, S.
-        longest: The longest prompt.
-        shortest: The shortest prompt.
-        width: Slots per query, T: what the longest prompt has behind the prefix.
+        width: Slots per query, T: tokens of the longest prompt behind the prefix.
         lengths_on_device: Shape: (Q,), int64.
-        padding: True where a slot is padding; None where there is none. Shape: (Q, T), bool.
+        padding: True where a slot is padding; None if there is none. Shape: (Q, T), bool.
     """
-
-    __slots__ = (
-        "lengths",
-        "lengths_on_device",
-        "longest",
-        "padding",
-        "prefix_length",
-        "shortest",
-        "width",
-    )
 
     def __init__(self, lengths: Sequence[int], device: torch.device, prefix_length: int = 0) -> None:
         if not lengths or min(lengths) <= prefix_length:
@@ -416,15 +325,15 @@ class PromptLayout:
             )
         self.lengths = tuple(lengths)
         self.prefix_length = prefix_length
-        self.longest = max(lengths)
-        self.shortest = min(lengths)
+        self.longest = max(lengths)  # Length of the longest prompt
+        self.shortest = min(lengths)  # Length of the shortest prompt
         self.width = self.longest - prefix_length
         self.lengths_on_device = torch.tensor(self.lengths, dtype=torch.int64, device=device)
         self.padding = (self.positions() < prefix_length) if self.shortest < self.longest else None
 
     @property
     def own_lengths(self) -> tuple[int, ...]:
-        """What every prompt has behind the prefix."""
+        """Tokens of every prompt behind the prefix."""
         return tuple(length - self.prefix_length for length in self.lengths)
 
     def positions(self) -> Tensor:
@@ -433,22 +342,18 @@ class PromptLayout:
         return slots[None, :] + (self.lengths_on_device - self.width)[:, None]
 
     def select(self, queries: Sequence[int]) -> PromptLayout:
-        """The layout of some of the prompts, in that order."""
+        """Return the layout of some of the prompts, in that order."""
         lengths = [self.lengths[query] for query in queries]
         return PromptLayout(lengths, self.lengths_on_device.device, self.prefix_length)
 
 
 @dataclass(frozen=True, slots=True)
 class CollectionPolicy:
-    """When a session collects dead branches. Learning how many are live waits for the device.
+    """When a session collects dead branches. Finding the live ones waits for the device."""
 
-    Attributes:
-        interval: Steps from one collection to the next, at least 1; None collects on no schedule.
-        under_pressure: Whether to collect before the reserved room would have to grow.
-    """
-
+    # Steps from one collection to the next, at least 1; None collects on no schedule.
     interval: int | None = 16
-    under_pressure: bool = True
+    under_pressure: bool = True  # Whether to collect before the reserved room would have to grow
 
     def __post_init__(self) -> None:
         if self.interval is not None and (isinstance(self.interval, bool) or self.interval < 1):
@@ -476,32 +381,23 @@ DEFAULT_COLLECTION = CollectionPolicy()
 class LiveSlots:
     """The slots that a collection keeps, in their old order.
 
-    The result is as wide as the query with most live slots needs. Rows of other queries end in fillers:
-    repetitions of some slot that no path refers to, so that no branch ever sees them.
-
-    Attributes:
-        old_slots: For every slot afterwards, which it was before. Shape: (Q, width), int64.
-        new_slots: For every slot before, which it is afterwards; of no meaning for dead ones, but in range
-            wherever anything is live. Shape: (Q, n), int64.
+    The result is as wide as the query with most live slots needs. Shorter rows end in fillers: repetitions of
+    a slot that no path refers to, so that no branch ever attends to them.
     """
 
-    old_slots: Tensor
+    old_slots: Tensor  # Old slot of every new one. Shape: (Q, width), int64
+    # New slot of every old one; meaningless for dead ones, but in range wherever anything is live. Shape: (Q,
+    # n), int64.
     new_slots: Tensor
 
 
 def survivors(paths: Tensor, wanted: Tensor, num_slots: int) -> LiveSlots | None:
-    """Mark the slots on the paths of some branches. Waits for the device, once.
+    """Find the slots on the paths, (Q, B, depth), of the wanted branches, (Q, B). Waits for the device, once.
 
-    Args:
-        paths: Slots on the path of every branch. Shape: (Q, B, depth), int64.
-        wanted: Which branches matter. Shape: (Q, B), bool.
-        num_slots: Slots written so far, n >= 1.
-
-    Returns:
-        None where nothing could be freed, since some query needs all of its slots.
+    Returns None if nothing can be freed, because some query needs all of its `num_slots` >= 1 slots.
     """
     queries = paths.shape[0]
-    # One more column takes the paths of branches that do not matter.
+    # One more column takes the paths of unwanted branches.
     marked = torch.where(wanted[..., None], paths, num_slots).reshape(queries, -1)
     live = torch.zeros(queries, num_slots + 1, dtype=torch.bool, device=paths.device)
     live = live.scatter_(1, marked, value=True)[:, :num_slots]
@@ -510,7 +406,7 @@ def survivors(paths: Tensor, wanted: Tensor, num_slots: int) -> LiveSlots | None
     if width == num_slots:
         return None
     slots = torch.arange(num_slots, device=paths.device).expand(queries, -1)
-    # Again one more column, for the dead. What is not written stays slot 0, the filler.
+    # One more column takes the dead. Cells that are not written stay slot 0, the filler.
     old_slots = torch.zeros(queries, width + 1, dtype=torch.int64, device=paths.device)
     old_slots.scatter_(1, torch.where(live, ranks - 1, width), slots)
     return LiveSlots(old_slots[:, :width], (ranks - 1).clamp_(min=0))

@@ -1,12 +1,12 @@
 """Attends over the token tree, as one function that stock transformers models call.
 
-Registered under the name `genret_tree` beside transformers' own attention functions. A forward pass says by
-its extra argument `tree` which pass it is: a `PromptPass` writes the prompts (`decoding.model.prefill`), a
-`BranchPass` one frontier of branches or the next tokens of chains, a `WholeTreePass` nodes of all depths
-(`decoding.model.whole_trees`). Without that argument, in encoders and in cross-attention the function is
-plain scaled dot product attention.
+Registered as `genret_tree` beside transformers' own attention functions. The extra argument `tree` of a
+forward pass names its kind: a `PromptPass` writes the prompts (`decoding.model.prefill`), a `BranchPass` one
+frontier of branches or the next tokens of chains, a `WholeTreePass` nodes of all depths
+(`decoding.model.whole_trees`). Without it, in encoders and in cross-attention the function is plain scaled
+dot product attention.
 
-Masks come from positions and ancestry alone, so whatever mask a model builds for itself is ignored.
+Masks come from positions and ancestry alone; whatever mask a model builds for itself is ignored.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from transformers.masking_utils import sdpa_mask
 
 from decoding.errors import UnsupportedModelError
 from decoding.model.prefill import PromptPass, attend_prompts
-from decoding.model.segment_attention import Rule, Segment, attend, bias_by_distance, causal_mask
-from decoding.model.token_tree import ChainStep, TreeStep
+from decoding.model.segment_attention import Rule, attend, bias_by_distance, causal_mask, visible_segments
+from decoding.model.token_tree import BranchStep
 from decoding.model.tree_cache import PackedFrontier, TreeCache
 from decoding.model.whole_trees import WholeTreePass, attend_whole_trees
 
 # The name must not contain "sdpa", "flex" or "flash": transformers looks for those substrings.
 TREE_ATTENTION = "genret_tree"
 
-# Arguments that change the scores in ways not computed here. Present and not None means: refuse.
+# Arguments that change the scores in ways not computed here: refused unless None.
 _UNSUPPORTED_ARGUMENTS = ("sinks", "alibi", "head_mask", "block_mask")
 
 
 def register_tree_attention() -> None:
-    """Make `genret_tree` known to transformers. Idempotent.
+    """Register `genret_tree` with transformers. Idempotent.
 
-    The mask function serves encoders and ordinary forward passes; with a name that has none, transformers
-    would drop padding masks silently.
+    The mask function serves encoders and ordinary forward passes; without one, transformers would drop
+    padding masks silently.
     """
     AttentionInterface.register(TREE_ATTENTION, tree_attention)
     AttentionMaskInterface.register(TREE_ATTENTION, sdpa_mask)
@@ -59,12 +59,12 @@ def tree_attention(
     tree: PromptPass | BranchPass | WholeTreePass | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attend in the form transformers' attention interface asks for.
+    """Attend as transformers' attention interface requires.
 
     Args:
         module: The attention module; `layer_idx` names its cache layer, `is_causal` tells self-attention.
-        query: Shape: (Q, H, B, D). Of packed frontiers and of whole trees Q is 1 and B all that is live, here
-            and below; not of an encoder's keys and values.
+        query: For packed frontiers and whole trees Q is 1 and B the number of live tokens, here and below
+            (but not for an encoder's keys and values). Shape: (Q, H, B, D).
         key: Keys of this pass's tokens (self-attention) or of the encoder. Shape: (Q, H_kv, B or S, D).
         value: Shape: (Q, H_kv, B or S, D_v).
         attention_mask: Used outside the tree only.
@@ -75,7 +75,7 @@ def tree_attention(
         position_bias: Bias computed by the model from slots; only its presence matters in the tree.
         s_aux: Attention sinks of this layer, by transformers' name. Shape: (H,).
         tree: The pass, or None outside the tree.
-        **kwargs: Whatever else the model passes on.
+        **kwargs: Further arguments of the model.
 
     Returns:
         The attended values, shape (Q, B, H, D_v), and no weights.
@@ -164,7 +164,7 @@ def _attend_outside(
     softcap: float | None,
     sinks: Tensor | None,
 ) -> Tensor:
-    """Attention of an ordinary forward pass with soft-capped scores or sinks, which no kernel here computes.
+    """Attention of an ordinary forward pass with soft-capped scores or sinks, which no fused kernel computes.
 
     The mask follows `sdpa_mask`. Returns shape (Q, B, H, D_v).
     """
@@ -175,12 +175,12 @@ def _attend_outside(
     length, groups = query.shape[2], query.shape[1] // key.shape[1]
     hidden: Tensor | None = None
     if attention_mask is None and length > 1:
-        # No mask stands for a causal one over as many keys as queries.
+        # No mask means a causal one over as many keys as queries.
         key, value = key[:, :, :length], value[:, :, :length]
         hidden = causal_mask(length, None, query.device)
     elif attention_mask is not None:
         hidden = ~attention_mask
-        # A padding row that sees nothing would be NaN; what it answers is never used.
+        # A padding row with everything hidden would be NaN; its output is never used.
         hidden = hidden & ~hidden.all(-1, keepdim=True)
     key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
     scores = (query * scaling) @ key.mT
@@ -214,34 +214,22 @@ _Biases = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BranchPass:
-    """The pass that writes one frontier of branches.
+    """A pass that writes one frontier of branches, or the next tokens of chains."""
 
-    Attributes:
-        step: What the frontier may look at.
-        cache: Where the layers find prefix, prompts and tail.
-        shared_bias: Module with the relative bias table of the layers that have none themselves.
-        packed: The live branches, where only they are computed.
-        biases: Biases of this pass by owner, shared between layers.
-    """
-
-    step: TreeStep | ChainStep
-    cache: TreeCache
+    step: BranchStep  # The slots that the new tokens may attend to
+    cache: TreeCache  # Keys and values of prefix, prompts and tail
+    # Module with the relative bias table of the layers that have none themselves.
     shared_bias: nn.Module | None
-    packed: PackedFrontier | None = None
+    packed: PackedFrontier | None = None  # The live branches, if only they are computed
+    # Biases of this pass by owner, shared between layers.
     biases: dict[nn.Module, _Biases] = field(default_factory=dict)
 
 
 def attend_branches(tree: BranchPass, layer: int, query: Tensor, rule: Rule) -> Tensor:
-    """Attention of one frontier over shared prefix, prompts and tree.
+    """Attend from one frontier, whose keys and values the layer already has, to shared prefix, prompts and
+    tree.
 
-    Args:
-        tree: The pass.
-        layer: Number of the model layer, which has been given the frontier's keys and values.
-        query: Shape: (Q, H, B, D), (1, H, P, D) of a packed frontier.
-        rule: How the layer scores.
-
-    Returns:
-        Shape: (Q, H, B, D_v), (1, H, P, D_v) of a packed frontier.
+    Shapes: query (Q, H, B, D), (1, H, P, D) for a packed frontier; returns the same with D_v for D.
     """
     if tree.packed is None:
         return _attend_rectangle(tree, layer, query, rule)
@@ -254,17 +242,8 @@ def _attend_rectangle(tree: BranchPass, layer: int, query: Tensor, rule: Rule) -
     held = tree.cache.tree_layer(layer)
     prefix = tree.cache.prefix[layer] if tree.cache.prefix else None
     stretches = (prefix, held.prompt, (held.tail_keys, held.tail_values))
-    segments = []
-    for stretch, sight, bias in zip(
-        stretches, tree.step.sights(rule.window), _biases(tree, rule), strict=True
-    ):
-        if stretch is None or sight.first >= stretch[0].shape[2]:
-            continue  # there is none, or the window has left it behind
-        keys, values = (part[:, :, sight.first :] for part in stretch)
-        segments.append(
-            Segment(keys, values, sight.hidden, None if bias is None else bias[..., sight.first :])
-        )
-    return attend(query, tuple(segments), rule)
+    segments = visible_segments(stretches, tree.step.sights(rule.window), _biases(tree, rule))
+    return attend(query, segments, rule)
 
 
 def _biases(tree: BranchPass, rule: Rule) -> _Biases:

@@ -1,17 +1,17 @@
-"""Caches the token tree's keys and values: the prompt once per query, one entry per written token after it.
+"""Caches the token tree's keys and values: the prompt once per query, then one entry per written token.
 
-A transformers cache layer, so stock models fill it through their ordinary `past_key_values.update` call. The
-attention function reads the parts directly; what `update` returns is never attended to. How much is held
-follows from shapes, so asking never waits for the device.
+`TreeLayer` is a transformers cache layer, so stock models fill it through `past_key_values.update`; the
+attention function reads its parts directly. Sizes follow from shapes, so asking for them never waits for the
+device.
 
-A packed frontier leaves the padding out. The queries of a batch have different numbers of live branches and
-finish at different steps, yet a frontier is a rectangle. Everything in a decoder but attention works on one
-token at a time, so there the live branches of all queries run as rows of a single sequence; attention and
-cache have them in their rectangle.
+A packed frontier leaves padding branches out. Queries of a batch have different numbers of live branches, yet
+a frontier is a rectangle. Every layer but attention works token by token, so there the live branches of all
+queries run as rows of a single sequence; attention and cache keep the rectangle.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,13 +22,8 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     """One model layer: an immutable prompt segment and a preallocated tail.
 
-    The first `update` stores the prompt, every later one appends the tokens of one frontier, for which
-    `resize` has made room.
-
-    Attributes:
-        prompt_keys: Shape: (Q, H_kv, T, D). None before the prompt was written.
-        prompt_values: Shape: (Q, H_kv, T, D_v).
-        used: Tail slots written so far.
+    The first `update` stores the prompt, every later one appends one frontier, for which `resize` has made
+    room.
     """
 
     is_sliding = False
@@ -37,9 +32,9 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)  # type: ignore[no-untyped-call]
-        self.prompt_keys: Tensor | None = None
-        self.prompt_values: Tensor | None = None
-        self.used = 0
+        self.prompt_keys: Tensor | None = None  # None before the prompt is written. Shape: (Q, H_kv, T, D)
+        self.prompt_values: Tensor | None = None  # Shape: (Q, H_kv, T, D_v)
+        self.used = 0  # Tail slots written so far
         self._tail_keys: Tensor | None = None
         self._tail_values: Tensor | None = None
 
@@ -81,14 +76,9 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Store the prompt (first call) or append one frontier (later calls).
+        """Store the prompt (first call) or append one frontier (later calls), and return what was passed in.
 
-        Args:
-            key_states: Shape: (Q, H_kv, T or B, D).
-            value_states: Shape: (Q, H_kv, T or B, D_v).
-
-        Returns:
-            The tensors passed in: the attention function takes everything older from the layer itself.
+        Shapes: key_states (Q, H_kv, T or B, D), value_states (Q, H_kv, T or B, D_v).
         """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -105,12 +95,10 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         self._tail_values = _resized(self._tail_values, values, self.used, capacity)
 
     def compact(self, rows: Tensor, width: int, capacity: int) -> None:
-        """Keep some slots of the tail, in buffers of `capacity` slots.
+        """Keep some slots of the tail, `width` per query, in buffers of `capacity` slots; buffers of that
+        size are reused.
 
-        Args:
-            rows: The slots to keep, of every query and head, as rows of a buffer. Shape: (Q * H_kv * width,).
-            width: Slots kept per query.
-            capacity: Slots afterwards, at least `width`. Buffers that have as many stay.
+        `rows` are the slots of every query and head, as rows of a buffer. Shape: (Q * H_kv * width,).
         """
         assert self._tail_keys is not None
         assert self._tail_values is not None
@@ -119,12 +107,10 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         self.used = width
 
     def select(self, queries: Tensor, width: int, branches: bool) -> TreeLayer:
-        """Return a layer with the prompts of some queries, cut to their longest.
+        """Return a layer with the prompts of some queries, (n,), int64, cut to `width` slots: padding stands
+        on the left.
 
-        Args:
-            queries: Shape: (n,), int64.
-            width: Prompt slots kept, from the right: padding stands on the left.
-            branches: Whether to copy the tails too. The copy has no room beyond what is used.
+        `branches` says whether to copy the tails too, without spare room.
         """
         keys, values = self.prompt
         other = TreeLayer()
@@ -143,16 +129,16 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         return prompt + self.used
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Key length and offset that transformers would build a mask for; the tree passes its own."""
+        """Key length and offset of the mask that transformers would build; the tree uses its own."""
         return self.get_seq_length() + query_length, 0
 
     def get_max_length(self) -> int:
-        """No bound."""
+        """Return -1: no bound."""
         return -1
 
 
 def _own(states: Tensor) -> Tensor:
-    """A contiguous tensor with storage of its own size.
+    """Return a contiguous tensor with storage of its own size.
 
     A view into a fused query-key-value buffer would keep three times its own bytes alive.
     """
@@ -163,7 +149,7 @@ def _own(states: Tensor) -> Tensor:
 
 
 def _resized(buffer: Tensor | None, prompt: Tensor, used: int, capacity: int) -> Tensor:
-    """A buffer of `capacity` slots of the prompt's kind, with the first `used` slots of the old one."""
+    """Return a buffer of `capacity` slots like the prompt's, with the first `used` slots of the old one."""
     queries, heads, _, size = prompt.shape
     resized = prompt.new_empty(queries, heads, capacity, size)
     if buffer is not None:
@@ -172,7 +158,7 @@ def _resized(buffer: Tensor | None, prompt: Tensor, used: int, capacity: int) ->
 
 
 def _compacted(buffer: Tensor, rows: Tensor, width: int, capacity: int) -> Tensor:
-    """The buffer, or one of `capacity` slots, with the chosen rows in front."""
+    """Return the buffer, or a new one of `capacity` slots, with the chosen rows in front."""
     queries, heads, _, size = buffer.shape
     live = buffer.view(-1, size).index_select(0, rows).view(queries, heads, width, size)
     if buffer.shape[2] != capacity:
@@ -183,8 +169,8 @@ def _compacted(buffer: Tensor, rows: Tensor, width: int, capacity: int) -> Tenso
 
 # Frontiers for which room is reserved at a time; titles are mostly shorter, so most tails never grow.
 INITIAL_DEPTH = 8
-# Frontiers that must fit after a collection. With less room the next one would be due at once, and every
-# collection waits for the device.
+# Frontiers that must fit after a collection. With less room the next collection would be due at once, and
+# every one waits for the device.
 LEAST_ROOM = 4
 
 # Keys and values that every query's prompt begins with. Shapes: (1, H_kv, S, D) and (1, H_kv, S, D_v).
@@ -195,21 +181,18 @@ class TreeCache(Cache):
     """One `TreeLayer` per model layer, created as the model reaches it.
 
     Args:
-        prefix: What the prompts begin with, by model layer; referred to, never copied. Empty without.
-
-    Attributes:
-        capacity: Tail slots per query for which there is room.
-        prefix: As given.
+        prefix: Keys and values of the shared prefix by model layer; referred to, never copied. Empty without
+            one.
     """
 
     def __init__(self, prefix: tuple[PrefixSegment, ...] = ()) -> None:
         super().__init__(layer_class_to_replicate=TreeLayer)
         self.prefix = prefix
-        self.capacity = 0
+        self.capacity = 0  # Tail slots per query for which there is room
         self._peak_bytes = 0
 
     def tree_layer(self, index: int) -> TreeLayer:
-        """The layer that the attention module with `layer_idx == index` has just updated."""
+        """The layer of the attention module with `layer_idx == index`."""
         layer = self.layers[index]
         assert isinstance(layer, TreeLayer)
         return layer
@@ -231,7 +214,7 @@ class TreeCache(Cache):
 
     @property
     def used_bytes(self) -> int:
-        """Bytes behind prompt slots and written tail slots."""
+        """Bytes of prompt slots and written tail slots."""
         queries = self.tree_layer(0).prompt[0].shape[0]
         return queries * self.tree_layer(0).get_seq_length() * self.slot_bytes
 
@@ -241,20 +224,22 @@ class TreeCache(Cache):
         return max(self._peak_bytes, self.held_bytes)
 
     def make_room(self, width: int) -> None:
-        """Let one more frontier of `width` branches fit."""
-        if self.used + width > self.capacity:
-            self._resize(_roomy(self.used, width))
+        """Reserve room for one more frontier of `width` branches."""
+        if self.used + width <= self.capacity:
+            return
+        before, replaced = self.held_bytes, self.capacity
+        self.capacity = _roomy(self.used, width)
+        for layer in self._tree_layers():
+            layer.resize(self.capacity)
+        self._note_peak(before, copied=replaced)
 
     def compact(self, kept: Tensor, width: int) -> None:
-        """Keep some slots of every tail. Copies those only, layer by layer, and never the prompts.
+        """Keep the slots `kept`, (Q, m), int64, of every tail. Copies only those, layer by layer, and never
+        the prompts.
 
-        Where little room is left the buffers are replaced by larger ones, and where most of them is left
-        over by smaller ones: one wide moment, such as a query with many branches that soon died, would
-        otherwise decide what a session holds to its end.
-
-        Args:
-            kept: For every slot to be, which it is now. Shape: (Q, m), int64.
-            width: Branches of the next frontier.
+        Buffers grow if the next frontier, of `width` branches, leaves little room, and shrink if most of them
+        is spare: otherwise one wide moment, such as a query with many branches that soon died, would set the
+        session's memory to its end.
         """
         before, slots, capacity = self.held_bytes, kept.shape[1], self.capacity
         roomy = _roomy(slots, width)
@@ -278,29 +263,20 @@ class TreeCache(Cache):
         return other
 
     def note_beside(self, tokens: int, path: int) -> None:
-        """Count what a pass over whole trees holds beside the cache: no tail, but what it is writing.
+        """Count in the peak what a pass over whole trees holds beside the cache.
 
         Args:
-            tokens: Tokens that are written, whose keys and values are held in one layer at a time.
+            tokens: Tokens written; their keys and values are held in one layer at a time.
             path: Tokens that all layers keep.
         """
         largest = max(sum(layer.slot_bytes) for layer in self._tree_layers())
         beside = tokens * largest + path * self.slot_bytes
         self._peak_bytes = max(self._peak_bytes, self.held_bytes + beside)
 
-    def _resize(self, capacity: int) -> None:
-        before, replaced = self.held_bytes, self.capacity
-        for layer in self._tree_layers():
-            layer.resize(capacity)
-        self.capacity = capacity
-        self._note_peak(before, copied=replaced)
-
     def _note_peak(self, before: int, copied: int) -> None:
-        """Count what was held while buffers were replaced one at a time.
+        """Count in the peak what was held while buffers were replaced one at a time.
 
-        Args:
-            before: Bytes held before.
-            copied: Slots that were held twice, of one layer's keys or values at any time.
+        `copied`: slots held twice, of one layer's keys or values at any time.
         """
         queries = self.tree_layer(0).prompt[0].shape[0]
         largest = max(max(layer.slot_bytes) for layer in self._tree_layers())
@@ -311,10 +287,9 @@ class TreeCache(Cache):
 
 
 def _roomy(used: int, width: int) -> int:
-    """Slots to hold `used` and go on: a quarter more, and enough for some frontiers of `width`.
+    """Slots to reserve: a quarter more than `used`, and at least some frontiers of `width`.
 
-    Geometric, so that moving what is used stays a constant share of the work however long outputs are; and no
-    more than a quarter, since room that long outputs never use is memory all the same.
+    Geometric growth keeps copying a constant share of the work; more than a quarter would waste memory.
     """
     return used + max(used // 4, INITIAL_DEPTH * width)
 
@@ -326,36 +301,25 @@ def _rows(kept: Tensor, heads: int, capacity: int) -> Tensor:
     return (first + kept[:, None]).flatten()
 
 
-# A frontier is packed where at least one in so many of its branches is padding. Every layer moves rows to and
-# fro, which less would not pay for.
+# A frontier is packed if at least one in this many branches is padding; with less, moving rows in every layer
+# costs more than it saves.
 _LEAST_PADDING = 8
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class PackedFrontier:
-    """Which branches of a frontier are live. P of Q * B.
+    """The live branches of a frontier, P of Q * B."""
 
-    Args:
-        cells: The live branches, numbered query by query. Shape: (P,), int64, ascending.
-        num_queries: Q.
-        branches: B.
-    """
-
-    __slots__ = ("_branches", "_cells", "_num_queries")
-
-    def __init__(self, cells: Tensor, num_queries: int, branches: int) -> None:
-        self._cells = cells
-        self._num_queries = num_queries
-        self._branches = branches
+    cells: Tensor  # The live branches, numbered query by query. Shape: (P,), int64, ascending
+    num_queries: int  # Q
+    branches: int  # B
 
     @classmethod
     def of(cls, parents: Tensor) -> PackedFrontier | None:
-        """Pack a frontier where that pays. Asks the device how many branches are live.
+        """Pack a frontier, if that pays; None if few branches or all of them are padding. Waits for the
+        device.
 
-        Args:
-            parents: -1 for padding branches. Shape: (Q, B), int64.
-
-        Returns:
-            None where few branches or all of them are padding.
+        `parents` is -1 for padding branches. Shape: (Q, B), int64.
         """
         cells = torch.nonzero(parents.flatten() >= 0).flatten()
         padding = parents.numel() - len(cells)
@@ -365,38 +329,33 @@ class PackedFrontier:
 
     def pack(self, rectangle: Tensor) -> Tensor:
         """Take one value per live branch. Shape: (1, P) of (Q, B)."""
-        return rectangle.flatten().index_select(0, self._cells)[None]
+        return rectangle.flatten().index_select(0, self.cells)[None]
 
     def unpack(self, rows: Tensor) -> Tensor:
         """Put rows back into the rectangle, zeros on padding. Shape: (Q, B, V) of (1, P, V)."""
-        return self._spread(rows[0]).view(self._num_queries, self._branches, -1)
+        return self._spread(rows[0]).view(self.num_queries, self.branches, -1)
 
     def pack_heads(self, attended: Tensor) -> Tensor:
-        """Take what live branches attended to. Shape: (1, H, P, D) of (Q, H, B, D)."""
+        """Take the attention output of live branches. Shape: (1, H, P, D) of (Q, H, B, D)."""
         heads, size = attended.shape[1], attended.shape[3]
-        rows = attended.transpose(1, 2).reshape(-1, heads * size).index_select(0, self._cells)
+        rows = attended.transpose(1, 2).reshape(-1, heads * size).index_select(0, self.cells)
         return rows.view(1, -1, heads, size).transpose(1, 2)
 
     def unpack_heads(self, states: Tensor) -> Tensor:
         """Put queries, keys or values back. Shape: (Q, H, B, D) of (1, H, P, D)."""
         _, heads, count, size = states.shape
         rows = states[0].transpose(0, 1).reshape(count, heads * size)
-        return self._spread(rows).view(self._num_queries, self._branches, heads, size).transpose(1, 2)
+        return self._spread(rows).view(self.num_queries, self.branches, heads, size).transpose(1, 2)
 
     def _spread(self, rows: Tensor) -> Tensor:
         """Rows of all branches, zeros on padding. Shape: (Q * B, n) of (P, n)."""
-        return rows.new_zeros(self._num_queries * self._branches, rows.shape[1]).index_copy_(
-            0, self._cells, rows
+        return rows.new_zeros(self.num_queries * self.branches, rows.shape[1]).index_copy_(
+            0, self.cells, rows
         )
 
 
 class PackedWrites(Cache):
-    """A tree's cache as one packed pass sees it: what is written goes into the rectangle.
-
-    Args:
-        cache: Where the layers are.
-        frontier: What the pass computes.
-    """
+    """A tree's cache for one packed pass: writes the live branches into the rectangle."""
 
     def __init__(self, cache: TreeCache, frontier: PackedFrontier) -> None:
         super().__init__(layers=cache.layers)
@@ -405,14 +364,8 @@ class PackedWrites(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Append the frontier to a layer; see `TreeLayer.update`.
-
-        Args:
-            key_states: Shape: (1, H_kv, P, D).
-            value_states: Shape: (1, H_kv, P, D_v).
-            layer_idx: Number of the model layer.
-            *args: Passed on.
-            **kwargs: Passed on.
+        """Append the frontier to a layer; see `TreeLayer.update`. Shapes: (1, H_kv, P, D) and (1, H_kv, P,
+        D_v).
         """
         unpack = self._frontier.unpack_heads
         super().update(unpack(key_states), unpack(value_states), layer_idx, *args, **kwargs)

@@ -1,10 +1,10 @@
 """Writes whole token trees by stock transformers models: many depths of many trees in one pass.
 
-Prompts and attention are the token tree's; what may be looked at differs. Nodes are the rows of one
-sequence, in preorder, cut into blocks: what a block sees of its tree is a path that ends above it, and part
-of itself. So attention inside a tree costs in proportion to its nodes, not to their square, and needs no
-padding: every block belongs to one query. One pass leaves to the next the keys and values of one path,
-whatever the tree's size. Whatever architecture the tree is exact for, whole trees are exact for.
+Prompts and attention function are the token tree's; visibility differs. Nodes are the rows of one sequence,
+in preorder, cut into blocks of one query each. A block attends to a path that ends above it and to part of
+itself, so the cost grows with the nodes and not with their square, and nothing is padded. From one pass to
+the next only the keys and values of one path are kept. Exact for every architecture that the token tree is
+exact for.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
 from decoding.errors import PromptTooLongError
-from decoding.model.segment_attention import Rule, Segment, attend, bias_by_distance
+from decoding.model.segment_attention import Rule, attend, bias_by_distance, visible_segments
 from decoding.model.token_tree import PromptLayout, Visibility
 from decoding.model.tree_cache import TreeCache
 from decoding.row_trees import NodeSpan, RowTrees
@@ -30,43 +30,27 @@ _Biases = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WholeTreePass:
-    """The pass that writes nodes of whole trees.
+    """A pass that writes nodes of whole trees."""
 
-    Attributes:
-        piece: The nodes.
-        prompts: The prompts.
-        cache: Where the layers find prefix and prompts. Nothing is written to it.
-        kept: Where the layers find the path above the nodes.
-        shared_bias: Module with the relative bias table of the layers that have none themselves.
-        biases: Biases of this pass by owner and block, shared between layers.
-    """
-
-    piece: Piece
-    prompts: PromptLayout
-    cache: TreeCache
-    kept: KeptPath
+    piece: Piece  # The nodes
+    prompts: PromptLayout  # Layout of the prompts
+    cache: TreeCache  # Keys and values of prefix and prompts; only read
+    kept: KeptPath  # Keys and values of the path above the nodes
+    # Module with the relative bias table of the layers that have none themselves.
     shared_bias: nn.Module | None
+    # Biases of this pass by owner and block, shared between layers.
     biases: dict[tuple[nn.Module, int], _Biases] = field(default_factory=dict)
 
 
 def attend_whole_trees(
     tree: WholeTreePass, layer: int, query: Tensor, key: Tensor, value: Tensor, rule: Rule
 ) -> Tensor:
-    """Attention of every node over shared prefix, its prompt, its ancestors and itself.
+    """Attend from every node to shared prefix, its prompt, its ancestors and itself.
 
-    Args:
-        tree: The pass.
-        layer: Number of the model layer.
-        query: Shape: (1, H, P, D).
-        key: Shape: (1, H_kv, P, D).
-        value: Shape: (1, H_kv, P, D_v).
-        rule: How the layer scores.
-
-    Returns:
-        Shape: (1, H, P, D_v).
+    Shapes: query (1, H, P, D), key (1, H_kv, P, D), value (1, H_kv, P, D_v); returns (1, H, P, D_v).
     """
     _, heads, count, _ = query.shape
-    # In the order that the layer wants it in.
+    # Laid out as the layer reads it.
     attended = query.new_empty(1, count, heads, value.shape[3]).transpose(1, 2)
     prefix = tree.cache.prefix[layer] if tree.cache.prefix else None
     prompt_keys, prompt_values = tree.cache.tree_layer(layer).prompt
@@ -77,20 +61,11 @@ def attend_whole_trees(
         stretches = (
             prefix,
             (prompt_keys[of : of + 1, :, -own:], prompt_values[of : of + 1, :, -own:]),
-            tuple(part.index_select(2, block.path) for part in above),
+            (above[0].index_select(2, block.path), above[1].index_select(2, block.path)),
             (key[:, :, rows], value[:, :, rows]),
         )
-        segments = []
-        for stretch, sight, bias in zip(
-            stretches, block.sights(rule.window), _biases(tree, block, rule), strict=True
-        ):
-            if stretch is None or sight.first >= stretch[0].shape[2]:
-                continue  # there is none, or the window has left it behind
-            keys, values = (part[:, :, sight.first :] for part in stretch)
-            segments.append(
-                Segment(keys, values, sight.hidden, None if bias is None else bias[..., sight.first :])
-            )
-        attended[:, :, rows] = attend(query[:, :, rows], tuple(segments), rule)
+        segments = visible_segments(stretches, block.sights(rule.window), _biases(tree, block, rule))
+        attended[:, :, rows] = attend(query[:, :, rows], segments, rule)
     return attended
 
 
@@ -107,27 +82,19 @@ def _biases(tree: WholeTreePass, block: TreeBlock, rule: Rule) -> _Biases:
     return tree.biases[key]
 
 
-# Rows that attend together. Fewer make more and smaller products, more look at more that is hidden from them.
+# Rows that attend together. Fewer make more and smaller products, more compute more hidden scores.
 _ROWS_ON_CPU = 128
 _ROWS_ON_DEVICE = 512
 
-# Runs nodes through the model. Takes the pass and gives logits of shape (1, P, V).
+# Runs a pass through the model and returns logits of shape (1, P, V).
 RunPass = Callable[[WholeTreePass], Tensor]
 
 
 class WholeTreeWriter:
-    """Writes token trees below prompts (`decoding.language_model.TreeWriter`).
-
-    Args:
-        trees: The trees.
-        prompts: The prompts.
-        cache: Their keys and values, which are only read.
-        run: Runs one pass.
-        shared_bias: Module with the relative bias table of the layers that have none themselves.
-        limit: Positions of the model, None without bound.
+    """Writes token trees below prompts (`decoding.language_model.TreeWriter`); only reads the prompts' cache.
 
     Raises:
-        PromptTooLongError: a tree needs more positions than the model has.
+        PromptTooLongError: a tree needs more positions than `limit`, if given.
         ValueError: not one tree per prompt.
     """
 
@@ -149,7 +116,9 @@ class WholeTreeWriter:
         self._check_fit(limit)
 
     def write(self, spans: Sequence[NodeSpan]) -> Tensor:
-        """Write nodes in one pass; see `TreeWriter.write`. Waits for no more than its tokens to be copied."""
+        """Write nodes in one pass; see `TreeWriter.write`. Waits for the device only to copy the tokens
+        there.
+        """
         device = self._prompts.lengths_on_device.device
         rows_per_block = _ROWS_ON_CPU if device.type == "cpu" else _ROWS_ON_DEVICE
         piece = cut(self._trees, spans, self._kept.length, self._prompts, rows_per_block)
@@ -159,7 +128,7 @@ class WholeTreeWriter:
         return logits[0]
 
     def _leave_path(self, last: NodeSpan, start: int) -> None:
-        """Keep what the next pass goes on behind, where a tree is left unfinished."""
+        """Keep the path above the next node, if the last tree is unfinished."""
         if last.end == self._trees.span(last.query).end:
             return
         path = self._trees.path(last.end)
@@ -189,94 +158,39 @@ class WholeTreeWriter:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """The nodes that one pass writes, as the rows of a single sequence. P rows.
+    """The nodes that one pass writes, as the rows of a single sequence. P rows."""
 
-    Attributes:
-        tokens: Shape: (1, P), int64.
-        positions: Shape: (1, P), int64.
-        rows: Which rows every query has, in the order of the spans: (query, first, end).
-        blocks: The rows again, in blocks.
-    """
-
-    tokens: Tensor
-    positions: Tensor
+    tokens: Tensor  # Shape: (1, P), int64
+    positions: Tensor  # Shape: (1, P), int64
+    # Rows of every query, in the order of the spans: (query, first, end).
     rows: tuple[tuple[int, int, int], ...]
-    blocks: tuple[TreeBlock, ...]
+    blocks: tuple[TreeBlock, ...]  # The rows again, in blocks
 
 
+@dataclass(slots=True, eq=False)
 class TreeBlock:
-    """What consecutive nodes of one tree may look at. b rows.
+    """Consecutive nodes of one tree, b rows, and the slots that they may attend to."""
 
-    The slots of a prompt are its own, without the padding that a batch gives it.
-
-    Args:
-        first: The first row in the pass.
-        end: The row behind the last one.
-        query: Whose tree it is.
-        prompt: Tokens of its prompt, a shared prefix included.
-        prefix: Tokens of the shared prefix, S.
-        positions: Of the nodes. Shape: (b,), int64.
-        least: At most the smallest of `positions`.
-        largest: The largest of `positions`.
-        ends: Row behind the subtree of every node. Shape: (b,), int64.
-        path: Where the keys of the path above lie, from the prompt on. Shape: (k,), int64.
-        path_ends: Row behind the subtree of every node of the path. Shape: (k,), int64.
-
-    Attributes:
-        first: As given.
-        end: As given.
-        query: As given.
-        path: As given.
-        largest_position: As `largest`.
-    """
-
-    __slots__ = (
-        "_by_window",
-        "_ends",
-        "_least",
-        "_path_ends",
-        "_positions",
-        "_prefix",
-        "_prompt",
-        "end",
-        "first",
-        "largest_position",
-        "path",
-        "query",
+    first: int  # The first row in the pass
+    end: int  # The row behind the last one
+    query: int  # Number of the tree's query
+    prompt: int  # Tokens of its prompt, without padding, a shared prefix included
+    prefix: int  # Tokens of the shared prefix, S
+    positions: Tensor  # Positions of the nodes. Shape: (b,), int64
+    least_position: int  # At most the smallest of `positions`
+    largest_position: int  # The largest of `positions`
+    ends: Tensor  # Row behind the subtree of every node. Shape: (b,), int64
+    path: Tensor  # Slots of the path above, from the prompt on. Shape: (k,), int64
+    path_ends: Tensor  # Row behind the subtree of every node of the path. Shape: (k,), int64
+    _by_window: dict[int | None, tuple[Visibility, Visibility, Visibility, Visibility]] = field(
+        default_factory=dict, init=False
     )
 
-    def __init__(
-        self,
-        first: int,
-        end: int,
-        query: int,
-        prompt: int,
-        prefix: int,
-        positions: Tensor,
-        least: int,
-        largest: int,
-        ends: Tensor,
-        path: Tensor,
-        path_ends: Tensor,
-    ) -> None:
-        self.first = first
-        self.end = end
-        self.query = query
-        self.path = path
-        self.largest_position = largest
-        self._prompt = prompt
-        self._prefix = prefix
-        self._positions = positions
-        self._least = least
-        self._ends = ends
-        self._path_ends = path_ends
-        self._by_window: dict[int | None, tuple[Visibility, Visibility, Visibility, Visibility]] = {}
-
     def sights(self, window: int | None) -> tuple[Visibility, Visibility, Visibility, Visibility]:
-        """What may be seen of shared prefix (S slots), prompt (T), path (k) and of the block itself (b).
+        """Return the visibility of the shared prefix (S slots), the prompt (T), the path (k) and the block
+        itself (b).
 
-        Args:
-            window: A token at position p sees positions above p - window; None is unbounded.
+        With a window, a token at position p attends to positions above p - window only.
         """
         if window is not None and self.largest_position < window:
             window = None
@@ -285,45 +199,41 @@ class TreeBlock:
         return self._by_window[window]
 
     def distances(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """How far the slots of prefix, prompt, path and block lie behind the nodes, 0 where they do not.
+        """Distances from the nodes back to the slots of prefix, prompt, path and block, at least 0.
 
         Returns:
             Shapes: (b, S), (b, T), (b, k) and (b, b), int64, each in [0, `largest_position`].
         """
-        here = self._positions[:, None]
-        prefix, prompt, path = self._stretches()
-        own = (here - self._positions).clamp_(min=0)
+        here = self.positions[:, None]
+        slots = torch.arange(self.prompt + len(self.path), device=self.positions.device)
+        prefix, prompt, path = slots[: self.prefix], slots[self.prefix : self.prompt], slots[self.prompt :]
+        own = (here - self.positions).clamp_(min=0)
         return here - prefix, here - prompt, (here - path).clamp_(min=0), own
 
-    def _stretches(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Positions of the slots of prefix, prompt and path."""
-        slots = torch.arange(self._prompt + len(self.path), device=self._positions.device)
-        return slots[: self._prefix], slots[self._prefix : self._prompt], slots[self._prompt :]
-
     def _look(self, window: int | None) -> tuple[Visibility, Visibility, Visibility, Visibility]:
-        rows = torch.arange(self.first, self.end, device=self._positions.device)
-        not_below = rows[:, None] >= self._path_ends
-        unrelated = (rows > rows[:, None]) | (rows[:, None] >= self._ends)
+        rows = torch.arange(self.first, self.end, device=self.positions.device)
+        not_below = rows[:, None] >= self.path_ends
+        unrelated = (rows > rows[:, None]) | (rows[:, None] >= self.ends)
         if window is not None:
             _, _, path, own = self.distances()
             not_below |= path >= window
             unrelated |= own >= window
         return (
-            self._of_prompt(window, 0, self._prefix),
-            self._of_prompt(window, self._prefix, self._prompt),
+            self._of_prompt(window, 0, self.prefix),
+            self._of_prompt(window, self.prefix, self.prompt),
             Visibility(0, not_below[None]),
             Visibility(0, unrelated[None]),
         )
 
     def _of_prompt(self, window: int | None, start: int, end: int) -> Visibility:
-        """What is seen of the slots at positions [start, end)."""
+        """Visibility of the slots at positions [start, end)."""
         if window is None:
             return Visibility(0, None)
-        seen = min(max(self._least - window + 1, start), end)
+        seen = min(max(self.least_position - window + 1, start), end)
         if seen == end or self.largest_position - seen < window:
             return Visibility(seen - start, None)
-        slots = torch.arange(seen, end, device=self._positions.device)
-        return Visibility(seen - start, (self._positions[:, None] - slots >= window)[None])
+        slots = torch.arange(seen, end, device=self.positions.device)
+        return Visibility(seen - start, (self.positions[:, None] - slots >= window)[None])
 
 
 def cut(
@@ -333,14 +243,11 @@ def cut(
     prompts: PromptLayout,
     rows_per_block: int,
 ) -> Piece:
-    """Cut the nodes of one pass into blocks, with a single transfer to the device.
+    """Cut the nodes of one pass into blocks of at most `rows_per_block` rows, with a single transfer to the
+    device.
 
-    Args:
-        trees: The trees.
-        spans: Nodes to write. Those of a tree that was begun before come first.
-        kept: Nodes whose keys lie before those of the pass: the path above the first node.
-        prompts: The prompts.
-        rows_per_block: Most rows of a block.
+    The span that continues an unfinished tree comes first; `kept` keys, of the path above the first node, lie
+    before those of the pass.
     """
     lengths = np.array(prompts.lengths, dtype=np.int64)
     nodes = np.concatenate([np.arange(span.first, span.end) for span in spans])
@@ -349,7 +256,7 @@ def cut(
     rows, bounds, paths = [], [], []
     start = 0
     for span in spans:
-        # Where a node of this span lies among the rows of the pass.
+        # Node + shift is its row in the pass.
         shift = start - span.first
         stop = span.end + shift
         rows.append((span.query, start, stop))
@@ -387,42 +294,31 @@ def cut(
 
 
 class KeptPath(Cache):
-    """The path above the next node, in all layers, as transformers' own cache.
+    """The path above the next node, in all layers, as transformers' own cache, whose length models ask for.
 
-    Nodes come in preorder, so those to come descend from this path and from nothing else that was written. A
-    pass leaves keys and values of one layer after the other, so no more than one layer's are ever held.
-
-    Args:
-        cache: The prompts' cache, whose length models ask for. Nothing is written to it.
-
-    Attributes:
-        length: Tokens on the path.
+    Nodes come in preorder, so later ones descend from this path and from no other written node. Each layer
+    drops its older keys and values as the pass goes through it, so the whole pass is held for one layer at a
+    time.
     """
 
     def __init__(self, cache: TreeCache) -> None:
         super().__init__(layers=cache.layers)
-        self.length = 0
+        self.length = 0  # Tokens on the path
         self._slots: Tensor | None = None
         self._kept: dict[int, tuple[Tensor, Tensor]] = {}
         self._next: dict[int, tuple[Tensor, Tensor]] = {}
         self._seen: tuple[int, tuple[Tensor, Tensor]] | None = None
 
     def leave(self, slots: Tensor) -> None:
-        """Say what the next pass is to leave. Shape of `slots`, among the path and the pass: (k,), int64."""
+        """Set the slots to keep for the next pass, among the path and the pass. Shape: (k,), int64."""
         self._slots = slots
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Take the keys and values of a pass in one layer.
+        """Take the keys and values of a pass in one layer, and return them.
 
-        Args:
-            key_states: Shape: (1, H_kv, P, D).
-            value_states: Shape: (1, H_kv, P, D_v).
-            layer_idx: Number of the model layer.
-
-        Returns:
-            The tensors passed in.
+        Shapes: (1, H_kv, P, D) and (1, H_kv, P, D_v).
         """
         seen = (key_states, value_states)
         if self.length:
@@ -436,16 +332,16 @@ class KeptPath(Cache):
         return key_states, value_states
 
     def seen(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of the path and of the pass, of the layer that has just been updated.
+        """Return keys and values of the path and of the pass for the layer that was just updated.
 
-        A layer that has written none of its own attends to what it is given.
+        A layer that writes no keys of its own attends to those it is given.
         """
         if self._seen is not None and self._seen[0] == layer:
             return self._seen[1]
         return key, value
 
     def finish(self) -> None:
-        """End a pass."""
+        """End a pass: the slots set by `leave` become the path."""
         self.length = 0 if self._slots is None else len(self._slots)
         self._kept, self._next = self._next, {}
         self._slots, self._seen = None, None

@@ -1,8 +1,8 @@
-"""A constraint for whoever calls transformers' `generate`: only tokens that continue some title get a score.
+"""Constrains transformers' `generate` to titles: only tokens that continue some title keep their score.
 
-Where a row of `input_ids` stands in the trie follows from the tokens behind its prompt and from nothing
-else, so beams may be reordered and a processor may serve one `generate` after another. Sampling this way
-follows the law of plain constrained decoding, renormalised token by token; DISC corrects that, this does not.
+The trie state of a row of `input_ids` follows from the tokens behind its prompt alone, so beams may be
+reordered and a processor may serve one `generate` after another. Sampling this way follows the law of plain
+constrained decoding, renormalised token by token; DISC corrects that bias, this does not.
 """
 
 from __future__ import annotations
@@ -19,54 +19,47 @@ from decoding.constraints import Constraint
 from decoding.errors import InvalidLogitsError
 from decoding.trie.row_filter import FilteredTrie
 
-# Tokens compared at most to find every row's parent among the rows before; beyond, titles are walked anew.
+# Most tokens compared to find every row's parent among the last rows; beyond it, titles are walked anew.
 _MAX_COMPARED = 1 << 24
-# Score of a forced token: below all that models give, above the -1e9 of beams that `generate` makes up.
+# Score of a forced token: below all scores of models, above the -1e9 of idle beams in `generate`.
 _FORCED_SCORE = -1e6
 
 
 class _Step(NamedTuple):
-    """What one call saw and where it ended: the parents of the rows of the next call.
+    """State of the rows after one call: the parents of the rows of the next call."""
 
-    Attributes:
-        written: Tokens behind the prompt. Shape: (n, L), int64.
-        states: Shape: (n,), int64.
-        final: Whether the title is complete. Shape: (n,), bool.
-    """
-
-    written: Tensor
-    states: Tensor
-    final: Tensor
+    written: Tensor  # Tokens behind the prompt. Shape: (n, L), int64
+    states: Tensor  # Shape: (n,), int64
+    final: Tensor  # Whether the title is complete. Shape: (n,), bool
 
 
 class TitleTrieLogitsProcessor(LogitsProcessor):
     """Lets `generate` write only titles: `model.generate(..., logits_processor=[it])`.
 
     For greedy search, sampling and beams, with several sequences per prompt and any batch size, decoder-only
-    and encoder-decoder. All tokens but those that continue a title get the score -inf; the others keep
-    theirs. A row whose title is complete may only write `eos_token_id`, and so may a beam that `generate`
-    itself keeps idle with score -inf because there are fewer titles than beams.
+    and encoder-decoder. All tokens but those that continue a title get the score -inf. A row whose title is
+    complete may only write `eos_token_id`, and so may a beam that `generate` keeps idle with score -inf
+    because there are fewer titles than beams. If other processors (`min_new_tokens`, `bad_words_ids`, ...)
+    forbid all tokens that a row may write, those get one very low score: titles stay whole, and beams with
+    another way on win.
 
-    Where other processors (`min_new_tokens`, `bad_words_ids`, ...) leave a row none of the tokens it may
-    write, those get one very low score: titles stay whole, and beams that can go on otherwise win.
-
-    Tell `generate` as well which token ends a row, `eos_token_id=`: by default it stops at the model's own,
-    which titles of an index rendered for a pretrained model need not have (they often end with a newline).
-    Give it `max_new_tokens=constraint.max_depth`, so that every title fits, and for beams
-    `length_penalty=0.0`, so that they rank by log-probability. When sampling, `top_k=0` and `top_p=1.0` keep
-    it from cutting what the constraint left (by default transformers cuts at 50 tokens).
+    Pass `generate` the end token as well, `eos_token_id=`: by default it stops at the model's own, which
+    titles of an index rendered for a pretrained model need not have (they often end with a newline). Pass
+    `max_new_tokens=constraint.max_depth`, so that every title fits, and for beams `length_penalty=0.0`, so
+    that they rank by log-probability. When sampling, `top_k=0` and `top_p=1.0` keep it from cutting allowed
+    tokens (by default transformers cuts at 50 tokens).
 
     The constraint may live on another device than the model. One processor serves one `generate` at a time.
 
     Args:
-        constraint: What may be written.
+        constraint: The constraint.
         prompt_length: Tokens before the titles in every row that `generate` extends. Decoder-only: the width
             of the padded `input_ids` given to it (0 with `inputs_embeds` alone). Encoder-decoder: the number
-            of decoder start tokens, 1 as a rule.
+            of decoder start tokens, usually 1.
         eos_token_id: The token that ends every row of the constraint; `Index.end_token_id` for an index. If
             there are several, a complete title may go on with any of them.
         num_queries: Prompts in the batch; row i belongs to query i // (rows / num_queries), as `generate`
-            repeats them. None: as many as a `FilteredTrie` has filters, 1 for any other constraint, to which
+            repeats them. None: the number of filters of a `FilteredTrie`, 1 for any other constraint, whose
             queries are all alike.
 
     Raises:
@@ -102,14 +95,11 @@ class TitleTrieLogitsProcessor(LogitsProcessor):
         self._last: _Step | None = None
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return the scores with -inf for every token that continues no title.
+        """Return the scores with -inf for every token that continues no title, as a new tensor.
 
         Args:
-            input_ids: Prompts and what was written behind them. Shape: (n, T + L), int64.
+            input_ids: Prompts and the tokens written behind them. Shape: (n, T + L), int64.
             scores: Logits or log-probabilities. Shape: (n, V), floating point.
-
-        Returns:
-            A new tensor of the same shape, type and device.
 
         Raises:
             ValueError: the rows do not go with `prompt_length` or `num_queries`, a title's token is outside
@@ -138,16 +128,11 @@ class TitleTrieLogitsProcessor(LogitsProcessor):
         return masked
 
     def rows(self, sequences: Tensor) -> Tensor:
-        """Return the rank of the title each sequence of `generate` holds, -1 where it holds no whole one.
+        """Return the rank of the title in each sequence, -1 without a whole one. Shape: (n,), int64, on the
+        constraint's device.
 
-        Args:
-            sequences: What `generate` returned, prompts included. Shape: (n, T + L), int64.
-
-        Returns:
-            Shape: (n,), int64, on the constraint's device.
-
-        Raises:
-            ValueError: the sequences do not go with `prompt_length` or `num_queries`.
+        `sequences`, (n, T + L), int64, are the result of `generate`, prompts included; ValueError if they do
+        not go with `prompt_length` or `num_queries`.
         """
         states = self._walk(self._written(sequences))
         return torch.where(self.constraint.is_final(states), self.constraint.row(states), -1)
@@ -163,11 +148,11 @@ class TitleTrieLogitsProcessor(LogitsProcessor):
             raise ValueError(
                 f"num_queries is {self.num_queries}, but generate extends {rows} rows, which is no multiple"
             )
-        # A copy, because it is looked at again in the next call.
+        # A copy, because the next call reads it again.
         return input_ids[:, self.prompt_length :].to(self._device, copy=True)
 
     def _locate(self, last: _Step | None, written: Tensor) -> Tensor:
-        """Return the state of every row. Shapes: (n, L) and (n,), int64."""
+        """State of every row. Shapes: (n, L) and (n,), int64."""
         parents = None if last is None else self._parents(last, written)
         if last is not None and parents is not None:
             return self._follow(last.states[parents], last.final[parents], written[:, -1])
@@ -183,7 +168,7 @@ class TitleTrieLogitsProcessor(LogitsProcessor):
         return states
 
     def _parents(self, last: _Step, written: Tensor) -> Tensor | None:
-        """Return the row of the last call that each row extends by a token; None if any extends none."""
+        """Row of the last call that each row extends by a token; None if any extends none."""
         rows, depth = written.shape
         if last.written.shape != (rows, depth - 1):
             return None
@@ -201,7 +186,7 @@ class TitleTrieLogitsProcessor(LogitsProcessor):
         return (first + same.int().argmax(dim=2)).flatten()
 
     def _walk(self, written: Tensor) -> Tensor:
-        """Return the states after following all tokens from the root. Shapes: (n, L) and (n,), int64."""
+        """States after following all tokens from the root. Shapes: (n, L) and (n,), int64."""
         per_query = max(len(written) // self.num_queries, 1)
         queries = torch.arange(len(written), device=self._device) // per_query
         states = self.constraint.start(queries)
@@ -214,7 +199,7 @@ class TitleTrieLogitsProcessor(LogitsProcessor):
         return torch.where(final, states, self.constraint.advance(states, tokens))
 
     def _allowed(self, states: Tensor, live: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (row, token) of every token that may follow: those of a title, or an end. Shapes: (E,)."""
+        """(row, token) of every token that may follow: those of a title, or an end. Shapes: (E,)."""
         children = self.constraint.children(states)
         over = torch.nonzero(~live).squeeze(1)
         if not len(over):
@@ -223,7 +208,7 @@ class TitleTrieLogitsProcessor(LogitsProcessor):
         return rows, torch.cat([children.token, self._ends.repeat(len(over))])
 
     def _check_titles(self, row: Tensor, live: Tensor) -> None:
-        """Refuse a query that has no title at all, at the root; behind it every state leads to one."""
+        """Refuse a query without any title, at the root; from later states a title always follows."""
         without = live & (torch.bincount(row, minlength=len(live)) == 0)
         if bool(without.any()):
             query = int(without.int().argmax()) // (len(live) // self.num_queries)
@@ -232,12 +217,10 @@ class TitleTrieLogitsProcessor(LogitsProcessor):
             )
 
     def _possible(self, values: Tensor, row: Tensor, live: Tensor) -> Tensor:
-        """Give the allowed tokens of rows where all of them are -inf a finite score.
+        """Give the allowed tokens of rows in which all of them are -inf a finite score.
 
-        Args:
-            values: Scores of the allowed tokens. Shape: (E,).
-            row: Row of each. Shape: (E,), int64.
-            live: Rows within a title. Shape: (n,), bool.
+        `values` are the scores of the allowed tokens, (E,), `row` the row of each, `live` the rows within a
+        title, (n,).
         """
         best = values.new_full(live.shape, -math.inf).scatter_reduce(0, row, values, "amax")
         if bool(torch.isfinite(best).all()):

@@ -1,7 +1,7 @@
-"""The trie's hot loops on the CPU, compiled by numba.
+"""Runs the trie's hot loops on the CPU, compiled by numba.
 
-A call costs a few microseconds, where a dozen tensor operations cost a hundred: what a step of one branch
-spends. Under a trace (`torch.compile`, fake tensors) the tensor operations take over.
+A call costs a few microseconds; a dozen tensor operations, the alternative for a step of one branch, cost a
+hundred. Under a trace (`torch.compile`, fake tensors) the tensor operations take over.
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ from decoding.trie.trie_kernels import TrieKernels, TrieTables
 
 logger = logging.getLogger(__name__)
 
-_LONG = np.dtype(np.int64)  # what NumPy would make of the type at every call
+_LONG = np.dtype(np.int64)  # NumPy would convert the type at every call
 
 
 class NumbaKernels:
     """Compiled loops over a trie's tables (`decoding.trie.trie_kernels.TrieKernels`).
 
-    Args:
-        tables: On the CPU.
-        prefixes: Of each lane, None for all rows. Each of shape (R + 1,), int32.
+    `tables`: tables on the CPU. `prefixes`: `RowFilter.prefix` of each lane, (R + 1,), int32; None allows all
+    rows.
     """
 
     name = "numba"
@@ -49,14 +48,14 @@ class NumbaKernels:
         self._filters: Longs = np.array(addresses, dtype=np.int64)
 
     def children(self, states: Tensor) -> Children:
-        """List every continuation: one pass finds the room, one fills it."""
+        """List every continuation: one pass counts them, one writes them."""
         there = _readable(states)
         if there is None:
             return self._traced.children(states)
         at, count = there.data_ptr(), there.shape[0]
         room = numba_loops.count_children(at, count, self._child_begin, self._tail_begin)
-        # Three arrays, because that is cheaper than one and views of it. Room for edges that a filter then
-        # leaves out is never touched, so it takes no memory.
+        # Three arrays are cheaper than one and views of it. Room for edges that a filter leaves out is never
+        # touched, so it takes no memory.
         owner, token, next_state = np.empty(room, _LONG), np.empty(room, _LONG), np.empty(room, _LONG)
         num_edges = numba_loops.fill_children(
             at,
@@ -119,7 +118,7 @@ class NumbaKernels:
         return torch.from_numpy(next_states)
 
     def is_final(self, states: Tensor) -> Tensor:
-        """Return whether nothing follows a place that is not the root."""
+        """Return whether nothing follows a place other than the root."""
         there = _readable(states)
         if there is None:
             return self._traced.is_final(states)
@@ -132,15 +131,11 @@ class NumbaKernels:
         return NumbaKernels(self._tables, prefixes)
 
     def warm_up(self) -> None:
-        """Compile for this type of tokens, or read what was compiled before: no request pays for it.
-
-        Raises:
-            Exception: whatever numba raises where it cannot compile.
-        """
+        """Compile for this type of tokens, or load compiled code, so that no request pays for it."""
         try:
             self._ask_nothing()
         except Exception as error:
-            # Kept code may be cut short, another user's or on a full disk, each an error of its own kind.
+            # Cached code may be cut short, another user's or on a full disk, each with its own error.
             keep_nothing()
             self._ask_nothing()
             logger.warning("compiled loops are neither found nor kept for the next process: %r", error)
@@ -154,12 +149,10 @@ class NumbaKernels:
 
 
 def _readable(tensor: Tensor) -> Tensor | None:
-    """Return the values as a loop may read them at their address: int64, contiguous and on the CPU.
+    """Return a tensor that loops can read at its address: int64, contiguous and on the CPU; ValueError
+    elsewhere.
 
-    None: there are none to loop over, because a graph is traced or the tensor is a fake.
-
-    Raises:
-        ValueError: they are elsewhere.
+    None means a traced graph or a fake tensor, which have no values.
     """
     if type(tensor) is not Tensor or is_compiling():
         return None

@@ -1,13 +1,13 @@
 """Runs the trie's hot loops, compiled for the CPU: plain integers and arrays in, arrays filled.
 
-What changes from call to call comes as the address of contiguous values, because making an array of a tensor
-costs more than the loop of a small step; the caller holds the tensor meanwhile.
+Arguments that change with every call come as the address of contiguous values, because making an array of a
+tensor costs more than the loop of a small step; the caller holds the tensor meanwhile.
 
-Loops run in one thread and do not hold Python's lock. A trie without filters is one lane that allows all
-rows. All take a state apart as `decoding.trie.trie_kernels` says; `begin` and `end` are runs of positions.
-The loops that are called from outside share these arguments:
+Loops run in one thread and release the GIL. A trie without filters is one lane that allows all rows. States
+are as `decoding.trie.trie_kernels` defines; `begin` and `end` are runs of positions. The loops called from
+outside share these arguments:
 
-    address: Of the states, int64.
+    address: Address of the states, int64.
     num_states: Their number, n.
     token: Shape: (N + T,).
     child_begin: Shape: (N + 1,).
@@ -15,7 +15,7 @@ The loops that are called from outside share these arguments:
     tail_begin: Shape: (R + 1,).
     filters: Per lane the address of R + 1 counts, int32; 0: all rows. Shape: (L,).
 
-A state that stands under none of the filters is refused by a ValueError.
+A state under none of the filters raises ValueError.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from decoding.trie.trie_kernels import POSITION_BITS, POSITION_MASK
 Longs = npt.NDArray[np.int64]
 Ints = npt.NDArray[np.int32]
 Tokens = npt.NDArray[np.unsignedinteger]
-# An index that may be negative takes a test more, which wide steps feel.
+# An index that may be negative costs one more test, which slows wide steps.
 _Index = np.uint64
 
 
@@ -50,14 +50,14 @@ def _state(position: int, row_end: int, shift: int) -> int:
 
 @compiled
 def _check_lane(lane: int, filters: Longs) -> None:
-    """Refuse a state under filters that this constraint does not have; all else of a state stays in range."""
+    """Refuse a state under a filter that this constraint does not have."""
     if lane >= len(filters):
         raise ValueError("a state stands under a filter that this constraint does not have")
 
 
 @compiled
 def _child_run(position: int, row_end: int, child_begin: Ints, tail_begin: Ints) -> tuple[int, int]:
-    """Return the run of positions where the children of a place are."""
+    """Return the run of positions of a place's children."""
     num_nodes = len(child_begin) - 1
     following = position + 1  # in a tail
     if position < num_nodes:
@@ -155,9 +155,10 @@ def _write_all(
     tokens: Longs,
     next_state: Longs,
 ) -> int:
-    """Write the edges to the children [begin, end) of state `at` from `edge` on; return where they end.
+    """Write the edges to the children [begin, end) of state `at` from `edge` on; return the number behind the
+    last.
 
-    Loops as plain as these become vector code.
+    Plain loops, which become vector code.
     """
     ahead = edge - begin
     for child in range(begin, end):
@@ -185,10 +186,10 @@ def _write_allowed(
     counts: Ints,
     before: int,
 ) -> int:
-    """Write the edges that lead to an allowed row, likewise.
+    """Write the edges that lead to an allowed row; see `_write_all`.
 
-    Each is written and kept or not: a branch on the filter would be guessed wrong too often. `counts` are
-    the filter's, `before` the one at the first row of the first child.
+    Each edge is written and then kept or not: a branch on the filter would be mispredicted too often.
+    `before` is the filter's count at the first row of the first child.
     """
     for child in range(begin, end - 1):
         last = int(row_begin[_Index(child + 1)])
@@ -254,9 +255,8 @@ def verify(
     filters: Longs,
     next_states: Longs,
 ) -> None:
-    """Write the next state of every candidate, -1 where there is none.
-
-    `token_address` is that of the candidates, (n, M), int64; written to: `next_states`, (n, M).
+    """Write the next state of every candidate (`token_address`, (n, M), int64) to `next_states`, (n, M), -1
+    for none.
     """
     states = numba.carray(pointer(address), (num_states,), np.int64)
     token_ids = numba.carray(pointer(token_address), next_states.shape, np.int64)
@@ -290,7 +290,7 @@ def verify(
 def find_finals(
     address: int, num_states: int, child_begin: Ints, tail_begin: Ints, final: npt.NDArray[np.bool_]
 ) -> None:
-    """Write to `final`, (n,), whether nothing follows a place that is not the root."""
+    """Write to `final`, (n,), whether nothing follows a place other than the root."""
     states = numba.carray(pointer(address), (num_states,), np.int64)
     for at in range(num_states):
         final[at] = False

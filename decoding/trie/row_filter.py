@@ -1,7 +1,7 @@
-"""Row filters: a title trie narrowed down to some of its rows, per query of a batch, without rebuilding it.
+"""Narrows a title trie down to some of its rows, per query of a batch, without rebuilding it.
 
-A node of the trie is an interval of row ranks. With counts of the allowed rows before every rank, whether
-a node leads to an allowed row is one subtraction, so a filter over six million rows is made in
+A node of the trie is an interval of row ranks. With counts of the allowed rows before every rank, one
+subtraction tells whether a node leads to an allowed row; so a filter over six million rows is made in
 milliseconds and a step pays for two look-ups per edge.
 """
 
@@ -15,11 +15,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from decoding.constraints import Children, PaddedChildren
-from decoding.trie.title_trie import TitleTrie
+from decoding.trie.title_trie import TitleTrie, WalkedTrie
 from decoding.trie.trie_kernels import pack, unpack
 
-# What a state has room for besides a position: one past the last rank of an interval, with its lane.
+# Room in a state for one past the last rank of an interval, with its lane.
 _MAX_ROW_ENDS = 2**32
 
 
@@ -29,10 +28,10 @@ _BLOCK_ROWS = 1 << 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowFilter:
-    """Which rows of a trie are allowed. Immutable; make one with `from_mask` or `from_prefix`.
+    """The allowed rows of a trie. Immutable; made by `from_mask` or `from_prefix`.
 
     Attributes:
-        prefix: Grows from rank r to r + 1 exactly where row r is allowed. Shape: (R + 1,), int32.
+        prefix: Grows from rank r to r + 1 exactly if row r is allowed. Shape: (R + 1,), int32.
         num_allowed: Number of rows allowed.
     """
 
@@ -41,11 +40,11 @@ class RowFilter:
 
     @classmethod
     def from_mask(cls, mask: npt.NDArray[np.bool_], device: torch.device | str | None = None) -> RowFilter:
-        """Allow the rows where a mask is true.
+        """Allow the rows for which a mask is true.
 
         Args:
             mask: By rank. Shape: (R,), bool.
-            device: Where the trie's states live.
+            device: Device of the trie's states.
 
         Raises:
             ValueError: the mask has another shape or type.
@@ -59,12 +58,12 @@ class RowFilter:
     def from_prefix(
         cls, prefix: npt.NDArray[np.signedinteger], device: torch.device | str | None = None
     ) -> RowFilter:
-        """Allow row r where prefix[r + 1] > prefix[r]: counts of anything that makes a row allowed.
+        """Allow row r if prefix[r + 1] > prefix[r]: counts of anything that makes a row allowed.
 
         Args:
-            prefix: Non-decreasing, below 2**31. Not copied where it is int32 and stays on the CPU: do not
-                change it afterwards. Shape: (R + 1,), integer.
-            device: Where the trie's states live.
+            prefix: Non-decreasing, below 2**31. Not copied if it is int32 and stays on the CPU: do not change
+                it afterwards. Shape: (R + 1,), integer.
+            device: Device of the trie's states.
 
         Raises:
             ValueError: it is empty, has another shape or type, decreases or is too large.
@@ -89,7 +88,7 @@ class RowFilter:
 
     @property
     def num_rows(self) -> int:
-        """Number of rows the filter speaks of, R."""
+        """Number of the trie's rows, R."""
         return len(self.prefix) - 1
 
     @property
@@ -98,15 +97,15 @@ class RowFilter:
         return self.prefix.numel() * self.prefix.element_size()
 
 
-class FilteredTrie:
-    """A title trie under one filter per query: a constraint whose sequences are the rows allowed.
+class FilteredTrie(WalkedTrie):
+    """A title trie under one filter per query: a constraint whose sequences are the allowed rows.
 
-    States know their query's *lane*, that is, which filter they stand under: in the ranks of a state, lane
-    n is n * (R + 1) further on. Queries with the same filter object share a lane. Nothing is copied: a step
-    reads the counts of each lane where they are. Ranks of rows are those of the trie.
+    A state carries its query's *lane*, the number of its filter: lane n shifts the ranks of a state by
+    n * (R + 1). Queries with the same filter object share a lane. Nothing is copied: a step reads the counts
+    of each lane where they are. Ranks of rows are those of the trie.
 
     Args:
-        trie: What is narrowed down.
+        trie: The trie of all rows.
         filters: One per query of the batch; None allows all rows.
 
     Raises:
@@ -129,14 +128,14 @@ class FilteredTrie:
             )
         numbers = {row_filter: lane for lane, row_filter in enumerate(filter_of_lane)}
         lanes = [numbers[row_filter] for row_filter in filters]
-        self._kernels = trie.kernels.under([None if f is None else f.prefix for f in filter_of_lane])
+        self.kernels = trie.kernels.under([None if f is None else f.prefix for f in filter_of_lane])
         self._lane_of_query = torch.tensor(lanes, dtype=torch.int64, device=trie.device)
         self.device = trie.device
         self.vocab_size = trie.vocab_size
 
     @property
     def num_queries(self) -> int:
-        """Number of queries there are filters for."""
+        """Number of queries, one per filter."""
         return len(self._lane_of_query)
 
     @property
@@ -149,61 +148,14 @@ class FilteredTrie:
         row_end = self._lane_of_query[queries] * self._stride + self._trie.num_rows
         return pack(torch.zeros_like(row_end), row_end)
 
-    def children(self, states: Tensor) -> Children:
-        """Return every continuation that leads to an allowed row.
-
-        On CUDA this waits for the device twice, and once more where lanes differ.
-
-        Args:
-            states: Those of one lane are best neighbours, as those of one query are. Shape: (n,), int64.
-        """
-        return self._kernels.children(states)
-
-    def padded_children(self, states: Tensor, width: int) -> PaddedChildren:
-        """Return every continuation that leads to an allowed row in `width` columns, without waiting.
-
-        Columns are those of the trie, with gaps (-1) where a child is not allowed.
-
-        Args:
-            states: Shape: (n,), int64.
-            width: At least the children every state has in the trie, which `width_at` bounds by depth.
-
-        Raises:
-            ValueError: a state has more children. Only where looking costs no waiting: on the CPU, outside
-                of `torch.compile`.
-        """
-        return self._kernels.padded_children(states, width)
-
     def width_at(self, depth: int) -> int:
-        """Return the most children of any of the trie's states after `depth` tokens.
-
-        Raises:
-            ValueError: the depth is negative.
+        """Return the most children of any of the trie's states after `depth` tokens; see
+        `TitleTrie.width_at`.
         """
         return self._trie.width_at(depth)
 
-    def verify(self, states: Tensor, token_ids: Tensor) -> Tensor:
-        """Check M candidates per state; no host synchronisation. Costs a look-up per candidate and lane.
-
-        Args:
-            states: Shape: (n,), int64.
-            token_ids: Shape: (n, M), int64.
-
-        Returns:
-            Next state, -1 where the candidate leads to no allowed row. Shape: (n, M), int64.
-        """
-        return self._kernels.verify(states, token_ids)
-
-    def advance(self, states: Tensor, token_ids: Tensor) -> Tensor:
-        """Follow one token per state; -1 where it leads nowhere. Shapes: (n,), int64."""
-        return self.verify(states, token_ids.unsqueeze(1)).squeeze(1)
-
-    def is_final(self, states: Tensor) -> Tensor:
-        """Whether a whole row, end token included, has been written. Shape: (n,), bool."""
-        return self._kernels.is_final(states)
-
     def row(self, states: Tensor) -> Tensor:
-        """Return the rank of the row a final state stands for, -1 for state -1. Shape: (n,), int64."""
+        """Return the rank of a final state's row, -1 for state -1. Shape: (n,), int64."""
         _, row_end = unpack(states)
         return row_end % self._stride - 1
 
@@ -222,7 +174,7 @@ def _check_fits(trie: TitleTrie, row_filter: RowFilter, number: int) -> None:
 
 
 def counts_before(ones: npt.NDArray[np.int8]) -> npt.NDArray[np.int32]:
-    """Return how many ones there are before every place and in all. Shapes: (n,) and (n + 1,)."""
+    """Return the number of ones before every place and in all. Shapes: (n,) and (n + 1,)."""
     # By NumPy, because torch's sum takes twenty times as long (6 M rows, one core).
     counts = np.empty(len(ones) + 1, dtype=np.int32)
     counts[0] = 0

@@ -1,12 +1,11 @@
 """Follows the rows of a set as a constraint: the title trie, batched, on CPU or CUDA.
 
-Two ways to ask what may come next, both exact: `children` lists every continuation, `verify` checks given
-candidates by parallel binary search (PPV, "Efficient and Asymptotically Unbiased Constrained Decoding for
-Large Language Models", section 3.2). The paper's listing compares whole prefixes against the row matrix at
-every step and sums column signs, which is no lexicographic comparison; here a prefix is one integer and a
-step compares one token.
+Two exact queries: `children` lists every continuation, `verify` checks given candidates by parallel binary
+search (PPV, "Efficient and Asymptotically Unbiased Constrained Decoding for Large Language Models", section
+3.2). The paper's listing compares whole prefixes against the row matrix at every step and sums column signs,
+which is no lexicographic comparison; here a prefix is one integer and a step compares one token.
 
-`decoding.trie.trie_kernels` says what a state is; the backend that `choose_kernels` picks does the walking.
+`decoding.trie.trie_kernels` defines states; the backend that `choose_kernels` picks walks the trie.
 """
 
 from __future__ import annotations
@@ -27,21 +26,65 @@ from decoding.trie.trie_arrays import MAX_POSITIONS, TrieArrays, derive_trie
 from decoding.trie.trie_kernels import TrieKernels, TrieTables, pack_root, unpack
 
 
-class TitleTrie:
+class WalkedTrie:
+    """The part of a trie's constraint that its kernels answer, for a whole trie and for a filtered one.
+
+    Attributes:
+        kernels: The backend that walks the trie.
+    """
+
+    kernels: TrieKernels
+
+    def children(self, states: Tensor) -> Children:
+        """Return every allowed continuation of every state, exactly; state -1 has none.
+
+        The size of the answer depends on the data, so on CUDA this waits for the device once (under filters
+        twice, and once more if lanes differ). States of one lane are best neighbours. Shape: (n,), int64.
+        """
+        return self.kernels.children(states)
+
+    def padded_children(self, states: Tensor, width: int) -> PaddedChildren:
+        """Return every allowed continuation in `width` columns without waiting; see
+        `StaticConstraint.padded_children`.
+
+        Columns are those of the whole trie, with gaps (-1) for children that a filter does not allow; `width`
+        must hold them. Only on the CPU and outside of `torch.compile` does a state with more children raise
+        ValueError.
+        """
+        return self.kernels.padded_children(states, width)
+
+    def verify(self, states: Tensor, token_ids: Tensor) -> Tensor:
+        """Check M candidates per state by binary search among its children; see `Constraint.verify`.
+
+        Static shapes and a fixed number of steps: no host synchronisation. Under filters it costs a look-up
+        per candidate and lane. Shapes: (n,), (n, M) and (n, M), int64.
+        """
+        return self.kernels.verify(states, token_ids)
+
+    def advance(self, states: Tensor, token_ids: Tensor) -> Tensor:
+        """Follow one token per state; -1 if it leads nowhere. Shapes: (n,), int64."""
+        return self.verify(states, token_ids.unsqueeze(1)).squeeze(1)
+
+    def is_final(self, states: Tensor) -> Tensor:
+        """Whether a whole row, end token included, has been written. Shape: (n,), bool."""
+        return self.kernels.is_final(states)
+
+
+class TitleTrie(WalkedTrie):
     """A set of token rows as a batched state machine; -1 is "no such state".
 
     Args:
         arrays: The transitions, e.g. from an index; zero-copy on CPU.
         vocab_size: Every token of the rows is below it.
-        device: Where states live.
-        kernels: What walks the trie (`decoding.trie.title_trie.choose_kernels`).
+        device: Device of the states.
+        kernels: Name of the backend (`choose_kernels`).
 
     Attributes:
-        kernels: The same.
+        kernels: The backend itself.
         num_bytes: Memory of the transitions.
 
     Raises:
-        KernelsError: the kernels cannot be had here.
+        KernelsError: the kernels cannot run here.
         ValueError: a token is outside the vocabulary, the arrays are too long for a state, or there are no
             such kernels.
     """
@@ -64,7 +107,7 @@ class TitleTrie:
         tables = TrieTables.of(arrays, device)
         self.kernels = choose_kernels(device, kernels)(tables)
         self.num_bytes = tables.num_bytes
-        self._level_widths = DepthWidths(arrays)
+        self._child_begin = arrays.child_begin
         self.device = device
         self.vocab_size = vocab_size
         self.num_rows = arrays.num_rows
@@ -79,9 +122,8 @@ class TitleTrie:
         device: torch.device | str | None = None,
         kernels: str = "auto",
     ) -> TitleTrie:
-        """Build a trie in memory from rows in any order; duplicates count once.
-
-        Ranks are positions among the sorted distinct rows.
+        """Build a trie in memory from rows in any order; duplicates count once. Ranks are those of the sorted
+        rows.
 
         Raises:
             ValueError: a row is empty, a prefix of another, or holds a token outside the vocabulary.
@@ -99,73 +141,40 @@ class TitleTrie:
 
     @property
     def kernels_name(self) -> str:
-        """What walks the trie: "numba" or "torch"."""
+        """Name of the backend that walks the trie: "numba" or "torch"."""
         return self.kernels.name
 
     def start(self, queries: Tensor) -> Tensor:
-        """Return the root once per entry of `queries`, whichever they are. Shape: (n,), int64."""
+        """Return the root for every query. Shape: (n,), int64."""
         return torch.full_like(queries, pack_root(self.num_rows), dtype=torch.int64, device=self.device)
-
-    def children(self, states: Tensor) -> Children:
-        """Return every continuation of every state, exactly; state -1 has none.
-
-        The answer is ragged, so its size is data dependent: on CUDA this waits for the device once.
-
-        Args:
-            states: Shape: (n,), int64.
-        """
-        return self.kernels.children(states)
-
-    def padded_children(self, states: Tensor, width: int) -> PaddedChildren:
-        """Return every continuation of every state in `width` columns: static shapes, no waiting.
-
-        Args:
-            states: Shape: (n,), int64.
-            width: At least the children of every state, which `width_at` bounds by depth. Children behind it
-                would be left out, so the caller answers for it.
-
-        Raises:
-            ValueError: a state has more children. Only where looking costs no waiting: on the CPU, outside
-                of `torch.compile`.
-        """
-        return self.kernels.padded_children(states, width)
 
     def width_at(self, depth: int) -> int:
         """Return the most children of any state after `depth` tokens, without asking the device.
 
-        Reckoned on first use, in tens of milliseconds for millions of titles.
-
-        Raises:
-            ValueError: the depth is negative.
+        Computed on first use (6 M titles: 20 ms). Raises ValueError for a
+        negative depth.
         """
-        return self._level_widths.at(depth)
+        if depth < 0:
+            raise ValueError(f"depth: expected 0 or more, got {depth}")
+        if depth >= self.max_depth:
+            return 0
+        # Below the nodes a row continues in its tail, one token at a time.
+        return max(self._node_widths[depth], 1) if depth < len(self._node_widths) else 1
 
-    def verify(self, states: Tensor, token_ids: Tensor) -> Tensor:
-        """Check M candidates per state by parallel binary search among the state's children.
-
-        Static shapes and a fixed number of steps: no host synchronisation on CUDA.
-
-        Args:
-            states: Shape: (n,), int64.
-            token_ids: Shape: (n, M), int64.
-
-        Returns:
-            Next state, -1 where the candidate does not continue the prefix. Shape: (n, M), int64.
-        """
-        return self.kernels.verify(states, token_ids)
-
-    def advance(self, states: Tensor, token_ids: Tensor) -> Tensor:
-        """Follow one token per state; -1 where it leads nowhere. Shapes: (n,), int64."""
-        return self.verify(states, token_ids.unsqueeze(1)).squeeze(1)
-
-    def is_final(self, states: Tensor) -> Tensor:
-        """Whether a whole row, end token included, has been written. Shape: (n,), bool."""
-        return self.kernels.is_final(states)
+    @cached_property
+    def _node_widths(self) -> list[int]:
+        """Most child nodes of a node, by level: nodes are numbered in level order, so one pass will do."""
+        widths, begin, end = [], 0, 1
+        while begin < end:
+            widths.append(int(np.diff(self._child_begin[begin : end + 1]).max()))
+            begin, end = end, int(self._child_begin[end])
+        return widths
 
     def row(self, states: Tensor) -> Tensor:
-        """Return the rank of the last row below each state, which for a final state is its row.
+        """Return the rank of the last row below each state, which for a final state is its row. Shape: (n,),
+        int64.
 
-        State -1 has rank -1. Shape: (n,), int64.
+        State -1 has rank -1.
         """
         _, row_end = unpack(states)
         return row_end - 1
@@ -177,16 +186,16 @@ KERNEL_NAMES = ("auto", "numba", "torch")
 
 
 def choose_kernels(device: torch.device, name: str = "auto") -> Callable[[TrieTables], TrieKernels]:
-    """Return what makes a trie's kernels.
+    """Return the constructor of a trie's kernels.
 
     Args:
-        device: Of the trie.
+        device: Device of the trie.
         name: "numba": compiled loops, on the CPU only; "torch": tensor operations, on any device; "auto":
-            numba on the CPU where it is installed and works, else torch.
+            numba on the CPU if it is installed and works, else torch.
 
     Raises:
-        KernelsError: numba is asked for by name and not installed, or for another device. What is returned
-            raises it where numba is asked for by name and cannot compile.
+        KernelsError: numba is asked for by name and not installed, or for another device. The returned
+            constructor raises it if numba is asked for by name and cannot compile.
         ValueError: there is no such backend.
     """
     if name not in KERNEL_NAMES:
@@ -217,7 +226,7 @@ def _numba_or_torch_kernels(tables: TrieTables) -> TrieKernels:
 
 
 def _numba_kernels(tables: TrieTables) -> TrieKernels:
-    # Imported on first use: numba takes half a second, which commands without a trie need not wait for.
+    # Imported on first use: numba takes half a second, which commands without a trie should not pay.
     try:
         from decoding.trie.numba_kernels import NumbaKernels
 
@@ -226,40 +235,3 @@ def _numba_kernels(tables: TrieTables) -> TrieKernels:
     except Exception as error:  # an installation that does not fit together fails in ways of its own
         raise KernelsError(f"kernels: numba is installed but does not work: {error!r}") from error
     return kernels
-
-
-class DepthWidths:
-    """Most children of any state after a number of tokens; known to the host, reckoned on first use.
-
-    Nodes are numbered in level order, so the children of one level are the next level, and a pass over
-    the runs of children is enough (6 M titles: 20 ms).
-
-    Args:
-        arrays: Of the trie; only `child_begin` is kept.
-    """
-
-    def __init__(self, arrays: TrieArrays) -> None:
-        self._child_begin = arrays.child_begin
-        self._depth = arrays.depth
-
-    def at(self, depth: int) -> int:
-        """Return the most children of any state `depth` tokens deep, 0 from the longest row's end on.
-
-        Raises:
-            ValueError: the depth is negative.
-        """
-        if depth < 0:
-            raise ValueError(f"depth: expected 0 or more, got {depth}")
-        if depth >= self._depth:
-            return 0
-        # A row that goes on below the nodes does so in its tail, one token at a time.
-        return max(self._of_nodes[depth], 1) if depth < len(self._of_nodes) else 1
-
-    @cached_property
-    def _of_nodes(self) -> list[int]:
-        """Most child nodes of a node, by level."""
-        widths, begin, end = [], 0, 1
-        while begin < end:
-            widths.append(int(np.diff(self._child_begin[begin : end + 1]).max()))
-            begin, end = end, int(self._child_begin[end])
-        return widths

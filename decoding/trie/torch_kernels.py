@@ -1,10 +1,10 @@
 """Runs the trie's hot loops as tensor operations, on any device: for a whole trie, and under row filters.
 
-Everything but `children` and `edges` has static shapes and a fixed number of operations, asks the device
-nothing, and can be traced by `torch.compile` and captured in a CUDA graph.
+All but `children` and `edges` have static shapes and a fixed number of operations, never wait for the device,
+and can be traced by `torch.compile` and captured in a CUDA graph.
 
-Under filters an edge is allowed where its filter's counts grow over the edge's ranks. Each lane's counts are
-read where they are, so what has static shapes pays one look-up per lane, and the ragged form one per run of
+Under filters an edge is allowed if its filter's counts grow over the edge's ranks. Each lane's counts are
+read where they are: with static shapes that costs one look-up per lane, in the ragged form one per run of
 neighbours in a lane.
 """
 
@@ -22,11 +22,7 @@ from decoding.trie.trie_kernels import TrieKernels, TrieTables, pack, unpack
 
 
 class TorchKernels:
-    """Tensor operations over a trie's tables (`decoding.trie.trie_kernels.TrieKernels`).
-
-    Args:
-        tables: On any device.
-    """
+    """Tensor operations over a trie's tables (`decoding.trie.trie_kernels.TrieKernels`), on any device."""
 
     name = "torch"
 
@@ -50,7 +46,7 @@ class TorchKernels:
         return torch.where(hit, pack(position, row_end), -1)
 
     def is_final(self, states: Tensor) -> Tensor:
-        """Return whether nothing follows a place that is not the root."""
+        """Return whether nothing follows a place other than the root."""
         return self._walk.ends_row(*unpack(states))
 
     def under(self, prefixes: Sequence[Tensor | None]) -> TrieKernels:
@@ -59,11 +55,10 @@ class TorchKernels:
 
 
 class TorchLaneKernels:
-    """Tensor operations over a trie narrowed down by lane (`decoding.trie.trie_kernels.TrieKernels`).
+    """Tensor operations over a trie under row filters (`decoding.trie.trie_kernels.TrieKernels`).
 
-    Args:
-        walk: Of the trie that is narrowed down.
-        prefixes: Of each lane, None for all rows; at least one. Each of shape (R + 1,), int32.
+    `walk`: walk of the whole trie. `prefixes`: `RowFilter.prefix` of each lane, at least one, (R + 1,),
+    int32; None allows all rows.
     """
 
     name = "torch"
@@ -76,13 +71,13 @@ class TorchLaneKernels:
     def children(self, states: Tensor) -> Children:
         """List every allowed continuation.
 
-        On CUDA this waits for the device twice, and once more where lanes differ.
+        On CUDA this waits for the device twice, and once more if lanes differ.
         """
         place, place_end, lane = self._unpack(states)
         owner, position, row_end, first = self._walk.edges(place, place_end)
         place_begin = self._walk.row_begin(place, place_end).clamp_(min=0)  # -1 for state -1
         at_places, upto = self._counts(lane, owner, place_begin, row_end)
-        # Rows below an edge begin where those of its sibling before it end: one look-up per edge, not two.
+        # Rows below an edge begin where its previous sibling's end: one look-up per edge, not two.
         before = upto.new_empty(len(upto) + 1)
         before[1:] = upto
         before.scatter_(0, first, at_places)
@@ -95,7 +90,7 @@ class TorchLaneKernels:
         return Children(owner, self._walk.token_at(position), pack(position, row_end))
 
     def padded_children(self, states: Tensor, width: int) -> PaddedChildren:
-        """List every allowed continuation in `width` columns, -1 where a child is not allowed."""
+        """List every allowed continuation in `width` columns, -1 for a child that is not allowed."""
         position, row_end, lane = self._unpack(states)
         edges = self._walk.padded_edges(position, row_end, width)
         next_state = self._next_states(edges, lane)
@@ -109,7 +104,7 @@ class TorchLaneKernels:
         return self._next_states(self._walk.find(position, row_end, token_ids), lane)
 
     def is_final(self, states: Tensor) -> Tensor:
-        """Return whether nothing follows a place that is not the root."""
+        """Return whether nothing follows a place other than the root."""
         position, row_end, _ = self._unpack(states)
         return self._walk.ends_row(position, row_end)
 
@@ -118,7 +113,7 @@ class TorchLaneKernels:
         return TorchLaneKernels(self._walk, prefixes)
 
     def _next_states(self, edges: PaddedEdges, lane: Tensor | None) -> Tensor:
-        """Return the states behind allowed edges, -1 for the others. Shape: (n, M), int64."""
+        """States behind allowed edges, -1 for the others. Shape: (n, M), int64."""
         there, position, row_end = edges
         # An edge that is not there may have no rows, or ones that end before they begin.
         begin = self._walk.row_begin(position, row_end).clamp_(min=0)
@@ -132,7 +127,7 @@ class TorchLaneKernels:
         return torch.where(there & allowed, pack(position, row_end + lane * self._stride), -1)
 
     def _unpack(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return (position, row_end, lane), None for lane where there is but one. Shapes: (n,), int64."""
+        """(position, row_end, lane), lane None if there is only one. Shapes: (n,), int64."""
         position, row_end = unpack(states)
         if len(self._prefixes) == 1:
             return position, row_end, None
@@ -142,21 +137,13 @@ class TorchLaneKernels:
     def _counts(
         self, lane: Tensor | None, owner: Tensor, place_begin: Tensor, row_end: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Count the allowed rows before some ranks, those of each place and its edges by its own filter.
+        """Count the allowed rows before a rank of each place, (n,), and before a rank of each edge, (E,).
 
-        Args:
-            lane: Of each place; None: there is but one. Shape: (n,), int64.
-            owner: Place of each edge, non-decreasing. Shape: (E,), int64.
-            place_begin: A rank for each place. Shape: (n,), int64.
-            row_end: A rank for each edge. Shape: (E,), int64.
-
-        Returns:
-            Counts for places and for edges, each from a base of its filter's own. Shapes: (n,) and (E,),
-            int32.
+        Each filter counts from a base of its own. `lane` is that of each place, None if there is only one;
+        `owner` the place of each edge, non-decreasing. Returns int32.
         """
         if lane is None:
             return _count(self._prefixes[0], place_begin), _count(self._prefixes[0], row_end)
-        # Runs of neighbours in one lane are looked up together.
         runs, num_places = torch.unique_consecutive(lane, return_counts=True)
         ends = torch.searchsorted(owner, num_places.cumsum(0))
         num_edges = ends.diff(prepend=ends.new_zeros(1))
@@ -187,43 +174,26 @@ def _true_at(mask: Tensor) -> Tensor:
 
 
 class TrieEdges(NamedTuple):
-    """Edges out of a batch of places, ragged, grouped by place.
+    """Edges out of a batch of places, ragged, grouped by place."""
 
-    Attributes:
-        owner: Index of the place each edge leaves. Shape: (E,), int64, non-decreasing.
-        position: Of the edge in the trie's tokens. Shape: (E,), int64.
-        row_end: One past the rank of the last row below the edge; where its next sibling begins. Shape: (E,),
-            int64.
-        first: First edge of each place, E for a place without any. Shape: (n,), int64.
-    """
-
-    owner: Tensor
-    position: Tensor
+    owner: Tensor  # Index of the place each edge leaves. Shape: (E,), int64, non-decreasing
+    position: Tensor  # Position in the trie's tokens. Shape: (E,), int64
+    # One past the rank of the last row below the edge; where its next sibling begins. Shape: (E,), int64.
     row_end: Tensor
-    first: Tensor
+    first: Tensor  # First edge of each place, E for a place without any. Shape: (n,), int64
 
 
 class PaddedEdges(NamedTuple):
-    """Some positions per place, each an edge out of it or not.
+    """A fixed number of edges per place; position and row_end are in range, meaningless if not `there`."""
 
-    Attributes:
-        there: Whether there is such an edge. Shape: (n, M), bool.
-        position: Of the edge in the trie's tokens; in range but meaningless where there is none. Shape:
-            (n, M), int64.
-        row_end: One past the rank of the last row below the edge; likewise. Shape: (n, M), int64.
-    """
-
-    there: Tensor
+    there: Tensor  # Whether the edge exists. Shape: (n, M), bool
+    # Of the edge in the trie's tokens; in range but meaningless where there is none. Shape: (n, M), int64.
     position: Tensor
-    row_end: Tensor
+    row_end: Tensor  # One past the rank of the last row below the edge; likewise. Shape: (n, M), int64
 
 
 class TorchWalk:
-    """Looks up edges; a place is a position and the rank before which the rows below it end.
-
-    Args:
-        tables: On any device.
-    """
+    """Looks up edges; a place is a position and the rank before which the rows below it end."""
 
     def __init__(self, tables: TrieTables) -> None:
         self._tables = tables
@@ -235,20 +205,15 @@ class TorchWalk:
         return self._tables.num_rows
 
     def edges(self, position: Tensor, row_end: Tensor) -> TrieEdges:
-        """Return every edge out of each place, grouped by place, siblings ascending by token.
-
-        Args:
-            position: Shape: (n,), int64.
-            row_end: Shape: (n,), int64.
-        """
+        """Return every edge out of each place, grouped by place, siblings ascending by token."""
         begin, end = self._child_run(position, row_end)
         counts = (end - begin).clamp(min=0)
         past = counts.cumsum(0)  # one past each place's last edge
         owner = torch.repeat_interleave(counts)
         child = (begin - past + counts).index_select(0, owner)
         child += torch.arange(len(owner), device=child.device)
-        # Rows below an edge end where its next sibling's begin, those of a last edge where the place's own
-        # do. That is written into its slot; places without edges write into one more at the end.
+        # Rows below an edge end where its next sibling's begin; below the last edge, where the place's end.
+        # Places without edges write into an extra slot at the end.
         has_edges, num_edges = counts > 0, len(owner)
         ends = torch.empty(num_edges + 1, dtype=torch.int64, device=child.device)
         ends[:-1] = look_up(self._tables.row_begin, (child + 1).clamp_(max=self._tables.num_nodes))
@@ -256,15 +221,9 @@ class TorchWalk:
         return TrieEdges(owner, child, ends[:-1], torch.where(has_edges, past - counts, num_edges))
 
     def padded_edges(self, position: Tensor, row_end: Tensor, width: int) -> PaddedEdges:
-        """Return the edges out of each place in `width` columns, the first edge in the first.
+        """Return the edges out of each place, (n,), in `width` columns, the first edge in the first.
 
-        Args:
-            position: Shape: (n,), int64.
-            row_end: Shape: (n,), int64.
-            width: At least the edges of every place.
-
-        Raises:
-            ValueError: a place on the CPU has more edges.
+        Raises ValueError if a place on the CPU has more edges.
         """
         begin, end = self._child_run(position, row_end)
         if _can_look_at(position) and len(position):
@@ -276,12 +235,8 @@ class TorchWalk:
         return PaddedEdges(child < end, child.clamp(max=self._last), self._row_end(child, end, row_end))
 
     def find(self, position: Tensor, row_end: Tensor, token_ids: Tensor) -> PaddedEdges:
-        """Look for M tokens among the edges out of each place, in a fixed number of halvings.
-
-        Args:
-            position: Shape: (n,), int64.
-            row_end: Shape: (n,), int64.
-            token_ids: Shape: (n, M), int64.
+        """Search for M tokens, (n, M), among the edges out of each place, (n,), in a fixed number of
+        halvings.
         """
         begin, end = (bound.unsqueeze(1) for bound in self._child_run(position, row_end))
         low, high = begin.expand(token_ids.shape), end.expand(token_ids.shape)
@@ -296,7 +251,7 @@ class TorchWalk:
         return PaddedEdges(hit, child, self._row_end(child, end, row_end))
 
     def ends_row(self, position: Tensor, row_end: Tensor) -> Tensor:
-        """Whether nothing follows a place that is not the root. Shapes: (n,)."""
+        """Whether nothing follows a place other than the root. Shapes: (n,)."""
         begin, end = self._child_run(position, row_end)
         return (begin == end) & (position > 0)
 
@@ -305,19 +260,19 @@ class TorchWalk:
         return look_up(self._tables.token, position).long() & self._tables.token_mask
 
     def row_begin(self, position: Tensor, row_end: Tensor) -> Tensor:
-        """Return the rank of the first row below each place, -1 where it has no rows. Any shape, int64."""
-        # Behind the nodes this reads R, and a place in a tail has one row.
+        """Return the rank of the first row below each place, -1 if it has no rows. Any shape, int64."""
+        # Behind the nodes the table gives R; a place in a tail has one row.
         begin = look_up(self._tables.row_begin, position.clamp(max=self._tables.num_nodes)).long()
         return torch.minimum(begin, row_end - 1)
 
     def _row_end(self, child: Tensor, end: Tensor, row_end: Tensor) -> Tensor:
-        """Return where the rows below children end. Shapes: (n, M), (n, 1), (n,) and (n, M)."""
+        """Rank at which the rows below children end. Shapes: (n, M), (n, 1), (n,) and (n, M)."""
         sibling = child + 1
         ends = look_up(self._tables.row_begin, sibling.clamp(max=self._tables.num_nodes)).long()
         return torch.where(sibling < end, ends, row_end.unsqueeze(1))
 
     def _child_run(self, position: Tensor, row_end: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the run of positions where the children of each place are, end < begin for no place."""
+        """Run of positions of each place's children, end < begin for no place."""
         tables = self._tables
         # The last node is a leaf (or a root without rows), so a position in a tail reads "no child nodes".
         node = position.clamp(max=tables.num_nodes - 1)
@@ -340,5 +295,5 @@ def look_up(table: Tensor, index: Tensor) -> Tensor:
 
 
 def _can_look_at(tensor: Tensor) -> bool:
-    """Whether the values are at hand: on the CPU, real, and not being traced."""
+    """Whether reading values costs no wait: on the CPU, real, and not being traced."""
     return tensor.device.type == "cpu" and type(tensor) is Tensor and not torch.compiler.is_compiling()

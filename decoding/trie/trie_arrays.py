@@ -1,9 +1,9 @@
-"""The transitions of a path-compressed title trie as four flat arrays, derived from sorted rows. NumPy only.
+"""Derives a path-compressed title trie, four flat arrays, from sorted rows. NumPy only.
 
-A trie node is a prefix that several rows share, or the first prefix that one row has for itself; what
-follows such a leaf is the *tail* of its row, which has no branches and is stored as it is. Nodes are
-numbered in level order, siblings ascending by token, root 0: the children of a node are one contiguous
-run. A node is also a contiguous interval of row ranks, and its first rank is stored.
+A trie node is a prefix that several rows share, or the first prefix that one row has for itself; the rest of
+such a leaf's row is its *tail*, which has no branches and is stored as it is. Nodes are numbered in level
+order, siblings ascending by token, root 0: the children of a node are one contiguous run. A node is also a
+contiguous interval of row ranks, and its first rank is stored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ IntArray = npt.NDArray[np.integer]
 # A position in `token` is 31 bits of a decoder's state.
 MAX_POSITIONS = 2**31 - 1
 
-# Tokens looked at in one piece, which bounds the eight-byte temporaries: about 100 bytes for each.
+# Tokens handled in one piece, which bounds the eight-byte temporaries: about 100 bytes for each.
 _CHUNK_TOKENS = 1 << 20
 
 
@@ -28,13 +28,13 @@ class TrieArrays(NamedTuple):
     """A trie of N nodes over R rows, node 0 the root, with T tokens in tails.
 
     Attributes:
-        token: Token on the edge into each node (0 for the root), then the tails in order of rank.
-            Shape: (N + T,), the unsigned type the rows came in.
-        child_begin: Children of node i are nodes [child_begin[i], child_begin[i + 1]); a leaf, which is
-            a node of a single row, has none. Shape: (N + 1,), int32, non-decreasing.
+        token: Token on the edge into each node (0 for the root), then the tails in order of rank. Shape: (N +
+            T,), the unsigned type of the rows.
+        child_begin: Children of node i are nodes [child_begin[i], child_begin[i + 1]); a leaf, a node of a
+            single row, has none. Shape: (N + 1,), int32, non-decreasing.
         row_begin: Rank of the first row below each node, then R. Shape: (N + 1,), int32.
-        tail_begin: Tail of row r is token[tail_begin[r] : tail_begin[r + 1]], possibly empty; begins at
-            N. Shape: (R + 1,), int32, non-decreasing.
+        tail_begin: Tail of row r is token[tail_begin[r] : tail_begin[r + 1]], possibly empty; begins at N.
+            Shape: (R + 1,), int32, non-decreasing.
         depth: Length in tokens of the longest row.
         max_children: Largest number of children of one node.
     """
@@ -61,13 +61,13 @@ def derive_trie(tokens: IntArray, offsets: IntArray) -> TrieArrays:
     """Derive the trie of R distinct rows, none a prefix of another, in lexicographic order.
 
     Args:
-        tokens: All rows, concatenated in rank order; their type is that of the trie's tokens.
-            Shape: (total tokens,), integer.
+        tokens: All rows, concatenated in rank order; their type becomes that of the trie's tokens. Shape:
+            (total tokens,), integer.
         offsets: Row r is tokens[offsets[r] : offsets[r + 1]]. Shape: (R + 1,), integer.
 
     Raises:
-        ValueError: a row is empty, out of order, a duplicate or a prefix of its successor (the text
-            names the rank), or there is too much for one trie.
+        ValueError: a row is empty, out of order, a duplicate or a prefix of its successor (the text names the
+            rank), or there is too much for one trie.
     """
     deriver = TrieDeriver(tokens.dtype)
     deriver.add(tokens, offsets)
@@ -77,17 +77,17 @@ def derive_trie(tokens: IntArray, offsets: IntArray) -> TrieArrays:
 class TrieDeriver:
     """Derives a trie from blocks of rows that arrive in rank order, in bounded memory.
 
-    Row r shares lcp(r) tokens with the row before it. With m the larger of lcp(r) and lcp(r + 1), the
-    nodes of depth lcp(r) + 1 to m + 1 are met first in row r, and its tail begins behind m + 1 tokens. So
-    a row and its two neighbours say all about it, and blocks may end anywhere.
+    Row r shares lcp(r) tokens with the row before it. With m the larger of lcp(r) and lcp(r + 1), the nodes
+    of depth lcp(r) + 1 to m + 1 are met first in row r, and its tail begins behind m + 1 tokens. So a row and
+    its two neighbours determine its nodes, and blocks may end anywhere.
 
-    What is kept: per node its token and its first rank (int32), per row the length of its tail (int32)
-    and the tail's tokens. A title has about 1.4 nodes and 3 tail tokens, so 18 bytes of two-byte tokens.
-    `finish` makes the trie, about 26 bytes per title, and lets go of each piece once it is copied.
+    Kept are per node its token and its first rank (int32), per row the length of its tail (int32) and the
+    tail's tokens. A title has about 1.4 nodes and 3 tail tokens, so 18 bytes of two-byte tokens. `finish`
+    makes the trie, about 26 bytes per title, and frees each piece once it is copied.
 
     Args:
         dtype: Type of the trie's tokens: the smallest unsigned one that holds the vocabulary.
-        keep: Sets a piece aside and returns what gives it back, once; None keeps all in memory.
+        keep: Stores a piece and returns a function that loads it, once; None keeps all in memory.
     """
 
     def __init__(
@@ -114,8 +114,8 @@ class TrieDeriver:
             offsets: Row i of the block is tokens[offsets[i] : offsets[i + 1]]. Shape: (n + 1,), integer.
 
         Raises:
-            ValueError: a row is empty, out of order, a duplicate, a prefix of its successor, or holds a
-                token the type has no room for. The deriver is of no use afterwards.
+            ValueError: a row is empty, out of order, a duplicate, a prefix of its successor, or holds a token
+                that does not fit the type. The deriver cannot be used afterwards.
         """
         count = len(offsets) - 1
         if count < 1:
@@ -142,11 +142,7 @@ class TrieDeriver:
         self._num_rows += count
 
     def finish(self) -> TrieArrays:
-        """Return the trie of all rows; the deriver is empty afterwards.
-
-        Raises:
-            ValueError: nodes and tail tokens together are 2**31 or more.
-        """
+        """Return the trie of all rows, and empty the deriver; ValueError for 2**31 nodes and tail tokens."""
         if self._num_rows:
             ends = np.array([0, len(self._last)])
             self._emit(self._last, ends, np.array([self._last_shared]), np.zeros(1, int), self._num_rows - 1)
@@ -196,14 +192,10 @@ class TrieDeriver:
     def _emit(
         self, tokens: IntArray, offsets: IntArray, shared: IntArray, following: IntArray, rank: int
     ) -> None:
-        """Store what is new in n rows.
+        """Store the new nodes and the tails of n rows.
 
-        Args:
-            tokens: What `offsets` point into.
-            offsets: Shape: (n + 1,).
-            shared: Tokens each row shares with its predecessor. Shape: (n,).
-            following: Tokens each row shares with its successor. Shape: (n,).
-            rank: Of the first of the rows.
+        `shared` and `following`, (n,), are the tokens each row shares with its predecessor and its successor;
+        `rank` is that of the first row.
         """
         starts = np.asarray(offsets[:-1], dtype=np.int64)
         last_node = np.maximum(shared, following)  # depth of the leaf, less one
@@ -259,18 +251,11 @@ def _chunks(offsets: IntArray) -> Iterator[tuple[int, int]]:
 
 
 def _shared_with_previous(tokens: IntArray, offsets: IntArray, rank: int) -> IntArray:
-    """Count the leading tokens that each of n + 1 rows but the first shares with the one before it.
+    """Count the leading tokens that each of n + 1 rows but the first shares with its predecessor. Shape:
+    (n,), int32.
 
-    Args:
-        tokens: What `offsets` point into.
-        offsets: Shape: (n + 2,).
-        rank: Of the second row, for messages.
-
-    Returns:
-        Shape: (n,), int32.
-
-    Raises:
-        ValueError: two neighbours are out of order, equal, or one is a prefix of the other.
+    `offsets`, (n + 2,), point into `tokens`; `rank` is that of the second row. Raises ValueError if two
+    neighbours are out of order, equal, or one is a prefix of the other.
     """
     starts = np.asarray(offsets, dtype=np.int64)
     left, right = starts[:-2], starts[1:-1]
@@ -302,12 +287,7 @@ def _refuse(rank: int, ended: bool, grows: bool) -> None:
 
 
 def _child_runs(row_begin: IntArray, sizes: list[int]) -> tuple[IntArray, int]:
-    """Return `child_begin` and the largest number of children of one node.
-
-    Args:
-        row_begin: Of all nodes. Shape: (N + 1,).
-        sizes: Number of nodes of every level, the root's first.
-    """
+    """Return `child_begin` and the most children of one node; `sizes` are the nodes of every level."""
     num_nodes = len(row_begin) - 1
     child_begin = np.full(num_nodes + 1, num_nodes, dtype=np.int32)
     begin, largest = 0, 0
@@ -324,7 +304,7 @@ def _child_runs(row_begin: IntArray, sizes: list[int]) -> tuple[IntArray, int]:
 
 
 def _drain(items: list[_T]) -> Iterator[_T]:
-    """Hand out the items in order, letting go of each."""
+    """Hand out the items in order, freeing each."""
     items.reverse()
     while items:
         yield items.pop()

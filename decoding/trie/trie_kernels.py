@@ -1,9 +1,9 @@
 """Defines the contract of the trie's kernels: their tables, their answers, and how states are packed.
 
 A state is one integer, `row_end << 31 | position`. The position is that of the last edge in the trie's
-tokens, in a node or in a tail (0: the root); the rows below it end before rank row_end. Inside a tail
-row_end - 1 is the row itself, so a state never looks for the row it is in. Under row filters lane n counts
-its ranks from n * (R + 1) on. State -1 is "no such state".
+tokens, in a node or in a tail (0: the root); the rows below it end before rank row_end. Inside a tail row_end
+- 1 is the row itself, so a state never searches for its row. Under row filters lane n counts its ranks from n
+* (R + 1) on. State -1 is "no such state".
 """
 
 from __future__ import annotations
@@ -29,28 +29,19 @@ _TOKEN_VIEWS: dict[np.dtype[np.integer], np.dtype[np.integer]] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrieTables:
-    """Holds a trie's arrays (`trie_arrays.TrieArrays`) as tensors on one device; never written to.
+    """A trie's arrays (`trie_arrays.TrieArrays`) as tensors on one device; never written to."""
 
-    Attributes:
-        token: The bits of unsigned tokens, read as signed. Shape: (N + T,), uint8, int16 or int32.
-        token_mask: What takes the sign off again.
-        child_begin: Shape: (N + 1,), int32.
-        row_begin: Shape: (N + 1,), int32.
-        tail_begin: Shape: (R + 1,), int32.
-        search_steps: Halvings needed to empty the widest run of siblings.
-    """
-
-    token: Tensor
-    token_mask: int
-    child_begin: Tensor
-    row_begin: Tensor
-    tail_begin: Tensor
-    search_steps: int
+    token: Tensor  # The bits of unsigned tokens, read as signed. Shape: (N + T,), uint8, int16 or int32
+    token_mask: int  # What takes the sign off again
+    child_begin: Tensor  # Shape: (N + 1,), int32
+    row_begin: Tensor  # Shape: (N + 1,), int32
+    tail_begin: Tensor  # Shape: (R + 1,), int32
+    search_steps: int  # Halvings needed to empty the widest run of siblings
 
     @classmethod
     def of(cls, arrays: TrieArrays, device: torch.device) -> TrieTables:
         """Put a trie's arrays on a device; zero-copy on the CPU."""
-        # Torch computes little with wide unsigned types, so their bits are read as signed and masked.
+        # Torch has few operations on wide unsigned types, so their bits are read as signed and masked.
         token = arrays.token if arrays.token.dtype in _TOKEN_VIEWS else arrays.token.astype(np.uint32)
         return cls(
             token=_to_tensor(token.view(_TOKEN_VIEWS[token.dtype]), device),
@@ -79,10 +70,7 @@ class TrieTables:
 
 
 class TrieKernels(Protocol):
-    """The questions a decoder asks of a trie, or of a trie under row filters, at every step.
-
-    States are as `decoding.trie.trie_kernels` says, int64 on the tables' device; state -1 has no children.
-    """
+    """The questions a decoder asks of a trie, or of a trie under row filters, at every step."""
 
     name: str
 
@@ -92,19 +80,13 @@ class TrieKernels(Protocol):
     def padded_children(self, states: Tensor, width: int) -> PaddedChildren:
         """List every continuation in `width` columns: static shapes, no host synchronisation.
 
-        Column j is child j of the node, so under a filter there are gaps where a child is not allowed.
-
-        Args:
-            states: Shape: (n,).
-            width: At least the children of every state in the trie; those behind it would be left out.
-
-        Raises:
-            ValueError: a state on the CPU needs more columns. Not checked where looking would wait for a
-                device or break a trace.
+        Column j is child j of the node, so under a filter there are gaps for children that are not allowed.
+        Raises ValueError if a state needs more columns, unless that check would wait for a device or break a
+        trace.
         """
 
     def verify(self, states: Tensor, token_ids: Tensor) -> Tensor:
-        """Return the next state per candidate, -1 where there is none. Shapes: (n,), (n, M), (n, M)."""
+        """Return the next state per candidate, -1 for none. Shapes: (n,), (n, M), (n, M)."""
 
     def is_final(self, states: Tensor) -> Tensor:
         """Return whether a whole row has been written. Shapes: (n,), int64 and bool."""
@@ -113,15 +95,14 @@ class TrieKernels(Protocol):
         """Return the kernels of this trie under row filters, one lane each; nothing is copied.
 
         Args:
-            prefixes: Per lane what grows from rank r to r + 1 exactly where row r is allowed, None where
-                every row is. Each of shape (R + 1,), int32.
+            prefixes: Per lane the `RowFilter.prefix`, (R + 1,), int32; None allows every row.
         """
 
 
 def _to_tensor(array: IntArray, device: torch.device) -> Tensor:
     with warnings.catch_warnings():
-        # A memory-mapped index is read-only and torch has no read-only tensors, so it warns. Nothing here
-        # writes to the transitions: the pages stay clean and shared between processes.
+        # Torch has no read-only tensors, so it warns about a memory-mapped index. Nothing here writes to the
+        # transitions: the pages stay clean and shared between processes.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         tensor = torch.as_tensor(array)
     if device.type != "cuda":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -54,71 +55,14 @@ def filtered(trie: TitleTrie) -> FilteredTrie:
     return FilteredTrie(trie, [two, None, three])
 
 
-def all_states(constraint: Constraint) -> torch.Tensor:
-    """Every state that three queries may reach, and -1. Shape: (n,), int64."""
-    found = [torch.tensor([-1]), roots(constraint, 3)]
-    while len(found[-1]):
-        found.append(constraint.children(found[-1]).next_state)
-    return torch.cat(found)
-
-
 def same(left: torch.Tensor, right: torch.Tensor) -> bool:
     return left.device.type == "cpu" and right.device.type == DEVICE and torch.equal(left, right.cpu())
-
-
-def test_the_trie_answers_alike(tries: tuple[TitleTrie, TitleTrie]) -> None:
-    cpu, device = tries
-    generator = torch.Generator().manual_seed(0)
-    states = all_states(cpu)[torch.randint(0, len(all_states(cpu)), (500,), generator=generator)]
-    tokens = torch.randint(0, VOCAB, (500, 12), generator=generator)
-    there = states.to(DEVICE)
-    for mine, theirs in zip(cpu.children(states), device.children(there), strict=True):
-        assert same(mine, theirs)
-    assert same(cpu.verify(states, tokens), device.verify(there, tokens.to(DEVICE)))
-    assert same(cpu.advance(states, tokens[:, 0]), device.advance(there, tokens[:, 0].to(DEVICE)))
-    assert same(cpu.is_final(states), device.is_final(there))
-    assert same(cpu.row(states), device.row(there))
-    assert same(roots(cpu, 3), roots(device, 3))
-
-
-def test_a_filtered_trie_answers_alike(tries: tuple[TitleTrie, TitleTrie]) -> None:
-    cpu, device = (filtered(trie) for trie in tries)
-    states, tokens = all_states(cpu), torch.arange(VOCAB)
-    there, candidates = states.to(DEVICE), tokens.expand(len(states), -1)
-    for mine, theirs in zip(cpu.children(states), device.children(there), strict=True):
-        assert same(mine, theirs)
-    assert same(cpu.verify(states, candidates), device.verify(there, candidates.to(DEVICE)))
-    assert same(cpu.is_final(states), device.is_final(there))
-    assert same(cpu.row(states), device.row(there))
-    assert same(roots(cpu, 3), roots(device, 3))
 
 
 def test_a_filter_of_another_device_is_refused(tries: tuple[TitleTrie, TitleTrie]) -> None:
     row_filter = RowFilter.from_mask(np.ones(tries[1].num_rows, dtype=bool))
     with pytest.raises(ValueError, match="expected a filter on cuda"):
         FilteredTrie(tries[1], [row_filter])
-
-
-@pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
-@pytest.mark.parametrize(
-    "query",
-    [lambda trie, states, tokens: trie.verify(states, tokens), lambda trie, states, _: trie.is_final(states)],
-    ids=["verify", "is_final"],
-)
-@pytest.mark.parametrize("narrow", [lambda trie: trie, lambda trie: filtered(trie)], ids=["trie", "filtered"])
-def test_verification_does_not_wait_for_the_device(
-    tries: tuple[TitleTrie, TitleTrie],
-    narrow: Callable[[TitleTrie], Constraint],
-    query: Callable[[Constraint, torch.Tensor, torch.Tensor], torch.Tensor],
-) -> None:
-    constraint = narrow(tries[1])
-    states, tokens = roots(constraint, 3), torch.arange(VOCAB, device=DEVICE).repeat(3, 1)
-    before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        query(constraint, states, tokens)
-    finally:
-        torch.cuda.set_sync_debug_mode(before)
 
 
 def test_random_numbers_are_the_same_bits() -> None:
@@ -164,17 +108,7 @@ def test_beam_search_finds_the_same_list(
 def test_disc_draws_the_same_titles(
     models: tuple[HFLanguageModel, HFLanguageModel], tries: tuple[TitleTrie, TitleTrie], top_m: int | None
 ) -> None:
-    params = [
-        DiscParams(
-            num_samples=20,
-            num_draws=1 + index,
-            temperature=(1.0, 0.8)[index % 2],
-            top_m=top_m,
-            seed=index,
-            reject_early=index % 3 != 0,
-        )
-        for index in range(len(PROMPTS))
-    ]
+    params = [dataclasses.replace(one, num_samples=20) for one in disc_params(top_m)]
     mine, theirs = (
         disc(model.prefill(PROMPTS), trie, params) for model, trie in zip(models, tries, strict=True)
     )

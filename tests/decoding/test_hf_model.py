@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -32,8 +31,6 @@ from transformers import (
 
 from decoding.errors import ModelLoadError, PromptTooLongError, UnsupportedModelError
 from decoding.model.hf_model import HFLanguageModel
-from decoding.model.token_tree import CollectionPolicy
-from decoding.model.tree_cache import INITIAL_DEPTH
 
 VOCAB, LAYERS, HEADS, KV_HEADS, SIZE = 53, 2, 4, 2, 8
 TINY = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -113,35 +110,9 @@ def rows(*values: int, queries: int = 1) -> Tensor:
     return torch.tensor([values] * queries)
 
 
-def test_prompt_is_held_once_whatever_the_number_of_branches() -> None:
-    model = HFLanguageModel(llama(), collection=CollectionPolicy.never())
-    session = model.prefill(prompts_of([20, 12, 7]))
-    token_bytes = LAYERS * 2 * KV_HEADS * SIZE * 4
-    prompt_bytes = 3 * 20 * token_bytes
-    assert session.usage.held_bytes == prompt_bytes
-    branches = 5
-    session.step(torch.zeros(3, branches, dtype=torch.int64), torch.full((3, branches), 4))
-    tail = 3 * branches * INITIAL_DEPTH * token_bytes
-    assert session.usage.held_bytes == prompt_bytes + tail
-    for _ in range(INITIAL_DEPTH - 1):
-        session.step(torch.zeros(3, branches, dtype=torch.int64), torch.full((3, branches), 4))
-    assert session.usage.held_bytes == prompt_bytes + tail
-    session.step(torch.zeros(3, branches, dtype=torch.int64), torch.full((3, branches), 4))
-    assert session.usage.held_bytes == prompt_bytes + 2 * tail
-
-
 def test_fused_projections_do_not_keep_their_buffers_alive() -> None:
     session = HFLanguageModel(gpt2()).prefill(prompts_of([1, 1]))
     assert session.usage.held_bytes == 2 * 1 * LAYERS * 2 * HEADS * SIZE * 4
-
-
-@pytest.mark.parametrize("name", ["bart", "t5"])
-def test_cross_attention_is_held_once_per_query(name: str) -> None:
-    session = HFLanguageModel(BUILDERS[name]()).prefill(prompts_of([9, 4]))
-    token_bytes = LAYERS * 2 * HEADS * SIZE * 4
-    assert session.usage.held_bytes == 2 * (9 + 1) * token_bytes
-    session.step(torch.zeros(2, 3, dtype=torch.int64), torch.full((2, 3), 4))
-    assert session.usage.held_bytes == 2 * (9 + 1 + 3 * INITIAL_DEPTH) * token_bytes
 
 
 @pytest.mark.parametrize("name", BUILDERS)
@@ -157,19 +128,6 @@ def test_prompts_run_once(name: str) -> None:
     session.step(rows(0, 0, 0, queries=2), rows(4, 5, 6, queries=2))
     session.step(rows(2, 0, 0, queries=2), rows(4, 5, 6, queries=2))
     assert read == ([12] if encoder_decoder else [12, 6, 6])
-
-
-@pytest.mark.parametrize("name", BUILDERS)
-def test_padding_branches_change_nothing(name: str) -> None:
-    model = HFLanguageModel(BUILDERS[name]())
-    prompts = prompts_of([7, 4])
-    plain, padded = model.prefill(prompts), model.prefill(prompts)
-    plain.step(rows(0, 0, queries=2), rows(5, 6, queries=2))
-    padded.step(rows(0, -1, 0, queries=2), rows(5, 9, 6, queries=2))
-    expected = plain.step(rows(1, 0, queries=2), rows(7, 8, queries=2))
-    got = padded.step(rows(-1, 2, 0, -1, queries=2), rows(3, 7, 8, 3, queries=2))
-    assert got.isfinite().all()
-    torch.testing.assert_close(got[:, 1:3], expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", BUILDERS)
@@ -211,23 +169,6 @@ def test_alone_and_in_a_batch_of_32(name: str) -> None:
         for one, many in zip(single, batch, strict=True):
             difference = one[0].log_softmax(-1) - many[query].log_softmax(-1)
             assert float(difference.abs().max()) < 2e-5
-
-
-def test_sessions_in_threads_do_not_meet() -> None:
-    model = HFLanguageModel(bart())
-    prompts = prompts_of([3, 9, 5, 2, 8, 6])
-
-    def decode(index: int) -> Tensor:
-        session = model.prefill([prompts[index]])
-        for depth in range(1 + index):
-            logits = session.step(rows(0, 0), rows(4 + depth, 20 + depth))
-        return logits
-
-    expected = [decode(index) for index in range(len(prompts))]
-    with ThreadPoolExecutor(len(prompts)) as pool:
-        for _ in range(5):
-            for got, wanted in zip(pool.map(decode, range(len(prompts))), expected, strict=True):
-                torch.testing.assert_close(got, wanted, atol=1e-6, rtol=1e-6)
 
 
 def test_logits_are_float32_in_a_bfloat16_model() -> None:

@@ -1,18 +1,36 @@
-"""Loading checkpoints from a directory: types, devices and everything that may be wrong with one."""
+"""Loading checkpoints: types, devices, foreign files and code, quantised weights, and broken ones."""
 
 from __future__ import annotations
 
 import json
+import os
+import pickle
+import warnings
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import transformers.dynamic_module_utils
 from safetensors.torch import load_file, save_file
-from transformers import BartConfig, BartForConditionalGeneration, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    BartConfig,
+    BartForConditionalGeneration,
+    BitsAndBytesConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 from decoding.errors import ModelLoadError, UnsupportedModelError
 from decoding.model import model_loading
 from decoding.model.hf_model import HFLanguageModel
+from decoding.model.model_loading import load_pretrained
+from retrieval.errors import ModelError
+from retrieval.training.training_run import load_model
+from tests.tiny_gguf import logits
+from tests.tiny_transformers import build
 
 VOCAB = 40
 
@@ -197,3 +215,193 @@ def test_a_refused_architecture_is_named_before_its_weights_are_read(checkpoint:
     (checkpoint / "config.json").write_text('{"model_type": "mamba"}')
     with pytest.raises(UnsupportedModelError, match="mamba"):
         HFLanguageModel.load(checkpoint, device="cpu")
+
+
+@pytest.fixture
+def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that is there once a checkpoint's own code has run."""
+    modules = tmp_path / "modules"
+    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(modules))
+    monkeypatch.syspath_prepend(str(modules))
+    return tmp_path / "code-ran"
+
+
+def with_own_code(checkpoint: Path, trace: Path, model_type: str) -> None:
+    code = f"""
+from pathlib import Path
+Path({str(trace)!r}).touch()
+from transformers import LlamaConfig, LlamaForCausalLM
+class OwnConfig(LlamaConfig):
+    model_type = {model_type!r}
+class OwnModel(LlamaForCausalLM):
+    config_class = OwnConfig
+"""
+    (checkpoint / "own_code.py").write_text(code)
+    change_config(
+        checkpoint,
+        model_type=model_type,
+        auto_map={"AutoConfig": "own_code.OwnConfig", "AutoModelForCausalLM": "own_code.OwnModel"},
+    )
+
+
+def change_config(checkpoint: Path, **changes: Any) -> None:
+    path = checkpoint / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_code_of_a_checkpoint_does_not_run_unless_asked_for(checkpoint: Path, trace: Path) -> None:
+    with_own_code(checkpoint, trace, "own-architecture")
+    with pytest.raises(ModelLoadError, match=r"no model configuration at .*custom code"):
+        HFLanguageModel.load(checkpoint, device="cpu")
+    assert not trace.exists()
+
+
+def test_code_beside_a_known_architecture_is_left_alone(checkpoint: Path, trace: Path) -> None:
+    with_own_code(checkpoint, trace, "llama")
+    HFLanguageModel.load(checkpoint, device="cpu")
+    assert not trace.exists()
+
+
+def test_code_runs_where_it_was_asked_for(checkpoint: Path, trace: Path) -> None:
+    with_own_code(checkpoint, trace, "own-architecture")
+    loaded = HFLanguageModel.load(checkpoint, device="cpu", trust_remote_code=True)
+    assert loaded.prefill([[3, 4, 5]]).root_logits.shape == (1, 40)
+    assert trace.exists()
+
+
+class Bomb:
+    """Unpickled without limits, it leaves its trace."""
+
+    def __init__(self, trace: Path) -> None:
+        self._trace = trace
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self._trace),)
+
+
+def no_unpickling(*args: object, **options: object) -> None:
+    raise AssertionError("torch.load was called")
+
+
+@pytest.mark.parametrize(
+    "shard",
+    ["weights.bin", "pytorch_model.bin", "../outside.safetensors", "/etc/passwd", "", "..", ".safetensors/x"],
+)
+def test_a_list_of_shards_names_safetensors_of_its_directory_only(
+    checkpoint: Path, trace: Path, shard: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "load", no_unpickling)
+    weights = load_file(checkpoint / "model.safetensors")
+    (checkpoint / "model.safetensors").rename(checkpoint / "first.safetensors")
+    if shard.endswith("bin"):
+        (checkpoint / shard).write_bytes(pickle.dumps({name: Bomb(trace) for name in weights}))
+    write_shard_list(checkpoint, {"metadata": {}, "weight_map": dict.fromkeys(weights, shard)})
+    with pytest.raises(ModelLoadError, match=r"model\.safetensors\.index\.json names '"):
+        HFLanguageModel.load(checkpoint, device="cpu")
+    assert not trace.exists()
+
+
+def write_shard_list(checkpoint: Path, content: object) -> None:
+    (checkpoint / "model.safetensors.index.json").write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    "content", [[], {}, {"weight_map": []}, {"weight_map": {"a": 1}}, {"weight_map": {"a": ["b"]}}]
+)
+def test_a_list_of_shards_of_another_shape_is_refused(checkpoint: Path, content: object) -> None:
+    write_shard_list(checkpoint, content)
+    with pytest.raises(ModelLoadError, match="is no list of shards"):
+        HFLanguageModel.load(checkpoint, device="cpu")
+
+
+def test_real_shards_are_loaded(checkpoint: Path) -> None:
+    weights = load_file(checkpoint / "model.safetensors")
+    (checkpoint / "model.safetensors").unlink()
+    names = sorted(weights)
+    parts = {"model-1-of-2.safetensors": names[::2], "model-2-of-2.safetensors": names[1::2]}
+    for file, part in parts.items():
+        save_file({name: weights[name] for name in part}, checkpoint / file, metadata={"format": "pt"})
+    shard_of = {name: file for file, part in parts.items() for name in part}
+    write_shard_list(checkpoint, {"metadata": {"total_size": 1}, "weight_map": shard_of})
+    HFLanguageModel.load(checkpoint, device="cpu")
+
+
+def test_an_adapter_is_no_model(checkpoint: Path) -> None:
+    (checkpoint / "adapter_config.json").write_text('{"base_model_name_or_path": "somebody/elses"}')
+    with pytest.raises(ModelLoadError, match="holds an adapter"):
+        HFLanguageModel.load(checkpoint, device="cpu")
+
+
+@pytest.mark.parametrize("name", ["adapter_model.bin", "weights.bin", 3])
+def test_a_configuration_names_safetensors_only(
+    checkpoint: Path, name: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "load", no_unpickling)
+    change_config(checkpoint, transformers_weights=name)
+    with pytest.raises(ModelLoadError, match="as the weights, which are no safetensors"):
+        HFLanguageModel.load(checkpoint, device="cpu")
+
+
+_BLOCKS: dict[str, Any] = {"bits": 4, "group_size": 32}
+PACKAGES = {
+    "bitsandbytes": ({"load_in_4bit": True}, "bitsandbytes"),
+    "gptq": (_BLOCKS, "optimum"),
+    "awq": ({**_BLOCKS, "zero_point": True, "version": "gemm"}, "gptqmodel"),
+    "compressed-tensors": ({"format": "pack-quantized", "config_groups": {}}, "compressed_tensors"),
+    "torchao": ({"quant_type": "int8_weight_only"}, "torchao"),
+}
+
+
+def quantised_by(folder: Path, method: str, **fields: Any) -> Path:
+    build("llama", 256).save_pretrained(folder)
+    file = folder / "config.json"
+    config = json.loads(file.read_text()) | {"quantization_config": {"quant_method": method, **fields}}
+    file.write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize("method", PACKAGES)
+def test_a_missing_package_is_named(tmp_path: Path, method: str) -> None:
+    fields, package = PACKAGES[method]
+    if find_spec(package) is not None:
+        pytest.skip(f"the package {package} is installed")
+    with pytest.raises(ModelLoadError, match=f"quantised by '{method}'") as caught:
+        HFLanguageModel.load(quantised_by(tmp_path, method, **fields), device="cpu")
+    said = str(caught.value).partition(str(tmp_path))[2]
+    assert package.replace("_", "-") in said
+    assert "\n" not in said
+
+
+def test_a_method_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match=r"quantised by 'exotic', which transformers does not read.*awq"):
+        HFLanguageModel.load(quantised_by(tmp_path, "exotic"), device="cpu")
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_bitsandbytes_is_read_and_decoded_with(tmp_path: Path, bits: int) -> None:
+    pytest.importorskip("bitsandbytes")
+    torch.manual_seed(0)
+    # Blocks are 64 weights wide.
+    wide = LlamaConfig(
+        vocab_size=256, hidden_size=128, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4
+    )
+    LlamaForCausalLM(wide).save_pretrained(tmp_path / "plain")
+    config = BitsAndBytesConfig(
+        load_in_4bit=bits == 4, load_in_8bit=bits == 8, bnb_4bit_compute_dtype=torch.float32
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = AutoModelForCausalLM.from_pretrained(
+            tmp_path / "plain", quantization_config=config, device_map={"": "cpu"}, dtype=torch.float32
+        )
+        theirs.save_pretrained(tmp_path / "blocks")
+        ours = load_pretrained(tmp_path / "blocks", "cpu", "auto", False, None)
+        torch.testing.assert_close(logits(ours), logits(theirs), rtol=0, atol=1e-5)
+        model = HFLanguageModel.load(tmp_path / "blocks", device="cpu", dtype="float32")
+        session = model.prefill([[5, 6, 7]])
+        expected = theirs(input_ids=torch.tensor([[5, 6, 7]])).logits[0, -1]
+        torch.testing.assert_close(session.root_logits[0], expected, rtol=0, atol=1e-4)
+        with pytest.raises(ModelLoadError, match="cannot be merged into weights quantised by 'bitsandbytes'"):
+            load_pretrained(tmp_path / "blocks", "cpu", "auto", False, None, tmp_path / "adapter")
+        with pytest.raises(ModelError, match="quantised weights are not trained"):
+            load_model(str(tmp_path / "blocks"))

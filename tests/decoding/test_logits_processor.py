@@ -98,7 +98,7 @@ def dict_trie(rows: Sequence[Row]) -> dict[Row, list[int]]:
 
 
 def allowed_fn(width: int, *catalogues: Sequence[Row]) -> Allowed:
-    """What `prefix_allowed_tokens_fn` takes: one catalogue per query, or one for all."""
+    """The argument of `prefix_allowed_tokens_fn`: one catalogue per query, or one for all."""
     tries = [dict_trie(rows) for rows in catalogues]
 
     def allowed(query: int, written: Tensor) -> list[int]:

@@ -1,15 +1,22 @@
-"""Positions and visibility of the token tree against a walk over parent pointers."""
+"""Visibility, collection and attention of the token tree by hand."""
 
 from __future__ import annotations
 
+import dataclasses
+import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
-from decoding.model.token_tree import PromptLayout, TokenTree, Visibility
+from decoding.model import segment_attention
+from decoding.model.segment_attention import Rule, Segment, attend
+from decoding.model.token_tree import PromptLayout, TokenTree, TreeStep, Visibility
+from tests.tree_scripts import Branch, BranchTruth, Collect, Grow, Select, random_script
 
 CPU = torch.device("cpu")
 
@@ -63,7 +70,7 @@ class Walk:
         return len(self._slots[0])
 
     def grow(self, step: Frontier) -> list[list[dict[int, int]]]:
-        """What every new branch of every query sees."""
+        """Slots that every new branch of every query attends to."""
         level = self._seen.setdefault(step.depth, [[] for _ in step.parents])
         new = []
         for query, parents in enumerate(step.parents):
@@ -312,3 +319,221 @@ def test_prompts_that_a_window_has_left_behind_are_not_looked_at() -> None:
 def test_prompts_must_have_tokens_behind_the_prefix(lengths: list[int], prefix: int) -> None:
     with pytest.raises(ValueError, match="prompt lengths"):
         planted(lengths, prefix)
+
+
+RULE = Rule(scaling=1.0, window=None, softcap=None, bias_owner=None)
+
+
+def segments(dtype: torch.dtype) -> tuple[Tensor, tuple[Segment, ...]]:
+    """Scores that spread over hundreds, the largest of them hidden."""
+    generator = torch.Generator().manual_seed(0)
+    query, keys, values = (
+        torch.randn(2, 4, n, 8, generator=generator, dtype=torch.float64) for n in (5, 9, 9)
+    )
+    query *= 40
+    hidden = torch.zeros(2, 5, 9, dtype=torch.bool)
+    hidden[:, :, 3] = True
+    keys[:, :, 3] = 10 * query.mean(2)
+    whole = Segment(keys.to(dtype), values.to(dtype), hidden, None)
+    part = Segment(keys[:, :, :4].to(dtype) * 0.9, values[:, :, :4].to(dtype), None, None)
+    return query.to(dtype), (whole, part)
+
+
+def test_sure_attention_is_as_exact_as_any() -> None:
+    exact, rounded = (attend(*segments(dtype), RULE) for dtype in (torch.float64, torch.float32))
+    torch.testing.assert_close(rounded.double(), exact, rtol=0, atol=2e-4)
+
+
+def test_a_sink_takes_its_share_and_adds_nothing() -> None:
+    """The same as one more key with that score, whose value is zero; compared in float64."""
+    query, (whole, part) = segments(torch.float64)
+    sinks = torch.tensor([-3.0, 0.0, 40.0, 900.0], dtype=torch.float64)
+    keys, values = torch.cat([whole.keys, part.keys], 2), torch.cat([whole.values, part.values], 2)
+    assert whole.hidden is not None
+    hidden = torch.nn.functional.pad(whole.hidden, (0, part.keys.shape[2]))[:, None]
+    scores = (query @ keys.mT).masked_fill(hidden, -torch.inf)
+    with_sink = torch.cat([scores, sinks[None, :, None, None].expand(*scores.shape[:3], 1)], -1)
+    expected = with_sink.softmax(-1)[..., :-1] @ values
+    got = attend(query, (whole, part), dataclasses.replace(RULE, sinks=sinks))
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
+    assert float((got - attend(query, (whole, part), RULE)).abs().max()) > 0.1
+
+
+def test_no_weight_is_denormal(monkeypatch) -> None:
+    seen: list[Tensor] = []
+    plain = segment_attention._lift_negligible
+
+    def watched(scores: Tensor) -> None:
+        before = scores.softmax(-1)
+        assert ((before > 0) & (before < torch.finfo(torch.float32).tiny)).any()
+        plain(scores)
+        seen.append(scores.softmax(-1))
+
+    monkeypatch.setattr(segment_attention, "_lift_negligible", watched)
+    attend(*segments(torch.float32), RULE)
+    (weights,) = seen
+    assert (weights >= torch.finfo(torch.float32).tiny).all()
+
+
+VOCAB = 9
+
+
+class TaggedTree:
+    """A token tree with the branch that stands in every slot, held to parent pointers.
+
+    Args:
+        lengths: Of the whole prompts.
+        prefix: Tokens of the shared prefix.
+        truth: Of the same prompts.
+    """
+
+    def __init__(self, tree: TokenTree, truth: BranchTruth) -> None:
+        self.tree = tree
+        self.truth = truth
+        self.slots: list[list[Branch]] = [[] for _ in truth.prompts]
+
+    def grow(self, step: Grow) -> TreeStep:
+        grown = self.tree.grow(torch.tensor(step.parents), step.depth)
+        for query, row in enumerate(self.truth.grow(step)):
+            self.slots[query] += row
+        return grown
+
+    def collect(self, parents: Sequence[Sequence[int]] | None) -> None:
+        before = self.tree.num_slots
+        kept = self.tree.collect(None if parents is None else torch.tensor(parents))
+        if kept is not None:
+            assert kept.shape[1] == self.tree.num_slots < before
+            self.slots = [
+                [row[slot] for slot in slots] for row, slots in zip(self.slots, kept.tolist(), strict=True)
+            ]
+
+    def select(self, step: Select) -> TaggedTree:
+        chosen = torch.tensor(step.queries)
+        tree = self.tree.select(step.queries, chosen, step.branches)
+        if not step.branches and step.keep_levels:
+            tree.keep_levels()
+        other = TaggedTree(tree, self.truth.select(step))
+        if step.branches:
+            other.slots = [list(self.slots[query]) for query in step.queries]
+        return other
+
+    def check(self, grown: TreeStep, step: Grow, window: int) -> None:
+        """Every new branch sees itself and its ancestors, at their distances, and nothing else."""
+        everything, near = grown.sights(None)[2].hidden, grown.sights(window)[2].hidden
+        assert everything is not None
+        assert near is not None
+        distances = grown.distances()[2][:, 0]
+        depth = self.truth.depth if step.depth is None else step.depth
+        width = len(step.parents[0])
+        for query, slots in enumerate(self.slots):
+            assert len(slots) == self.tree.num_slots
+            for column, branch in enumerate(slots[-width:]):
+                seen = [slots[slot] for slot in _collected_visible(everything[query, column])]
+                ancestors = list(branch.ancestors())[::-1]
+                # Padding, and what continues padding, has no ancestors worth the name.
+                assert seen == ancestors or (branch.is_padding and branch in seen)
+                if not branch.is_padding:
+                    assert [
+                        int(distances[query, slot]) for slot in _collected_visible(everything[query, column])
+                    ] == list(range(depth))[::-1]
+                    assert [slots[slot] for slot in _collected_visible(near[query, column])] == ancestors[
+                        -window:
+                    ]
+
+
+def _collected_visible(hidden: Tensor) -> list[int]:
+    return [slot for slot, value in enumerate(hidden.tolist()) if not value]
+
+
+def tagged(lengths: Sequence[int], prefix: int, keep_levels: bool = False) -> TaggedTree:
+    tree = TokenTree(PromptLayout(lengths, CPU, prefix))
+    if keep_levels:
+        tree.keep_levels()
+    return TaggedTree(tree, BranchTruth([(3,) * length for length in lengths], keep_levels))
+
+
+@settings(deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(1, 6))
+def test_no_visible_ancestor_is_lost(rng: random.Random, window: int) -> None:
+    script = random_script(rng, VOCAB)
+    trees = [tagged([len(prompt) for prompt in script.prompts], script.prefix, script.keep_levels)]
+    for operation in script.operations:
+        chosen = trees[operation.session]
+        match operation:
+            case Collect():
+                chosen.collect(None)
+            case Select():
+                trees.append(chosen.select(operation))
+            case Grow():
+                if rng.random() < 0.4:
+                    chosen.collect(operation.parents)
+                chosen.check(chosen.grow(operation), operation, window)
+
+
+@settings(deadline=None)
+@given(st.randoms(use_true_random=False))
+def test_collecting_again_frees_nothing(rng: random.Random) -> None:
+    script = random_script(rng, VOCAB)
+    assume(not script.keep_levels)
+    tree = tagged([len(prompt) for prompt in script.prompts], script.prefix)
+    for operation in script.operations:
+        if isinstance(operation, Grow) and operation.session == 0:
+            tree.grow(operation)
+            tree.collect(None)
+            slots, paths = [list(row) for row in tree.slots], tree.tree.num_slots
+            assert tree.tree.collect(None) is None
+            tree.collect(None)
+            assert (tree.slots, tree.tree.num_slots) == (slots, paths)
+
+
+@settings(deadline=None)
+@given(st.randoms(use_true_random=False))
+def test_a_collection_leaves_as_many_slots_as_the_widest_query_needs(rng: random.Random) -> None:
+    tree = tagged([4, 2, 7], prefix=1)
+    for _ in range(rng.randint(1, 9)):
+        width, above = rng.randint(1, 5), tree.truth.columns(tree.truth.depth)
+        parents = tuple(tuple(rng.randrange(above) for _ in range(width)) for _ in range(3))
+        tree.grow(Grow(0, None, parents, parents))
+    tree.collect(None)
+    assert tree.tree.num_slots == max(tree.truth.num_live(query) for query in range(3))
+
+
+def test_nothing_is_collected_before_the_first_step_or_with_levels() -> None:
+    assert tagged([3], 0).tree.collect(None) is None
+    levels = tagged([3], 0, keep_levels=True)
+    levels.grow(Grow(0, None, ((0, 0),), ((0, 0),)))
+    levels.grow(Grow(0, None, ((0,),), ((0,),)))
+    assert levels.tree.collect(None) is None
+    assert levels.tree.collect(torch.tensor([[0]])) is None
+    assert levels.tree.num_slots == 3
+
+
+def test_a_tree_may_end_altogether_and_go_on_in_shape() -> None:
+    tree = tagged([3, 2], 0)
+    tree.grow(Grow(0, None, ((0, 0), (0, 0)), ((0, 0), (0, 0))))
+    tree.collect([[-1], [-1]])
+    assert tree.tree.num_slots == 0
+    ended = Grow(0, None, ((-1,), (-1,)), ((0,), (0,)))
+    tree.check(tree.grow(ended), ended, 2)
+    follow = Grow(0, None, ((0, -1), (-1, 0)), ((0, 0), (0, 0)))
+    tree.collect(follow.parents)
+    tree.check(tree.grow(follow), follow, 2)
+
+
+@pytest.mark.parametrize("interval", [16])
+def test_ten_thousand_steps(interval: int) -> None:
+    """No recursion, and slots stay near what is live: two lineages that cross, and a crown of short ones."""
+    depth, width = 10_000, 3
+    tree = TokenTree(PromptLayout([5, 2], CPU))
+    parents = torch.tensor([[1, 0, 0], [0, 0, 1]])
+    surplus = 0
+    for step in range(depth):
+        if step % interval == 0:
+            tree.collect(parents)
+        grown = tree.grow(parents)
+        surplus = max(surplus, tree.num_slots - 2 * (step + 1))
+    hidden = grown.sights(None)[2].hidden
+    assert hidden is not None
+    assert (~hidden).sum(-1).tolist() == [[depth] * width] * 2
+    assert grown.positions.tolist() == [5 + depth - 1, 2 + depth - 1]
+    assert surplus <= interval + 1

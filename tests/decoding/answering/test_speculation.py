@@ -1,19 +1,28 @@
-"""Drafted tokens change what an answer costs and nothing else: the same greedy rows, the same laws."""
+"""Drafted tokens change only what an answer costs: the same greedy rows, laws, and the cost model."""
 
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from itertools import pairwise
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
-from decoding.answering import AnswerParams, AnswerText, Speller, write_answers
+from decoding.answering import AnswerParams, AnswerText, Speller, speculation, write_answers
+from decoding.answering import token_choice as choosing
+from decoding.answering.answer import MOST_COST, ROW_COST, USUAL_COST, Answer, DraftCostModel, relative_cost
+from decoding.answering.speculation import ProposedSpan
+from decoding.answering.token_choice import PointGroup, Suggestion
 from decoding.errors import InvalidLogitsError
 from decoding.grammar.vocabulary import Vocabulary
-from tests.answer_oracles import count_rows, greedy_row, row_law
+from tests.answer_oracles import Row, count_rows, greedy_row, row_law
 from tests.fakes import TableModel, chi_square
 from tests.text_grammar import END, Pieces, TextGrammar, binary_texts
 
@@ -307,7 +316,7 @@ def test_the_budget_may_choose_what_was_refused(budget: int, temperature: float)
 
 
 def test_a_draft_may_know_less_and_be_shorter_of_room() -> None:
-    """Where the draft allows nothing, or has no positions left, the target goes on alone."""
+    """If the draft allows nothing, or has no positions left, the target goes on alone."""
     target = TableModel.random(V, 1)
     silent = TableModel(V, lambda p, r: _logits({11: 1.0}))
     alone = write_one(target, silent, BRACED, draft_tokens=0)
@@ -335,3 +344,244 @@ def _logits(probabilities: dict[int, float]) -> torch.Tensor:
     for token, probability in probabilities.items():
         logits[token] = math.log(probability)
     return logits
+
+
+NUM = 2000
+LAW_PIECES = [b"[", b"]", b"x", b"y", b"xy", b",", b";", b",;", b";x", b";xy"]
+LAW_V = len(LAW_PIECES) + 1
+VOCABULARY = Vocabulary([None, *LAW_PIECES], end_token_id=END, vocab_size=LAW_V)
+VALUES = (b"x", b"xy", b"yx")
+# The brackets are forced, and so is an x behind a y. What stands between values is forced as bytes, and has
+# several spellings: some go on into the next value.
+DOCUMENTS = TextGrammar(
+    VOCABULARY,
+    [b"[" + one + b",;" + two + b",;" + three + b"]" for one in VALUES for two in VALUES for three in VALUES],
+)
+
+
+def longest_law_piece(text: bytes) -> list[int]:
+    tokens = []
+    while text:
+        best = max((piece for piece in LAW_PIECES if text.startswith(piece)), key=len)
+        tokens.append(1 + LAW_PIECES.index(best))
+        text = text[len(best) :]
+    return tokens
+
+
+LAW_TARGET, NOISE = TableModel.random(LAW_V, 1, 1.0), TableModel.random(LAW_V, 17)
+LAW_DRAFTS = {
+    "close": TableModel(LAW_V, lambda p, r: LAW_TARGET.logits(p, r) + 0.7 * NOISE.logits(p, r)),
+    "far": TableModel.random(LAW_V, 99, 2.0),
+}
+Sampled = Callable[[Tensor, PointGroup], tuple[Tensor, Tensor]]
+
+
+def p_value(draft: str, counted: Counter[str], num: int = NUM) -> float:
+    """p-value of some documents against the model's law; rows that are rare count as one."""
+    speller = Speller(longest_law_piece, VOCABULARY)
+
+    def write(seeds: Sequence[int]) -> Sequence[object]:
+        params = [AnswerParams(seed=seed, temperature=1.0, draft_tokens=3) for seed in seeds]
+        many = len(params)
+        answers = write_answers(
+            LAW_TARGET, [[7]] * many, [DOCUMENTS] * many, params, draft=LAW_DRAFTS[draft], speller=speller
+        )
+        for answer in answers:
+            assert isinstance(answer, AnswerText)
+            for name in ("forced", "guessed", "drafted", "accepted"):
+                counted[name] += getattr(answer.counts, name)
+        return answers
+
+    counts, law = count_rows(write, num), law_of_documents()
+    assert set(counts) <= set(law)
+    usual = {row: share for row, share in law.items() if num * share >= 5}
+    pooled = Counter({row: counts[row] for row in usual})
+    pooled[()] = num - pooled.total()
+    return chi_square(pooled, {**usual, (): 1 - sum(usual.values())})
+
+
+@cache
+def law_of_documents() -> dict[Row, float]:
+    """Forced tokens are the only ones that are allowed there: no law changes where they are not asked for."""
+    return row_law(LAW_TARGET, [7], DOCUMENTS.rows())
+
+
+@pytest.mark.parametrize("draft", LAW_DRAFTS)
+def test_documents_have_the_law_of_the_model(draft: str) -> None:
+    counted: Counter[str] = Counter()
+    assert p_value(draft, counted) > ALPHA
+    # All of it happened, and proposals both stood and fell.
+    assert min(counted["forced"], counted["guessed"], counted["accepted"]) > NUM / 3
+    assert counted["drafted"] - counted["accepted"] > NUM
+
+
+def test_the_law_does_not_depend_on_how_much_is_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proposals that often do not pay: they stop and are tried again all the time."""
+    monkeypatch.setattr("decoding.answering.answer.ROW_COST", 0.55)
+    monkeypatch.setattr("decoding.answering.answer._FIRST_WEIGHT", 1.0)
+    monkeypatch.setattr("decoding.answering.answer._SHORTEST_PAUSE", 1)
+    monkeypatch.setattr("decoding.answering.answer._LONGEST_PAUSE", 2)
+    counted: Counter[str] = Counter()
+    assert p_value("far", counted) > ALPHA
+    assert NUM < counted["drafted"] < 5 * NUM
+
+
+def _certain_ones_stand(sampled: Sampled, probabilities: Tensor, group: PointGroup) -> tuple[Tensor, Tensor]:
+    """Likely tokens are taken for forced ones."""
+    places, accepted = sampled(probabilities, group)
+    proposals = [point.proposal for point in group.points]
+    certain = [[proposal is not None and proposal.probabilities is None] for proposal in proposals]
+    return places, accepted | torch.tensor(certain)
+
+
+def _too_many_stand(sampled: Sampled, probabilities: Tensor, group: PointGroup) -> tuple[Tensor, Tensor]:
+    """Proposals are accepted a quarter more often than they should be: p counts for more than it is."""
+    places, accepted = sampled(probabilities, group)
+    _, generous = sampled((1.25 * probabilities).clamp(max=1.0), group)
+    return places, accepted | generous
+
+
+def _drawn_again(sampled: Sampled, probabilities: Tensor, group: PointGroup) -> tuple[Tensor, Tensor]:
+    """If a proposal falls, a token is drawn from p, and not from what p has more than q."""
+    places, accepted = sampled(probabilities, group)
+    return torch.cat([places[:, 1:2], places[:, 1:]], dim=1), accepted
+
+
+@pytest.mark.parametrize("bias", [_certain_ones_stand, _too_many_stand, _drawn_again])
+def test_a_bias_is_noticed(
+    bias: Callable[[Sampled, Tensor, PointGroup], tuple[Tensor, Tensor]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choosing, "_sampled", partial(bias, choosing._sampled))
+    assert p_value("far", Counter(), NUM // 2) < ALPHA
+
+
+def test_a_proposal_that_is_withdrawn_for_what_it_is_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether something is proposed may depend on what came before alone, not on the token itself."""
+    take = speculation._take
+
+    def pick(answer: Answer, stretch: ProposedSpan, suggestion: Suggestion) -> None:
+        if suggestion.tokens[:1] == (1 + LAW_PIECES.index(b"x"),):
+            stretch.closed = True
+        else:
+            take(answer, stretch, suggestion)
+
+    monkeypatch.setattr(speculation, "_take", pick)
+    assert p_value("far", Counter(), NUM // 2) < ALPHA
+
+
+def test_how_much_is_proposed_is_asked_once_for_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once for every token that may fall: that would let tokens which fell decide."""
+    asked: Counter[DraftCostModel] = Counter()
+    following = DraftCostModel.next
+
+    def watched(self: DraftCostModel) -> int:
+        asked[self] += 1
+        return following(self)
+
+    monkeypatch.setattr(DraftCostModel, "next", watched)
+    made: list[Answer] = []
+    monkeypatch.setattr(
+        "decoding.answering.writer.Answer", lambda *given: made.append(Answer(*given)) or made[-1]
+    )
+    p_value("close", Counter(), 250)
+    assert len(made) == 250
+    for answer in made:
+        # Every pass but the one over the prompt, behind which a bracket is forced.
+        assert asked[answer.drafts] == asked[answer.guesses] == answer.forwards - 1
+
+
+class Weighted:
+    """A model of so many layers of some width."""
+
+    def __init__(self, layers: int, width: int) -> None:
+        self.pretrained = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(layers)))
+
+
+def run(pace: DraftCostModel, share: float, passes: int, seed: int = 0) -> list[int]:
+    """Numbers proposed in some passes where every token is accepted with a probability."""
+    rng = random.Random(seed)
+    numbers = []
+    for _ in range(passes):
+        numbers.append(pace.next())
+        for _ in range(numbers[-1]):
+            accepted = rng.random() < share
+            pace.learn(accepted)
+            if not accepted:
+                break
+    return numbers
+
+
+def best_number(share: float, cost: float, most: int) -> int:
+    """The number of proposals that brings most tokens for its cost, by the expectation term by term."""
+
+    def rate(number: int) -> float:
+        return sum(share**place for place in range(number + 1)) / (1 + number * (cost + ROW_COST))
+
+    return max(range(most + 1), key=rate)
+
+
+@given(st.integers(1, 8), st.floats(0.01, 0.6), st.lists(st.booleans(), max_size=30))
+def test_the_number_is_the_best_for_the_share(most: int, cost: float, judged: list[bool]) -> None:
+    pace = DraftCostModel(most, cost)
+    for accepted in judged:
+        pace.learn(accepted)
+    assert pace.next() == best_number(pace.share, cost, most)
+
+
+@given(st.lists(st.booleans(), min_size=60, max_size=60))
+def test_the_share_is_that_of_late_proposals(judged: list[bool]) -> None:
+    pace = DraftCostModel(4, 0.2)
+    for accepted in judged:
+        pace.learn(accepted)
+    weights = [0.9**age for age in range(len(judged))]
+    late = sum(weight * accepted for weight, accepted in zip(weights, reversed(judged), strict=True))
+    assert pace.share == pytest.approx(late / sum(weights), abs=0.01)
+
+
+def test_a_draft_that_is_never_right_is_given_up() -> None:
+    numbers = run(DraftCostModel(4, 0.2), 0.0, 500)
+    assert numbers[0] == 4
+    assert sum(numbers[:12]) < 20
+    # Tried again now and then, one token at a time, in pauses that grow.
+    assert set(numbers[20:]) == {0, 1}
+    tried = [place for place, number in enumerate(numbers) if number and place > 20]
+    pauses = [later - earlier for earlier, later in pairwise(tried)]
+    assert pauses == sorted(pauses)
+    assert sum(numbers[20:]) < 20
+
+
+def test_a_draft_that_becomes_right_is_used_again() -> None:
+    pace = DraftCostModel(4, 0.2)
+    run(pace, 0.0, 60)
+    assert max(run(pace, 1.0, 400)[-50:]) == 4
+
+
+def test_a_trial_waits_for_something_to_be_proposed() -> None:
+    """There may be nothing to propose in the pass in which it is tried again."""
+    pace = DraftCostModel(1, 0.0)
+    while pace.next():
+        pace.learn(False)
+    assert [pace.next() for _ in range(6)] == [0, 0, 0, 1, 1, 1]
+    pace.learn(False)
+    assert [pace.next() for _ in range(10)] == [0] * 8 + [1, 1]
+
+
+def test_a_draft_as_dear_as_the_model_never_pays() -> None:
+    assert run(DraftCostModel(8, 1.0), 1.0, 3)[0] == 0
+    assert run(DraftCostModel(0, 0.1), 1.0, 100) == [0] * 100
+
+
+@given(st.integers(0, 16), st.floats(0, 1), st.floats(0, 1.5), st.integers(0, 1000))
+def test_numbers_are_within_what_was_asked_for(most: int, share: float, cost: float, seed: int) -> None:
+    numbers = run(DraftCostModel(most, cost), share, 100, seed)
+    assert 0 <= min(numbers) <= max(numbers) <= most
+    assert numbers == run(DraftCostModel(most, cost), share, 100, seed)
+
+
+def test_models_are_weighed() -> None:
+    large = Weighted(8, 8)
+    assert relative_cost(Weighted(2, 4), large) == 0.25  # a sixteenth of the weights, a quarter of the layers
+    assert relative_cost(Weighted(1, 12), large) == 0.28125
+    assert relative_cost(large, large) == relative_cost(large, Weighted(2, 4)) == MOST_COST
+    assert DraftCostModel(4, MOST_COST).next() > 1
+    assert relative_cost(object(), large) == relative_cost(large, object()) == USUAL_COST

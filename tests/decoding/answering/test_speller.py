@@ -149,7 +149,7 @@ def test_much_of_a_record_is_forced(name: str) -> None:
 
 
 def span_of(speller: Speller, text: bytes, *others: bytes, written: Sequence[int] = ()) -> list[int]:
-    """What is forced of a text where only it and others may be written."""
+    """The forced tokens of a text among the texts that may be written."""
     grammar = TextGrammar(speller._vocabulary, [text, *others])
     return list(speller.span(grammar, grammar.advance_bytes(0, grammar.text(written)), written))
 

@@ -202,7 +202,7 @@ def test_more_results_than_titles_gives_every_title_once_and_no_filler(name: str
 
 
 def prompt_passes(meter: ForwardMeter, encoder_decoder: bool) -> list[tuple[int, int]]:
-    """What the prompts cost; the rest of the meter's decoder passes are decode steps."""
+    """Passes over the prompts; the rest of the meter's decoder passes are decode steps."""
     return [*meter.encoder, meter.decoder[0]] if encoder_decoder else [meter.decoder[0]]
 
 

@@ -1,4 +1,4 @@
-"""What a beam search writes down, against the model's own softmax and the set of rows."""
+"""Traces of beam searches against the model's own softmax and the set of rows."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def assert_nodes_are_true(batch: Batch, query: int, trace: Trace) -> None:
 
 
 def assert_what_was_cut_came_next(batch: Batch, query: int, trace: Trace) -> None:
-    """Of every step as many as were wanted are there, and none that is missing was likelier. Not exact."""
+    """Every step has as many as were wanted, and none that is missing was likelier. Not exact."""
     allowed, rows = following(batch.allowed(query)), set(batch.allowed(query))
     written = dict(zip(prefixes_of(trace), trace.nodes, strict=True))
     for depth in range(batch.max_depth):

@@ -30,7 +30,7 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA d
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a batch is searched.
+    """A way to search a batch.
 
     Attributes:
         device: Where.

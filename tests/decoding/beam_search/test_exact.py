@@ -1,15 +1,19 @@
-"""`exact=True`: from the beam's list to the certified one, best prefix first, within a budget of tokens."""
+"""Exact searches: from the beam's list to the certified one, within a budget; goals; open prefixes."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from decoding.beam_search import BeamResult, beam_search
-from decoding.beam_search.certificate import OpenNodes
+from decoding.beam_search import BeamResult, FinishedRows, Goal, beam_search
+from decoding.beam_search.certificate import Nodes, OpenNodes
 from decoding.cancellation import CancelToken
 from decoding.errors import DeadlineExceededError, DecodingCancelledError
 from decoding.params import MAX_EXACT_BUDGET, BeamParams
@@ -262,3 +266,234 @@ def test_rows_of_equal_scores_are_certified_without_looking_at_each() -> None:
     assert all_rows.certified
     assert len(all_rows.hypotheses) == 64
     assert all_rows.num_nodes == 8 + 64
+
+
+GOAL_SEEDS = range(200, 204)
+EVERYTHING = 10**5  # tokens, and rows: more than any catalogue here has
+MOST = 1000  # the largest k
+Asked = list[tuple[list[int], list[float], float]]
+
+
+@dataclasses.dataclass
+class Watched:
+    """A goal that notes what it is told.
+
+    Attributes:
+        num_rows: Rows that are kept for it.
+        holds: Says whether it is reached, from the scores of the rows and the bound on what was not seen.
+        length_penalty: Of its query.
+        asked: Ranks, log-probabilities and bound of every time it was asked.
+    """
+
+    num_rows: int
+    holds: Callable[[list[float], float], bool]
+    length_penalty: float = 0.0
+    asked: Asked = dataclasses.field(default_factory=list)
+    answers: list[bool] = dataclasses.field(default_factory=list)
+
+    def reached(self, rows: FinishedRows, unseen: float) -> bool:
+        assert len(rows.row) == len(rows.logprob) == len(rows.length) <= self.num_rows
+        scores = (rows.logprob / rows.length.astype(float) ** self.length_penalty).tolist()
+        assert scores == sorted(scores, reverse=True)
+        self.asked.append((rows.row.tolist(), rows.logprob.tolist(), unseen))
+        self.answers.append(self.holds(scores, unseen))
+        return self.answers[-1]
+
+
+def best_rows(count: int) -> Callable[[list[float], float], bool]:
+    """Whether the `count` best rows are known."""
+    return lambda scores, unseen: len(scores) >= count and scores[count - 1] >= unseen
+
+
+def never(_: list[float], __: float) -> bool:
+    return False
+
+
+def exact_batch(seed: int, budget: int = EVERYTHING) -> Batch:
+    batch = Batch.random(seed)
+    batch = dataclasses.replace(batch, room=[None] * len(batch.room))
+    return batch.only(range(len(batch.room)), exact=True, exact_budget=budget)
+
+
+def search(
+    batch: Batch,
+    goals: Sequence[Goal | None] | None,
+    meter: Meter | None = None,
+    cancel: Sequence[CancelToken | None] | None = None,
+) -> list[BeamResult]:
+    answers = beam_search(
+        batch.model.prefill(meter), batch.constraint(), batch.params, cancel, batch.room, goals
+    )
+    assert not any(isinstance(answer, DecodingCancelledError) for answer in answers)
+    return [answer for answer in answers if isinstance(answer, BeamResult)]
+
+
+def plain_of(batch: Batch) -> list[BeamResult]:
+    return batch.only(range(len(batch.params)), exact=False).search().results
+
+
+def watched(batch: Batch, num_rows: int, holds: Callable[[list[float], float], bool]) -> list[Watched]:
+    return [Watched(max(num_rows, p.k), holds, p.length_penalty) for p in batch.params]
+
+
+@pytest.mark.parametrize("seed", GOAL_SEEDS)
+@pytest.mark.parametrize("budget", [3, 40, EVERYTHING])
+def test_the_k_best_rows_as_a_goal_are_what_is_proven_without_one(seed: int, budget: int) -> None:
+    batch = exact_batch(seed, budget)
+    goals = [Watched(p.k, best_rows(p.k), p.length_penalty) for p in batch.params]
+    assert search(batch, goals) == search(batch, None)
+
+
+@pytest.mark.parametrize("seed", GOAL_SEEDS)
+@pytest.mark.parametrize("count", [1, 4, 12, 70])
+def test_longer_lists_than_k_are_proven_by_the_same_beams(seed: int, count: int) -> None:
+    """Prefixes that a full list of k rows ends are gone on from when the goal needs more."""
+    batch = exact_batch(seed)
+    plain, truths = plain_of(batch), batch.truths()
+    goals = watched(batch, count, best_rows(count))
+    for query, result in enumerate(search(batch, goals)):
+        params = batch.params[query]
+        assert result.num_nodes - result.num_exact_nodes == plain[query].num_nodes
+        first = dataclasses.replace(result, hypotheses=result.hypotheses[:count], certified=True)
+        wanted = dataclasses.replace(params, k=count)
+        assert is_true_top_k(first, truths[query], wanted)
+        kept = dataclasses.replace(params, k=goals[query].num_rows)
+        full = len(result.hypotheses) == kept.k
+        last_score = result.hypotheses[-1].score(params.length_penalty) if full else -math.inf
+        whole = dataclasses.replace(result, certified=result.best_pruned_score <= last_score)
+        check_certificate(whole, truths[query], kept)
+
+
+@pytest.mark.parametrize("seed", GOAL_SEEDS)
+@pytest.mark.parametrize("budget", [0, 1, 2, 7, 30, EVERYTHING])
+def test_a_goal_out_of_reach_is_gone_on_for_to_the_last_token(seed: int, budget: int) -> None:
+    batch = exact_batch(seed, budget)
+    plain, truths, meter = plain_of(batch), batch.truths(), Meter([0] * len(batch.params))
+    for query, result in enumerate(search(batch, watched(batch, EVERYTHING, never), meter)):
+        params = batch.params[query]
+        assert result.num_nodes == meter.nodes[query] == plain[query].num_nodes + result.num_exact_nodes
+        assert result.num_exact_nodes <= budget
+        assert result.num_exact_nodes == budget or result.best_pruned_score == -math.inf
+        assert result.num_nodes <= len(inner_prefixes(batch.allowed(query)))
+        if result.best_pruned_score == -math.inf:
+            assert is_true_top_k(result, truths[query], dataclasses.replace(params, k=MOST))
+        assert {h.row for h in plain[query].hypotheses} <= {h.row for h in result.hypotheses}
+
+
+@pytest.mark.parametrize("seed", GOAL_SEEDS)
+@pytest.mark.parametrize("num_rows", [1, 10, EVERYTHING])
+def test_what_a_goal_is_told_is_true_and_new(seed: int, num_rows: int) -> None:
+    batch = exact_batch(seed)
+    truths, goals = batch.truths(), watched(batch, num_rows, best_rows(30))
+    forwards = Meter([0] * len(batch.params))
+    search(batch, goals, forwards)
+    for goal, truth in zip(goals, truths, strict=True):
+        seen: set[tuple[int, ...]] = set()
+        bounds = [unseen for _, _, unseen in goal.asked]
+        assert len(goal.asked) <= forwards.forwards
+        if num_rows == EVERYTHING:  # no row falls off the end of the list
+            assert bounds == sorted(bounds, reverse=True)
+        assert all(before != after for before, after in zip(goal.asked, goal.asked[1:], strict=False))
+        assert not any(goal.answers[:-1])
+        for ranks, _, unseen in goal.asked:
+            seen |= {batch.rows[rank] for rank in ranks}
+            for entry in truth.ranking(goal.length_penalty):
+                assert entry.row in seen or at_most(entry.score, unseen)
+
+
+@pytest.mark.parametrize("seed", GOAL_SEEDS)
+@pytest.mark.parametrize("budget", [9, EVERYTHING])
+def test_queries_with_and_without_goals_do_not_change_one_another(seed: int, budget: int) -> None:
+    batch = exact_batch(seed, budget)
+    batch = dataclasses.replace(
+        batch,
+        params=[dataclasses.replace(p, exact=number % 3 > 0) for number, p in enumerate(batch.params)],
+    )
+    goals = [
+        goal if number % 3 == 1 else None for number, goal in enumerate(watched(batch, 25, best_rows(25)))
+    ]
+    together = search(batch, goals)
+    for query in range(0, len(goals), 4):
+        goal = goals[query]
+        again = None if goal is None else dataclasses.replace(goal, asked=[], answers=[])
+        (alone,) = search(batch.only([query]), [again])
+        assert dataclasses.replace(alone, num_steps=together[query].num_steps) == together[query]
+        assert (goal and goal.asked) == (again and again.asked)
+
+
+def test_a_goal_that_holds_at_once_costs_nothing() -> None:
+    batch = exact_batch(201)
+    goals = watched(batch, EVERYTHING, lambda scores, unseen: True)
+    for mine, plain in zip(search(batch, goals), plain_of(batch), strict=True):
+        assert mine.num_exact_nodes == 0
+        assert mine.num_nodes == plain.num_nodes
+        assert mine.hypotheses[: len(plain.hypotheses)] == plain.hypotheses
+        assert mine.certified == plain.certified
+
+
+def test_goals_that_cannot_be_had_are_refused() -> None:
+    session = TablesModel.random(1, ["usual"]).prefill()
+    titles = TitleTrie.from_rows([(1, END)], VOCAB)
+    goal = Watched(4, never)
+    with pytest.raises(ValueError, match=r"goals must have one entry per query \(1\), got 2"):
+        beam_search(session, titles, [BeamParams(k=1, exact=True)], goals=[goal, goal])
+    with pytest.raises(ValueError, match=r"goals\[0\]: only a query that is exact"):
+        beam_search(session, titles, [BeamParams(k=1)], goals=[goal])
+    with pytest.raises(ValueError, match=r"goals\[0\].num_rows must be at least k \(5\), got 4"):
+        beam_search(session, titles, [BeamParams(k=5, exact=True)], goals=[goal])
+
+
+def nodes(scores: list[float], depth: int = 1) -> Nodes:
+    """Prefixes that are told apart by their tokens."""
+    numbers = np.arange(len(scores), dtype=np.int64)
+    values = np.array(scores, dtype=np.float64)
+    return Nodes(np.full(len(scores), depth, dtype=np.int64), numbers, numbers, numbers, values, values)
+
+
+@settings(max_examples=200, deadline=None)
+@given(seed=st.integers(0, 10**9), most=st.integers(0, 12))
+def test_what_is_kept_and_what_is_forgotten(seed, most):
+    """Against a list that is sorted anew at every turn."""
+    rng = random.Random(seed)
+    held, kept, forgotten, bar = OpenNodes(max_depth=9, most=most), [], -math.inf, -math.inf
+    for turn in range(6):
+        new = [float(-rng.randint(0, 9)) for _ in range(rng.randint(0, 9))]
+        bar = max(bar, float(-rng.randint(5, 12)))
+        depth = rng.choice([1, 4, 9])
+        held.add(nodes(new, depth), bar)
+        if depth == 9:
+            forgotten = max([forgotten, *new])
+        else:
+            kept += [(score, turn, number) for number, score in enumerate(new)]
+        beaten = [entry for entry in kept if entry[0] <= bar]
+        kept = [entry for entry in kept if entry[0] > bar]
+        kept.sort(key=lambda entry: (-entry[0], entry[1:]))
+        forgotten = max([forgotten, *(entry[0] for entry in beaten + kept[most:])])
+        kept = kept[:most]
+        assert held.bound() == max([forgotten, *(entry[0] for entry in kept)])
+        assert held.forgotten == forgotten
+        count = rng.randint(1, 4)
+        best = held.best(count)
+        taken = held.remove(best)
+        assert list(zip(taken.optimistic.tolist(), taken.token.tolist(), strict=True)) == [
+            (score, number) for score, _, number in kept[:count]
+        ]
+        kept = kept[count:]
+        assert len(held.nodes.depth) == len(kept)
+
+
+def test_a_bar_that_rises_purges():
+    held = OpenNodes(max_depth=9, most=10)
+    held.add(nodes([-1.0, -2.0, -3.0]), -math.inf)
+    held.purge(-2.0)
+    assert held.nodes.optimistic.tolist() == [-1.0]
+    assert held.forgotten == -2.0
+    assert held.bound() == -1.0
+
+
+@pytest.mark.parametrize("most", [0, 5])
+def test_nothing_open_bounds_nothing(most: int):
+    held = OpenNodes(max_depth=9, most=most)
+    held.add(nodes([]), -math.inf)
+    assert held.bound() == -math.inf
+    assert held.best(3).tolist() == []

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import math
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,14 +22,29 @@ from decoding.beam_search import trie_beam_search as walks_module
 from decoding.beam_search.search_state import Search
 from decoding.beam_search.trie_beam_search import static_walk, suits_static
 from decoding.cancellation import CancelToken
-from decoding.constraints import Constraint
+from decoding.constraints import Constraint, WideConstraint
 from decoding.errors import DecodingCancelledError, InvalidLogitsError
 from decoding.late_flag import LateFlag
+from decoding.model.hf_model import HFLanguageModel
 from decoding.params import BeamParams
 from decoding.trie.row_filter import FilteredTrie, RowFilter
 from decoding.trie.title_trie import TitleTrie
+from tests.beam_batches import END, LENGTH_PENALTIES
+from tests.beam_oracles import (
+    Row,
+    Truth,
+    check_certificate,
+    close,
+    is_true_top_k,
+    scores_of,
+    textbook_beam_search,
+    truth_of,
+)
 from tests.hashed_model import HashedModel
 from tests.no_sync import DeviceWaitError, no_sync
+from tests.tables_model import LOGITS, TablesModel
+from tests.text_constraint import Text, free_text, random_text
+from tests.tiny_transformers import ARCHITECTURES, PAD, build, random_prompts
 
 CPU = torch.device("cpu")
 Walk = Callable[[Search], None]
@@ -228,3 +246,220 @@ def test_a_constraint_without_padded_children_is_refused():
 
     with pytest.raises(TypeError, match="Ragged does not list its children padded"):
         static_walk(SimpleNamespace(constraint=Ragged()))
+
+
+def test_the_constraint_of_these_tests_is_a_wide_one() -> None:
+    assert isinstance(free_text(5, 3), WideConstraint)
+    assert len(free_text(5, 4).enumerate()) == 4**3
+    rows = [row for seed in range(5) for row in random_text(seed, 7, 4, 0.5).enumerate()]
+    assert {len(row) for row in rows} == {1, 2, 3, 4}
+    rows = random_text(1, 7, 4, 0.5).enumerate()
+    assert not any(a == b[: len(a)] for a, b in itertools.permutations(rows, 2))
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Several queries over one kind of text, with everything it may say scored."""
+
+    wide: Text
+    listed: Text
+    model: TablesModel
+    truths: list[Truth]
+    rows: list[Row]
+
+    @classmethod
+    def random(cls, seed: int, num_queries: int = 20) -> Case:
+        rng = random.Random(seed)
+        vocab_size, length = rng.choice([(40, 3), (12, 4), (6, 6), (200, 2), (25, 3)])
+        share = rng.choice([0.1, 0.5, 0.9, 1.0])
+        if rng.random() < 0.3:
+            wide, listed = (free_text(vocab_size, length, is_wide) for is_wide in (True, False))
+        else:
+            end = rng.choice([END, END, None])
+            wide, listed = (
+                random_text(seed, vocab_size, length, share, is_wide, end) for is_wide in (True, False)
+            )
+        rows = listed.enumerate()
+        kinds = [rng.choice(list(LOGITS)) for _ in range(num_queries)]
+        model = TablesModel.random(seed, kinds, vocab_size)
+        truths = [dataclasses.replace(truth_of(rows, mine), rows=()) for mine in model.logprobs(rows)]
+        return cls(wide, listed, model, truths, rows)
+
+    def search(self, constraint: Text, params: list[BeamParams]) -> list[BeamResult]:
+        session = self.model.prefill()
+        results = beam_search(session, constraint, params)
+        for query, (result, mine) in enumerate(zip(results, params, strict=True)):
+            assert isinstance(result, BeamResult)
+            check_certificate(result, self.truths[query], mine)
+            assert result.num_nodes == session.meter.nodes[query]
+            assert result.num_exact_nodes <= (mine.exact_budget if mine.exact else 0)
+        return results
+
+
+def random_params(rng: random.Random, num_queries: int, exact: bool) -> list[BeamParams]:
+    return [
+        BeamParams(
+            k=rng.choice([1, 1, 2, 5, 12]),
+            beam_size=rng.choice([1, 2, 3, 8, 30]),
+            length_penalty=rng.choice(LENGTH_PENALTIES),
+            exact=exact and rng.random() < 0.7,
+            exact_budget=rng.choice([1, 10, 100, 300]),
+        )
+        for _ in range(num_queries)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_certificates_of_wide_constraints_are_the_truth(seed: int) -> None:
+    case = Case.random(seed)
+    params = random_params(random.Random(seed), 20, exact=False)
+    wide, listed = (case.search(constraint, params) for constraint in (case.wide, case.listed))
+    for mine, some, every in zip(params, wide, listed, strict=True):
+        if some.certified and every.certified:
+            both = (scores_of(result, mine.length_penalty) for result in (some, every))
+            assert all(close(left, right) for left, right in zip(*both, strict=True))
+        # Looking at fewer tokens can only lose rows, and what is lost is counted as dropped.
+        assert some.best_pruned_score >= every.best_pruned_score or not some.certified or every.certified
+
+
+@pytest.mark.parametrize("seed", range(300, 304))
+def test_a_query_in_a_crowd_gets_what_it_gets_alone(seed: int) -> None:
+    """Each query lists its own number of tokens, whatever the others list."""
+    case = Case.random(seed, num_queries=12)
+    params = random_params(random.Random(seed), 12, exact=True)
+    for query, crowded in enumerate(case.search(case.wide, params)):
+        (alone,) = beam_search(case.model.only([query]).prefill(), case.wide, [params[query]])
+        assert isinstance(alone, BeamResult)
+        assert dataclasses.replace(crowded, num_steps=0) == dataclasses.replace(alone, num_steps=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exact", [False, True])
+def test_certificates_of_wide_constraints_in_many_cases(exact: bool) -> None:
+    certified = wrong = 0
+    for seed in range(1000, 1120):
+        case = Case.random(seed)
+        params = random_params(random.Random(seed), 20, exact)
+        for query, result in enumerate(case.search(case.wide, params)):
+            certified += result.certified and math.isfinite(result.best_pruned_score)
+            wrong += not is_true_top_k(result, case.truths[query], params[query])
+    assert certified > 100
+    assert wrong > 100
+
+
+@pytest.mark.parametrize("seed", range(100, 104))
+def test_exact_certifies_wide_constraints_too(seed: int) -> None:
+    """The last token looked at stands for those that were not; where they matter, they are looked at."""
+    case = Case.random(seed, num_queries=8)
+    params = [
+        dataclasses.replace(mine, exact=True, exact_budget=1_000_000)
+        for mine in random_params(random.Random(seed), 8, exact=True)
+    ]
+    for query, result in enumerate(case.search(case.wide, params)):
+        assert result.certified
+        assert is_true_top_k(result, case.truths[query], params[query])
+
+
+def test_a_row_that_ends_with_an_unlikely_token_is_not_forgotten() -> None:
+    """If short rows are favoured, the end token's own length bounds what was not looked at.
+
+    Vocabulary of 40, one beam of width 1: at the root only four tokens are looked at, and the end token,
+    which completes a row of one token, is the fifth.
+    """
+    allowed = torch.ones(1, 40, dtype=torch.bool)
+    text = Text(allowed, 3, END, is_wide=True)
+    table = torch.full((1, 40), -9.0)
+    table[0, 1:5] = torch.tensor([1.0, 0.9, 0.8, 0.7])
+    table[0, END] = 0.6
+    model = TablesModel(table.unsqueeze(0), [3])
+    truth = dataclasses.replace(truth_of(rows := text.enumerate(), model.logprobs(rows)[0]), rows=())
+    for penalty in (-2.0, -1.0, 0.0):
+        params = BeamParams(k=1, beam_size=1, length_penalty=penalty)
+        assert truth.ranking(penalty)[0].row == (END,)
+        (result,) = beam_search(model.prefill(), text, [params])
+        check_certificate(result, truth, params)
+        if not is_true_top_k(result, truth, params):
+            assert not result.certified
+            assert result.best_pruned_score >= truth.ranking(penalty)[0].score - 1e-5
+
+
+def test_only_likely_tokens_are_looked_at_where_most_may_follow() -> None:
+    text = free_text(500, 6)
+    model = TablesModel.random(3, ["usual"] * 3, vocab_size=500)
+    results = beam_search(model.prefill(), text, [BeamParams(k=3, beam_size=4)] * 3)
+    assert all(len(result.hypotheses) == 3 for result in results)
+    # Listed only before the last token, where nothing but the end may follow.
+    assert text.num_listed <= 3 * 4
+
+
+def test_the_same_beam_whether_listed_or_not() -> None:
+    """With twice as many tokens looked at as the beam is wide, none that the beam keeps is missed."""
+    for seed, width in itertools.product(range(400, 404), (1, 3, 7)):
+        model = TablesModel.random(seed, ["usual", "peaked", "impossible tokens"], vocab_size=120)
+        params = [BeamParams(k=width, beam_size=width)] * 3
+        for rows in (free_text, lambda size, length, wide: random_text(1, size, length, 0.6, wide)):
+            wide, listed = (
+                beam_search(model.prefill(), rows(120, 5, flag), params) for flag in (True, False)
+            )
+            for some, every in zip(wide, listed, strict=True):
+                if rows is free_text:
+                    assert some.hypotheses == every.hypotheses
+                    assert some.num_nodes == every.num_nodes
+                assert some.best_pruned_score >= every.best_pruned_score
+
+
+def test_the_search_on_paper_over_free_text() -> None:
+    text = free_text(11, 4)
+    rows = text.enumerate()
+    for seed in range(500, 506):
+        model = TablesModel.random(seed, ["usual"], vocab_size=11)
+        for penalty, width in itertools.product(LENGTH_PENALTIES, (1, 3)):
+            params = BeamParams(k=3, beam_size=width, length_penalty=penalty)
+            (result,) = beam_search(model.prefill(), text, [params])
+            book = textbook_beam_search(rows, lambda prefix, m=model: m.next_logprobs(0, prefix), params, 4)
+            if book.smallest_gap > 3e-4:
+                assert [hypothesis.token_ids for hypothesis in result.hypotheses] == [
+                    e.row for e in book.found
+                ]
+
+
+HF_VOCAB = 30
+PROMPTS = random_prompts([9, 4, 1], HF_VOCAB)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("beams", [2, 5, 9])
+@pytest.mark.parametrize("penalty", [0.0, 1.0])
+def test_free_text_of_one_length_equals_generate_without_a_constraint(
+    name: str, beams: int, penalty: float
+) -> None:
+    length = 12
+    model = build(name, HF_VOCAB)
+    text = Text(torch.ones(1, HF_VOCAB, dtype=torch.bool), length, None, is_wide=True)
+    params = [BeamParams(beams, beams, penalty)] * len(PROMPTS)
+    results = beam_search(HFLanguageModel(build(name, HF_VOCAB)).prefill(PROMPTS), text, params)
+    assert text.num_listed == 0
+    written_from = 1 if model.config.is_encoder_decoder else None
+    for prompt, result in zip(PROMPTS, results, strict=True):
+        assert isinstance(result, BeamResult)
+        ids = torch.tensor([prompt])
+        model.generation_config.eos_token_id = None
+        output = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            num_beams=beams,
+            num_return_sequences=beams,
+            do_sample=False,
+            length_penalty=penalty,
+            min_new_tokens=length,
+            max_new_tokens=length,
+            return_dict_in_generate=True,
+            output_scores=True,
+            pad_token_id=PAD,
+        )
+        theirs = output.sequences[:, len(prompt) if written_from is None else written_from :]
+        assert [hypothesis.token_ids for hypothesis in result.hypotheses] == [
+            tuple(row) for row in theirs.tolist()
+        ]
+        scores = scores_of(result, penalty)
+        assert scores == pytest.approx(output.sequences_scores.tolist(), abs=1e-4)

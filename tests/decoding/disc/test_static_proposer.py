@@ -15,12 +15,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
 
 from decoding.cancellation import CancelToken
 from decoding.constraints import Constraint
 from decoding.disc import DiscResult, disc
 from decoding.disc.draws import FIRST, DrawBatch, Proposer
-from decoding.disc.static_proposer import StaticProposer
+from decoding.disc.static_proposer import DrawWalk, StaticProposer, Step, static_step
 from decoding.disc.tree_proposer import TreeProposer
 from decoding.errors import DecodingCancelledError, InvalidLogitsError
 from decoding.late_flag import LateFlag
@@ -29,24 +30,15 @@ from decoding.params import DiscParams
 from decoding.stopping import StopPoll
 from decoding.trie.row_filter import FilteredTrie, RowFilter
 from decoding.trie.title_trie import TitleTrie
-from tests.fakes import TableModel, all_sequences, chi_square, end_with, normalise
+from tests.disc_oracles import END, PROMPT, VOCAB, catalogue, target
+from tests.fakes import TableModel, chi_square, end_with, normalise
 from tests.hashed_model import HashedModel, HashedSession
 from tests.no_sync import DeviceWaitError, no_sync
 from tests.tiny_transformers import build, random_prompts
 
-END = 0
-VOCAB = 5
-PROMPT = (1,)
 ALPHA = 1e-4
 CPU = torch.device("cpu")
-ROWS = {
-    # titles that are prefixes of others, one-token titles, shared prefixes
-    0: end_with([(1,), (1, 2), (1, 2, 3), (2,), (2, 2), (4, 1), ()], END),
-    # every sequence over two tokens up to length 3: little bias
-    1: end_with(all_sequences((1, 2), 3), END),
-    # a likely prefix that leads nowhere likely: much bias
-    2: end_with([(1, 1, 1), (2,), (3, 3), (3, 4), (4, 4, 4, 4)], END),
-}
+ROWS = {0: catalogue(0) | {(END,)}, 1: catalogue(1), 2: catalogue(2)}
 Make = Callable[[DrawBatch], Proposer]
 
 
@@ -302,7 +294,7 @@ def sample(model: TableModel, rows: set[tuple[int, ...]], n: int, **params) -> l
 def test_accepted_draws_follow_the_target(which):
     """Alpha 1e-4 for each of three seeded tests."""
     rows, model = ROWS[which], TableModel.random(VOCAB, 11 + which)
-    law = normalise({row: math.exp(model.logprob(PROMPT, row)) for row in rows})
+    law = target(model, rows)
     results = sample(model, rows, 10_000, num_draws=4)
     counts = Counter(s.hypothesis.token_ids for r in results for s in r.samples if s.accepted)
     assert sum(counts.values()) > 1000
@@ -320,7 +312,7 @@ def test_one_draw_follows_another_law_and_that_would_be_noticed():
         row: math.exp(model.logprob(PROMPT, row)) / model.valid_masses(PROMPT, row, rows) for row in rows
     }
     assert chi_square(counts, plain) > ALPHA
-    assert chi_square(counts, normalise({r: math.exp(model.logprob(PROMPT, r)) for r in rows})) < 1e-12
+    assert chi_square(counts, target(model, rows)) < 1e-12
 
 
 @pytest.mark.statistical
@@ -505,3 +497,103 @@ def test_a_constraint_without_padded_children_is_refused():
 
     with pytest.raises(TypeError, match="Ragged does not list its children padded"):
         StaticProposer(batch_of(HashedModel.random(VOCAB, 1).prefill([1]), Ragged(), [DiscParams()]))
+
+
+STEP_ROWS = end_with(
+    [(), (1,), (1, 2), (1, 2, 3), (2,), (2, 2), (4, 1), (1, 1, 1), (3, 3), (3, 4), (4, 4, 4, 4)], END
+)
+
+
+def step_arguments(depth: int, top_m: int | None, narrow: bool, temperature: bool = True):
+    """Arguments of one step: three queries of four draws, `depth` tokens into random rows."""
+    trie = TitleTrie.from_rows(STEP_ROWS, VOCAB)
+    even = RowFilter.from_mask(np.arange(trie.num_rows) % 2 == 0)
+    constraint = FilteredTrie(trie, [None, even, even]) if narrow else trie
+    generator = torch.Generator().manual_seed(10 * depth + (top_m or 0))
+    state = constraint.start(torch.arange(3).repeat_interleave(4))
+    for _ in range(depth):
+        owner, _, following = constraint.children(state)
+        last = [int(torch.nonzero(owner == n).max()) if (owner == n).any() else -1 for n in range(12)]
+        state = torch.stack([following[at] if at >= 0 else state[n] for n, at in enumerate(last)])
+    done = constraint.is_final(state).view(3, 4)
+    walk = DrawWalk(
+        state=state.view(3, 4),
+        log_weight=-torch.rand(3, 4, generator=generator, dtype=torch.float64),
+        logprob=-torch.rand(3, 4, generator=generator, dtype=torch.float64),
+        running=~done & torch.tensor([[True, True, True, False]] * 2 + [[True, False, True, True]]),
+        finished=done,
+        broken=torch.tensor(False),
+    )
+    return (
+        constraint,
+        walk,
+        torch.randn(3, 4 if depth else 1, VOCAB, generator=generator),
+        torch.rand(3, 4, generator=generator, dtype=torch.float64),
+        torch.tensor([False, False, True]),
+        torch.full((3, 4), -2.0, dtype=torch.float64),
+        torch.tensor([1.0, 0.5, 2.0]) if temperature else None,
+        constraint.width_at(depth),
+        top_m,
+    )
+
+
+def tensors(step: Step) -> list[Tensor]:
+    return [*step.walk, *step[1:]]
+
+
+def equal(left: Step, right: Step) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(tensors(left), tensors(right), strict=True))
+
+
+STEPS = pytest.mark.parametrize(
+    ("depth", "top_m", "narrow"),
+    [(0, None, False), (2, None, False), (0, 2, True), (1, None, True), (1, 3, False), (3, 1, True)],
+)
+
+
+@STEPS
+def test_a_step_is_the_same_in_pieces(depth, top_m, narrow):
+    arguments = step_arguments(depth, top_m, narrow)
+    whole = static_step(*arguments)
+    for cells in (1, 7, 30):
+        assert equal(whole, static_step(*arguments, max_cells=cells))
+
+
+@STEPS
+def test_the_shapes_of_a_step_do_not_depend_on_values(depth, top_m, narrow):
+    constraint, walk, *rest = step_arguments(depth, top_m, narrow)
+    eager = static_step(constraint, walk, *rest)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+
+        def fake(value):
+            return mode.from_tensor(value) if isinstance(value, Tensor) else value
+
+        shapes = static_step(constraint, DrawWalk(*map(fake, walk)), *map(fake, rest))
+    for mine, theirs in zip(tensors(eager), tensors(shapes), strict=True):
+        assert (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype)
+
+
+def test_shapes_that_depend_on_values_would_be_noticed():
+    constraint, walk, *_ = step_arguments(1, None, False)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, pytest.raises(DynamicOutputShapeException):
+        constraint.children(mode.from_tensor(walk.state).flatten())
+
+
+@pytest.mark.parametrize(("depth", "top_m", "narrow"), [(0, None, False), (1, None, True), (1, 3, False)])
+def test_a_step_compiles_into_one_graph(depth, top_m, narrow):
+    arguments = step_arguments(depth, top_m, narrow)
+    torch.compiler.reset()
+    compiled = torch.compile(static_step, fullgraph=True, backend="aot_eager")
+    assert equal(static_step(*arguments), compiled(*arguments))
+
+
+def test_draws_chosen_at_the_ends_of_their_cells_are_valid():
+    """Uniforms next to 0 and 1 reach the first and the last child with any probability, never padding."""
+    arguments = list(step_arguments(0, None, True, temperature=False))
+    arguments[3] = torch.tensor([[2.0**-53, 0.5, 1 - 2.0**-53, 1 - 2.0**-53]] * 3, dtype=torch.float64)
+    arguments[4] = torch.zeros(3, dtype=torch.bool)
+    arguments[7] += 5  # more padding
+    step = static_step(*arguments)
+    running = arguments[1].running
+    assert (step.token[running] >= 0).all()
+    assert (step.walk.state[running] >= 0).all()

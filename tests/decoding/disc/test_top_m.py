@@ -55,7 +55,7 @@ def test_no_option_has_a_top_m_unless_it_is_asked_for(options):
 
 
 def test_a_top_m_gives_no_upper_bound():
-    """What it leaves out would be missing from the envelope."""
+    """Tokens that it leaves out would be missing from the envelope."""
     params = DiscParams(num_draws=4, top_m=2)
     (result,) = disc(MODEL.prefill([PROMPT]), TitleTrie.from_rows(ROWS, VOCAB), [params])
     assert result.mass_upper == 1.0

@@ -1,4 +1,4 @@
-"""Whatever a caller does with sessions, every branch says what a plain pass over its path alone says.
+"""Whatever a caller does with sessions, branches equal plain passes; packing and sharing change nothing.
 
 Random queries, prompts, frontiers, collections, shared prefixes and selections, on every verified
 architecture. Windows are shorter than most prompts and than many prefixes; see `tests.tree_scripts`.
@@ -6,20 +6,39 @@ architecture. Windows are shorter than most prompts and than many prefixes; see 
 
 from __future__ import annotations
 
+import gc
 import random
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
+from decoding.beam_search import BeamResult, beam_search
+from decoding.cancellation import CancelToken
 from decoding.conformance.difference import exactly
+from decoding.constraints import log_normalisers
+from decoding.disc import DiscResult, disc
+from decoding.errors import DecodingCancelledError
+from decoding.language_model import KvUsage
 from decoding.model import token_tree
+from decoding.model.hf_model import HFLanguageModel
+from decoding.model.hf_session import TreeSession
 from decoding.model.token_tree import CollectionPolicy, LiveSlots, survivors
-from tests.tree_oracles import PlainPasses, Play, play
+from decoding.model.tree_cache import PackedFrontier
+from decoding.params import BeamParams, DiscParams
+from decoding.trie.title_trie import TitleTrie
+from tests.no_sync import DeviceWaitError, no_sync
+from tests.tree_oracles import Answer, PlainPasses, Play, play
 from tests.tree_scripts import BranchTruth, Collect, Grow, Row, Script, Select, random_script
 from tests.trie_oracles import needs_cuda
 from tests.verified_architectures import ARCHITECTURES, VOCAB, build, long_and_shallow
@@ -222,3 +241,394 @@ def _depth(script: Script) -> int:
         elif isinstance(operation, Select):
             truths.append(truths[operation.session].select(operation))
     return max(truth.depth for truth in truths)
+
+
+CAUSAL = ["llama-gqa", "gpt2", "gpt_neox", "gemma2", "phi3", "qwen2-mixed-windows", "cohere2"]
+TOLERANCE = 1e-9  # in float64
+QUERIES = 7
+EAGER = CollectionPolicy(interval=2)
+
+
+@cache
+def models(name: str) -> tuple[HFLanguageModel, HFLanguageModel]:
+    """With packed frontiers, and without."""
+    module = build(name, torch.float64)
+    packed, padded = (HFLanguageModel(module, collection=EAGER, pack_frontiers=p) for p in (True, False))
+    return packed, padded
+
+
+def catalogue(rng: random.Random) -> TitleTrie:
+    """Titles of very different lengths."""
+    rows = [tuple(rng.randrange(2, VOCAB) for _ in range(rng.choice([1, 2, 5, 9]))) for _ in range(60)]
+    return TitleTrie.from_rows(sorted({(*row, 1) for row in rows}), VOCAB)
+
+
+def prompts(rng: random.Random, number: int = QUERIES) -> list[list[int]]:
+    return [[rng.randrange(2, VOCAB) for _ in range(rng.randint(1, 9))] for _ in range(number)]
+
+
+def beam_params(rng: random.Random, exact: bool) -> list[BeamParams]:
+    return [BeamParams(k=rng.randint(1, 4), beam_size=rng.randint(4, 8), exact=exact) for _ in range(QUERIES)]
+
+
+@contextmanager
+def shapes_run(model: HFLanguageModel) -> Iterator[list[tuple[int, ...]]]:
+    """Rows and tokens of what reaches the model's head inside the block."""
+    seen: list[tuple[int, ...]] = []
+    head = model.pretrained.get_output_embeddings()
+    handle = head.register_forward_pre_hook(lambda _, inputs: seen.append(tuple(inputs[0].shape[:2])))
+    try:
+        yield seen
+    finally:
+        handle.remove()
+
+
+def assert_alike(mine: BeamResult, theirs: BeamResult) -> None:
+    assert [row.token_ids for row in mine.hypotheses] == [row.token_ids for row in theirs.hypotheses]
+    for one, other in zip(mine.hypotheses, theirs.hypotheses, strict=True):
+        assert (one.row, one.logprob) == (other.row, pytest.approx(other.logprob, abs=TOLERANCE))
+    assert mine.best_pruned_score == pytest.approx(theirs.best_pruned_score, abs=TOLERANCE)
+    for field in ("certified", "num_nodes", "num_exact_nodes"):
+        assert getattr(mine, field) == getattr(theirs, field)
+
+
+def searched(
+    model: HFLanguageModel,
+    queries: Sequence[Sequence[int]],
+    trie: TitleTrie,
+    params: Sequence[BeamParams],
+    cancel: Sequence[CancelToken | None] | None = None,
+) -> tuple[list[BeamResult | DecodingCancelledError], KvUsage]:
+    session = model.prefill(queries)
+    return beam_search(session, trie, params, cancel=cancel), session.usage
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("name", CAUSAL)
+def test_lists_are_the_padded_ones_and_those_of_queries_alone(name: str, exact: bool) -> None:
+    packed, padded = models(name)
+    sizes: set[tuple[int, ...]] = set()
+    for seed in range(3):
+        rng = random.Random(seed)
+        trie, queries, params = catalogue(rng), prompts(rng), beam_params(rng, exact)
+        with shapes_run(packed) as shapes:
+            mine, held = searched(packed, queries, trie, params)
+        sizes.update(shape for shape in shapes if shape[0] == 1)
+        theirs, expected = searched(padded, queries, trie, params)
+        assert held == expected
+        for query, result in enumerate(mine):
+            alone, _ = searched(padded, [queries[query]], trie, [params[query]])
+            for other in (theirs[query], alone[0]):
+                assert isinstance(result, BeamResult)
+                assert isinstance(other, BeamResult)
+                assert_alike(result, other)
+    assert len(sizes) > 2  # of packed frontiers
+
+
+class _Later(CancelToken):
+    """Cancels itself when it has been asked a number of times."""
+
+    def __init__(self, polls: int) -> None:
+        super().__init__()
+        self._polls = polls
+
+    def check(self) -> None:
+        self._polls -= 1
+        if self._polls < 0:
+            self.cancel()
+        super().check()
+
+
+def test_a_query_cancelled_in_the_middle_leaves_the_others_alone() -> None:
+    packed, padded = models("llama-gqa")
+    rng = random.Random(5)
+    trie, queries, params = catalogue(rng), prompts(rng), beam_params(rng, exact=False)
+    tokens = [_Later(2) if query in (1, 4) else None for query in range(QUERIES)]
+    mine, _ = searched(packed, queries, trie, params, tokens)
+    theirs, _ = searched(padded, queries, trie, params)
+    for query, (result, other) in enumerate(zip(mine, theirs, strict=True)):
+        if tokens[query] is not None:
+            assert isinstance(result, DecodingCancelledError)
+        else:
+            assert isinstance(result, BeamResult)
+            assert isinstance(other, BeamResult)
+            assert_alike(result, other)
+
+
+@pytest.mark.parametrize("name", ["llama-gqa", "gpt2"])
+def test_samples_are_the_padded_ones(name: str) -> None:
+    rng = random.Random(2)
+    trie, queries = catalogue(rng), prompts(rng)
+    params = [
+        DiscParams(num_samples=4 + query, num_draws=1 + query % 2, seed=query) for query in range(QUERIES)
+    ]
+    mine, theirs = (disc(model.prefill(queries), trie, params) for model in models(name))
+    for result, other in zip(mine, theirs, strict=True):
+        assert isinstance(result, DiscResult)
+        assert isinstance(other, DiscResult)
+        rows, others = ([s.hypothesis for s in r.samples] for r in (result, other))
+        assert [row.token_ids for row in rows] == [row.token_ids for row in others]
+        assert [row.logprob for row in rows] == pytest.approx([row.logprob for row in others], abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("levels", [False, True])
+def test_only_live_branches_are_computed(levels: bool) -> None:
+    model, _ = models("llama-gqa")
+    session = model.prefill([[5, 6], [7], [8, 9, 4]])
+    if levels:
+        session.keep_levels()
+    parents = [
+        [[0, 0], [0, 0], [0, 0]],  # nothing to leave out
+        [[0, 1, 1], [-1, -1, -1], [1, -1, -1]],
+        [[-1, 2], [-1, -1], [-1, -1]],
+        [[-1], [-1], [-1]],  # nothing but padding, computed for its shape
+    ]
+    with shapes_run(model) as shapes:
+        for frontier in map(torch.tensor, parents):
+            logits = session.step(frontier, torch.full_like(frontier, 4))
+            assert logits.shape == (*frontier.shape, VOCAB)
+            assert logits.isfinite().all()
+    assert shapes == [(3, 2), (1, 4), (1, 1), (3, 1)]
+
+
+def test_a_first_frontier_is_computed_whole() -> None:
+    """At depth 1 every parent is the prompt, whatever is said."""
+    packed, padded = models("llama-gqa")
+    ignored, tokens = torch.tensor([[-1, 0], [-1, -1]]), torch.tensor([[4, 5], [6, 7]])
+    one, other = (model.prefill([[5, 6], [7]]).step(ignored, tokens) for model in (packed, padded))
+    assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", ["bart", "t5"])
+def test_encoder_decoders_keep_their_rectangle(name: str) -> None:
+    model = HFLanguageModel(build(name, torch.float64), pack_frontiers=True)
+    session = model.prefill([[5, 6], [7]])
+    with shapes_run(model) as shapes:
+        for frontier in map(torch.tensor, ([[0, 0], [0, 0]], [[0, 1], [-1, -1]])):
+            session.step(frontier, torch.full_like(frontier, 4))
+    assert shapes == [(2, 2), (2, 2)]
+
+
+def test_frontiers_with_little_padding_are_left_as_they_are() -> None:
+    parents = torch.zeros(4, 10, dtype=torch.int64)
+    assert PackedFrontier.of(parents) is None
+    parents[0, 0] = -1
+    assert PackedFrontier.of(parents) is None
+    parents[1:3] = -1
+    assert PackedFrontier.of(parents) is not None
+    assert PackedFrontier.of(torch.full_like(parents, -1)) is None
+
+
+def test_rows_go_to_their_places_and_back() -> None:
+    parents = torch.tensor([[0, -1, 2], [-1, -1, -1], [-1, 0, 0]])
+    packed = PackedFrontier.of(parents)
+    assert packed is not None
+    assert packed.pack(torch.arange(9).view(3, 3)).tolist() == [[0, 2, 7, 8]]
+    heads = torch.randn(3, 2, 3, 5)
+    rows = packed.pack_heads(heads)
+    assert rows.shape == (1, 2, 4, 5)
+    live = (parents >= 0)[:, None, :, None]
+    assert torch.equal(packed.unpack_heads(rows), torch.where(live, heads, 0.0))
+    logits = torch.randn(1, 4, 6)
+    whole = packed.unpack(logits)
+    assert torch.equal(whole[parents >= 0], logits[0])
+    assert not whole[parents < 0].any()
+
+
+@pytest.mark.parametrize("piece", [1 << 19, 40])
+@pytest.mark.parametrize("states", [[3, -1, 0, -1, 7], [-1] * 5, [1] * 5])
+def test_normalisers_of_live_branches(states: list[int], piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("decoding.constraints._PIECE", piece)
+    logits = torch.randn(5, 30, generator=torch.Generator().manual_seed(0))
+    there = torch.tensor(states)
+    logits[there < 0] = torch.nan  # not looked at
+    found = log_normalisers(logits, there)
+    wanted = torch.where(there >= 0, logits.logsumexp(1), 0.0)
+    assert torch.allclose(found, wanted)
+
+
+Q = 2
+LONG = 240  # tokens of a prompt or prefix that nothing else in a step comes near
+
+
+class LargeResults(TorchDispatchMode):
+    """Notes operations that write at least so many elements."""
+
+    def __init__(self, elements: int) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self._elements = elements
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        results = func(*args, **(kwargs or {}))
+        made = results if isinstance(results, (tuple, list)) else [results]
+        largest = max((part.numel() for part in made if isinstance(part, Tensor)), default=0)
+        if not func.is_view and largest >= self._elements:
+            self.found.append(f"{func} {largest}")
+        return results
+
+
+def prompts_of(session: TreeSession) -> list[Tensor]:
+    layers = range(len(session._cache.layers))
+    return [part for index in layers for part in session._cache.tree_layer(index).prompt]
+
+
+def prefix_of(session: TreeSession) -> list[Tensor]:
+    return [part for segment in session._cache.prefix for part in segment]
+
+
+def wander(session: TreeSession, count: int, queries: int = Q, seed: int = 0) -> None:
+    """Write frontiers that leave much to collect."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(count):
+        parents = torch.randint(2, (queries, 1), generator=generator).expand(queries, 2)
+        session.step(parents, torch.randint(3, VOCAB, (queries, 2), generator=generator))
+    session.collect()
+
+
+@contextmanager
+def untouched(parts: list[Tensor]) -> Iterator[None]:
+    """Fail where a tensor's values or its place change."""
+    before = [(part.data_ptr(), part.clone()) for part in parts]
+    yield
+    for part, (place, values) in zip(parts, before, strict=True):
+        assert part.data_ptr() == place
+        assert torch.equal(part, values)
+
+
+@pytest.mark.parametrize("name", ["llama-gqa", "gemma3", "gpt2", "bart", "t5"])
+def test_prompts_are_the_same_tensors_to_the_end(name: str) -> None:
+    session = HFLanguageModel(build(name), collection=EAGER).prefill([[5, 6, 7], [8]])
+    before = prompts_of(session)
+    with untouched(before):
+        wander(session, 12)
+    assert all(now is then for now, then in zip(prompts_of(session), before, strict=True))
+    assert session.usage.num_collections > 3
+
+
+@pytest.mark.parametrize("name", ["llama-gqa", "qwen2-mixed-windows", "gemma2"])
+def test_a_prefix_is_one_place_for_every_session(name: str) -> None:
+    model = HFLanguageModel(build(name), collection=EAGER)
+    shared = [5, 6, 7, 8, 9, 10, 11, 12, 13]
+    prefix = model.share_prefix(shared)
+    assert prefix is not None
+    first = model.prefill([[*shared, 14], [*shared, 15, 16]], prefix)
+    places = [part.data_ptr() for part in prefix_of(first)]
+    with untouched(prefix_of(first)):
+        wander(first, 6)
+        second = model.prefill([[*shared, 17]], prefix)
+        wander(second, 6, queries=1)
+        bare, full = first.select([1]), first.select([1, 0], branches=True)
+        wander(bare, 6, queries=1)
+        wander(full, 6)
+    for session in (second, bare, full):
+        assert [part.data_ptr() for part in prefix_of(session)] == places
+        assert session.usage.shared_bytes == prefix.kv_bytes
+    whole = model.prefill([[*shared, 17]])
+    assert second.select([0]).usage.held_bytes + prefix.kv_bytes == whole.usage.held_bytes
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["prompts", "prefix"])
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("llama-gqa", {"head_dim": 16}),  # wide heads: a step's scores are smaller than any copy of the keys
+        ("gpt_neox", {}),
+        ("gpt2", {}),
+        ("mistral-window", {}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_no_step_copies_a_prompt(name: str, changes: dict[str, int], shared: bool) -> None:
+    module = build(name, changes={**changes, "max_position_embeddings": 2 * LONG})
+    model = HFLanguageModel(module, collection=EAGER)
+    long = [3 + place % 50 for place in range(LONG)]
+    prompts = [[*long, 4], [*(long if shared else long[:100]), 5, 6]]
+    session = model.prefill(prompts, model.share_prefix(long) if shared else None)
+    wander(session, 3)  # the tail's buffers are there
+    held = (prefix_of if shared else prompts_of)(session)
+    with LargeResults(min(part.numel() for part in held)) as large:
+        wander(session, 5)
+        if shared:
+            session.select([0], branches=True)
+    assert large.found == []
+    assert session.usage.num_collections > 2
+
+
+def test_large_results_are_found() -> None:
+    """The test above can fail."""
+    with LargeResults(12) as large:
+        torch.zeros(3, 4)[:, :2].clone()
+        torch.zeros(3, 4).view(12)
+    assert [entry.split()[0] for entry in large.found] == ["aten.zeros.default"] * 2
+
+
+@pytest.mark.parametrize("name", ["llama-gqa", "phi3", "gpt_neox", "bart"])
+def test_nothing_keeps_another_sessions_buffers_alive(name: str) -> None:
+    model = HFLanguageModel(build(name), collection=EAGER)
+    session = model.prefill([[5, 6, 7, 8], [9, 10]])
+    wander(session, 4)
+    layer = session._cache.tree_layer(0)
+    watched = [weakref.ref(part.untyped_storage()) for part in (*layer.prompt, layer.tail_keys)]
+    parts = [select(session) for select in (_bare, _full)]
+    assert None not in [storage() for storage in watched]
+    alone = model.prefill([[9, 10]]).usage.held_bytes
+    if not model.is_encoder_decoder:
+        assert parts[0].usage.held_bytes == alone
+    del session, layer
+    gc.collect()
+    assert [storage() for storage in watched] == [None] * 3
+    for part in parts:
+        wander(part, 2, queries=1)
+
+
+def _bare(session: TreeSession) -> TreeSession:
+    return session.select([1])
+
+
+def _full(session: TreeSession) -> TreeSession:
+    return session.select([1], branches=True)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_steps_wait_for_the_device_in_collections_only(name: str) -> None:
+    policy = CollectionPolicy(interval=4, under_pressure=False)
+    model = HFLanguageModel(build(name), collection=policy, pack_frontiers=False)
+    shared = [5, 6, 7, 8, 9, 10, 11, 12]
+    session = model.prefill([[*shared, 13], [*shared, 14, 15, 16]], model.share_prefix(shared))
+    parents = torch.tensor([[0, 0, -1], [0, 1, 0]])
+    waited = []
+    for _ in range(12):
+        before = session.usage.num_collections
+        try:
+            with no_sync():
+                session.step(parents, parents + 4)
+                usage = session.usage
+        except DeviceWaitError:
+            waited.append(True)
+            session.step(parents, parents + 4)
+            usage = session.usage
+        else:
+            waited.append(False)
+        assert usage.num_collections - before == waited[-1]
+    assert waited == [False] * 4 + ([True] + [False] * 3) * 2
+
+
+@pytest.mark.parametrize("name", ["llama-gqa", "gemma3", "gpt2", "bart", "t5"])
+def test_sessions_in_threads_do_not_meet(name: str) -> None:
+    module, reference = build(name), PlainPasses(build(name))
+    HFLanguageModel(module)
+    answers: dict[int, list[Answer]] = {}
+
+    def run(number: int) -> None:
+        scripts = [random_script(random.Random(1000 * number + seed), VOCAB) for seed in range(3)]
+        answers[number] = [answer for script in scripts for answer in play(script, module).answers]
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(answers) == [0, 1, 2, 3]
+    for said in answers.values():
+        assert reference.largest_error(said) < 1e-4

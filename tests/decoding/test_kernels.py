@@ -1,0 +1,459 @@
+"""The trie's kernels: the choice of a backend, loops without a cache, traces, and agreement."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+
+import decoding
+from decoding.constraints import StaticConstraint
+from decoding.errors import KernelsError
+from decoding.trie import title_trie as choice
+from decoding.trie.row_filter import FilteredTrie, RowFilter
+from decoding.trie.title_trie import TitleTrie
+from tests.fakes import roots
+from tests.trie_oracles import BACKENDS, catalogues, needs_cuda, needs_numba
+
+CHOICE_ROWS = [(1, 2, 0), (1, 0)]
+
+ASK = """
+import torch
+from decoding.trie.title_trie import TitleTrie
+trie = TitleTrie.from_rows([(1, 2, 0), (1, 0)], 5)
+children = trie.children(trie.start(torch.arange(2)))
+assert children.token.tolist() == [1, 1], children
+print(trie.kernels_name)
+"""
+
+
+def test_the_loops_are_chosen_on_the_cpu_where_numba_is_installed(monkeypatch):
+    monkeypatch.setattr(choice, "_numba_is_installed", lambda: False)
+    assert TitleTrie.from_rows(CHOICE_ROWS, 5).kernels_name == "torch"
+    with pytest.raises(KernelsError, match=r"numba is not installed; install generative-retrieval\[numba\]"):
+        TitleTrie.from_rows(CHOICE_ROWS, 5, kernels="numba")
+
+
+@needs_numba
+def test_the_loops_are_the_default_and_can_be_declined():
+    assert TitleTrie.from_rows(CHOICE_ROWS, 5).kernels_name == "numba"
+    assert TitleTrie.from_rows(CHOICE_ROWS, 5, kernels="torch").kernels_name == "torch"
+
+
+@needs_numba
+def test_the_loops_are_for_the_cpu_alone():
+    cuda = torch.device("cuda")
+    assert choice.choose_kernels(cuda) is choice.choose_kernels(cuda, "torch")
+    with pytest.raises(KernelsError, match="numba runs on the CPU only, and the trie is on cuda"):
+        choice.choose_kernels(cuda, "numba")
+
+
+def test_other_kernels_are_refused_by_name():
+    with pytest.raises(ValueError, match="expected one of auto, numba, torch, got 'jax'"):
+        TitleTrie.from_rows(CHOICE_ROWS, 5, kernels="jax")
+
+
+def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+@needs_numba
+def test_nothing_imports_numba_before_there_is_a_trie():
+    code = "import sys, decoding.trie.title_trie, decoding.trie.row_filter; print('numba' in sys.modules)"
+    assert run(code).stdout.strip() == "False"
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """A copy of the package where compiled code cannot be kept: a file stands in the folder's place.
+
+    Permissions would not do, because who runs the tests may be allowed to write everywhere.
+    """
+    source = Path(decoding.__file__).parent
+    shutil.copytree(source, tmp_path / "decoding", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "decoding/trie/__pycache__").write_text("")
+    return tmp_path
+
+
+@needs_numba
+@pytest.mark.parametrize("cache_dir", [None, "/dev/null/cache"])
+def test_loops_are_compiled_where_nothing_can_be_written(installed, cache_dir):
+    nowhere = {"HOME": "/dev/null", "XDG_CACHE_HOME": "/dev/null", "PYTHONDONTWRITEBYTECODE": "1"}
+    if cache_dir is not None:
+        nowhere["NUMBA_CACHE_DIR"] = cache_dir
+    answer = run(ASK, PYTHONPATH=str(installed), **nowhere)
+    assert (answer.returncode, answer.stdout.strip(), answer.stderr) == (0, "numba", "")
+
+
+@needs_numba
+def test_compiled_loops_are_kept_and_found_again(tmp_path):
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    assert run(ASK, NUMBA_CACHE_DIR=str(kept)).stdout.strip() == "numba"
+    files = {path: path.stat().st_mtime_ns for path in kept.rglob("*.nbc")}
+    assert files
+    assert run(ASK, NUMBA_CACHE_DIR=str(kept)).stdout.strip() == "numba"
+    assert {path: path.stat().st_mtime_ns for path in kept.rglob("*.nbc")} == files
+
+
+LOGGED = """
+import logging
+logging.basicConfig(format="%(name)s %(message)s")
+"""
+
+
+@needs_numba
+def test_compiled_loops_that_cannot_be_kept_any_more_still_run(tmp_path):
+    """The folder can be written when the loops are declared and not when they are compiled: a full disk."""
+    fault = """
+import errno
+from numba.core.caching import IndexDataCacheFile
+def full(self, *arguments):
+    raise OSError(errno.ENOSPC, "No space left on device")
+IndexDataCacheFile.save = full
+"""
+    answer = run(LOGGED + fault + ASK, NUMBA_CACHE_DIR=str(tmp_path))
+    assert (answer.returncode, answer.stdout.strip()) == (0, "numba"), answer.stderr
+    assert "No space left on device" in answer.stderr
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of compiled loops for tokens of 8 bits. Copied, never written to."""
+    folder = tmp_path_factory.mktemp("kept")
+    assert run(ASK, NUMBA_CACHE_DIR=str(folder)).stdout.strip() == "numba"
+    return folder
+
+
+def not_a_file(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def cut_short(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def overwritten(path: Path) -> None:
+    path.write_bytes(b"no compiled code")
+
+
+@needs_numba
+@pytest.mark.parametrize(
+    ("kind", "spoil"), [("nbi", not_a_file), ("nbi", cut_short), ("nbc", overwritten), ("nbc", cut_short)]
+)
+def test_kept_loops_that_cannot_be_read_are_compiled_again(kept, tmp_path, kind, spoil):
+    folder = Path(shutil.copytree(kept, tmp_path / "kept"))
+    files = list(folder.rglob(f"*.{kind}"))
+    assert files
+    for path in files:
+        spoil(path)
+    answer = run(LOGGED + ASK, NUMBA_CACHE_DIR=str(folder))
+    assert (answer.returncode, answer.stdout.strip()) == (0, "numba"), answer.stderr
+    assert "compiled loops are neither found nor kept" in answer.stderr
+
+
+@needs_numba
+@pytest.mark.slow
+def test_kept_loops_for_other_tokens_are_not_run(kept, tmp_path):
+    """Two processes that compile at once, for tokens of different width, can swap each other's files."""
+    wide = ASK.replace("5)", "70_000)")
+    folder = tmp_path / "wide"
+    assert run(wide, NUMBA_CACHE_DIR=str(folder)).stdout.strip() == "numba"
+    for path in folder.rglob("*.nbc"):
+        shutil.copy(kept / path.relative_to(folder), path)
+    answer = run(LOGGED + wide, NUMBA_CACHE_DIR=str(folder))
+    assert (answer.returncode, answer.stdout.strip()) == (0, "numba"), answer.stderr
+    assert "compiled loops are neither found nor kept" in answer.stderr
+
+
+@needs_numba
+@pytest.mark.slow
+def test_processes_may_compile_into_one_folder_at_once(tmp_path):
+    command = [sys.executable, "-W", "error", "-c", LOGGED + ASK]
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    both = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    answers = [(*process.communicate(timeout=240), process.returncode) for process in both]
+    assert answers == [("numba\n", "", 0)] * 2
+
+
+BROKEN = [
+    pytest.param('raise ImportError("Numba needs NumPy 2.2 or less")', "Numba needs NumPy", id="import"),
+    pytest.param('raise SystemError("initialization failed")', "initialization failed", id="other"),
+    pytest.param("", "No module named 'numba.core'", id="half"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), BROKEN)
+def test_an_installation_of_numba_that_does_not_work_is_done_without(tmp_path, content, message):
+    (tmp_path / "numba").mkdir()
+    (tmp_path / "numba/__init__.py").write_text(content)
+    path = os.pathsep.join([str(tmp_path), str(Path(decoding.__file__).parent.parent)])
+    answer = run(LOGGED + ASK, PYTHONPATH=path)
+    assert (answer.returncode, answer.stdout.strip()) == (0, "torch"), answer.stderr
+    assert "numba is installed but does not work" in answer.stderr
+    assert message in answer.stderr
+    demanded = run(ASK.replace("5)", '5, kernels="numba")'), PYTHONPATH=path)
+    assert demanded.returncode == 1
+    assert "decoding.errors.KernelsError: kernels: numba is installed but does not work" in demanded.stderr
+
+
+@needs_numba
+def test_loops_are_only_given_what_they_can_read():
+    """They read addresses, so what is not there must not be asked for."""
+    trie = TitleTrie.from_rows(CHOICE_ROWS, 5, kernels="numba")
+    states = trie.start(torch.arange(2))
+    with pytest.raises(
+        ValueError, match=r"token_ids: expected a row for each of 2 states, got shape \(1, 3\)"
+    ):
+        trie.verify(states, torch.zeros((1, 3), dtype=torch.int64))
+    with pytest.raises(ValueError, match="expected a tensor on the CPU, where the trie is, got one on meta"):
+        trie.children(states.to("meta"))
+    small = torch.tensor([[1, 2], [2, 1]], dtype=torch.int32)
+    assert (trie.verify(states, small) >= 0).tolist() == [[True, False], [False, True]]
+
+
+@needs_numba
+def test_states_under_filters_that_are_not_there_are_refused():
+    trie = TitleTrie.from_rows(CHOICE_ROWS, 5, kernels="numba")
+    some = RowFilter.from_mask(np.array([True, False]))
+    states = FilteredTrie(trie, [None, some]).start(torch.arange(2))
+    tokens = torch.ones((2, 1), dtype=torch.int64)
+    for other in (trie, FilteredTrie(trie, [some])):
+        for ask in (
+            lambda at, other=other: other.children(at),
+            lambda at, other=other: other.padded_children(at, 2),
+            lambda at, other=other: other.verify(at, tokens[: len(at)]),
+        ):
+            ask(states[:1])
+            with pytest.raises(ValueError, match="under a filter that this constraint does not have"):
+                ask(states)
+
+
+VOCAB = 300
+ROWS = [(1, 2, 0), (1, 0), (1, 2, 3, 4, 5, 0), (2, 7, 0), (299, 0), (4, 0)]
+MASKS = [None, [True, False, True, False, True, False], [False] * 6, [True] * 6]
+WIDTH = 4
+
+NUM_LANES = {"trie": 0, "one filter": 1, "four lanes": 4}
+
+
+def narrowed(trie: TitleTrie, kind: str) -> StaticConstraint:
+    """The trie itself, or under one filter, or under four, one of them None."""
+    masks = MASKS[1:2] if kind == "one filter" else MASKS[: NUM_LANES[kind]]
+    filters = [None if mask is None else RowFilter.from_mask(np.array(mask), trie.device) for mask in masks]
+    return FilteredTrie(trie, filters) if filters else trie
+
+
+def all_states(constraint: StaticConstraint, num_queries: int) -> Tensor:
+    """State -1 and every state of every query."""
+    level = roots(constraint, num_queries)
+    seen = [level, torch.full_like(level[:1], -1)]
+    while len(level):
+        level = constraint.children(level).next_state
+        seen.append(level)
+    return torch.cat(seen)
+
+
+def batch(constraint: StaticConstraint, kind: str) -> Tensor:
+    """Every state of every query: roots, inner states, states in tails, final ones, and none at all."""
+    return all_states(constraint, max(NUM_LANES[kind], 1))
+
+
+def questions(constraint: StaticConstraint) -> dict[str, Callable[[Tensor, Tensor], tuple[Tensor, ...]]]:
+    return {
+        "verify": lambda states, tokens: (constraint.verify(states, tokens),),
+        "advance": lambda states, tokens: (constraint.advance(states, tokens[:, 0]),),
+        "is_final": lambda states, tokens: (constraint.is_final(states),),
+        "row": lambda states, tokens: (constraint.row(states),),
+        "padded_children": lambda states, tokens: tuple(constraint.padded_children(states, WIDTH)),
+    }
+
+
+every_question = pytest.mark.parametrize(
+    "question", ["verify", "advance", "is_final", "row", "padded_children"]
+)
+every_kind = pytest.mark.parametrize("kind", list(NUM_LANES))
+
+
+def candidates(states: Tensor) -> Tensor:
+    return torch.tensor([0, 1, 2, 3, 7, 299], device=states.device).repeat(len(states), 1)
+
+
+@pytest.mark.parametrize(("device", "kernels"), BACKENDS[:2])
+@every_question
+@every_kind
+def test_fake_tensors_without_values_get_answers_of_the_right_shape(device, kernels, kind, question):
+    trie = TitleTrie.from_rows(ROWS, VOCAB, device, kernels)
+    constraint = narrowed(trie, kind)
+    states = batch(constraint, kind)
+    expected = questions(constraint)[question](states, candidates(states))
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fake = mode.from_tensor(states), mode.from_tensor(candidates(states))
+        answers = questions(constraint)[question](*fake)
+    assert [(a.shape, a.dtype) for a in answers] == [(e.shape, e.dtype) for e in expected]
+
+
+@pytest.mark.parametrize(("device", "kernels"), BACKENDS[:2])
+def test_ragged_children_do_look_which_is_what_the_proof_can_see(device, kernels):
+    trie = TitleTrie.from_rows(ROWS, VOCAB, device, kernels)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fake = mode.from_tensor(roots(trie))
+        with pytest.raises((DataDependentOutputException, DynamicOutputShapeException)):
+            trie.children(fake)
+
+
+@pytest.mark.parametrize(("device", "kernels"), BACKENDS)
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@every_kind
+def test_one_full_graph_answers_like_the_loops(device, kernels, kind, backend):
+    trie = TitleTrie.from_rows(ROWS, VOCAB, device, kernels)
+    constraint = narrowed(trie, kind)
+    states = batch(constraint, kind)
+    tokens = candidates(states)
+    asked = questions(constraint)
+    expected = [answer for ask in asked.values() for answer in ask(states, tokens)]
+    torch.compiler.reset()
+    traced = torch.compile(
+        lambda states, tokens: [answer for ask in asked.values() for answer in ask(states, tokens)],
+        fullgraph=True,
+        backend=backend,
+    )
+    for got, wanted in zip(traced(states, tokens), expected, strict=True):
+        assert torch.equal(got, wanted)
+    dead = torch.full_like(states, -1)
+    assert [int(answer.max()) for answer in traced(dead, tokens)] == [-1, -1, 0, -1, -1, -1]
+
+
+@needs_cuda
+@every_question
+@every_kind
+def test_cuda_is_never_waited_for(kind, question):
+    constraint = narrowed(TitleTrie.from_rows(ROWS, VOCAB, "cuda"), kind)
+    states = batch(constraint, kind)
+    tokens = candidates(states)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        questions(constraint)[question](states, tokens)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@needs_cuda
+@every_kind
+def test_a_cuda_graph_replays_a_step(kind):
+    constraint = narrowed(TitleTrie.from_rows(ROWS, VOCAB, "cuda"), kind)
+    states = batch(constraint, kind)
+    tokens = candidates(states)
+    expected = [answer for ask in questions(constraint).values() for answer in ask(states, tokens)]
+    held = torch.full_like(states, -1)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for ask in questions(constraint).values():
+            ask(held, tokens)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        answers = [answer for ask in questions(constraint).values() for answer in ask(held, tokens)]
+    held.copy_(states)
+    graph.replay()
+    for got, wanted in zip(answers, expected, strict=True):
+        assert torch.equal(got, wanted)
+
+
+def answers(constraint: StaticConstraint, states: Tensor, candidates: Tensor) -> list[Tensor]:
+    width = max(constraint.width_at(depth) for depth in range(constraint.max_depth + 1))
+    padded = constraint.padded_children(states, width)
+    return [
+        *constraint.children(states),
+        *padded,
+        constraint.verify(states, candidates),
+        constraint.verify(states, padded.token),
+        constraint.advance(states, candidates[:, 0]),
+        constraint.is_final(states),
+        constraint.row(states),
+    ]
+
+
+@pytest.mark.parametrize(("device", "kernels"), BACKENDS[1:])
+@settings(max_examples=300, deadline=None)
+@given(catalogue=catalogues(), data=st.data())
+def test_backends_agree_with_tensors_on_the_cpu(device, kernels, catalogue, data):
+    rows, vocab_size = catalogue
+    token = st.integers(-1, vocab_size)
+    some = st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))
+    masks = data.draw(st.lists(st.none() | some, max_size=4))
+    tries = [
+        TitleTrie.from_rows(rows, vocab_size, "cpu", "torch"),
+        TitleTrie.from_rows(rows, vocab_size, device, kernels),
+    ]
+    constraints = [
+        FilteredTrie(
+            trie,
+            [None if m is None else RowFilter.from_mask(np.array(m, dtype=bool), trie.device) for m in masks],
+        )
+        if masks
+        else trie
+        for trie in tries
+    ]
+    states = all_states(constraints[0], max(len(masks), 1))
+    places = data.draw(st.lists(st.integers(0, len(states) - 1), max_size=30))
+    batch = states[torch.tensor(places, dtype=torch.int64)]  # any order, any mixture, repeated or empty
+    width = data.draw(st.integers(1, 5))
+    drawn = data.draw(st.lists(token, min_size=width * len(batch), max_size=width * len(batch)))
+    candidates = torch.tensor(drawn, dtype=torch.int64).view(len(batch), width)
+    expected = answers(constraints[0], batch, candidates)
+    got = answers(constraints[1], batch.to(device), candidates.to(device))
+    for mine, other in zip(got, expected, strict=True):
+        assert mine.dtype == other.dtype
+        assert torch.equal(mine.cpu(), other)
+    assert torch.equal(expected[6], expected[4])  # verify finds the padded children, and nothing at the gaps
+
+
+@pytest.mark.parametrize(("device", "kernels"), BACKENDS[:2])
+def test_threads_may_ask_at_once(device, kernels):
+    """Compiled loops do not hold Python's lock, so they do run at the same time."""
+    rng = np.random.default_rng(0)
+    trie = TitleTrie.from_rows([(*row, 500) for row in rng.integers(0, 500, (2000, 4))], 501, device, kernels)
+    some = [RowFilter.from_mask(rng.random(trie.num_rows) < share) for share in (0.5, 0.1)]
+    constraints = [trie, FilteredTrie(trie, [None, some[0]]), FilteredTrie(trie, some)]
+    candidates = torch.arange(501)
+
+    def ask(number: int) -> list[Tensor]:
+        constraint = constraints[number % 3]
+        states = constraint.children(roots(constraint, 1 if number % 3 == 0 else 2)).next_state
+        return answers(constraint, states, candidates.expand(len(states), -1))
+
+    expected = [ask(number) for number in range(3)]
+    with ThreadPoolExecutor(8) as threads:
+        for number, got in enumerate(threads.map(ask, range(48))):
+            for mine, other in zip(got, expected[number % 3], strict=True):
+                assert torch.equal(mine, other)
