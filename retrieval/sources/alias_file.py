@@ -34,13 +34,9 @@ def key_hash(key: str) -> int:
 class AliasFile:
     """Aliases of a second file, in memory: some 32 bytes beside the two texts for each alias.
 
-    The file is TSV with a header, JSON Lines or Parquet, plain or compressed, with the columns `alias` and
-    `entity_id` or `title` (in any case). The text policy is that of catalogues.
-
-    Args:
-        path: A regular file.
-        max_bad_rows: Number of bad rows far beyond which reading ends at once.
-        unescape_html: Whether HTML entities in aliases and titles are resolved, as in the catalogue.
+    The file is regular: TSV with a header, JSON Lines or Parquet, plain or compressed, with the columns
+    `alias` and `entity_id` or `title` (in any case). The text policy is that of catalogues. Far more than
+    `max_bad_rows` bad rows end reading at once.
 
     Attributes:
         name: Name of the file in messages.

@@ -272,24 +272,15 @@ class ColumnType(StrEnum):
 
 
 class Kinds(IntFlag):
-    """Kinds of the cells of a column, as a set.
-
-    Attributes:
-        EMPTY: No value.
-        INT: An integer of 64 bits in canonical text.
-        FLOAT: A number in the text `repr` gives to a float.
-        BOOL: "true" or "false".
-        STRING: Anything else.
-        LONG_INT: Beside INT: one that no float holds exactly.
-    """
+    """Kinds of the cells of a column, as a set."""
 
     NONE = 0
     EMPTY = 1
-    INT = 2
-    FLOAT = 4
-    BOOL = 8
-    STRING = 16
-    LONG_INT = 32
+    INT = 2  # of 64 bits, in canonical text
+    FLOAT = 4  # in the text that `repr` gives
+    BOOL = 8  # "true" or "false"
+    STRING = 16  # anything else
+    LONG_INT = 32  # beside INT: one that no float holds exactly
 
 
 def kind_of_text(text: str) -> Kinds:
@@ -313,11 +304,7 @@ def kind_of_int(value: int) -> Kinds:
 
 
 def classify(cells: Sequence[str | None]) -> Kinds:
-    """Return the kinds of the cells of a text column; incomplete with STRING, which decides the type.
-
-    Args:
-        cells: Canonical text; None if empty.
-    """
+    """Return the kinds of the canonical texts of a column; incomplete with STRING, which decides the type."""
     seen = Kinds.NONE
     for cell in cells[:_SAMPLE]:
         seen |= Kinds.EMPTY if cell is None else kind_of_text(cell)
@@ -374,14 +361,7 @@ def fit_number(text: str) -> str | None:
 
 
 def cast(cells: pa.Array, column_type: ColumnType) -> pa.Array:
-    """Turn canonical text into typed values, exactly.
-
-    Args:
-        cells: string or large_string; null if empty.
-        column_type: Type that `resolve` gave for all cells of the column.
-
-    Returns:
-        An array of `column_type.arrow` and the same length; strings keep their type.
+    """Turn canonical text (string or large_string, null if empty) into the type that `resolve` gave, exactly.
 
     Raises:
         pa.ArrowInvalid: a cell is not of this type.

@@ -56,14 +56,10 @@ class SourceBatch:
 
 
 def numbered_id(title: str, number: int, is_taken: Callable[[str], bool]) -> str:
-    """Return the id of the `number`-th entity of a title in a source without ids: `title#number`.
+    """Return the id of the `number`-th entity (from 2) of a title in a source without ids: `title#number`.
 
-    If that is itself a title, "#" is appended until it is none; ids of different titles or numbers differ.
-
-    Args:
-        title: Title that several entities have.
-        number: Number from 2; the first entity's id is the title.
-        is_taken: Whether a text is a title of the source.
+    If that is itself a title (`is_taken`), "#" is appended until it is none; ids of different titles or
+    numbers differ. The first entity's id is the title.
     """
     candidate = f"{title}#{number}"
     while is_taken(candidate):
@@ -82,15 +78,7 @@ class _Counts:
 
 
 class RecordMaker:
-    """Makes records of the rows of one file.
-
-    Args:
-        file: Number of the file.
-        layout: Positions of its fields.
-        columns: Metadata columns of the whole source.
-        alias_separator: Text between the aliases of one cell.
-        unescape_html: Whether HTML entities in titles and aliases are resolved.
-    """
+    """Makes records of the rows of one file, whose fields are at the positions of `layout`."""
 
     def __init__(
         self, file: int, layout: Layout, columns: Columns, alias_separator: str, unescape_html: bool
@@ -272,7 +260,7 @@ _LINE_SPACE = str.maketrans("\t\n\r", "   ")
 
 
 class Refusal(Exception):  # noqa: N818 - it never leaves the package: it carries a bad row's reason to the row
-    """A row is bad."""
+    """A row is bad, for this reason. Functions that read cells raise it."""
 
     def __init__(self, reason: RejectReason, detail: str = "") -> None:
         super().__init__(reason, detail)
@@ -293,11 +281,7 @@ def is_nan(value: Cell) -> bool:
 
 
 def value_text(value: str | bytes) -> str:
-    """Return the text of a JSON or Parquet string, with spaces for tabs and line ends.
-
-    Raises:
-        Refusal: it holds control characters or invalid Unicode.
-    """
+    """Return the text of a JSON or Parquet string, with spaces for tabs and line ends."""
     if isinstance(value, bytes):
         try:
             value = value.decode()
@@ -314,21 +298,13 @@ def value_text(value: str | bytes) -> str:
 
 
 def resolved_text(text: str) -> str:
-    """Resolve HTML entities.
-
-    Raises:
-        Refusal: the result has control characters or invalid Unicode.
-    """
+    """Resolve HTML entities; the result is checked as `value_text` does."""
     resolved = resolve_html(text) if "&" in text else text
     return resolved if resolved == text else value_text(resolved)
 
 
 def name_text(value: Cell, field: str) -> str:
-    """Return the text of a cell that names something; ids may be integers.
-
-    Raises:
-        Refusal: it is neither text nor an integer.
-    """
+    """Return the text of a cell that names something; ids may be integers."""
     if value is None or is_nan(value):
         return ""
     if isinstance(value, str | bytes):
@@ -339,11 +315,7 @@ def name_text(value: Cell, field: str) -> str:
 
 
 def alias_texts(value: Cell, separator: str) -> list[str]:
-    """Return the aliases of a cell: a list, or text with separators.
-
-    Raises:
-        Refusal: it is neither.
-    """
+    """Return the aliases of a cell: a list, or text with separators."""
     if isinstance(value, str | bytes):
         return normalize(value_text(value)).split(separator)
     if is_nan(value):
@@ -354,11 +326,7 @@ def alias_texts(value: Cell, separator: str) -> list[str]:
 
 
 def typed_cell(value: Cell, name: str) -> TypedCell:
-    """Return the canonical text of a JSON or Parquet cell, and its kind.
-
-    Raises:
-        Refusal: it is a list or an object.
-    """
+    """Return the canonical text of a JSON or Parquet cell, and its kind."""
     if value is None or is_nan(value):
         return TypedCell(None, Kinds.EMPTY)
     if isinstance(value, str | bytes):

@@ -165,12 +165,9 @@ class RowReader(Protocol):
         """xxh3_128 of a stream that can be read only once, else ""."""
 
     def restrict(self, used: Sequence[int], ignore_others: bool, lists: Sequence[int]) -> None:
-        """Choose the columns to be read, before reading.
+        """Choose the columns to be read, by positions in `names`, before reading.
 
-        Args:
-            used: Positions in `names`.
-            ignore_others: Whether fields that are in no column are left out; otherwise they make a row bad.
-            lists: Positions of columns whose cells may be lists.
+        Fields that are in no column make a row bad unless `ignore_others`; cells of `lists` may be lists.
 
         Raises:
             SourceError: a column is of a type no cell can have.
@@ -390,10 +387,6 @@ class ParquetReader:
 
     A file that is compressed as a whole or comes through a pipe goes to a temporary file first.
 
-    Args:
-        path: File, for random access.
-        stream: Unread stream of the same file.
-
     Raises:
         SourceError: it is no intact Parquet file.
     """
@@ -429,11 +422,7 @@ class ParquetReader:
         return self._stream.raw.hexdigest
 
     def restrict(self, used: Sequence[int], ignore_others: bool, lists: Sequence[int]) -> None:
-        """Choose the columns to be read.
-
-        Raises:
-            SourceError: one of them is nested in a way no cell can be.
-        """
+        """Choose the columns to be read; none may be nested in a way no cell can be."""
         self._used = tuple(used)
         for place in self._used:
             kind = self._schema.field(place).type

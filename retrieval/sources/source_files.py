@@ -53,11 +53,7 @@ class CountedFile:
         self.bytes_read = 0
 
     def read(self, size: int) -> bytes:
-        """Read up to `size` bytes.
-
-        Raises:
-            SourceError: reading failed.
-        """
+        """Read up to `size` bytes."""
         try:
             block = self._file.read(size)
         except OSError as error:
@@ -74,19 +70,13 @@ class CountedFile:
 
 
 class ByteStream:
-    """Decompressed content, once from front to back.
+    """Decompressed content of a file, or of standard input for "-", once from front to back.
 
     Args:
-        path: File; "-" for standard input.
+        path: Path of the file.
         digests: Whether the file is digested as it is read, even if it could be read again.
         may_be_empty: Whether a file may be empty.
         any_content: Whether content of another known format is let through.
-
-    Attributes:
-        name: Name in messages.
-        raw: File below the decompression.
-        is_read_once: Whether it is standard input, a pipe or a device.
-        is_compressed: Whether it is compressed as a whole; known after the first `peek`.
 
     Raises:
         SourceError: it is missing, a directory, unreadable, empty or of an unsupported format.
@@ -106,7 +96,7 @@ class ByteStream:
         self._any_content = any_content
         self._file = _open(path, self.name)
         self.raw = CountedFile(self._file, self.name, digests=digests or self.is_read_once)
-        self.is_compressed = False
+        self.is_compressed = False  # known after the first `peek`
         self._peeked: deque[bytes] = deque()
         self._blocks = self._decompressed()
 
@@ -332,14 +322,9 @@ def first_line(stream: ByteStream) -> bytes:
 
 
 def line_blocks(stream: ByteStream, skip: int) -> Iterator[tuple[int, bytes]]:
-    """Yield whole lines, many at a time.
+    """Yield whole lines, many at a time: the number of the first, from 1, and the lines without the last end.
 
-    Args:
-        stream: Stream at its front.
-        skip: Number of lines that are counted and not yielded.
-
-    Returns:
-        Pairs of the number of the block's first line, from 1, and the lines without the end of the last.
+    The first `skip` lines are counted and not yielded.
 
     Raises:
         SourceError: the stream is damaged, or a line is too long.

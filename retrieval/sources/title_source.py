@@ -120,12 +120,7 @@ class TitleSource:
             yield batch.take()
 
     def reject_unknown_aliases(self, key_hashes: npt.NDArray[np.uint64], rejects: Rejects) -> None:
-        """Note the aliases of the second file that belong to no record.
-
-        Args:
-            key_hashes: `key_hash` of every record's id, or of its title in a source without ids; ascending.
-            rejects: Receives the bad rows.
-        """
+        """Note aliases of the second file without a record; `key_hashes` are of all keys, ascending."""
         if self._alias_file is not None:
             self._alias_file.reject_unknown(key_hashes, rejects, file=len(self._paths))
 

@@ -133,17 +133,10 @@ class Encodes(Protocol):
 
 
 class ExampleDataset(Dataset[EncodedExample]):
-    """The first `length` examples of a run, read in order.
+    """The first `length` examples of a run, read in order; `seed` decides about all of them.
 
     Blocks of several batches are generated together and sorted by prompt length, so that a batch is padded
     little; the batches of a block come in random order.
-
-    Args:
-        generator: Generator of examples.
-        encoder: Encoder of examples.
-        length: Number of examples of the run.
-        batch_size: Examples per batch.
-        seed: Seed of all examples.
     """
 
     def __init__(
@@ -274,11 +267,7 @@ def num_markup_tokens(template: PromptTemplate, tokenizer: TextTokenizer) -> int
 
 
 def check_markup(template: PromptTemplate, tokenizer: TextTokenizer, limit: int) -> None:
-    """Check that prompts of up to `limit` tokens have room for a query.
-
-    Raises:
-        InputError: the template's own tokens fill them.
-    """
+    """Raise an `InputError` unless prompts of up to `limit` tokens have room for a query."""
     markup = num_markup_tokens(template, tokenizer)
     if markup >= limit:
         raise InputError(

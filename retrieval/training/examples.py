@@ -139,14 +139,7 @@ class _Source:
 
 
 class ExampleGenerator:
-    """Draws examples from a catalogue; `draw(i, random)` is the i-th of a run.
-
-    Args:
-        entities: Entities of the catalogue, not empty.
-        queries: Labelled queries, of which `training_queries` are used.
-        options: Options of the examples.
-        mentions: Labelled mentions of the training split.
-    """
+    """Draws examples from entities, `training_queries` and mentions; `draw(i, random)` is the i-th one."""
 
     def __init__(
         self,
@@ -443,8 +436,7 @@ class LinkedText:
     def window(self, fits: Callable[[int, int], bool]) -> tuple[int, int] | None:
         """Return the widest stretch of whole words around the chosen link that fits; None without any.
 
-        Args:
-            fits: Whether characters [begin, end) fit; longer stretches do not if shorter ones do not.
+        `fits` says it of characters [begin, end); longer stretches do not fit if shorter ones do not.
         """
         lengths = range(len(self.text) + 1)
         num_fitting = bisect_left(lengths, True, key=lambda length: not fits(*self._around(length)))

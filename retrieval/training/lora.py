@@ -59,13 +59,10 @@ def with_adapter(model: Any, adapter: Path, rank: int, num_layers: int | None) -
     """Put the matrices of an adapter beside the layers of its base, to train them on, and freeze the rest.
 
     Args:
-        model: Base model, a `transformers.PreTrainedModel`; its layers are replaced in place.
+        model: Base model, as for `with_lora`.
         adapter: Folder of the adapter.
         rank: Rank that the adapter must have.
         num_layers: Number of layers, counted from the output, that must have such matrices; None: any.
-
-    Returns:
-        As `with_lora`.
 
     Raises:
         InputError: it is no LoRA adapter, or has another rank or other layers.
@@ -106,13 +103,9 @@ def _is_adapted(module: Any) -> bool:
 
 
 def save_adapter(trained: Any, base: str, dtype: torch.dtype, out: Path) -> None:
-    """Write the matrices as an adapter folder.
+    """Write the matrices of `with_lora` or `with_adapter`, which are cast to `dtype`, as an adapter folder.
 
-    Args:
-        trained: Model of `with_lora` or `with_adapter`, whose matrices are cast to `dtype`.
-        base: Name of its base model; a path is written as an absolute one.
-        dtype: Type of the matrices in the file.
-        out: Folder.
+    `base` is the name of the model they belong to; a path is written as an absolute one.
     """
     for parameter in trained.parameters():
         if parameter.requires_grad:

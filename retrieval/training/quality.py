@@ -77,13 +77,7 @@ def count_hits(rankings: Sequence[Sequence[str]], queries: Sequence[TrainingQuer
 
 
 class TitleRows:
-    """Titles and aliases as token rows with their trie, built on first use and kept for every measurement.
-
-    Args:
-        tokenizer: Tokenizer of the checkpoint.
-        config: Prompts and rendering of the checkpoint.
-        entities: Entities of the catalogue.
-    """
+    """Titles and aliases as token rows with their trie, built on first use and kept for every measurement."""
 
     def __init__(
         self, tokenizer: TextTokenizer, config: CheckpointConfig, entities: Sequence[TrainingEntity]

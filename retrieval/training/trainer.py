@@ -286,15 +286,10 @@ MUON_LR_RATIO = 0.6
 
 
 class MuonAdamW(torch.optim.Optimizer):
-    """`torch.optim.Muon` on some parameters and `torch.optim.AdamW` on the others, as one optimiser.
+    """`torch.optim.Muon` on matrices and `torch.optim.AdamW` on all other parameters, as one optimiser.
 
-    Muon orthogonalises the update of a matrix; `match_rms_adamw` gives its step the size of AdamW's.
-
-    Args:
-        matrices: Two-dimensional parameters for Muon.
-        others: All other trainable parameters.
-        lr: AdamW's learning rate; Muon's is `MUON_LR_RATIO` times as large.
-        weight_decay: Decoupled weight decay of the matrices; the others have none.
+    Muon orthogonalises the update of a matrix; `match_rms_adamw` gives its step the size of AdamW's. `lr` is
+    AdamW's; Muon's is `MUON_LR_RATIO` times as large. Weight decay is decoupled, and of the matrices alone.
     """
 
     def __init__(
@@ -369,13 +364,7 @@ WARM_UP = 0.03  # share of the run
 
 
 class Budget:
-    """Progress of a run, from 0 to 1.
-
-    Args:
-        max_steps: Optimiser steps of the whole run.
-        minutes: Wall time of the whole run, or None for no limit but `max_steps`.
-        clock: Monotonic clock in seconds.
-    """
+    """Progress of a run, from 0 to 1: of `max_steps` steps, or of `minutes` of wall time, unless None."""
 
     def __init__(
         self, max_steps: int, minutes: float | None, clock: Callable[[], float] = time.monotonic

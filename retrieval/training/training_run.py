@@ -324,11 +324,7 @@ def _fine_tuned(plan: TrainingPlan, named: str) -> _Checkpoint:
 
 
 def load_model(place: str, dtype: str = "float32") -> Any:
-    """Return the `transformers.PreTrainedModel` of a checkpoint, causal or encoder-decoder, on the CPU.
-
-    Args:
-        place: Name of the checkpoint, as for `find_checkpoint`.
-        dtype: Type of the weights.
+    """Return the `transformers.PreTrainedModel` of a checkpoint (see `find_checkpoint`) on the CPU.
 
     Raises:
         ModelError: it cannot be loaded.
@@ -420,11 +416,7 @@ def _encoder(
     entities: Sequence[TrainingEntity],
     report: Callable[[str], None],
 ) -> ExampleEncoder:
-    """Return the encoder of examples, and report the titles it has to leave out.
-
-    Raises:
-        InputError: no title is left, or the model takes too few positions for a prompt.
-    """
+    """Return the encoder of examples, and report the titles it has to leave out; some title must be left."""
     config = checkpoint.config
     forms = [surface for entity in entities for surface in entity.surfaces]
     rows = checkpoint.tokenizer.encode_titles(forms, config.rendering or Rendering())
