@@ -230,6 +230,7 @@ class _Number(click.FloatRange):
 @click.pass_context
 def train_command(
     ctx: click.Context,
+    /,
     batch_size: int | None,
     learning_rate: float | None,
     optimizer: str | None,

@@ -186,7 +186,7 @@ def _annotate(axes: Any, point: Point, place: _Place, line: dict[str, Any] | Non
 
 def _places() -> list[_Place]:
     """Return offsets in points with their alignment, the preferred ones first."""
-    places = []
+    places: list[_Place] = []
     for distance in (7, 14, 24, 36, 50):
         for sign, side in ((1, "left"), (-1, "right")):
             for up, base in ((0.6, "bottom"), (0.0, "center"), (-0.6, "top")):
