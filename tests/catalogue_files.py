@@ -5,14 +5,19 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from hypothesis import HealthCheck, settings
 
-from retrieval.sources import Kinds, Record, SourceBatch, TitleSource
+from retrieval.sources import ColumnMapping, Kinds, Record, SourceBatch, TitleSource, open_source
 from retrieval.sources.rejects import Rejects
 
+lenient = partial(
+    settings, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 COMPRESSIONS = ("", ".gz", ".zst")
 FORMATS = ("tsv", "jsonl", "parquet")
 
@@ -79,3 +84,11 @@ def all_kinds(batches: Sequence[SourceBatch]) -> tuple[Kinds, ...]:
     for batch in batches[1:]:
         kinds = tuple(a | b for a, b in zip(kinds, batch.kinds, strict=True))
     return kinds
+
+
+def read_file(
+    file: Path | Sequence[Path], mapping: ColumnMapping | None = None, size: int = 5
+) -> tuple[list[Record], Rejects]:
+    """Return all good rows and all bad rows of files."""
+    with open_source(file, mapping) as source:
+        return read_all(source, size)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
-from retrieval.evaluation.labelled_sets import LabelledQuery, LabelledSet
+from retrieval.evaluation.labelled_sets import LabelledQuery, LabelledSet, RankedAnswers
 from retrieval.evaluation.methods.evaluated_method import EvaluatedMethod, MethodMaker
 from retrieval.retriever import Retriever
 from retrieval.types import Mention
@@ -28,6 +29,10 @@ MENTIONS = (
 
 def make_method(text: str, retriever: Retriever, k: int, batch_size: int) -> EvaluatedMethod:
     return MethodMaker(retriever, k, batch_size).make(text)
+
+
+def answered(rankings: Sequence[RankedAnswers]) -> list[tuple[str, ...]]:
+    return [tuple(entity.entity_id for entity in ranking.entities) for ranking in rankings]
 
 
 def query_set(name: str = "asked") -> LabelledSet:

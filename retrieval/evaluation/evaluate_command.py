@@ -40,7 +40,7 @@ _DEFAULT_METHODS = "unconstrained trie disc:1 disc:2 disc:3 disc:4 beam:10 bm25-
     metavar="[NAME=]FORMAT:PATH[:QRELS]",
     envvar="GENRET_EVALUATE_SET",
     help="A labelled set: beir, kilt, trec, mentions or queries; may be given several times. queries reads "
-    "JSON Lines or TSV, and of a file with splits one behind '#': queries:labels.tsv#test.",
+    "JSON Lines or TSV; '#' names one split of a file: queries:labels.tsv#test.",
     show_envvar=True,
 )
 @click.option(
@@ -69,7 +69,7 @@ _DEFAULT_METHODS = "unconstrained trie disc:1 disc:2 disc:3 disc:4 beam:10 bm25-
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
-    help="So many queries of every set, the first ones.",
+    help="Queries of every set that are asked, the first ones.",
     show_default="all",
     show_envvar=True,
 )
@@ -79,7 +79,7 @@ _DEFAULT_METHODS = "unconstrained trie disc:1 disc:2 disc:3 disc:4 beam:10 bm25-
     type=click.IntRange(1, 100),
     default=1,
     envvar="GENRET_EVALUATE_SEEDS",
-    help="Passes of the methods that draw, each with a seed of its own.",
+    help="Passes of methods that draw, each with its own seed.",
     **SHOWN,
 )
 @click.option("--seed", type=click.IntRange(0, 2**31), default=0, help="The first of these seeds.", **SHOWN)
@@ -87,7 +87,7 @@ _DEFAULT_METHODS = "unconstrained trie disc:1 disc:2 disc:3 disc:4 beam:10 bm25-
     "--baseline",
     metavar="METHOD",
     help="The method that the others are compared with.",
-    show_default="trie where it is asked, else the first method",
+    show_default="trie if it is asked, else the first method",
     show_envvar=True,
 )
 @click.option(
@@ -105,7 +105,7 @@ _DEFAULT_METHODS = "unconstrained trie disc:1 disc:2 disc:3 disc:4 beam:10 bm25-
     "--resamples",
     type=click.IntRange(100, 1_000_000),
     default=2000,
-    help="Of the bootstrap, behind intervals and p-values.",
+    help="Bootstrap resamples behind intervals and p-values.",
     **SHOWN,
 )
 @click.option(
@@ -115,22 +115,22 @@ _DEFAULT_METHODS = "unconstrained trie disc:1 disc:2 disc:3 disc:4 beam:10 bm25-
     help="Queries answered together; 1 gives latencies.",
     **SHOWN,
 )
-@click.option("--resume", is_flag=True, help="Go on with the evaluation in --out.", **SHOWN)
+@click.option("--resume", is_flag=True, help="Continue the evaluation in --out.", **SHOWN)
 @click.option(
     "--redirects",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Old titles of labels: lines of an old title, a tab and the title it stands for now.",
+    help="File of former titles in labels: lines of an old title, a tab and the present one.",
     show_default="none",
     show_envvar=True,
 )
-@click.option("--no-plots", is_flag=True, help="Draw nothing; matplotlib is not needed then.", **SHOWN)
+@click.option("--no-plots", is_flag=True, help="Draw nothing, which needs no matplotlib.", **SHOWN)
 @click.option(
     "--format",
     "output",
     type=click.Choice(["text", "json"]),
     default="text",
     envvar="GENRET_EVALUATE_FORMAT",
-    help="Of the summary on standard output.",
+    help="Format of the summary on standard output.",
     **SHOWN,
 )
 def evaluate_command(
@@ -158,15 +158,16 @@ def evaluate_command(
 ) -> None:
     """Compare methods on labelled sets and write a report.
 
-    Every method answers every set. Answers are kept in OUT/runs as soon as a method is through with a
-    set, so that Ctrl-C loses the running one alone, and --resume goes on behind it. OUT/report.html,
-    OUT/report.md and OUT/results.json say what came out: metrics with confidence intervals, differences
-    to a baseline, answers that do not exist, and times. Exit code 1: also when a constrained method
+    Every method answers every set. OUT/runs keeps the answers of a method to a set as soon as they are
+    complete, so Ctrl-C loses only the running one, and --resume goes on there. OUT/report.html,
+    OUT/report.md and OUT/results.json hold the results: metrics with confidence intervals, differences
+    to a baseline, answers that do not exist, and times. Exit code 1: also if a constrained method
     answered what is not in the index.
     """
     from retrieval.errors import GenretError, InputError
     from retrieval.evaluation.datasets.labels import SetSpec
-    from retrieval.evaluation.evaluation import EvaluationPlan
+    from retrieval.evaluation.evaluation import EvaluationPlan, about_machine, evaluate
+    from retrieval.retriever import Retriever
 
     try:
         plan = EvaluationPlan(
@@ -188,8 +189,14 @@ def evaluate_command(
         plan.check()
         loading = {"device": device, "dtype": dtype, "threads": threads, "prompt": prompt}
         command = _command(index_path, model, sets, plan, loading)
-        with sigterm_as_interrupt():
-            evaluated = _run(plan, index_path, model, device, dtype, threads, prompt, command)
+        with (
+            sigterm_as_interrupt(),
+            Retriever.open(
+                index_path, model, device=device, dtype=dtype, num_threads=threads, prompt=prompt
+            ) as retriever,
+        ):
+            about = [("device", str(retriever.model.device)), *about_machine(threads)]
+            evaluated = evaluate(plan, retriever, about, command)
     except KeyboardInterrupt:
         click.echo(f"\ninterrupted: the runs that were done are in {out}; --resume goes on", err=True)
         sys.exit(INTERRUPTED)
@@ -204,28 +211,8 @@ def evaluate_command(
         click.echo(f"{out / 'report.html'}", err=True)
 
 
-def _run(
-    plan: EvaluationPlan,
-    index_path: str,
-    model: str | None,
-    device: str,
-    dtype: str,
-    threads: int,
-    prompt: str | None,
-    command: str,
-) -> Evaluated:
-    from retrieval.evaluation.evaluation import about_machine, evaluate
-    from retrieval.retriever import Retriever
-
-    with Retriever.open(
-        index_path, model, device=device, dtype=dtype, num_threads=threads, prompt=prompt
-    ) as retriever:
-        about = [("device", str(retriever.model.device)), *about_machine(threads)]
-        return evaluate(plan, retriever, about, command)
-
-
 def _default_methods(index_path: str) -> tuple[str, ...]:
-    """Return the methods that go with an index: those by evidence where it has any."""
+    """Return the methods that go with an index and its evidence."""
     from retrieval.evaluation.methods.evaluated_method import (
         DEFAULT_EVIDENCE_METHODS,
         DEFAULT_METHODS,
@@ -250,15 +237,12 @@ def _command(
     plan: EvaluationPlan,
     loading: Mapping[str, object],
 ) -> str:
-    """Return the command that repeats an evaluation, with what it was given and what is not the default."""
+    """Return the command that repeats an evaluation."""
     words = ["genret", "evaluate", "--index", index_path]
     words += [] if model is None else ["--model", model]
-    for text in sets:
-        words += ["--set", text]
-    for method in plan.methods:
-        words += ["--method", method]
-    for metric in plan.metrics or ():
-        words += ["--metric", metric]
+    for name, values in (("set", sets), ("method", plan.methods), ("metric", plan.metrics or ())):
+        for value in values:
+            words += [f"--{name}", value]
     options: dict[str, object] = {
         "k": plan.k,
         "seeds": plan.num_seeds,
@@ -271,8 +255,8 @@ def _command(
         "redirects": plan.redirects,
         "out": plan.out,
     }
-    for name, value in options.items():
-        words += [] if value is None else [f"--{name}", str(value)]
+    for name, option in options.items():
+        words += [] if option is None else [f"--{name}", str(option)]
     return shlex.join([*words, "--no-plots"] if not plan.has_plots else words)
 
 
@@ -285,12 +269,7 @@ def _summary(evaluated: Evaluated) -> list[str]:
         times = [c.methods[place].times for c in comparisons]
         known = [t.mean_ms for t in times if t is not None]
         figures = [c.methods[place].figures[c.primary].interval for c in comparisons]
-        rows.append(
-            [
-                method.method,
-                *(f"{f.value:.3f} [{f.low:.3f}, {f.high:.3f}]" for f in figures),
-                f"{sum(known) / len(known):.1f}" if known else "–",
-            ]
-        )
+        cells = [f"{f.value:.3f} [{f.low:.3f}, {f.high:.3f}]" for f in figures]
+        rows.append([method.method, *cells, f"{sum(known) / len(known):.1f}" if known else "–"])
     widths = [max(len(row[at]) for row in rows) for at in range(len(header))]
     return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]

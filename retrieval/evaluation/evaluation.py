@@ -1,7 +1,4 @@
-"""Evaluates from a plan to a report: reads sets, runs methods, makes figures, and writes everything.
-
-The report says what it ran on: versions, the machine, and the command to repeat it.
-"""
+"""Evaluates from a plan to a report: reads sets, runs methods, computes figures, and writes everything."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import importlib.metadata
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +16,12 @@ import xxhash
 from decoding.model.hf_model import HFLanguageModel
 from retrieval.checkpoints import folder_fingerprint
 from retrieval.errors import InputError, SourceError
-from retrieval.evaluation.datasets.index_entities import EntityFinder, IndexResolver, read_redirects
+from retrieval.evaluation.datasets.index_entities import IndexResolver, read_redirects
 from retrieval.evaluation.datasets.labels import SetSpec
 from retrieval.evaluation.datasets.readers import read_set
 from retrieval.evaluation.labelled_sets import LabelledSet
 from retrieval.evaluation.method_runner import Reporter, plan_tasks, run_tasks
-from retrieval.evaluation.methods.evaluated_method import EvaluatedMethod, MethodMaker, MethodSpec
+from retrieval.evaluation.methods.evaluated_method import MethodMaker, MethodSpec
 from retrieval.evaluation.metrics import check_metrics
 from retrieval.evaluation.reporting.comparison import (
     Overview,
@@ -46,42 +43,26 @@ _MOST_WARM_UP = 64
 
 @dataclass(frozen=True, slots=True)
 class EvaluationPlan:
-    """What is evaluated and how.
+    """Options of an evaluation."""
 
-    Attributes:
-        sets: Their names differ.
-        methods: Names of methods, each once.
-        out: Folder of the report.
-        k: Entities asked for per query.
-        limit: So many queries per set; None: all.
-        seed: Of the first pass of methods that draw.
-        num_seeds: Passes of methods that draw, with seeds that follow each other.
-        baseline: The method that others are compared with; None: "trie" where it is asked, else the first.
-        metrics: None: those that go with the kind of each set.
-        num_resamples: Of the bootstrap.
-        batch_size: Queries answered together.
-        redirects: File of redirects of titles, or None.
-        has_plots: Whether to draw.
-        resume: Whether to go on with what is in the folder.
-    """
-
-    sets: tuple[SetSpec, ...]
-    methods: tuple[str, ...]
-    out: Path
-    k: int = 10
-    limit: int | None = None
-    seed: int = 0
-    num_seeds: int = 1
+    sets: tuple[SetSpec, ...]  # labelled sets, with different names
+    methods: tuple[str, ...]  # names of methods, each once
+    out: Path  # folder of the report
+    k: int = 10  # entities asked for per query
+    limit: int | None = None  # most queries per set; None: all
+    seed: int = 0  # first seed of methods that draw
+    num_seeds: int = 1  # passes of methods that draw, with consecutive seeds
+    # Method that others are compared with; None: "trie" if it is asked, else the first
     baseline: str | None = None
-    metrics: tuple[str, ...] | None = None
-    num_resamples: int = 2000
-    batch_size: int = 64
-    redirects: Path | None = None
-    has_plots: bool = True
-    resume: bool = False
+    metrics: tuple[str, ...] | None = None  # metrics; None: those that go with the kind of each set
+    num_resamples: int = 2000  # number of bootstrap resamples
+    batch_size: int = 64  # queries answered together
+    redirects: Path | None = None  # file of redirects of titles, or None
+    has_plots: bool = True  # whether to draw
+    resume: bool = False  # whether to go on with the evaluation in the folder
 
     def check(self) -> None:
-        """Refuse what can be refused before a model is loaded.
+        """Refuse wrong options before a model is loaded.
 
         Raises:
             InputError: a name or a number is wrong; its field is the option's name.
@@ -112,13 +93,7 @@ class EvaluationPlan:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """What came out.
-
-    Attributes:
-        comparisons: One per set.
-        overview: Over several sets; None with one.
-        results: Content of `results.json`.
-    """
+    """Results of an evaluation: a comparison per set, an overview of several, and `results.json`."""
 
     comparisons: tuple[SetComparison, ...]
     overview: Overview | None
@@ -131,10 +106,10 @@ def evaluate(
     """Run what is not done yet, and write the report.
 
     Args:
-        plan: One that `check` let pass.
+        plan: Options that passed `check`.
         retriever: Index and model.
-        about: What the report is to say of them beside their digests.
-        command: To repeat it.
+        about: Names and values that the report says of them beside their digests.
+        command: Command that repeats the evaluation.
 
     Raises:
         GenretError: a set cannot be read, the folder holds something else, or a constrained method answered
@@ -147,69 +122,51 @@ def evaluate(
     sets = [read_set(replace(spec, limit=plan.limit), resolver) for spec in plan.sets]
     identity = _identity(plan, retriever, sets)
     store = RunStore(plan.out, identity, plan.resume)
-    comparisons = _compared(plan, sets, methods, store, maker.titles)
-    confidence = _settings(plan).confidence
-    overview = make_overview(comparisons, plan.compared_with, confidence) if len(sets) > 1 else None
+    tasks = plan_tasks(sets, methods, range(plan.seed, plan.seed + plan.num_seeds))
+    settings = Settings(plan.compared_with, plan.metrics, plan.num_resamples, seed=plan.seed)
+    with Reporter(tasks) as reporter:
+        num_warm_up = min(plan.batch_size, _MOST_WARM_UP)
+        runs = run_tasks(tasks, store, maker.titles, reporter.report, num_warm_up)
+        reporter.say(f"{len(runs)} runs are done; resampling")
+    comparisons = compare(sets, runs, settings)
+    overview = None
+    if len(sets) > 1:
+        overview = make_overview(comparisons, plan.compared_with, settings.confidence)
     facts = Facts(
         title=f"Evaluation of the index {retriever.name}",
         batch_size=plan.batch_size,
         about=(*_about(plan, retriever, sets, identity), *about),
         command=command,
     )
-    return _write(plan, facts, comparisons, overview)
-
-
-def _compared(
-    plan: EvaluationPlan,
-    sets: Sequence[LabelledSet],
-    methods: Sequence[EvaluatedMethod],
-    store: RunStore,
-    titles: EntityFinder,
-) -> tuple[SetComparison, ...]:
-    seeds = range(plan.seed, plan.seed + plan.num_seeds)
-    tasks = plan_tasks(sets, methods, seeds)
-    with Reporter(tasks) as reporter:
-        runs = run_tasks(tasks, store, titles, reporter.report, min(plan.batch_size, _MOST_WARM_UP))
-        reporter.say(f"{len(runs)} runs are done; resampling")
-    return compare(sets, runs, _settings(plan))
-
-
-def _settings(plan: EvaluationPlan) -> Settings:
-    return Settings(plan.compared_with, plan.metrics, plan.num_resamples, seed=plan.seed)
-
-
-def _write(
-    plan: EvaluationPlan, facts: Facts, comparisons: tuple[SetComparison, ...], overview: Overview | None
-) -> Evaluated:
-    settings = _settings(plan)
-    drawings: list[Drawing] = []
-    if plan.has_plots:
-        for name, caption, metric, points in _plots(comparisons, overview):
-            drawings.append(Drawing(name, draw(points, metric), caption))
-            write_text(plan.out / PLOTS_FOLDER / f"{name}.svg", draw(points, metric, _PAPER) + "\n")
-    document = make_document(facts, settings, comparisons, overview, drawings)
     results = to_json(facts, settings, comparisons, overview)
-    write_text(
-        plan.out / "results.json", json.dumps(results, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    )
+    evaluated = Evaluated(comparisons, overview, results)
+    _write(plan, facts, settings, evaluated)
+    return evaluated
+
+
+def _write(plan: EvaluationPlan, facts: Facts, settings: Settings, evaluated: Evaluated) -> None:
+    comparisons, overview = evaluated.comparisons, evaluated.overview
+    drawings: list[Drawing] = []
+    for name, caption, metric, points in _plots(comparisons, overview) if plan.has_plots else ():
+        drawings.append(Drawing(name, draw(points, metric), caption))
+        write_text(plan.out / PLOTS_FOLDER / f"{name}.svg", draw(points, metric, _PAPER) + "\n")
+    document = make_document(facts, settings, comparisons, overview, drawings)
+    results = json.dumps(evaluated.results, indent=2, ensure_ascii=False, allow_nan=False)
+    write_text(plan.out / "results.json", results + "\n")
     write_text(plan.out / "report.md", to_markdown(document))
     write_text(plan.out / "report.html", to_html(document))
-    return Evaluated(comparisons, overview, results)
 
 
 def _plots(
     comparisons: Sequence[SetComparison], overview: Overview | None
-) -> list[tuple[str, str, str, list[Point]]]:
-    """Return name, caption, metric and points of every drawing that has points."""
-    plots = []
+) -> Iterator[tuple[str, str, str, list[Point]]]:
+    """Yield name, caption, metric and points of every drawing that has points."""
     if overview is not None:
-        points = [
-            Point(row.method, row.milliseconds, None, row.mean)
-            for row in overview.rows
-            if row.milliseconds is not None
-        ]
+        timed = [(row, row.milliseconds) for row in overview.rows if row.milliseconds is not None]
+        points = [Point(row.method, milliseconds, None, row.mean) for row, milliseconds in timed]
         caption = "Quality against time, means over the sets: higher is better, further left is faster."
-        plots.append(("overview", caption, "mean of the leading metrics", points))
+        if points:
+            yield "overview", caption, "mean of the leading metrics", points
     for comparison in comparisons:
         name, metric = comparison.labelled.name, comparison.primary
         points = []
@@ -217,11 +174,10 @@ def _plots(
             interval = method.figures[metric].interval
             if method.times is not None:
                 points.append(Point(method.method, method.times.mean_ms, interval, interval.value))
-        caption = (
-            f"{name}: {metric} against time, with 95 % intervals. Higher is better, further left is faster."
-        )
-        plots.append((f"set-{name}", caption, metric, points))
-    return [plot for plot in plots if plot[3]]
+        caption = f"{name}: {metric} against time, with 95 % intervals. "
+        caption += "Higher is better, further left is faster."
+        if points:
+            yield f"set-{name}", caption, metric, points
 
 
 def _identity(plan: EvaluationPlan, retriever: Retriever, sets: Sequence[LabelledSet]) -> Identity:
@@ -229,10 +185,12 @@ def _identity(plan: EvaluationPlan, retriever: Retriever, sets: Sequence[Labelle
     for labelled in sets:
         asked = xxhash.xxh3_64_hexdigest("\n".join(query.query_id for query in labelled.queries).encode())
         digests[labelled.name] = f"{labelled.digest}, {len(labelled.queries)} queries {asked}"
+    model = retriever.model
+    dtype = str(model.dtype).removeprefix("torch.") if isinstance(model, HFLanguageModel) else "unknown"
     return Identity(
         index=retriever.index.digest,
         model=folder_fingerprint(Path(retriever.tokenizer.source)),
-        dtype=_dtype(retriever),
+        dtype=dtype,
         k=plan.k,
         batch_size=plan.batch_size,
         redirects=None if plan.redirects is None else digest_file(plan.redirects).xxh3_128,
@@ -245,29 +203,20 @@ def _about(
 ) -> list[tuple[str, str]]:
     index = retriever.index
     seeds = ", ".join(str(plan.seed + i) for i in range(plan.num_seeds))
+    entities, rows = f"{index.num_entities:,} entities", f"{index.num_rows:,} titles and aliases"
     about = [
-        (
-            "index",
-            f"{retriever.name}, {index.num_entities:,} entities, {index.num_rows:,} titles and aliases, "
-            f"digest {index.digest}",
-        ),
+        ("index", f"{retriever.name}, {entities}, {rows}, digest {index.digest}"),
         ("model", f"{Path(retriever.tokenizer.name).name}, {identity.dtype}, digest {identity.model}"),
+        *((f"set {s.name}", f"{len(s.queries):,} queries, digest {s.digest}") for s in sets),
     ]
-    for labelled in sets:
-        about.append((f"set {labelled.name}", f"{len(labelled.queries):,} queries, digest {labelled.digest}"))
     if plan.redirects is not None:
         about.append(("redirects", f"{plan.redirects.name}, digest {identity.redirects}"))
-    about += [
+    return [
+        *about,
         ("entities asked for", f"k = {plan.k}"),
         ("seeds", f"{seeds} for methods that draw; {plan.seed} for the bootstrap"),
         ("batch size", str(plan.batch_size)),
     ]
-    return about
-
-
-def _dtype(retriever: Retriever) -> str:
-    model = retriever.model
-    return str(model.dtype).removeprefix("torch.") if isinstance(model, HFLanguageModel) else "unknown"
 
 
 def _check_names(sets: Sequence[SetSpec]) -> None:
@@ -309,7 +258,7 @@ _PACKAGES = ("generative-retrieval", "torch", "transformers", "tokenizers", "num
 
 
 def about_machine(threads: int) -> list[tuple[str, str]]:
-    """Return what the run stood on: versions and hardware."""
+    """Return the versions and the hardware of a run."""
     versions = []
     for package in _PACKAGES:
         try:

@@ -1,7 +1,4 @@
-"""Holds labelled sets, the rankings that methods answer with, and rankings as metrics judge them.
-
-To a metric an answer counts once, and namesakes of a judged entity stand under its id.
-"""
+"""Holds labelled sets, the rankings that methods answer with, and rankings as metrics judge them."""
 
 from __future__ import annotations
 
@@ -11,78 +8,52 @@ from dataclasses import dataclass, field
 from retrieval.errors import InputError
 from retrieval.types import Mention
 
-# What stands before the title of a relevant answer that the index lacks, and before a text that is no title.
+# Prefixes of the title of a relevant answer that the index lacks, and of a text that is no title.
 MISSING = "missing:"
 INVALID = "invalid:"
 
 
 @dataclass(frozen=True, slots=True)
 class LabelledQuery:
-    """A query, or a mention in context, and what answers it.
+    """A query, or a mention in context, with its right answers."""
 
-    Attributes:
-        query_id: Unique in its set, as the set has it; run files encode white space in it.
-        text: The query; of a mention, the mention's own text.
-        mention: The mention in its context, for the mention template; None: a query.
-        gold: Entity id -> grade, 0 for judged and irrelevant. Relevant answers that the index lacks are here
-            too, under ids of their own (`missing:` and the title): they count as never found.
-        evidence: Sets of entity ids, each of which answers the query whole (KILT); empty: every relevant
-            entity is a set of its own.
-        is_nil: Whether the label says that no entity answers (a mention outside the catalogue).
-        document: What the query is part of, for bootstrap by document; None: it stands alone.
-        namesakes: Entity id -> the id in `gold` that it is as good as. Where a label is a title that several
-            entities have, the first of them stands in `gold` and the others here: metrics take each of them
-            for that one, and do not ask for all.
-    """
-
-    query_id: str
-    text: str
-    mention: Mention | None = None
+    query_id: str  # id, unique in its set; run files encode white space in it
+    text: str  # the query, or the mention's own text
+    mention: Mention | None = None  # the mention in its context, for the mention template; None for a query
+    # Entity id -> grade, 0 for judged and irrelevant. A relevant answer that the index lacks has its own id
+    # (`missing:` and the title) and counts as never found
     gold: Mapping[str, int] = field(default_factory=dict)
+    # Sets of entity ids, each of which answers the query whole (KILT); empty: every relevant entity is a
+    # set of its own
     evidence: tuple[frozenset[str], ...] = ()
-    is_nil: bool = False
-    document: str | None = None
+    is_nil: bool = False  # whether the label says that no entity answers (a mention outside the catalogue)
+    document: str | None = None  # document of the query, for bootstrap by document; None: it stands alone
+    # Entity id -> the id in `gold` that it counts as. If several entities have the title of a label, the
+    # first stands in `gold` and the others here
     namesakes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class LabelledSet:
-    """A set of labelled queries.
+    """A set of labelled queries."""
 
-    Attributes:
-        name: How reports call it.
-        kind: "queries", "kilt" or "mentions": decides which metrics lead.
-        queries: In the order of the files.
-        num_missing: Relevant answers that the index lacks.
-        digest: Of the files it was read from.
-        primary: The metric that leads, e.g. "nDCG@10", "Rprec(KILT)", "F1(InKB)".
-        num_unjudged: Queries of the files that nothing is judged for; they are left out.
-    """
-
-    name: str
-    kind: str
-    queries: tuple[LabelledQuery, ...]
-    num_missing: int
-    digest: str
-    primary: str
-    num_unjudged: int = 0
+    name: str  # name in reports
+    kind: str  # "queries", "kilt" or "mentions": decides which metrics lead
+    queries: tuple[LabelledQuery, ...]  # queries in the order of the files
+    num_missing: int  # number of relevant answers that the index lacks
+    digest: str  # digest of the files it was read from
+    primary: str  # leading metric, e.g. "nDCG@10", "Rprec(KILT)", "F1(InKB)"
+    num_unjudged: int = 0  # number of queries that were left out, as nothing is judged for them
 
 
 @dataclass(frozen=True, slots=True)
 class RankedEntity:
-    """One answer of a ranking.
+    """One answer of a ranking."""
 
-    Attributes:
-        entity_id: In the index; "invalid:" and the text where a method wrote no title that exists.
-        title: Its title, or the text that was written.
-        score: Higher is better; equal scores are possible.
-        logprob: The model's log-probability; None where the method has none.
-    """
-
-    entity_id: str
-    title: str
-    score: float
-    logprob: float | None = None
+    entity_id: str  # id in the index; "invalid:" and the text if the method wrote no title that exists
+    title: str  # title of the entity, or the text that was written
+    score: float  # score, higher is better; equal scores are possible
+    logprob: float | None = None  # log-probability of the model; None if the method has none
 
     @property
     def is_valid(self) -> bool:
@@ -92,56 +63,36 @@ class RankedEntity:
 
 @dataclass(frozen=True, slots=True)
 class RankedAnswers:
-    """What a method answered to one query.
+    """A method's answer to one query."""
 
-    Attributes:
-        query_id: Of the set.
-        entities: Best first; empty: no answer.
-        seconds: Wall time of the query: its own where it was asked alone, its share of the batch otherwise.
-        error: Why there is no answer, where that was an error (a query longer than the model's positions).
-    """
-
-    query_id: str
-    entities: tuple[RankedEntity, ...]
-    seconds: float = 0.0
+    query_id: str  # id of the query in its set
+    entities: tuple[RankedEntity, ...]  # answers, best first; may be empty
+    seconds: float = 0.0  # wall time of the query, or its share of the batch's
+    # Error that left the query without answers (a query longer than the model's positions)
     error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MethodRun:
-    """What one method answered to all queries of a set.
+    """One method's answers to all queries of a set."""
 
-    Attributes:
-        method: Its name with its settings, as the command line spells it ("disc:2", "beam:10").
-        set_name: The set.
-        rankings: In the set's order, one per query.
-        seconds: Wall time of all, loading left out.
-        seed: Of its randomness; None: it has none.
-        is_constrained: Whether it can only answer what exists: its invalid rate must be 0.
-    """
-
-    method: str
-    set_name: str
-    rankings: tuple[RankedAnswers, ...]
-    seconds: float
-    seed: int | None
-    is_constrained: bool
+    method: str  # name with settings, as the command line spells it ("disc:2", "beam:10")
+    set_name: str  # name of the set
+    rankings: tuple[RankedAnswers, ...]  # one ranking per query, in the set's order
+    seconds: float  # wall time of all, without loading
+    seed: int | None  # seed; None if the method is not random
+    is_constrained: bool  # whether it can only answer with entities of the index: its invalid rate must be 0
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedRanking:
-    """A query with what was answered to it.
+    """A query with the answer to it."""
 
-    Attributes:
-        query: The query.
-        ranking: The answer as the method gave it.
-        entity_ids: The answer, best first, distinct: what is said twice counts where it is said first and
-            later answers move up, as in KILT's scripts and as TREC runs demand. A namesake of a judged entity
-            stands under that entity's id. Texts that are no titles keep their places.
-    """
-
-    query: LabelledQuery
-    ranking: RankedAnswers
+    query: LabelledQuery  # the query
+    ranking: RankedAnswers  # the answer as the method gave it
+    # Distinct answers, best first: a repetition is dropped and later answers move up, as in KILT's scripts
+    # and in TREC runs. A namesake of a judged entity stands under that entity's id. Texts that are no
+    # titles keep their places
     entity_ids: tuple[str, ...]
 
     @property
@@ -156,7 +107,7 @@ class JudgedRanking:
 
     @property
     def prediction(self) -> str | None:
-        """The entity that is named first; None: no answer, or a text that is no title."""
+        """The entity that is named first; None without an answer, or for a text that is no title."""
         first = self.ranking.entities[0] if self.ranking.entities else None
         return self.entity_ids[0] if first is not None and first.is_valid else None
 
@@ -170,7 +121,7 @@ def judge(labelled: LabelledSet, run: MethodRun) -> list[JudgedRanking]:
     """Put every ranking beside its query.
 
     Raises:
-        InputError: the run is not one of this set: there are more or fewer rankings, or others.
+        InputError: the run has other queries than the set, or more or fewer.
     """
     if len(run.rankings) != len(labelled.queries):
         raise InputError(

@@ -1,19 +1,15 @@
-"""Runs methods on sets, one after another, keeps every run as soon as it is done, and reports progress.
-
-Progress goes to standard error: a live line on a terminal, a line now and then elsewhere.
-"""
+"""Runs methods on sets, keeps every run as soon as it is done, and reports progress on standard error."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from retrieval.errors import GenretError
 from retrieval.evaluation.datasets.index_entities import EntityFinder
-from retrieval.evaluation.labelled_sets import LabelledSet, MethodRun, RankedAnswers
+from retrieval.evaluation.labelled_sets import LabelledSet, MethodRun
 from retrieval.evaluation.methods.evaluated_method import EvaluatedMethod
 from retrieval.evaluation.run_files import RunStore
 from retrieval.progress import ProgressDisplay
@@ -25,7 +21,7 @@ _WARM_UP_QUERIES = 2
 
 
 class AnswerOutsideIndexError(GenretError):
-    """A method that can only answer what exists answered something else: nothing it did can be trusted."""
+    """A constrained method answered what the index lacks: nothing it did can be trusted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +35,13 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationProgress:
-    """Where an evaluation is.
+    """Progress of an evaluation."""
 
-    Attributes:
-        task: The one that runs.
-        number: Of the task, from 1.
-        num_tasks: Of the evaluation, with those that were done before.
-        num_answered: Queries of the task that are answered.
-        seconds: Since the task began.
-    """
-
-    task: Task
-    number: int
-    num_tasks: int
-    num_answered: int
-    seconds: float
+    task: Task  # the running task
+    number: int  # its number, from 1
+    num_tasks: int  # number of all tasks, with those that were done before
+    num_answered: int  # queries of the task that are answered
+    seconds: float  # time since the task began
 
 
 def plan_tasks(
@@ -75,17 +63,12 @@ def run_tasks(
     report: Callable[[EvaluationProgress], None],
     num_warm_up: int = _WARM_UP_QUERIES,
 ) -> list[MethodRun]:
-    """Return what every task came to, in order; what the store has is not done again.
+    """Return the run of every task, in order; runs that the store has are not repeated.
 
-    Args:
-        tasks: What is run.
-        store: Keeps every run.
-        titles: Of the index.
-        report: Gets told how far it is.
-        num_warm_up: Queries that every method answers first, for nothing: best a batch of the usual size.
+    Every method first answers `num_warm_up` queries untimed: best a batch of the usual size.
 
     Raises:
-        InvalidAnswerError: a constrained method answered what the index lacks.
+        AnswerOutsideIndexError: a constrained method answered what the index lacks.
     """
     runs = []
     warm: set[str] = set()
@@ -93,7 +76,7 @@ def run_tasks(
         run = store.load(task.labelled, task.method.name, task.seed)
         if run is None:
             if task.method.name not in warm:  # what is made on first use is no query's time
-                _ask(task, num_warm_up, lambda _: None)
+                task.method.answer(task.labelled.queries[:num_warm_up], task.seed or 0, lambda _: None)
                 warm.add(task.method.name)
             run = _run(task, number, len(tasks), report)
             store.save(task.labelled, run)
@@ -103,11 +86,7 @@ def run_tasks(
 
 
 def check_valid(run: MethodRun, titles: EntityFinder) -> None:
-    """Refuse a run of a constrained method with an answer that the index lacks.
-
-    Raises:
-        InvalidAnswerError: it has one; the text names query and answer.
-    """
+    """Raise `AnswerOutsideIndexError` if a constrained method answered what the index lacks."""
     if not run.is_constrained:
         return
     answered = list({entity.entity_id for ranking in run.rankings for entity in ranking.entities})
@@ -128,7 +107,7 @@ def _run(task: Task, number: int, num_tasks: int, report: Callable[[EvaluationPr
         report(EvaluationProgress(task, number, num_tasks, count, time.perf_counter() - started))
 
     answered(0)
-    rankings = _ask(task, None, answered)
+    rankings = task.method.answer(task.labelled.queries, task.seed or 0, answered)
     return MethodRun(
         method=task.method.name,
         set_name=task.labelled.name,
@@ -139,16 +118,12 @@ def _run(task: Task, number: int, num_tasks: int, report: Callable[[EvaluationPr
     )
 
 
-def _ask(task: Task, limit: int | None, report: Callable[[int], None]) -> list[RankedAnswers]:
-    return task.method.answer(task.labelled.queries[:limit], task.seed or 0, report)
-
-
 class Reporter:
-    """Says what runs, how fast, and how long the whole will take.
+    """Shows the running task, its speed, and the time left.
 
     Args:
-        tasks: All there are; those that are not begun are guessed to be as fast as their method was before,
-            or as the mean of what ran.
+        tasks: All tasks. Those to come are expected to be as fast as their method was before, or as the mean
+            of all that ran.
     """
 
     def __init__(self, tasks: Sequence[Task]) -> None:
@@ -162,10 +137,8 @@ class Reporter:
             self._display.begin("", note="evaluating")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._display.__exit__(kind, value, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._display.__exit__(*error)
 
     def report(self, progress: EvaluationProgress) -> None:
         """Show where the evaluation is."""
@@ -191,7 +164,7 @@ class Reporter:
         return f"{text}, {_clock(left)} left" if left >= 1 else text
 
     def _later(self, number: int) -> float:
-        """Return the seconds that the tasks behind one will take."""
+        """Return the expected seconds of the tasks behind one."""
         mean = len(self._speeds) / sum(1 / speed for speed in self._speeds.values())
         return sum(
             len(task.labelled.queries) / self._speeds.get(task.method.name, mean)

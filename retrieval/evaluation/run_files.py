@@ -1,16 +1,17 @@
-"""Keeps runs on disk: TREC files that other tools evaluate alike, and JSON Lines that lose nothing.
+"""Keeps runs on disk: TREC files for other tools, and JSON Lines that lose nothing.
 
 An evaluation stores every finished run, so that it can go on after a stop:
 
-    DIR/evaluation.json                     what the runs of this folder are of: index, model, sets, settings
+    DIR/evaluation.json                     identity of the runs: index, model, sets, settings
     DIR/runs/SET/qrels.txt                  the judgments as TREC has them
     DIR/runs/SET/METHOD[.seedN].run         the answers as TREC has them
     DIR/runs/SET/METHOD[.seedN].jsonl       the answers with titles, log-probabilities and times
-    DIR/runs/SET/METHOD[.seedN].json        that the run is done, and how long it took; written last
+    DIR/runs/SET/METHOD[.seedN].json        the end of the run, and its time; written last
 
-Files appear whole under their names or not at all. trec_eval reads scores as 32-bit floats, does not look at
-ranks, and puts documents of one score in the falling order of their ids. So written scores fall strictly, as
-32-bit floats too: the order is that of the ranking, whatever the ids are.
+Files appear whole under their names or not at all. trec_eval reads scores as 32-bit floats, ignores ranks,
+and puts
+documents of one score in the falling order of their ids. So written scores fall strictly, as 32-bit floats
+too.
 """
 
 from __future__ import annotations
@@ -39,16 +40,17 @@ from retrieval.evaluation.datasets.labels import decode_token, encode_token
 from retrieval.evaluation.labelled_sets import LabelledSet, MethodRun, RankedAnswers, RankedEntity, judge
 
 _STEP = 1e-6  # the last decimal written
-_LARGEST = 1e30  # of what is far from the ends of 32-bit floats
+_LARGEST = 1e30  # far from the ends of 32-bit floats
 
 
 def write_run(file: str | Path, labelled: LabelledSet, run: MethodRun) -> None:
     """Write a run as TREC has it: query, Q0, document, rank, score, tag.
 
-    Answers stand there as metrics see them (`labelled_sets`): each once, namesakes of a judged entity under
-    its id. trec_eval says the same of this file and `write_qrels` as `measure` of the run.
-    White space in ids is percent-encoded. Where scores are equal, or do not fall, or are infinite, they are
-    lowered by what makes them fall.
+    Answers stand there as metrics see them (`labelled_sets.judge`), so trec_eval says the same of this file
+    and
+    `write_qrels` as `measure` of the run. White space in ids is percent-encoded; scores are lowered as far as
+    they must be
+    to fall.
 
     Raises:
         InputError: the run is not of this set.
@@ -80,9 +82,7 @@ def write_qrels(file: str | Path, labelled: LabelledSet) -> None:
 
 
 def write_rankings(file: str | Path, labelled: LabelledSet, run: MethodRun) -> None:
-    """Write a run as JSON Lines, one query a line, with all answers, their titles and log-probabilities.
-
-    Scores that are infinite or no number are null.
+    """Write a run as JSON Lines, all answers of a query on a line; scores that are infinite or NaN are null.
 
     Raises:
         InputError: the run is not of this set.
@@ -97,13 +97,8 @@ def write_rankings(file: str | Path, labelled: LabelledSet, run: MethodRun) -> N
                 "seconds": ranking.seconds,
                 "error": ranking.error,
                 "entities": [
-                    {
-                        "entity_id": entity.entity_id,
-                        "title": entity.title,
-                        "score": _finite(entity.score),
-                        "logprob": None if entity.logprob is None else _finite(entity.logprob),
-                    }
-                    for entity in ranking.entities
+                    {**asdict(e), "score": _finite(e.score), "logprob": _finite(e.logprob)}
+                    for e in ranking.entities
                 ],
             }
             stream.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
@@ -112,7 +107,7 @@ def write_rankings(file: str | Path, labelled: LabelledSet, run: MethodRun) -> N
 def read_run(file: str | Path) -> dict[str, tuple[RankedEntity, ...]]:
     """Read a TREC run, optionally compressed: query id -> its answers, best first, as trec_eval orders them.
 
-    Ids are decoded. The title of an answer is its id: a run has no titles.
+    Ids are decoded; the title of an answer is its id.
 
     Raises:
         SourceError: the file is missing or empty, a line is malformed, or names a document twice for a query.
@@ -134,7 +129,7 @@ def read_run(file: str | Path) -> dict[str, tuple[RankedEntity, ...]]:
 
 
 def read_rankings(file: str | Path) -> list[RankedAnswers]:
-    """Read what `write_rankings` wrote, optionally compressed; a score that is null is minus infinity.
+    """Read a file of `write_rankings`, optionally compressed; a score that is null is minus infinity.
 
     Raises:
         SourceError: the file is missing or empty, or a line is malformed.
@@ -157,7 +152,7 @@ def read_rankings(file: str | Path) -> list[RankedAnswers]:
 
 
 def falling_scores(scores: Sequence[float]) -> list[str]:
-    """Return scores with six decimals that fall strictly, as 32-bit floats too; as they are where they do."""
+    """Return scores with six decimals, lowered where they do not fall strictly as 32-bit floats."""
     texts: list[str] = []
     last = math.inf
     for score in scores:
@@ -219,8 +214,8 @@ def _number(file: str | Path, line: int, value: object, name: str) -> float | No
     return float(value)
 
 
-def _finite(number: float) -> float | None:
-    return float(number) if math.isfinite(number) else None
+def _finite(number: float | None) -> float | None:
+    return float(number) if number is not None and math.isfinite(number) else None
 
 
 IDENTITY_FILE = "evaluation.json"
@@ -230,28 +225,18 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What all runs of a folder are of; another one cannot go on with them.
+    """The inputs that all runs of a folder share; an evaluation with others cannot go on with them."""
 
-    Attributes:
-        index: Digest of the index.
-        model: Digest of the checkpoint's files.
-        dtype: Number type of the model.
-        k: Entities asked for.
-        batch_size: Queries answered together, on which times and the samples of `generate` depend.
-        redirects: Digest of the file of redirects; None: none was used.
-        sets: Name of each set -> digest of its files, with how many of its queries are asked.
-    """
-
-    index: str
-    model: str
-    dtype: str
-    k: int
-    batch_size: int
-    redirects: str | None
-    sets: Mapping[str, str]
+    index: str  # digest of the index
+    model: str  # digest of the checkpoint's files
+    dtype: str  # number type of the model
+    k: int  # entities asked for
+    batch_size: int  # queries answered together, on which times and the samples of `generate` depend
+    redirects: str | None  # digest of the file of redirects, or None
+    sets: Mapping[str, str]  # name of each set -> digest of its files, with how many of its queries are asked
 
     def difference(self, other: Identity) -> str | None:
-        """Return in words what another one cannot go on with; None when it can. It may have other sets."""
+        """Return in words why `other` cannot go on with these runs; None if it can. It may have more sets."""
         for name in ("index", "model", "dtype", "k", "batch_size", "redirects"):
             was, is_now = getattr(self, name), getattr(other, name)
             if was != is_now:
@@ -263,15 +248,10 @@ class Identity:
 
 
 class RunStore:
-    """The folder of an evaluation.
-
-    Args:
-        folder: Made when missing.
-        identity: Of this evaluation.
-        resume: Whether runs that are there are taken as done.
+    """The folder of an evaluation, made if missing; `resume` takes the runs in it as done.
 
     Raises:
-        SourceError: an evaluation is there and was not to be resumed, or is of something else.
+        SourceError: an evaluation is there and was not to be resumed, or has another identity.
     """
 
     def __init__(self, folder: Path, identity: Identity, resume: bool) -> None:
@@ -322,13 +302,8 @@ class RunStore:
         write_qrels(stem.parent / "qrels.txt", labelled)
         write_run(_with_ending(stem, ".run"), labelled, run)
         write_rankings(_with_ending(stem, ".jsonl"), labelled, run)
-        done = {
-            "method": run.method,
-            "set": run.set_name,
-            "seed": run.seed,
-            "seconds": run.seconds,
-            "is_constrained": run.is_constrained,
-        }
+        done = {"method": run.method, "set": run.set_name, "seed": run.seed, "seconds": run.seconds}
+        done["is_constrained"] = run.is_constrained
         write_text(_with_ending(stem, ".json"), json.dumps(done, ensure_ascii=False) + "\n")
 
     def _stem(self, set_name: str, method: str, seed: int | None) -> Path:

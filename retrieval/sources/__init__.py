@@ -1,8 +1,7 @@
-"""Reading catalogues: TSV, JSON Lines, Parquet and lines of text, plain or compressed, one or several files.
+"""Reads catalogues: TSV, JSON Lines, Parquet and lines of text, plain or compressed, one or several files.
 
-The index builder and training read catalogues with this package, so they agree on what a record is.
-Knows formats, columns and the rules of a record. It must not know tokens, nor how an index
-is written.
+The index builder and training read catalogues with this package, so they agree on what a record is. It must
+not know tokens, nor how an index is written.
 """
 
 from retrieval.sources.alias_file import AliasFile, key_hash

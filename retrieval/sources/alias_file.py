@@ -1,4 +1,4 @@
-"""A second file of aliases: pairs of an entity and a further form, many to many, joined to the records."""
+"""Joins a second file of aliases to records: pairs of an entity and a further form, many to many."""
 
 from __future__ import annotations
 
@@ -34,16 +34,12 @@ def key_hash(key: str) -> int:
 class AliasFile:
     """Aliases of a second file, in memory: some 32 bytes beside the two texts for each alias.
 
-    The file is TSV with a header, JSON Lines or Parquet, plain or compressed, with the columns `alias` and
-    `entity_id` or `title` (in any case). The text policy is that of catalogues.
-
-    Args:
-        path: A regular file.
-        max_bad_rows: Bad rows far beyond this many end reading at once.
-        unescape_html: Whether HTML entities in aliases and titles are resolved, as in the catalogue.
+    The file is regular: TSV with a header, JSON Lines or Parquet, plain or compressed, with the columns
+    `alias` and `entity_id` or `title` (in any case). The text policy is that of catalogues. Far more than
+    `max_bad_rows` bad rows end reading at once.
 
     Attributes:
-        name: What the file is called in messages.
+        name: Name of the file in messages.
         by_id: Whether it names entities by id; else by title.
         entry: Size and digest of the file.
 
@@ -71,11 +67,7 @@ class AliasFile:
         self.entry: FileEntry = digest_file(path)
 
     def check_join(self, has_ids: bool) -> None:
-        """Refuse a file that names ids for a source that has none.
-
-        Raises:
-            SourceError: so it is.
-        """
+        """Raise a `SourceError` if the file names ids and the source has none."""
         if self.by_id and not has_ids:
             raise SourceError(
                 f"{self.name}: the aliases name entities by entity_id, but the source has no ids; "
@@ -109,10 +101,10 @@ class AliasFile:
         return joined
 
     def unknown(self, key_hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        """Return the numbers of the aliases that belong to nobody, in the order of the file's lines.
+        """Return the numbers of the aliases without an entity, in the order of the file's lines.
 
         Args:
-            key_hashes: `key_hash` of the keys that are known, ascending. Shape: (N,), uint64.
+            key_hashes: `key_hash` of the known keys, ascending. Shape: (N,), uint64.
         """
         if not len(key_hashes):
             absent = np.ones(len(self._hashes), dtype=bool)
@@ -123,13 +115,7 @@ class AliasFile:
         return numbers[np.argsort(self._lines[numbers], kind="stable")].astype(np.int64)
 
     def reject_unknown(self, key_hashes: npt.NDArray[np.uint64], rejects: Rejects, file: int) -> None:
-        """Note this file's bad rows and the aliases that belong to nobody.
-
-        Args:
-            key_hashes: As for `unknown`.
-            rejects: Where they are noted.
-            file: Number of this file in `rejects`.
-        """
+        """Note this file's bad rows, and the aliases without an entity, under the number `file`."""
         for row in self._rejects.rows:
             rejects.append(replace(row, file=file))
         for number in self.unknown(key_hashes).tolist():
@@ -172,10 +158,7 @@ class AliasFile:
                     yield line, entity, form
 
     def _key_of(self, cell: Cell) -> str:
-        if self.by_id:
-            key = normalize(name_text(cell, ENTITY_ID))
-        else:
-            key = self._name(cell, TITLE)
+        key = normalize(name_text(cell, ENTITY_ID)) if self.by_id else self._name(cell, TITLE)
         if not key:
             raise Refusal(RejectReason.NO_ENTITY_ID if self.by_id else RejectReason.NO_TITLE)
         return key

@@ -1,13 +1,13 @@
-"""Decides what each column of a source means, and which metadata columns, of what types, it has.
+"""Decides the meaning of each column of a source, and the types of its metadata columns.
 
-Cells travel as canonical text. A column gets the narrowest type from which every cell's text can be had
-back: int before float, bool, else string.
+Cells travel as canonical text. A column gets the narrowest type that keeps every cell's text: int before
+float, bool, else string.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntFlag, StrEnum
 from types import MappingProxyType
@@ -20,42 +20,34 @@ from retrieval.index.layout import ALIASES, ENTITY_ID, TITLE
 from retrieval.normalize import find_control, find_surrogate, normalize
 
 ALIAS_SEPARATOR = "|"
-# What can be done about a column that cannot be metadata.
+# Advice about a column that cannot be metadata.
 LEAVE_OUT = "leave the column out: --metadata names those to keep, --no-metadata keeps none"
 _RESERVED = (TITLE, ENTITY_ID, ALIASES)
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnMapping:
-    """What the columns of a source mean. Names are matched exactly, else without regard to case.
-
-    Attributes:
-        title: Column of titles; required.
-        entity_id: Column of ids. One by the default name may be missing.
-        aliases: Column of aliases. One by the default name may be missing.
-        alias_separator: Between the aliases of one cell of text; lists are taken as they are.
-        metadata: The columns kept as metadata; None keeps all others.
-        types: Declared types of metadata columns.
-        weight: Column of weights, which say how often people mean each entity; it is metadata in any case.
-            None: there are no weights.
-        weight_may_miss: Whether all files may lack that column.
+    """The meaning of a source's columns. Names are matched exactly, else without regard to case.
 
     Raises:
         InputError: an empty name or separator, one column for two purposes, a type for a column left out.
     """
 
-    title: str = TITLE
-    entity_id: str = ENTITY_ID
-    aliases: str = ALIASES
+    title: str = TITLE  # column of titles; required
+    entity_id: str = ENTITY_ID  # column of ids. One by the default name may be missing
+    aliases: str = ALIASES  # column of aliases. One by the default name may be missing
+    # Text between the aliases of one cell; lists are taken as they are
     alias_separator: str = ALIAS_SEPARATOR
-    metadata: tuple[str, ...] | None = None
+    metadata: tuple[str, ...] | None = None  # columns kept as metadata; None keeps all others
+    # Declared types of metadata columns
     types: Mapping[str, ColumnType] = field(default_factory=lambda: MappingProxyType({}))
+    # Column of weights, which say how often people mean each entity, and are metadata too; or None
     weight: str | None = None
-    weight_may_miss: bool = False
+    weight_may_miss: bool = False  # whether all files may lack that column
 
     @property
     def kept(self) -> tuple[str, ...] | None:
-        """The columns kept as metadata, that of weights included; None keeps all that serve nothing else."""
+        """The columns kept as metadata, with that of weights; None keeps all others."""
         if self.metadata is None or self.weight is None or _same_case(self.metadata, self.weight) is not None:
             return self.metadata
         return (*self.metadata, self.weight)
@@ -83,46 +75,33 @@ class ColumnMapping:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The metadata columns of a source.
+    """The metadata columns of a source."""
 
-    Attributes:
-        names: Their names, in the order in which the files first have them.
-        declared: Their declared types; None where the cells decide.
-        weight: Position of the column of weights among them, or None.
-    """
-
-    names: tuple[str, ...] = ()
-    declared: tuple[ColumnType | None, ...] = ()
-    weight: int | None = None
+    names: tuple[str, ...] = ()  # names in the order in which the files first have them
+    declared: tuple[ColumnType | None, ...] = ()  # declared types; None if the cells decide
+    weight: int | None = None  # position of the column of weights among them, or None
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the fields of one file's rows are.
+    """Positions of the fields in one file's rows."""
 
-    Attributes:
-        count: Cells per row.
-        title: Position of the title.
-        entity_id: Position of the id, or None.
-        aliases: Position of the aliases, or None.
-        metadata: Position of every metadata column of the source; None where this file lacks it.
-    """
-
-    count: int
-    title: int
-    entity_id: int | None
-    aliases: int | None
+    count: int  # cells per row
+    title: int  # position of the title
+    entity_id: int | None  # position of the id, or None
+    aliases: int | None  # position of the aliases, or None
+    # Position of every metadata column of the source; None if this file lacks it
     metadata: tuple[int | None, ...]
 
     @property
     def used(self) -> list[int]:
-        """Positions of the cells that are looked at, ascending."""
+        """Positions of the cells that are read, ascending."""
         places = (self.title, self.entity_id, self.aliases, *self.metadata)
         return sorted(place for place in places if place is not None)
 
 
 def check_header(names: Sequence[str], where: str) -> tuple[str, ...]:
-    """Return the names of a file's columns, normalised.
+    """Return the normalised names of a file's columns.
 
     Raises:
         SourceError: a column without a name, or two of one name.
@@ -156,31 +135,25 @@ def find_column(names: Sequence[str], wanted: str, where: str) -> int | None:
 def plan_columns(
     headers: Sequence[tuple[str, Sequence[str]]], mapping: ColumnMapping
 ) -> tuple[Columns, tuple[Layout, ...]]:
-    """Decide what every column of every file is.
+    """Return the metadata columns of a source, and the layout of each file.
 
     Args:
         headers: Name of each file, and the names of its columns.
-        mapping: What the user says.
-
-    Returns:
-        columns: The metadata of the source.
-        layouts: One per file.
+        mapping: Meaning of the columns, as the user says.
 
     Raises:
-        SourceError: a column that was named or is required is missing, or a metadata column has a name that
-            an index needs for something else.
+        SourceError: a named or required column is missing, or a metadata column has a reserved name.
         InputError: weights are declared to be no numbers.
     """
     places = [_places(names, mapping, where) for where, names in headers]
     _require_ids_everywhere(headers, places)
     _require(headers, mapping.entity_id, ENTITY_ID, any(place[1] is not None for place in places))
     _require(headers, mapping.aliases, ALIASES, any(place[2] is not None for place in places))
-    found: dict[str, None] = {}
-    per_file = []
-    for (where, names), place in zip(headers, places, strict=True):
-        kept = _metadata(names, set(place), mapping, where)
-        per_file.append(kept)
-        found.update(dict.fromkeys(kept))
+    per_file = [
+        _metadata(names, set(place), mapping, where)
+        for (where, names), place in zip(headers, places, strict=True)
+    ]
+    found = list(dict.fromkeys(name for kept in per_file for name in kept))
     for name in mapping.metadata or ():
         _require(headers, name, None, name in found)
     for name in mapping.types:
@@ -201,7 +174,7 @@ def plan_columns(
     return columns, layouts
 
 
-_Places = tuple[int, int | None, int | None]
+_Places = tuple[int, int | None, int | None]  # of title, id and aliases
 
 
 def _places(names: Sequence[str], mapping: ColumnMapping, where: str) -> _Places:
@@ -233,7 +206,7 @@ def _metadata(
 
 
 def _check_name(name: str, names: Sequence[str], where: str) -> None:
-    """Refuse what no metadata column can be called; JSON and Parquet allow any name."""
+    """Refuse a name that no metadata column can have; JSON and Parquet allow any name."""
     if not name:
         raise SourceError(f"{where}: column {names.index(name) + 1} has no name; {LEAVE_OUT}")
     if names.count(name) > 1:
@@ -265,18 +238,17 @@ def _require(
     )
 
 
-def _same_case(found: Iterable[str], name: str) -> str | None:
+def _same_case(found: Sequence[str], name: str) -> str | None:
     """Return the column meant by a name: itself, else one that differs in case."""
-    names = list(found)
-    if name in names:
+    if name in found:
         return name
-    return next((other for other in names if other.casefold() == name.casefold()), None)
+    return next((other for other in found if other.casefold() == name.casefold()), None)
 
 
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _EXACT_DOUBLE = 1 << 53  # every integer up to here is a double
 _INT = re.compile(r"(?:0|-?[1-9][0-9]{0,18})\Z")
-# What repr() of a finite float looks like: "1.5", "-0.0", "1e-07", "2.5e+20".
+# The repr() of a finite float: "1.5", "-0.0", "1e-07", "2.5e+20".
 _FLOAT = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:e[+-][0-9]+)?\Z")
 _INT_PATTERN = r"^(?:0|-?[1-9][0-9]{0,14})$"  # shorter than 2**53, so neither range needs a look
 _DECLARED_INT = re.compile(r"[+-]?[0-9]{1,30}\Z")
@@ -300,28 +272,19 @@ class ColumnType(StrEnum):
 
 
 class Kinds(IntFlag):
-    """What the cells of a column look like, as a set.
-
-    Attributes:
-        EMPTY: No value.
-        INT: An integer of 64 bits in canonical text.
-        FLOAT: A number in the text `repr` gives to a float.
-        BOOL: "true" or "false".
-        STRING: Anything else.
-        LONG_INT: Beside INT: one that no float holds exactly.
-    """
+    """Kinds of the cells of a column, as a set."""
 
     NONE = 0
     EMPTY = 1
-    INT = 2
-    FLOAT = 4
-    BOOL = 8
-    STRING = 16
-    LONG_INT = 32
+    INT = 2  # of 64 bits, in canonical text
+    FLOAT = 4  # in the text that `repr` gives
+    BOOL = 8  # "true" or "false"
+    STRING = 16  # anything else
+    LONG_INT = 32  # beside INT: one that no float holds exactly
 
 
 def kind_of_text(text: str) -> Kinds:
-    """Return what one non-empty cell looks like."""
+    """Return the kind of one non-empty cell."""
     if _INT.match(text):
         return kind_of_int(int(text))
     if text in ("true", "false"):
@@ -341,13 +304,7 @@ def kind_of_int(value: int) -> Kinds:
 
 
 def classify(cells: Sequence[str | None]) -> Kinds:
-    """Return what the cells of a text column look like.
-
-    Once STRING is found the rest is not looked at: it cannot change the column's type any more.
-
-    Args:
-        cells: Canonical text; None where empty.
-    """
+    """Return the kinds of the canonical texts of a column; incomplete with STRING, which decides the type."""
     seen = Kinds.NONE
     for cell in cells[:_SAMPLE]:
         seen |= Kinds.EMPTY if cell is None else kind_of_text(cell)
@@ -368,12 +325,7 @@ def classify(cells: Sequence[str | None]) -> Kinds:
 
 
 def resolve(kinds: Kinds, declared: ColumnType | None = None) -> ColumnType:
-    """Return the type of a column.
-
-    Args:
-        kinds: Of all its cells.
-        declared: What the user says it is; goes before everything.
-    """
+    """Return the type of a column: the declared one, else by the kinds of all its cells."""
     if declared is not None:
         return declared
     values = kinds & ~Kinds.EMPTY
@@ -387,10 +339,10 @@ def resolve(kinds: Kinds, declared: ColumnType | None = None) -> ColumnType:
 
 
 def fit(text: str, column_type: ColumnType) -> str | None:
-    """Return the canonical text of a cell in a column of a declared type; None when it does not fit.
+    """Return the canonical text of a cell in a column of a declared type; None if it does not fit.
 
-    The declaration permits what inference would not: leading zeros and a plus sign, "1.50", "TRUE", 0 and 1
-    for a bool.
+    A declaration permits more than inference: leading zeros and a plus sign, "1.50", "TRUE", 0 and 1 for a
+    bool.
     """
     if column_type is ColumnType.STRING:
         return text
@@ -404,22 +356,15 @@ def fit(text: str, column_type: ColumnType) -> str | None:
 
 
 def fit_number(text: str) -> str | None:
-    """Return the canonical text of a number: an int if 64 bits hold it, else a float; None for other text."""
+    """Return the canonical text of an int of 64 bits, else of a float; None for other text."""
     return fit(text, ColumnType.INT) or fit(text, ColumnType.FLOAT)
 
 
 def cast(cells: pa.Array, column_type: ColumnType) -> pa.Array:
-    """Turn canonical text into typed values, exactly.
-
-    Args:
-        cells: string or large_string; null where empty.
-        column_type: What `resolve` gave for all cells of the column.
-
-    Returns:
-        An array of `column_type.arrow` and the same length; strings keep the type they have.
+    """Turn canonical text (string or large_string, null if empty) into the type that `resolve` gave, exactly.
 
     Raises:
-        pa.ArrowInvalid: a cell is not of this type, so `resolve` has not seen it.
+        pa.ArrowInvalid: a cell is not of this type.
     """
     if column_type is ColumnType.STRING:
         return cells

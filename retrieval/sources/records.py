@@ -1,13 +1,10 @@
-"""Makes records of rows: the text policy, the rules a record must keep, and the kinds of metadata cells.
-
-A source yields `Record`s in batches; a batch's `Position` says where reading can go on.
-"""
+"""Makes records of rows: the text policy, the rules of a record, and the kinds of metadata cells."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -35,53 +32,34 @@ from retrieval.sources.row_readers import BadRow, Cell, RowChunk, json_kind
 
 
 class Record(NamedTuple):
-    """One good row of a source.
+    """One good row of a source."""
 
-    Attributes:
-        file: Number of the file, from 0, in the order given.
-        line: Line number, from 1; in a Parquet file the row number, from 1.
-        entity_id: None when the source has no such column.
-        title: Normalised.
-        aliases: Normalised, without empty, repeated ones and the title.
-        metadata: One cell per metadata column as canonical text; None where empty.
-    """
-
-    file: int
-    line: int
-    entity_id: str | None
-    title: str
-    aliases: tuple[str, ...]
-    metadata: tuple[str | None, ...]
+    file: int  # number of the file, from 0, in the order given
+    line: int  # line number, or row number in a Parquet file, from 1
+    entity_id: str | None  # id; None if the source has no such column
+    title: str  # normalised title
+    aliases: tuple[str, ...]  # normalised aliases, without empty and repeated ones and the title
+    metadata: tuple[str | None, ...]  # canonical text of each metadata column's cell; None if empty
 
 
 @dataclass(frozen=True, slots=True)
 class SourceBatch:
-    """Neighbouring rows of a source.
+    """Neighbouring rows of a source."""
 
-    Attributes:
-        records: The good ones; none when a batch at the end of a source holds bad rows only.
-        kinds: What the cells of each metadata column look like; to be or-ed over all batches. Once STRING is
-            among them the others may be missing, since they no longer matter.
-        position: How far reading has come with this batch, bad rows included.
-        normalization: What the text policy changed and found in the titles of these records.
-    """
-
-    records: list[Record]
+    records: list[Record]  # good rows; may be empty at the end of a source
+    # Kinds of the cells of each metadata column, to be or-ed over all batches. Once STRING is among them
+    # the others no longer matter and may be missing
     kinds: tuple[Kinds, ...]
-    position: Position
+    position: Position  # place behind this batch, bad rows included
+    # Report of the text policy on the titles of these records
     normalization: NormalizationReport = field(default_factory=NormalizationReport)
 
 
 def numbered_id(title: str, number: int, is_taken: Callable[[str], bool]) -> str:
-    """Return the id of the `number`-th entity of a title in a source without ids: `title#number`.
+    """Return the id of the `number`-th entity (from 2) of a title in a source without ids: `title#number`.
 
-    A title that looks like this makes it go out of its way with a further "#", behind the number: what comes
-    of two different titles or numbers is never the same.
-
-    Args:
-        title: The title that several entities have.
-        number: From 2; the first entity's id is the title.
-        is_taken: Whether a text is a title of the source.
+    If that is itself a title (`is_taken`), "#" is appended until it is none; ids of different titles or
+    numbers differ. The first entity's id is the title.
     """
     candidate = f"{title}#{number}"
     while is_taken(candidate):
@@ -89,23 +67,18 @@ def numbered_id(title: str, number: int, is_taken: Callable[[str], bool]) -> str
     return candidate
 
 
+@dataclass(slots=True)
 class _Counts:
     """A `NormalizationReport` in the making."""
 
-    def __init__(self) -> None:
-        self.composed = self.respaced = self.html_entities = self.unescaped = 0
+    composed: int = 0
+    respaced: int = 0
+    html_entities: int = 0
+    unescaped: int = 0
 
 
 class RecordMaker:
-    """Makes records of the rows of one file.
-
-    Args:
-        file: Its number.
-        layout: Where its fields are.
-        columns: The metadata columns of the whole source.
-        alias_separator: Between the aliases of one cell of text.
-        unescape_html: Whether HTML entities in titles and aliases are resolved.
-    """
+    """Makes records of the rows of one file, whose fields are at the positions of `layout`."""
 
     def __init__(
         self, file: int, layout: Layout, columns: Columns, alias_separator: str, unescape_html: bool
@@ -140,12 +113,12 @@ class RecordMaker:
         return records
 
     def take_report(self) -> NormalizationReport:
-        """Return what was changed and found since the last call."""
+        """Return the report on all rows since the last call."""
         counts, self._counts = self._counts, _Counts()
-        return NormalizationReport(counts.composed, counts.respaced, counts.html_entities, counts.unescaped)
+        return NormalizationReport(*astuple(counts))
 
     def take_kinds(self, records: Sequence[Record], is_text: bool) -> list[Kinds]:
-        """Return what the metadata cells of these records look like, as the file's format knows it."""
+        """Return the kinds of the metadata cells of these records, as the file's format knows them."""
         if not is_text:
             kinds, self._typed_kinds = self._typed_kinds, [Kinds.NONE] * len(self._columns.names)
             return kinds
@@ -159,19 +132,15 @@ class RecordMaker:
         ]
 
     def _quick_records(self, lines: Sequence[str], first: int) -> list[Record] | None:
-        """Make records of lines that are all as they should be, column by column; None when one is not."""
+        """Make records of flawless lines, column by column; None if one is not flawless."""
         rows = list(map(str.split, lines, repeat("\t")))
         layout = self._layout
         if set(map(len, rows)) != {layout.count}:
             return None
         columns = list(zip(*rows, strict=True))
         titles = columns[layout.title]
-        ids: Iterable[str | None] = repeat(None)
-        if layout.entity_id is not None:
-            ids = columns[layout.entity_id]
-            if "" in ids:
-                return None
-        if "" in titles:
+        ids = repeat(None) if layout.entity_id is None else columns[layout.entity_id]
+        if "" in titles or (layout.entity_id is not None and "" in columns[layout.entity_id]):
             return None
         self._counts.html_entities += sum(map(find_html_entity, titles)) if "&" in "".join(titles) else 0
         aliases: Iterable[tuple[str, ...]] = repeat(())
@@ -212,7 +181,7 @@ class RecordMaker:
         aliases: tuple[str, ...] = ()
         if layout.aliases is not None and row[layout.aliases] is not None:
             aliases = self._aliases(alias_texts(row[layout.aliases], self._separator), title)
-        kinds = []
+        kinds = self._typed_kinds.copy()
         metadata = []
         for number, place in enumerate(layout.metadata):
             cell = None if place is None else row[place]
@@ -220,10 +189,8 @@ class RecordMaker:
             if number == self._columns.weight and is_nan(cell):
                 text = "nan"  # refused: a weight that is no number is a mistake, in other columns it is empty
             metadata.append(self._declared(number, text))
-            kinds.append(kind)
-        # Only now is it certain that the row is a record.
-        for number, kind in enumerate(kinds):
-            self._typed_kinds[number] |= kind
+            kinds[number] |= kind
+        self._typed_kinds = kinds  # only now is it certain that the row is a record
         return Record(self._file, line, entity_id, title, aliases, tuple(metadata))
 
     def _title(self, text: str) -> str:
@@ -269,7 +236,7 @@ _ARTICLE = {
 
 
 def _split_aliases(cell: str, separator: str, title: str) -> tuple[str, ...]:
-    """Return the aliases of a cell that is normalized; its parts are too, but for their ends."""
+    """Return the aliases of a normalised cell, whose parts only need to be stripped."""
     forms = dict.fromkeys(map(str.strip, cell.split(separator)))
     forms.pop("", None)
     forms.pop(title, None)
@@ -277,7 +244,7 @@ def _split_aliases(cell: str, separator: str, title: str) -> tuple[str, ...]:
 
 
 def _nullable(columns: Sequence[Sequence[str]], place: int | None, count: int) -> Iterable[str | None]:
-    """Return one column's cells with None for what is empty."""
+    """Return one column's cells with None for empty ones."""
     if place is None:
         return repeat(None, count)
     cells = columns[place]
@@ -293,7 +260,7 @@ _LINE_SPACE = str.maketrans("\t\n\r", "   ")
 
 
 class Refusal(Exception):  # noqa: N818 - it never leaves the package: it carries a bad row's reason to the row
-    """Why a row is bad."""
+    """A row is bad, for this reason. Functions that read cells raise it."""
 
     def __init__(self, reason: RejectReason, detail: str = "") -> None:
         super().__init__(reason, detail)
@@ -302,23 +269,19 @@ class Refusal(Exception):  # noqa: N818 - it never leaves the package: it carrie
 
 
 class TypedCell(NamedTuple):
-    """Canonical text of a cell, None where it is empty, and its kind."""
+    """Canonical text of a cell, None if it is empty, and its kind."""
 
     text: str | None
     kind: Kinds
 
 
 def is_nan(value: Cell) -> bool:
-    """Return whether a cell is NaN, which is how Parquet tables without nulls say that a value is missing."""
+    """Return whether a cell is NaN, which stands for a missing value in Parquet tables without nulls."""
     return isinstance(value, float) and math.isnan(value)
 
 
 def value_text(value: str | bytes) -> str:
-    """Return the text of a JSON or Parquet string: tabs and line ends in it are white space.
-
-    Raises:
-        Refusal: it holds control characters or what is no Unicode text.
-    """
+    """Return the text of a JSON or Parquet string, with spaces for tabs and line ends."""
     if isinstance(value, bytes):
         try:
             value = value.decode()
@@ -327,31 +290,21 @@ def value_text(value: str | bytes) -> str:
     if value.isprintable():
         return value
     value = value.translate(_LINE_SPACE)
-    control = find_control(value)
-    if control is not None:
+    if (control := find_control(value)) is not None:
         raise Refusal(RejectReason.CONTROL_CHARACTER, control)
-    surrogate = find_surrogate(value)
-    if surrogate is not None:
+    if (surrogate := find_surrogate(value)) is not None:
         raise Refusal(RejectReason.BAD_VALUE, f"half of a surrogate pair, {surrogate}")
     return value
 
 
 def resolved_text(text: str) -> str:
-    """Resolve HTML entities; what comes out is under the same rules as any text.
-
-    Raises:
-        Refusal: a control character came out, or what is no Unicode text.
-    """
+    """Resolve HTML entities; the result is checked as `value_text` does."""
     resolved = resolve_html(text) if "&" in text else text
     return resolved if resolved == text else value_text(resolved)
 
 
 def name_text(value: Cell, field: str) -> str:
-    """Return the text of a cell that names something; integers are welcome as ids.
-
-    Raises:
-        Refusal: it is neither text nor an integer.
-    """
+    """Return the text of a cell that names something; ids may be integers."""
     if value is None or is_nan(value):
         return ""
     if isinstance(value, str | bytes):
@@ -362,11 +315,7 @@ def name_text(value: Cell, field: str) -> str:
 
 
 def alias_texts(value: Cell, separator: str) -> list[str]:
-    """Return the aliases of a cell: a list, or text with separators.
-
-    Raises:
-        Refusal: it is neither.
-    """
+    """Return the aliases of a cell: a list, or text with separators."""
     if isinstance(value, str | bytes):
         return normalize(value_text(value)).split(separator)
     if is_nan(value):
@@ -377,11 +326,7 @@ def alias_texts(value: Cell, separator: str) -> list[str]:
 
 
 def typed_cell(value: Cell, name: str) -> TypedCell:
-    """Return the canonical text of a JSON or Parquet cell, and its kind.
-
-    Raises:
-        Refusal: it is a list or an object.
-    """
+    """Return the canonical text of a JSON or Parquet cell, and its kind."""
     if value is None or is_nan(value):
         return TypedCell(None, Kinds.EMPTY)
     if isinstance(value, str | bytes):
@@ -400,11 +345,7 @@ def typed_cell(value: Cell, name: str) -> TypedCell:
 
 
 def refuse_wrong_width(row: Sequence[Cell], count: int) -> None:
-    """Check the number of cells.
-
-    Raises:
-        Refusal: there are too few or too many.
-    """
+    """Raise a `Refusal` if there are too few or too many cells."""
     if len(row) == count:
         return
     if not any(isinstance(cell, str) and cell.strip() for cell in row):
@@ -420,17 +361,11 @@ def shown(row: Sequence[Cell]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place between two rows of a source.
+    """A place between two rows of a source."""
 
-    Attributes:
-        file: Number of the file, from 0.
-        lines: Lines of that file that have been consumed, header included; rows of a Parquet file.
-        records_read: Rows consumed in all files, bad ones included, headers not.
-    """
-
-    file: int = 0
-    lines: int = 0
-    records_read: int = 0
+    file: int = 0  # number of the file, from 0
+    lines: int = 0  # lines of that file that have been consumed, header included; rows of a Parquet file
+    records_read: int = 0  # rows consumed in all files, bad ones included, headers not
 
     def to_json(self) -> dict[str, int]:
         """Return a JSON object."""
@@ -438,7 +373,7 @@ class Position:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Position:
-        """Read what `to_json` gave.
+        """Read the object of `to_json`.
 
         Raises:
             KeyError: a field is missing.

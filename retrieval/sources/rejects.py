@@ -1,4 +1,4 @@
-"""Bad rows: counted per reason, kept with their files and line numbers, written to a file."""
+"""Collects bad rows: counted per reason, with their files and line numbers, written to a file."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from retrieval.errors import SourceError
 
 SHOWN = 5
 
-# Past the limit the build fails anyway; reading on for a while tells the user about all of the bad rows
-# at once, reading on for ever would keep a file of the wrong kind in memory.
+# Beyond the limit the build fails anyway. Reading on for a while reports more bad rows at once; reading on
+# to the end would keep a file of the wrong kind in memory.
 _READ_ON = 10_000
 
 
 class RejectReason(StrEnum):
-    """Why a row was refused."""
+    """Reason that a row was refused for."""
 
     NO_TITLE = "no title"
     NO_ENTITY_ID = "no entity_id"
@@ -46,21 +46,13 @@ class RejectReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """One bad row.
+    """One bad row."""
 
-    Attributes:
-        line: Line number, from 1; the row number in a Parquet file.
-        reason: Why it was refused.
-        detail: What exactly, or "".
-        text: The row or the title, shortened.
-        file: Number of the file, from 0.
-    """
-
-    line: int
-    reason: RejectReason
-    detail: str
-    text: str
-    file: int = 0
+    line: int  # line number, or row number in a Parquet file, from 1
+    reason: RejectReason  # reason of the refusal
+    detail: str  # details, or ""
+    text: str  # the row or the title, shortened
+    file: int = 0  # number of the file, from 0
 
     def __str__(self) -> str:
         detail = f" ({self.detail})" if self.detail else ""
@@ -72,7 +64,7 @@ class Reject:
 
     @classmethod
     def from_json(cls, value: Sequence[Any]) -> Reject:
-        """Read what `to_json` gave.
+        """Read the list of `to_json`.
 
         Raises:
             ValueError: it is something else.
@@ -87,8 +79,8 @@ class Rejects:
 
     Args:
         source: Name of the source, for messages.
-        limit: Most bad rows there may be.
-        files: Names of its files by number; bad rows name theirs when there are several.
+        limit: Most bad rows that are allowed.
+        files: Names of its files by number; bad rows name theirs if there are several.
     """
 
     source: str
@@ -108,11 +100,7 @@ class Rejects:
         self.append(Reject(line, reason, detail, shown.removeprefix("b"), file))
 
     def append(self, row: Reject) -> None:
-        """Note a bad row that has been described already.
-
-        Raises:
-            SourceError: there are so many beyond the limit that reading on is pointless.
-        """
+        """Note a bad row as `add` does."""
         self.rows.append(row)
         if len(self.rows) > self.limit + _READ_ON:
             raise SourceError(self.report() + "\nreading stopped here: is this a file of titles?")
@@ -122,10 +110,10 @@ class Rejects:
         return dict(Counter(str(row.reason) for row in self.rows).most_common())
 
     def check(self, outcome: str = "nothing was built") -> None:
-        """Fail when there are too many.
+        """Fail if there are too many.
 
         Args:
-            outcome: What the user is told has come of it.
+            outcome: Consequence, for the message.
 
         Raises:
             SourceError: the text says how many of what, where, and how to allow them.
@@ -148,7 +136,7 @@ class Rejects:
         return "\n".join(lines)
 
     def write(self, file: Path) -> None:
-        """Write all bad rows as TSV, or remove the file of an earlier build when there are none.
+        """Write all bad rows as TSV, or remove the file of an earlier build if there are none.
 
         Raises:
             SourceError: the file cannot be written.
@@ -159,11 +147,10 @@ class Rejects:
                 return
             several = len(self.files) > 1
             lines = [("file\t" if several else "") + "line\treason\tdetail\ttext"]
-            lines += [
-                (f"{self.files[row.file]}\t" if several else "")
-                + f"{row.line}\t{row.reason}\t{' '.join(row.detail.split())}\t{row.text}"
-                for row in self._ordered()
-            ]
+            for row in self._ordered():
+                file_cell = f"{self.files[row.file]}\t" if several else ""
+                detail = " ".join(row.detail.split())
+                lines.append(f"{file_cell}{row.line}\t{row.reason}\t{detail}\t{row.text}")
             file.write_text("\n".join(lines) + "\n", encoding="utf-8")
         except OSError as error:
             raise SourceError(f"{file}: cannot write the rejects: {error.strerror}") from error

@@ -1,13 +1,13 @@
-"""Reads rows of TSV, JSON Lines, Parquet and lines of text, before anything is known about titles.
+"""Reads rows of TSV, JSON Lines, Parquet and lines of text, without interpreting their columns.
 
-`open_rows` finds out a file's format by its first bytes, with its suffix as a hint, or takes the one that
-the user names. TSV has no quoting: quotes are part of a title. A Parquet file that is compressed as a whole
-or comes through a pipe goes to a temporary file first.
+`open_rows` recognises the format by the first bytes, with the suffix as a hint, unless the user names it. TSV
+has no quoting: quotes are part of a title.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -37,9 +37,9 @@ def open_rows(
     """Open a file and find out its format and columns.
 
     Args:
-        path: The file; "-" for standard input.
-        source_format: "auto" looks at the content.
-        header_names: For "auto", a first line is a header if one of its fields is one of these, in any case.
+        path: File; "-" for standard input.
+        source_format: Format; "auto" looks at the content.
+        header_names: Names, one of which (in any case) makes a first line a header for "auto".
 
     Raises:
         InputError: there is no such format.
@@ -109,20 +109,19 @@ def _delimited(
 
 
 def inner_suffix(path: str | Path) -> str:
-    """Return the suffix that says what is inside, in lower case: ".tsv" of "a.TSV.gz"."""
+    """Return the suffix of the content in lower case: ".tsv" of "a.TSV.gz"."""
     stem, suffix = os.path.splitext(path)
     if suffix.lower() in _COMPRESSION_SUFFIXES:
         suffix = os.path.splitext(stem)[1]
     return suffix.lower()
 
 
-# What a JSON or Parquet cell may be; text formats have str alone.
-Cell: TypeAlias = object
+Cell: TypeAlias = object  # value of JSON or Parquet; text formats have str alone
 
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that could not be taken apart."""
+    """A row that could not be split into cells."""
 
     reason: RejectReason
     detail: str
@@ -131,87 +130,66 @@ class BadRow:
 
 @dataclass(frozen=True, slots=True)
 class RowChunk:
-    """Neighbouring rows of one file.
+    """Neighbouring rows of one file."""
 
-    Attributes:
-        first_line: Line number of the first, from 1.
-        rows: One per line, taken apart; no rows when there are `lines`.
-        is_text: Every cell is a str.
-        lines: Instead of rows: lines of text still to be split at tabs, all of whose fields are what the text
-            policy makes of them.
-    """
-
-    first_line: int
-    rows: Sequence[Sequence[Cell] | BadRow] = ()
-    is_text: bool = True
+    first_line: int  # line number of the first, from 1
+    rows: Sequence[Sequence[Cell] | BadRow] = ()  # cells of each line; empty if there are `lines`
+    is_text: bool = True  # whether every cell is a str
+    # Lines still to be split at tabs, which the text policy would not change; in place of rows
     lines: Sequence[str] | None = None
 
     @property
     def num_rows(self) -> int:
-        """Rows or lines."""
+        """Number of rows or lines."""
         return len(self.rows if self.lines is None else self.lines)
 
     def cut(self, begin: int, end: int) -> Sequence[Sequence[Cell] | BadRow]:
-        """Return rows begin … end - 1, taken apart."""
+        """Return the cells of rows begin … end - 1."""
         if self.lines is None:
             return self.rows[begin:end]
         return [line.split("\t") for line in self.lines[begin:end]]
 
 
 class RowReader(Protocol):
-    """Reads the rows of one file, once.
+    """Reads the rows of one file, once."""
 
-    Attributes:
-        names: Names of its columns.
-        header_lines: Lines above the first row.
-    """
-
-    names: tuple[str, ...]
-    header_lines: int
+    names: tuple[str, ...]  # names of its columns
+    header_lines: int  # lines above the first row
 
     @property
     def bytes_read(self) -> int:
-        """Bytes of the file as it lies on disk that have been consumed."""
+        """Bytes of the file on disk that have been consumed."""
 
     @property
     def digest(self) -> str:
-        """xxh3_128 of what was read, of a stream that can be read only once."""
+        """xxh3_128 of a stream that can be read only once, else ""."""
 
     def restrict(self, used: Sequence[int], ignore_others: bool, lists: Sequence[int]) -> None:
-        """Say which columns are looked at, before reading.
+        """Choose the columns to be read, by positions in `names`, before reading.
 
-        Args:
-            used: Positions in `names`.
-            ignore_others: Whether fields that are in no column are left out; otherwise they make a row bad.
-            lists: Those among `used` whose cells may be lists.
+        Fields that are in no column make a row bad unless `ignore_others`; cells of `lists` may be lists.
 
         Raises:
             SourceError: a column is of a type no cell can have.
         """
 
     def chunks(self, skip: int) -> Iterator[RowChunk]:
-        """Yield the rows behind the first `skip` lines, without looking into these.
+        """Yield the rows behind the first `skip` lines, which are not parsed.
 
         Raises:
             SourceError: the file cannot be read to its end.
         """
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
 
 
 _LARGE_BLOCK = 1024  # lines; more of them at once, taken apart, leave the processor's cache
 _SMALL_BLOCK = 256  # lines; one odd line costs its neighbours the fast path
 
 
-class DelimitedReader:
-    """Reads tab-separated rows; see `RowReader`.
-
-    Args:
-        stream: Nothing of it has been consumed.
-        names: Names of the columns.
-        header_lines: 1 when the first line holds these names.
-    """
+class _TextReader:
+    """The part of a `RowReader` that readers of an unread stream of text share."""
 
     def __init__(self, stream: ByteStream, names: tuple[str, ...], header_lines: int) -> None:
         self.names = names
@@ -220,16 +198,21 @@ class DelimitedReader:
 
     @property
     def bytes_read(self) -> int:
-        """Bytes of the file as it lies on disk that have been consumed."""
         return self._stream.raw.bytes_read
 
     @property
     def digest(self) -> str:
-        """xxh3_128 of what was read, of a stream that can be read only once."""
         return self._stream.raw.hexdigest
 
+    def close(self) -> None:
+        self._stream.close()
+
+
+class DelimitedReader(_TextReader):
+    """Reads tab-separated rows; see `RowReader`. `header_lines` is 1 if the first line holds the names."""
+
     def restrict(self, used: Sequence[int], ignore_others: bool, lists: Sequence[int]) -> None:
-        """Nothing to do: rows are split whole."""
+        """Do nothing: rows are split whole."""
 
     def chunks(self, skip: int) -> Iterator[RowChunk]:
         """Yield the rows behind the first `skip` lines."""
@@ -242,10 +225,6 @@ class DelimitedReader:
             if "\r" in text:
                 text = text.replace("\r\n", "\n").removesuffix("\r")
             yield from _chunks(first, text)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._stream.close()
 
 
 def _chunks(first: int, text: str) -> Iterator[RowChunk]:
@@ -263,14 +242,13 @@ def _chunks(first: int, text: str) -> Iterator[RowChunk]:
 
 
 def _row(line: str) -> list[str] | BadRow:
-    control = find_control(line)
-    if control is not None:
+    if (control := find_control(line)) is not None:
         return BadRow(RejectReason.CONTROL_CHARACTER, control, line)
     return line.split("\t")
 
 
 def _odd_row(raw: bytes) -> list[str] | BadRow:
-    """Split one line of a block that holds bytes that are no UTF-8."""
+    """Split one line of a block with invalid UTF-8."""
     try:
         return _row(raw.removesuffix(b"\r").decode())
     except UnicodeDecodeError as error:
@@ -282,40 +260,24 @@ HEAD_LINES = 10_000
 
 
 class _BadJsonError(ValueError):
-    """What is legal for Python's parser and not for us."""
+    """JSON that Python's parser accepts and this one does not."""
 
 
-class JsonLinesReader:
+class JsonLinesReader(_TextReader):
     """Reads objects; see `RowReader`. Its columns are the keys of the first lines.
 
-    Args:
-        stream: Nothing of it has been consumed.
-
     Raises:
-        SourceError: not one of the first lines holds an object.
+        SourceError: none of the first lines holds an object.
     """
 
-    header_lines = 0
-
     def __init__(self, stream: ByteStream) -> None:
-        self._stream = stream
         self._keys = _keys(stream)
-        self.names = tuple(map(normalize, self._keys))
+        super().__init__(stream, tuple(map(normalize, self._keys)), header_lines=0)
         self._used: tuple[int, ...] = tuple(range(len(self.names)))
         self._ignore_others = False
 
-    @property
-    def bytes_read(self) -> int:
-        """Bytes of the file as it lies on disk that have been consumed."""
-        return self._stream.raw.bytes_read
-
-    @property
-    def digest(self) -> str:
-        """xxh3_128 of what was read, of a stream that can be read only once."""
-        return self._stream.raw.hexdigest
-
     def restrict(self, used: Sequence[int], ignore_others: bool, lists: Sequence[int]) -> None:
-        """Say which columns are looked at."""
+        """Choose the columns to be read."""
         self._used = tuple(used)
         self._ignore_others = ignore_others
 
@@ -323,10 +285,6 @@ class JsonLinesReader:
         """Yield the rows behind the first `skip` lines."""
         for first, block in line_blocks(self._stream, skip):
             yield RowChunk(first, [self._row(raw) for raw in block.split(b"\n")], is_text=False)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._stream.close()
 
     def _row(self, raw: bytes) -> list[object] | BadRow:
         value = parse_object(raw)
@@ -340,19 +298,14 @@ class JsonLinesReader:
                     f"give it in the first line, if only as null, or {LEAVE_OUT}"
                 )
                 return BadRow(RejectReason.UNKNOWN_FIELD, detail, raw)
-        keys = self._keys
-        row: list[object] = [None] * len(keys)
+        row: list[object] = [None] * len(self._keys)
         for place in self._used:
-            row[place] = value.get(keys[place])
+            row[place] = value.get(self._keys[place])
         return row
 
 
 def parse_object(raw: bytes) -> dict[str, Any] | BadRow:
-    """Read one line.
-
-    Returns:
-        The object, or why it is none.
-    """
+    """Return the JSON object of one line, or the reason that it is none."""
     try:
         value = _DECODER.decode(raw.decode())
     except UnicodeDecodeError as error:
@@ -373,7 +326,7 @@ def parse_object(raw: bytes) -> dict[str, Any] | BadRow:
 
 
 def json_kind(value: object) -> str:
-    """Return what a JSON value is, for messages."""
+    """Return the kind of a JSON value, for messages."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -409,7 +362,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 def _float(text: str) -> float:
     value = float(text)
-    if value in (float("inf"), float("-inf")):
+    if math.isinf(value):
         raise _BadJsonError(f"{text} is beyond the range of a float")
     return value
 
@@ -432,9 +385,7 @@ _BATCH_ROWS = 1 << 12
 class ParquetReader:
     """Reads rows by row group; see `RowReader`. A "line" is a row, counted from 1.
 
-    Args:
-        path: The file, for random access.
-        stream: The same, nothing of it consumed; closed here if it is not needed.
+    A file that is compressed as a whole or comes through a pipe goes to a temporary file first.
 
     Raises:
         SourceError: it is no intact Parquet file.
@@ -461,21 +412,17 @@ class ParquetReader:
 
     @property
     def bytes_read(self) -> int:
-        """Bytes of the file that have been consumed: as many of all as rows have been read of all."""
+        """Bytes of the file that have been consumed, in proportion to the rows."""
         num_rows = self._file.metadata.num_rows
         return self._num_bytes if not num_rows else self._num_bytes * self._rows_read // num_rows
 
     @property
     def digest(self) -> str:
-        """xxh3_128 of what was read, of a stream that can be read only once."""
+        """xxh3_128 of a stream that can be read only once, else ""."""
         return self._stream.raw.hexdigest
 
     def restrict(self, used: Sequence[int], ignore_others: bool, lists: Sequence[int]) -> None:
-        """Say which columns are read.
-
-        Raises:
-            SourceError: one of them is nested in a way no cell can be.
-        """
+        """Choose the columns to be read; none may be nested in a way no cell can be."""
         self._used = tuple(used)
         for place in self._used:
             kind = self._schema.field(place).type
@@ -510,8 +457,7 @@ class ParquetReader:
                 end = row + batch.num_rows
                 behind = max(0, begin + skip - row)
                 if behind < batch.num_rows:
-                    kept = batch.slice(behind)
-                    rows = self._rows(kept)
+                    rows = self._rows(batch.slice(behind))
                     self._rows_read = end
                     yield RowChunk(row + behind + 1, rows, is_text=False)
                 row = end

@@ -1,8 +1,7 @@
 """Reads the bytes of a file or of standard input: decompressed, in blocks or lines, with size and digest.
 
-gzip and Zstandard are known by their first bytes, whatever the name says. Other binary formats are refused
-by name. Lines end in LF or CRLF, the last with or without an end; a byte order mark is dropped. What the
-bytes mean is not known here.
+gzip and Zstandard are recognised by their first bytes; other binary formats are refused by name. Lines end in
+LF or CRLF; a byte order mark is dropped.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import tempfile
 import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -44,7 +44,7 @@ _REFUSED = {
 
 
 class CountedFile:
-    """A raw file that counts and, where it can be read only once, digests what is read from it."""
+    """A raw file that counts, and digests if asked to, the bytes that are read."""
 
     def __init__(self, file: BinaryIO, name: str, digests: bool) -> None:
         self._file = file
@@ -53,11 +53,7 @@ class CountedFile:
         self.bytes_read = 0
 
     def read(self, size: int) -> bytes:
-        """Read up to `size` bytes.
-
-        Raises:
-            SourceError: reading failed.
-        """
+        """Read up to `size` bytes."""
         try:
             block = self._file.read(size)
         except OSError as error:
@@ -69,27 +65,21 @@ class CountedFile:
 
     @property
     def hexdigest(self) -> str:
-        """xxh3_128 of what was read; of what can be read only once, else ""."""
+        """xxh3_128 of the bytes read; "" if they are not digested."""
         return "" if self._digest is None else str(self._digest.hexdigest())
 
 
 class ByteStream:
-    """Decompressed content, once from front to back.
+    """Decompressed content of a file, or of standard input for "-", once from front to back.
 
     Args:
-        path: The file; "-" for standard input.
+        path: Path of the file.
         digests: Whether the file is digested as it is read, even if it could be read again.
-        may_be_empty: Whether no content is content too.
-        any_content: Whether content that is clearly of another format is given as well.
-
-    Attributes:
-        name: For messages.
-        raw: What lies below the decompression.
-        is_read_once: Whether it is standard input, a pipe or a device.
-        is_compressed: Whether it is compressed as a whole; known after a first look.
+        may_be_empty: Whether a file may be empty.
+        any_content: Whether content of another known format is let through.
 
     Raises:
-        SourceError: it is missing, a directory, unreadable, empty or of a format nobody reads here.
+        SourceError: it is missing, a directory, unreadable, empty or of an unsupported format.
     """
 
     def __init__(
@@ -106,7 +96,7 @@ class ByteStream:
         self._any_content = any_content
         self._file = _open(path, self.name)
         self.raw = CountedFile(self._file, self.name, digests=digests or self.is_read_once)
-        self.is_compressed = False
+        self.is_compressed = False  # known after the first `peek`
         self._peeked: deque[bytes] = deque()
         self._blocks = self._decompressed()
 
@@ -122,7 +112,7 @@ class ByteStream:
         return b"".join(self._peeked)
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield the content, none of the blocks empty.
+        """Yield the content in blocks that are not empty.
 
         Raises:
             SourceError: it cannot be read, or its compression is damaged or cut off.
@@ -135,7 +125,7 @@ class ByteStream:
         yield from self._blocks
 
     def blocks_from(self, offset: int) -> Iterator[bytes]:
-        """Yield the content from a byte of it on; of a regular file that is not compressed, no other is read.
+        """Yield the content from an offset on; in an uncompressed regular file only that is read.
 
         Raises:
             SourceError: as `blocks`.
@@ -177,10 +167,11 @@ class ByteStream:
             if self._may_be_empty:
                 return
             raise SourceError(f"{self.name}: the file is empty")
-        self.is_compressed = first.startswith((_GZIP, _ZSTD))
         if first.startswith(_GZIP):
+            self.is_compressed = True
             yield from self._checked(self._gunzip(first), "gzip")
         elif first.startswith(_ZSTD):
+            self.is_compressed = True
             yield from self._checked(self._unzstd(first), "Zstandard")
         else:
             yield from self._checked(self._plain(first), "")
@@ -241,9 +232,8 @@ class ByteStream:
     def _unzstd(self, first: bytes) -> Iterator[bytes]:
         unpacked = 0
         try:
-            with pa.CompressedInputStream(
-                pa.PythonFile(_Replayed(first, self.raw), mode="r"), "zstd"
-            ) as stream:
+            packed = pa.PythonFile(_Replayed(first, self.raw), mode="r")
+            with pa.CompressedInputStream(packed, "zstd") as stream:
                 while data := stream.read(_BLOCK_BYTES):
                     unpacked += len(data)
                     yield data
@@ -290,15 +280,22 @@ def is_read_once(path: str | Path) -> bool:
 
 
 def display_name(path: str | Path) -> str:
-    """Return what a file is called in messages."""
+    """Return the name of a file in messages."""
     return "standard input" if str(path) == STDIN else str(path)
 
 
 def _open(path: str | Path, name: str) -> BinaryIO:
     if str(path) == STDIN:
         return sys.stdin.buffer
-    try:
+    with _as_source_errors(name):
         return Path(path).open("rb")
+
+
+@contextmanager
+def _as_source_errors(name: object) -> Iterator[None]:
+    """Raise a `SourceError` in place of an error of the file system."""
+    try:
+        yield
     except FileNotFoundError:
         raise SourceError(f"{name}: no such file") from None
     except IsADirectoryError:
@@ -314,11 +311,7 @@ def first_line(stream: ByteStream) -> bytes:
         SourceError: it is too long, or the file holds nothing but white space.
     """
     size = 1 << 12
-    while True:
-        head = stream.peek(size)
-        is_whole = len(head) < size
-        if b"\n" in head or is_whole or size > MAX_LINE_BYTES:
-            break
+    while b"\n" not in (head := stream.peek(size)) and size <= len(head) and size <= MAX_LINE_BYTES:
         size <<= 2
     line, _, _ = head.removeprefix(BOM).partition(b"\n")
     if len(line) > MAX_LINE_BYTES:
@@ -329,14 +322,9 @@ def first_line(stream: ByteStream) -> bytes:
 
 
 def line_blocks(stream: ByteStream, skip: int) -> Iterator[tuple[int, bytes]]:
-    """Yield whole lines, many at a time.
+    """Yield whole lines, many at a time: the number of the first, from 1, and the lines without the last end.
 
-    Args:
-        stream: Read from its front.
-        skip: So many lines are counted and not given.
-
-    Returns:
-        Pairs of the number of the block's first line, from 1, and the lines without the end of the last.
+    The first `skip` lines are counted and not yielded.
 
     Raises:
         SourceError: the stream is damaged, or a line is too long.
@@ -367,7 +355,7 @@ def line_blocks(stream: ByteStream, skip: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _behind(lines: bytes, skip: int, count: int) -> bytes | None:
-    """Return what is left of `count` lines behind the first `skip`; None when nothing is."""
+    """Return the rest of `count` lines behind the first `skip`, or None."""
     if skip <= 0:
         return lines
     if skip >= count:
@@ -387,44 +375,32 @@ _DIGESTED_AT_ONCE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """What shows that a file has been written to: size and time of its last change."""
+    """Size and time of the last change of a file, which show that it has been written to."""
 
     bytes: int
     modified_ns: int
 
     @classmethod
     def of(cls, path: str | Path) -> FileState | None:
-        """Look at a file; None for what can be read only once.
+        """Return the state of a file; None if it can be read only once.
 
         Raises:
-            SourceError: it cannot be looked at.
+            SourceError: it cannot be read.
         """
         if is_read_once(path):
             return None
-        try:
+        with _as_source_errors(path):
             status = os.stat(path)
-        except FileNotFoundError:
-            raise SourceError(f"{path}: no such file") from None
-        except OSError as error:
-            raise SourceError(f"{path}: cannot be read: {error.strerror}") from error
         return cls(status.st_size, status.st_mtime_ns)
 
     def check(self, path: str | Path) -> None:
-        """Look again.
-
-        Raises:
-            SourceError: the file has changed.
-        """
+        """Raise a `SourceError` if the file has changed since."""
         if FileState.of(path) != self:
             raise SourceError(f"{path}: the file changed while it was read")
 
 
 def digest_files(paths: Sequence[str | Path]) -> tuple[FileEntry, ...]:
-    """Return size and xxh3_128 of regular files.
-
-    Raises:
-        SourceError: one cannot be read, or can be read only once, as standard input.
-    """
+    """Return size and xxh3_128 of regular files; errors as `digest_file`."""
     return tuple(digest_file(path) for path in paths)
 
 
@@ -437,15 +413,8 @@ def digest_file(path: str | Path) -> FileEntry:
     if is_read_once(path):
         raise SourceError(f"{display_name(path)}: what is read only once has no digest beforehand")
     digest, size = xxhash.xxh3_128(), 0
-    try:
-        with Path(path).open("rb") as file:
-            while block := file.read(_DIGESTED_AT_ONCE):
-                digest.update(block)
-                size += len(block)
-    except FileNotFoundError:
-        raise SourceError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise SourceError(f"{path}: this is a directory; expected a titles file") from None
-    except OSError as error:
-        raise SourceError(f"{path}: cannot be read: {error.strerror}") from error
+    with _as_source_errors(path), Path(path).open("rb") as file:
+        while block := file.read(_DIGESTED_AT_ONCE):
+            digest.update(block)
+            size += len(block)
     return FileEntry(Path(path).name, size, digest.hexdigest())

@@ -1,10 +1,9 @@
-"""Catalogues: one or several files, of any format read here, as one sequence of records."""
+"""Reads one or several catalogue files, of any format, as one sequence of records."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -18,17 +17,17 @@ from retrieval.sources.columns import ColumnMapping, Kinds, Layout, plan_columns
 from retrieval.sources.records import Position, Record, RecordMaker, SourceBatch
 from retrieval.sources.rejects import Rejects
 from retrieval.sources.row_readers import RowChunk, RowReader, SourceFormat, open_rows
-from retrieval.sources.source_files import STDIN, FileState, digest_file, display_name, is_read_once
+from retrieval.sources.source_files import FileState, digest_file, display_name, is_read_once
 
 
 class TitleSource:
     """Files of titles, read once from front to back; made by `open_source`.
 
     Attributes:
-        names: What the files are called in messages; the file of aliases, if any, comes last.
-        columns: The metadata columns.
+        names: Names of the files in messages; the file of aliases, if any, comes last.
+        columns: Metadata columns.
         has_ids: Whether records have ids of their own.
-        num_bytes: Size of all files together; None when one is standard input.
+        num_bytes: Size of all files together; None if one is standard input.
         records_read: Rows consumed, bad ones included, headers not.
     """
 
@@ -52,17 +51,15 @@ class TitleSource:
         self._bytes_before = 0
         try:
             readers = [self._first_look(path) for path in paths]
-            headers = [
-                (display_name(path), reader.names) for path, reader in zip(paths, readers, strict=True)
-            ]
+            names = [display_name(path) for path in paths]
+            headers = [(name, reader.names) for name, reader in zip(names, readers, strict=True)]
             self.columns, self._layouts = plan_columns(headers, mapping)
             for reader, layout in zip(readers, self._layouts, strict=True):
                 self._restrict(reader, layout)
         except BaseException:
             self.close()
             raise
-        alias_names = () if aliases is None else (aliases.name,)
-        self.names = (*(display_name(path) for path in paths), *alias_names)
+        self.names = tuple(names if aliases is None else [*names, aliases.name])
         self.has_ids = self._layouts[0].entity_id is not None
         sizes = [state.bytes for state in self._states if state is not None]
         self.num_bytes = sum(sizes) if len(sizes) == len(paths) else None
@@ -72,14 +69,14 @@ class TitleSource:
 
     @property
     def name(self) -> str:
-        """What the source is called as a whole."""
+        """Name of the source as a whole."""
         first = display_name(self._paths[0])
         more = len(self._paths) - 1
         return first if not more else f"{first} and {more} more file{'s' if more > 1 else ''}"
 
     @property
     def bytes_read(self) -> int:
-        """Bytes of the files as they lie on disk that have been consumed."""
+        """Bytes of the files on disk that have been consumed."""
         return self._bytes_before + (0 if self._reader is None else self._reader.bytes_read)
 
     def skip_to(self, position: Position) -> None:
@@ -96,7 +93,7 @@ class TitleSource:
     def batches(self, size: int, rejects: Rejects) -> Iterator[SourceBatch]:
         """Yield the records in batches of `size`, the last one smaller; bad rows go to `rejects`.
 
-        When a batch is yielded, exactly the bad rows up to its position have been noted.
+        Before a batch is yielded, exactly the bad rows up to its position have been noted.
 
         Raises:
             SourceError: the source holds no record at all, or cannot be read to its end.
@@ -123,17 +120,12 @@ class TitleSource:
             yield batch.take()
 
     def reject_unknown_aliases(self, key_hashes: npt.NDArray[np.uint64], rejects: Rejects) -> None:
-        """Note the aliases of the second file that belong to no record.
-
-        Args:
-            key_hashes: `key_hash` of every record's id, or of its title in a source without ids; ascending.
-            rejects: Where they are noted.
-        """
+        """Note aliases of the second file without a record; `key_hashes` are of all keys, ascending."""
         if self._alias_file is not None:
             self._alias_file.reject_unknown(key_hashes, rejects, file=len(self._paths))
 
     def entries(self) -> tuple[FileEntry, ...]:
-        """Return size and digest of every file as it lies on disk, the file of aliases last.
+        """Return size and digest of every file on disk, the file of aliases last.
 
         Raises:
             SourceError: a file has changed since it was opened.
@@ -141,7 +133,8 @@ class TitleSource:
         entries = []
         for path, state in zip(self._paths, self._states, strict=True):
             if state is None:
-                entries.append(self._once_entry(path))
+                reader = self._kept[str(path)]
+                entries.append(FileEntry(Path(path).name, reader.bytes_read, reader.digest))
             else:
                 state.check(path)
                 entries.append(digest_file(path))
@@ -158,9 +151,7 @@ class TitleSource:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _first_look(self, path: str | Path) -> RowReader:
@@ -196,12 +187,6 @@ class TitleSource:
             if kept is None:
                 reader.close()
 
-    def _once_entry(self, path: str | Path) -> FileEntry:
-        """Digest of what can be read only once: it has been read, or nothing can be said."""
-        reader = self._kept[str(path)]
-        name = STDIN if str(path) == STDIN else Path(path).name
-        return FileEntry(name, reader.bytes_read, reader.digest)
-
 
 class _Batch:
     """A `SourceBatch` in the making."""
@@ -209,14 +194,17 @@ class _Batch:
     def __init__(self, size: int, num_metadata: int) -> None:
         self._size = size
         self._num_metadata = num_metadata
+        self._clear()
+
+    def _clear(self) -> None:
         self._records: list[Record] = []
-        self._kinds = [Kinds.NONE] * num_metadata
+        self._kinds = [Kinds.NONE] * self._num_metadata
         self._report = NormalizationReport()
         self.position: Position | None = None
 
     @property
     def room(self) -> int:
-        """How many records still fit in."""
+        """Number of records that still fit."""
         return self._size - len(self._records)
 
     def add(
@@ -228,12 +216,10 @@ class _Batch:
         self.position = position
 
     def take(self) -> SourceBatch:
-        """Return the batch; this one is empty afterwards."""
+        """Return the batch and begin an empty one."""
         position = self.position or Position()
         batch = SourceBatch(self._records, tuple(self._kinds), position, self._report)
-        self._records, self.position = [], None
-        self._kinds = [Kinds.NONE] * self._num_metadata
-        self._report = NormalizationReport()
+        self._clear()
         return batch
 
 
@@ -248,14 +234,14 @@ def open_source(
 
     Args:
         paths: One file or several, in the order in which they are read; "-", once, is standard input.
-        mapping: What their columns mean.
-        source_format: Of all of them; "auto" finds it out for each.
+        mapping: Meaning of their columns.
+        source_format: Format of all files; "auto" finds it out for each.
         aliases: A second file of aliases.
         unescape_html: Whether HTML entities in titles and aliases are resolved.
 
     Raises:
         InputError: no file, standard input or one file twice, an unknown format.
-        SourceError: a file is missing, empty, of a format nobody reads here, or lacks a column.
+        SourceError: a file is missing, empty, of an unsupported format, or lacks a column.
     """
     files = [paths] if isinstance(paths, str | Path) else list(paths)
     if not files:

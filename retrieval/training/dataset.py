@@ -1,8 +1,7 @@
 """Turns examples into token ids: a deterministic dataset, and the collators of both architectures.
 
-Prompts and titles are tokenised by the very functions that serving uses, and cut to its limits: training
-and measuring so meet no prompt and no title that the service would not. Item i of a run depends on the seed
-and on i alone, so a resumed run sees what the killed one would have seen.
+Prompts and titles are tokenised and cut as in serving. Item i of a run depends on the seed and on i alone, so
+a resumed run sees the same examples.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from decoding.errors import DecodingError
@@ -40,9 +40,9 @@ class ExampleEncoder:
     """Turns examples into token ids as serving would.
 
     Args:
-        tokenizer: The checkpoint's tokenizer.
-        config: The checkpoint's prompts and rendering.
-        max_prompt_tokens: Longer prompts are cut at the end of the query.
+        tokenizer: Tokenizer of the checkpoint.
+        config: Prompts and rendering of the checkpoint.
+        max_prompt_tokens: Length to which prompts are cut, at the end of the query.
         limits: Positions of the model; a prompt is cut to leave room for its title.
 
     Raises:
@@ -70,7 +70,7 @@ class ExampleEncoder:
         self._markup: dict[PromptTemplate, int] = {}
 
     def encode(self, example: Example) -> EncodedExample | None:
-        """Return the token ids, or None where the title cannot be written (see `fault`)."""
+        """Return the token ids, or None if the title cannot be written (see `fault`)."""
         template = self._plain if example.mention is None else self._mention
         text = example.query or "" if example.mention is None else template.mention_query(example.mention)
         row = self._tokenizer.encode_titles([example.title], self._rendering)[0]
@@ -91,7 +91,7 @@ class ExampleEncoder:
         return EncodedExample(tuple(fit_prompt(template, self._tokenizer, text, limit)), tuple(row))
 
     def _encode_linked(self, linked: LinkedText, end_token: int) -> EncodedExample | None:
-        """A window of a text, and the same with links; None where not even the mention fits."""
+        """Encode a window of a text, and the same with links; None if not even the mention fits."""
 
         def encoded(begin: int, end: int) -> EncodedExample:
             prompt = self._annotate.encode(self._tokenizer, linked.text[begin:end])
@@ -102,9 +102,8 @@ class ExampleEncoder:
         def fits(begin: int, end: int) -> bool:
             example = encoded(begin, end)
             room = self._limits.room(len(example.prompt_ids))
-            return len(example.prompt_ids) <= self._max_prompt_tokens and (
-                room is None or len(example.title_ids) <= room
-            )
+            is_short = room is None or len(example.title_ids) <= room
+            return is_short and len(example.prompt_ids) <= self._max_prompt_tokens
 
         window = linked.window(fits)
         return None if window is None else encoded(*window)
@@ -115,7 +114,7 @@ class ExampleEncoder:
         return self._markup[template]
 
     def fault(self, row: Sequence[int] | None) -> str | None:
-        """Say why a title's row can follow no prompt and is never trained on; None where it can."""
+        """Return why a title's row can follow no prompt and is never trained on; None if it can."""
         if row is None:
             return "merging with the prompt"
         if self._tokenizer.unknown_id in row[:-1]:
@@ -127,24 +126,17 @@ class ExampleEncoder:
 
 
 class Encodes(Protocol):
-    """Turns examples into token ids: `ExampleEncoder`, or what makes pairs for a sentence encoder."""
+    """Turns examples into token ids: `ExampleEncoder`, or `PairEncoder` for a sentence encoder."""
 
     def encode(self, example: Example) -> EncodedExample | None:
-        """Return the token ids, or None where there are none to learn from."""
+        """Return the token ids, or None if there is nothing to learn from."""
 
 
 class ExampleDataset(Dataset[EncodedExample]):
-    """The first `length` examples of a run, read in order.
+    """The first `length` examples of a run, read in order; `seed` decides about all of them.
 
-    Blocks of several batches are generated together and sorted by prompt length, so that a batch is
-    padded little; the batches of a block come in random order.
-
-    Args:
-        generator: Where examples come from.
-        encoder: How they become token ids.
-        length: Number of examples of the run.
-        batch_size: Examples per batch.
-        seed: Fixes every example.
+    Blocks of several batches are generated together and sorted by prompt length, so that a batch is padded
+    little; the batches of a block come in random order.
     """
 
     def __init__(
@@ -179,10 +171,8 @@ class ExampleDataset(Dataset[EncodedExample]):
                 continue
             failures += 1
             if failures > 10 * size:
-                raise InputError(
-                    "catalogue",
-                    f"hardly any title can be written in this rendering, {example.title!r} cannot",
-                )
+                told = f"hardly any title can be written in this rendering, {example.title!r} cannot"
+                raise InputError("catalogue", told)
         examples.sort(key=lambda e: (len(e.prompt_ids), e.prompt_ids))
         batches = [examples[i : i + self._batch_size] for i in range(0, size, self._batch_size)]
         random.shuffle(batches)
@@ -200,31 +190,23 @@ class CausalCollator:
 
     def __call__(self, examples: Sequence[EncodedExample]) -> dict[str, Tensor]:
         """Return input_ids, attention_mask, position_ids (B, T+L) and labels (B, L) of the last L columns."""
-        prompt_width = max(len(e.prompt_ids) for e in examples)
-        title_width = max(len(e.title_ids) for e in examples)
-        shape = (len(examples), prompt_width + title_width)
-        input_ids = torch.full(shape, self.pad_id)
-        mask = torch.zeros(shape, dtype=torch.long)
-        labels = torch.full((len(examples), title_width), IGNORED_LABEL)
-        for i, e in enumerate(examples):
-            start, end = prompt_width - len(e.prompt_ids), prompt_width + len(e.title_ids)
-            input_ids[i, start:end] = torch.tensor(e.prompt_ids + e.title_ids)
-            mask[i, start:end] = 1
-            labels[i, : len(e.title_ids)] = torch.tensor(e.title_ids)
-        positions = (mask.cumsum(1) - 1).clamp_min(0)
-        return {"input_ids": input_ids, "attention_mask": mask, "position_ids": positions, "labels": labels}
+        prompts, titles = [e.prompt_ids for e in examples], [e.title_ids for e in examples]
+        input_ids = torch.cat([_padded(prompts, self.pad_id, "left"), _padded(titles, self.pad_id)], dim=1)
+        mask = torch.cat([_padded(_ones(prompts), 0, "left"), _padded(_ones(titles), 0)], dim=1)
+        return {
+            "input_ids": input_ids,
+            "attention_mask": mask,
+            "position_ids": (mask.cumsum(1) - 1).clamp_min(0),
+            "labels": _padded(titles, IGNORED_LABEL),
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Seq2SeqCollator:
     """Batches for encoder-decoder models: the prompt is encoded, the title is written.
 
-    The decoder reads what serving puts before a title and then the title; how a model itself would shift
-    labels to the right plays no part.
-
-    Attributes:
-        pad_id: Token id of padding.
-        decoder_prompt: Tokens before every title (`decoding.model.architectures.decoder_prompt`). Not empty.
+    The decoder reads `decoder_prompt`, the tokens that serving puts before every title
+    (`decoding.model.architectures.decoder_prompt`, not empty), and then the title.
     """
 
     pad_id: int
@@ -239,29 +221,27 @@ class Seq2SeqCollator:
 
         Labels belong to the last L columns of the decoder's input.
         """
-        prompt_width = max(len(e.prompt_ids) for e in examples)
-        title_width = max(len(e.title_ids) for e in examples)
-        before = len(self.decoder_prompt)
-        input_ids = torch.full((len(examples), prompt_width), self.pad_id)
-        mask = torch.zeros_like(input_ids)
-        decoder_ids = torch.full((len(examples), before + title_width - 1), self.pad_id)
-        labels = torch.full((len(examples), title_width), IGNORED_LABEL)
-        for i, e in enumerate(examples):
-            input_ids[i, : len(e.prompt_ids)] = torch.tensor(e.prompt_ids)
-            mask[i, : len(e.prompt_ids)] = 1
-            written = self.decoder_prompt + e.title_ids[:-1]
-            decoder_ids[i, : len(written)] = torch.tensor(written)
-            labels[i, : len(e.title_ids)] = torch.tensor(e.title_ids)
+        prompts, titles = [e.prompt_ids for e in examples], [e.title_ids for e in examples]
         return {
-            "input_ids": input_ids,
-            "attention_mask": mask,
-            "decoder_input_ids": decoder_ids,
-            "labels": labels,
+            "input_ids": _padded(prompts, self.pad_id),
+            "attention_mask": _padded(_ones(prompts), 0),
+            "decoder_input_ids": _padded([self.decoder_prompt + title[:-1] for title in titles], self.pad_id),
+            "labels": _padded(titles, IGNORED_LABEL),
         }
 
 
+def _padded(rows: Sequence[Sequence[int]], fill: int, side: str = "right") -> Tensor:
+    """Return rows as one tensor, padded on one side. Shape: (B, longest row), int64."""
+    tensors = [torch.tensor(row, dtype=torch.long) for row in rows]
+    return pad_sequence(tensors, batch_first=True, padding_value=fill, padding_side=side)
+
+
+def _ones(rows: Sequence[Sequence[int]]) -> list[list[int]]:
+    return [[1] * len(row) for row in rows]
+
+
 def limits_of_checkpoint(model: Any) -> Limits:
-    """Return the limits of a `transformers.PreTrainedModel`, which is left as it is.
+    """Return the limits of a `transformers.PreTrainedModel`, which is not changed.
 
     Raises:
         ModelError: serving could not decode with it, or it does not say how a title begins.
@@ -282,16 +262,12 @@ def limits_of_checkpoint(model: Any) -> Limits:
 
 
 def num_markup_tokens(template: PromptTemplate, tokenizer: TextTokenizer) -> int:
-    """Return how many tokens of every prompt are the template's own."""
+    """Return the number of tokens of every prompt that are the template's own."""
     return len(template.encode(tokenizer, ""))
 
 
 def check_markup(template: PromptTemplate, tokenizer: TextTokenizer, limit: int) -> None:
-    """Check that prompts of up to `limit` tokens have room for a query.
-
-    Raises:
-        InputError: the template's own tokens fill them.
-    """
+    """Raise an `InputError` unless prompts of up to `limit` tokens have room for a query."""
     markup = num_markup_tokens(template, tokenizer)
     if markup >= limit:
         raise InputError(
@@ -301,15 +277,10 @@ def check_markup(template: PromptTemplate, tokenizer: TextTokenizer, limit: int)
 
 
 def fit_prompt(template: PromptTemplate, tokenizer: TextTokenizer, text: str, limit: int | None) -> list[int]:
-    """Return the prompt of a text; one of more than `limit` tokens loses the end of the text.
+    """Return the prompt of a text; above `limit` tokens (None: no limit), the text loses its end.
 
-    What the template puts behind the text stays, since the model reads from it that a title is due.
-
-    Args:
-        template: The template; its own tokens must leave room (`check_markup`).
-        tokenizer: The tokenizer.
-        text: The query.
-        limit: Most tokens, None for no bound.
+    The template's own tokens behind the text stay, since the model reads from them that a title is due; they
+    must leave room (`check_markup`).
     """
     ids = template.encode(tokenizer, text)
     if limit is None or len(ids) <= limit:

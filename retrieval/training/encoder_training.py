@@ -1,4 +1,4 @@
-"""A sentence encoder from scratch, for dense evidence: a text's vector is the mean of its tokens' vectors.
+"""Trains a sentence encoder from scratch, for dense evidence: a text's vector is the mean of its tokens'.
 
 The checkpoint is a DistilBERT without layers: learnt token vectors, normalised one by one. transformers and
 `--vectors encoder:DIR` open it as any other encoder. It is trained to tell the texts of a query's entity from
@@ -66,18 +66,13 @@ class EncodedPair(EncodedExample):
 
 @dataclass(frozen=True, slots=True)
 class PairEncoder:
-    """Turns examples with texts into pairs of token ids.
-
-    Attributes:
-        tokenizer: The encoder's tokenizer.
-        max_tokens: Longer queries and texts are cut.
-    """
+    """Turns examples with texts into pairs of token ids; queries and texts are cut to `max_tokens`."""
 
     tokenizer: TextTokenizer
     max_tokens: int
 
     def encode(self, example: Example) -> EncodedPair | None:
-        """Return the pair, or None where one of the two has no tokens."""
+        """Return the pair, or None if one of the two has no tokens."""
         if example.query is None or example.text is None or example.entity_id is None:
             return None
         query, text = (
@@ -91,8 +86,8 @@ class PairCollator:
     """Makes batches of queries and texts of their entities.
 
     Args:
-        teacher: Makes the vectors that an encoder imitates, or None. Texts of the catalogue come back many
-            times, so each is embedded once.
+        teacher: Model whose vectors the encoder imitates, or None. Each text of the catalogue is embedded
+            once.
     """
 
     def __init__(self, teacher: TextEmbedder | None = None) -> None:
@@ -100,10 +95,10 @@ class PairCollator:
         self._taught: dict[str, FloatMatrix] = {}
 
     def __call__(self, pairs: Sequence[EncodedPair]) -> dict[str, Tensor]:
-        """Return token ids and masks of queries and texts (B, T), same and, with a teacher, taught (B, B).
+        """Return token ids and masks of queries and texts (B, T), and `same` and `taught` (B, B).
 
-        `same` is true where a query and the text of another pair are of one entity; `taught` are the
-        teacher's similarities of the texts.
+        `same` is true where a query and the text of another pair are of one entity; `taught`, with a
+        teacher, are its similarities of the texts.
         """
         query_ids, query_mask = padded([pair.prompt_ids for pair in pairs])
         text_ids, text_mask = padded([pair.title_ids for pair in pairs])
@@ -241,7 +236,7 @@ def build_encoder(tokenizer: Tokenizer) -> DistilBertModel:
 
 
 def _normalizer() -> normalizers.Normalizer:
-    """Lower case, without accents: a small model learns one spelling of a word in half the time of two."""
+    """Return a normalizer to lower case without accents, which halves the spellings to be learnt."""
     parts = [normalizers.NFD(), normalizers.StripAccents(), normalizers.Lowercase()]
     normalizer: normalizers.Normalizer = normalizers.Sequence(parts)
     return normalizer

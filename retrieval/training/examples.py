@@ -1,15 +1,13 @@
 """Draws (prompt text, title) pairs without end from a catalogue, its training queries and labelled mentions.
 
-Six recipes teach six skills: writing a title for its title or alias, for its description, for a query a
-person wrote, for a handful of words about it, for a mention in running text, and for a name never seen
-before (copying). The share of each changes over the run: names first, meaning later. A sentence encoder
-learns from the same queries, each beside a text of its entity.
+Six recipes teach six skills: to write a title for its title or alias, for its description, for a person's
+query, for a handful of words about it, for a mention in running text, and for a name never seen before
+(copying). Their shares change over the run: names first, meaning later. A sentence encoder learns from the
+same queries, each beside a text of its entity.
 
-Some examples ask for a JSON document. A model that has only ever written bare titles is lost behind
-`{"title": "`: what it knows of a query does not reach a place it has never seen.
-
-Others ask for a text with links in it. Mentions of one and the same text are put together, so that the
-model sees all links of it. A name that has no label is taught as one that is not to be linked.
+Some examples ask for a JSON document: a model that has only written bare titles is lost behind `{"title": "`.
+Others ask for a text with links: mentions of one text are put together, and names without a label are taught
+as not to be linked.
 """
 
 from __future__ import annotations
@@ -17,21 +15,14 @@ from __future__ import annotations
 import json
 import math
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
 from decoding.markup.link_syntax import spelled_text, spelled_title
-from retrieval.noise import (
-    drop_words,
-    insert_words,
-    recase,
-    reorder_clauses,
-    shorten,
-    strip_accents,
-    typo,
-)
+from retrieval.noise import drop_words, insert_words, recase, reorder_clauses, shorten, strip_accents, typo
 from retrieval.prompts import CheckpointConfig
 from retrieval.training.training_data import LabelledMention, TrainingEntity, TrainingQuery, training_queries
 from retrieval.types import Mention
@@ -63,7 +54,7 @@ _SENTENCES = (
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """How often each recipe is used; the numbers are weights and need no particular sum."""
+    """Weights of the recipes; they need no particular sum."""
 
     name: float = 0.15
     description: float = 0.13
@@ -78,7 +69,7 @@ class Mixture:
 
     @property
     def weights(self) -> dict[str, float]:
-        """Recipe name to weight."""
+        """Recipe name -> weight."""
         return {recipe: getattr(self, recipe) for recipe in RECIPES}
 
 
@@ -99,28 +90,18 @@ _QUERY_AS_TEXT = 0.3  # of the texts beside queries, where the entity has traini
 
 @dataclass(frozen=True, slots=True)
 class ExampleOptions:
-    """What the generator does.
+    """Options of the generator."""
 
-    Attributes:
-        first: Mixture at the start.
-        later: Mixture from `ramp_examples` on; between the two it changes linearly.
-        ramp_examples: Length of the change, in examples.
-        alias_target: Share of the alias inputs whose target is the alias itself, not the title.
-        clean: Share of names and queries left as written (apart from letter case).
-        answers: Share of the examples with a query whose target is a JSON document with the title in it.
-        annotations: Share of the examples with a labelled mention whose target is the text around it with
-            links in it.
-        texts: Whether every example has a text of its entity, for a sentence encoder.
-    """
-
-    first: Mixture = COPYING_FIRST
-    later: Mixture = LATER
-    ramp_examples: int = 40_000
-    alias_target: float = 0.15
-    clean: float = 0.35
+    first: Mixture = COPYING_FIRST  # mixture at the start
+    later: Mixture = LATER  # mixture from `ramp_examples` on; between the two it changes linearly
+    ramp_examples: int = 40_000  # length of the change, in examples
+    alias_target: float = 0.15  # share of the alias inputs whose target is the alias itself, not the title
+    clean: float = 0.35  # share of names and queries left as written (apart from letter case)
+    # Share of the examples with a query whose target is a JSON document with the title in it
     answers: float = 0.0
+    # Share of the examples with a labelled mention whose target is the text with links in it
     annotations: float = 0.0
-    texts: bool = False
+    texts: bool = False  # whether every example has a text of its entity, for a sentence encoder
 
     def __post_init__(self) -> None:
         for name in ("alias_target", "clean", "answers", "annotations"):
@@ -132,27 +113,19 @@ class ExampleOptions:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One training pair.
+    """One training pair."""
 
-    Attributes:
-        query: Query text, or None where `mention` is set.
-        mention: A mention in context, for the mention template.
-        title: Text to be written.
-        recipe: Which recipe made it.
-        document: JSON to be written in the title's place, for the template of answers; None: the bare title.
-        linked: The text around the mention, to be written again with its links; None: the bare title is.
-        entity_id: The entity that the query was made from; None: none, or only its title is known.
-        text: A title, alias, description or training query of that entity, or None.
-    """
-
-    title: str
-    recipe: str
-    query: str | None = None
-    mention: Mention | None = None
+    title: str  # title to be written
+    recipe: str  # recipe that made it
+    query: str | None = None  # query text, or None if `mention` is set
+    mention: Mention | None = None  # mention in context, for the mention template
+    # JSON to be written in the title's place, for the template of answers; None: the bare title
     document: str | None = None
+    # Text around the mention, to be written again with its links; None: the bare title
     linked: LinkedText | None = None
+    # Entity that the query was made from; None: none, or only its title is known
     entity_id: str | None = None
-    text: str | None = None
+    text: str | None = None  # title, alias, description or training query of that entity, or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,14 +139,7 @@ class _Source:
 
 
 class ExampleGenerator:
-    """Draws examples from a catalogue; `draw(i, random)` is the i-th of a run.
-
-    Args:
-        entities: The catalogue. Not empty.
-        queries: Labelled queries, of which `training_queries` are used.
-        options: What to draw.
-        mentions: Labelled mentions of the training split.
-    """
+    """Draws examples from entities, `training_queries` and mentions; `draw(i, random)` is the i-th one."""
 
     def __init__(
         self,
@@ -194,8 +160,7 @@ class ExampleGenerator:
         self._queried = [s for s in self._sources if s.queries]
         self._worded = [s for s in self._sources if len(s.words) >= 2]
         self._strangers = sorted({w for s in self._sources for w in s.words}) or [entities[0].title]
-        names = {word for entity in entities for word in entity.title.split()}
-        self._name_words = sorted(names)
+        self._name_words = sorted({word for entity in entities for word in entity.title.split()})
         self._kinds = {entity.title: entity.kind for entity in entities}
         self._mentions = mentions
         self._linked = linked_texts(mentions) if self.options.annotations else []
@@ -208,9 +173,8 @@ class ExampleGenerator:
         share = self.options.answers
         if not share or example.mention is not None or random.random() >= share:
             return example
-        return replace(
-            example, document=answer_document(example.title, self._kinds.get(example.title, ""), random)
-        )
+        document = answer_document(example.title, self._kinds.get(example.title, ""), random)
+        return replace(example, document=document)
 
     def _draw(self, index: int, random: Random) -> Example:
         weights = self._weights(index)
@@ -223,18 +187,14 @@ class ExampleGenerator:
             return self._keywords(random.choice(self._worded), random)
         if recipe == "mention" and self._mentions and random.random() < _LABELLED_SHARE:
             number = random.choice(range(len(self._mentions)))
-            labelled = self._mentions[number]
-            linked = self._linked[number] if self._is_annotated(random) else None
+            labelled, share = self._mentions[number], self.options.annotations
+            linked = self._linked[number] if share > 0 and random.random() < share else None
             return Example(labelled.title, "mention", mention=labelled.mention, linked=linked)
         if recipe == "mention":
             return self._mention(random.choice(self._sources), random)
         if recipe == "invented":
             return self._invented(random)
         return self._name(random.choice(self._sources), random)
-
-    def _is_annotated(self, random: Random) -> bool:
-        share = self.options.annotations
-        return share > 0 and random.random() < share
 
     def _weights(self, index: int) -> Mapping[str, float]:
         ramp = self.options.ramp_examples
@@ -311,7 +271,7 @@ class ExampleGenerator:
         return Example(source.entity.title, "mention", mention=mention)
 
     def _invented(self, random: Random) -> Example:
-        """A name that no entity has: what is asked for must be copied, not remembered."""
+        """Ask for a name that no entity has, which must be copied, not remembered."""
         count = random.choices((1, 2, 3, 4), weights=(2, 4, 3, 1))[0]
         words = random.sample(self._name_words, min(count, len(self._name_words)))
         if random.random() < 0.4:
@@ -350,9 +310,7 @@ def damage_name(text: str, random: Random) -> str:
         random.shuffle(words)
         return " ".join(words)
     text = typo(text, random)
-    if len(text) > 9 and random.random() < 0.3:
-        text = typo(text, random)
-    return text
+    return typo(text, random) if len(text) > 9 and random.random() < 0.3 else text
 
 
 def _of(source: _Source, recipe: str, query: str) -> Example:
@@ -360,7 +318,7 @@ def _of(source: _Source, recipe: str, query: str) -> Example:
 
 
 def _text(source: _Source, random: Random) -> str:
-    """What stands beside a query: names and descriptions most often, as in an index."""
+    """Return a text beside a query: names and descriptions most often, as in an index."""
     entity = source.entity
     if source.queries and random.random() < _QUERY_AS_TEXT:
         return random.choice(source.queries)
@@ -370,7 +328,7 @@ def _text(source: _Source, random: Random) -> str:
 
 
 def _typed(text: str, random: Random) -> str:
-    """Letter case and accents as typed; never empty."""
+    """Return a text with letter case and accents as people type; never empty."""
     out = recase(text, random)
     if random.random() < 0.5:
         out = strip_accents(out)
@@ -406,18 +364,18 @@ def _sources(entities: Sequence[TrainingEntity], queries: Mapping[str, Sequence[
     return sources
 
 
-# What the template for answers says behind the query, where a checkpoint was taught with one of its own.
+# Words of the template for answers behind the query, if a checkpoint was taught with its own template.
 _AS_JSON = " as json"
 _JSON_NAME = "json"
 _TITLE_KEYS = ("title", "name", "entity", "answer", "subject", "result")
 _KIND_KEYS = ("kind", "type", "category")
-# Shares of documents with a kind, where there is one, and of those that call the title "title".
+# Shares of documents with a kind, if it is known, and of those that call the title "title".
 _WITH_KIND = 0.5
 _PLAIN_KEYS = 0.6
 
 
 def with_answers(config: CheckpointConfig) -> CheckpointConfig:
-    """Return a config with a template for JSON answers beside those that the checkpoint was taught with."""
+    """Return a config with a template for JSON answers, unless the checkpoint has its own or none at all."""
     default = config.prompt(None)
     if config.answer_prompt is not None or config.is_default_built_in:
         return config
@@ -433,7 +391,7 @@ def document_schema(document: str) -> str:
 
 
 def answer_document(title: str, kind: str, random: Random) -> str:
-    """Return a JSON document with a title in it, and with what kind of thing it is where that is known."""
+    """Return a JSON document with a title in it, and its kind if that is known."""
     plain = random.random() < _PLAIN_KEYS
     document = {_TITLE_KEYS[0] if plain else random.choice(_TITLE_KEYS): title}
     if kind and random.random() < _WITH_KIND:
@@ -441,7 +399,7 @@ def answer_document(title: str, kind: str, random: Random) -> str:
     return json.dumps(document, ensure_ascii=False)
 
 
-# What the template for texts says behind the text, where a checkpoint was taught with one of its own.
+# Words of the template for texts behind the text, if a checkpoint was taught with its own template.
 _WITH_LINKS = " with links"
 _ANNOTATE_NAME = "annotate"
 _PIECE = re.compile(r"\s*\S+|\s+")
@@ -449,7 +407,7 @@ _PIECE = re.compile(r"\s*\S+|\s+")
 
 @dataclass(frozen=True, slots=True)
 class TextLink:
-    """Characters [start, end) of a text stand for a title."""
+    """Characters [start, end) of a text that stand for a title."""
 
     start: int
     end: int
@@ -458,20 +416,14 @@ class TextLink:
 
 @dataclass(frozen=True, slots=True)
 class LinkedText:
-    """A text with its links.
+    """A text with its links."""
 
-    Attributes:
-        text: The text.
-        links: In order, none overlapping another.
-        chosen: The number of the link that a window of the text must have.
-    """
-
-    text: str
-    links: tuple[TextLink, ...]
-    chosen: int
+    text: str  # the text
+    links: tuple[TextLink, ...]  # links in order, without overlaps
+    chosen: int  # number of the link that a window of the text must have
 
     def annotated(self, begin: int, end: int) -> str:
-        """The characters [begin, end) as a model writes them again; links that reach beyond are left out."""
+        """Return characters [begin, end) as a model writes them; links that reach beyond are left out."""
         pieces, at = [], begin
         for link in self.links:
             if begin <= link.start and link.end <= end:
@@ -482,26 +434,16 @@ class LinkedText:
         return "".join([*pieces, _copied(self.text[at:end])])
 
     def window(self, fits: Callable[[int, int], bool]) -> tuple[int, int] | None:
-        """The widest stretch of whole words around the chosen link that fits; None where not even it does.
+        """Return the widest stretch of whole words around the chosen link that fits; None without any.
 
-        Args:
-            fits: Whether characters [begin, end) do; longer stretches do not where shorter ones do not.
+        `fits` says it of characters [begin, end); longer stretches do not fit if shorter ones do not.
         """
-        best = self._around(0)
-        if not fits(*best):
-            return None
-        narrow, wide = 0, 1 + len(self.text)
-        while wide - narrow > 1:
-            middle = (narrow + wide) // 2
-            stretch = self._around(middle)
-            if fits(*stretch):
-                narrow, best = middle, stretch
-            else:
-                wide = middle
-        return best
+        lengths = range(len(self.text) + 1)
+        num_fitting = bisect_left(lengths, True, key=lambda length: not fits(*self._around(length)))
+        return self._around(num_fitting - 1) if num_fitting else None
 
     def _around(self, num_chars: int) -> tuple[int, int]:
-        """The chosen link with so many characters on both sides, without parts of words or of other links."""
+        """Return the chosen link and its surroundings, without parts of words or of other links."""
         link = self.links[self.chosen]
         begin, end = max(link.start - num_chars, 0), min(link.end + num_chars, len(self.text))
         words = [(found.start(), found.end()) for found in _PIECE.finditer(self.text)]
@@ -518,7 +460,7 @@ class LinkedText:
 def linked_texts(mentions: Sequence[LabelledMention]) -> list[LinkedText]:
     """Return for each mention its text with all links that are known of it, itself the chosen one.
 
-    Of links that overlap, those that come first in the order given stand; the chosen one always does.
+    If links overlap, the chosen one stays, then the first in the order given.
     """
     known: dict[str, list[TextLink]] = {}
     own = []
@@ -533,14 +475,13 @@ def linked_texts(mentions: Sequence[LabelledMention]) -> list[LinkedText]:
 
 
 def with_annotations(config: CheckpointConfig) -> CheckpointConfig:
-    """Return a config with a template for texts with links beside those the checkpoint was taught with."""
+    """Return a config with a template for texts with links, unless the checkpoint has its own or none."""
     default = config.prompt(None)
     if config.annotate_prompt is not None or config.is_default_built_in:
         return config
     template = replace(default, name=_ANNOTATE_NAME, suffix=_WITH_LINKS + default.suffix, lowercase=False)
-    return replace(
-        config, prompts={**config.prompts, _ANNOTATE_NAME: template}, annotate_prompt=_ANNOTATE_NAME
-    )
+    prompts = {**config.prompts, _ANNOTATE_NAME: template}
+    return replace(config, prompts=prompts, annotate_prompt=_ANNOTATE_NAME)
 
 
 def _linked(text: str, chosen: TextLink, links: Sequence[TextLink]) -> LinkedText:

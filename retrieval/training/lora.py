@@ -1,4 +1,4 @@
-"""LoRA: small matrices beside the frozen weights of a model, trained and written as an adapter."""
+"""Trains LoRA matrices beside the frozen weights of a model, and writes them as an adapter."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def with_lora(model: Any, rank: int, num_layers: int | None) -> Any:
 
     Args:
         model: A `transformers.PreTrainedModel`; its layers are replaced in place.
-        rank: Inner dimension of the matrices, which are float32 whatever the model's type; one in bfloat16 is
-            trained under autocast.
-        num_layers: How many layers, counted from the output, get them; None: all.
+        rank: Inner dimension of the matrices, which are float32 whatever the model's type; a model in
+            bfloat16 is trained under autocast.
+        num_layers: Number of layers, counted from the output, that get them; None: all.
 
     Returns:
         The `peft.PeftModel` around it, to train and to save.
 
     Raises:
-        InputError: the model does not have so many layers.
+        InputError: the model has fewer layers.
     """
     from peft import LoraConfig, get_peft_model
 
@@ -59,13 +59,10 @@ def with_adapter(model: Any, adapter: Path, rank: int, num_layers: int | None) -
     """Put the matrices of an adapter beside the layers of its base, to train them on, and freeze the rest.
 
     Args:
-        model: The base, a `transformers.PreTrainedModel`; its layers are replaced in place.
+        model: Base model, as for `with_lora`.
         adapter: Folder of the adapter.
-        rank: What its rank has to be.
-        num_layers: How many layers, counted from the output, have to have such matrices; None: any.
-
-    Returns:
-        As `with_lora`.
+        rank: Rank that the adapter must have.
+        num_layers: Number of layers, counted from the output, that must have such matrices; None: any.
 
     Raises:
         InputError: it is no LoRA adapter, or has another rank or other layers.
@@ -93,7 +90,7 @@ def with_adapter(model: Any, adapter: Path, rank: int, num_layers: int | None) -
 
 
 def _cast_less(trained: Any, in_float32: bool) -> Any:
-    """Have the matrices cast under autocast, which are small, in place of what goes through them."""
+    """Cast the small matrices under autocast, and not their inputs."""
     for module in filter(_is_adapted, trained.modules()):
         module.cast_input_dtype_enabled = in_float32
     return trained
@@ -106,13 +103,9 @@ def _is_adapted(module: Any) -> bool:
 
 
 def save_adapter(trained: Any, base: str, dtype: torch.dtype, out: Path) -> None:
-    """Write the matrices as an adapter folder.
+    """Write the matrices of `with_lora` or `with_adapter`, which are cast to `dtype`, as an adapter folder.
 
-    Args:
-        trained: What `with_lora` or `with_adapter` returned; its matrices take the type.
-        base: The model they belong to, as the user named it; a path is written as an absolute one.
-        dtype: Type of the matrices in the file.
-        out: The folder.
+    `base` is the name of the model they belong to; a path is written as an absolute one.
     """
     for parameter in trained.parameters():
         if parameter.requires_grad:
@@ -123,11 +116,7 @@ def save_adapter(trained: Any, base: str, dtype: torch.dtype, out: Path) -> None
 
 
 def _all_but_upper(model: Any, num_layers: int) -> str:
-    """Return the expression of the names of all modules but those in the upper layers.
-
-    Raises:
-        InputError: the model does not have so many layers.
-    """
+    """Return the expression of the names of all modules but those in the upper layers."""
     layers, _ = decoder_layers(model)
     if num_layers > len(layers):
         raise InputError(

@@ -1,4 +1,4 @@
-"""Small models trained from scratch: their tokenizer, their architecture and their prompts.
+"""Builds small models to be trained from scratch: their tokenizer, architecture and prompts.
 
 A preset names an architecture of stock transformers, so the checkpoint loads with `AutoModel…` alone.
 """
@@ -24,29 +24,17 @@ MENTION_CONTEXT_CHARS = 80
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """Size and shape of a model trained from scratch.
+    """Size and shape of a model trained from scratch."""
 
-    Attributes:
-        name: How the command line names it.
-        architecture: "llama" (decoder-only, rotary positions) or "bart" (encoder-decoder).
-        hidden_size: Width, d.
-        num_layers: Layers (of encoder and of decoder each for "bart").
-        num_heads: Attention heads.
-        ffn_size: Width of the feed-forward layers.
-        vocab_size: Entries of the byte-level BPE vocabulary, special tokens included.
-        dropout: Dropout where the architecture has it ("bart": everywhere; "llama": attention only).
-        max_positions: Longest sequence in tokens.
-    """
-
-    name: str
-    architecture: str
-    hidden_size: int
-    num_layers: int
-    num_heads: int
-    ffn_size: int
-    vocab_size: int = 4096
-    dropout: float = 0.0
-    max_positions: int = 512
+    name: str  # name on the command line
+    architecture: str  # "llama" (decoder-only, rotary positions) or "bart" (encoder-decoder)
+    hidden_size: int  # width, d
+    num_layers: int  # number of layers ("bart": of encoder and of decoder each)
+    num_heads: int  # number of attention heads
+    ffn_size: int  # width of the feed-forward layers
+    vocab_size: int = 4096  # entries of the byte-level BPE vocabulary, special tokens included
+    dropout: float = 0.0  # dropout ("bart": everywhere; "llama": attention only)
+    max_positions: int = 512  # longest sequence in tokens
 
     def __post_init__(self) -> None:
         if self.architecture not in ("llama", "bart"):
@@ -78,8 +66,8 @@ def train_tokenizer(
 ) -> Tokenizer:
     """Return a byte-level BPE tokenizer learnt from `texts` and from their lower-case forms.
 
-    A space is put before every text, so a word is one token wherever it stands; nothing is lost:
-    decoding gives the text back behind that space, as a normalizer left it where there is one.
+    A space is put before every text, so a word is one token wherever it stands. Decoding gives the text back
+    behind that space, in the form of the normalizer, if any.
     """
     tokenizer = Tokenizer(models.BPE())
     if normalizer is not None:
@@ -113,8 +101,7 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
 def scratch_config() -> CheckpointConfig:
     """Return prompts and rendering of every model trained from scratch.
 
-    Queries are put in lower case: a small model learns one spelling of a word in half the time of two
-    (measured; titles keep their case).
+    Queries are put in lower case: a small model learns one spelling of a word in half the time of two.
     """
     plain = PromptTemplate(name="plain", prefix=QUERY, suffix=TITLE, lowercase=True)
     mention = PromptTemplate(
@@ -126,8 +113,7 @@ def scratch_config() -> CheckpointConfig:
         lowercase=True,
     )
     return CheckpointConfig(
-        prompts={"plain": plain, "mention": mention},
-        rendering=Rendering(prefix=" ", end_token=END),
+        prompts={"plain": plain, "mention": mention}, rendering=Rendering(prefix=" ", end_token=END)
     )
 
 

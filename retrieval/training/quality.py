@@ -1,6 +1,6 @@
-"""How good a model is: hits@k by entity under the catalogue constraint; the same for vectors and for BM25.
+"""Measures a model by hits@k of entities under the catalogue constraint, or an encoder by its vectors.
 
-Decoding is the service's own: the title trie of all titles and aliases, the token tree, beam search, and a
+Decoding is the service's own: the trie of all titles and aliases, the token tree, beam search, and a
 log-sum-exp over the surface forms of an entity.
 """
 
@@ -44,13 +44,7 @@ _FRAMES = (
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """Share of queries whose entity is first, and among the first ten.
-
-    Attributes:
-        hits_at_1: In [0, 1].
-        hits_at_10: In [0, 1].
-        num_queries: How many were asked.
-    """
+    """Shares of queries whose entity is first, and among the first ten, and the number of queries."""
 
     hits_at_1: float
     hits_at_10: float
@@ -83,15 +77,7 @@ def count_hits(rankings: Sequence[Sequence[str]], queries: Sequence[TrainingQuer
 
 
 class TitleRows:
-    """Titles and aliases as token rows with their trie, made when first asked for and then kept.
-
-    However often a model is measured, and on however many sets of queries, the catalogue is tokenised once.
-
-    Args:
-        tokenizer: The checkpoint's.
-        config: The checkpoint's prompts and rendering.
-        entities: The catalogue.
-    """
+    """Titles and aliases as token rows with their trie, built on first use and kept for every measurement."""
 
     def __init__(
         self, tokenizer: TextTokenizer, config: CheckpointConfig, entities: Sequence[TrainingEntity]
@@ -114,7 +100,7 @@ class TitleRows:
         return owners
 
     def trie(self, vocab_size: int, device: torch.device) -> TitleTrie:
-        """The trie of all rows, for the one model that they are measured with."""
+        """Return the trie of all rows, for the one model that they are measured with."""
         if self._trie is None:
             self._trie = TitleTrie.from_rows(self.owners, vocab_size, device)
         return self._trie
@@ -123,7 +109,7 @@ class TitleRows:
 def measure_hits(
     model: Any, titles: TitleRows, queries: Sequence[TrainingQuery], prompt: str | None = None
 ) -> Hits:
-    """Rank the entities for every query with the model and count hits. See `rank_entities`."""
+    """Rank the entities for every query with the model (`rank_entities`) and count hits."""
     return count_hits(rank_entities(model, titles, queries, prompt), queries)
 
 
@@ -133,11 +119,11 @@ def rank_entities(
 ) -> list[list[str]]:
     """Return entity ids, best first, for every query put through a template (None: the default one).
 
-    A query that is too long for the model loses its end, and a title that is too long is not found: the
-    service refuses the one and leaves out the other, a measurement goes on.
+    A query that is too long for the model loses its end, and a title that is too long is not found; the
+    service would refuse the one and leave out the other.
 
-    The model (a `transformers.PreTrainedModel`, float32) is left as it was found: its training mode and
-    its attention implementation are restored.
+    The training mode and the attention implementation of the model (a `transformers.PreTrainedModel`,
+    float32) are restored.
     """
     training, attention = model.training, model.config._attn_implementation
     try:
@@ -184,15 +170,18 @@ def _by_entity(result: BeamResult, owners: Mapping[tuple[int, ...], Sequence[str
 def noise_probes(entities: Sequence[TrainingEntity], seed: int) -> dict[str, list[TrainingQuery]]:
     """Return queries made from the catalogue itself, by kind: what the model was taught, not unseen text.
 
-    Up to 300 each of: the title as written, an alias as written, the title with one typo in lower case,
-    the description as written, and a part of the description.
+    Up to 300 each of: the title as written, an alias as written, the title with one typo in lower case, the
+    description as written, and a part of the description.
     """
     random = Random(seed)
-    titles = random.sample(list(entities), min(_PROBES, len(entities)))
-    aliased = [entity for entity in entities if entity.aliases]
-    aliased = random.sample(aliased, min(_PROBES, len(aliased)))
-    described = [entity for entity in entities if entity.description]
-    described = random.sample(described, min(_PROBES, len(described)))
+    titles, aliased, described = (
+        random.sample(some, min(_PROBES, len(some)))
+        for some in (
+            list(entities),
+            [entity for entity in entities if entity.aliases],
+            [entity for entity in entities if entity.description],
+        )
+    )
 
     def ask(pairs: Iterable[tuple[str, TrainingEntity]]) -> list[TrainingQuery]:
         return [TrainingQuery(text, entity.entity_id, "dev") for text, entity in pairs]
@@ -213,7 +202,7 @@ def mention_probes(
     """Return up to 300 titles and aliases inside sentences, as texts of the mention template.
 
     A bracketed addition to a title ("Mercury (planet)") is left out, as in running text; three words of the
-    description stand nearby, which is what can tell such namesakes apart.
+    description stand nearby and can tell such namesakes apart.
     """
     random = Random(seed)
     template = config.prompt(config.mention_prompt)
@@ -233,7 +222,7 @@ def nearest_rankings(
     queries: Sequence[TrainingQuery],
     training_queries: Sequence[TrainingQuery] = (),
 ) -> list[list[str]]:
-    """Rank entities by their most similar text: titles, aliases, descriptions, and queries where given."""
+    """Rank entities by their most similar text: titles, aliases, descriptions and training queries."""
     texts = searchable_texts(entities, training_queries)
     vectors = embedder.embed_texts([text for entity in entities for text in texts[entity.entity_id]])
     counts = [len(texts[entity.entity_id]) for entity in entities]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,11 +38,7 @@ class _Number(click.FloatRange):
     """A finite number in a range: "nan" lies between no two bounds, yet passes `FloatRange`."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the number.
-
-        Raises:
-            click.BadParameter: it is none, out of range, or not finite.
-        """
+        """Return the number; refuse one that is not finite."""
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a finite number.", param, ctx)
@@ -75,13 +72,10 @@ class _Number(click.FloatRange):
     "--max-bad-rows",
     type=click.IntRange(min=0),
     default=0,
-    help="So many bad rows of the catalogue are left out; more are an error.",
+    help="Most bad rows of the catalogue that are left out; more are an error.",
 )
 @_option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    required=True,
-    help="Folder of the checkpoint.",
+    "--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder of the checkpoint."
 )
 @_option(
     "--model",
@@ -154,10 +148,7 @@ class _Number(click.FloatRange):
     help="Peak rate; it rises over the first 3 % of the run and falls to zero at its end.",
 )
 @_option(
-    "--weight-decay",
-    type=_Number(min=0),
-    default=0.05,
-    help="Decoupled weight decay of the hidden matrices.",
+    "--weight-decay", type=_Number(min=0), default=0.05, help="Decoupled weight decay of the hidden matrices."
 )
 @_option(
     "--label-smoothing",
@@ -201,7 +192,7 @@ class _Number(click.FloatRange):
     "--seed",
     type=click.IntRange(0, _MAX_SEED),
     default=17,
-    help="Of the weights, the order of the examples and everything else random.",
+    help="Seed of the weights, the order of the examples and everything else random.",
 )
 @_option("--threads", type=click.IntRange(min=1), default=1, help="CPU threads.")
 @_option("--cpu", is_flag=True, help="Stay on the CPU even where an accelerator is present.")
@@ -227,54 +218,25 @@ class _Number(click.FloatRange):
     "--eval-steps",
     type=click.IntRange(min=0),
     default=0,
-    help="Steps between two looks at the dev queries; 0: only at the end.",
+    help="Steps between two evaluations on the dev queries; 0: only at the end.",
 )
 @_option("--log-steps", type=click.IntRange(min=1), default=50, help="Steps between two lines of progress.")
 @_option(
     "--resume", is_flag=True, help="Go on from the last checkpoint under OUT/checkpoints, if there is one."
 )
 @_option(
-    "--test",
-    is_flag=True,
-    help="Also measure the test queries after training; they are never trained on.",
+    "--test", is_flag=True, help="Also measure the test queries after training; they are never trained on."
 )
 @click.pass_context
 def train_command(
     ctx: click.Context,
-    catalogue: Path,
-    queries: Path | None,
-    mentions: Path | None,
-    max_bad_rows: int,
-    out: Path,
-    model: str | None,
-    prompt: str | None,
-    preset: str | None,
-    encoder: bool,
-    lora: int | None,
-    lora_layers: int | None,
-    teacher: str | None,
-    minutes: float | None,
-    epochs: float | None,
-    max_steps: int | None,
+    /,
     batch_size: int | None,
     learning_rate: float | None,
-    weight_decay: float,
-    label_smoothing: float,
     optimizer: str | None,
-    vocab_size: int | None,
-    max_prompt_tokens: int,
-    answers: float,
-    annotations: float,
-    seed: int,
     threads: int,
     cpu: bool,
-    bf16: bool,
-    save_dtype: str,
-    save_steps: int,
-    eval_steps: int,
-    log_steps: int,
-    resume: bool,
-    test: bool,
+    **options: Any,
 ) -> None:
     """Teach a language model to write the titles of a catalogue, or an encoder to find its entities.
 
@@ -283,6 +245,7 @@ def train_command(
     progress goes to stderr, the metrics go to stdout as JSON. Ctrl-C ends the step under way and writes a
     checkpoint to go on from with --resume.
     """
+    encoder, out = options["encoder"], options["out"]
     _refuse_foreign_options(ctx, encoder)
     try:
         import accelerate  # noqa: F401
@@ -303,44 +266,16 @@ def train_command(
     torch.set_num_threads(threads)
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    in_trainer = {f.name: options.pop(f.name) for f in fields(TrainerOptions) if f.name in options}
     try:
-        plan = TrainingPlan(
-            catalogue=catalogue,
-            queries=queries,
-            mentions=mentions,
-            out=out,
-            preset=preset,
-            model=model,
-            encoder=encoder,
-            lora=lora,
-            lora_layers=lora_layers,
-            teacher=teacher,
-            minutes=minutes,
-            epochs=epochs,
-            max_steps=max_steps,
-            vocab_size=vocab_size,
-            max_prompt_tokens=max_prompt_tokens,
-            max_bad_rows=max_bad_rows,
-            prompt=prompt,
-            save_dtype=save_dtype,
-            answers=answers,
-            annotations=annotations,
-            test=test,
-            trainer=TrainerOptions(
-                optimizer=optimizer or ("muon" if preset else "adamw"),
-                learning_rate=learning_rate or _learning_rate(model, lora),
-                weight_decay=weight_decay,
-                batch_size=batch_size or (512 if encoder else 48),
-                label_smoothing=label_smoothing,
-                seed=seed,
-                save_steps=save_steps,
-                eval_steps=eval_steps,
-                log_steps=log_steps,
-                bf16=bf16,
-                use_cpu=cpu,
-                resume=resume,
-            ),
+        trainer = TrainerOptions(
+            optimizer=optimizer or ("muon" if options["preset"] else "adamw"),
+            learning_rate=learning_rate or _learning_rate(options["model"], options["lora"]),
+            batch_size=batch_size or (512 if encoder else 48),
+            use_cpu=cpu,
+            **in_trainer,
         )
+        plan = TrainingPlan(**options, trainer=trainer)
     except InputError as error:
         raise click.UsageError(str(error)) from error
     try:
@@ -350,7 +285,7 @@ def train_command(
         click.echo(f"{error}; go on with --resume", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None
     except KeyboardInterrupt:
-        last = last_checkpoint(plan.out / "checkpoints")
+        last = last_checkpoint(out / "checkpoints")
         told = (
             "no checkpoint was written yet: start again"
             if last is None

@@ -1,15 +1,12 @@
 """Runs the training loop: Hugging Face's Trainer with our losses, optimisers, budget and interruption.
 
-Muon, for the hidden matrices beside AdamW for everything else, orthogonalises the update of a matrix; with
-`match_rms_adamw` its step has AdamW's size, so that one learning-rate schedule drives both.
+A run lasts a number of steps, or minutes of wall time. Under a time budget the schedule follows the clock, so
+that the rate is zero when time is up, however fast the machine is. Every checkpoint stores the time spent: a
+resumed run goes on with the rest.
 
-A run lasts a number of steps, or minutes of wall time. Under a time budget the schedule follows the clock,
-so that the rate has fallen to zero when time is up, however fast the machine is. Time already spent is
-stored in every checkpoint: a resumed run goes on with what is left.
-
-An interrupt in the middle of a step would leave weights and optimiser half updated. So what would raise
-KeyboardInterrupt is noted while the loop runs and heeded between two steps, when a checkpoint is written; a
-second interrupt takes effect at once, and the run falls back to the last checkpoint.
+An interrupt within a step would leave weights and optimiser half updated. So the loop notes it and ends
+between two steps, with a checkpoint; a second interrupt takes effect at once, and the run falls back to the
+last checkpoint.
 """
 
 from __future__ import annotations
@@ -44,40 +41,26 @@ _SILENT_S = 30.0  # between two lines of progress, where steps are not longer
 
 @dataclass(frozen=True, slots=True)
 class TrainerOptions:
-    """How a model is optimised.
-
-    Attributes:
-        optimizer: "muon" or "adamw".
-        learning_rate: AdamW's peak rate (Muon's is a fixed multiple of it).
-        weight_decay: Decoupled weight decay of the hidden matrices.
-        batch_size: Examples per step.
-        label_smoothing: Share of the target spread over the vocabulary, in [0, 1).
-        max_grad_norm: Gradients are clipped to this norm.
-        seed: Seed of dropout and of everything else random in the loop.
-        save_steps: Steps between two checkpoints.
-        eval_steps: Steps between two calls of the evaluation, 0 for none before the end.
-        log_steps: Steps between two progress lines.
-        bf16: Compute in bfloat16 (weights stay float32, but for those that LoRA freezes).
-        use_cpu: Stay on the CPU even where an accelerator is present.
-        resume: Go on from the last checkpoint, if there is one.
+    """Options of the optimisation.
 
     Raises:
         InputError: a number is out of its range.
     """
 
-    optimizer: str = "muon"
-    learning_rate: float = 1e-2
-    weight_decay: float = 0.05
-    batch_size: int = 48
-    label_smoothing: float = 0.0
-    max_grad_norm: float = 1.0
-    seed: int = 17
-    save_steps: int = 500
-    eval_steps: int = 0
-    log_steps: int = 50
+    optimizer: str = "muon"  # "muon" or "adamw"
+    learning_rate: float = 1e-2  # AdamW's peak rate (Muon's is a fixed multiple of it)
+    weight_decay: float = 0.05  # decoupled weight decay of the hidden matrices
+    batch_size: int = 48  # examples per step
+    label_smoothing: float = 0.0  # share of the target spread over the vocabulary, in [0, 1)
+    max_grad_norm: float = 1.0  # norm to which gradients are clipped
+    seed: int = 17  # seed of dropout and of everything else random in the loop
+    save_steps: int = 500  # steps between two checkpoints
+    eval_steps: int = 0  # steps between two calls of the evaluation; 0: none before the end
+    log_steps: int = 50  # steps between two progress lines
+    # Whether to compute in bfloat16 (weights stay float32, except those that LoRA freezes)
     bf16: bool = False
-    use_cpu: bool = False
-    resume: bool = False
+    use_cpu: bool = False  # whether to stay on the CPU even with an accelerator
+    resume: bool = False  # whether to go on from the last checkpoint, if there is one
 
     def __post_init__(self) -> None:
         if not 0 < self.learning_rate < math.inf:
@@ -92,7 +75,7 @@ class TrainerOptions:
 
 
 class BudgetTrainer(Trainer):
-    """Trainer that reads its examples in order and follows a budget; a subclass has the loss."""
+    """Trainer that reads its examples in order and follows a budget; subclasses define the loss."""
 
     def __init__(
         self, *, model: PreTrainedModel, options: TrainerOptions, budget: Budget, **kwargs: Any
@@ -108,9 +91,8 @@ class BudgetTrainer(Trainer):
         """Build Muon + AdamW, or AdamW alone."""
         if self.optimizer is None:
             o = self._options
-            self.optimizer = build_optimizer(
-                self._trained_model, o.optimizer, o.learning_rate, o.weight_decay
-            )
+            model = self._trained_model
+            self.optimizer = build_optimizer(model, o.optimizer, o.learning_rate, o.weight_decay)
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
@@ -172,10 +154,10 @@ class TitleTrainer(BudgetTrainer):
 
 
 class _Reporter(TrainerCallback):
-    """One line of progress every few steps, and the evaluation when it is due.
+    """Reports progress every few steps, and evaluates when it is due.
 
-    Until the first such line, steps 1, 2, 4, 8, … have one without a loss, so that a run of slow steps says
-    soon how long it will take; later, steps that come half a minute after the line before.
+    Until the first line with a loss, steps 1, 2, 4, 8, … have a line without one, so that a slow run soon
+    says how long it will take. Later, so do steps that end half a minute after the last line.
     """
 
     def __init__(
@@ -235,19 +217,19 @@ def train_model(
     """Train the model in place and return the number of steps taken.
 
     Args:
-        trainer_type: The trainer with the model's loss.
-        model: The model.
-        dataset: The examples of the run, in order.
-        collator: Makes a batch of examples.
-        work_folder: Where checkpoints go; the last one is what `options.resume` goes on from.
+        trainer_type: Trainer with the model's loss.
+        model: Model to train.
+        dataset: Examples of the run, in order.
+        collator: Function that makes a batch of examples.
+        work_folder: Folder of checkpoints; `options.resume` goes on from the last one.
         budget: Length of the run.
-        options: How to optimise.
+        options: Options of the optimisation.
         report: Receives one line of text every few steps.
         evaluate: Called every `options.eval_steps` steps.
 
     Raises:
         TrainingInterrupted: the user stopped the run; a checkpoint of the last step was written.
-        KeyboardInterrupt: the user insisted before that was done.
+        KeyboardInterrupt: a second interrupt came before that was done.
     """
     interrupt = InterruptCallback()
     trainer = trainer_type(
@@ -304,13 +286,10 @@ MUON_LR_RATIO = 0.6
 
 
 class MuonAdamW(torch.optim.Optimizer):
-    """`torch.optim.Muon` on some parameters and `torch.optim.AdamW` on the others, as one optimiser.
+    """`torch.optim.Muon` on matrices and `torch.optim.AdamW` on all other parameters, as one optimiser.
 
-    Args:
-        matrices: Two-dimensional parameters given to Muon.
-        others: Every other trainable parameter.
-        lr: AdamW's learning rate; Muon's is `MUON_LR_RATIO` times as large.
-        weight_decay: Decoupled weight decay of the matrices; the others have none.
+    Muon orthogonalises the update of a matrix; `match_rms_adamw` gives its step the size of AdamW's. `lr` is
+    AdamW's; Muon's is `MUON_LR_RATIO` times as large. Weight decay is decoupled, and of the matrices alone.
     """
 
     def __init__(
@@ -349,14 +328,14 @@ class MuonAdamW(torch.optim.Optimizer):
         return {"parts": [part.state_dict() for part in self._parts]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore a state of `state_dict`."""
         for part, state in zip(self._parts, state_dict["parts"], strict=True):
             part.load_state_dict(state)
         self._link()
 
 
 def build_optimizer(model: nn.Module, name: str, lr: float, weight_decay: float) -> torch.optim.Optimizer:
-    """Return the optimiser called `name` ("muon" or "adamw") over the model's trainable parameters.
+    """Return the optimiser "muon" or "adamw" over the model's trainable parameters.
 
     Embeddings, the output head, norms and biases always get AdamW: Muon is meant for hidden matrices.
     """
@@ -368,17 +347,14 @@ def build_optimizer(model: nn.Module, name: str, lr: float, weight_decay: float)
         embeddings.update(id(p) for p in head.parameters())
     trainable = [p for p in model.parameters() if p.requires_grad]
     matrices = [p for p in trainable if p.ndim == 2 and id(p) not in embeddings]
-    in_matrices = {id(p) for p in matrices}
-    others = [p for p in trainable if id(p) not in in_matrices]
+    others = [p for p in trainable if p.ndim != 2 or id(p) in embeddings]
     if name == "muon":
         if not matrices or not others:
             raise ValueError("the model has no hidden matrices for Muon; use the optimiser 'adamw'")
         return MuonAdamW(matrices, others, lr, weight_decay)
     if name == "adamw":
-        groups = [
-            {"params": matrices, "weight_decay": weight_decay},
-            {"params": others, "weight_decay": 0.0},
-        ]
+        decayed = {"params": matrices, "weight_decay": weight_decay}
+        groups = [decayed, {"params": others, "weight_decay": 0.0}]
         return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.98))
     raise ValueError(f"optimizer must be 'muon' or 'adamw', got {name!r}")
 
@@ -388,13 +364,7 @@ WARM_UP = 0.03  # share of the run
 
 
 class Budget:
-    """Progress of a run, from 0 to 1.
-
-    Args:
-        max_steps: Optimiser steps of the whole run.
-        minutes: Wall time of the whole run, or None for no limit but `max_steps`.
-        clock: Seconds, monotonic.
-    """
+    """Progress of a run, from 0 to 1: of `max_steps` steps, or of `minutes` of wall time, unless None."""
 
     def __init__(
         self, max_steps: int, minutes: float | None, clock: Callable[[], float] = time.monotonic
@@ -414,24 +384,23 @@ class Budget:
         self._started_s = self._clock()
 
     def stop(self) -> None:
-        """Stop: what follows is not counted."""
+        """Stop the clock."""
         self._spent_s, self._started_s = self.elapsed_s, None
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds spent, those before a resume included."""
-        running = 0.0 if self._started_s is None else self._clock() - self._started_s
-        return self._spent_s + running
+        """Seconds spent, with those before a resume."""
+        return self._spent_s + (0.0 if self._started_s is None else self._clock() - self._started_s)
 
     def progress(self, step: int) -> float:
-        """Share of the run that is over after `step` steps, in [0, 1]."""
+        """Return the share of the run that is over after `step` steps, in [0, 1]."""
         share = step / self.max_steps
         if self.minutes is not None:
             share = max(share, self.elapsed_s / (60 * self.minutes))
         return min(1.0, share)
 
     def rate(self, step: int) -> float:
-        """Factor of the learning rate: linear warm-up, then linear decay to zero."""
+        """Return the factor of the learning rate: linear warm-up, then linear decay to zero."""
         share = self.progress(step)
         if share < WARM_UP:
             # A step counts from one: the first update must not be lost to a rate of zero.
@@ -464,7 +433,7 @@ class BudgetCallback(TrainerCallback):
             control.should_save = True
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Stop the clock: the time of a run is told without that of the measurements."""
+        """Stop the clock: measurements do not count."""
         self._budget.stop()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -476,11 +445,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """The run was stopped by the user between two steps, and a checkpoint of the last one was written.
-
-    Args:
-        step: Steps taken.
-    """
+    """The user stopped the run after `step` steps, and a checkpoint of the last one was written."""
 
     def __init__(self, step: int) -> None:
         super().__init__(f"interrupted at step {step}")
@@ -497,8 +462,8 @@ class InterruptCallback(TrainerCallback):
     def listening(self) -> Iterator[None]:
         """Note the first interrupt in the block instead of raising it; the second is raised.
 
-        Concerns the signals that would raise KeyboardInterrupt now, whoever has seen to that. Outside the
-        main thread, which alone receives them, nothing is done.
+        Concerns the signals that would raise KeyboardInterrupt now, and only in the main thread, which
+        receives them.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -513,7 +478,7 @@ class InterruptCallback(TrainerCallback):
                 signal.signal(number, signal.default_int_handler)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Save and stop when an interrupt came."""
+        """Save and stop after an interrupt."""
         if self.requested:
             control.should_save = True
             control.should_training_stop = True
@@ -525,13 +490,13 @@ class InterruptCallback(TrainerCallback):
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """The newest complete checkpoint: a kill while saving leaves a folder without the budget's file."""
+    """Return the newest complete checkpoint: a kill while saving leaves one without the budget's file."""
     complete = [file.parent for file in folder.glob(f"checkpoint-*/{BUDGET_FILE}")]
     return max(complete, key=checkpoint_step, default=None)
 
 
 def checkpoint_step(checkpoint: Path) -> int:
-    """Steps taken before a checkpoint was written."""
+    """Return the number of steps before a checkpoint."""
     return int(checkpoint.name.rsplit("-", 1)[1])
 
 

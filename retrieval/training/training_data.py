@@ -1,8 +1,7 @@
-"""Reads what a run trains on: the catalogue's entities, pairs of query and entity, and labelled mentions.
+"""Reads training data: the entities of a catalogue, queries with their entities, and labelled mentions.
 
-Catalogues are read by `retrieval.sources`, as the index builder reads them: what builds an index trains a
-model. Query files are UTF-8 TSV with a header; mentions are JSON lines with the text around a name and the
-entity that it stands for. Nothing here knows models or tokenizers.
+Catalogues are read as the index builder reads them. Query files are UTF-8 TSV with a header; mentions are
+JSON lines with the text around a name and its entity.
 """
 
 from __future__ import annotations
@@ -24,21 +23,13 @@ _BATCH_RECORDS = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class TrainingEntity:
-    """One catalogue entry as training sees it.
+    """One entity of a catalogue."""
 
-    Attributes:
-        entity_id: Identifier; made from the title where the file has no such column.
-        title: Canonical title, the text the model learns to write.
-        aliases: Further surface forms, inputs of the model.
-        description: One line of text, or "".
-        kind: What sort of thing it is ("river"), or "".
-    """
-
-    entity_id: str
-    title: str
-    aliases: tuple[str, ...] = ()
-    description: str = ""
-    kind: str = ""
+    entity_id: str  # id; made from the title if the file has no such column
+    title: str  # canonical title, the text the model learns to write
+    aliases: tuple[str, ...] = ()  # further surface forms, inputs of the model
+    description: str = ""  # one line of text, or ""
+    kind: str = ""  # kind of thing ("river"), or ""
 
     @property
     def surfaces(self) -> tuple[str, ...]:
@@ -60,18 +51,16 @@ def read_catalogue(
 ) -> list[TrainingEntity]:
     """Read a catalogue as the index builder does: same formats, text policy, bad rows and ids.
 
-    A file without a header is one title per line. Of the metadata columns, `description` and `kind` (in any
-    case) are used, the others only tell entities of one title apart. A record that repeats another word for
-    word is left out. Without a column entity_id, the id is the title, and further entities of that title
-    are `title#2`, `title#3`, …
-
-    What needs a tokenizer is not judged here: the builder also refuses titles that cannot be written in its
-    rendering; training leaves those out later and says so.
+    A file without a header is one title per line. Of the metadata, `description` and `kind` (in any case) are
+    used; the others only tell entities of one title apart. An exact repetition of a record is left out.
+    Without a column entity_id, the id is the title, and further entities of that title are `title#2`,
+    `title#3`, … Titles that cannot be written in the rendering, which the builder refuses, are left out
+    later.
 
     Args:
         file: TSV, JSON Lines, Parquet or lines.
-        max_bad_rows: More bad rows than this are an error; up to this many are left out.
-        report: Told about the bad rows that were left out.
+        max_bad_rows: Most bad rows that are left out; more are an error.
+        report: Receives the report of the bad rows that were left out.
 
     Raises:
         SourceError: the file is missing, empty, no text, or has too many bad rows.
@@ -94,14 +83,14 @@ def read_catalogue(
 
 
 def _metadata_place(columns: Columns, name: str) -> int | None:
-    """Position of a column among the metadata, or None; the exact name goes before other letter cases."""
+    """Return the position of a metadata column, or None; the exact name goes before other letter cases."""
     if name in columns.names:
         return columns.names.index(name)
     return next((i for i, other in enumerate(columns.names) if other.casefold() == name), None)
 
 
 def _identified(records: Sequence[Record], has_ids: bool, rejects: Rejects) -> Iterator[tuple[str, Record]]:
-    """Yield every entity's id and record; the rules of the builder's `resolve_identities`."""
+    """Yield every entity's id and record, by the rules of the builder's `resolve_identities`."""
     seen: dict[str, list[Record]] = {}
     titles = {record.title for record in records}
     for record in records:
@@ -157,7 +146,7 @@ def read_queries(file: Path, entities: Sequence[TrainingEntity]) -> list[Trainin
 
 
 def training_queries(queries: Sequence[TrainingQuery]) -> list[TrainingQuery]:
-    """Return those of split "train", without any that is, letter case apart, a dev or test query as well."""
+    """Return the queries of split "train" that are not, in any case, a dev or test query as well."""
     held_out = {query.text.lower() for query in queries if query.split != "train"}
     return [query for query in queries if query.split == "train" and query.text.lower() not in held_out]
 

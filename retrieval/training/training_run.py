@@ -1,6 +1,6 @@
-"""One training run of a decoder, from files to a checkpoint folder that serving can open.
+"""Runs one training of a decoder, from files to a checkpoint folder that serving can open.
 
-The plan of a run, its budget and its metrics are shared with `retrieval.training.encoder_training`.
+`retrieval.training.encoder_training` shares the plan, the budget and the metrics.
 """
 
 from __future__ import annotations
@@ -61,64 +61,42 @@ METRICS_NAME = "metrics.json"
 SAVE_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _DEV_QUERIES_WHILE_TRAINING = 200
 MAX_STEPS = 10_000_000  # of any run; what a run under the clock alone never reaches
-_CLEAN_OF_PRETRAINED = 0.5  # share of names and queries that a pretrained model is shown as written
+_CLEAN_OF_PRETRAINED = 0.5  # share of names and queries that a pretrained model sees as written
 _RAMP_PASSES = 3  # passes over the pairs during which the mixture moves from copying to meaning
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """What to train, on what, for how long, and where the result goes.
+    """Inputs, length and output of a training run."""
 
-    Attributes:
-        catalogue: The entities: TSV, or one title per line.
-        queries: TSV of labelled queries, or None.
-        mentions: JSON lines of labelled mentions to train on, or None.
-        out: Folder of the finished checkpoint; `out/checkpoints` holds the resumable ones.
-        preset: Name of a preset trained from scratch, or None.
-        model: Path or hub id of a checkpoint to fine-tune, or None.
-        encoder: Whether a sentence encoder is trained. Exactly one of the three is set.
-        lora: Rank of the LoRA matrices that are trained in place of the weights of `model`, or None. What is
-            written is an adapter then. Those of a `model` that is an adapter itself are trained on.
-            `trainer.bf16` keeps the weights themselves in bfloat16.
-        lora_layers: How many layers, counted from the output, get such matrices; None: all.
-        teacher: What makes the vectors that an encoder imitates, "encoder:MODEL" or
-            "sentence-transformers:MODEL", or None.
-        minutes: Wall time of the run, or None.
-        epochs: Passes over the pairs, or None.
-        max_steps: Optimiser steps, or None. The first limit reached ends the run.
-        vocab_size: Overrides the preset's vocabulary size.
-        max_prompt_tokens: Longer training prompts are cut.
-        max_bad_rows: So many bad rows of the catalogue are left out, more are an error.
-        prompt: Template for queries, of the model to fine-tune; None: its default one.
-        save_dtype: Type of the saved weights, a key of `SAVE_DTYPES`.
-        answers: Share of the examples whose target is a JSON document with the title in it.
-        annotations: Share of the examples with labelled mentions whose target is the text with links in it.
-        test: Whether the test queries are measured too, after training.
-        trainer: How to optimise.
-    """
-
-    catalogue: Path
-    queries: Path | None
-    out: Path
-    mentions: Path | None = None
-    preset: str | None = None
-    model: str | None = None
-    encoder: bool = False
+    catalogue: Path  # file of entities: TSV, or one title per line
+    queries: Path | None  # TSV of labelled queries, or None
+    out: Path  # folder of the finished checkpoint; `out/checkpoints` holds the resumable ones
+    mentions: Path | None = None  # JSON lines of labelled mentions to train on, or None
+    preset: str | None = None  # preset trained from scratch, or None
+    model: str | None = None  # path or hub id of a checkpoint to fine-tune, or None
+    encoder: bool = False  # whether to train a sentence encoder; one of preset, model and encoder is set
+    # Rank of the LoRA matrices that are trained in place of the weights of `model`, or None. The result is
+    # an adapter. If `model` is an adapter, its matrices are trained on. `trainer.bf16` keeps the weights
+    # themselves in bfloat16
     lora: int | None = None
+    # Number of layers, counted from the output, that get such matrices; None: all
     lora_layers: int | None = None
+    # Model whose vectors an encoder imitates, "encoder:MODEL" or "sentence-transformers:MODEL", or None
     teacher: str | None = None
-    minutes: float | None = None
-    epochs: float | None = None
-    max_steps: int | None = None
-    vocab_size: int | None = None
-    max_prompt_tokens: int = 96
-    max_bad_rows: int = 0
-    prompt: str | None = None
-    save_dtype: str = "float16"
-    answers: float = 0.0
+    minutes: float | None = None  # wall time of the run, or None
+    epochs: float | None = None  # passes over the pairs, or None
+    max_steps: int | None = None  # optimiser steps, or None. The first limit reached ends the run
+    vocab_size: int | None = None  # vocabulary size in place of the preset's, or None
+    max_prompt_tokens: int = 96  # length to which training prompts are cut
+    max_bad_rows: int = 0  # most bad rows of the catalogue that are left out
+    prompt: str | None = None  # query template of the model to fine-tune; None: its default one
+    save_dtype: str = "float16"  # type of the saved weights, a key of `SAVE_DTYPES`
+    answers: float = 0.0  # share of the examples whose target is a JSON document with the title in it
+    # Share of the examples with labelled mentions whose target is the text with links in it
     annotations: float = 0.0
-    test: bool = False
-    trainer: TrainerOptions = field(default_factory=TrainerOptions)
+    test: bool = False  # whether the test queries are measured too, after training
+    trainer: TrainerOptions = field(default_factory=TrainerOptions)  # options of the optimisation
 
     def __post_init__(self) -> None:
         if (self.preset is not None) + (self.model is not None) + self.encoder != 1:
@@ -207,14 +185,14 @@ def run_training(plan: TrainingPlan, report: Callable[[str], None]) -> dict[str,
         batch_size=plan.trainer.batch_size,
         seed=plan.trainer.seed,
     )
-    dev = [query for query in queries if query.split == "dev"]
+    dev = [query for query in queries if query.split == "dev"][:_DEV_QUERIES_WHILE_TRAINING]
 
     def evaluate() -> None:
         if dev:
             # The model in training computes under the trainer's autocast; a copy does not.
             adapted = checkpoint.adapted
             model = _copy(checkpoint.model) if adapted is None else deepcopy(adapted).merge_and_unload()
-            hits = measure_hits(model, titles, dev[:_DEV_QUERIES_WHILE_TRAINING])
+            hits = measure_hits(model, titles, dev)
             report(f"dev (first {hits.num_queries})  {hits}")
 
     steps = train_model(
@@ -240,7 +218,7 @@ def run_training(plan: TrainingPlan, report: Callable[[str], None]) -> dict[str,
 def _drawn(
     plan: TrainingPlan, budget: Budget, num_pairs: int, has_queries: bool, has_mentions: bool
 ) -> ExampleOptions:
-    """Return what the examples of a run are: only a model from scratch has to learn to copy first."""
+    """Return the options of the examples: only a model from scratch has to learn to copy first."""
     later = LATER_WITH_MENTIONS if has_mentions else OF_PRETRAINED if plan.model and has_queries else LATER
     drawn = ExampleOptions(later=later, answers=plan.answers, annotations=plan.annotations)
     if plan.model:
@@ -259,7 +237,7 @@ def write_metrics(
     hits: Mapping[str, Hits],
     more: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Write `metrics.json` beside the checkpoint and return what is in it."""
+    """Write `metrics.json` beside the checkpoint and return its content."""
     metrics = {
         "hits": {name: measured.to_json() for name, measured in hits.items()},
         "steps": steps,
@@ -313,7 +291,7 @@ def _start_checkpoint(
 
 
 def training_texts(entities: Sequence[TrainingEntity], queries: Sequence[TrainingQuery]) -> list[str]:
-    """Titles, aliases, descriptions and training queries: what a tokenizer is learnt from."""
+    """Return the texts a tokenizer is learnt from: titles, aliases, descriptions and training queries."""
     texts = [text for entity in entities for text in (*entity.surfaces, entity.description) if text]
     return texts + [query.text for query in queries if query.split == "train"]
 
@@ -346,11 +324,7 @@ def _fine_tuned(plan: TrainingPlan, named: str) -> _Checkpoint:
 
 
 def load_model(place: str, dtype: str = "float32") -> Any:
-    """Return the `transformers.PreTrainedModel` of a checkpoint, causal or encoder-decoder, on the CPU.
-
-    Args:
-        place: As for `find_checkpoint`.
-        dtype: Type of its weights.
+    """Return the `transformers.PreTrainedModel` of a checkpoint (see `find_checkpoint`) on the CPU.
 
     Raises:
         ModelError: it cannot be loaded.
@@ -379,21 +353,17 @@ def _copy(model: Any) -> Any:
     return twin
 
 
-def _pad_id(checkpoint: _Checkpoint) -> int:
-    declared = checkpoint.model.config.pad_token_id
-    if isinstance(declared, int) and declared >= 0:
-        return declared
-    return checkpoint.tokenizer.end_token_id(checkpoint.config.rendering or Rendering())
-
-
 def _collator(checkpoint: _Checkpoint) -> Callable[[Sequence[EncodedExample]], dict[str, Tensor]]:
+    pad_id = checkpoint.model.config.pad_token_id
+    if not isinstance(pad_id, int) or pad_id < 0:
+        pad_id = checkpoint.tokenizer.end_token_id(checkpoint.config.rendering or Rendering())
     if checkpoint.model.config.is_encoder_decoder:
-        return Seq2SeqCollator(_pad_id(checkpoint), decoder_prompt(checkpoint.model))
-    return CausalCollator(_pad_id(checkpoint))
+        return Seq2SeqCollator(pad_id, decoder_prompt(checkpoint.model))
+    return CausalCollator(pad_id)
 
 
 def run_budget(plan: TrainingPlan, num_pairs: int) -> Budget:
-    """Return the length of a run over so many texts with labels."""
+    """Return the length of a run over this number of texts with labels."""
     limits = []
     if plan.max_steps is not None:
         limits.append(plan.max_steps)
@@ -401,12 +371,13 @@ def run_budget(plan: TrainingPlan, num_pairs: int) -> Budget:
     if epochs is None and plan.max_steps is None and plan.minutes is None:
         epochs = 3.0 if plan.model else 40.0
     if epochs is not None:
-        limits.append(_steps_of(epochs, num_pairs, plan.trainer.batch_size))
+        steps = min(epochs * num_pairs / plan.trainer.batch_size, MAX_STEPS)
+        limits.append(max(1, round(steps)))
     return Budget(min(limits, default=MAX_STEPS), plan.minutes)
 
 
 def planned(plan: TrainingPlan, budget: Budget, num_pairs: int) -> str:
-    """One line that says how long a run is before it begins: steps, passes over the texts, minutes."""
+    """Return a line that says how long a run will be: steps, passes over the texts, minutes."""
     batch = plan.trainer.batch_size
     ends = []
     if budget.max_steps < MAX_STEPS:
@@ -418,10 +389,6 @@ def planned(plan: TrainingPlan, budget: Budget, num_pairs: int) -> str:
     return f"plan: {num_pairs:,} texts with labels, {' or '.join(ends)}{bound}"
 
 
-def _steps_of(epochs: float, num_pairs: int, batch_size: int) -> int:
-    return max(1, round(min(epochs * num_pairs / batch_size, MAX_STEPS)))
-
-
 def _log_start(
     plan: TrainingPlan,
     checkpoint: _Checkpoint,
@@ -430,10 +397,9 @@ def _log_start(
     mentions: Sequence[LabelledMention],
     report: Callable[[str], None],
 ) -> None:
-    sizes = [(p.numel(), p.requires_grad) for p in checkpoint.model.parameters()]
-    millions, trained = (
-        sum(size for size, counts in sizes if counts or every) / 1e6 for every in (True, False)
-    )
+    parameters = list(checkpoint.model.parameters())
+    millions = sum(p.numel() for p in parameters) / 1e6
+    trained = sum(p.numel() for p in parameters if p.requires_grad) / 1e6
     of_these = "" if checkpoint.adapted is None else f", {trained:.2f} M of them trained"
     train = sum(query.split == "train" for query in queries)
     labelled = f", {len(mentions)} labelled mentions" if mentions else ""
@@ -450,11 +416,7 @@ def _encoder(
     entities: Sequence[TrainingEntity],
     report: Callable[[str], None],
 ) -> ExampleEncoder:
-    """Return what turns examples into token ids, and report the titles it has to leave out.
-
-    Raises:
-        InputError: no title is left, or the model takes too few positions for a prompt.
-    """
+    """Return the encoder of examples, and report the titles it has to leave out; some title must be left."""
     config = checkpoint.config
     forms = [surface for entity in entities for surface in entity.surfaces]
     rows = checkpoint.tokenizer.encode_titles(forms, config.rendering or Rendering())
@@ -498,20 +460,20 @@ def _final_hits(
     report: Callable[[str], None],
 ) -> dict[str, Hits]:
     found, sets = {}, asked_sets(plan, entities, queries)
-    probes = mention_probes(entities, titles.config, plan.trainer.seed)
-    report(f"measuring the finished model: {sum(map(len, sets.values())) + len(probes):,} queries")
+    in_context = "mention in context"
+    sets[in_context] = mention_probes(entities, titles.config, plan.trainer.seed)
+    report(f"measuring the finished model: {sum(map(len, sets.values())):,} queries")
     for name, asked in sets.items():
-        found[name] = measure_hits(model, titles, asked)
+        prompt = titles.config.mention_prompt if name == in_context else None
+        found[name] = measure_hits(model, titles, asked, prompt)
         report(f"{name}  {found[name]}")
-    hits = measure_hits(model, titles, probes, titles.config.mention_prompt)
-    report(f"mention in context  {hits}")
-    return found | {"mention in context": hits}
+    return found
 
 
 def asked_sets(
     plan: TrainingPlan, entities: Sequence[TrainingEntity], queries: Sequence[TrainingQuery]
 ) -> dict[str, list[TrainingQuery]]:
-    """Return what is asked of a finished model: the held-out queries and probes of the catalogue, by name."""
+    """Return the queries to measure a finished model with, by name: held-out ones and catalogue probes."""
     splits = ("dev", "test") if plan.test else ("dev",)
     held_out = {split: [query for query in queries if query.split == split] for split in splits}
     asked = held_out | noise_probes(entities, plan.trainer.seed)

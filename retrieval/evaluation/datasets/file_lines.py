@@ -1,4 +1,4 @@
-"""Lines of a labelled file with their numbers, and errors that name file, line and field."""
+"""Reads the lines and fields of labelled files; every error is a SourceError with file, line and field."""
 
 from __future__ import annotations
 
@@ -17,13 +17,9 @@ _SHOWN = 80
 
 
 def text_lines(path: str | Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines that hold something, with their numbers from 1, without line ends.
+    """Yield the lines that are not blank, with their numbers from 1, without line ends.
 
-    Args:
-        path: A file, compressed with gzip or Zstandard or not; "-" for standard input.
-
-    Raises:
-        SourceError: it cannot be read, holds nothing, or a line is no UTF-8.
+    The file may be compressed with gzip or Zstandard; "-" is standard input. It must not be empty.
     """
     if Path(path).is_dir():
         raise SourceError(f"{path}: this is a directory; expected a file")
@@ -43,36 +39,28 @@ def text_lines(path: str | Path) -> Iterator[tuple[int, str]]:
 
 
 def spaced_fields(text: str) -> list[str]:
-    """Return what ASCII white space separates, as trec_eval does: other white space is part of a field."""
+    """Return the fields between ASCII white space, as trec_eval does: other white space belongs to fields."""
     return [field.decode() for field in text.encode().split()]
 
 
 def json_objects(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the objects of a JSON Lines file with the numbers of their lines.
-
-    Raises:
-        SourceError: as `text_lines`, or a line is no JSON object.
-    """
+    """Yield the objects of a JSON Lines file with the numbers of their lines."""
     for number, line in text_lines(path):
         try:
             value = json.loads(line)
         except json.JSONDecodeError as error:
-            wrong(path, number, None, "a JSON object", f"{error.msg} at column {error.colno}")
+            value = f"{error.msg} at column {error.colno}"
         except ValueError as error:  # a number of thousands of digits
-            wrong(path, number, None, "a JSON object", str(error))
+            value = str(error)
         except RecursionError:
-            wrong(path, number, None, "a JSON object", "one nested too deeply")
+            value = "one nested too deeply"
         if not isinstance(value, dict):
             wrong(path, number, None, "a JSON object", value)
         yield number, value
 
 
 def text_field(path: str | Path, line: int, value: object, field: str, clean: bool = True) -> str:
-    """Return a text that holds something, after the text policy unless `clean` is false.
-
-    Raises:
-        SourceError: it is no text, no Unicode, or empty.
-    """
+    """Return a text that is not empty, after the text policy unless `clean` is false."""
     try:
         check_text(field, value)
     except InputError as error:
@@ -84,22 +72,14 @@ def text_field(path: str | Path, line: int, value: object, field: str, clean: bo
 
 
 def id_field(path: str | Path, line: int, value: object, field: str, clean: bool = True) -> str:
-    """Return an id, text or an integer, as text; after the text policy unless `clean` is false.
-
-    Raises:
-        SourceError: it is neither, or empty.
-    """
+    """Return an id, text or an integer, as text (see `text_field`)."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     return text_field(path, line, value, field, clean)
 
 
 def grade_field(path: str | Path, line: int, value: object, field: str) -> int:
-    """Return a grade: an integer, or the text of one.
-
-    Raises:
-        SourceError: it is none.
-    """
+    """Return a grade: an integer, or the text of one."""
     if isinstance(value, str):
         try:
             number = float(value)
@@ -114,11 +94,7 @@ def grade_field(path: str | Path, line: int, value: object, field: str) -> int:
 
 
 def wrong(path: str | Path, line: int, field: str | None, expected: str, got: object) -> NoReturn:
-    """Raise what is wrong with a line.
-
-    Raises:
-        SourceError: always.
-    """
+    """Raise a `SourceError` that says what is wrong with a line."""
     shown = got if isinstance(got, str) and field is None else repr(got)
     if len(shown) > _SHOWN:
         shown = shown[:_SHOWN] + "…"

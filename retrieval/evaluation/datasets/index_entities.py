@@ -1,7 +1,6 @@
-"""Finds entities of an index: by id, by title, by alias, or by what a page was called before.
+"""Finds entities of an index by id, title, alias, or by the former title of a page.
 
-`IndexResolver` looks up all labels of a set at once; `EntityFinder` looks up what methods answered, among
-them texts that a model wrote without a constraint.
+`IndexResolver` looks up all labels of a set at once; `EntityFinder` looks up what methods answered.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from retrieval.types import Entity
 
 
 class IndexResolver:
-    """Finds entities of an index; see `TitleResolver`.
+    """Finds the entities of labels; see `TitleResolver`.
 
-    A title is compared after the text policy and otherwise exactly. Where no entity has it, those that have
-    it as an alias are meant, and where there are none, those of the title that it redirects to.
+    A title is compared exactly, after the text policy. It names the entities with this title; without any,
+    those with this alias; without any, those of the title that it redirects to.
 
     Args:
-        index: Passed over once for all ids, once for all titles, and once more for those that no title is.
+        index: Index, read once for all ids, once for all titles, and once more for those that no title is.
         redirects: Old title -> title; from `read_redirects`.
     """
 
@@ -56,14 +55,13 @@ class IndexResolver:
         return [found.get(title) or behind.get(title, ()) for title in wanted]
 
     def numbers_by_titles(self, titles: Iterable[str]) -> dict[str, list[int]]:
-        """Return the numbers of the entities that each title or alias names, of those that name any.
-
-        Args:
-            titles: After the text policy; redirects are not followed.
-        """
+        """Return the entity numbers of each normalised title or alias that names any, without redirects."""
         wanted = list(dict.fromkeys(titles))
-        numbers = self._by_title(wanted)
-        numbers.update(self._by_alias([title for title in wanted if title not in numbers]))
+        if not wanted:
+            return {}
+        numbers = _grouped(wanted, _matches(self._index.entities.column(TITLE), wanted))
+        if others := [title for title in wanted if title not in numbers]:
+            numbers.update(_grouped(others, self._alias_matches(others)))
         return numbers
 
     def _named(self, titles: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -75,33 +73,14 @@ class IndexResolver:
         id_of = dict(zip(every.tolist(), ids, strict=True))
         return {title: tuple(id_of[n] for n in found) for title, found in numbers.items()}
 
-    def _by_title(self, wanted: list[str]) -> dict[str, list[int]]:
-        if not wanted:
-            return {}
-        values = pa.array(wanted, type=pa.string())
-        column = self._index.entities.column(TITLE)
-        return _grouped(wanted, _matches(column, values))
-
-    def _by_alias(self, wanted: list[str]) -> dict[str, list[int]]:
-        if not wanted or not self._has_aliases:
-            return {}
-        values = pa.array(wanted, type=pa.string())
+    def _alias_matches(self, wanted: list[str]) -> Iterator[tuple[int, int]]:
+        """Yield the entity and the place in `wanted` of every alias that is wanted."""
         first = 0
-        pairs: list[tuple[int, int]] = []
-        for chunk in self._index.entities.column(ALIASES).chunks:
+        for chunk in _alias_column(self._index).chunks:
             owners = pc.list_parent_indices(chunk).to_numpy(zero_copy_only=False)
             aliases = pa.chunked_array([chunk.flatten()])
-            pairs.extend((first + int(owners[at]), place) for at, place in _matches(aliases, values))
+            yield from ((first + int(owners[at]), place) for at, place in _matches(aliases, wanted))
             first += len(chunk)
-        return _grouped(wanted, pairs)
-
-    @property
-    def _has_aliases(self) -> bool:
-        try:
-            self._index.entities.stored_column(ALIASES)
-        except ValueError:
-            return False
-        return True
 
     def _target(self, title: str) -> str | None:
         """Follow redirects to their end; None where there are none, or where they go round."""
@@ -115,7 +94,7 @@ class IndexResolver:
 
 
 def read_redirects(path: str | Path) -> dict[str, str]:
-    """Read redirects: lines of an old title, a tab, and the title it stands for now; optionally compressed.
+    """Read redirects: lines of an old title, a tab, and the present title; optionally compressed.
 
     Raises:
         SourceError: the file is missing, or a line has not two fields; names it.
@@ -133,8 +112,9 @@ def read_redirects(path: str | Path) -> dict[str, str]:
     return redirects
 
 
-def _matches(column: pa.ChunkedArray, values: pa.Array) -> Iterator[tuple[int, int]]:
-    """Yield the row and the value of every row that is one of `values`."""
+def _matches(column: pa.ChunkedArray, wanted: list[str]) -> Iterator[tuple[int, int]]:
+    """Yield the row and the place in `wanted` of every value that is wanted."""
+    values = pa.array(wanted, type=pa.string())
     places = pc.index_in(column, value_set=values).fill_null(-1).to_numpy()
     rows = np.flatnonzero(places >= 0)
     yield from zip(rows.tolist(), places[rows].tolist(), strict=True)
@@ -153,10 +133,7 @@ def _grouped(wanted: Sequence[str], pairs: Iterable[tuple[int, int]]) -> dict[st
 class EntityFinder:
     """Finds entities by id, by title and by alias.
 
-    The tables of titles and aliases are made when they are first asked for: some 200 bytes per text.
-
-    Args:
-        index: An open index.
+    The tables of titles and aliases are built on first use: some 200 bytes per text.
     """
 
     def __init__(self, index: Index) -> None:
@@ -181,25 +158,29 @@ class EntityFinder:
 
     @cached_property
     def _titles(self) -> dict[str, tuple[int, ...]]:
-        titles = self._index.entities.column(TITLE).to_pylist()
-        table: dict[str, tuple[int, ...]] = {}
-        for number, title in enumerate(titles):
-            table[title] = (*table.get(title, ()), number)
-        return table
+        return _table([title] for title in self._index.entities.column(TITLE).to_pylist())
 
     @cached_property
     def _aliases(self) -> dict[str, tuple[int, ...]]:
-        table: dict[str, tuple[int, ...]] = {}
-        for number, aliases in enumerate(aliases_of(self._index)):
-            for alias in aliases:
-                table[alias] = (*table.get(alias, ()), number)
-        return table
+        return _table(aliases_of(self._index))
+
+
+def _table(texts: Iterable[Sequence[str]]) -> dict[str, tuple[int, ...]]:
+    """Return text -> the numbers of the entities that have it."""
+    table: dict[str, tuple[int, ...]] = {}
+    for number, of_entity in enumerate(texts):
+        for text in of_entity:
+            table[text] = (*table.get(text, ()), number)
+    return table
 
 
 def aliases_of(index: Index) -> list[list[str]]:
-    """Return the aliases of every entity, by its number; empty where the index stores none."""
+    """Return the aliases of every entity, by its number; empty if the index stores none."""
+    return [aliases or [] for aliases in _alias_column(index).to_pylist()]
+
+
+def _alias_column(index: Index) -> pa.ChunkedArray:
     try:
-        column: pa.ChunkedArray = index.entities.column(ALIASES)
+        return index.entities.column(ALIASES)
     except ValueError:  # no such column: no entity has any
-        return []
-    return [aliases or [] for aliases in column.to_pylist()]
+        return pa.chunked_array([], type=pa.list_(pa.string()))

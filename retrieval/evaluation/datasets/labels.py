@@ -1,8 +1,4 @@
-"""Says where a labelled set is (`SetSpec`) and what its labels say, and finds their entities in an index.
-
-Titles and ids are looked up once, for the whole set. White space in ids is percent-encoded where white space
-separates the fields of a file (`encode_token`).
-"""
+"""Parses where a labelled set is (`SetSpec`), and finds the entities of its labels in an index."""
 
 from __future__ import annotations
 
@@ -25,25 +21,18 @@ _FORM = "[NAME=]FORMAT:PATH[:QRELS], with FORMAT one of " + ", ".join(SET_FORMAT
 
 @dataclass(frozen=True, slots=True)
 class SetSpec:
-    """Where a set is and how it is read.
+    """The place and format of a set."""
 
-    Attributes:
-        name: How reports call it.
-        format: One of `SET_FORMATS`.
-        path: "beir": the folder with queries.jsonl and qrels/; "kilt": a JSON Lines file; "trec": a file
-            of topics; "mentions": JSON Lines as `genret link` reads them, with title or entity_id; "queries":
-            JSON Lines with id, query and gold, or TSV with a header. All may be compressed (gzip, Zstandard).
-        qrels: "trec": the file of judgments; "beir": the file or the split's name; None: qrels/test.tsv.
-        limit: So many queries, the first ones; None: all.
-        split: "queries": only the lines whose `split` is this one; None: all lines.
-    """
-
-    name: str
-    format: str
+    name: str  # name in reports
+    format: str  # format, one of `SET_FORMATS`
+    # "beir": the folder with queries.jsonl and qrels/; "kilt": a JSON Lines file; "trec": a file of topics;
+    # "mentions": JSON Lines as `genret link` reads them, with title or entity_id; "queries": JSON Lines
+    # with id, query and gold, or TSV with a header. Files may be compressed (gzip, Zstandard)
     path: str
+    # "trec": file of judgments; "beir": file, or name of a split; None: qrels/test.tsv
     qrels: str | None = None
-    limit: int | None = None
-    split: str | None = None
+    limit: int | None = None  # most queries, the first ones; None: all
+    split: str | None = None  # "queries": the only split that is read; None: all lines
 
     def __post_init__(self) -> None:
         if self.format not in SET_FORMATS:
@@ -55,8 +44,8 @@ class SetSpec:
     def parse(cls, text: str) -> SetSpec:
         """Read NAME=FORMAT:PATH[:QRELS], or FORMAT:PATH named by the file.
 
-        QRELS goes with "trec", where it is needed, and with "beir". A split of a file of queries stands
-        behind its last "#": `queries:data/queries.tsv#test`.
+        QRELS goes with "trec", where it is needed, and with "beir". The split of a file of queries stands
+        behind the last "#": `queries:data/queries.tsv#test`.
 
         Raises:
             InputError: the text has another form.
@@ -84,41 +73,31 @@ class SetSpec:
 
 
 def _name_of(path: str, qrels: str | None, split: str | None) -> str:
-    """Return the name of a set that was given none: that of its file, and of its split."""
+    """Return the name of a set without one: that of its file, and of its split."""
     name = Path(path).resolve().name if path in (".", "..") else Path(path).name
-    shortened = True
-    while shortened:
-        shortened = False
-        for ending in _ENDINGS:
-            if name.endswith(ending) and name != ending:
-                name, shortened = name.removesuffix(ending), True
+    while ending := next((e for e in _ENDINGS if name.endswith(e) and name != e), None):
+        name = name.removesuffix(ending)
     part = split or (qrels if qrels and _NAME.fullmatch(qrels) and "." not in qrels else None)
     name = re.sub(r"[\s/=:#]+", "-", name)
     return f"{name}-{part}" if part else name
 
 
 class TitleResolver(Protocol):
-    """Finds entities of an index by what labels call them, many at once: an index is passed over once."""
+    """Finds entities of an index by their labels, many at once: an index is read once."""
 
     def by_ids(self, entity_ids: Sequence[str]) -> list[str | None]:
         """Return the id of each entity, or None where the index has no such entity."""
 
     def by_titles(self, titles: Sequence[str]) -> list[tuple[str, ...]]:
-        """Return the ids of all entities that each title names, in the index's order; () where none does.
+        """Return the ids of all entities that each title names, in the index's order; () if none does.
 
-        Those whose title it is after the text policy; where there are none, those whose alias it is.
+        These are the entities with this title after the text policy; without any, those with this alias.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class LabelAnswer:
-    """What a label calls an entity.
-
-    Attributes:
-        entity_id: Its id, where the label has one.
-        title: Its title, where the label has one; at least one of the two is there.
-        grade: Above 0: relevant.
-    """
+    """An entity as a label names it: by id, title or both. A grade above 0 says that it is relevant."""
 
     entity_id: str | None
     title: str | None
@@ -127,39 +106,28 @@ class LabelAnswer:
 
 @dataclass(frozen=True, slots=True)
 class FileQuery:
-    """A query as the files have it.
+    """A query as the files have it."""
 
-    Attributes:
-        query_id: Unique in the set.
-        text: The query; of a mention, its own text.
-        answers: What is judged for it.
-        mention: The mention in its context.
-        evidence: Sets of places in `answers`.
-        is_nil: Whether the label says that nothing answers.
-        document: What it is part of.
-        line: Number of its first line; 0 where no reader counts.
-    """
-
-    query_id: str
-    text: str
-    answers: tuple[LabelAnswer, ...]
-    mention: Mention | None = None
-    evidence: tuple[tuple[int, ...], ...] = ()
-    is_nil: bool = False
-    document: str | None = None
-    line: int = 0
+    query_id: str  # id, unique in the set
+    text: str  # the query, or the mention's own text
+    answers: tuple[LabelAnswer, ...]  # judged answers
+    mention: Mention | None = None  # the mention in its context
+    evidence: tuple[tuple[int, ...], ...] = ()  # sets of positions in `answers`
+    is_nil: bool = False  # whether the label says that nothing answers
+    document: str | None = None  # document that it is part of
+    line: int = 0  # number of its first line; 0 if the reader does not count
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the index says to every id and title of a set."""
+    """The index's entities for every id and title of a set."""
 
     ids: Mapping[str, str | None]
     titles: Mapping[str, tuple[str, ...]]
     trusts_ids: bool
 
     def find(self, answer: LabelAnswer) -> tuple[str, ...]:
-        """Return the entities an answer may mean; () where the index has none."""
+        """Return the entities an answer may mean; () if the index has none."""
         if answer.entity_id is not None and (self.trusts_ids or answer.title is None):
             found = self.ids[answer.entity_id]
             if found is not None:
@@ -170,22 +138,18 @@ class _Known:
 def find_answers(
     queries: Sequence[FileQuery], resolver: TitleResolver
 ) -> tuple[tuple[LabelledQuery, ...], int]:
-    """Find the answers of all queries in the index.
+    """Return the labelled queries, and the number of relevant answers that the index lacks.
 
-    An id is looked up first, a title where the index lacks the id. The ids of a set are often not those of
-    the index, and may by chance name other entities: where more of them contradict the titles beside them
-    than agree with them, only titles count.
-
-    Returns:
-        The labelled queries, and the number of relevant answers that the index lacks.
+    An id is looked up first, then the title. The ids of a set are often not those of the index, and may by
+    chance name other entities: if more of them contradict the titles beside them than agree, only titles
+    count.
     """
     known = _look_up(queries, resolver)
-    labelled, num_missing = [], 0
-    for query in queries:
-        found, missing = _labelled(query, known)
-        labelled.append(found)
-        num_missing += missing
-    return tuple(labelled), num_missing
+    labelled = tuple(_labelled(query, known) for query in queries)
+    num_missing = sum(
+        grade > 0 and entity.startswith(MISSING) for query in labelled for entity, grade in query.gold.items()
+    )
+    return labelled, num_missing
 
 
 def _look_up(queries: Sequence[FileQuery], resolver: TitleResolver) -> _Known:
@@ -195,8 +159,7 @@ def _look_up(queries: Sequence[FileQuery], resolver: TitleResolver) -> _Known:
     known_ids = dict(zip(ids, resolver.by_ids(ids), strict=True))
     known_titles = dict(zip(titles, resolver.by_titles(titles), strict=True))
     agree = contradict = 0
-    for answer in dict.fromkeys((a.entity_id, a.title) for a in answers):
-        entity_id, title = answer
+    for entity_id, title in dict.fromkeys((a.entity_id, a.title) for a in answers):
         if entity_id is None or title is None or known_ids[entity_id] is None or not known_titles[title]:
             continue
         if known_ids[entity_id] in known_titles[title]:
@@ -206,7 +169,7 @@ def _look_up(queries: Sequence[FileQuery], resolver: TitleResolver) -> _Known:
     return _Known(known_ids, known_titles, trusts_ids=contradict <= agree)
 
 
-def _labelled(query: FileQuery, known: _Known) -> tuple[LabelledQuery, int]:
+def _labelled(query: FileQuery, known: _Known) -> LabelledQuery:
     gold: dict[str, int] = {}
     namesakes: dict[str, str] = {}
     chosen: list[str] = []
@@ -222,7 +185,7 @@ def _labelled(query: FileQuery, known: _Known) -> tuple[LabelledQuery, int]:
             if entity_id not in gold:
                 namesakes.setdefault(entity_id, first)
     evidence = tuple(dict.fromkeys(frozenset(chosen[i] for i in places) for places in query.evidence))
-    labelled = LabelledQuery(
+    return LabelledQuery(
         query_id=query.query_id,
         text=query.text,
         mention=query.mention,
@@ -232,21 +195,19 @@ def _labelled(query: FileQuery, known: _Known) -> tuple[LabelledQuery, int]:
         document=query.document,
         namesakes=namesakes,
     )
-    return labelled, sum(grade > 0 and entity.startswith(MISSING) for entity, grade in gold.items())
 
 
-# A percent sign that could be taken for the beginning of an encoded byte is encoded too: decoding gives back
-# exactly what was encoded.
+# A percent sign that looks like an encoded byte is encoded too, so that decoding is exact.
 _ENCODED = re.compile(r"[\s\x00-\x1f\x7f-\x9f]|%(?=[0-9a-fA-F]{2})")
 
 
 def encode_token(text: str) -> str:
-    """Return a text without white space or control characters, by UTF-8 bytes as in "New%20York"."""
+    """Return a text with white space and control characters percent-encoded, as in "New%20York"."""
     return _ENCODED.sub(lambda match: quote(match.group(), safe=""), text)
 
 
 def decode_token(token: str) -> str:
-    """Return what `encode_token` was given; a token that it cannot have made stays as it is."""
+    """Return the text that `encode_token` was given; a token that it cannot have made stays as it is."""
     try:
         return unquote(token, errors="strict") if "%" in token else token
     except UnicodeDecodeError:  # bytes that are no UTF-8: a percent sign was one

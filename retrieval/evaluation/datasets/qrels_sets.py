@@ -1,13 +1,14 @@
 """Reads BEIR and TREC sets: queries in one file, judgments (qrels) in another.
 
-BEIR is a folder with queries.jsonl, qrels/SPLIT.tsv and, where ids alone do not say enough, corpus.jsonl.
-TREC is a file of topics and one of judgments; a document is an entity by its id, or by its title.
+BEIR is a folder with queries.jsonl, qrels/SPLIT.tsv and, for the titles of documents, corpus.jsonl. TREC is a
+file of
+topics and one of judgments; a document is an entity by its id, or by its title.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from retrieval.errors import SourceError
@@ -27,16 +28,7 @@ BEIR_HEADER = ("query-id", "corpus-id", "score")
 
 
 class Judgments:
-    """Judgments read line by line.
-
-    Args:
-        path: Their file.
-        queries_path: The file of queries.
-        query_ids: Of all queries there.
-
-    Attributes:
-        grades: Query -> document -> grade, both as the file has them first.
-    """
+    """Judgments of known queries, read line by line: `grades` maps query -> document -> grade."""
 
     def __init__(self, path: str | Path, queries_path: str | Path, query_ids: Collection[str]) -> None:
         self._path = path
@@ -45,11 +37,7 @@ class Judgments:
         self.grades: dict[str, dict[str, int]] = {}
 
     def add(self, line: int, query_id: str, document_id: str, grade: str) -> None:
-        """Take one judgment.
-
-        Raises:
-            SourceError: the query is unknown, the grade is no integer, or the document has another grade.
-        """
+        """Add one judgment; its query must be known, and no document may have two grades."""
         if not query_id or not document_id:
             name = "query-id" if not query_id else "corpus-id"
             wrong(self._path, line, name, "text that is not empty", "")
@@ -64,9 +52,14 @@ class Judgments:
                 f"grade {documents[document_id]} already, got {number}"
             )
 
+    def of(self, texts: Mapping[str, str]) -> Iterator[tuple[str, str, dict[str, int]]]:
+        """Yield every query of `texts` with its text and its grades."""
+        for query_id, text in texts.items():
+            yield query_id, text, self.grades.get(query_id, {})
 
-def read_beir_qrels(path: Path, judgments: Judgments) -> None:
-    """Read query-id, corpus-id, score, separated by tabs, behind a header with these names."""
+
+def _read_beir_qrels(path: Path, judgments: Judgments) -> None:
+    """Read query-id, corpus-id and score, separated by tabs, below a header with these names."""
     header: list[str] | None = None
     for line, text in text_lines(path):
         fields = [field.strip() for field in text.split("\t")]
@@ -82,8 +75,8 @@ def read_beir_qrels(path: Path, judgments: Judgments) -> None:
         judgments.add(line, row["query-id"], row["corpus-id"], row["score"])
 
 
-def read_trec_qrels(path: Path, judgments: Judgments) -> None:
-    """Read query, iteration, document, grade, separated by white space, or by tabs if there are some."""
+def _read_trec_qrels(path: Path, judgments: Judgments) -> None:
+    """Read query, iteration, document and grade, separated by tabs if there are any, else by white space."""
     for line, text in text_lines(path):
         fields = [f.strip() for f in text.split("\t")] if "\t" in text else spaced_fields(text)
         if len(fields) != 4:
@@ -95,14 +88,7 @@ _COMPRESSED = ("", ".gz", ".zst")
 
 
 def read_beir(spec: SetSpec) -> tuple[list[FileQuery], list[Path]]:
-    """Read a folder in the format of BEIR; queries without a judgment have no answers.
-
-    Returns:
-        The queries in the order of queries.jsonl, and the files that were read.
-
-    Raises:
-        SourceError: a file is missing or malformed.
-    """
+    """Read a folder in the format of BEIR, in the order of queries.jsonl."""
     folder = Path(spec.path)
     if not folder.is_dir():
         raise SourceError(f"{folder}: expected a folder with queries.jsonl and qrels/")
@@ -112,7 +98,7 @@ def read_beir(spec: SetSpec) -> tuple[list[FileQuery], list[Path]]:
     texts = _read_queries(queries_file)
     qrels = _qrels_file(folder, spec.qrels)
     judgments = Judgments(qrels, queries_file, texts)
-    read_beir_qrels(qrels, judgments)
+    _read_beir_qrels(qrels, judgments)
     files = [queries_file, qrels]
     titles: dict[str, str] = {}
     corpus = _file(folder / "corpus.jsonl")
@@ -121,14 +107,10 @@ def read_beir(spec: SetSpec) -> tuple[list[FileQuery], list[Path]]:
         titles = _read_titles(corpus, judged)
         files.append(corpus)
     queries = [
-        FileQuery(query_id, text, _beir_answers(judgments.grades.get(query_id, {}), titles))
-        for query_id, text in texts.items()
+        FileQuery(query_id, text, tuple(LabelAnswer(d, titles.get(d), g) for d, g in grades.items()))
+        for query_id, text, grades in judgments.of(texts)
     ]
     return queries, files
-
-
-def _beir_answers(grades: dict[str, int], titles: dict[str, str]) -> tuple[LabelAnswer, ...]:
-    return tuple(LabelAnswer(document, titles.get(document), grade) for document, grade in grades.items())
 
 
 def _read_queries(file: Path) -> dict[str, str]:
@@ -170,7 +152,7 @@ def _qrels_file(folder: Path, name: str | None) -> Path:
 
 
 def _file(path: Path) -> Path | None:
-    """Return the file with this name, or its compressed form; None where there is neither."""
+    """Return the file with this name, or its compressed form; None without either."""
     named = (path.with_name(path.name + ending) for ending in _COMPRESSED)
     return next((file for file in named if file.is_file()), None)
 
@@ -181,16 +163,10 @@ _TAG = re.compile(r"<(/?[a-zA-Z]+)>")
 
 
 def read_trec(spec: SetSpec) -> tuple[list[FileQuery], list[Path]]:
-    """Read topics and judgments; topics without a judgment have no answers.
+    """Read topics and judgments, in the order of the topics.
 
     Topics are lines of id, tab and text, JSON Lines, or classic topics between <top> and </top>, of which
-    number and title are read. Documents whose ids hold white space are percent-encoded.
-
-    Returns:
-        The queries in the order of the topics, and the two files.
-
-    Raises:
-        SourceError: a file is missing or malformed.
+    number and title are read. Document ids may be percent-encoded.
     """
     topics = Path(spec.path)
     if spec.qrels is None:
@@ -202,17 +178,12 @@ def read_trec(spec: SetSpec) -> tuple[list[FileQuery], list[Path]]:
             wrong(topics, line, "id", "an id of its own", query_id)
         texts[query_id] = text
     judgments = Judgments(qrels, topics, texts)
-    read_trec_qrels(qrels, judgments)
-    queries = [
-        FileQuery(query_id, text, _trec_answers(judgments.grades.get(query_id, {})))
-        for query_id, text in texts.items()
-    ]
+    _read_trec_qrels(qrels, judgments)
+    queries = []
+    for query_id, text, grades in judgments.of(texts):
+        named = [(normalize(decode_token(document)), grade) for document, grade in grades.items()]
+        queries.append(FileQuery(query_id, text, tuple(LabelAnswer(n, n, g) for n, g in named)))
     return queries, [topics, qrels]
-
-
-def _trec_answers(grades: dict[str, int]) -> tuple[LabelAnswer, ...]:
-    decoded = ((normalize(decode_token(document)), grade) for document, grade in grades.items())
-    return tuple(LabelAnswer(document, document, grade) for document, grade in decoded)
 
 
 def _topics(file: Path) -> Iterator[tuple[int, str, str]]:

@@ -1,8 +1,7 @@
-"""Reads a labelled set of any format; those that are one file are read here, the others in `qrels_sets`.
+"""Reads a labelled set of any format: queries, mentions and KILT here, the others in `qrels_sets`.
 
-- queries with their answers: JSON Lines with id, query and gold, or TSV with one answer a line;
-- mentions in context with their labels: JSON Lines as `genret link` reads them;
-- KILT: JSON Lines with input and output; the pages behind one output are one evidence set.
+A reader returns the queries of a set, and the files that were read. It raises a SourceError if a file is
+missing or malformed.
 """
 
 from __future__ import annotations
@@ -21,13 +20,7 @@ from retrieval.evaluation.datasets.file_lines import (
     text_lines,
     wrong,
 )
-from retrieval.evaluation.datasets.labels import (
-    FileQuery,
-    LabelAnswer,
-    SetSpec,
-    TitleResolver,
-    find_answers,
-)
+from retrieval.evaluation.datasets.labels import FileQuery, LabelAnswer, SetSpec, TitleResolver, find_answers
 from retrieval.evaluation.datasets.qrels_sets import read_beir, read_trec
 from retrieval.evaluation.labelled_sets import LabelledSet
 from retrieval.evaluation.metrics import PRIMARY_METRICS
@@ -41,7 +34,7 @@ _COLUMNS = ("id", "query", "entity_id", "title", "grade", "split")
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """Part of a query, or all of it: what one line says."""
+    """A query, or part of one, from one line."""
 
     line: int
     query_id: str | None
@@ -52,22 +45,15 @@ class _Row:
 
 
 def read_query_file(spec: SetSpec, has_nil: bool = False) -> tuple[list[FileQuery], list[Path]]:
-    """Read queries; those without answers have none, as those that are answered with a number.
+    """Read queries from JSON Lines or TSV.
 
-    JSON Lines: `id` (the number of the line where there is none), `query`, and `gold`: a list of objects with
-    title or entity_id, and grade (1 where there is none). TSV: a header with query, with entity_id or title,
-    and possibly id, grade and split; lines with the same id, or without ids the same query, are one query.
+    JSON Lines: `id` (default: the line number), `query`, and `gold`: a list of objects with title or
+    entity_id, and grade (default: 1). TSV: a header with query, with entity_id or title, and possibly id,
+    grade and split; lines with the same id, or without ids the same query, are one query. A split without
+    lines is an error.
 
-    Args:
-        spec: Where the file is.
-        has_nil: Whether lines of TSV with neither entity_id nor title, and an empty list of gold, say that
-            nothing answers the query. Otherwise the first are malformed, and the second say nothing.
-
-    Returns:
-        The queries of the split, and the file.
-
-    Raises:
-        SourceError: the file is missing or malformed, or has no such split.
+    With `has_nil`, TSV lines with neither entity_id nor title, and an empty list of gold, say that nothing
+    answers the query. Otherwise the first are malformed, and the second say nothing.
     """
     file = Path(spec.path)
     _, first = next(text_lines(file))
@@ -103,11 +89,7 @@ def read_query_file(spec: SetSpec, has_nil: bool = False) -> tuple[list[FileQuer
 
 def _json_rows(file: Path) -> Iterator[_Row]:
     for line, value in json_objects(file):
-        gold = value.get("gold")
-        if gold is None:
-            gold = []
-        if not isinstance(gold, list):
-            wrong(file, line, "gold", "a list", gold)
+        gold = _list(file, line, value.get("gold"), "gold")
         split = value.get("split")
         yield _Row(
             line,
@@ -122,13 +104,20 @@ def _json_rows(file: Path) -> Iterator[_Row]:
 def _json_answer(file: Path, line: int, value: Any, name: str) -> LabelAnswer:
     if not isinstance(value, dict):
         wrong(file, line, name, "an object with title or entity_id", value)
-    title, entity_id, grade = value.get("title"), value.get("entity_id"), value.get("grade")
-    if title is None and entity_id is None:
+    answer, grade = _named(file, line, value, f"{name}.", "entity_id"), value.get("grade")
+    if answer is None:
         wrong(file, line, name, "title or entity_id", value)
+    return answer if grade is None else replace(answer, grade=grade_field(file, line, grade, f"{name}.grade"))
+
+
+def _named(file: Path, line: int, value: dict[str, Any], prefix: str, id_name: str) -> LabelAnswer | None:
+    """Return the entity that an object names by title, id or both; None if by neither."""
+    title, entity_id = value.get("title"), value.get(id_name)
+    if title is None and entity_id is None:
+        return None
     return LabelAnswer(
-        None if entity_id is None else id_field(file, line, entity_id, f"{name}.entity_id"),
-        None if title is None else text_field(file, line, title, f"{name}.title"),
-        1 if grade is None else grade_field(file, line, grade, f"{name}.grade"),
+        None if entity_id is None else id_field(file, line, entity_id, prefix + id_name),
+        None if title is None else text_field(file, line, title, f"{prefix}title"),
     )
 
 
@@ -157,50 +146,45 @@ def _table_rows(file: Path, has_nil: bool) -> Iterator[_Row]:
 def _header(file: Path, line: int, fields: list[str]) -> list[str]:
     names = [name.strip() for name in fields]
     if "query" not in names or not {"entity_id", "title"} & set(names):
-        wrong(
-            file, line, None, "JSON objects, or a header with query and entity_id or title", "\t".join(names)
-        )
+        expected = "JSON objects, or a header with query and entity_id or title"
+        wrong(file, line, None, expected, "\t".join(names))
     if len(set(names)) != len(names):
         wrong(file, line, None, "names of columns that differ", "\t".join(names))
     return names
 
 
 def _table_answer(file: Path, line: int, given: dict[str, str]) -> LabelAnswer:
-    if "entity_id" not in given and "title" not in given:
+    answer = _named(file, line, given, "", "entity_id")
+    if answer is None:
         wrong(file, line, "entity_id", "entity_id or title", "")
-    return LabelAnswer(
-        text_field(file, line, given["entity_id"], "entity_id") if "entity_id" in given else None,
-        text_field(file, line, given["title"], "title") if "title" in given else None,
-        grade_field(file, line, given.get("grade", "1"), "grade"),
-    )
+    return replace(answer, grade=grade_field(file, line, given.get("grade", "1"), "grade"))
 
 
 def read_mention_file(spec: SetSpec) -> tuple[list[FileQuery], list[Path]]:
     """Read mention, left, right, and title or entity_id, which are null where no entity is meant (NIL).
 
-    `id` is the number of the line where there is none; `doc` is the document for bootstrap by document.
-
-    Returns:
-        The mentions, and the file.
-
-    Raises:
-        SourceError: the file is missing or malformed, or no mention has an entity.
+    `id` defaults to the line number; `doc` is the document for bootstrap by document. Some mention must have
+    an entity.
     """
     file = Path(spec.path)
-    queries: list[FileQuery] = []
-    seen: set[str] = set()
-    for line, value in json_objects(file):
-        query = _query(file, line, value)
-        if query.query_id in seen:
-            wrong(file, line, "id", "an id of its own", query.query_id)
-        seen.add(query.query_id)
-        queries.append(query)
+    queries = _distinct(file, _mention_query)
     if all(query.is_nil for query in queries):
         raise SourceError(f"{file}: no mention has a title or an entity_id")
     return queries, [file]
 
 
-def _query(file: Path, line: int, value: dict[str, Any]) -> FileQuery:
+def _distinct(file: Path, read: Callable[[Path, int, dict[str, Any]], FileQuery]) -> list[FileQuery]:
+    """Return the queries of a JSON Lines file, whose ids must differ."""
+    queries: dict[str, FileQuery] = {}
+    for line, value in json_objects(file):
+        query = read(file, line, value)
+        if query.query_id in queries:
+            wrong(file, line, "id", "an id of its own", query.query_id)
+        queries[query.query_id] = query
+    return list(queries.values())
+
+
+def _mention_query(file: Path, line: int, value: dict[str, Any]) -> FileQuery:
     if not {"title", "entity_id"} & value.keys() and not value.get("nil"):
         wrong(file, line, "title", "title or entity_id, null where no entity is meant", "neither")
     mention_text = text_field(file, line, value.get("mention"), "mention", clean=False)
@@ -209,19 +193,14 @@ def _query(file: Path, line: int, value: dict[str, Any]) -> FileQuery:
         mention = Mention(mention_text, **given)
     except InputError as error:
         raise SourceError(f"{file}, line {line}, field {error.field!r}: {error.message}") from error
-    title, entity_id = value.get("title"), value.get("entity_id")
-    answer = LabelAnswer(
-        None if entity_id is None else id_field(file, line, entity_id, "entity_id"),
-        None if title is None else text_field(file, line, title, "title"),
-    )
-    is_nil = title is None and entity_id is None
+    answer = _named(file, line, value, "", "entity_id")
     document = value.get("doc")
     return FileQuery(
         str(line) if value.get("id") is None else id_field(file, line, value["id"], "id", clean=False),
         mention.mention,
-        () if is_nil else (answer,),
+        () if answer is None else (answer,),
         mention=mention,
-        is_nil=is_nil,
+        is_nil=answer is None,
         document=None if document is None else id_field(file, line, document, "doc"),
     )
 
@@ -232,36 +211,20 @@ START, END = "[START_ENT]", "[END_ENT]"
 def read_kilt(spec: SetSpec) -> tuple[list[FileQuery], list[Path]]:
     """Read a file in the format of KILT; a query without provenance has no answers.
 
-    An input with [START_ENT] … [END_ENT] is a mention in its context. Several pages of one output are needed
-    together; outputs are alternatives.
-
-    Returns:
-        The queries, and the file.
-
-    Raises:
-        SourceError: the file is missing or malformed.
+    An input with [START_ENT] … [END_ENT] is a mention in its context. The pages of one output are needed
+    together (an evidence set); outputs are alternatives.
     """
     file = Path(spec.path)
-    queries: list[FileQuery] = []
-    seen: set[str] = set()
-    for line, value in json_objects(file):
-        query_id = id_field(file, line, value.get("id"), "id", clean=False)
-        if query_id in seen:
-            wrong(file, line, "id", "an id of its own", query_id)
-        seen.add(query_id)
-        text = text_field(file, line, value.get("input"), "input", clean=False)
-        mention = _mention(file, line, text)
-        answers, evidence = _outputs(file, line, value.get("output"))
-        queries.append(
-            FileQuery(
-                query_id,
-                mention.mention if mention else normalize(text),
-                answers,
-                mention=mention,
-                evidence=evidence,
-            )
-        )
-    return queries, [file]
+    return _distinct(file, _kilt_query), [file]
+
+
+def _kilt_query(file: Path, line: int, value: dict[str, Any]) -> FileQuery:
+    query_id = id_field(file, line, value.get("id"), "id", clean=False)
+    text = text_field(file, line, value.get("input"), "input", clean=False)
+    mention = _mention(file, line, text)
+    answers, evidence = _outputs(file, line, value.get("output"))
+    asked = mention.mention if mention else normalize(text)
+    return FileQuery(query_id, asked, answers, mention=mention, evidence=evidence)
 
 
 def _outputs(
@@ -283,13 +246,10 @@ def _outputs(
 def _page(file: Path, line: int, page: Any, name: str) -> LabelAnswer:
     if not isinstance(page, dict):
         wrong(file, line, name, "an object", page)
-    title, page_id = page.get("title"), page.get("wikipedia_id")
-    if title is None and page_id is None:
+    answer = _named(file, line, page, f"{name}.", "wikipedia_id")
+    if answer is None:
         wrong(file, line, name, "title or wikipedia_id", page)
-    return LabelAnswer(
-        None if page_id is None else id_field(file, line, page_id, f"{name}.wikipedia_id"),
-        None if title is None else text_field(file, line, title, f"{name}.title"),
-    )
+    return answer
 
 
 def _mention(file: Path, line: int, text: str) -> Mention | None:
@@ -324,15 +284,14 @@ _KINDS = {"kilt": "kilt", "mentions": "mentions"}
 def read_set(spec: SetSpec, resolver: TitleResolver) -> LabelledSet:
     """Read a set and find its answers in the index.
 
-    Queries that nothing is judged for are left out and counted; mentions labelled NIL stay. Relevant answers
-    that the index lacks stay in `gold` as "missing:" and their title, percent-encoded where it holds white
-    space, and are counted: recall is a share of all that is relevant, not of what the index happens to have.
-    A label that is the title of several entities is right for each of them (`LabelledQuery.namesakes`).
+    Queries without judgments are left out and counted; mentions labelled NIL stay. Relevant answers that the
+    index lacks stay in `gold` as "missing:" and their percent-encoded title, and are counted: recall is a
+    share of all that is relevant. A label that is the title of several entities is right for each of them
+    (`LabelledQuery.namesakes`).
 
     Raises:
-        SourceError: a file is missing or malformed; names file, line, field, what was expected and what was
-            got. Ids of queries that are there twice, judgments of queries that are not there, two grades of
-            one document for one query and files without a judged query are such errors.
+        SourceError: a file is missing or malformed, has an id twice, a judgment of an unknown query, two
+            grades of one document for a query, or no judged query; names file, line, field, expected and got.
     """
     read, files = _READERS[spec.format](spec)
     judged = [query for query in read if query.answers or query.is_nil]

@@ -1,15 +1,16 @@
-"""Names the methods that are compared, reads their settings from the command line, and makes them."""
+"""Parses the names of the methods that are compared, and makes the methods."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from decoding.params import MAX_BEAM_SIZE, MAX_DISC_BEAM_SIZE, MAX_DRAWS, MAX_SAMPLES
 from retrieval.errors import GenretError, InputError
-from retrieval.evaluation.labelled_sets import LabelledQuery, RankedAnswers
+from retrieval.evaluation.labelled_sets import LabelledQuery, RankedAnswers, RankedEntity
 from retrieval.types import DEFAULT_SHORTLIST_SIZE, MAX_SHORTLIST_SIZE, MAX_VECTOR_WEIGHT
 
 if TYPE_CHECKING:
@@ -20,17 +21,11 @@ if TYPE_CHECKING:
 
 
 class EvaluatedMethod(Protocol):
-    """Answers labelled queries.
+    """A method that answers labelled queries."""
 
-    Attributes:
-        name: As the command line spells it.
-        is_constrained: Whether it can only answer with entities of the index.
-        is_random: Whether another seed gives other answers.
-    """
-
-    name: str
-    is_constrained: bool
-    is_random: bool
+    name: str  # name as the command line spells it
+    is_constrained: bool  # whether it can only answer with entities of the index
+    is_random: bool  # whether another seed gives other answers
 
     def answer(
         self, queries: Sequence[LabelledQuery], seed: int, report: Callable[[int], None]
@@ -39,15 +34,10 @@ class EvaluatedMethod(Protocol):
 
 
 class MethodMaker:
-    """Makes the methods of one retriever, which share what is made of its index.
+    """Makes the methods of one retriever, which share what is computed from its index.
 
-    Args:
-        retriever: Answers.
-        k: Entities wanted per query.
-        batch_size: Queries answered together.
-
-    Attributes:
-        titles: Entities of the index by id, title and alias.
+    Every method answers with `k` entities at most, to `batch_size` queries at a time. `titles` finds entities
+    of the index by id, title and alias.
     """
 
     def __init__(self, retriever: Retriever, k: int, batch_size: int) -> None:
@@ -60,7 +50,7 @@ class MethodMaker:
         self.titles: EntityFinder = EntityFinder(retriever.index)
 
     def make(self, text: str) -> EvaluatedMethod:
-        """Return the method that the command line calls `text`, one of `METHOD_FORMS`.
+        """Return the method with this name, of one of the `METHOD_FORMS`.
 
         Raises:
             InputError: there is no such method, its setting is out of range, or it needs evidence that the
@@ -78,26 +68,29 @@ class MethodMaker:
         )
         from retrieval.evaluation.methods.retriever_methods import RetrieverMethod
 
-        spec = MethodSpec.parse(text)
-        if spec.family in ("bm25", "bm25-shortlist"):
-            check_bm25s()
-        if spec.family == "vectors":
-            vectors, index = self._vectors(spec), self._retriever.index
-            return NearestMethod(spec.name, index, vectors, spec.size, self._k, self._batch_size)
-        if spec.family == "evidence":
-            self._check_evidence(spec)
-            return EvidenceMethod(spec.name, self._retriever, spec.size, self._k, self._batch_size)
-        few = spec.size or DEFAULT_SHORTLIST_SIZE
-        if spec.family in ("shortlist", "auto") and self._retriever.index.num_entities > few:
+        spec, index = MethodSpec.parse(text), self._retriever.index
+        asked = (self._k, self._batch_size)
+        needs_evidence = spec.family == "evidence"
+        if spec.family in ("shortlist", "auto"):
             # Without evidence `auto` is its decoder: a report must not show that under another name.
+            needs_evidence = index.num_entities > (spec.size or DEFAULT_SHORTLIST_SIZE)
+        if needs_evidence:
             self._check_evidence(spec)
-        if spec.family == "bm25":
-            return LexicalMethod(spec.name, self._lexical_index, self._k, self._batch_size)
-        if spec.file is not None:
-            return RunFileMethod(spec.name, spec.file, self._k, self.titles)
-        if spec.family in ("unconstrained", "trie"):
-            return GeneratingMethod(spec, self._retriever, self._k, self._batch_size, self.titles)
-        return RetrieverMethod(spec, self._retriever, self._k, self._batch_size, self._lexical_index)
+        match spec.family:
+            case "vectors":
+                return NearestMethod(spec.name, index, self._vectors(spec), spec.size, *asked)
+            case "evidence":
+                return EvidenceMethod(spec.name, self._retriever, spec.size, *asked)
+            case "bm25":
+                check_bm25s()
+                return LexicalMethod(spec.name, index, self._lexical_index, *asked)
+            case "run":
+                return RunFileMethod(spec.name, spec.file or "", self._k, self.titles)
+            case "unconstrained" | "trie":
+                return GeneratingMethod(spec, self._retriever, *asked, self.titles)
+            case "bm25-shortlist":
+                check_bm25s()
+        return RetrieverMethod(spec, self._retriever, *asked, self._lexical_index)
 
     def _lexical_index(self) -> LexicalIndex:
         from retrieval.evaluation.methods.model_free_methods import LexicalIndex
@@ -107,11 +100,7 @@ class MethodMaker:
         return self._lexical
 
     def _check_evidence(self, spec: MethodSpec) -> None:
-        """Refuse a method that needs evidence, or that would go without some that the index has.
-
-        Raises:
-            InputError: the index has none, or some of it cannot be used.
-        """
+        """Refuse a method that needs evidence, or that would go without some that the index has."""
         ranker = self._retriever.ranker
         try:
             ranker.require_all()
@@ -120,15 +109,28 @@ class MethodMaker:
             raise InputError("method", f"{spec.name!r} needs evidence: {error}") from error
 
     def _vectors(self, spec: MethodSpec) -> VectorProposer:
-        """Return what proposes entities.
-
-        Raises:
-            InputError: the index has none, or what it has cannot be used.
-        """
         if (vectors := self._retriever.vectors) is None:
             why = self._retriever.ranker.problems.get("vectors", "the index has none")
             raise InputError("method", f"{spec.name!r} needs vectors: {why}")
         return vectors
+
+
+MethodAnswer = tuple[RankedEntity, ...] | str  # best first, or the error
+
+
+def timed_answers(
+    queries: Sequence[LabelledQuery], ask: Callable[[], Iterable[MethodAnswer]]
+) -> list[RankedAnswers]:
+    """Return the rankings of a batch; every query is given its share of the time that `ask` takes."""
+    started = time.perf_counter()
+    answers = list(ask())
+    seconds = (time.perf_counter() - started) / len(queries)
+    return [
+        RankedAnswers(query.query_id, (), seconds, error=answer)
+        if isinstance(answer, str)
+        else RankedAnswers(query.query_id, answer, seconds)
+        for query, answer in zip(queries, answers, strict=True)
+    ]
 
 
 DEFAULT_METHODS = (
@@ -142,7 +144,7 @@ DEFAULT_METHODS = (
     "bm25-shortlist",
     "bm25",
 )
-# Those that are added where an index has evidence, and where that has vectors.
+# Added where an index has evidence, and where that has vectors.
 DEFAULT_EVIDENCE_METHODS = ("evidence", "shortlist", "auto")
 DEFAULT_VECTOR_METHODS = ("vectors",)
 DEFAULT_BM25_SHORTLIST = 50
@@ -167,43 +169,32 @@ _BEAMS = re.compile(r"(unconstrained|beam)(?::(\d+))?")
 _LISTED = re.compile(
     r"(evidence|vectors|shortlist|auto|bm25-shortlist)(?::(\d+))?((?:\+(?:disc|weight:\d+(?:\.\d+)?))*)"
 )
-# Which of them take which settings behind their number.
+# The settings behind the number, by family.
 _SWITCHES = {"shortlist": ("weight",), "auto": ("weight", "disc")}
 
 
 @dataclass(frozen=True, slots=True)
 class MethodSpec:
-    """One method with its settings.
+    """One method with its settings."""
 
-    Attributes:
-        name: As it was given.
-        family: "unconstrained", "trie", "disc", "beam", "exact", "evidence", "vectors", "shortlist", "auto",
-            "bm25-shortlist", "bm25" or "run".
-        beams: Beams of `unconstrained` (0: one sample instead) and `beam` (None: the larger of k and 10);
-            prefixes per draw of `disc`.
-        draws: `disc`: K.
-        samples: `disc`: N.
-        adaptive: `disc`: see `RetrieveRequest`.
-        top_m: `disc`: likewise.
-        size: `evidence`, `vectors`, `shortlist`, `auto`, `bm25-shortlist`: entities proposed; 0 with other
-            methods, and with `auto` where the name has none: the library's.
-        weight: `shortlist`, `auto`: weight of the similarity beside the log-probability; None: none, and with
-            `auto` the order is the ranking's.
-        decoder: `auto`: "disc"; None: the library's, which is beam search.
-        file: `run`: its path.
-    """
-
-    name: str
+    name: str  # name as it was given
+    # "unconstrained", "trie", "disc", "beam", "exact", "evidence", "vectors", "shortlist", "auto",
+    # "bm25-shortlist", "bm25" or "run"
     family: str
+    # Beams of `unconstrained` (None: one sample) and `beam` (None: the larger of k and 10); prefixes per
+    # draw of `disc`
     beams: int | None = None
-    draws: int = 1
-    samples: int = 1
-    adaptive: bool = False
-    top_m: int | None = None
+    draws: int = 1  # draws per sample of `disc`, K
+    samples: int = 1  # samples of `disc`, N
+    adaptive: bool = False  # option of `disc`, see `RetrieveRequest`
+    top_m: int | None = None  # option of `disc`, see `RetrieveRequest`
+    # Entities proposed by methods with `:N`; 0 for others, and for `auto` without a number: the library's
     size: int = 0
+    # Weight of the similarity beside the log-probability (`shortlist`, `auto`); None: 0 for `shortlist`,
+    # the ranking's order for `auto`
     weight: float | None = None
-    decoder: str | None = None
-    file: str | None = None
+    decoder: str | None = None  # decoder of `auto`: "disc"; None: the library's, which is beam search
+    file: str | None = None  # path of `run`
 
     @classmethod
     def parse(cls, text: str) -> MethodSpec:
@@ -229,13 +220,10 @@ class MethodSpec:
     @classmethod
     def _disc(cls, text: str, match: re.Match[str]) -> MethodSpec:
         draws, beams, samples, switches = match.groups()
-        words = switches.split("+")[1:]
-        adaptive = "adaptive" in words
-        tops = [word.removeprefix("top:") for word in words if word.startswith("top:")]
-        if len(words) != len({word.split(":")[0] for word in words}):
-            raise InputError("method", f"{text!r} says the same twice")
+        given = _parse_switches(text, switches)
         prefixes = None if beams is None else _number(text, "BEAMS", beams, MAX_DISC_BEAM_SIZE)
-        if adaptive and (tops or (prefixes or 1) > 1):
+        adaptive, top = "adaptive" in given, given.get("top")
+        if adaptive and (top or (prefixes or 1) > 1):
             raise InputError("method", f"{text!r}: adaptive excludes top and a number of BEAMS above 1")
         return cls(
             text,
@@ -244,34 +232,38 @@ class MethodSpec:
             draws=_number(text, "K", draws, MAX_DRAWS),
             samples=1 if samples is None else _number(text, "SAMPLES", samples, MAX_SAMPLES),
             adaptive=adaptive,
-            top_m=_number(text, "M", tops[0], 2**31 - 1) if tops else None,
+            top_m=None if top is None else _number(text, "M", top, 2**31 - 1),
         )
 
     @classmethod
     def _listed(cls, text: str, match: re.Match[str]) -> MethodSpec:
         family, digits, switches = match.groups()
-        words = switches.split("+")[1:]
-        names = [word.split(":")[0] for word in words]
-        for name in names:
+        given = _parse_switches(text, switches)
+        for name in given:
             if name not in _SWITCHES.get(family, ()):
                 raise InputError("method", f"{text!r}: {family} takes no {name}")
-        if len(names) != len(set(names)):
-            raise InputError("method", f"{text!r} says the same twice")
         default, most = 0 if family == "auto" else DEFAULT_SHORTLIST_SIZE, MAX_SHORTLIST_SIZE
         if family == "bm25-shortlist":
             default, most = DEFAULT_BM25_SHORTLIST, MAX_BM25_SHORTLIST
-        weights = [float(word.removeprefix("weight:")) for word in words if word.startswith("weight:")]
-        if weights and weights[0] > MAX_VECTOR_WEIGHT:
-            raise InputError(
-                "method", f"{text!r}: W must be in [0, {MAX_VECTOR_WEIGHT:,g}], got {weights[0]:g}"
-            )
+        weight = float(given["weight"]) if "weight" in given else None
+        if weight is not None and weight > MAX_VECTOR_WEIGHT:
+            raise InputError("method", f"{text!r}: W must be in [0, {MAX_VECTOR_WEIGHT:,g}], got {weight:g}")
         return cls(
             text,
             family,
             size=default if digits is None else _number(text, "N", digits, most),
-            weight=weights[0] if weights else None,
-            decoder="disc" if "disc" in names else None,
+            weight=weight,
+            decoder="disc" if "disc" in given else None,
         )
+
+
+def _parse_switches(text: str, switches: str) -> dict[str, str]:
+    """Return name -> value of "+name:value+name", each name once."""
+    words = switches.split("+")[1:]
+    given = dict(word.partition(":")[::2] for word in words)
+    if len(given) != len(words):
+        raise InputError("method", f"{text!r} says the same twice")
+    return given
 
 
 def _number(text: str, name: str, digits: str, most: int) -> int:

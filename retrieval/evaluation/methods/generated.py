@@ -1,4 +1,4 @@
-"""Methods of transformers' own `generate`: without any constraint, and sampling along the trie of titles."""
+"""Answers with transformers' own `generate`: without any constraint, or sampling along the trie of titles."""
 
 from __future__ import annotations
 
@@ -16,13 +16,8 @@ from decoding.trie.logits_processor import TitleTrieLogitsProcessor
 from retrieval.errors import InputError
 from retrieval.evaluation.datasets.index_entities import EntityFinder
 from retrieval.evaluation.labelled_sets import INVALID, LabelledQuery, RankedAnswers, RankedEntity
-from retrieval.evaluation.methods.evaluated_method import MethodSpec
-from retrieval.evaluation.methods.retriever_methods import (
-    LabelAnswer,
-    PendingQuery,
-    QueryPrompts,
-    answer_in_batches,
-)
+from retrieval.evaluation.methods.evaluated_method import MethodAnswer, MethodSpec
+from retrieval.evaluation.methods.retriever_methods import PendingQuery, QueryPrompts, answer_in_batches
 from retrieval.index.owners import FormOwners, Owners
 from retrieval.loaded_model import Limits
 from retrieval.methods.scoring import owners_best_first
@@ -33,44 +28,29 @@ from retrieval.types import RetrieveRequest
 
 @dataclass(frozen=True, slots=True)
 class GeneratedTitle:
-    """One title that `generate` wrote.
+    """One title that `generate` wrote."""
 
-    Attributes:
-        token_ids: Behind the prompt, the end token included; without it the title was cut off.
-        row: The row of the index that it is; -1 where it is none, or nobody looked.
-        score: Log-probability of a beam; 0 of a sample and of greedy search.
-    """
-
+    # Tokens behind the prompt, with the end token; without it the title was cut off
     token_ids: tuple[int, ...]
-    row: int
-    score: float
+    row: int  # row of the index; -1 if it is none or was not looked up
+    score: float  # log-probability of a beam; 0 for a sample and for greedy search
 
 
 class GeneratingMethod:
-    """Answers with transformers' `generate`, with the checkpoint's own text templates.
+    """Answers with transformers' `generate` and the checkpoint's own prompt templates.
 
     `unconstrained` takes what the model writes. It names an entity if its tokens are a row of the index, or
-    if its text is a title or an alias after the text policy; otherwise it is an answer that does not exist.
-    `trie` samples one title, and only tokens that continue some title have a probability at each step.
-
-    Args:
-        spec: "unconstrained" or "trie".
-        retriever: Whose model.
-        k: Entities wanted.
-        batch_size: Queries per `generate`.
-        titles: Finds entities by what is written.
+    its text is a
+    title or an alias after the text policy; otherwise it is an invalid answer. `trie` samples one title, from
+    the tokens
+    that continue some title at each step.
 
     Raises:
         InputError: the model is none of transformers'.
     """
 
     def __init__(
-        self,
-        spec: MethodSpec,
-        retriever: Retriever,
-        k: int,
-        batch_size: int,
-        titles: EntityFinder,
+        self, spec: MethodSpec, retriever: Retriever, k: int, batch_size: int, titles: EntityFinder
     ) -> None:
         if not isinstance(retriever.model, HFLanguageModel):
             raise InputError("method", f"{spec.name!r} needs a model of transformers, which this one is not")
@@ -97,19 +77,20 @@ class GeneratingMethod:
             return [RankedAnswers(query.query_id, ()) for query in queries]
         if not self.is_constrained:
             self._titles.named("", 1.0)  # the table of titles is made now, and in no query's time
-        with torch.random.fork_rng(devices=_devices(self._generator.device)):
+        device = self._generator.device
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(xxhash.xxh3_64_intdigest(f"{seed}\0{self.name}".encode()) >> 1)
             return answer_in_batches(
                 self._prompts, queries, lambda _: self._asked, self._ask, self._batch_size, report
             )
 
-    def _ask(self, batch: Sequence[PendingQuery]) -> list[LabelAnswer]:
+    def _ask(self, batch: Sequence[PendingQuery]) -> list[MethodAnswer]:
         # From text to tokens again, as the retriever does it: for all methods that is part of their time.
         written = self._generator.write([self._prompts.encode(asked.request) for asked in batch])
         return [self._entities(titles) for titles in written]
 
     def _entities(self, titles: Sequence[GeneratedTitle]) -> tuple[RankedEntity, ...]:
-        """Return what the titles name, best first, every entity once."""
+        """Return the entities that the titles name, best first, each once."""
         ranked: dict[str, RankedEntity] = {}
         for title in titles:
             logprob = title.score if (self._num_beams or 1) > 1 else None
@@ -140,7 +121,7 @@ class GeneratingMethod:
         return FormOwners(index, None, title_weight)(row)
 
     def _text(self, title: GeneratedTitle) -> str:
-        """Return what was written, without what stands around every title."""
+        """Return the written text without the prefix and suffix of titles."""
         rendering = self._retriever.index.rendering
         # The end token need not be a special one, which decoding leaves out.
         written = title.token_ids if self._generator.was_cut(title) else title.token_ids[:-1]
@@ -151,11 +132,8 @@ class GeneratingMethod:
 class Generator:
     """Calls `generate` for batches of prompts.
 
-    Args:
-        retriever: Whose titles.
-        model: Writes them.
-        num_beams: Beams, all of which are returned; None: one sample at temperature 1.
-        along_trie: Whether titles of the index alone can be written.
+    `num_beams` titles are returned per prompt, or one sample at temperature 1 for None; `along_trie` lets
+    only titles of the index be written.
     """
 
     def __init__(
@@ -184,15 +162,15 @@ class Generator:
         return [written[i] for i in range(len(prompts))]
 
     def _write(self, prompts: Sequence[Sequence[int]], room: int) -> list[list[GeneratedTitle]]:
-        """Return titles of at most `room` tokens behind every prompt."""
         inputs, num_before = self._inputs(prompts)
         processor = None
         if self._trie is not None:
             processor = TitleTrieLogitsProcessor(self._trie, num_before, self._end, len(prompts))
+        processors = [] if processor is None else [processor]
         beams = self._num_beams or 1
         pretrained: Any = self._model.pretrained
         with _own_generation_config(pretrained, self._config(room)), torch.no_grad():
-            out = pretrained.generate(**inputs, logits_processor=[] if processor is None else [processor])
+            out = pretrained.generate(**inputs, logits_processor=processors)
         rows = [-1] * len(out.sequences) if processor is None else processor.rows(out.sequences).tolist()
         # One beam is greedy search, which returns no scores.
         scores = out.sequences_scores.tolist() if beams > 1 else [0.0] * len(rows)
@@ -205,11 +183,11 @@ class Generator:
         return title.token_ids[-1:] != (self._end,)
 
     def _cut(self, ids: list[int]) -> tuple[int, ...]:
-        """Return the tokens up to the end, with it; what `generate` fills a batch with stands behind it."""
+        """Return the tokens up to the end token, with it; `generate` pads a batch behind it."""
         return tuple(ids[: ids.index(self._end) + 1] if self._end in ids else ids)
 
     def _inputs(self, prompts: Sequence[Sequence[int]]) -> tuple[dict[str, Any], int]:
-        """Return the padded batch, and how many tokens stand before the titles in every row."""
+        """Return the padded batch, and the number of tokens before the titles in every row."""
         width = max(map(len, prompts))
         is_decoder_only = not self._model.is_encoder_decoder
         ids = torch.full((len(prompts), width), self._end, dtype=torch.int64)
@@ -225,17 +203,13 @@ class Generator:
         return {**inputs, "decoder_input_ids": before}, before.shape[1]
 
     def _config(self, room: int) -> GenerationConfig:
-        how: dict[str, Any] = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
-        if self._num_beams is not None:
-            how = {
-                "do_sample": False,
-                "num_beams": self._num_beams,
-                "num_return_sequences": self._num_beams,
-                "length_penalty": 0.0,
-                "early_stopping": "never",
-            }
-            if self._num_beams == 1:  # greedy search takes no settings of beams
-                how = {"do_sample": False}
+        beams = self._num_beams
+        how: dict[str, Any] = {"do_sample": False}
+        if beams is None:
+            how = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+        elif beams > 1:  # greedy search takes no settings of beams
+            how |= {"num_beams": beams, "num_return_sequences": beams}
+            how |= {"length_penalty": 0.0, "early_stopping": "never"}
         if self._model.is_encoder_decoder:
             how["decoder_start_token_id"] = self._model.decoder_prompt[0]
         make: Any = GenerationConfig  # untyped
@@ -244,7 +218,7 @@ class Generator:
             max_new_tokens=room,
             eos_token_id=self._end,
             pad_token_id=self._end,
-            output_scores=(self._num_beams or 1) > 1,
+            output_scores=(beams or 1) > 1,
             return_dict_in_generate=True,
         )
         return config
@@ -252,14 +226,10 @@ class Generator:
 
 @contextmanager
 def _own_generation_config(model: Any, config: GenerationConfig) -> Iterator[None]:
-    """Put a configuration in place of the checkpoint's, which may force tokens or forbid repetitions."""
+    """Replace the checkpoint's configuration, which may force tokens or forbid repetitions."""
     before = model.generation_config
     model.generation_config = config
     try:
         yield
     finally:
         model.generation_config = before
-
-
-def _devices(device: torch.device) -> list[torch.device]:
-    return [device] if device.type == "cuda" else []

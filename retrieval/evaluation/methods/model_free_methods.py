@@ -1,14 +1,11 @@
-"""Ranks without a model: by the evidence of an index, by its vectors, by BM25, or by another system's run.
-
-BM25 is over titles, aliases and descriptions; it also proposes entities to the retriever's own methods.
-"""
+"""Ranks without a model: by the evidence of an index, by its vectors, by BM25, or by another system's run."""
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +15,7 @@ import numpy as np
 from retrieval.errors import GenretError, MissingExtraError
 from retrieval.evaluation.datasets.index_entities import EntityFinder, aliases_of
 from retrieval.evaluation.labelled_sets import INVALID, LabelledQuery, RankedAnswers, RankedEntity
+from retrieval.evaluation.methods.evaluated_method import MethodAnswer, timed_answers
 from retrieval.index.layout import TITLE
 from retrieval.index.reader import Index
 from retrieval.types import Entity
@@ -27,18 +25,10 @@ if TYPE_CHECKING:
     from retrieval.vectors.vector_search import VectorProposer
 
 
-Found = tuple[RankedEntity, ...] | str  # best first, or why there is none
-
-
 class _ModelFreeMethod(ABC):
     """Ranks without a model; of a mention its own words are asked, without the context.
 
-    Args:
-        name: As the command line spells it.
-        index: Whose entities.
-        size: Entities looked up per query: what a shortlist of so many is made of.
-        k: Of these, entities wanted.
-        batch_size: Queries asked together.
+    `size` entities are looked up per query, and `k` of them listed.
     """
 
     is_constrained = True
@@ -58,29 +48,19 @@ class _ModelFreeMethod(ABC):
         rankings: list[RankedAnswers] = []
         for at in range(0, len(queries), self._batch_size):
             batch = queries[at : at + self._batch_size]
-            started = time.perf_counter()
-            found = self._found([query.text for query in batch])
-            seconds = (time.perf_counter() - started) / len(batch)
-            for query, one in zip(batch, found, strict=True):
-                if isinstance(one, str):
-                    rankings.append(RankedAnswers(query.query_id, (), seconds, error=one))
-                else:
-                    rankings.append(RankedAnswers(query.query_id, one, seconds))
+            rankings += timed_answers(batch, partial(self._found, [query.text for query in batch]))
             report(len(rankings))
         return rankings
 
-    def _found(self, texts: Sequence[str]) -> list[Found]:
-        """Return a list per text, best first; nothing is found for a text without words."""
-        asked = [i for i, text in enumerate(texts) if text.strip()]
-        found: list[Found] = [() for _ in texts]
-        if asked:
-            for i, one in zip(asked, self._ask([texts[i] for i in asked]), strict=True):
-                found[i] = one
-        return found
+    def _found(self, texts: Sequence[str]) -> list[MethodAnswer]:
+        """Return a list per text, best first; a text without words has an empty one."""
+        asked = [text for text in texts if text.strip()]
+        found = iter(self._ask(asked) if asked else ())
+        return [next(found) if text.strip() else () for text in texts]
 
     @abstractmethod
-    def _ask(self, texts: Sequence[str]) -> Iterable[Found]:
-        """Return a list per text, best first; each has words, and there is at least one."""
+    def _ask(self, texts: Sequence[str]) -> Iterable[MethodAnswer]:
+        """Return a list for each of some texts with words, best first."""
 
     def _ranked(self, numbers: Sequence[int], scores: Sequence[float]) -> tuple[RankedEntity, ...]:
         entities = [self._index.entity(number) for number in numbers[: self._k]]
@@ -91,45 +71,28 @@ class _ModelFreeMethod(ABC):
 
 
 class NearestMethod(_ModelFreeMethod):
-    """Ranks by similarity alone.
-
-    Args:
-        name: As the command line spells it.
-        index: Whose entities.
-        shortlister: Of the same index.
-        size: Entities looked up per query.
-        k: Of these, entities wanted.
-        batch_size: Queries asked together.
-    """
+    """Ranks by the similarity of vectors alone."""
 
     def __init__(
-        self, name: str, index: Index, shortlister: VectorProposer, size: int, k: int, batch_size: int
+        self, name: str, index: Index, vectors: VectorProposer, size: int, k: int, batch_size: int
     ) -> None:
         super().__init__(name, index, size, k, batch_size)
-        self._shortlister = shortlister
+        self._vectors = vectors
 
-    def _ask(self, texts: Sequence[str]) -> Iterable[Found]:
-        for vector in self._shortlister.embed(texts):
-            found = self._shortlister.search(vector, self._size, None)
+    def _ask(self, texts: Sequence[str]) -> Iterable[MethodAnswer]:
+        for vector in self._vectors.embed(texts):
+            found = self._vectors.search(vector, self._size, None)
             yield self._ranked(found.entities.tolist(), found.similarities.tolist())
 
 
 class EvidenceMethod(_ModelFreeMethod):
-    """Ranks by all evidence, with the weights for answers without a model.
-
-    Args:
-        name: As the command line spells it.
-        retriever: Whose index, evidence and ranking.
-        size: Entities proposed per query.
-        k: Of these, entities wanted.
-        batch_size: Queries asked together.
-    """
+    """Ranks by all evidence, with the weights for answers without a model."""
 
     def __init__(self, name: str, retriever: Retriever, size: int, k: int, batch_size: int) -> None:
         super().__init__(name, retriever.index, size, k, batch_size)
         self._ranker = retriever.ranker
 
-    def _ask(self, texts: Sequence[str]) -> Iterable[Found]:
+    def _ask(self, texts: Sequence[str]) -> Iterable[MethodAnswer]:
         for asked in self._ranker.ask(texts):
             if isinstance(asked, GenretError):
                 yield str(asked)
@@ -145,7 +108,7 @@ _TOKEN_PATTERN = r"(?u)\b\w+\b"
 
 
 def check_bm25s() -> None:
-    """Find bm25s before anything is loaded.
+    """Check that bm25s is installed, before anything is loaded.
 
     Raises:
         MissingExtraError: it is not installed.
@@ -157,11 +120,8 @@ def check_bm25s() -> None:
 class LexicalIndex:
     """A BM25 index (bm25s, Lucene's variant, k1 1.5 and b 0.75) with one document per entity.
 
-    A document is the title, the aliases and, where the index has that column, the description, in lower case,
-    cut into words; nothing is stemmed and no word is left out.
-
-    Args:
-        index: An open index.
+    A document is the title, the aliases and the description, if the index has that column, as words in lower
+    case without stemming or stop words.
 
     Raises:
         MissingExtraError: bm25s is not installed.
@@ -180,10 +140,7 @@ class LexicalIndex:
             self._bm25.index(tokens, show_progress=False)
 
     def propose(self, texts: Sequence[str], k: int) -> list[tuple[RankedEntity, ...]]:
-        """Return the k best entities for every text, best first; fewer where fewer share a word with it.
-
-        Equal scores stand in the order of the index.
-        """
+        """Return at most k entities that share a word with each text, best first; ties are in index order."""
         return [self._best(words, k) for words in self._tokens(list(texts), return_ids=False)]
 
     def _best(self, words: list[str], k: int) -> tuple[RankedEntity, ...]:
@@ -208,47 +165,31 @@ class LexicalIndex:
         )
 
 
-class LexicalMethod:
-    """Ranks by BM25 alone; of a mention its own words are asked, without the context.
+class LexicalMethod(_ModelFreeMethod):
+    """Ranks by BM25 alone, with an index that is built on first use."""
 
-    Args:
-        name: As the command line spells it.
-        lexical: The index, made on first use.
-        k: Entities wanted.
-        batch_size: Queries asked together.
-    """
-
-    is_constrained = True
-    is_random = False
-
-    def __init__(self, name: str, lexical: Callable[[], LexicalIndex], k: int, batch_size: int) -> None:
-        self.name = name
+    def __init__(
+        self, name: str, index: Index, lexical: Callable[[], LexicalIndex], k: int, batch_size: int
+    ) -> None:
+        super().__init__(name, index, k, k, batch_size)
         self._lexical = lexical
-        self._k = k
-        self._batch_size = batch_size
 
     def answer(
         self, queries: Sequence[LabelledQuery], seed: int, report: Callable[[int], None]
     ) -> list[RankedAnswers]:
         """Return a ranking per query, in order; `report` gets the number answered so far."""
-        lexical = self._lexical()
-        rankings: list[RankedAnswers] = []
-        for at in range(0, len(queries), self._batch_size):
-            batch = queries[at : at + self._batch_size]
-            started = time.perf_counter()
-            found = lexical.propose([query.text for query in batch], self._k)
-            seconds = (time.perf_counter() - started) / len(batch)
-            rankings += [RankedAnswers(q.query_id, e, seconds) for q, e in zip(batch, found, strict=True)]
-            report(len(rankings))
-        return rankings
+        self._lexical()  # built in no query's time
+        return super().answer(queries, seed, report)
+
+    def _ask(self, texts: Sequence[str]) -> Iterable[MethodAnswer]:
+        return self._lexical().propose(texts, self._k)
 
 
 def _documents(index: Index) -> Iterator[str]:
     titles = index.entities.column(TITLE).to_pylist()
     aliases = aliases_of(index)
-    descriptions = (
-        index.metadata_column(DESCRIPTION).to_pylist() if DESCRIPTION in index.metadata_columns else []
-    )
+    has_descriptions = DESCRIPTION in index.metadata_columns
+    descriptions = index.metadata_column(DESCRIPTION).to_pylist() if has_descriptions else []
     for number, title in enumerate(titles):
         parts = [title]
         if aliases:
@@ -259,14 +200,7 @@ def _documents(index: Index) -> Iterator[str]:
 
 
 class RunFileMethod:
-    """Answers what a run file says; queries it does not name have no answer, and no time is known.
-
-    Args:
-        name: As the command line spells it.
-        file: The run file; read when it is first asked.
-        k: Entities taken per query.
-        titles: Of the index.
-    """
+    """Answers with a run file; queries it does not name have no answer, and times are not known."""
 
     is_constrained = False
     is_random = False
@@ -280,7 +214,7 @@ class RunFileMethod:
     def answer(
         self, queries: Sequence[LabelledQuery], seed: int, report: Callable[[int], None]
     ) -> list[RankedAnswers]:
-        """Return a ranking per query, in order. What the index lacks is an answer that does not exist.
+        """Return a ranking per query, in order; an entity that the index lacks is an invalid answer.
 
         Raises:
             SourceError: the file is missing or malformed.
@@ -290,12 +224,11 @@ class RunFileMethod:
         run = read_run(self._file)
         listed = [run.get(query.query_id, ())[: self._k] for query in queries]
         known = self._titles.entities(list({entity.entity_id for found in listed for entity in found}))
-        rankings = [
+        report(len(queries))
+        return [
             RankedAnswers(query.query_id, tuple(_checked(entity, known) for entity in found))
             for query, found in zip(queries, listed, strict=True)
         ]
-        report(len(rankings))
-        return rankings
 
 
 def _checked(answer: RankedEntity, known: Mapping[str, Entity]) -> RankedEntity:

@@ -1,19 +1,17 @@
-"""Answers labelled queries with the retriever's own methods: DISC, beam search, shortlists and `auto`.
-
-Queries become requests, answered in batches of like length (`QueryPrompts`, `answer_in_batches`).
-"""
+"""Answers labelled queries with the retriever's own methods: DISC, beam search, shortlists and `auto`."""
 
 from __future__ import annotations
 
-import time
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import xxhash
 
 from retrieval.errors import InputError
 from retrieval.evaluation.labelled_sets import LabelledQuery, RankedAnswers, RankedEntity
-from retrieval.evaluation.methods.evaluated_method import MethodSpec
+from retrieval.evaluation.methods.evaluated_method import MethodAnswer, MethodSpec, timed_answers
 from retrieval.evaluation.methods.model_free_methods import LexicalIndex
 from retrieval.loaded_model import Limits, PromptEncoder
 from retrieval.prompts import PromptTemplate
@@ -24,15 +22,7 @@ _ANY_TEXT = "query"  # of a request whose own text is put in its place
 
 
 class RetrieverMethod:
-    """Answers with the retriever's own methods.
-
-    Args:
-        spec: "disc", "beam", "exact", "shortlist", "auto" or "bm25-shortlist".
-        retriever: Answers.
-        k: Entities wanted.
-        batch_size: Queries decoded together.
-        lexical: Proposes the entities of a `bm25-shortlist`.
-    """
+    """Answers with the retriever's own methods; `lexical` proposes the entities of a `bm25-shortlist`."""
 
     is_constrained = True
 
@@ -59,9 +49,8 @@ class RetrieverMethod:
         """Return a ranking per query, in order; `report` gets the number answered so far."""
 
         def request_of(query: LabelledQuery) -> RetrieveRequest:
-            return (
-                replace(self._asked, seed=query_seed(seed, query.query_id)) if self.is_random else self._asked
-            )
+            drawn = query_seed(seed, query.query_id) if self.is_random else None
+            return replace(self._asked, seed=drawn)
 
         ask = self._ask
         if self._spec.family == "bm25-shortlist":
@@ -70,12 +59,17 @@ class RetrieverMethod:
             self._retriever.filters.clear()
         return answer_in_batches(self._prompts, queries, request_of, ask, self._batch_size, report)
 
-    def _ask(self, batch: Sequence[PendingQuery]) -> list[LabelAnswer]:
+    def _ask(self, batch: Sequence[PendingQuery]) -> list[MethodAnswer]:
         replies = self._retriever.retrieve_batch([asked.request for asked in batch])
-        return [_entities(r) if isinstance(r, RetrievalResult) else str(r) for r in replies]
+        return [
+            tuple(RankedEntity(c.entity_id, c.title, c.score, c.logprob) for c in reply.candidates)
+            if isinstance(reply, RetrievalResult)
+            else str(reply)
+            for reply in replies
+        ]
 
-    def _ask_proposed(self, batch: Sequence[PendingQuery]) -> list[LabelAnswer]:
-        """Ask among what bm25 proposes. Where it finds nothing, nothing is answered."""
+    def _ask_proposed(self, batch: Sequence[PendingQuery]) -> list[MethodAnswer]:
+        """Ask among the entities that BM25 proposes; without any, the answer is empty."""
         proposed = self._lexical().propose([asked.query.text for asked in batch], self._spec.size)
         listed = [
             replace(asked, request=replace(asked.request, allow_ids=tuple(e.entity_id for e in entities)))
@@ -113,37 +107,20 @@ def _request(spec: MethodSpec, k: int) -> RetrieveRequest:
     return RetrieveRequest(_ANY_TEXT, k=k, method="beam", beam_size=spec.beams, exact=spec.family == "exact")
 
 
-def _entities(result: RetrievalResult) -> tuple[RankedEntity, ...]:
-    return tuple(RankedEntity(c.entity_id, c.title, c.score, c.logprob) for c in result.candidates)
-
-
 @dataclass(frozen=True, slots=True)
 class PendingQuery:
-    """A query on its way to the model.
+    """A query on its way to the model."""
 
-    Attributes:
-        query: As it is labelled.
-        request: What the retriever is asked: the text behind its template, cut where it was too long.
-        prompt: The token ids of it, by which neighbours in length are found.
-    """
-
-    query: LabelledQuery
-    request: RetrieveRequest
-    prompt: list[int]
-
-
-LabelAnswer = tuple[RankedEntity, ...] | str  # best first, or why there is none
-AskBatch = Callable[[Sequence[PendingQuery]], Sequence[LabelAnswer]]
+    query: LabelledQuery  # query as it is labelled
+    request: RetrieveRequest  # request to the retriever: the text for its template, cut if it was too long
+    prompt: list[int]  # token ids of the prompt, by which queries of like length are found
 
 
 class QueryPrompts:
-    """Puts labelled queries into the checkpoint's templates: that for queries, or that for mentions.
+    """Puts labelled queries into the checkpoint's prompt template for queries, or that for mentions.
 
-    A text that is too long for the model loses its end, as in training: an evaluation goes on where a
-    service would refuse.
-
-    Args:
-        retriever: Whose templates, tokenizer and limits.
+    A text that is too long for the model loses its end, as in training: an evaluation goes on where a service
+    would refuse.
     """
 
     def __init__(self, retriever: Retriever) -> None:
@@ -177,14 +154,10 @@ class QueryPrompts:
         """Return the longest beginning of a text whose prompt the model takes."""
         if self._limit is None or self._num_tokens(template, text) <= self._limit:
             return text
-        low, high = 0, len(text)  # so many characters fit, so many do not
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._num_tokens(template, text[:middle]) <= self._limit:
-                low = middle
-            else:
-                high = middle
-        return text[:low]
+        lengths = range(1, len(text))
+        limit = self._limit
+        fits = bisect_right(lengths, limit, key=lambda length: self._num_tokens(template, text[:length]))
+        return text[:fits]
 
     def _num_tokens(self, template: PromptTemplate, text: str) -> int:
         return len(template.encode(self._retriever.tokenizer, text))
@@ -194,21 +167,14 @@ def answer_in_batches(
     prompts: QueryPrompts,
     queries: Sequence[LabelledQuery],
     request_of: Callable[[LabelledQuery], RetrieveRequest],
-    ask: AskBatch,
+    ask: Callable[[Sequence[PendingQuery]], Sequence[MethodAnswer]],
     batch_size: int,
     report: Callable[[int], None],
 ) -> list[RankedAnswers]:
-    """Answer queries in batches, neighbours in length together, and return the rankings in their order.
+    """Answer queries in batches of like length, and return the rankings in the order of the queries.
 
-    What is timed of a query is `ask`, which begins with its text; putting queries in order is not.
-
-    Args:
-        prompts: Makes the requests.
-        queries: What is asked.
-        request_of: The options of a query's request; its text is put in its place.
-        ask: Answers a batch.
-        batch_size: Most queries in a batch.
-        report: Gets the number answered so far.
+    `request_of` gives the options of a query's request. Only `ask` is timed, which begins with the text of a
+    query; sorting the queries is not. `report` gets the number answered so far.
     """
     rankings: dict[int, RankedAnswers] = {}
     asked: dict[int, PendingQuery] = {}
@@ -220,14 +186,8 @@ def answer_in_batches(
     order = sorted(asked, key=lambda i: len(asked[i].prompt))
     for at in range(0, len(order), batch_size):
         batch = order[at : at + batch_size]
-        started = time.perf_counter()
-        answers = ask([asked[i] for i in batch])
-        seconds = (time.perf_counter() - started) / len(batch)
-        for i, answer in zip(batch, answers, strict=True):
-            query_id = queries[i].query_id
-            if isinstance(answer, str):
-                rankings[i] = RankedAnswers(query_id, (), seconds, error=answer)
-            else:
-                rankings[i] = RankedAnswers(query_id, answer, seconds)
+        pending = [asked[i] for i in batch]
+        answers = timed_answers([queries[i] for i in batch], partial(ask, pending))
+        rankings.update(zip(batch, answers, strict=True))
         report(len(rankings))
     return [rankings[i] for i in range(len(queries))]

@@ -1,7 +1,4 @@
-"""Compares methods: metrics with intervals, differences to a baseline, rates and times, per set and over all.
-
-Over all sets together: the leading metric of each, the mean over them, and the time.
-"""
+"""Compares methods: metrics with intervals, differences to a baseline, rates and times."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from retrieval.evaluation.intervals import (
     Interval,
@@ -22,38 +18,34 @@ from retrieval.evaluation.intervals import (
     resampled_figures,
 )
 from retrieval.evaluation.labelled_sets import LabelledSet, MethodRun
-from retrieval.evaluation.metrics import DEFAULT_METRICS, MetricValues, mean_value, measure, micro_average
+from retrieval.evaluation.metrics import (
+    DEFAULT_METRICS,
+    Floats,
+    MetricValues,
+    mean_value,
+    measure,
+    micro_average,
+)
 
 RATES = ("NO_MATCH", "invalid", "duplicates", "errors")
-_PERCENTILES = (50, 95, 99)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What figures are made how.
+    """Settings of all figures."""
 
-    Attributes:
-        baseline: The method that others are compared with.
-        metrics: Wanted; None: those that go with the kind of each set.
-        num_resamples: Of the bootstrap.
-        confidence: Of intervals.
-        seed: Of the resampling.
-    """
-
-    baseline: str
-    metrics: tuple[str, ...] | None = None
-    num_resamples: int = 2000
-    confidence: float = 0.95
-    seed: int = 0
+    baseline: str  # method that others are compared with
+    metrics: tuple[str, ...] | None = None  # metrics wanted; None: those that go with the kind of each set
+    num_resamples: int = 2000  # number of bootstrap resamples
+    confidence: float = 0.95  # confidence of intervals
+    seed: int = 0  # seed of the resampling
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One metric of one method on one set, the mean over its seeds.
+    """One metric of one method on one set: its interval over queries, the mean over seeds.
 
-    Attributes:
-        interval: Value and interval, over queries.
-        spread: Standard deviation over seeds; None with one.
+    `spread` is the standard deviation over seeds; None with one.
     """
 
     interval: Interval
@@ -62,16 +54,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Wall times of a method on a set, all seeds together.
-
-    Attributes:
-        p50_ms: Median time per query, in milliseconds, as the others.
-        p95_ms: 95th percentile.
-        p99_ms: 99th percentile.
-        mean_ms: Mean.
-        total_s: Of a pass over the set, in seconds.
-        queries_per_s: Throughput.
-    """
+    """Wall times of a method, all seeds together: milliseconds per query, and seconds of one pass."""
 
     p50_ms: float
     p95_ms: float
@@ -83,51 +66,32 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class MethodFigures:
-    """What one method reached on one set.
+    """Figures of one method on one set."""
 
-    Attributes:
-        method: Its name.
-        is_constrained: Whether it can only answer with entities of the index.
-        seeds: Those it ran with; empty: it draws nothing.
-        figures: By metric, rates not among them.
-        rates: Shares of queries, by name.
-        times: None where they are not known (a run of another system).
-        difference: Of the leading metric to the baseline, with its p-value; None: it is the baseline.
-        adjusted_p: That p-value, adjusted for the methods compared on this set (Holm).
-        resampled: The leading metric of every resample, the same queries for all methods of a set and others
-            for every set: for figures over several sets. Shape: (B,), float64.
-    """
-
-    method: str
-    is_constrained: bool
-    seeds: tuple[int, ...]
-    figures: Mapping[str, Figure]
-    rates: Mapping[str, float]
-    times: Times | None
+    method: str  # name of the method
+    is_constrained: bool  # whether it can only answer with entities of the index
+    seeds: tuple[int, ...]  # seeds it ran with; empty if it draws nothing
+    figures: Mapping[str, Figure]  # figures by metric, without rates
+    rates: Mapping[str, float]  # shares of queries by name
+    times: Times | None  # times; None where they are not known (a run of another system)
+    # Difference of the leading metric to the baseline's; None for the baseline
     difference: Interval | None = None
-    adjusted_p: float | None = None
-    resampled: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty(0), compare=False, repr=False)
+    adjusted_p: float | None = None  # its p-value, adjusted for the methods compared on this set (Holm)
+    # Leading metric of every resample, the same queries for all methods of a set, others for every set.
+    # Shape: (B,), float64
+    resampled: Floats = field(default_factory=lambda: np.empty(0), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class SetComparison:
-    """All methods on one set.
+    """All methods on one set."""
 
-    Attributes:
-        labelled: The set.
-        primary: The metric that leads.
-        metrics: Those shown, the leading one first.
-        methods: In the order of the command line.
-        num_resampled: What intervals of the leading metric rest on: so many queries or documents.
-        by_document: Whether documents are resampled and not queries.
-    """
-
-    labelled: LabelledSet
-    primary: str
-    metrics: tuple[str, ...]
-    methods: tuple[MethodFigures, ...]
-    num_resampled: int
-    by_document: bool
+    labelled: LabelledSet  # the set
+    primary: str  # leading metric
+    metrics: tuple[str, ...]  # metrics shown, the leading one first
+    methods: tuple[MethodFigures, ...]  # figures in the order of the command line
+    num_resampled: int  # number of queries or documents behind the leading metric's intervals
+    by_document: bool  # whether documents are resampled and not queries
 
 
 def compare(
@@ -157,14 +121,16 @@ def _compare(
     for method in dict.fromkeys(run.method for run in runs):
         mine = [run for run in runs if run.method == method]
         measured = [{m.name: m for m in measure(labelled, run, [*shown, *RATES])} for run in mine]
-        pooled = {name: pool([by_name[name] for by_name in measured]) for name in [*shown, *RATES]}
+        values[method] = pooled = {
+            name: pool([by_name[name] for by_name in measured]) for name in measured[0]
+        }
         figures = {}
         for name in shown:
-            interval = bootstrap(
-                pooled[name], groups, settings.num_resamples, settings.confidence, settings.seed
+            of_seeds = [by_name[name].value for by_name in measured]
+            figures[name] = Figure(
+                bootstrap(pooled[name], groups, settings.num_resamples, settings.confidence, settings.seed),
+                float(np.std(of_seeds, ddof=1)) if len(of_seeds) > 1 else None,
             )
-            figures[name] = Figure(interval, _spread([by_name[name].value for by_name in measured]))
-        values[method] = pooled
         methods[method] = MethodFigures(
             method=method,
             is_constrained=mine[0].is_constrained,
@@ -195,7 +161,7 @@ def _with_differences(
     groups: Sequence[str] | None,
     settings: Settings,
 ) -> dict[str, MethodFigures]:
-    """Add the differences to the baseline; none where it did not run."""
+    """Add the differences to the baseline, if it ran."""
     if settings.baseline not in methods:
         return dict(methods)
     differences = {
@@ -225,31 +191,26 @@ def pool(seeds: Sequence[MetricValues]) -> MetricValues:
     stacked = np.stack([values.per_query for values in seeds])
     known = ~np.isnan(stacked)
     number = known.sum(axis=0)
-    sums = np.where(known, stacked, 0.0).sum(axis=0)
-    mean = np.divide(sums, number, out=np.full(len(number), np.nan), where=number > 0)
+    mean = np.full(len(number), np.nan)
+    np.divide(np.where(known, stacked, 0.0).sum(axis=0), number, out=mean, where=number > 0)
     if seeds[0].counts is None:
         return MetricValues(name, mean_value(mean), mean)
     # Means and not sums: a micro-average is the same, and other methods may have other numbers of seeds.
-    counts: npt.NDArray[np.float64] = np.mean([v.counts for v in seeds if v.counts is not None], axis=0)
+    counts: Floats = np.mean([v.counts for v in seeds if v.counts is not None], axis=0)
     return MetricValues(name, float(micro_average(name, counts.sum(axis=0))), mean, counts)
-
-
-def _spread(values: Sequence[float]) -> float | None:
-    return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
 def _times(runs: Sequence[MethodRun]) -> Times | None:
     seconds = np.array([ranking.seconds for run in runs for ranking in run.rankings if ranking.error is None])
     if not seconds.any():
         return None
-    percentiles = [float(value) * 1e3 for value in np.percentile(seconds, _PERCENTILES)]
+    p50, p95, p99 = (float(value) * 1e3 for value in np.percentile(seconds, (50, 95, 99)))
     total = sum(run.seconds for run in runs) / len(runs)
-    p50, p95, p99 = percentiles
     return Times(p50, p95, p99, float(seconds.mean()) * 1e3, total, len(runs[0].rankings) / total)
 
 
 def _groups(labelled: LabelledSet) -> list[str] | None:
-    """Return what queries are resampled with: their document, where any has one."""
+    """Return the document of each query, by which queries are resampled; None if no query has one."""
     if all(query.document is None for query in labelled.queries):
         return None
     return [
@@ -258,51 +219,26 @@ def _groups(labelled: LabelledSet) -> list[str] | None:
     ]
 
 
-Floats = npt.NDArray[np.float64]
-
-
 @dataclass(frozen=True, slots=True)
 class OverviewRow:
-    """One method.
+    """One method over all sets; NaN and None stand for what is not known."""
 
-    Attributes:
-        method: Its name.
-        figures: Set -> its leading metric.
-        mean: Over the sets, each counted once whatever its size.
-        mean_low: Lower end of its interval, over queries like those of these sets; NaN where it has none.
-        mean_high: Upper end.
-        gain: The mean relative to that of the baseline, minus 1; None: it is the baseline, or that has 0.
-        gain_low: Lower end of its interval, both resampled with the same queries; None: as `gain`, or a
-            resample in which the baseline has 0.
-        gain_high: Upper end.
-        invalid: Mean over the sets of the share of answers that do not exist.
-        milliseconds: Mean over the sets of the mean time per query; None where it is not known.
-        seconds: For one pass over all sets; None where it is not known.
-    """
-
-    method: str
-    figures: Mapping[str, float]
-    mean: float
-    mean_low: float
-    mean_high: float
-    gain: float | None
-    gain_low: float | None
-    gain_high: float | None
-    invalid: float
-    milliseconds: float | None
-    seconds: float | None
+    method: str  # name of the method
+    figures: Mapping[str, float]  # set -> its leading metric
+    mean: float  # mean over the sets, each counted once whatever its size
+    mean_low: float  # lower end of its interval, over further queries of these sets
+    mean_high: float  # upper end
+    gain: float | None  # mean relative to the baseline's, minus 1; None for the baseline, or if that has 0
+    gain_low: float | None  # lower end of its interval; None also if the baseline has 0 in a resample
+    gain_high: float | None  # upper end
+    invalid: float  # mean over the sets of the share of answers that do not exist
+    milliseconds: float | None  # mean over the sets of the mean time per query
+    seconds: float | None  # time of one pass over all sets
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """All methods over all sets.
-
-    Attributes:
-        set_names: In order.
-        metrics: The leading metric of each.
-        baseline: The method that means are compared with.
-        rows: One per method.
-    """
+    """All methods over all sets: each set's leading metric, and the baseline that means are compared with."""
 
     set_names: tuple[str, ...]
     metrics: tuple[str, ...]
@@ -310,83 +246,58 @@ class Overview:
     rows: tuple[OverviewRow, ...]
 
 
+_OnSet = tuple[SetComparison, MethodFigures]
+
+
 def make_overview(comparisons: Sequence[SetComparison], baseline: str, confidence: float = 0.95) -> Overview:
-    """Return what all sets come to. All have the same methods.
+    """Return the overview of several sets that have the same methods.
 
     Queries are resampled within their sets: intervals speak of further queries of these sets, and not of
     further sets.
     """
-    methods = [m.method for m in comparisons[0].methods]
-    by_method = {
-        name: [(c, next(m for m in c.methods if m.method == name)) for c in comparisons] for name in methods
-    }
+    by_method: dict[str, list[_OnSet]] = {}
+    for comparison in comparisons:
+        for method in comparison.methods:
+            by_method.setdefault(method.method, []).append((comparison, method))
     reference = _figures(by_method[baseline]) if baseline in by_method else None
-    rows = [
-        _row(
-            name,
-            [(c.labelled.name, c.primary, m) for c, m in of_sets],
-            _figures(of_sets),
-            None if name == baseline else reference,
-            confidence,
-        )
-        for name, of_sets in by_method.items()
-    ]
     return Overview(
         tuple(c.labelled.name for c in comparisons),
         tuple(c.primary for c in comparisons),
         baseline,
-        tuple(rows),
+        tuple(
+            _row(name, on_sets, None if name == baseline else reference, confidence)
+            for name, on_sets in by_method.items()
+        ),
     )
 
 
-def _figures(of_sets: Sequence[tuple[SetComparison, MethodFigures]]) -> Floats:
+def _figures(on_sets: Sequence[_OnSet]) -> Floats:
     """Return the mean over the sets, and behind it that of every resample. Shape: (1 + B,)."""
-    figures = [
-        np.concatenate([[m.figures[comparison.primary].interval.value], m.resampled])
-        for comparison, m in of_sets
-    ]
+    figures = [np.concatenate([[m.figures[c.primary].interval.value], m.resampled]) for c, m in on_sets]
     known = [row for row in figures if not math.isnan(row[0])]
     return np.mean(known, axis=0) if known else np.full(len(figures[0]), np.nan)
 
 
-def _row(
-    method: str,
-    of_sets: Sequence[tuple[str, str, MethodFigures]],
-    means: Floats,
-    reference: Floats | None,
-    confidence: float,
-) -> OverviewRow:
-    times = [m.times for _, _, m in of_sets if m.times is not None]
-    has_times = len(times) == len(of_sets)
+def _row(method: str, on_sets: Sequence[_OnSet], reference: Floats | None, confidence: float) -> OverviewRow:
+    means = _figures(on_sets)
+    times = [m.times for _, m in on_sets if m.times is not None]
+    has_times = len(times) == len(on_sets)
     low, high = percentiles(means[1:], confidence)
-    gain, gain_low, gain_high = _gain(means, reference, confidence)
+    gain = gain_low = gain_high = None
+    if reference is not None and reference[0] > 0:
+        gain = float(means[0] / reference[0] - 1)
+        if (reference[1:] > 0).all():
+            gain_low, gain_high = percentiles(means[1:] / reference[1:] - 1, confidence)
     return OverviewRow(
         method=method,
-        figures={name: m.figures[metric].interval.value for name, metric, m in of_sets},
+        figures={c.labelled.name: m.figures[c.primary].interval.value for c, m in on_sets},
         mean=float(means[0]),
         mean_low=low,
         mean_high=high,
         gain=gain,
         gain_low=gain_low,
         gain_high=gain_high,
-        invalid=_mean([m.rates["invalid"] for _, _, m in of_sets]),
-        milliseconds=_mean([t.mean_ms for t in times]) if has_times else None,
+        invalid=mean_value(np.array([m.rates["invalid"] for _, m in on_sets])),
+        milliseconds=mean_value(np.array([t.mean_ms for t in times])) if has_times else None,
         seconds=sum(t.total_s for t in times) if has_times else None,
     )
-
-
-def _gain(
-    means: Floats, reference: Floats | None, confidence: float
-) -> tuple[float | None, float | None, float | None]:
-    """Return the relative gain of the mean, and its interval."""
-    if reference is None or not reference[0] > 0:
-        return None, None, None
-    gain = float(means[0] / reference[0] - 1)
-    if not (reference[1:] > 0).all():
-        return gain, None, None
-    return gain, *percentiles(means[1:] / reference[1:] - 1, confidence)
-
-
-def _mean(values: Sequence[float]) -> float:
-    known = [value for value in values if not math.isnan(value)]
-    return sum(known) / len(known) if known else math.nan

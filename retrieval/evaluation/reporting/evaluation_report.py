@@ -1,7 +1,4 @@
-"""Composes the report of an evaluation: tables, sentences and drawings in order, and its figures as JSON.
-
-Sentences say what was evaluated and what came out, and no more than that. The JSON is that of `results.json`.
-"""
+"""Composes the report of an evaluation from tables, sentences and drawings, and its figures as JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from retrieval.evaluation.intervals import Interval
 from retrieval.evaluation.reporting.comparison import (
     Figure,
     MethodFigures,
@@ -18,6 +14,7 @@ from retrieval.evaluation.reporting.comparison import (
     OverviewRow,
     SetComparison,
     Settings,
+    Times,
 )
 from retrieval.evaluation.reporting.report_pages import (
     Block,
@@ -43,19 +40,12 @@ _NOTHING = Cell("–")
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a report says beside its figures.
+    """The parts of a report that are no figures."""
 
-    Attributes:
-        title: Of the report.
-        batch_size: Queries answered together.
-        about: What was evaluated, and where: names and values.
-        command: To repeat it.
-    """
-
-    title: str
-    batch_size: int
-    about: tuple[tuple[str, str], ...]
-    command: str
+    title: str  # title of the report
+    batch_size: int  # queries answered together
+    about: tuple[tuple[str, str], ...]  # names and values that say what was evaluated, and where
+    command: str  # command that repeats it
 
 
 def make_document(
@@ -65,15 +55,7 @@ def make_document(
     overview: Overview | None,
     drawings: Sequence[Drawing],
 ) -> list[Block]:
-    """Return the report.
-
-    Args:
-        facts: What is not a figure.
-        settings: How figures were made.
-        comparisons: One per set.
-        overview: Over several sets; None with one.
-        drawings: Called "overview" and "set-" with the name of a set; there may be none.
-    """
+    """Return the report as blocks; drawings are called "overview" and "set-" with the name of a set."""
     drawn = {drawing.name: drawing for drawing in drawings}
     blocks: list[Block] = [Heading(1, facts.title), Paragraph(lead(comparisons))]
     blocks += [Paragraph(finding(comparison, settings)) for comparison in comparisons]
@@ -107,7 +89,7 @@ def make_document(
 
 def _filled(text: str, facts: Facts, settings: Settings) -> str:
     return text.format(
-        confidence=f"{settings.confidence:.0%}".replace("%", " %"),
+        confidence=_spaced(f"{settings.confidence:.0%}"),
         num_resamples=settings.num_resamples,
         baseline=settings.baseline,
         batch_size=facts.batch_size,
@@ -116,40 +98,31 @@ def _filled(text: str, facts: Facts, settings: Settings) -> str:
 
 
 def _set_table(comparison: SetComparison, settings: Settings) -> Table:
-    has_errors = any(m.rates["errors"] for m in comparison.methods)
     has_difference = any(m.difference is not None for m in comparison.methods)
     primary, *others = comparison.metrics
-    rates = ["invalid", "NO_MATCH", *(["errors"] if has_errors else [])]
+    rates = ["invalid", "NO_MATCH"]
+    if any(m.rates["errors"] for m in comparison.methods):
+        rates.append("errors")
     best = {
         name: max(known(m.figures[name].interval.value) for m in comparison.methods)
         for name in comparison.metrics
     }
 
     def row(method: MethodFigures) -> tuple[Cell, ...]:
-        compared = [_difference_cell(method), _p_cell(method)] if has_difference else []
         return (
             Cell(f"`{method.method}`"),
             _figure_cell(method.figures[primary], best[primary]),
-            *compared,
+            *(_difference_cells(method) if has_difference else ()),
             *(_figure_cell(method.figures[name], best[name]) for name in others),
             *(Cell(_share(method.rates[name])) for name in rates),
-            *_time_cells(method),
+            *_time_cells(method.times),
         )
 
-    header = [
-        "method",
-        primary,
-        *([f"Δ to {settings.baseline}", "p"] if has_difference else []),
-        *others,
-        *rates,
-        "ms per query",
-        "queries/s",
-    ]
+    compared = [f"Δ to {settings.baseline}", "p"] if has_difference else []
+    confidence = _spaced(f"{settings.confidence:.0%}")
     return Table(
-        f"{comparison.labelled.name}: methods by metric, with {settings.confidence:.0%} intervals".replace(
-            "%", " %"
-        ),
-        tuple(header),
+        f"{comparison.labelled.name}: methods by metric, with {confidence} intervals",
+        ("method", primary, *compared, *others, *rates, "ms per query", "queries/s"),
         tuple(row(method) for method in comparison.methods),
     )
 
@@ -159,26 +132,22 @@ def _overview_table(overview: Overview) -> Table:
     best_mean = max(known(row.mean) for row in overview.rows)
 
     def cells(row: OverviewRow) -> tuple[Cell, ...]:
-        figures = [Cell(_number(v), is_best=v == best[n]) for n, v in row.figures.items()]
         ends = "" if math.isnan(row.mean_low) else f"[{row.mean_low:.3f}, {row.mean_high:.3f}]"
-        figures.append(Cell(_number(row.mean), ends, is_best=row.mean == best_mean))
-        gain = _gain_cell(row)
-        time = _NOTHING if row.milliseconds is None else Cell(_milliseconds(row.milliseconds))
-        total = _NOTHING if row.seconds is None else Cell(f"{row.seconds:,.1f}")
-        return (Cell(f"`{row.method}`"), *figures, gain, Cell(_share(row.invalid)), time, total)
+        return (
+            Cell(f"`{row.method}`"),
+            *(Cell(_number(v), is_best=v == best[n]) for n, v in row.figures.items()),
+            Cell(_number(row.mean), ends, is_best=row.mean == best_mean),
+            _gain_cell(row),
+            Cell(_share(row.invalid)),
+            _NOTHING if row.milliseconds is None else Cell(_milliseconds(row.milliseconds)),
+            _NOTHING if row.seconds is None else Cell(f"{row.seconds:,.1f}"),
+        )
 
     named = [f"{n} ({m})" for n, m in zip(overview.set_names, overview.metrics, strict=True)]
+    gain = f"mean against {overview.baseline}"
     return Table(
         "The leading metric of every set, its mean over the sets, and what it costs",
-        (
-            "method",
-            *named,
-            "mean",
-            f"mean against {overview.baseline}",
-            "invalid",
-            "ms per query",
-            "seconds in all",
-        ),
+        ("method", *named, "mean", gain, "invalid", "ms per query", "seconds in all"),
         tuple(cells(row) for row in overview.rows),
     )
 
@@ -186,13 +155,10 @@ def _overview_table(overview: Overview) -> Table:
 def _gain_cell(row: OverviewRow) -> Cell:
     if row.gain is None:
         return _NOTHING
-    if row.gain_low is None or row.gain_high is None:
-        return Cell(_percent(row.gain))
-    return Cell(_percent(row.gain), f"[{_percent(row.gain_low)}, {_percent(row.gain_high)}]")
-
-
-def _percent(value: float) -> str:
-    return f"{value:+.1%}".replace("%", " %").replace("-", "−")
+    gain, *ends = (
+        _minus(_spaced(f"{g:+.1%}")) for g in (row.gain, row.gain_low, row.gain_high) if g is not None
+    )
+    return Cell(gain, f"[{', '.join(ends)}]" if ends else "")
 
 
 def _figure_cell(figure: Figure, best: float) -> Cell:
@@ -205,31 +171,23 @@ def _figure_cell(figure: Figure, best: float) -> Cell:
     return Cell(_number(interval.value), note, is_best=interval.value == best)
 
 
-def _difference_cell(method: MethodFigures) -> Cell:
-    difference = method.difference
+def _difference_cells(method: MethodFigures) -> tuple[Cell, Cell]:
+    difference, p = method.difference, method.adjusted_p
     if difference is None:
-        return Cell("baseline")
-    if math.isnan(difference.value):
-        return _NOTHING
-    return Cell(f"{difference.value:+.3f}".replace("-", "−"), _signed(difference))
+        cell = Cell("baseline")
+    elif math.isnan(difference.value):
+        cell = _NOTHING
+    else:
+        ends = f"[{difference.low:+.3f}, {difference.high:+.3f}]"
+        cell = Cell(_minus(f"{difference.value:+.3f}"), _minus(ends))
+    return cell, _NOTHING if p is None else Cell("<0.001" if p < 0.001 else f"{p:.3f}")
 
 
-def _signed(interval: Interval) -> str:
-    return f"[{interval.low:+.3f}, {interval.high:+.3f}]".replace("-", "−")
-
-
-def _p_cell(method: MethodFigures) -> Cell:
-    if method.adjusted_p is None:
-        return _NOTHING
-    return Cell("<0.001" if method.adjusted_p < 0.001 else f"{method.adjusted_p:.3f}")
-
-
-def _time_cells(method: MethodFigures) -> tuple[Cell, ...]:
-    times = method.times
+def _time_cells(times: Times | None) -> tuple[Cell, Cell]:
     if times is None:
-        return (_NOTHING, _NOTHING)
+        return _NOTHING, _NOTHING
     slow = f"p95 {_milliseconds(times.p95_ms)}, p99 {_milliseconds(times.p99_ms)}"
-    return (Cell(_milliseconds(times.p50_ms), slow), Cell(f"{times.queries_per_s:,.1f}"))
+    return Cell(_milliseconds(times.p50_ms), slow), Cell(f"{times.queries_per_s:,.1f}")
 
 
 def _milliseconds(value: float) -> str:
@@ -237,11 +195,19 @@ def _milliseconds(value: float) -> str:
 
 
 def _share(value: float) -> str:
-    return "0" if value == 0 else f"{value:.1%}".replace("%", " %") if value >= 0.001 else "<0.1 %"
+    return "0" if value == 0 else _spaced(f"{value:.1%}") if value >= 0.001 else "<0.1 %"
 
 
 def _number(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:.3f}"
+
+
+def _spaced(percentage: str) -> str:
+    return percentage.replace("%", " %")
+
+
+def _minus(number: str) -> str:
+    return number.replace("-", "−")
 
 
 _SIGNIFICANT = 0.05
@@ -249,7 +215,7 @@ _FEW = 30  # percentile intervals of so few are narrower than they say
 
 
 def lead(comparisons: Sequence[SetComparison]) -> str:
-    """Return what the report is of, and how its tables are read."""
+    """Return the first paragraph: what the report is of, and how its tables are read."""
     num_queries = sum(len(c.labelled.queries) for c in comparisons)
     num_methods = len({m.method for c in comparisons for m in c.methods})
     sets = "1 set" if len(comparisons) == 1 else f"{len(comparisons)} sets"
@@ -262,7 +228,7 @@ def lead(comparisons: Sequence[SetComparison]) -> str:
 
 
 def finding(comparison: SetComparison, settings: Settings) -> str:
-    """Return in a sentence or two what a set shows."""
+    """Return a sentence or two on what a set shows."""
     primary = comparison.primary
     top = max(known(m.figures[primary].interval.value) for m in comparison.methods)
     if top == -math.inf:
@@ -275,20 +241,20 @@ def finding(comparison: SetComparison, settings: Settings) -> str:
         f"[{value.low:.3f}, {value.high:.3f}]."
     )
     text += _unlike_lists(comparison)
-    if all(m.adjusted_p is None for m in comparison.methods):
+    compared = [(m, m.difference.value, m.adjusted_p) for m in comparison.methods if m.difference]
+    if all(p is None for _, _, p in compared):
         return text
-    different = [m for m in comparison.methods if _differs(m) and m.difference]
-    better = _listed([m for m in different if m.difference and m.difference.value > 0])
-    worse = _listed([m for m in different if m.difference and m.difference.value < 0])
-    text += (
-        f" Higher than `{settings.baseline}` with an adjusted p below {_SIGNIFICANT}: {better}; "
+    different = [(m, value) for m, value, p in compared if p is not None and p < _SIGNIFICANT]
+    better = _listed([m for m, value in different if value > 0])
+    worse = _listed([m for m, value in different if value < 0])
+    return (
+        f"{text} Higher than `{settings.baseline}` with an adjusted p below {_SIGNIFICANT}: {better}; "
         f"lower: {worse}."
     )
-    return text
 
 
 def _unlike_lists(comparison: SetComparison) -> str:
-    """Return in a sentence which methods cannot gain what lists can, where lists are favoured."""
+    """Return a sentence on the methods that answer with one title, if the metric favours lists."""
     single = [m for m in comparison.methods if answers_once(m.method)]
     if looks_at_first(comparison.primary) or not single or len(single) == len(comparison.methods):
         return ""
@@ -303,10 +269,6 @@ def _listed(methods: Sequence[MethodFigures]) -> str:
     return ", ".join(f"`{m.method}`" for m in methods) or "none"
 
 
-def _differs(method: MethodFigures) -> bool:
-    return method.adjusted_p is not None and method.adjusted_p < _SIGNIFICANT
-
-
 def about_set(comparison: SetComparison) -> str:
     """Return what a set consists of, and what its intervals rest on."""
     labelled = comparison.labelled
@@ -318,11 +280,10 @@ def about_set(comparison: SetComparison) -> str:
     text = f"{len(labelled.queries):,} {kinds[labelled.kind]}; the leading metric is {comparison.primary}."
     units = "documents" if comparison.by_document else "queries"
     text += f" Intervals rest on {comparison.num_resampled:,} {units}"
-    text += (
-        f": with fewer than {_FEW} they come out too narrow and p too small, and should be taken for rough."
-        if comparison.num_resampled < _FEW
-        else "."
-    )
+    if comparison.num_resampled < _FEW:
+        text += f": with fewer than {_FEW} they come out too narrow and p too small, "
+        text += "and should be taken for rough"
+    text += "."
     if labelled.num_missing:
         text += (
             f" {labelled.num_missing:,} relevant answers are not in the index; they count as never found, "
@@ -334,7 +295,7 @@ def about_set(comparison: SetComparison) -> str:
 
 
 def known(value: float) -> float:
-    """Return a figure for comparisons: one without a meaning is below all others."""
+    """Return a figure for comparisons: NaN is below all others."""
     return -math.inf if math.isnan(value) else value
 
 
@@ -344,17 +305,18 @@ FORMAT = 1
 def to_json(
     facts: Facts, settings: Settings, comparisons: Sequence[SetComparison], overview: Overview | None
 ) -> dict[str, Any]:
-    """Return a JSON object; figures that have no meaning are null."""
-    document = {
-        "format": FORMAT,
-        "about": dict(facts.about),
-        "command": facts.command,
-        "batch_size": facts.batch_size,
-        "settings": asdict(settings),
-        "sets": [_set(comparison) for comparison in comparisons],
-        "overview": None if overview is None else asdict(overview),
-    }
-    cleaned: dict[str, Any] = _without_nan(document)
+    """Return the content of `results.json`; figures that have no meaning are null."""
+    cleaned: dict[str, Any] = _without_nan(
+        {
+            "format": FORMAT,
+            "about": dict(facts.about),
+            "command": facts.command,
+            "batch_size": facts.batch_size,
+            "settings": asdict(settings),
+            "sets": [_set(comparison) for comparison in comparisons],
+            "overview": None if overview is None else asdict(overview),
+        }
+    )
     return cleaned
 
 
@@ -381,9 +343,7 @@ def _method(method: MethodFigures) -> dict[str, Any]:
         "seeds": list(method.seeds),
         "metrics": {
             name: {
-                "value": figure.interval.value,
-                "low": figure.interval.low,
-                "high": figure.interval.high,
+                **{end: getattr(figure.interval, end) for end in ("value", "low", "high")},
                 "spread": figure.spread,
             }
             for name, figure in method.figures.items()

@@ -1,7 +1,4 @@
-"""Quality against time, one point a method: drawings as SVG.
-
-matplotlib, which the extra `plots` installs, is imported only when something is drawn.
-"""
+"""Draws quality against time as SVG, one point per method, with matplotlib (the extra `plots`)."""
 
 from __future__ import annotations
 
@@ -38,14 +35,7 @@ _LOOKS = {
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One method.
-
-    Attributes:
-        method: Its name.
-        milliseconds: Per query, above 0.
-        interval: Of the quality; None: none is drawn.
-        quality: The leading metric.
-    """
+    """One method: its name, milliseconds per query (above 0), quality, and the quality's interval, if any."""
 
     method: str
     milliseconds: float
@@ -54,17 +44,17 @@ class Point:
 
     @property
     def low(self) -> float:
-        """Lower end of what is drawn."""
+        """Lower end of the drawn interval."""
         return self.quality if self.interval is None else min(self.quality, self.interval.low)
 
     @property
     def high(self) -> float:
-        """Upper end of what is drawn."""
+        """Upper end of the drawn interval."""
         return self.quality if self.interval is None else max(self.quality, self.interval.high)
 
 
 def check_matplotlib() -> None:
-    """Find matplotlib before anything is run.
+    """Check that matplotlib is installed, before anything is run.
 
     Raises:
         MissingExtraError: it is not installed.
@@ -77,9 +67,9 @@ def draw(points: Sequence[Point], metric: str, background: str | None = None) ->
     """Return quality against time as SVG.
 
     Args:
-        points: At least one.
-        metric: Name of the vertical axis.
-        background: None: transparent, with text in the colour of the page (`currentColor`).
+        points: Methods, at least one.
+        metric: Label of the vertical axis.
+        background: Colour; None: transparent, with text in the colour of the page (`currentColor`).
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -133,24 +123,20 @@ def _draw_axes(axes: Any, metric: str) -> None:
 
 def _draw_points(axes: Any, points: Sequence[Point]) -> None:
     ladder = sorted(
-        (MethodSpec.parse(p.method).draws, p) for p in points if re.fullmatch(r"disc:\d+", p.method)
+        (MethodSpec.parse(p.method).draws, p.milliseconds, p.quality)
+        for p in points
+        if re.fullmatch(r"disc:\d+", p.method)
     )
     if len(ladder) > 1:
-        axes.plot(
-            [p.milliseconds for _, p in ladder],
-            [p.quality for _, p in ladder],
-            color=_LOOKS["disc"][0],
-            linewidth=1.2,
-            alpha=0.7,
-        )
+        _, times, qualities = zip(*ladder, strict=True)
+        axes.plot(times, qualities, color=_LOOKS["disc"][0], linewidth=1.2, alpha=0.7)
     for point in points:
         colour, marker = _LOOKS[MethodSpec.parse(point.method).family]
+        ends = [[point.quality - point.low], [point.high - point.quality]]
         axes.errorbar(
             [point.milliseconds],
             [point.quality],
-            yerr=None
-            if point.interval is None
-            else [[point.quality - point.low], [point.high - point.quality]],
+            yerr=None if point.interval is None else ends,
             fmt=marker,
             color=colour,
             markersize=7,
@@ -160,80 +146,65 @@ def _draw_points(axes: Any, points: Sequence[Point]) -> None:
     axes.margins(x=0.14, y=0.12)
 
 
+_Place = tuple[float, float, str, str]
+
+
 def _label_points(axes: Any, points: Sequence[Point]) -> None:
     """Write every name beside its point, where it covers no other name, point or interval."""
-    figure = axes.figure
-    renderer = figure.canvas.get_renderer()
+    renderer = axes.figure.canvas.get_renderer()
     frame = axes.get_window_extent(renderer)
     taken = [_extent(axes, point) for point in points]
     for point in sorted(points, key=lambda p: -p.quality):
-        best, least = None, float("inf")
-        for at, (dx, dy, side, base) in enumerate(_places()):
-            text = axes.annotate(
-                point.method,
-                (point.milliseconds, point.quality),
-                xytext=(dx, dy),
-                textcoords="offset points",
-                ha=side,
-                va=base,
-                color=_INK,
-            )
+        best, least, best_box = _places()[0], float("inf"), None
+        for at, place in enumerate(_places()):
+            text = _annotate(axes, point, place)
             box = text.get_window_extent(renderer)
-            outside = _area(box) - _overlap(box, (frame.x0, frame.y0, frame.x1, frame.y1))
-            cost = sum(_overlap(box, other) for other in taken) + 2 * outside + 0.01 * at
             text.remove()
+            outside = box.width * box.height - _overlap(box, frame)
+            cost = sum(_overlap(box, other) for other in taken) + 2 * outside + 0.01 * at
             if cost < least:
-                best, least = (dx, dy, side, base, (box.x0, box.y0, box.x1, box.y1)), cost
-        assert best is not None  # there are places
-        dx, dy, side, base, box = best
-        is_far = max(abs(dx), abs(dy)) > 12
-        axes.annotate(
-            point.method,
-            (point.milliseconds, point.quality),
-            xytext=(dx, dy),
-            textcoords="offset points",
-            ha=side,
-            va=base,
-            color=_INK,
-            arrowprops={"arrowstyle": "-", "color": _GRID, "linewidth": 0.7} if is_far else None,
-        )
-        taken.append(box)
+                best, least, best_box = place, cost, box
+        is_far = max(abs(best[0]), abs(best[1])) > 12
+        line = {"arrowstyle": "-", "color": _GRID, "linewidth": 0.7}
+        _annotate(axes, point, best, line if is_far else None)
+        taken.append(best_box)
 
 
-def _places() -> list[tuple[float, float, str, str]]:
-    """Return offsets in points with the alignment that goes with each, the preferred ones first."""
-    places = []
+def _annotate(axes: Any, point: Point, place: _Place, line: dict[str, Any] | None = None) -> Any:
+    dx, dy, side, base = place
+    return axes.annotate(
+        point.method,
+        (point.milliseconds, point.quality),
+        xytext=(dx, dy),
+        textcoords="offset points",
+        ha=side,
+        va=base,
+        color=_INK,
+        arrowprops=line,
+    )
+
+
+def _places() -> list[_Place]:
+    """Return offsets in points with their alignment, the preferred ones first."""
+    places: list[_Place] = []
     for distance in (7, 14, 24, 36, 50):
-        near = distance * 0.6
-        places += [
-            (distance, near, "left", "bottom"),
-            (distance, 0.0, "left", "center"),
-            (distance, -near, "left", "top"),
-            (-distance, near, "right", "bottom"),
-            (-distance, 0.0, "right", "center"),
-            (-distance, -near, "right", "top"),
-            (0.0, distance, "center", "bottom"),
-            (0.0, -distance, "center", "top"),
-        ]
+        for sign, side in ((1, "left"), (-1, "right")):
+            for up, base in ((0.6, "bottom"), (0.0, "center"), (-0.6, "top")):
+                places.append((sign * distance, up * distance, side, base))
+        places += [(0.0, distance, "center", "bottom"), (0.0, -distance, "center", "top")]
     return places
 
 
-_Box = tuple[float, float, float, float]
+def _extent(axes: Any, point: Point) -> Any:
+    """Return the box of pixels that a point and its interval cover."""
+    from matplotlib.transforms import Bbox
 
-
-def _extent(axes: Any, point: Point) -> _Box:
-    """Return the pixels that a point and its interval cover."""
     half = 5.0 / _POINTS_PER_INCH * axes.figure.dpi
-    x, low = axes.transData.transform((point.milliseconds, point.low))
-    _, high = axes.transData.transform((point.milliseconds, point.high))
-    return (x - half, low - half, x + half, high + half)
+    ends = axes.transData.transform([(point.milliseconds, point.low), (point.milliseconds, point.high)])
+    return Bbox(ends).padded(half)
 
 
-def _area(box: Any) -> float:
-    return float((box.x1 - box.x0) * (box.y1 - box.y0))
-
-
-def _overlap(box: Any, other: _Box) -> float:
-    width = min(box.x1, other[2]) - max(box.x0, other[0])
-    height = min(box.y1, other[3]) - max(box.y0, other[1])
-    return float(max(0.0, width) * max(0.0, height))
+def _overlap(box: Any, other: Any) -> float:
+    """Return the area that two boxes share, in square pixels."""
+    shared = box.intersection(box, other)
+    return 0.0 if shared is None else float(shared.width * shared.height)

@@ -1,7 +1,7 @@
-"""Writes a report, given as a list of blocks, as Markdown or as one HTML file.
+"""Writes a report, given as a list of blocks, as Markdown or as one HTML file without scripts.
 
-Texts of blocks are plain, but for words between backticks, which are set as code. The HTML has no script and
-nothing from elsewhere; it is light and dark, for screens, phones and paper. Drawings of the Markdown are
+Texts of blocks are plain, except for words between backticks, which are set as code. Drawings of the Markdown
+are
 files beside it.
 """
 
@@ -30,27 +30,21 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True)
 class TermList:
-    """Words and what they mean."""
+    """Terms with their meanings."""
 
     items: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Text to be taken as it stands."""
+    """Text to be shown unchanged."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One place of a table.
-
-    Attributes:
-        text: What stands there.
-        note: What stands there in small print, such as an interval; a line each.
-        is_best: Whether it is the best of its column.
-    """
+    """A table cell: its text, small print of one or more lines (an interval), and whether it is the best."""
 
     text: str
     note: str = ""
@@ -59,13 +53,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under a header; the first cell of a row names it.
-
-    Attributes:
-        caption: What it shows.
-        header: Names of the columns.
-        rows: As wide as the header each.
-    """
+    """A caption, the names of the columns, and rows of as many cells; the first cell of a row names it."""
 
     caption: str
     header: tuple[str, ...]
@@ -74,13 +62,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A drawing as SVG, in the colour of the text around it.
-
-    Attributes:
-        name: Of its file, without an ending.
-        svg: The drawing.
-        caption: What it shows.
-    """
+    """A drawing as SVG in the colour of the text around it, its caption, and its file's name, no suffix."""
 
     name: str
     svg: str
@@ -88,10 +70,9 @@ class Drawing:
 
 
 Block = Heading | Paragraph | TermList | Code | Table | Drawing
-Document = Sequence[Block]
 
 
-def to_html(document: Document) -> str:
+def to_html(document: Sequence[Block]) -> str:
     """Return a document as a complete page; its title is the first heading."""
     title = next((block.text for block in document if isinstance(block, Heading)), "Evaluation")
     body = "\n".join(_html_block(block) for block in document)
@@ -134,32 +115,27 @@ def _html_table(table: Table) -> str:
 
 
 def _html_row(row: tuple[Cell, ...]) -> str:
-    first, *others = row
-    return f'<tr><th scope="row">{_html_inner(first)}</th>{"".join(_html_cell(cell) for cell in others)}</tr>'
+    cells = [f'<th scope="row">{_html_cell(row[0])}</th>']
+    for cell in row[1:]:
+        best = ' class="best"' if cell.is_best else ""
+        cells.append(f"<td{best}>{_html_cell(cell)}</td>")
+    return f"<tr>{''.join(cells)}</tr>"
 
 
 def _html_cell(cell: Cell) -> str:
-    return f'<td class="best">{_html_inner(cell)}</td>' if cell.is_best else f"<td>{_html_inner(cell)}</td>"
-
-
-def _html_inner(cell: Cell) -> str:
     notes = "".join(f"<small>{_html_text(line)}</small>" for line in cell.note.splitlines())
     return _html_text(cell.text) + notes
 
 
 def _html_text(text: str) -> str:
-    parts = [escape(part) for part in text.split("`")]
-    for place in range(1, len(parts), 2):
-        parts[place] = f"<code>{parts[place]}</code>"
-    return "".join(parts)
+    return re.sub(r"`([^`]*)(?:`|$)", r"<code>\1</code>", escape(text))
 
 
 PLOTS_FOLDER = "plots"
-# What would be taken for markup, outside of backticks.
 _MARKUP = re.compile(r"([\\*_\[\]<>|#])")
 
 
-def to_markdown(document: Document) -> str:
+def to_markdown(document: Sequence[Block]) -> str:
     """Return a document as GitHub-flavoured Markdown."""
     return "\n\n".join(_markdown_block(block) for block in document) + "\n"
 
@@ -184,15 +160,11 @@ def _markdown_block(block: Block) -> str:
 
 def _markdown_table(table: Table) -> str:
     lines = [
-        _markdown_row([_markdown_text(name) for name in table.header]),
-        _markdown_row(["---", *["--:"] * (len(table.header) - 1)]),
-        *(_markdown_row([_markdown_cell(cell) for cell in row]) for row in table.rows),
+        [_markdown_text(name) for name in table.header],
+        ["---", *["--:"] * (len(table.header) - 1)],
+        *([_markdown_cell(cell) for cell in row] for row in table.rows),
     ]
-    return f"*{_markdown_text(table.caption)}*\n\n" + "\n".join(lines)
-
-
-def _markdown_row(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    return f"*{_markdown_text(table.caption)}*\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _markdown_cell(cell: Cell) -> str:
@@ -201,7 +173,7 @@ def _markdown_cell(cell: Cell) -> str:
 
 
 def _markdown_text(text: str) -> str:
-    """Escape what stands outside of backticks; inside, only what would end a table's cell."""
+    """Escape markup outside of backticks; inside, only what would end a table's cell."""
     parts = text.split("`")
     for place in range(0, len(parts), 2):
         parts[place] = _MARKUP.sub(r"\\\1", parts[place])

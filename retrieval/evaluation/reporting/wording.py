@@ -1,4 +1,4 @@
-"""What methods and columns are, in words for somebody who has read none of the papers."""
+"""Explains methods and columns of a report for readers who have read none of the papers."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ COLUMNS = (
 
 
 def describe_methods(names: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Return every method with what it does; what DISC is, is said once."""
+    """Return every method with its description; DISC is explained once."""
     terms = []
     first_disc: str | None = None
     for name in names:
@@ -115,91 +115,62 @@ def answers_once(name: str) -> bool:
 
 def looks_at_first(name: str) -> bool:
     """Whether a metric looks at no answer but the first, or at no more than there are right ones."""
-    return name in (*MICRO_METRICS, "accuracy", "Rprec", "Rprec(KILT)") or name.removesuffix(
-        "(KILT)"
-    ).endswith("@1")
+    by_first = (*MICRO_METRICS, "accuracy", "Rprec", "Rprec(KILT)")
+    return name in by_first or name.removesuffix("(KILT)").endswith("@1")
+
+
+_METHODS = {
+    "unconstrained": "The model writes freely ({how}, by transformers' `generate`). What it wrote "
+    "counts if it is exactly a title or an alias of the index; otherwise it is an invalid answer. "
+    "Papers call this vanilla decoding.",
+    "trie": "One sample, by transformers' `generate`, in which every token must continue some "
+    "title of the index (a prefix tree, or trie). All answers exist, but probability is handed on "
+    "token by token: a beginning that leads to few or unlikely titles is as likely as it was when "
+    "it led anywhere, which biases the answer.",
+    "beam": "Beam search among the titles of the index, {width} prefixes at a time. It looks for "
+    "the most probable titles instead of drawing one, adds up the probabilities of an entity's "
+    "title and aliases, and ranks up to k entities.",
+    "exact": "Beam search that goes on through what it dropped until the list of the best "
+    "entities is proven or its budget is spent.",
+    "evidence": "No model: candidates by names, texts, past queries and vectors, as far as the "
+    "index has them, in the order of its ranking. Of a mention its own words are asked, without "
+    "the text around it.",
+    "vectors": "No model: the index's vectors of titles, aliases and descriptions, ranked by the "
+    "cosine of the query's vector and an entity's most similar text. Of a mention its own words "
+    "are asked, without the text around it. {size} entities are looked up, of which k are listed.",
+    "shortlist": "The evidence proposes {size} entities by the query (of a mention, by its own "
+    "words), and the model scores every title and alias of all of them, none left out. Entities "
+    "are ranked {order}.",
+    "auto": "{decoder} among all titles, and a shortlist of {size} entities that the evidence "
+    "proposes: the model scores every title and alias of the best that either found. Entities are "
+    "ranked {order}.",
+    "bm25-shortlist": "BM25 proposes {size} entities by the words of the query (of a mention, by "
+    "its own words), and the model ranks these alone by beam search.",
+    "bm25": "No model: BM25, word overlap weighted by how rare words are, over titles, aliases "
+    "and the column `description` where the index has one. Of a mention its own words are asked, "
+    "without the text around it.",
+    "run": "Rankings of another system, read from `{file}`.",
+}
 
 
 def _describe(spec: MethodSpec) -> str:
-    match spec.family:
-        case "unconstrained":
-            how = (
-                "one sample at temperature 1"
-                if spec.beams is None
-                else f"beam search with {spec.beams} beams"
-            )
-            return (
-                f"The model writes freely ({how}, by transformers' `generate`). What it wrote counts if it "
-                "is exactly a title or an alias of the index; otherwise it is an invalid answer. Papers "
-                "call this vanilla decoding."
-            )
-        case "trie":
-            return (
-                "One sample, by transformers' `generate`, in which every token must continue some title of "
-                "the index (a prefix tree, or trie). All answers exist, but probability is handed on token "
-                "by token: a beginning that leads to few or unlikely titles is as likely as it was when it "
-                "led anywhere, which biases the answer."
-            )
-        case "beam":
-            width = "the larger of k and 10" if spec.beams is None else str(spec.beams)
-            return (
-                f"Beam search among the titles of the index, {width} prefixes at a time. It looks for the "
-                "most probable titles instead of drawing one, adds up the probabilities of an entity's "
-                "title and aliases, and ranks up to k entities."
-            )
-        case "exact":
-            return (
-                "Beam search that goes on through what it dropped until the list of the best entities is "
-                "proven or its budget is spent."
-            )
-        case "evidence":
-            return (
-                "No model: candidates by names, texts, past queries and vectors, as far as the index has "
-                "them, in the order of its ranking. Of a mention its own words are asked, without the text "
-                "around it."
-            )
-        case "vectors":
-            return (
-                "No model: the index's vectors of titles, aliases and descriptions, ranked by the cosine of "
-                "the query's vector and an entity's most similar text. Of a mention its own words are asked, "
-                f"without the text around it. {spec.size} entities are looked up, of which k are listed."
-            )
-        case "shortlist":
-            return (
-                f"The evidence proposes {spec.size} entities by the query (of a mention, by its own words), "
-                "and the model scores every title and alias of all of them, none left out. "
-                f"{_weighted(spec, 'by the log-probability alone')}"
-            )
-        case "auto":
-            decoder = "DISC" if spec.decoder == "disc" else "Beam search"
-            return (
-                f"{decoder} among all titles, and a shortlist of {spec.size} entities that the evidence "
-                "proposes: the model scores every title and alias of the best that either found. "
-                f"{_weighted(spec, 'in the order of the ranking of the index')}"
-            )
-        case "bm25-shortlist":
-            return (
-                f"BM25 proposes {spec.size} entities by the words of the query (of a mention, by its own "
-                "words), and the model ranks these alone by beam search."
-            )
-        case "bm25":
-            return (
-                "No model: BM25, word overlap weighted by how rare words are, over titles, aliases and the "
-                "column `description` where the index has one. Of a mention its own words are asked, "
-                "without the text around it."
-            )
-        case _:
-            return f"Rankings of another system, read from `{spec.file}`."
-
-
-def _weighted(spec: MethodSpec, by_default: str) -> str:
-    if spec.weight is None:
-        return f"Entities are ranked {by_default}."
-    return f"Entities are ranked by the log-probability plus {spec.weight:g} times the similarity."
+    order = "by the log-probability alone"
+    if spec.family == "auto":
+        order = "in the order of the ranking of the index"
+    if spec.weight is not None:
+        order = f"by the log-probability plus {spec.weight:g} times the similarity"
+    return _METHODS[spec.family].format(
+        how=f"beam search with {spec.beams} beams" if spec.beams else "one sample at temperature 1",
+        width=spec.beams or "the larger of k and 10",
+        size=spec.size,
+        decoder="DISC" if spec.decoder == "disc" else "Beam search",
+        order=order,
+        file=spec.file,
+    )
 
 
 def _disc_settings(spec: MethodSpec) -> str:
-    """Return the settings of DISC in sentences; the first goes on behind a colon."""
+    """Return the settings of DISC in sentences; the first follows a colon."""
     if spec.draws == 1:
         text = "one draw per sample, which leaves nothing to choose from: the same distribution as `trie`."
     else:
@@ -216,7 +187,7 @@ def _disc_settings(spec: MethodSpec) -> str:
 
 
 def describe_metric(name: str) -> str:
-    """Return what a metric says."""
+    """Return the meaning of a metric."""
     if name in _METRICS:
         return _METRICS[name]
     if (match := _AT_FORM.fullmatch(name)) and match[1] in _AT:

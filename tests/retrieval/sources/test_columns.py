@@ -1,15 +1,34 @@
+"""Columns: their names, types and weights, in every format."""
+
 from __future__ import annotations
 
+import json
+import math
+from functools import reduce
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval.errors import InputError, SourceError
 from retrieval.normalize import normalize
-from retrieval.sources import ColumnMapping, ColumnType, Record, open_source
-from tests.catalogue_files import read_all
+from retrieval.sources import (
+    ColumnMapping,
+    ColumnType,
+    Kinds,
+    Record,
+    cast,
+    classify,
+    fit,
+    open_source,
+    resolve,
+)
+from retrieval.sources.columns import kind_of_text
+from retrieval.sources.rejects import Rejects
+from tests.catalogue_files import lenient, read_all
 
 
 def write(folder: Path, text: str, name: str = "c.tsv") -> Path:
@@ -120,8 +139,7 @@ def test_a_mapping_that_contradicts_itself(arguments: dict[str, object], message
 
 
 @pytest.mark.parametrize(
-    ("files", "message"),
-    [([], "at least one file"), (["-", "-"], "standard input is named more than once")],
+    ("files", "message"), [([], "at least one file"), (["-", "-"], "standard input is named more than once")]
 )
 def test_lists_of_files_that_cannot_be_read(files: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
@@ -143,11 +161,7 @@ def test_comma_separated_files_are_not_taken_for_titles(tmp_path: Path) -> None:
         assert [record.title for record in read_all(source)[0]] == ["id,title", "1,a"]
 
 
-@settings(
-    max_examples=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@lenient(max_examples=40)
 @given(
     cells=st.lists(
         st.tuples(st.text("ab é\u0301", min_size=1, max_size=4), st.text("ab é\u0301|;\u00a0", max_size=9)),
@@ -172,3 +186,265 @@ def test_aliases_are_split_the_same_way_whether_a_block_needs_changes_or_not(
             parts = [normalize(part) for part in normalize(cell).split(separator)]
             wanted = dict.fromkeys(part for part in parts if part and part != normalize(title))
             assert (record.title, record.aliases) == (normalize(title), tuple(wanted))
+
+
+texts = st.one_of(
+    st.integers(-(1 << 70), 1 << 70).map(str),
+    st.floats().map(repr),
+    st.sampled_from(
+        ["true", "false", "True", "007", "-0", "+1", "1.50", "1e5", "nan", "inf", "1_0", "٣", "a"]
+    ),
+    st.text("0123456789.e+-", min_size=1, max_size=6),
+)
+
+
+def oracle(text: str) -> Kinds:
+    """The rule, as slowly and plainly as possible."""
+    try:
+        if str(int(text)) == text and -(1 << 63) <= int(text) < 1 << 63:
+            exact = int(float(text)) == int(text)
+            return Kinds.INT if exact else Kinds.INT | Kinds.LONG_INT
+    except ValueError:
+        pass
+    try:
+        if repr(float(text)) == text and math.isfinite(float(text)):
+            return Kinds.FLOAT
+    except ValueError:
+        pass
+    return Kinds.BOOL if text in ("true", "false") else Kinds.STRING
+
+
+@given(texts)
+def test_kind_of_one_cell(text: str) -> None:
+    assert kind_of_text(text) == oracle(text)
+
+
+@given(st.lists(st.one_of(st.none(), texts), max_size=40))
+def test_kinds_of_a_column_give_the_same_type_as_each_cell(cells: list[str | None]) -> None:
+    each = reduce(lambda a, b: a | b, (Kinds.EMPTY if c is None else oracle(c) for c in cells), Kinds.NONE)
+    found = classify(cells)
+    assert resolve(found) == resolve(each)
+    assert found == each or Kinds.STRING in found
+
+
+numbers = st.one_of(st.integers(-(1 << 63), (1 << 63) - 1), st.floats(allow_nan=False, allow_infinity=False))
+
+
+@given(st.lists(st.one_of(st.none(), numbers.map(lambda n: str(n) if isinstance(n, int) else repr(n)))))
+def test_nothing_is_lost_by_a_type(cells: list[str | None]) -> None:
+    column_type = resolve(classify(cells))
+    values = cast(pa.array(cells, pa.string()), column_type)
+    assert values.type == column_type.arrow
+    for text, value in zip(cells, values.to_pylist(), strict=True):
+        if text is None:
+            assert value is None
+        elif column_type is ColumnType.FLOAT:
+            # An integer among floats is the float of exactly that value.
+            assert repr(value) == text or int(value) == int(text)
+        else:
+            assert str(value) == text
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        ([None, None], "string"),
+        (["1", None], "int"),
+        (["1", "2.5"], "float"),
+        (["9007199254740993", "2.5"], "string"),
+        (["9007199254740993"], "int"),
+        (["true", "false", None], "bool"),
+        (["true", "1"], "string"),
+        (["1", "007"], "string"),
+        (["9223372036854775808"], "string"),
+    ],
+)
+def test_resolve(cells: list[str | None], expected: str) -> None:
+    assert resolve(classify(cells)) == expected
+    assert resolve(classify(cells * 10)) == expected
+    assert resolve(classify(cells), ColumnType.STRING) == "string"
+
+
+@pytest.mark.parametrize(
+    ("text", "column_type", "expected"),
+    [
+        ("007", "int", "7"),
+        ("+5", "int", "5"),
+        ("5.0", "int", None),
+        ("9223372036854775808", "int", None),
+        ("-9223372036854775808", "int", "-9223372036854775808"),
+        ("1.50", "float", "1.5"),
+        ("7", "float", "7.0"),
+        (".5", "float", "0.5"),
+        ("1e999", "float", None),
+        ("nan", "float", None),
+        ("1_0", "float", None),
+        ("TRUE", "bool", "true"),
+        ("0", "bool", "false"),
+        ("yes", "bool", None),
+        ("anything", "string", "anything"),
+    ],
+)
+def test_declared_types(text: str, column_type: str, expected: str | None) -> None:
+    assert fit(text, ColumnType(column_type)) == expected
+
+
+def test_cast_refuses_what_resolve_has_not_seen() -> None:
+    for column_type in (ColumnType.INT, ColumnType.FLOAT, ColumnType.BOOL):
+        with pytest.raises(pa.ArrowInvalid):
+            cast(pa.array(["x", None]), column_type)
+    cells = pa.array(["true", None, "false"], pa.large_string())
+    assert cast(cells, ColumnType.BOOL).to_pylist() == [True, None, False]
+
+
+WEIGHTS = ColumnMapping(weight="population")
+NUMBER = "population: expected a finite number, at least 0, got "
+
+
+def read(file: Path, mapping: ColumnMapping = WEIGHTS) -> tuple[list[str | None], list[tuple[int, str]]]:
+    """Return the cells of the weights, and line and detail of every bad row."""
+    rejects = Rejects("x", 100)
+    with open_source(file, mapping) as source:
+        place = source.columns.weight
+        assert place is not None
+        cells = [record.metadata[place] for batch in source.batches(100, rejects) for record in batch.records]
+    return cells, [(row.line, row.detail) for row in rejects.rows]
+
+
+def tsv(tmp_path: Path, cells: list[str]) -> Path:
+    file = tmp_path / "titles.tsv"
+    file.write_text("title\tpopulation\n" + "".join(f"t{n}\t{cell}\n" for n, cell in enumerate(cells)))
+    return file
+
+
+def test_text_that_spells_a_number_is_a_weight(tmp_path: Path) -> None:
+    file = tsv(tmp_path, ["12", "", "0", "007", "+5", "1.50", ".5", "1e3", "-0", str(2**70), " 3 "])
+    expected = ["12", None, "0", "7", "5", "1.5", "0.5", "1000.0", "0", repr(float(2**70)), "3"]
+    assert read(file) == (expected, [])
+
+
+@pytest.mark.parametrize(
+    "text", ["-1", "-0.5", "nan", "inf", "-inf", "1e999", "many", "true", "1,000", "1_0"]
+)
+def test_other_text_makes_a_bad_row_with_its_line(tmp_path: Path, text: str) -> None:
+    cells, bad = read(tsv(tmp_path, ["1", text, "2"]))
+    assert (cells, bad) == (["1", "2"], [(3, NUMBER + repr(text))])
+
+
+def test_cells_of_json(tmp_path: Path) -> None:
+    values = ["3", "1.5", "null", '""', '"12"', "0", "-3", "true", "false", '"few"', "1e999", str(10**400)]
+    file = tmp_path / "titles.jsonl"
+    file.write_text("".join(f'{{"title": "t{n}", "population": {v}}}\n' for n, v in enumerate(values)))
+    cells, bad = read(file)
+    assert cells == ["3", "1.5", None, None, "12", "0"]
+    assert [line for line, _ in bad] == [7, 8, 9, 10, 11, 12]
+    assert [detail for _, detail in bad[:4]] == [
+        f"{NUMBER}'{text}'" for text in ("-3", "true", "false", "few")
+    ]
+
+
+def test_cells_of_parquet(tmp_path: Path) -> None:
+    file = tmp_path / "titles.parquet"
+    values = [0.5, None, math.nan, math.inf, -1.0, 2.0]
+    pq.write_table(pa.table({"title": list("abcdef"), "population": values, "area": values}), file)
+    cells, bad = read(file)
+    assert cells == ["0.5", None, "2.0"]
+    assert bad == [(3, NUMBER + "'nan'"), (4, NUMBER + "'inf'"), (5, NUMBER + "'-1.0'")]
+    rejects = Rejects("x", 0)
+    with open_source(file) as source:  # in other columns NaN is an empty cell
+        (batch,) = source.batches(10, rejects)
+    assert [record.metadata[1] for record in batch.records] == ["0.5", None, None, "inf", "-1.0", "2.0"]
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.uint64(), pa.float32(), pa.decimal128(5, 2), pa.string()])
+def test_every_number_of_parquet_is_a_weight(tmp_path: Path, kind: pa.DataType) -> None:
+    file = tmp_path / "titles.parquet"
+    column = pa.array(["3", None, "4"]).cast(kind)
+    pq.write_table(pa.table({"title": ["a", "b", "c"], "population": column}), file)
+    cells, bad = read(file)
+    assert ([cell and float(cell) for cell in cells], bad) == ([3, None, 4], [])
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "detail"),
+    [
+        (ColumnType.INT, "0.5", "population: expected an int of 64 bits, at least 0, got '0.5'"),
+        (ColumnType.INT, "-1", "population: expected an int of 64 bits, at least 0, got '-1'"),
+        (ColumnType.FLOAT, "-1", "population: expected a finite float, at least 0, got '-1'"),
+    ],
+)
+def test_a_declared_type_goes_first(tmp_path: Path, kind: ColumnType, text: str, detail: str) -> None:
+    mapping = ColumnMapping(weight="population", types={"population": kind})
+    assert read(tsv(tmp_path, ["1", text]), mapping)[1] == [(3, detail)]
+
+
+@pytest.mark.parametrize("kind", [ColumnType.STRING, ColumnType.BOOL])
+def test_a_declared_type_that_is_no_number_is_refused(tmp_path: Path, kind: ColumnType) -> None:
+    mapping = ColumnMapping(weight="Population", types={"POPULATION": kind})
+    message = f"population: weights are int or float, the declared type is {kind}"
+    with pytest.raises(InputError, match=message):
+        open_source(tsv(tmp_path, ["1"]), mapping)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "names"),
+    [
+        (None, ("kind", "population", "area")),
+        ((), ("population",)),
+        (("area",), ("area", "population")),
+        (("population", "kind"), ("population", "kind")),
+    ],
+)
+def test_the_column_is_metadata_in_any_case(
+    tmp_path: Path, metadata: tuple[str, ...] | None, names: tuple[str, ...]
+) -> None:
+    for suffix, text in (
+        ("tsv", "title\tkind\tpopulation\tarea\na\tx\t3\t1\n"),
+        ("jsonl", json.dumps({"title": "a", "kind": "x", "population": 3, "area": 1}) + "\n"),
+    ):
+        file = tmp_path / f"titles.{suffix}"
+        file.write_text(text)
+        mapping = ColumnMapping(metadata=metadata, weight="population")
+        with open_source(file, mapping) as source:
+            assert source.columns.names == names
+            assert names[source.columns.weight or 0] == "population"
+        assert read(file, mapping) == (["3"], [])
+
+
+def test_case_matters_only_where_several_differ_by_it(tmp_path: Path) -> None:
+    file = tsv(tmp_path, ["3"])
+    for metadata in (None, ("Population",)):
+        assert read(file, ColumnMapping(metadata=metadata, weight="POPULATION")) == (["3"], [])
+    file.write_text("title\tpopulation\tPopulation\na\t1\t2\n")
+    assert read(file, ColumnMapping(weight="Population")) == (["2"], [])
+    with pytest.raises(SourceError, match="several columns are called 'POPULATION'"):
+        open_source(file, ColumnMapping(weight="POPULATION"))
+
+
+def test_a_file_may_lack_the_column_that_another_has(tmp_path: Path) -> None:
+    other = tmp_path / "other.tsv"
+    other.write_text("title\nb\n")
+    with open_source([tsv(tmp_path, ["3"]), other], WEIGHTS) as source:
+        cells = [r.metadata for batch in source.batches(10, Rejects("x", 0)) for r in batch.records]
+    assert cells == [("3",), (None,)]
+
+
+def test_a_column_that_no_file_has_is_an_error_unless_it_may_miss(tmp_path: Path) -> None:
+    file = tsv(tmp_path, ["3"])
+    message = r"titles.tsv: no column is called 'size'; the columns are 'title', 'population'"
+    for metadata in (None, (), ("population",)):
+        with pytest.raises(SourceError, match=message):
+            open_source(file, ColumnMapping(metadata=metadata, weight="size"))
+        may_miss = ColumnMapping(metadata=metadata, weight="size", weight_may_miss=True)
+        with open_source(file, may_miss) as source:
+            assert source.columns.weight is None
+            assert "size" not in source.columns.names
+
+
+@pytest.mark.parametrize("name", ["title", "Title", "entity_id", "aliases", "qid"])
+def test_titles_ids_and_aliases_are_no_weights(name: str) -> None:
+    entity_id = "qid" if name == "qid" else "entity_id"
+    with pytest.raises(InputError, match=f"weight: titles, ids and aliases are no weights: .*'{name}'"):
+        ColumnMapping(entity_id=entity_id, weight=name)
+    with pytest.raises(InputError, match="weight: must not be empty"):
+        ColumnMapping(weight="")

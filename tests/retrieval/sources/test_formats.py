@@ -8,7 +8,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval.normalize import normalize
@@ -20,6 +20,7 @@ from tests.catalogue_files import (
     COMPRESSIONS,
     FORMATS,
     Entity,
+    lenient,
     read_all,
     read_batches,
     write_catalogue,
@@ -37,11 +38,6 @@ entity = st.tuples(
     st.tuples(cell, cell),
 )
 catalogues = st.lists(entity, min_size=1, max_size=40)
-LENIENT = settings(
-    max_examples=15,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
 
 
 def expected(entities: list[Entity], first_line: int) -> list[Record]:
@@ -51,7 +47,7 @@ def expected(entities: list[Entity], first_line: int) -> list[Record]:
     ]
 
 
-@LENIENT
+@lenient(max_examples=15)
 @given(entities=catalogues, size=st.integers(1, 9))
 def test_every_format_and_compression_gives_the_same_records(
     tmp_path: Path, entities: list[Entity], size: int
@@ -96,7 +92,7 @@ def spoil(file: Path, source_format: str) -> None:
         file.write_bytes(b"\n".join(lines[:2]) + b"\n" + bad + b"\n".join(lines[2:]) + bad)
 
 
-@LENIENT
+@lenient(max_examples=15)
 @given(
     entities=catalogues, size=st.integers(1, 9), block=st.sampled_from([1, 7, 64, 1 << 18]), data=st.data()
 )

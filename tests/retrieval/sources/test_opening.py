@@ -1,29 +1,45 @@
+"""Byte streams: compressed, damaged, read once, from an offset, and digested on the way."""
+
 from __future__ import annotations
 
 import gzip
 import os
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+import xxhash
+from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval.errors import InputError, SourceError
 from retrieval.sources import digest_files, open_source
 from retrieval.sources.source_files import ByteStream
-from tests.catalogue_files import COMPRESSIONS, Entity, compressed, read_all, write_catalogue
+from tests.catalogue_files import (
+    COMPRESSIONS,
+    Entity,
+    compressed,
+    lenient,
+    read_all,
+    read_file,
+    write_catalogue,
+)
 
 ENTITIES: list[Entity] = [(f"q{i}", f"title {i * 7919 % 997} of {i}", (), (str(i),)) for i in range(3000)]
 
 
+def written(folder: Path, name: str) -> Path:
+    """Write ENTITIES as a file whose name tells format and compression."""
+    stem, source_format, *compression = name.split(".")
+    suffix = "".join(f".{one}" for one in compression)
+    return write_catalogue(folder, f"{stem}.{source_format}", ENTITIES, ("n",), suffix)
+
+
 def content(file: Path) -> bytes:
-    stream = ByteStream(file)
-    try:
+    with closing(ByteStream(file)) as stream:
         return b"".join(stream.blocks())
-    finally:
-        stream.close()
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
@@ -32,11 +48,10 @@ def test_content_comes_back(tmp_path: Path, compression: str) -> None:
     file = tmp_path / "x"
     file.write_bytes(compressed(data, compression))
     assert content(file) == data
-    stream = ByteStream(file)
-    assert stream.peek(10)[:10] == data[:10]
-    assert stream.is_compressed == bool(compression)
-    assert b"".join(stream.blocks()) == data
-    stream.close()
+    with closing(ByteStream(file)) as stream:
+        assert stream.peek(10)[:10] == data[:10]
+        assert stream.is_compressed == bool(compression)
+        assert b"".join(stream.blocks()) == data
 
 
 @pytest.mark.parametrize("compression", [".gz", ".zst"])
@@ -55,27 +70,18 @@ def test_zeros_behind_gzip_are_padding(tmp_path: Path) -> None:
 def test_a_small_file_of_much_content_comes_in_small_blocks(tmp_path: Path) -> None:
     file = tmp_path / "x"
     file.write_bytes(gzip.compress(bytes(50_000_000)))
-    stream = ByteStream(file)
-    assert max(map(len, stream.blocks())) <= 1 << 18
-    stream.close()
+    with closing(ByteStream(file)) as stream:
+        assert max(map(len, stream.blocks())) <= 1 << 18
 
 
 @pytest.mark.parametrize("name", ["c.tsv.gz", "c.tsv.zst", "c.parquet", "c.parquet.gz"])
-@settings(
-    max_examples=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@lenient(max_examples=25)
 @given(cut=st.floats(0, 1, exclude_max=True))
 def test_a_cut_off_file_is_an_error_that_names_it(tmp_path: Path, name: str, cut: float) -> None:
-    stem, suffix = name.split(".", 1)
-    source_format, _, compression = suffix.partition(".")
-    file = write_catalogue(
-        tmp_path, f"{stem}.{source_format}", ENTITIES, ("n",), f".{compression}" if compression else ""
-    )
+    file = written(tmp_path, name)
     data = file.read_bytes()
-    # What is left of a compressed file has to be long enough to be known for one.
-    least = 4 if compression else 0
+    # The rest of a compressed file has to be long enough to be recognised as one.
+    least = 0 if name.endswith("parquet") else 4
     file.write_bytes(data[: max(least, int(len(data) * cut))])
     with pytest.raises(SourceError) as caught, open_source(file) as source:
         read_all(source, 1000, 0)
@@ -84,20 +90,12 @@ def test_a_cut_off_file_is_an_error_that_names_it(tmp_path: Path, name: str, cut
 
 
 @pytest.mark.parametrize("name", ["c.tsv.gz", "c.tsv.zst", "c.parquet"])
-@settings(
-    max_examples=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@lenient(max_examples=40)
 @given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
 def test_a_flipped_bit_is_an_error_or_bad_rows_never_a_crash(
     tmp_path: Path, name: str, place: float, bit: int
 ) -> None:
-    stem, suffix = name.split(".", 1)
-    source_format, _, compression = suffix.partition(".")
-    file = write_catalogue(
-        tmp_path, f"{stem}.{source_format}", ENTITIES, ("n",), f".{compression}" if compression else ""
-    )
+    file = written(tmp_path, name)
     data = bytearray(file.read_bytes())
     data[int(len(data) * place)] ^= 1 << bit
     file.write_bytes(bytes(data))
@@ -186,6 +184,64 @@ def test_names_that_cannot_be_are_errors_about_the_file(tmp_path: Path) -> None:
 def test_a_byte_order_mark_in_two_pieces_is_dropped(tmp_path: Path) -> None:
     file = tmp_path / "c.txt.gz"
     file.write_bytes(gzip.compress(b"\xef") + gzip.compress(b"\xbb\xbfa\n"))
-    with open_source(file) as source:
-        records, _ = read_all(source)
+    records, _ = read_file(file)
     assert [record.title for record in records] == ["a"]
+
+
+DATA = bytes(range(1, 256)) * 4000  # four blocks
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("offset", [0, 1, (1 << 18) - 1, 1 << 18, (1 << 18) + 1, len(DATA) - 1, len(DATA)])
+def test_from_an_offset(tmp_path: Path, compression: str, offset: int) -> None:
+    file = tmp_path / "x"
+    file.write_bytes(compressed(DATA, compression))
+    for peeked in (0, 10, 1 << 19):
+        with closing(ByteStream(file)) as stream:
+            assert stream.peek(peeked)[:peeked] == DATA[: len(stream.peek(peeked))][:peeked]
+            blocks = list(stream.blocks_from(offset))
+        assert b"".join(blocks) == DATA[offset:]
+        assert all(blocks)
+
+
+def test_what_lies_before_the_offset_is_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "x"
+    file.write_bytes(bytes([1]) * 10_000_000)
+    with closing(ByteStream(file)) as stream:
+        assert sum(map(len, stream.blocks_from(9_999_000))) == 1000
+        assert stream.raw.bytes_read <= (1 << 18) + 1000
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_no_content(tmp_path: Path, compression: str) -> None:
+    file = tmp_path / "x"
+    file.write_bytes(compressed(b"", compression) if compression else b"")
+    with closing(ByteStream(file, may_be_empty=True)) as stream:
+        assert stream.peek(4) == b""
+        assert list(stream.blocks()) == []
+    with closing(ByteStream(file)) as stream, pytest.raises(SourceError, match="the file is empty"):
+        stream.peek(4)
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("content", [b"PK\x03\x04 text", b"\xff\xfea\0", b"%PDF-1.7"])
+def test_any_content(tmp_path: Path, compression: str, content: bytes) -> None:
+    file = tmp_path / "x"
+    file.write_bytes(compressed(content, compression))
+    with closing(ByteStream(file, any_content=True)) as stream:
+        assert b"".join(stream.blocks()) == content
+    with closing(ByteStream(file)) as stream, pytest.raises(SourceError, match="this is "):
+        stream.peek(4)
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_the_digest_is_of_the_bytes_on_disk(tmp_path: Path, compression: str) -> None:
+    file = tmp_path / "x"
+    file.write_bytes(compressed(DATA, compression))
+    with closing(ByteStream(file, digests=True)) as stream:
+        for _ in stream.blocks():
+            pass
+        assert stream.raw.hexdigest == xxhash.xxh3_128_hexdigest(file.read_bytes())
+    with closing(ByteStream(file)) as stream:
+        stream.peek(4)
+        assert stream.raw.hexdigest == ""

@@ -11,7 +11,7 @@ import pytest
 
 from retrieval.errors import SourceError
 from retrieval.sources import ColumnMapping, Kinds, Position, Record, open_source, resolve
-from tests.catalogue_files import all_kinds, read_all, read_batches
+from tests.catalogue_files import all_kinds, read_all, read_batches, read_file
 
 
 def write(folder: Path, columns: dict[str, pa.Array], **options: object) -> Path:
@@ -67,19 +67,15 @@ def test_texts_that_are_no_utf8_are_bad_rows(tmp_path: Path) -> None:
     bad = pa.array([b"fine", b"b\xff", b"good"]).view(pa.string())
     lists = pa.array([[b"x"], [b"y"], [b"\xfe"]], pa.list_(pa.binary())).cast(pa.list_(pa.binary()))
     aliases = pa.ListArray.from_arrays(lists.offsets, lists.values.view(pa.string()))
-    with open_source(write(tmp_path, {"title": bad, "aliases": aliases})) as source:
-        records, rejects = read_all(source)
+    records, rejects = read_file(write(tmp_path, {"title": bad, "aliases": aliases}))
     assert records == [Record(0, 1, None, "fine", ("x",), ())]
-    assert [(row.line, row.reason) for row in rejects.rows] == [
-        (2, "not valid UTF-8"),
-        (3, "not valid UTF-8"),
-    ]
+    bad_rows = [(2, "not valid UTF-8"), (3, "not valid UTF-8")]
+    assert [(row.line, row.reason) for row in rejects.rows] == bad_rows
 
 
 def test_integer_ids_and_control_characters(tmp_path: Path) -> None:
     columns = {"entity_id": pa.array([1, 2, None]), "title": pa.array(["a\nb", "c\x07", "d"])}
-    with open_source(write(tmp_path, columns)) as source:
-        records, rejects = read_all(source)
+    records, rejects = read_file(write(tmp_path, columns))
     assert records == [Record(0, 1, "1", "a b", (), ())]
     assert [(row.line, row.reason) for row in rejects.rows] == [(2, "control character"), (3, "no entity_id")]
 
@@ -144,8 +140,7 @@ def test_columns_of_one_name_or_none_are_refused_unless_left_out(tmp_path: Path)
         pq.write_table(pa.Table.from_arrays([pa.array(["a"]), one, one], names=names), str(file))
         with pytest.raises(SourceError, match=message):
             open_source(file)
-        with open_source(file, ColumnMapping(metadata=())) as source:
-            records, _ = read_all(source)
+        records, _ = read_file(file, ColumnMapping(metadata=()))
         assert records == [Record(0, 1, None, "a", (), ())]
 
 
@@ -154,8 +149,7 @@ def test_a_list_that_is_no_column_of_aliases_is_refused_at_the_start(tmp_path: P
     file = write(tmp_path, columns)
     with pytest.raises(SourceError, match=r"'short' is of type .*list.*--aliases-column"):
         open_source(file)
-    with open_source(file, ColumnMapping(aliases="short")) as source:
-        records, _ = read_all(source)
+    records, _ = read_file(file, ColumnMapping(aliases="short"))
     assert records[0].aliases == ("b", "c")
     with pytest.raises(SourceError, match="'title' is of type"):
         open_source(write(tmp_path, {"title": pa.array([["a"]])}))
@@ -164,7 +158,6 @@ def test_a_list_that_is_no_column_of_aliases_is_refused_at_the_start(tmp_path: P
 def test_ids_may_be_uuids(tmp_path: Path) -> None:
     key = uuid.UUID(int=7)
     ids = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([key.bytes, None], pa.binary(16)))
-    with open_source(write(tmp_path, {"title": pa.array(["a", "b"]), "entity_id": ids})) as source:
-        records, rejects = read_all(source)
+    records, rejects = read_file(write(tmp_path, {"title": pa.array(["a", "b"]), "entity_id": ids}))
     assert [record.entity_id for record in records] == [str(key)]
     assert [(row.line, row.reason) for row in rejects.rows] == [(2, "no entity_id")]

@@ -102,14 +102,8 @@ def test_a_run_learns_what_a_name_means_where_it_stands(tmp_path: Path) -> None:
     ]
     mentions = write(tmp_path / "m.jsonl", lines)
     out = tmp_path / "model"
-    arguments = [
-        "--catalogue",
-        str(tmp_path / "catalogue.tsv"),
-        "--mentions",
-        str(mentions),
-        "--out",
-        str(out),
-    ]
+    arguments = ["--catalogue", str(tmp_path / "catalogue.tsv"), "--mentions", str(mentions)]
+    arguments += ["--out", str(out)]
     fixed = ["--preset", "tiny", "--vocab-size", "300", "--max-steps", "150", "--batch-size", "12", "--cpu"]
     result = CliRunner().invoke(train_command, [*arguments, *fixed])
     assert result.exit_code == 0, result.output
@@ -121,10 +115,8 @@ def test_a_run_learns_what_a_name_means_where_it_stands(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     with Retriever.open(index, out, device="cpu", dtype="float32") as retriever:
         asked = [Mention("Mercury", line["left"], line["right"]) for line in lines]  # type: ignore[index]
-        assert [result.candidates[0].title for result in retriever.link(asked)] == [
-            "Mercury (planet)",
-            "Mercury (element)",
-        ]
+        titles = [result.candidates[0].title for result in retriever.link(asked)]
+        assert titles == ["Mercury (planet)", "Mercury (element)"]
 
 
 def test_a_wrong_file_ends_the_command_in_one_line(tmp_path: Path) -> None:

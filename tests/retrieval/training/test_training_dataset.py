@@ -70,11 +70,8 @@ def test_a_document_is_taught_behind_its_schema_where_the_prompt_shows_one(token
     example = Example("K2", "name", query="peak", document='{"title": "K2", "kind": "mountain"}')
     got = ExampleEncoder(tokenizer, config, 1000).encode(example)
     assert got is not None
-    schema = {
-        "type": "object",
-        "properties": {"title": {"type": "string"}, "kind": {"type": "string"}},
-        "required": ["title", "kind"],
-    }
+    properties = {"title": {"type": "string"}, "kind": {"type": "string"}}
+    schema = {"type": "object", "properties": properties, "required": ["title", "kind"]}
     text = json.dumps(schema, separators=(",", ":"))
     assert list(got.prompt_ids) == JSON_ANSWER.showing(text).encode(tokenizer, "peak")
     assert ExampleEncoder(tokenizer, config, 96).encode(example) is None, "the schema is never cut"
@@ -111,11 +108,9 @@ def test_an_item_depends_on_the_seed_and_its_number_alone(tokenizer: TextTokeniz
 
 def test_batches_hold_prompts_of_like_length(tokenizer: TextTokenizer) -> None:
     items = [dataset(tokenizer, 1)[i] for i in range(64)]
-    spread = [
-        max(len(e.prompt_ids) for e in items[i : i + 4]) - min(len(e.prompt_ids) for e in items[i : i + 4])
-        for i in range(0, 64, 4)
-    ]
-    whole = max(len(e.prompt_ids) for e in items) - min(len(e.prompt_ids) for e in items)
+    lengths = [len(item.prompt_ids) for item in items]
+    spread = [max(lengths[i : i + 4]) - min(lengths[i : i + 4]) for i in range(0, 64, 4)]
+    whole = max(lengths) - min(lengths)
     assert sum(spread) / len(spread) < whole / 4
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner, Result
-from safetensors.torch import load_file
+from click.testing import Result
 from transformers import TrainingArguments
 
 from retrieval.text import TextTokenizer
@@ -25,19 +23,12 @@ from retrieval.training.encoder_training import (
 from retrieval.training.examples import BESIDE_TEXTS, Example, ExampleGenerator, ExampleOptions
 from retrieval.training.presets import train_tokenizer
 from retrieval.training.quality import nearest_rankings
-from retrieval.training.train_command import train_command
 from retrieval.training.trainer import Budget, TrainerOptions
 from retrieval.training.training_data import TrainingEntity, TrainingQuery, read_catalogue
 from retrieval.vectors.embedder import VectorMethod, open_model
 from retrieval.vectors.encoder import mean_states
+from tests.retrieval.training import test_training_run as runs
 
-CATALOGUE = (
-    "entity_id\ttitle\taliases\tkind\tdescription\n"
-    "1\tNile\tan-Nil\triver\tLongest river of Africa\n"
-    "2\tRhine\t\triver\tRiver that flows past Cologne\n"
-    "3\tMount Everest\tEverest\tmountain\tHighest mountain above the sea\n"
-    "4\tK2\t\tmountain\tSecond highest mountain\n"
-)
 QUERIES = (
     "query\tentity_id\tsplit\n"
     "pharaohs sailed on it\t1\ttrain\n"
@@ -56,19 +47,13 @@ PAIRS = [
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    (tmp_path / "catalogue.tsv").write_text(CATALOGUE, encoding="utf-8")
+    (tmp_path / "catalogue.tsv").write_text(runs.CATALOGUE, encoding="utf-8")
     (tmp_path / "queries.tsv").write_text(QUERIES, encoding="utf-8")
     return tmp_path
 
 
 def train(data: Path, out: str, *more: str) -> Result:
-    arguments = ["--catalogue", str(data / "catalogue.tsv"), "--queries", str(data / "queries.tsv")]
-    fixed = ["--batch-size", "8", "--log-steps", "2", "--vocab-size", "300", "--cpu"]
-    return CliRunner().invoke(train_command, [*arguments, "--out", str(data / out), *fixed, *more])
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return dict(load_file(folder / "model.safetensors"))
+    return runs.train(data, out, "--vocab-size", "300", *more)
 
 
 class TableEmbedder:
@@ -98,7 +83,7 @@ def test_an_encoder_opens_as_vectors_and_finds_what_it_was_taught(data: Path) ->
     assert set(metrics["hits"]) >= {"dev", "test", "exact title", "description"} | with_queries
     assert metrics["hits"]["dev"]["hits_at_1"] == 1
     assert result.stderr.count("dev  hits@1") == 3
-    assert {tensor.dtype for tensor in weights(data / "out").values()} == {torch.float16}
+    assert {tensor.dtype for tensor in runs.weights(data / "out").values()} == {torch.float16}
 
     embedder = open_model(VectorMethod.parse(f"encoder:{data / 'out'}"))
     asked = [TrainingQuery(text, "") for text in ("PHARAOHS sailed", "mount everst", "Cologne river", "peak")]
@@ -108,16 +93,7 @@ def test_an_encoder_opens_as_vectors_and_finds_what_it_was_taught(data: Path) ->
 
 
 def test_a_killed_run_resumes_to_the_same_weights(data: Path) -> None:
-    common = ("--encoder", "--max-steps", "8", "--save-steps", "4")
-    assert train(data, "whole", *common).exit_code == 0
-    shutil.copytree(data / "whole", data / "killed")
-    shutil.rmtree(data / "killed" / "checkpoints" / "checkpoint-8")
-    resumed = train(data, "killed", *common, "--resume")
-    assert resumed.exit_code == 0, resumed.output
-    assert "resuming from" in resumed.stderr
-    ours = weights(data / "killed")
-    for name, tensor in weights(data / "whole").items():
-        assert torch.equal(tensor, ours[name]), name
+    runs.check_resumed(data, "model.safetensors", "--encoder", "--vocab-size", "300", steps=8)
 
 
 def test_a_teacher_is_imitated(data: Path) -> None:
@@ -125,7 +101,7 @@ def test_a_teacher_is_imitated(data: Path) -> None:
     result = train(data, "out", "--encoder", "--max-steps", "2", "--teacher", f"encoder:{data / 'teacher'}")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["teacher"] == f"encoder:{data / 'teacher'}"
-    taught, alone = weights(data / "out"), weights(data / "teacher")
+    taught, alone = runs.weights(data / "out"), runs.weights(data / "teacher")
     assert any(not torch.equal(tensor, alone[name]) for name, tensor in taught.items())
 
 

@@ -10,13 +10,10 @@ import pytest
 from retrieval.training.examples import RECIPES, ExampleGenerator, ExampleOptions, Mixture, damage_name
 from retrieval.training.training_data import TrainingEntity, TrainingQuery
 
+NILE = ("an-Nil", "River Nile")
 ENTITIES = [
-    TrainingEntity(
-        "1", "Nile", ("an-Nil", "River Nile"), "Long north-flowing river of Egypt and Sudan", "river"
-    ),
-    TrainingEntity(
-        "2", "Mercury (planet)", ("Mercury",), "Innermost and smallest planet of the Sun", "planet"
-    ),
+    TrainingEntity("1", "Nile", NILE, "Long north-flowing river of Egypt and Sudan", "river"),
+    TrainingEntity("2", "Mercury (planet)", ("Mercury",), "Innermost and smallest planet", "planet"),
     TrainingEntity("3", "Zürich", (), "Largest city of Switzerland, on a lake", "city"),
 ]
 QUERIES = [

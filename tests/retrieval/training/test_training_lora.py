@@ -18,7 +18,7 @@ from retrieval.training import lora
 from retrieval.training.quality import TitleRows, measure_hits
 from retrieval.training.training_data import read_catalogue, read_queries
 from retrieval.training.training_run import load_model
-from tests.retrieval.training.test_training_run import CATALOGUE, QUERIES, train
+from tests.retrieval.training.test_training_run import CATALOGUE, QUERIES, check_resumed, train
 from tests.tiny_gguf import write_gguf
 
 
@@ -71,11 +71,8 @@ def test_an_adapter_is_learnt_written_and_opened(data: Path) -> None:
 
 def test_all_linear_layers_but_the_head_are_adapted(data: Path) -> None:
     model = load_model(str(data / "base"))
-    linear = {
-        name
-        for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear) and name != "lm_head"
-    }
+    modules = model.named_modules()
+    linear = {name for name, module in modules if isinstance(module, torch.nn.Linear)} - {"lm_head"}
     adapted = lora.with_lora(model, 4, None)
     names = {n.split(".lora_")[0] for n, p in adapted.get_base_model().named_parameters() if p.requires_grad}
     assert names == linear
@@ -131,16 +128,7 @@ def test_frozen_weights_are_kept_in_bfloat16_and_matrices_in_float32(
 
 
 def test_a_killed_run_resumes_to_the_same_matrices(data: Path) -> None:
-    common = ("--model", str(data / "base"), "--lora", "4", "--max-steps", "12", "--save-steps", "6")
-    assert train(data, "whole", *common).exit_code == 0
-    shutil.copytree(data / "whole", data / "killed")
-    shutil.rmtree(data / "killed" / "checkpoints" / "checkpoint-12")
-    resumed = train(data, "killed", *common, "--resume")
-    assert resumed.exit_code == 0, resumed.output
-    assert "resuming from" in resumed.stderr
-    ours = adapter_weights(data / "killed")
-    for name, tensor in adapter_weights(data / "whole").items():
-        assert torch.equal(tensor, ours[name]), name
+    check_resumed(data, "adapter_model.safetensors", "--model", str(data / "base"), "--lora", "4", steps=12)
 
 
 def test_the_base_may_be_a_gguf_file(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,14 +199,11 @@ def test_a_run_goes_on_from_an_adapter_where_it_was(data: Path) -> None:
 
 
 def test_the_base_of_an_adapter_that_is_trained_on_may_be_named_from_its_folder(data: Path) -> None:
-    assert (
-        train(data, "first", "--model", str(data / "base"), "--lora", "2", "--max-steps", "1").exit_code == 0
-    )
+    common = ("--lora", "2", "--max-steps", "1")
+    assert train(data, "first", "--model", str(data / "base"), *common).exit_code == 0
     settings = data / "first" / "genret.json"
     settings.write_text(json.dumps({**json.loads(settings.read_text()), "base": "../base"}))
-    result = train(
-        data, "second", "--model", str(data / "first"), "--lora", "2", "--max-steps", "1", "--bf16"
-    )
+    result = train(data, "second", "--model", str(data / "first"), *common, "--bf16")
     assert result.exit_code == 0, result.output
     assert Path(find_checkpoint(data / "second").weights).resolve() == (data / "base").resolve()
     assert {tensor.dtype for tensor in adapter_weights(data / "second").values()} == {torch.float16}
@@ -232,9 +217,8 @@ def test_an_adapter_of_another_kind_is_not_trained_on(data: Path) -> None:
     other.save_pretrained(data / "loha")
     refused = train(data, "out", "--model", str(data / "loha"), "--lora", "2", "--max-steps", "1")
     assert refused.exit_code == 2
-    assert f"lora: goes on with LoRA adapters, and {data / 'loha'} is LOHA" in " ".join(
-        refused.output.split()
-    )
+    message = f"lora: goes on with LoRA adapters, and {data / 'loha'} is LOHA"
+    assert message in " ".join(refused.output.split())
 
 
 def test_without_peft_the_extra_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

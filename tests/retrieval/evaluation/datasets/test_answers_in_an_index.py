@@ -36,17 +36,9 @@ def test_titles_come_before_aliases(index: Index) -> None:
     found = IndexResolver(index).by_titles(
         ["Lion", "Mercury", "Leo", "king", " Big  Apple", "ko\u0308nig", "lion", "NYC", ""]
     )
-    assert [set(ids) for ids in found] == [
-        {"a"},
-        {"b", "c"},
-        {"d"},
-        {"a", "e"},
-        {"New York"},
-        {"e"},
-        set(),
-        {"New York"},
-        set(),
-    ]
+    new_york = {"New York"}
+    expected = [{"a"}, {"b", "c"}, {"d"}, {"a", "e"}, new_york, {"e"}, set(), new_york, set()]
+    assert [set(ids) for ids in found] == expected
     assert all(len(ids) == len(set(ids)) for ids in found)
 
 
@@ -60,15 +52,7 @@ def test_nothing_is_asked_for_nothing(index: Index) -> None:
 
 
 def test_redirects_are_followed_where_no_entity_has_the_title(index: Index, tmp_path: Path) -> None:
-    lines = [
-        "Panthera\tlion 2",
-        "lion 2\tLion",
-        "Leo\tMercury",
-        "x\ty",
-        "y\tx",
-        "gone\tnowhere",
-        "hg\tplanet",
-    ]
+    lines = ["Panthera\tlion 2", "lion 2\tLion", "Leo\tMercury", "x\ty", "y\tx", "gone\tno", "hg\tplanet"]
     redirects = read_redirects(write_lines(tmp_path / "redirects.tsv.gz", lines))
     resolver = IndexResolver(index, redirects)
     found = resolver.by_titles(["Panthera", "lion 2", "Leo", "x", "gone", "hg"])
@@ -140,12 +124,8 @@ def test_a_label_by_id_and_one_by_title_that_mean_one_entity_are_one(order: int)
 
 
 def test_answers_the_index_lacks_are_counted_once_a_query() -> None:
-    query = _query(
-        LabelAnswer(None, "A b", 1),
-        LabelAnswer("x", "A b", 2),
-        LabelAnswer(None, "C", 0),
-        LabelAnswer("e 1", None),
-    )
+    answers = [(None, "A b", 1), ("x", "A b", 2), (None, "C", 0), ("e 1", None, 1)]
+    query = _query(*(LabelAnswer(*answer) for answer in answers))
     (found, again), missing = find_answers([query, query], DictResolver({}))
     assert found.gold == {"missing:A%20b": 2, "missing:C": 0, "missing:e%201": 1}
     assert again == found

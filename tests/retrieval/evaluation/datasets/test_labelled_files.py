@@ -1,4 +1,4 @@
-"""Labelled files of every format: what is read, and what is refused with file, line and field."""
+"""Specifications and files of labelled sets: what is read, and what is refused with file, line and field."""
 
 from __future__ import annotations
 
@@ -10,13 +10,56 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from retrieval.errors import SourceError
+from retrieval.errors import InputError, SourceError
 from retrieval.evaluation.datasets.labels import SetSpec
 from retrieval.evaluation.datasets.readers import read_set
 from retrieval.evaluation.labelled_sets import LabelledQuery, LabelledSet
 from retrieval.linking.documents.document_records import BadRecord, read_mentions
 from retrieval.types import Mention
 from tests.evaluation_sets import DictResolver, write_lines
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("queries:data/queries.tsv", SetSpec("queries", "queries", "data/queries.tsv")),
+        (
+            "queries:data/queries.tsv#test",
+            SetSpec("queries-test", "queries", "data/queries.tsv", split="test"),
+        ),
+        ("q=queries:a#b/c.jsonl.gz#dev", SetSpec("q", "queries", "a#b/c.jsonl.gz", split="dev")),
+        ("mentions:el/lgl.dev.jsonl.gz", SetSpec("lgl.dev", "mentions", "el/lgl.dev.jsonl.gz")),
+        ("mentions:/a=b/c.jsonl", SetSpec("c", "mentions", "/a=b/c.jsonl")),
+        ("mentions:with:colon.jsonl", SetSpec("with-colon", "mentions", "with:colon.jsonl")),
+        ("AY2=kilt:aida.jsonl", SetSpec("AY2", "kilt", "aida.jsonl")),
+        ("beir:sets/scifact", SetSpec("scifact", "beir", "sets/scifact")),
+        ("beir:sets/nfcorpus/:dev", SetSpec("nfcorpus-dev", "beir", "sets/nfcorpus/", qrels="dev")),
+        ("beir:x:y/dev.tsv", SetSpec("x", "beir", "x", qrels="y/dev.tsv")),
+        ("db=trec:topics.tsv:qrels.txt", SetSpec("db", "trec", "topics.tsv", qrels="qrels.txt")),
+        ("trec:my topics.txt:q", SetSpec("my-topics-q", "trec", "my topics.txt", qrels="q")),
+    ],
+)
+def test_a_set_is_named_and_found(text: str, expected: SetSpec) -> None:
+    assert SetSpec.parse(text) == expected
+
+
+OTHER_FORMS = ["", "queries", "queries:", "queries:x#", "queries:#test", "csv:file", "name=", "name=queries"]
+OTHER_FORMS += ["a b=queries:x", "=queries:x", "trec:topics.tsv", "trec:topics.tsv:", "trec::qrels", "beir:"]
+
+
+@pytest.mark.parametrize("text", OTHER_FORMS)
+def test_another_form_is_refused(text: str) -> None:
+    with pytest.raises(InputError) as caught:
+        SetSpec.parse(text)
+    assert caught.value.field == "set"
+
+
+def test_what_is_out_of_range_is_refused() -> None:
+    with pytest.raises(InputError, match="format must be one of beir, kilt"):
+        SetSpec("x", "csv", "x")
+    with pytest.raises(InputError, match="limit: must be at least 1, got 0"):
+        SetSpec("x", "kilt", "x", limit=0)
+
 
 ENTITIES = DictResolver({"e1": "Lion", "e2": "Tiger", "e3": "New York", "e4": "Mercury", "e5": "Mercury"})
 
@@ -34,17 +77,10 @@ def _refusal(text: str) -> str:
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
 def test_queries_with_graded_answers(tmp_path: Path, ending: str) -> None:
+    cats = [{"title": "Lion", "grade": 2}, {"entity_id": "e2"}, {"title": "Cat"}]
+    cats.append({"title": "Dog", "grade": 0})
     rows = [
-        {
-            "id": "a 1",
-            "query": " big  cat ",
-            "gold": [
-                {"title": "Lion", "grade": 2},
-                {"entity_id": "e2"},
-                {"title": "Cat"},
-                {"title": "Dog", "grade": 0},
-            ],
-        },
+        {"id": "a 1", "query": " big  cat ", "gold": cats},
         "",
         {"id": 7, "query": "planet", "gold": [{"title": "Mercury"}]},
         {"query": "how many", "gold": []},
@@ -60,13 +96,8 @@ def test_queries_with_graded_answers(tmp_path: Path, ending: str) -> None:
 
 
 def test_queries_of_a_table_and_its_splits(tmp_path: Path) -> None:
-    lines = [
-        "query\tentity_id\tsplit",
-        "king of the jungle\te1\ttest",
-        "striped cat\te2\tdev",
-        "cat\te1\ttest",
-        "cat\te2\ttest",
-    ]
+    lines = ["query\tentity_id\tsplit", "king of the jungle\te1\ttest", "striped cat\te2\tdev"]
+    lines += ["cat\te1\ttest", "cat\te2\ttest"]
     file = write_lines(tmp_path / "q.tsv", lines)
     found = _read(f"queries:{file}#test")
     assert found.queries == (
@@ -74,17 +105,15 @@ def test_queries_of_a_table_and_its_splits(tmp_path: Path) -> None:
         LabelledQuery("4", "cat", gold={"e1": 1, "e2": 1}),
     )
     assert len(_read(f"queries:{file}").queries) == 3
-    assert (
-        _refusal(f"queries:{file}#train") == f"{file}: no line of the split 'train'; splits there: dev, test"
-    )
+    message = f"{file}: no line of the split 'train'; splits there: dev, test"
+    assert _refusal(f"queries:{file}#train") == message
 
 
 @pytest.mark.parametrize(("split", "number"), [("dev", 264), ("test", 444)])
 def test_the_queries_that_ship_are_read(split: str, number: int) -> None:
     data = Path(__file__).parents[4] / "data"
-    rows = [
-        line.split("\t") for line in (data / "catalogue.tsv").read_text(encoding="utf-8").splitlines()[1:]
-    ]
+    lines = (data / "catalogue.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    rows = [line.split("\t") for line in lines]
     spec = SetSpec.parse(f"queries:{data / 'queries.tsv'}#{split}")
     found = read_set(spec, DictResolver({row[0]: row[1] for row in rows}))
     assert (found.name, found.num_missing, found.num_unjudged) == (f"queries-{split}", 0, 0)
@@ -163,26 +192,6 @@ def test_mentions_are_those_that_are_linked(tmp_path: Path) -> None:
     assert [(q.query_id, q.mention) for q in found] == [(row.mention_id, row.mention) for row in rows]
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        (
-            {"mention": "x"},
-            "field 'title': expected title or entity_id, null where no entity is meant, got 'neither'",
-        ),
-        ({"title": "x"}, "field 'mention': expected text, got None"),
-        ({"mention": "x", "title": "Lion", "left": 3}, "field 'left': must be text, got int"),
-        ({"mention": "x", "title": ""}, "field 'title': expected text that is not empty, got ''"),
-        ({"mention": "x", "title": 3}, "field 'title': expected text, got 3"),
-        ({"mention": "x", "title": "Lion", "id": "d/0"}, "field 'id': expected an id of its own, got 'd/0'"),
-        ({"mention": "x", "title": "Lion", "doc": []}, "field 'doc': expected text, got []"),
-    ],
-)
-def test_malformed_mentions_are_refused(tmp_path: Path, row: Any, message: str) -> None:
-    file = write_lines(tmp_path / "m.jsonl", [MENTIONS[0], row])
-    assert _refusal(f"mentions:{file}") == f"{file}, line 2, {message}"
-
-
 def test_mentions_without_any_entity_are_refused(tmp_path: Path) -> None:
     file = write_lines(tmp_path / "m.jsonl", [{"mention": "x", "title": None}])
     assert _refusal(f"mentions:{file}") == f"{file}: no mention has a title or an entity_id"
@@ -215,49 +224,62 @@ def test_kilt_has_evidence_sets_and_mentions(tmp_path: Path) -> None:
     both, lynx = frozenset(["e1", "e2"]), frozenset(["missing:Lynx"])
     assert found.queries == (
         LabelledQuery("k1", "which cats?", gold={"e1": 1, "e2": 1, "missing:Lynx": 1}, evidence=(both, lynx)),
-        LabelledQuery(
-            "2",
-            "New York",
-            mention=Mention("New York", "in ", " we"),
-            gold={"e3": 1},
-            evidence=(frozenset(["e3"]),),
-        ),
+        LabelledQuery("2", "New York", Mention("New York", "in ", " we"), {"e3": 1}, (frozenset(["e3"]),)),
     )
     assert (found.kind, found.primary) == ("kilt", "Rprec(KILT)")
     assert (found.num_missing, found.num_unjudged) == (1, 2)
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("format_", "row", "message"),
     [
-        ({"input": "x"}, "field 'id': expected text, got None"),
-        ({"id": "k1", "input": "x"}, "field 'id': expected an id of its own, got 'k1'"),
-        ({"id": "a"}, "field 'input': expected text, got None"),
-        ({"id": "a", "input": "x", "output": {}}, "field 'output': expected a list, got {}"),
-        ({"id": "a", "input": "x", "output": [3]}, "field 'output[0]': expected an object, got 3"),
         (
+            "mentions",
+            {"mention": "x"},
+            "field 'title': expected title or entity_id, null where no entity is meant, got 'neither'",
+        ),
+        ("mentions", {"title": "x"}, "field 'mention': expected text, got None"),
+        ("mentions", {"mention": "x", "title": "Lion", "left": 3}, "field 'left': must be text, got int"),
+        ("mentions", {"mention": "x", "title": ""}, "field 'title': expected text that is not empty, got ''"),
+        ("mentions", {"mention": "x", "title": 3}, "field 'title': expected text, got 3"),
+        (
+            "mentions",
+            {"mention": "x", "title": "Lion", "id": "d/0"},
+            "field 'id': expected an id of its own, got 'd/0'",
+        ),
+        ("mentions", {"mention": "x", "title": "Lion", "doc": []}, "field 'doc': expected text, got []"),
+        ("kilt", {"input": "x"}, "field 'id': expected text, got None"),
+        ("kilt", {"id": "k1", "input": "x"}, "field 'id': expected an id of its own, got 'k1'"),
+        ("kilt", {"id": "a"}, "field 'input': expected text, got None"),
+        ("kilt", {"id": "a", "input": "x", "output": {}}, "field 'output': expected a list, got {}"),
+        ("kilt", {"id": "a", "input": "x", "output": [3]}, "field 'output[0]': expected an object, got 3"),
+        (
+            "kilt",
             {"id": "a", "input": "x", "output": [{"provenance": [{"title": "A"}, {}]}]},
             "field 'output[0].provenance[1]': expected title or wikipedia_id, got {}",
         ),
         (
+            "kilt",
             {"id": "a", "input": "[END_ENT] a [START_ENT]"},
             "field 'input': expected one [START_ENT] text [END_ENT], or none, got '[END_ENT] a [START_ENT]'",
         ),
         (
+            "kilt",
             {"id": "a", "input": "[START_ENT] [END_ENT]"},
             "field 'input': expected one [START_ENT] text [END_ENT], or none, got '[START_ENT] [END_ENT]'",
         ),
     ],
 )
-def test_malformed_kilt_is_refused(tmp_path: Path, row: Any, message: str) -> None:
-    file = write_lines(tmp_path / "k.jsonl", [KILT[0], row])
-    assert _refusal(f"kilt:{file}") == f"{file}, line 2, {message}"
+def test_malformed_mentions_and_kilt_are_refused(
+    tmp_path: Path, format_: str, row: Any, message: str
+) -> None:
+    file = write_lines(tmp_path / "any.jsonl", [{"mentions": MENTIONS, "kilt": KILT}[format_][0], row])
+    assert _refusal(f"{format_}:{file}") == f"{file}, line 2, {message}"
 
 
 def _beir(folder: Path, qrels: list[str], corpus: list[Any] | None = None, ending: str = "") -> Path:
-    write_lines(
-        folder / f"queries.jsonl{ending}", [{"_id": "q1", "text": "cats"}, {"_id": "q2", "text": "dogs"}]
-    )
+    queries = [{"_id": "q1", "text": "cats"}, {"_id": "q2", "text": "dogs"}]
+    write_lines(folder / f"queries.jsonl{ending}", queries)
     write_lines(folder / "qrels" / f"test.tsv{ending}", ["query-id\tcorpus-id\tscore", *qrels])
     if corpus is not None:
         write_lines(folder / f"corpus.jsonl{ending}", corpus)
@@ -266,11 +288,8 @@ def _beir(folder: Path, qrels: list[str], corpus: list[Any] | None = None, endin
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
 def test_beir_by_id_and_by_title(tmp_path: Path, ending: str) -> None:
-    corpus = [
-        {"_id": "d1", "title": "Lion", "text": "…"},
-        {"_id": "d2", "title": "", "text": "…"},
-        {"_id": "d9", "title": 3},
-    ]
+    corpus = [{"_id": "d1", "title": "Lion", "text": "…"}, {"_id": "d2", "title": "", "text": "…"}]
+    corpus.append({"_id": "d9", "title": 3})
     qrels = ["q1\td1\t2", "q1\td2\t1", "q1\te2\t1", "q1\td1\t2"]
     found = _read(f"beir:{_beir(tmp_path / 'cats', qrels, corpus, ending)}")
     assert found.queries == (LabelledQuery("q1", "cats", gold={"e1": 2, "missing:d2": 1, "e2": 1}),)
@@ -417,11 +436,10 @@ _JSON = st.recursive(
 _KEYS = ["id", "query", "gold", "input", "output", "mention", "title", "left", "doc", "provenance", "grade"]
 
 
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    max_examples=150,
-    deadline=None,
-)
+_SLOW = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+
+
+@settings(suppress_health_check=_SLOW, max_examples=150, deadline=None)
 @given(
     st.sampled_from(["queries", "kilt", "mentions"]),
     st.lists(st.dictionaries(st.sampled_from(_KEYS), _JSON, max_size=6), min_size=1, max_size=4),
@@ -432,11 +450,7 @@ def test_whatever_the_fields_hold_the_refusal_is_one(tmp_path: Path, format_: st
         assert _read(f"{format_}:{file}").queries
 
 
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    max_examples=100,
-    deadline=None,
-)
+@settings(suppress_health_check=_SLOW, max_examples=100, deadline=None)
 @given(st.sampled_from(["queries", "kilt", "mentions"]), st.binary(max_size=40))
 def test_whatever_the_bytes_are_the_refusal_is_one(tmp_path: Path, format_: str, content: bytes) -> None:
     (tmp_path / "any").write_bytes(content)

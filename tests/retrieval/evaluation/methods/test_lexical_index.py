@@ -28,21 +28,8 @@ CATALOGUE = (
     "g\tRabbit hole\t\t\n"
     "h\tRabbit ears\t\t\n"
 )
-WORDS = (
-    "the",
-    "who",
-    "c",
-    "rabbit",
-    "RABBIT",
-    "roger",
-    "of",
-    "a",
-    "1988",
-    "éclair",
-    "coney",
-    "nothing",
-    "language",
-)
+WORDS = ("the", "who", "c", "rabbit", "RABBIT", "roger", "of", "a", "1988", "éclair", "coney", "nothing")
+WORDS += ("language",)
 
 
 @pytest.fixture(scope="module")

@@ -26,10 +26,7 @@ from retrieval.evaluation.methods.evaluated_method import (
         ("disc:3", MethodSpec("disc:3", "disc", draws=3)),
         ("disc:4/16", MethodSpec("disc:4/16", "disc", draws=4, samples=16)),
         ("disc:2x3", MethodSpec("disc:2x3", "disc", draws=2, beams=3)),
-        (
-            "disc:2x3/8+top:50",
-            MethodSpec("disc:2x3/8+top:50", "disc", beams=3, draws=2, samples=8, top_m=50),
-        ),
+        ("disc:2x3/8+top:50", MethodSpec("disc:2x3/8+top:50", "disc", beams=3, draws=2, samples=8, top_m=50)),
         ("disc:4+adaptive", MethodSpec("disc:4+adaptive", "disc", draws=4, adaptive=True)),
         ("beam", MethodSpec("beam", "beam")),
         ("beam:20", MethodSpec("beam:20", "beam", beams=20)),

@@ -18,7 +18,7 @@ from retrieval.ranking.ranker import Ranker
 from retrieval.retriever import Retriever
 from retrieval.vectors.embedder import VectorMethod
 from tests.checkpoints import make_checkpoint, make_index
-from tests.evaluation_fixtures import make_method, mention_set, query_set
+from tests.evaluation_fixtures import answered, make_method, mention_set, query_set
 from tests.fake_vectors import MadeUpVectors
 from tests.fakes import likely_titles
 
@@ -39,9 +39,8 @@ def words(tmp_path_factory: pytest.TempPathFactory, bare: Retriever) -> Iterator
     """A retriever with evidence by words."""
     folder = tmp_path_factory.mktemp("words")
     index = Index.open(make_index(folder, bare.tokenizer, rendering=bare.config.rendering))
-    with Retriever(
-        index, likely_titles(index), bare.tokenizer, bare.config, ranker=Ranker.open(index)
-    ) as opened:
+    model, ranker = likely_titles(index), Ranker.open(index)
+    with Retriever(index, model, bare.tokenizer, bare.config, ranker=ranker) as opened:
         yield opened
 
 
@@ -67,10 +66,6 @@ def answer(
     return make_method(name, retriever, k=k, batch_size=batch_size).answer(queries, seed, lambda _: None)
 
 
-def answered(rankings: list[RankedAnswers]) -> list[tuple[str, ...]]:
-    return [tuple(entity.entity_id for entity in ranking.entities) for ranking in rankings]
-
-
 @pytest.mark.parametrize(
     ("name", "k", "listed"), [("vectors", 5, 5), ("vectors:3", 10, 3), ("vectors:1", 1, 1)]
 )
@@ -80,10 +75,8 @@ def test_vectors_alone_rank_by_similarity(
     for query, ranking in zip(QUERIES, answer(retriever, name, k=k), strict=True):
         alike = vectors.all_similarities(query.text)
         order = sorted(range(len(alike)), key=lambda number: -alike[number])[:listed]
-        expected = [retriever.index.entity(number) for number in order]
-        assert [(e.entity_id, e.title) for e in ranking.entities] == [
-            (e.entity_id, e.title) for e in expected
-        ]
+        expected = [(e.entity_id, e.title) for e in map(retriever.index.entity, order)]
+        assert [(e.entity_id, e.title) for e in ranking.entities] == expected
         assert [e.score for e in ranking.entities] == alike[order].tolist()
         assert ranking.error is None
         assert ranking.seconds > 0
@@ -205,9 +198,8 @@ def test_auto_answers_in_the_order_of_the_ranking(words: Retriever) -> None:
         (found,) = words.retrieve(query.text, k=10)
         assert found.nothing_fits is not None
         assert [e.entity_id for e in ranking.entities] == [c.entity_id for c in found.candidates]
-        assert [e.score for e in ranking.entities] == pytest.approx(
-            [c.score for c in found.candidates], abs=1e-4
-        )
+        expected = [c.score for c in found.candidates]
+        assert [e.score for e in ranking.entities] == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -228,9 +220,8 @@ def test_methods_that_are_asked_by_default_go_with_the_evidence(
     added: tuple[str, ...],
 ) -> None:
     vectors = VectorBuildOptions(trigrams) if has_vectors else None
-    index = make_index(
-        tmp_path, bare.tokenizer, rendering=bare.config.rendering, evidence=evidence, vectors=vectors
-    )
+    made = {"rendering": bare.config.rendering, "evidence": evidence, "vectors": vectors}
+    index = make_index(tmp_path, bare.tokenizer, **made)  # type: ignore[arg-type]
     assert _default_methods(str(index)) == (*DEFAULT_METHODS, *added)
 
 

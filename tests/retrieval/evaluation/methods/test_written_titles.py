@@ -1,20 +1,24 @@
-"""What a text that a model wrote without a constraint names, and what it does not."""
+"""Titles that a model wrote without a constraint, and rankings of another system (run:FILE)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from retrieval.errors import SourceError
 from retrieval.evaluation.datasets.index_entities import EntityFinder
 from retrieval.evaluation.labelled_sets import LabelledQuery, RankedEntity
 from retrieval.evaluation.methods.generated import GeneratedTitle, Generator
+from retrieval.evaluation.methods.model_free_methods import RunFileMethod
 from retrieval.index.owners import FormOwners
 from retrieval.index.reader import Index
 from retrieval.retriever import Retriever
-from tests.checkpoints import make_checkpoint, make_index
-from tests.evaluation_fixtures import make_method
+from retrieval.text import TextTokenizer
+from tests.checkpoints import make_checkpoint, make_index, train_tokenizer
+from tests.evaluation_fixtures import make_method, query_set
 
 QUERY = [LabelledQuery("q", "anything")]
 
@@ -34,9 +38,14 @@ def named(
     end = (retriever.index.end_token_id,) if ends else ()
     letters = [[t for letter in text for t in retriever.tokenizer.encode_text(letter)] for text in texts]
     written = [GeneratedTitle((*tokens, *end), -1, -float(rank)) for rank, tokens in enumerate(letters)]
+    return answer(retriever, monkeypatch, f"unconstrained:{max(2, len(texts))}", written)
+
+
+def answer(
+    retriever: Retriever, monkeypatch: pytest.MonkeyPatch, name: str, written: list[GeneratedTitle]
+) -> tuple[RankedEntity, ...]:
     monkeypatch.setattr(Generator, "write", lambda _, prompts: [written] * len(prompts))
-    method = make_method(f"unconstrained:{max(2, len(texts))}", retriever, 10, 4)
-    (ranking,) = method.answer(QUERY, 0, lambda _: None)
+    (ranking,) = make_method(name, retriever, 10, 4).answer(QUERY, 0, lambda _: None)
     return ranking.entities
 
 
@@ -75,12 +84,10 @@ def test_several_texts_rank_their_entities_once(
 
 def test_tokens_of_a_row_need_no_text(retriever: Retriever, monkeypatch: pytest.MonkeyPatch) -> None:
     index = retriever.index
-    rows = [[GeneratedTitle(index.row_token_ids(rank), -1, 0.0)] for rank in range(index.num_rows)]
-    for rank, row in enumerate(rows):
-        monkeypatch.setattr(Generator, "write", lambda _, prompts, row=row: [row] * len(prompts))
-        (ranking,) = make_method("unconstrained", retriever, 10, 4).answer(QUERY, 0, lambda _: None)
+    for rank in range(index.num_rows):
+        row = [GeneratedTitle(index.row_token_ids(rank), -1, 0.0)]
         expected = [index.entity(number).entity_id for number in index.entities_of(rank)]
-        assert [e.entity_id for e in ranking.entities] == expected
+        assert [e.entity_id for e in answer(retriever, monkeypatch, "unconstrained", row)] == expected
 
 
 @pytest.mark.parametrize(("text", "first"), [(" Amazon", "Q9"), (" Quicksilver", "Q11")])
@@ -98,9 +105,7 @@ def test_entities_of_a_title_come_by_their_share(
     (tokens,) = retriever.tokenizer.encode_titles([text.strip()], index.rendering)
     assert tokens is not None
     row = [GeneratedTitle(tuple(tokens), -1, 0.0)]
-    monkeypatch.setattr(Generator, "write", lambda _, prompts: [row] * len(prompts))
-    (ranking,) = make_method("unconstrained", retriever, 10, 4).answer(QUERY, 0, lambda _: None)
-    assert ranking.entities[0].entity_id == first
+    assert answer(retriever, monkeypatch, "unconstrained", row)[0].entity_id == first
 
 
 def test_texts_are_shared_as_rows_are(retriever: Retriever) -> None:
@@ -111,3 +116,39 @@ def test_texts_are_shared_as_rows_are(retriever: Retriever) -> None:
     assert titles.named("nobody", 10.0).entities == []
     assert titles.known(["Q3", "Q99", "Q1"]) == {"Q1", "Q3"}
     assert titles.entities(["Q3", "Q99"])["Q3"].title == "Othello"
+
+
+@pytest.fixture
+def titles(tmp_path: Path) -> EntityFinder:
+    tokenizer = TextTokenizer(train_tokenizer(), "</s>", "trained")
+    return EntityFinder(Index.open(make_index(tmp_path, tokenizer)))
+
+
+def test_answers_are_those_of_the_file(titles: EntityFinder, tmp_path: Path) -> None:
+    file = tmp_path / "theirs.run"
+    file.write_text("q2 Q0 Q3 1 9.5 them\nq2 Q0 Q2 2 8 them\nq2 Q0 Q99 3 7 them\nq1 Q0 Q1 1 1 them\n")
+    method = RunFileMethod(f"run:{file}", str(file), 2, titles)
+    rankings = method.answer(query_set().queries[:3], 0, lambda _: None)
+    assert [r.query_id for r in rankings] == ["q1", "q2", "q3"]
+    assert [[(e.entity_id, e.title) for e in r.entities] for r in rankings] == [
+        [("Q1", "Hamlet")],
+        [("Q3", "Othello"), ("Q2", "Macbeth")],
+        [],
+    ]
+    assert all(ranking.seconds == 0 for ranking in rankings)
+
+
+def test_entities_that_the_index_lacks_do_not_exist(titles: EntityFinder, tmp_path: Path) -> None:
+    file = tmp_path / "theirs.run"
+    file.write_text("q1 Q0 Q99 1 1 them\n")
+    (ranking,) = RunFileMethod("run:x", str(file), 5, titles).answer(
+        query_set().queries[:1], 0, lambda _: None
+    )
+    assert [e.entity_id for e in ranking.entities] == ["invalid:Q99"]
+
+
+def test_a_malformed_file_is_refused_with_its_line(titles: EntityFinder, tmp_path: Path) -> None:
+    file = tmp_path / "theirs.run"
+    file.write_text("q1 Q0 Q1 1 1 them\nq1 Q0 Q1\n")
+    with pytest.raises(SourceError, match=r"theirs\.run.*2"):
+        RunFileMethod("run:x", str(file), 5, titles).answer(query_set().queries, 0, lambda _: None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -42,29 +43,19 @@ def test_a_mean_has_the_interval_of_scipy() -> None:
     values = np.random.default_rng(7).beta(0.6, 0.9, size=150)
     ours = bootstrap(_metric(values), num_resamples=20_000)
     theirs = stats.bootstrap((values,), np.mean, n_resamples=20_000, method="percentile", rng=1)
-    low, high = theirs.confidence_interval
     assert ours.value == values.mean()
-    assert (ours.low, ours.high) == pytest.approx((low, high), abs=0.003)
+    assert (ours.low, ours.high) == pytest.approx(tuple(theirs.confidence_interval), abs=0.003)
     assert ours.p_value is None
 
 
 def test_a_micro_average_has_the_interval_of_scipy() -> None:
     generator = np.random.default_rng(8)
     predicted, gold = generator.random((2, 200)) < 0.8
-    counts = np.stack([predicted & gold & (generator.random(200) < 0.6), predicted, gold], axis=1).astype(
-        float
-    )
+    correct = predicted & gold & (generator.random(200) < 0.6)
+    counts = np.stack([correct, predicted, gold], axis=1).astype(float)
     ours = bootstrap(_micro(counts), num_resamples=20_000, confidence=0.9)
-    theirs = stats.bootstrap(
-        tuple(counts.T),
-        _f1,
-        paired=True,
-        vectorized=True,
-        n_resamples=20_000,
-        confidence_level=0.9,
-        method="percentile",
-        rng=1,
-    )
+    how = {"paired": True, "vectorized": True, "n_resamples": 20_000, "method": "percentile", "rng": 1}
+    theirs = stats.bootstrap(tuple(counts.T), _f1, confidence_level=0.9, **how)
     assert (ours.low, ours.high) == pytest.approx(tuple(theirs.confidence_interval), abs=0.004)
 
 
@@ -235,16 +226,21 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
     assert low <= held <= high
 
 
+def _num_rejected(pairs: Iterable[np.ndarray]) -> int:
+    """The number of pairs whose difference has a p-value below 0.05."""
+    rejected = 0
+    for trial, (one, other) in enumerate(pairs):
+        p_value = paired_bootstrap(_metric(one), _metric(other), num_resamples=400, seed=trial).p_value
+        assert p_value is not None
+        rejected += p_value < 0.05
+    return rejected
+
+
 @pytest.mark.statistical
 def test_p_values_are_small_as_rarely_as_they_should_be() -> None:
     """400 pairs that do not differ: p below 0.05 in at most what 0.08 allows at alpha 1e-4."""
     generator = np.random.default_rng(13)
-    rejected = 0
-    for trial in range(400):
-        one, other = generator.random((2, 80)) < 0.6
-        p_value = paired_bootstrap(_metric(one), _metric(other), num_resamples=400, seed=trial).p_value
-        assert p_value is not None
-        rejected += p_value < 0.05
+    rejected = _num_rejected(generator.random((2, 80)) < 0.6 for _ in range(400))
     assert rejected <= stats.binom.ppf(1 - 1e-4, 400, 0.08)
 
 
@@ -253,12 +249,7 @@ def test_p_values_are_small_as_rarely_as_they_should_be() -> None:
 def test_p_values_of_few_queries_are_small_rarely(num_queries: int, share: float) -> None:
     """1,000 pairs of n queries that do not differ, at alpha 1e-4; without the bound 5 would give 0.17."""
     generator = np.random.default_rng(15)
-    rejected = 0
-    for trial in range(1000):
-        one, other = generator.random((2, num_queries))
-        p_value = paired_bootstrap(_metric(one), _metric(other), num_resamples=400, seed=trial).p_value
-        assert p_value is not None
-        rejected += p_value < 0.05
+    rejected = _num_rejected(generator.random((2, num_queries)) for _ in range(1000))
     assert rejected <= stats.binom.ppf(1 - 1e-4, 1000, share)
 
 

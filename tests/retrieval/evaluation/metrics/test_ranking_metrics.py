@@ -1,15 +1,20 @@
-"""Metrics of rankings: against ir-measures and pytrec_eval, and against their definitions."""
+"""Metrics of rankings, evidence sets and linking: against other tools, definitions and examples."""
 
 from __future__ import annotations
 
 import math
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
 
 import ir_measures
 import numpy as np
 import pytest
 import pytrec_eval
 
-from retrieval.errors import InputError
+from retrieval.errors import InputError, MissingExtraError
 from retrieval.evaluation.labelled_sets import (
     LabelledQuery,
     LabelledSet,
@@ -17,22 +22,11 @@ from retrieval.evaluation.labelled_sets import (
     RankedAnswers,
     RankedEntity,
 )
-from retrieval.evaluation.metrics import measure
+from retrieval.evaluation.metrics import MICRO_METRICS, evidence_ranks, measure
 from tests.evaluation_sets import labelled_set, random_case, ranked, run_of
 
-NAMES = (
-    "nDCG@10",
-    "nDCG",
-    "RR",
-    "RR@10",
-    "Success@1",
-    "Success@5",
-    "Success@10",
-    "R@10",
-    "R@100",
-    "Rprec",
-    "AP",
-)
+SUCCESS = ("Success@1", "Success@5", "Success@10")
+NAMES = ("nDCG@10", "nDCG", "RR", "RR@10", *SUCCESS, "R@10", "R@100", "Rprec", "AP")
 SEEDS = (1, 2, 3, 4, 5)
 
 
@@ -77,17 +71,17 @@ def test_a_metric_is_what_its_definition_says(name: str, seed: int) -> None:
     assert found.value == pytest.approx(np.mean(expected), abs=1e-9)
 
 
+def _judged_and_scored(labelled: LabelledSet, run: MethodRun) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The judgments, and scores that fall by rank, as other tools take them."""
+    scores = {r.query_id: {e.entity_id: -float(i) for i, e in enumerate(r.entities)} for r in run.rankings}
+    return {q.query_id: dict(q.gold) for q in labelled.queries}, {q: s for q, s in scores.items() if s}
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_means_are_those_of_ir_measures_when_scores_fall_by_rank(seed: int) -> None:
     labelled, run = random_case(seed)
-    qrels = {q.query_id: dict(q.gold) for q in labelled.queries}
-    scores = {
-        r.query_id: {e.entity_id: 1000.0 - i for i, e in enumerate(r.entities)}
-        for r in run.rankings
-        if r.entities
-    }
     measures = [ir_measures.parse_measure(name) for name in NAMES]
-    expected = ir_measures.calc_aggregate(measures, qrels, scores)
+    expected = ir_measures.calc_aggregate(measures, *_judged_and_scored(labelled, run))
     for found, parsed in zip(measure(labelled, run, NAMES), measures, strict=True):
         assert found.value == pytest.approx(expected[parsed], abs=1e-9)
 
@@ -95,23 +89,10 @@ def test_means_are_those_of_ir_measures_when_scores_fall_by_rank(seed: int) -> N
 @pytest.mark.parametrize("seed", SEEDS)
 def test_values_per_query_are_those_of_pytrec_eval(seed: int) -> None:
     labelled, run = random_case(seed)
-    qrels = {q.query_id: dict(q.gold) for q in labelled.queries}
-    scores = {
-        r.query_id: {e.entity_id: -float(i) for i, e in enumerate(r.entities)}
-        for r in run.rankings
-        if r.entities
-    }
-    theirs = pytrec_eval.RelevanceEvaluator(
-        qrels, {"ndcg_cut_10", "recip_rank", "map", "Rprec", "recall_100"}
-    )
-    expected = theirs.evaluate(scores)
-    names = {
-        "nDCG@10": "ndcg_cut_10",
-        "RR": "recip_rank",
-        "AP": "map",
-        "Rprec": "Rprec",
-        "R@100": "recall_100",
-    }
+    qrels, scores = _judged_and_scored(labelled, run)
+    names = {"nDCG@10": "ndcg_cut_10", "RR": "recip_rank", "AP": "map", "Rprec": "Rprec"}
+    names["R@100"] = "recall_100"
+    expected = pytrec_eval.RelevanceEvaluator(qrels, set(names.values())).evaluate(scores)
     for found in measure(labelled, run, list(names)):
         for query, value in zip(labelled.queries, found.per_query, strict=True):
             by_name = expected.get(query.query_id)
@@ -125,31 +106,27 @@ def test_equal_scores_leave_the_order_of_the_ranking() -> None:
         assert measure(labelled, run, ["RR"])[0].value == reciprocal
 
 
-def test_answers_given_twice_count_once_and_later_ones_move_up() -> None:
-    labelled = labelled_set([LabelledQuery("q", "text", gold={"a": 1})])
-    run = run_of(labelled, [["b", "b", "a"]])
-    assert measure(labelled, run, ["RR"])[0].value == 0.5
-
-
-def test_a_text_that_is_no_title_keeps_its_place() -> None:
-    labelled = labelled_set([LabelledQuery("q", "text", gold={"a": 1})])
-    assert measure(labelled, run_of(labelled, [["invalid:x", "a"]]), ["RR"])[0].value == 0.5
-
-
-def test_namesakes_count_as_the_entity_that_is_judged() -> None:
-    query = LabelledQuery("q", "text", gold={"a": 2, "c": 1}, namesakes={"b": "a"})
-    labelled = labelled_set([query])
-    alone, both = (
-        {m.name: m.value for m in measure(labelled, run_of(labelled, [names]), ["nDCG@10", "R@10", "Rprec"])}
-        for names in (["b", "c"], ["b", "a", "c"])
-    )
-    assert alone == both == pytest.approx({"nDCG@10": 1.0, "R@10": 1.0, "Rprec": 1.0})
-
-
-def test_relevant_answers_the_index_lacks_lower_recall() -> None:
-    labelled = labelled_set([LabelledQuery("q", "text", gold={"a": 1, "missing:B%20C": 1})])
-    found = measure(labelled, run_of(labelled, [["a", "x"]]), ["R@10", "Rprec", "nDCG@10"])
-    assert [m.value for m in found] == pytest.approx([0.5, 0.5, 1 / (1 + 1 / math.log2(3))])
+@pytest.mark.parametrize(
+    ("gold", "answers", "expected"),
+    [
+        ({"a": 1}, ["b", "b", "a"], {"RR": 0.5}),
+        ({"a": 1}, ["invalid:x", "a"], {"RR": 0.5}),
+        ({"a": 2, "c": 1}, ["b", "c"], {"nDCG@10": 1.0, "R@10": 1.0, "Rprec": 1.0}),
+        ({"a": 2, "c": 1}, ["b", "a", "c"], {"nDCG@10": 1.0, "R@10": 1.0, "Rprec": 1.0}),
+        ({"a": 1, "missing:B%20C": 1}, ["a", "x"], {"R@10": 0.5, "Rprec": 0.5, "nDCG@10": 1 / _dcg([1, 1])}),
+        ({"a": 1}, [], dict.fromkeys(NAMES, 0.0)),
+        ({"New York\u2003é": 1}, ["New York\u2003é"], {"nDCG@10": 1.0}),
+    ],
+    ids=["given twice", "no title", "namesake", "both namesakes", "not in the index", "no answer", "any id"],
+)
+def test_what_counts_as_an_answer(
+    gold: dict[str, int], answers: list[str], expected: dict[str, float]
+) -> None:
+    """Repetitions move later answers up, texts that are no titles keep their places, b is a namesake of a."""
+    namesakes = {"b": "a"} if "c" in gold else {}
+    labelled = labelled_set([LabelledQuery("a query\twith 'all'", "text", gold=gold, namesakes=namesakes)])
+    found = measure(labelled, run_of(labelled, [answers]), list(expected))
+    assert {m.name: m.value for m in found} == pytest.approx(expected)
 
 
 def test_what_nothing_is_judged_for_is_no_part_of_the_mean() -> None:
@@ -163,16 +140,6 @@ def test_what_nothing_is_judged_for_is_no_part_of_the_mean() -> None:
 def test_a_set_without_any_judgment_has_no_value() -> None:
     labelled = labelled_set([LabelledQuery("n", "nil", is_nil=True)], "mentions")
     assert math.isnan(measure(labelled, run_of(labelled, [["a"]]), ["RR@10"])[0].value)
-
-
-def test_a_run_without_any_answer_is_worth_nothing() -> None:
-    labelled = labelled_set([LabelledQuery("q", "text", gold={"a": 1})])
-    assert [m.value for m in measure(labelled, run_of(labelled, [[]]), NAMES)] == [0.0] * len(NAMES)
-
-
-def test_ids_of_any_text_are_measured() -> None:
-    labelled = labelled_set([LabelledQuery("a query\twith 'all'", "text", gold={"New York\u2003é": 1})])
-    assert measure(labelled, run_of(labelled, [["New York\u2003é"]]), ["nDCG@10"])[0].value == 1.0
 
 
 @pytest.mark.parametrize(
@@ -225,3 +192,225 @@ def test_rates_need_no_labels() -> None:
         "errors": [0, 0, 1, 0],
     }
     assert found["invalid"].value == pytest.approx(1.25 / 4)
+
+
+# Two ways to the answer, one of two pages and one of one; guesses in the order in which they were made.
+SETS = (frozenset("AB"), frozenset("C"))
+GUESSES = ["A", "x", "A", "B", "y", "C"]
+
+
+def _measured(
+    names: Sequence[str], sets: Sequence[frozenset[str]], guesses: Sequence[str]
+) -> dict[str, float]:
+    gold = {page: 1 for pages in sets for page in pages}
+    labelled = labelled_set([LabelledQuery("q", "text", gold=gold, evidence=tuple(sets))], "kilt")
+    return {m.name: m.value for m in measure(labelled, run_of(labelled, [guesses]), names)}
+
+
+def test_an_example_of_evidence_worked_by_hand() -> None:
+    # Guesses without repetition: A x B y C. R-precision: of {A, B}, the first 2 are A x: 1/2; of {C}, the
+    # first is A: 0. Places: A opens {A, B}; x; B completes it, and its place moves behind x: x, {A, B}, y, C.
+    expected = {
+        "Rprec(KILT)": 0.5,
+        "R@1(KILT)": 0.0,
+        "R@2(KILT)": 0.5,
+        "R@4(KILT)": 1.0,
+        "P@4(KILT)": 0.5,
+        "Success@1(KILT)": 0.0,
+        "Success@2(KILT)": 1.0,
+    }
+    assert _measured(list(expected), SETS, GUESSES) == expected
+
+
+def _r_precision(sets: Sequence[frozenset[str]], guesses: Sequence[str]) -> float:
+    shares = []
+    for pages in sets:
+        distinct: list[str] = []
+        for guess in guesses:
+            if guess not in distinct and len(distinct) < len(pages):
+                distinct.append(guess)
+        shares.append(sum(guess in pages for guess in distinct) / len(pages))
+    return max(shares)
+
+
+def _completions(sets: Sequence[frozenset[str]], guesses: Sequence[str]) -> list[bool]:
+    """The places after the last guess, each set's at its last guessed page: seen from the end."""
+    distinct = list(dict.fromkeys(guesses))
+    at: list[tuple[int, int, bool]] = []
+    for number, pages in enumerate(dict.fromkeys(sets)):
+        places = [distinct.index(page) for page in pages if page in distinct]
+        if places:
+            at.append((max(places), number, len(places) == len(pages)))
+    in_some = frozenset().union(*sets)
+    at += [(place, -1, False) for place, guess in enumerate(distinct) if guess not in in_some]
+    return [complete for _, _, complete in sorted(at)]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_sets_are_measured_as_defined(seed: int) -> None:
+    random_ = random.Random(seed)
+    pages = "ABCDEFGH"
+    sets = [frozenset(random_.sample(pages, random_.randrange(1, 4))) for _ in range(random_.randrange(1, 5))]
+    guesses = [random_.choice(pages + "uvwxyz") for _ in range(random_.randrange(1, 14))]
+    k = random_.randrange(1, 8)
+    found = _measured(["Rprec(KILT)", f"R@{k}(KILT)", f"Success@{k}(KILT)", f"P@{k}(KILT)"], sets, guesses)
+    places = _completions(sets, guesses)
+    assert evidence_ranks(tuple(dict.fromkeys(sets)), list(dict.fromkeys(guesses))) == places
+    complete = sum(places[:k])
+    expected = [_r_precision(sets, guesses), complete / len(set(sets)), float(complete > 0), complete / k]
+    assert list(found.values()) == pytest.approx(expected, abs=1e-9)
+
+
+def test_it_is_not_the_r_precision_of_trec() -> None:
+    sets = (frozenset("A"), frozenset("B"))
+    labelled = labelled_set([LabelledQuery("q", "t", gold={"A": 1, "B": 1}, evidence=sets)], "kilt")
+    found = measure(labelled, run_of(labelled, [["A", "x"]]), ["Rprec(KILT)", "Rprec"])
+    assert [m.value for m in found] == [1.0, 0.5]
+
+
+def test_without_evidence_every_relevant_entity_is_a_set() -> None:
+    labelled = labelled_set([LabelledQuery("q", "t", gold={"A": 1, "B": 2, "C": 0})])
+    found = measure(labelled, run_of(labelled, [["C", "B", "A"]]), ["Rprec(KILT)", "R@2(KILT)", "R@3(KILT)"])
+    assert [m.value for m in found] == [0.0, 0.5, 1.0]
+
+
+def test_an_empty_set_is_none() -> None:
+    found = _measured(["Rprec(KILT)", "R@1(KILT)"], (frozenset(), frozenset("A")), ["A"])
+    assert list(found.values()) == [1.0, 1.0]
+
+
+def test_no_guess_is_worth_nothing() -> None:
+    assert set(_measured(["Rprec(KILT)", "R@5(KILT)", "Success@5(KILT)"], SETS, []).values()) == {0.0}
+
+
+def test_a_namesake_of_a_page_completes_a_set_once() -> None:
+    query = LabelledQuery("q", "t", gold={"A": 1, "B": 1}, evidence=(frozenset("AB"),), namesakes={"A2": "A"})
+    labelled = labelled_set([query], "kilt")
+    names = ["Rprec(KILT)", "R@1(KILT)"]
+    assert [m.value for m in measure(labelled, run_of(labelled, [["A2", "B"]]), names)] == [1.0, 1.0]
+    assert [m.value for m in measure(labelled, run_of(labelled, [["A2", "A"]]), names)] == [0.5, 0.0]
+
+
+def test_pages_the_index_lacks_keep_a_set_incomplete() -> None:
+    sets = (frozenset(["A", "missing:B"]),)
+    found = _measured(["Rprec(KILT)", "Success@5(KILT)"], sets, ["A", "C"])
+    assert list(found.values()) == [0.5, 0.0]
+
+
+LINKED = (*MICRO_METRICS, "accuracy")
+
+
+def _mention(number: int, *gold: str) -> LabelledQuery:
+    return LabelledQuery(f"m{number}", "text", gold=dict.fromkeys(gold, 1), is_nil=not gold)
+
+
+def test_an_example_of_linking_worked_by_hand() -> None:
+    table: list[tuple[list[str], list[str]]] = [  # label, answer; correct, predicted, gold, right:
+        (["A"], ["A"]),  # 1 1 1 1
+        (["B"], ["C"]),  # 0 1 1 0
+        (["D"], []),  # 0 0 1 0, NO_MATCH
+        (["E"], ["invalid:e"]),  # 0 0 1 0
+        ([], ["F"]),  # 0 1 0 0, NIL
+        ([], []),  # 0 0 0 1
+        (["missing:X"], ["G"]),  # 0 1 0 0, not in the index
+        (["H"], ["H", "I"]),  # 1 1 1 1
+    ]
+    labelled = labelled_set([_mention(i, *label) for i, (label, _) in enumerate(table)], "mentions")
+    run = run_of(labelled, [answer for _, answer in table])
+    found = {m.name: m for m in measure(labelled, run, LINKED)}
+    assert found["P(InKB)"].value == pytest.approx(2 / 5, abs=1e-9)
+    assert found["R(InKB)"].value == pytest.approx(2 / 5, abs=1e-9)
+    assert found["F1(InKB)"].value == pytest.approx(4 / 10, abs=1e-9)
+    assert found["accuracy"].value == pytest.approx(3 / 8, abs=1e-9)
+    counts = found["F1(InKB)"].counts
+    assert counts is not None
+    assert counts.sum(axis=0).tolist() == [2, 5, 5]
+    assert found["F1(InKB)"].per_query.tolist() == [1, 0, 0, 0, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_where_all_have_an_answer_and_are_answered_the_four_are_one_number(seed: int) -> None:
+    random_ = random.Random(seed)
+    labelled = labelled_set([_mention(i, random_.choice("ABC")) for i in range(30)], "mentions")
+    run = run_of(labelled, [[random_.choice("ABC")] for _ in range(30)])
+    pairs = zip(labelled.queries, run.rankings, strict=True)
+    share = sum(ranking.entities[0].entity_id in query.gold for query, ranking in pairs) / 30
+    assert {m.value for m in measure(labelled, run, LINKED)} == {share}
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_counts_are_those_of_sets_of_annotations(seed: int) -> None:
+    """As GERBIL counts: sets of (mention, entity) on both sides, without what names nothing in the index."""
+    random_ = random.Random(seed)
+    mentions, answers = [], []
+    for i in range(40):
+        label = random_.choice(["A", "B", "C", None, "missing:D"])
+        mentions.append(_mention(i, *([label] if label else [])))
+        answers.append(random_.choice([["A"], ["B"], ["C", "A"], [], ["invalid:x", "A"]]))
+    labelled = labelled_set(mentions, "mentions")
+    gold = {(m.query_id, e) for m in mentions for e in m.gold if not e.startswith("missing:")}
+    said = {
+        (m.query_id, names[0])
+        for m, names in zip(mentions, answers, strict=True)
+        if names and not names[0].startswith("invalid:")
+    }
+    found = {m.name: m.value for m in measure(labelled, run_of(labelled, answers), MICRO_METRICS)}
+    precision, recall = len(gold & said) / len(said), len(gold & said) / len(gold)
+    assert found["P(InKB)"] == pytest.approx(precision, abs=1e-9)
+    assert found["R(InKB)"] == pytest.approx(recall, abs=1e-9)
+    harmonic = 2 * precision * recall / (precision + recall) if precision else 0.0
+    assert found["F1(InKB)"] == pytest.approx(harmonic, abs=1e-9)
+
+
+def test_nothing_to_divide_by_is_0() -> None:
+    labelled = labelled_set([_mention(0), _mention(1)], "mentions")
+    assert [m.value for m in measure(labelled, run_of(labelled, [[], []]), MICRO_METRICS)] == [0.0, 0.0, 0.0]
+
+
+def test_a_namesake_is_a_right_answer() -> None:
+    query = LabelledQuery("m", "Springfield", gold={"s1": 1}, namesakes={"s2": "s1"})
+    labelled = labelled_set([query], "mentions")
+    assert {m.value for m in measure(labelled, run_of(labelled, [["s2"]]), LINKED)} == {1.0}
+
+
+def test_an_error_is_no_answer_and_not_right_either() -> None:
+    labelled = labelled_set([_mention(0), _mention(1, "A")], "mentions")
+    rankings = (RankedAnswers("m0", (), error="too long"), RankedAnswers("m1", ranked("A")))
+    run = MethodRun("m", "it", rankings, 1.0, None, True)
+    assert {m.name: m.value for m in measure(labelled, run, LINKED)} == {
+        "F1(InKB)": 1.0,
+        "P(InKB)": 1.0,
+        "R(InKB)": 1.0,
+        "accuracy": 0.5,
+    }
+
+
+def test_an_entity_judged_irrelevant_is_not_right() -> None:
+    labelled = labelled_set([LabelledQuery("m", "text", gold={"A": 1, "B": 0})], "mentions")
+    assert {m.value for m in measure(labelled, run_of(labelled, [["B"]]), LINKED)} == {0.0}
+
+
+_MODULES = (
+    "retrieval.evaluation.datasets.readers",
+    "retrieval.evaluation.datasets.index_entities",
+    "retrieval.evaluation.intervals",
+    "retrieval.evaluation.run_files",
+)
+_HEAVY = {"torch", "transformers", "ray", "matplotlib", "retrieval.retriever"}
+_HEAVY |= {"ir_measures", "pytrec_eval", "bm25s"}
+
+
+def test_evaluation_imports_nothing_heavy() -> None:
+    code = f"import sys, {', '.join(_MODULES)}; print('\\n'.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert _HEAVY & set(done.stdout.split()) == set()
+
+
+def test_without_the_extra_it_is_named_and_the_rest_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ir_measures", None)
+    labelled = labelled_set([LabelledQuery("q", "text", gold={"a": 1})])
+    run = run_of(labelled, [["a"]])
+    names = ["F1(InKB)", "Rprec(KILT)", "accuracy", "NO_MATCH"]
+    assert [m.value for m in measure(labelled, run, names)] == [1.0, 1.0, 1.0, 0.0]
+    with pytest.raises(MissingExtraError, match=r"generative-retrieval\[eval\]"):
+        measure(labelled, run)

@@ -10,7 +10,7 @@ import pytest
 
 from retrieval.evaluation.intervals import bootstrap, holm, paired_bootstrap
 from retrieval.evaluation.labelled_sets import LabelledSet, MethodRun, RankedAnswers, RankedEntity
-from retrieval.evaluation.metrics import measure
+from retrieval.evaluation.metrics import MetricValues, measure
 from retrieval.evaluation.reporting.comparison import Settings, compare, make_overview, pool
 from tests.evaluation_fixtures import mention_set, query_set
 
@@ -21,11 +21,10 @@ def make_run(
     labelled: LabelledSet, method: str, answers: Sequence[str], seed: int | None = None, seconds: float = 0.01
 ) -> MethodRun:
     """One answer per query; "" is none."""
+    entities = [(RankedEntity(answer, answer, 1.0),) if answer else () for answer in answers]
     rankings = tuple(
-        RankedAnswers(
-            query.query_id, (RankedEntity(answer, answer, 1.0),) if answer else (), seconds * (i + 1)
-        )
-        for i, (query, answer) in enumerate(zip(labelled.queries, answers, strict=True))
+        RankedAnswers(query.query_id, found, seconds * i)
+        for i, (query, found) in enumerate(zip(labelled.queries, entities, strict=True), 1)
     )
     return MethodRun(method, labelled.name, rankings, 2.0, seed, method != "unconstrained")
 
@@ -92,7 +91,7 @@ def test_counts_of_several_seeds_are_taken_together() -> None:
         make_run(marked, "disc:1", ["Q4", "Q5", "", ""], seed=0),
         make_run(marked, "disc:1", ["Q4", "Q4", "Q9", "Q9"], seed=1),
     ]
-    values = [next(m for m in measure(marked, run) if m.name == "F1(InKB)") for run in runs]
+    values = [measure(marked, run, ["F1(InKB)"])[0] for run in runs]
     pooled = pool(values)
     assert pooled.value == pytest.approx(2 * 4 / (6 + 8))  # 4 right of 6 answers to twice 4 mentions
     assert pool(values[:1]) is values[0]
@@ -107,10 +106,8 @@ def test_methods_of_one_and_of_several_seeds_differ_where_their_answers_do() -> 
         make_run(marked, "beam", answers),
     ]
     (comparison,) = compare([marked], runs, SETTINGS)
-    assert (
-        comparison.methods[0].figures["F1(InKB)"].interval
-        == comparison.methods[1].figures["F1(InKB)"].interval
-    )
+    first, second = (method.figures["F1(InKB)"].interval for method in comparison.methods)
+    assert first == second
     difference = comparison.methods[1].difference
     assert difference is not None
     assert (difference.value, difference.low, difference.high, difference.p_value) == (0.0, 0.0, 0.0, 1.0)
@@ -129,9 +126,7 @@ def test_means_over_sets_are_resampled_within_each_set() -> None:
     comparisons = compare([ASKED, other], runs, SETTINGS)
     rows = {row.method: row for row in make_overview(comparisons, "trie").rows}
     drawn = [np.random.default_rng((0, number)).integers(6, size=(300, 6)) for number in (0, 1)]
-    values = {
-        run.method: next(m for m in measure(ASKED, run) if m.name == "nDCG@10").per_query for run in RUNS
-    }
+    values = {run.method: measure(ASKED, run, ["nDCG@10"])[0].per_query for run in RUNS}
     means = {name: np.mean([v[d].mean(axis=1) for d in drawn], axis=0) for name, v in values.items()}
     for name, row in rows.items():
         assert (row.mean_low, row.mean_high) == pytest.approx(tuple(np.quantile(means[name], [0.025, 0.975])))
@@ -147,8 +142,6 @@ def test_means_over_sets_are_resampled_within_each_set() -> None:
 
 
 def test_a_metric_without_a_meaning_for_some_queries() -> None:
-    from retrieval.evaluation.metrics import MetricValues
-
     nan = float("nan")
     one = MetricValues("RR@10", 0.5, np.array([1.0, nan, 0.0]))
     two = MetricValues("RR@10", 0.5, np.array([0.0, nan, 1.0]))
@@ -161,7 +154,7 @@ def test_mentions_are_resampled_by_document() -> None:
     marked = mention_set()
     run = make_run(marked, "trie", ["Q4", "Q5", "Q8", "Q12"])
     (comparison,) = compare([marked], [run], SETTINGS)
-    f1 = next(m for m in measure(marked, run) if m.name == "F1(InKB)")
+    (f1,) = measure(marked, run, ["F1(InKB)"])
     grouped = bootstrap(f1, ["a", "a", "b", "c"], 300)
     assert comparison.methods[0].figures["F1(InKB)"].interval == grouped
     assert grouped != bootstrap(f1, None, 300)

@@ -1,0 +1,321 @@
+"""The training loop: budgets, optimisers, the loss, and how soon a run says how long it will take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from copy import deepcopy
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import PreTrainedModel, TrainingArguments
+
+from decoding.model.architectures import decoder_prompt
+from decoding.model.hf_model import HFLanguageModel
+from decoding.trie.title_trie import TitleTrie
+from retrieval.text import Rendering, TextTokenizer
+from retrieval.training import quality
+from retrieval.training.dataset import CausalCollator, EncodedExample, Seq2SeqCollator
+from retrieval.training.trainer import (
+    Budget,
+    BudgetCallback,
+    MuonAdamW,
+    TitleTrainer,
+    TrainerOptions,
+    _Reporter,
+    build_optimizer,
+)
+from retrieval.training.training_run import MAX_STEPS, TrainingPlan, _copy, planned, run_budget, run_training
+from tests.tiny_transformers import BOS, END, PAD, build
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_steps_alone() -> None:
+    budget = Budget(200, None)
+    budget.start()
+    assert [budget.progress(step) for step in (0, 50, 200, 300)] == [0.0, 0.25, 1.0, 1.0]
+
+
+def test_the_first_limit_reached_counts() -> None:
+    clock = Clock()
+    budget = Budget(100, 10, clock)
+    budget.start()
+    clock.now += 300  # half of the minutes
+    assert budget.progress(10) == pytest.approx(0.5)
+    assert budget.progress(80) == pytest.approx(0.8)
+
+
+def test_the_rate_warms_up_and_falls_to_zero() -> None:
+    budget = Budget(1000, None)
+    rates = [budget.rate(step) for step in range(1001)]
+    assert 0 < rates[0] < 0.1
+    assert max(rates) == pytest.approx(1.0, abs=0.01)
+    assert rates[-1] == 0.0
+    peak = rates.index(max(rates))
+    assert rates[: peak + 1] == sorted(rates[: peak + 1])
+    assert rates[peak:] == sorted(rates[peak:], reverse=True)
+
+
+def test_time_spent_survives_a_resume(tmp_path: Path) -> None:
+    clock = Clock()
+    killed = Budget(10**6, 10, clock)
+    killed.start()
+    clock.now += 240
+    killed.save(tmp_path)
+    resumed = Budget(10**6, 10, clock)
+    resumed.load(tmp_path)
+    clock.now += 10_000  # the pause costs nothing
+    resumed.start()
+    clock.now += 60
+    assert resumed.progress(0) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("steps", "minutes"), [(0, None), (10, 0.0), (10, -1.0)])
+def test_empty_budgets_are_refused(steps: int, minutes: float | None) -> None:
+    with pytest.raises(ValueError, match="got"):
+        Budget(steps, minutes)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(12, 8)
+        self.hidden = nn.Linear(8, 8)
+        self.norm = nn.LayerNorm(8)
+        self.head = nn.Linear(8, 12, bias=False)
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.head
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(self.norm(torch.tanh(self.hidden(self.embed(ids)))))
+        return out
+
+
+def net() -> Net:
+    torch.manual_seed(0)
+    return Net()
+
+
+def train(model: Net, optimizer: torch.optim.Optimizer, steps: int) -> float:
+    ids = torch.arange(12)
+    loss = torch.zeros(())
+    for _ in range(steps):
+        loss = nn.functional.cross_entropy(model(ids), ids.flip(0))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return loss.item()
+
+
+def test_muon_gets_hidden_matrices_only() -> None:
+    model = net()
+    optimizer = build_optimizer(model, "muon", lr=1e-2, weight_decay=0.1)
+    muon, adamw = optimizer.param_groups
+    assert [id(p) for p in muon["params"]] == [id(model.hidden.weight)]
+    assert {id(p) for p in adamw["params"]} == {id(p) for p in model.parameters()} - {id(model.hidden.weight)}
+    assert adamw["weight_decay"] == 0.0
+
+
+@pytest.mark.parametrize("name", ["muon", "adamw"])
+def test_it_learns(name: str) -> None:
+    model = net()
+    assert train(model, build_optimizer(model, name, lr=3e-2, weight_decay=0.0), 120) < 0.2
+
+
+def test_a_scheduler_drives_both_parts_also_after_loading() -> None:
+    model = net()
+    optimizer = build_optimizer(model, "muon", lr=1e-2, weight_decay=0.0)
+    train(model, optimizer, 2)
+    optimizer.load_state_dict(optimizer.state_dict())
+    LambdaLR(optimizer, lambda step: 0.0)
+    before = [p.clone() for p in model.parameters()]
+    train(model, optimizer, 1)
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_saved_state_continues_exactly() -> None:
+    whole, halves = net(), net()
+    train(whole, build_optimizer(whole, "muon", lr=1e-2, weight_decay=0.1), 10)
+    first, second = (build_optimizer(halves, "muon", lr=1e-2, weight_decay=0.1) for _ in range(2))
+    train(halves, first, 5)
+    second.load_state_dict(first.state_dict())
+    train(halves, second, 5)
+    assert isinstance(second, MuonAdamW)
+    for a, b in zip(whole.parameters(), halves.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(ValueError, match="'muon' or 'adamw', got 'sgd'"):
+        build_optimizer(net(), "sgd", lr=1.0, weight_decay=0.0)
+
+
+VOCABULARY = 20
+EXAMPLES = [
+    EncodedExample((3, 9, 4, 11), (7, 8, END)),
+    EncodedExample((5, 4), (6, END)),
+    EncodedExample((12, 3, 3), (7, 8, 9, 10, 11, END)),
+]
+
+
+def loss(model: PreTrainedModel, examples: list[EncodedExample], folder: Path) -> float:
+    """Mean loss per token, by the trainer's own collator and loss."""
+    arguments = TrainingArguments(output_dir=str(folder), use_cpu=True, report_to=[])
+    trainer = TitleTrainer(model=model, options=TrainerOptions(), budget=Budget(1, None), args=arguments)
+    if model.config.is_encoder_decoder:
+        batch = Seq2SeqCollator(PAD, decoder_prompt(model))(examples)
+    else:
+        batch = CausalCollator(PAD)(examples)
+    with torch.no_grad():
+        return float(trainer.compute_loss(model.eval(), batch))
+
+
+def served(model: HFLanguageModel, example: EncodedExample) -> float:
+    """Log-probability of the title, token by token in a session."""
+    session = model.prefill([example.prompt_ids])
+    logits, total = session.root_logits[0], 0.0
+    for token in example.title_ids:
+        total += float(logits.double().log_softmax(-1)[token])
+        logits = session.step(torch.zeros(1, 1, dtype=torch.int64), torch.tensor([[token]]))[0, 0]
+    return total
+
+
+def with_forced_bos(name: str, forced: int | None) -> PreTrainedModel:
+    model = build(name, VOCABULARY)
+    model.generation_config.forced_bos_token_id = forced
+    return model
+
+
+@pytest.mark.parametrize(
+    ("name", "forced"),
+    [("bart", None), ("bart", BOS), ("t5", None), ("t5", BOS), ("llama", None), ("gpt2", None)],
+)
+def test_the_loss_of_a_title_is_its_log_probability_in_a_session(
+    name: str, forced: int | None, tmp_path: Path
+) -> None:
+    model = with_forced_bos(name, forced)
+    serving = HFLanguageModel(deepcopy(model))
+    if serving.is_encoder_decoder:
+        assert len(serving.decoder_prompt) == (1 if forced is None else 2)
+    scores = [served(serving, example) for example in EXAMPLES]
+    for example, score in zip(EXAMPLES, scores, strict=True):
+        assert -len(example.title_ids) * loss(model, [example], tmp_path) == pytest.approx(score, abs=1e-4)
+    num_tokens = sum(len(example.title_ids) for example in EXAMPLES)
+    # Together they are padded on both sides, which must not show.
+    assert -num_tokens * loss(model, EXAMPLES, tmp_path) == pytest.approx(math.fsum(scores), abs=1e-3)
+
+
+def test_a_forced_first_token_changes_the_loss(tmp_path: Path) -> None:
+    plain = loss(with_forced_bos("bart", None), EXAMPLES, tmp_path)
+    assert abs(loss(with_forced_bos("bart", BOS), EXAMPLES, tmp_path) - plain) > 1e-2
+
+
+def test_the_copy_that_is_measured_during_training_begins_titles_alike() -> None:
+    model = with_forced_bos("bart", BOS)
+    assert decoder_prompt(_copy(model)) == decoder_prompt(model) == (END, BOS)
+
+
+NUM_ENTITIES = 50_000
+
+
+def test_a_large_catalogue_is_tokenised_twice_and_its_trie_is_made_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once to find titles that cannot be written, once to measure; neither for every set of queries."""
+    titles = "".join(f"Entity {number:x} of {number % 977}\n" for number in range(NUM_ENTITIES))
+    (tmp_path / "catalogue.txt").write_text(titles, encoding="utf-8")
+    encoded: list[int] = []
+    tries: list[int] = []
+    encode, make = TextTokenizer.encode_titles, TitleTrie.from_rows
+
+    def counted(self: TextTokenizer, titles: Sequence[str], rendering: Rendering) -> list[list[int] | None]:
+        encoded.append(len(titles))
+        return encode(self, titles, rendering)
+
+    def counted_trie(rows: Sequence[Sequence[int]], *more: object) -> TitleTrie:
+        tries.append(len(rows))
+        return make(rows, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(TextTokenizer, "encode_titles", counted)
+    monkeypatch.setattr(TitleTrie, "from_rows", counted_trie)
+    monkeypatch.setattr(quality, "_PROBES", 4)
+    lines: list[str] = []
+    plan = TrainingPlan(
+        catalogue=tmp_path / "catalogue.txt",
+        queries=None,
+        out=tmp_path / "out",
+        preset="tiny",
+        max_steps=2,
+        vocab_size=300,
+        trainer=TrainerOptions(batch_size=4, use_cpu=True, log_steps=50),
+    )
+    metrics = run_training(plan, lines.append)
+    assert len(metrics["hits"]) >= 3
+    assert [size for size in encoded if size > 1] == [NUM_ENTITIES, NUM_ENTITIES]
+    assert len([size for size in encoded if size == 1]) >= 2 * 4  # one by one as examples are drawn
+    assert tries == [NUM_ENTITIES]
+    assert lines[0] == f"reading {plan.catalogue}"
+    assert lines[1] == "50,000 entities; learning a tokenizer"
+    assert lines[3] == "tokenising titles and aliases"
+    assert lines[4] == (
+        "plan: 50,000 texts with labels, 2 steps of 4 examples (0.00016 passes); "
+        "--minutes, --epochs or --max-steps make it shorter"
+    )
+    assert lines[5] == "collecting words of the catalogue for the examples"
+    assert [line.split()[:2] for line in lines[6:8]] == [["step", "1"], ["step", "2"]]
+    assert lines[8].startswith("measuring the finished model: ")
+    assert lines[8].endswith(f"{sum(hits['num_queries'] for hits in metrics['hits'].values())} queries")
+
+
+def test_the_plan_says_which_end_comes_first() -> None:
+    plan = TrainingPlan(catalogue=Path("c"), queries=None, out=Path("o"), model="m", minutes=30.0)
+    budget = run_budget(plan, 1_234_567)
+    assert budget.max_steps == MAX_STEPS
+    assert planned(plan, budget, 1_234_567) == "plan: 1,234,567 texts with labels, 30 minutes"
+    plan = TrainingPlan(catalogue=Path("c"), queries=None, out=Path("o"), model="m")
+    assert planned(plan, run_budget(plan, 1_234_567), 1_234_567).startswith(
+        "plan: 1,234,567 texts with labels, 77,160 steps of 48 examples (3 passes); --minutes"
+    )
+
+
+def reported(step_s: float, steps: int, log_steps: int) -> list[str]:
+    """Lines of a run of 30,000 steps, as far as some of them have come."""
+    now = 0.0
+    lines: list[str] = []
+    budget = Budget(30_000, None, clock=lambda: now)
+    reporter = _Reporter(budget, TrainerOptions(log_steps=log_steps), lines.append, lambda: None)
+    state = SimpleNamespace(global_step=0)
+    for callback in (BudgetCallback(budget), reporter):
+        callback.on_train_begin(None, state, SimpleNamespace())
+    for step in range(1, steps + 1):
+        now += step_s
+        state.global_step = step
+        reporter.on_step_end(None, state, SimpleNamespace())
+        if step % log_steps == 0:
+            reporter.on_log(None, state, SimpleNamespace(), {"loss": 1.5, "learning_rate": 1e-3})
+    return lines
+
+
+def test_slow_steps_say_at_once_how_long_the_run_is() -> None:
+    lines = reported(step_s=35.0, steps=5, log_steps=50)
+    assert lines[0] == "step 1    0.0 %  elapsed 35 s  left 12.2 days"
+    assert [line.split()[1] for line in lines] == ["1", "2", "3", "4", "5"]
+
+
+def test_fast_steps_are_not_all_told() -> None:
+    lines = reported(step_s=0.1, steps=100, log_steps=50)
+    assert [line.split()[1] for line in lines] == ["1", "2", "4", "8", "16", "32", "50", "100"]
+    assert lines[-1] == "step 100    0.3 %  loss 1.5000  rate 1.00e-03  elapsed 10 s  left 49 min 50 s"
+    lines = reported(step_s=1.0, steps=100, log_steps=50)
+    assert [line.split()[1] for line in lines] == ["1", "2", "4", "8", "16", "32", "50", "81", "100"]
