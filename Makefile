@@ -70,7 +70,7 @@ bench: $(STAMP)  ## Run the benchmarks; needs the data named by GENRET_SHARED_DA
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 stubs: $(STAMP)  ## Regenerate service/pb from proto/.
-	@$(BIN)/python -m service.pb.regenerate
+	@$(BIN)/python -m genret.service.pb.regenerate
 
 clean:  ## Remove the environment and what was built.
 	@rm -rf $(VENV) .genret dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

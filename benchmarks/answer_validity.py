@@ -31,16 +31,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from transformers import AutoConfig
 
-from decoding.model.hf_model import HFLanguageModel
-from index_builder.build import build_index
-from index_builder.build_options import BuildOptions
-from retrieval.answers.answerer import Answerer
-from retrieval.answers.schemas import AnswerEngine
-from retrieval.filters.entity_filter import FilterStore
-from retrieval.index.reader import Index
-from retrieval.kv_memory import PrefixStore
-from retrieval.prompts import CheckpointConfig
-from retrieval.text import TextTokenizer
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.index_builder.build import build_index
+from genret.index_builder.build_options import BuildOptions
+from genret.retrieval.answers.answerer import Answerer
+from genret.retrieval.answers.schemas import AnswerEngine
+from genret.retrieval.filters.entity_filter import FilterStore
+from genret.retrieval.index.reader import Index
+from genret.retrieval.kv_memory import PrefixStore
+from genret.retrieval.prompts import CheckpointConfig
+from genret.retrieval.text import TextTokenizer
 
 _DATA = Path(__file__).resolve().parent.parent / "data"
 _MODEL = _DATA / "small-model"

@@ -31,12 +31,12 @@ from rich.console import Console
 from rich.table import Table
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from decoding.answering import Speller
-from decoding.grammar.leaves.leaf_factory import Leaves
-from decoding.grammar.vocabulary import Vocabulary
-from decoding.model.hf_model import HFLanguageModel
-from retrieval.prompts import CheckpointConfig
-from retrieval.text import TextTokenizer
+from genret.decoding.answering import Speller
+from genret.decoding.grammar.leaves.leaf_factory import Leaves
+from genret.decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.retrieval.prompts import CheckpointConfig
+from genret.retrieval.text import TextTokenizer
 
 _ROOT = Path(__file__).resolve().parent.parent
 _FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)

@@ -42,14 +42,14 @@ from harness.titles import batches, input_options, titles_file, tokenizer_file, 
 from torch import Tensor
 from transformers import PrefixConstrainedLogitsProcessor
 
-from decoding.constraints import EdgeChooser, expand
-from decoding.errors import KernelsError
-from decoding.model.hf_model import HFLanguageModel
-from decoding.trie.logits_processor import TitleTrieLogitsProcessor
-from decoding.trie.title_trie import TitleTrie
-from retrieval.index.reader import Index
+from genret.decoding.constraints import EdgeChooser, expand
+from genret.decoding.errors import KernelsError
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.trie.logits_processor import TitleTrieLogitsProcessor
+from genret.decoding.trie.title_trie import TitleTrie
+from genret.retrieval.index.reader import Index
 
-_BUILD = "from index_builder.cli import build_command; build_command()"
+_BUILD = "from genret.index_builder.cli import build_command; build_command()"
 _BRANCHES = (1, 16, 128)
 _MODEL_BRANCHES = (1, 128)
 _HIDDEN, _LAYERS = 768, 9  # of the model: 102 M parameters with a vocabulary of 50,257

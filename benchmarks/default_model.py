@@ -19,9 +19,9 @@ import bm25s
 import numpy as np
 import torch
 
-from retrieval.prompts import CheckpointConfig
-from retrieval.text import TextTokenizer
-from retrieval.training.quality import (
+from genret.retrieval.prompts import CheckpointConfig
+from genret.retrieval.text import TextTokenizer
+from genret.retrieval.training.quality import (
     Hits,
     TitleRows,
     count_hits,
@@ -31,9 +31,14 @@ from retrieval.training.quality import (
     rank_entities,
     searchable_texts,
 )
-from retrieval.training.training_data import TrainingEntity, TrainingQuery, read_catalogue, read_queries
-from retrieval.training.training_run import load_model
-from retrieval.vectors.encoder import EncoderEmbedder
+from genret.retrieval.training.training_data import (
+    TrainingEntity,
+    TrainingQuery,
+    read_catalogue,
+    read_queries,
+)
+from genret.retrieval.training.training_run import load_model
+from genret.retrieval.vectors.encoder import EncoderEmbedder
 
 ROOT = Path(__file__).resolve().parent.parent
 PROBE_SEED = 2026

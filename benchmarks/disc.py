@@ -35,8 +35,8 @@ from harness.report import announce, command_line, environment, write_json
 from harness.titles import JSON, TOKENIZER, batches, tokenizer_file
 from tokenizers import Tokenizer
 
-from decoding.trie.title_trie import TitleTrie
-from retrieval.index.reader import Index
+from genret.decoding.trie.title_trie import TitleTrie
+from genret.retrieval.index.reader import Index
 
 _SECTIONS = ("time", "exactness", "adaptive", "beams", "calibration")
 _VOCAB, _TITLE_TOKENS = 50_257, 8  # GPT-2's vocabulary; mean length of Wikipedia's titles in it

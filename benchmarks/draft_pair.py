@@ -25,10 +25,10 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from retrieval.prompts import CheckpointConfig
-from retrieval.text import TextTokenizer
-from retrieval.training.examples import with_answers
-from retrieval.training.trainer import build_optimizer
+from genret.retrieval.prompts import CheckpointConfig
+from genret.retrieval.text import TextTokenizer
+from genret.retrieval.training.examples import with_answers
+from genret.retrieval.training.trainer import build_optimizer
 
 _ROOT = Path(__file__).resolve().parent.parent
 _SHIPPED = _ROOT / "data" / "small-model"

@@ -29,14 +29,14 @@ from harness.processes import measured
 from harness.report import Spread, announce, command_line, environment, write_json
 from harness.titles import batches, input_options, titles_file, tokenizer_file
 
-from decoding.trie.row_filter import FilteredTrie, RowFilter
-from decoding.trie.title_trie import TitleTrie
-from retrieval.filters.entity_filter import EntityFilter, FilterCache, FilterMaker
-from retrieval.filters.predicate import parse
-from retrieval.filters.restriction import Restriction
-from retrieval.index.reader import Index
+from genret.decoding.trie.row_filter import FilteredTrie, RowFilter
+from genret.decoding.trie.title_trie import TitleTrie
+from genret.retrieval.filters.entity_filter import EntityFilter, FilterCache, FilterMaker
+from genret.retrieval.filters.predicate import parse
+from genret.retrieval.filters.restriction import Restriction
+from genret.retrieval.index.reader import Index
 
-_BUILD = "from index_builder.cli import build_command; build_command()"
+_BUILD = "from genret.index_builder.cli import build_command; build_command()"
 _HEADER = "entity_id\ttitle\tkind\tcode\tyear\n"
 _KINDS = 40
 _FIRST_YEAR, _YEARS = 1000, 1025

@@ -31,11 +31,11 @@ from harness.titles import JSON
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from decoding.disc.static_proposer import DrawWalk, static_step
-from decoding.model.hf_model import HFLanguageModel
-from decoding.trie.title_trie import TitleTrie
-from decoding.trie.trie_arrays import derive_trie
-from retrieval.index.reader import Index
+from genret.decoding.disc.static_proposer import DrawWalk, static_step
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.trie.title_trie import TitleTrie
+from genret.decoding.trie.trie_arrays import derive_trie
+from genret.retrieval.index.reader import Index
 
 _DEPTHS = range(7)
 _CANDIDATES = 50

@@ -21,7 +21,7 @@ from harness.processes import Usage, measured
 from harness.report import Spread, announce, command_line, environment, write_json
 from harness.titles import batches, input_options, titles_file, tokenizer_file, write_tsv
 
-from retrieval.index.layout import (
+from genret.retrieval.index.layout import (
     ENTITIES_FILE,
     NAMES_FILE,
     POSTINGS_FILE,
@@ -29,15 +29,15 @@ from retrieval.index.layout import (
     TITLE_ORDER_FILE,
     TRIE_FILE,
 )
-from retrieval.index.reader import Index
-from retrieval.text import Rendering, TextTokenizer
+from genret.retrieval.index.reader import Index
+from genret.retrieval.text import Rendering, TextTokenizer
 
-_BUILD = "from index_builder.cli import build_command; build_command()"
-_VERIFY = "from retrieval.index.inspect_command import verify_command; verify_command()"
+_BUILD = "from genret.index_builder.cli import build_command; build_command()"
+_VERIFY = "from genret.retrieval.index.inspect_command import verify_command; verify_command()"
 _OPEN = """
 import sys, time
 from pathlib import Path
-from retrieval.index.reader import Index
+from genret.retrieval.index.reader import Index
 begun = time.perf_counter()
 Index.open(Path(sys.argv[1]), verify_digests=sys.argv[2] == "digests")
 print(time.perf_counter() - begun)

@@ -31,10 +31,10 @@ from harness.processes import measured, peak_bytes, resident_bytes
 from harness.report import Spread, announce, command_line, environment, write_json
 from harness.titles import batches, input_options, titles_file, tokenizer_file
 
-from decoding.trie.trie_arrays import TrieArrays, derive_trie
-from index_builder.runs import IntArray, gather_rows, sort_rows
-from retrieval.index.layout import token_type
-from retrieval.text import Rendering, TextTokenizer
+from genret.decoding.trie.trie_arrays import TrieArrays, derive_trie
+from genret.index_builder.runs import IntArray, gather_rows, sort_rows
+from genret.retrieval.index.layout import token_type
+from genret.retrieval.text import Rendering, TextTokenizer
 
 _CONTESTANTS = ("ours", "dictionaries", "marisa-trie")
 _FIGURES = {"build_s": "s", "held_bytes": "MiB", "peak_bytes": "MiB", "saved_bytes": "MiB"}

@@ -25,11 +25,11 @@ from harness.processes import Usage, measured
 from harness.report import Spread, announce, command_line, environment, write_json
 from harness.titles import batches, input_options, titles_file, tokenizer_file
 
-from retrieval.index.layout import MANIFEST_FILE, RANKING_FILE
-from retrieval.index.small_files import digest_file
-from retrieval.index.versions import version_dir
+from genret.retrieval.index.layout import MANIFEST_FILE, RANKING_FILE
+from genret.retrieval.index.small_files import digest_file
+from genret.retrieval.index.versions import version_dir
 
-_GENRET = "from service.main import cli; cli()"
+_GENRET = "from genret.service.main import cli; cli()"
 _KINDS = ("person", "place", "work", "event", "organisation", "species", "other")
 _HEADER = "entity_id\ttitle\tkind\n"
 _MIB = 1 << 20

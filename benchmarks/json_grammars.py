@@ -27,7 +27,7 @@ from harness.grammar_engines import Engine, Llguidance, Ours, TokenizerFile, Xgr
 from harness.grammar_labels import measure_real, measure_suite, print_labels
 from harness.report import announce, command_line, environment, write_json
 
-from decoding.grammar.compile_options import GrammarOptions
+from genret.decoding.grammar.compile_options import GrammarOptions
 
 _DATA = Path(os.environ.get("GENRET_SHARED_DATA", "../shared/data"))
 

@@ -38,7 +38,7 @@ from harness.memory_trace import MemoryTrace
 from harness.report import Spread, announce, command_line, environment, write_json
 from harness.titles import JSON
 
-from retrieval.types import Mention
+from genret.retrieval.types import Mention
 
 _TOLERANCE = 1e-4
 _BASE = "single links"
@@ -127,7 +127,7 @@ def contests(
     import torch
     from harness.linking_contest import Generation, dictionary_of
 
-    from retrieval.retriever import Retriever
+    from genret.retrieval.retriever import Retriever
 
     torch.set_num_threads(options.threads)
     figures: dict[str, Any] = {}
@@ -136,7 +136,7 @@ def contests(
         if with_generate:
             from transformers import AutoModelForCausalLM
 
-            from retrieval.defaults import small_model_dir
+            from genret.retrieval.defaults import small_model_dir
 
             stock = AutoModelForCausalLM.from_pretrained(small_model_dir(), dtype=torch.float32).eval()
             beams = max(options.k, 10)

@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 from harness.report import announce, command_line, environment, write_json
 
 _DATA = Path(__file__).resolve().parents[1] / "data"
-_GENRET = [sys.executable, "-m", "service.main"]
+_GENRET = [sys.executable, "-m", "genret"]
 _LOGPROB_TOLERANCE = 1e-4  # answers are kept from batches that other mentions shared
 _FRAMES = (
     "We read about {} and then about {}, until it was late.",

@@ -28,17 +28,17 @@ from harness.labelled_mentions import catalogue_of, labelled_sets, read_document
 from harness.report import announce, command_line, environment, write_json
 from scipy.optimize import minimize
 
-from index_builder.build import build_index
-from index_builder.build_options import BuildOptions
-from retrieval import Retriever
-from retrieval.checkpoints import folder_fingerprint
-from retrieval.defaults import small_model_dir
-from retrieval.index.owners import shares_by_role
-from retrieval.linking import Document, LinkOptions, link_documents
-from retrieval.linking.finding.finder import open_finder
-from retrieval.linking.finding.folding import fold_name
-from retrieval.linking.named_entities import NEARBY_CHARS, NamedEntities
-from retrieval.text import TextTokenizer
+from genret import Retriever
+from genret.index_builder.build import build_index
+from genret.index_builder.build_options import BuildOptions
+from genret.retrieval.checkpoints import folder_fingerprint
+from genret.retrieval.defaults import small_model_dir
+from genret.retrieval.index.owners import shares_by_role
+from genret.retrieval.linking import Document, LinkOptions, link_documents
+from genret.retrieval.linking.finding.finder import open_finder
+from genret.retrieval.linking.finding.folding import fold_name
+from genret.retrieval.linking.named_entities import NEARBY_CHARS, NamedEntities
+from genret.retrieval.text import TextTokenizer
 
 _BINS = 10
 _RIDGE = 1e-3

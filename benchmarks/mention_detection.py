@@ -39,11 +39,11 @@ from harness.longest_from_left import LongestFromTheLeft
 from harness.report import Spread, announce, command_line, environment, write_json
 from harness.titles import DATA, JSON, WORK
 
-from retrieval.index.reader import Index
-from retrieval.linking.finding.find_options import FindOptions, load_stop_words
-from retrieval.linking.finding.finder import MentionFinder
-from retrieval.linking.finding.folding import fold_name
-from retrieval.linking.finding.name_table import NameTable, build_table
+from genret.retrieval.index.reader import Index
+from genret.retrieval.linking.finding.find_options import FindOptions, load_stop_words
+from genret.retrieval.linking.finding.finder import MentionFinder
+from genret.retrieval.linking.finding.folding import fold_name
+from genret.retrieval.linking.finding.name_table import NameTable, build_table
 
 _OLD, _NEW = "longest from the left", "likeliest"
 _PROSE = ("geovirus", "iitb", "msnbc", "news_fair_v2", "reuters128", "rss500")

@@ -22,11 +22,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from harness.report import announce, command_line, environment, write_json
 
-from retrieval import Retriever
-from retrieval.defaults import small_model_dir
-from retrieval.linking import Document, LinkOptions, Span, link_documents
+from genret import Retriever
+from genret.retrieval.defaults import small_model_dir
+from genret.retrieval.linking import Document, LinkOptions, Span, link_documents
 
-_BUILD = "from index_builder.cli import build_command; build_command()"
+_BUILD = "from genret.index_builder.cli import build_command; build_command()"
 
 
 @click.command(context_settings={"show_default": True})

@@ -36,17 +36,17 @@ import pyarrow.parquet as pq
 from harness.report import announce, command_line, environment, write_json
 from harness.title_queries import Asked, beginning, mistyped, query_sets
 
-from retrieval import Retriever
-from retrieval.evidence.evidence import NAMES
-from retrieval.evidence.postings import IntArray, fold_all
-from retrieval.index.layout import NAMES_FILE
-from retrieval.index.reader import Index
-from retrieval.ranking.fitting import Labelled, example_of, fit, outcome_of, quality_of
-from retrieval.ranking.ranker import Ranker
-from retrieval.ranking.rankings import Provenance, Ranking
+from genret import Retriever
+from genret.retrieval.evidence.evidence import NAMES
+from genret.retrieval.evidence.postings import IntArray, fold_all
+from genret.retrieval.index.layout import NAMES_FILE
+from genret.retrieval.index.reader import Index
+from genret.retrieval.ranking.fitting import Labelled, example_of, fit, outcome_of, quality_of
+from genret.retrieval.ranking.ranker import Ranker
+from genret.retrieval.ranking.rankings import Provenance, Ranking
 
 ROOT = Path(__file__).resolve().parents[1]
-_BUILD = "from index_builder.cli import build_command; build_command()"
+_BUILD = "from genret.index_builder.cli import build_command; build_command()"
 _PACKAGES = ("generative-retrieval", "numpy", "numba", "rapidfuzz", "scipy", "bm25s", "torch")
 _LISTED = 10
 _SEED = 0

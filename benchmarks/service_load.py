@@ -23,8 +23,8 @@ from harness.report import announce, command_line, environment, write_json
 from harness.served_process import ServedProcess, sample_queries, serving
 from harness.service_turns import measure_turns
 
-from retrieval.types import METHODS, RetrieveRequest
-from service.client import AsyncRetrievalClient
+from genret.retrieval.types import METHODS, RetrieveRequest
+from genret.service.client import AsyncRetrievalClient
 
 PARTS = ("overhead", "clients", "turns", "health", "overload")
 _QUERIES = Path(__file__).resolve().parents[1] / "data" / "queries.tsv"

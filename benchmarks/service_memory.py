@@ -20,8 +20,8 @@ from harness.load_generator import closed_loop
 from harness.report import announce, command_line, environment, write_json
 from harness.served_process import Footprint, ServedProcess, sample_queries, serving
 
-from retrieval.types import RetrieveRequest
-from service.client import AsyncRetrievalClient
+from genret.retrieval.types import RetrieveRequest
+from genret.service.client import AsyncRetrievalClient
 
 _QUERIES = Path(__file__).resolve().parents[1] / "data" / "queries.tsv"
 

@@ -32,10 +32,10 @@ from harness.load_generator import slope
 from harness.report import announce, command_line, environment, write_json
 from harness.served_process import Footprint, ServedProcess, sample_queries, serving
 
-from retrieval.answers.answer_types import AnswerRequest
-from retrieval.types import Mention, RetrieveRequest
-from service.client import AsyncRetrievalClient
-from service.errors import CallError
+from genret.retrieval.answers.answer_types import AnswerRequest
+from genret.retrieval.types import Mention, RetrieveRequest
+from genret.service.client import AsyncRetrievalClient
+from genret.service.errors import CallError
 
 _QUERIES = Path(__file__).resolve().parents[1] / "data" / "queries.tsv"
 # What the status table calls retryable.
@@ -49,9 +49,9 @@ SCHEMA = {
 # A client that is killed: it keeps calls of several kinds in flight for as long as it lives.
 VICTIM = """
 import asyncio, sys
-from retrieval.types import RetrieveRequest
-from service.client import AsyncRetrievalClient
-from service.errors import CallError
+from genret.retrieval.types import RetrieveRequest
+from genret.service.client import AsyncRetrievalClient
+from genret.service.errors import CallError
 
 async def main():
     async with AsyncRetrievalClient(sys.argv[1], timeout_s=30) as client:
@@ -192,7 +192,7 @@ async def keep_publishing(index: Path, client: AsyncRetrievalClient, soak: Soak,
         with tempfile.NamedTemporaryFile("w", suffix=".tsv") as file:
             file.write(f"title\tentity_id\nSoaked catalogue entry {number}\tsoak.{number % 3}\n")
             file.flush()
-            command = [sys.executable, "-m", "service", "update", str(index), "--add", file.name]
+            command = [sys.executable, "-m", "genret", "update", str(index), "--add", file.name]
             update = await asyncio.create_subprocess_exec(*command, "--quiet", stderr=subprocess.DEVNULL)
             if await update.wait() != 0:
                 raise RuntimeError("genret update failed")

@@ -27,10 +27,10 @@ from harness.hole_titles import near_misses, sample_titles, walked_titles
 from harness.report import announce, command_line, environment, write_json
 from harness.titles import input_options, titles_file, tokenizer_file
 
-from index_builder.build import build_index
-from index_builder.build_options import BuildOptions
-from retrieval.index.reader import Index
-from retrieval.text import TextTokenizer
+from genret.index_builder.build import build_index
+from genret.index_builder.build_options import BuildOptions
+from genret.retrieval.index.reader import Index
+from genret.retrieval.text import TextTokenizer
 
 
 @click.command(context_settings={"show_default": True})

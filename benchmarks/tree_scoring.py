@@ -36,8 +36,8 @@ from harness.twin_models import END, FIRST, Sizes, Twins
 from tokenizers import Tokenizer
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from decoding.row_scores import RowScores, score_rows
-from decoding.row_trees import RowLayout
+from genret.decoding.row_scores import RowScores, score_rows
+from genret.decoding.row_trees import RowLayout
 
 Rows = list[list[int]]
 

@@ -31,17 +31,17 @@ from harness.processes import measured
 from harness.report import Spread, announce, command_line, environment, write_json
 from harness.titles import batches, input_options, titles_file, tokenizer_file, write_tsv
 
-from retrieval.index.layout import VECTORS_FILE
-from retrieval.index.reader import Index
-from retrieval.noise import typo
-from retrieval.vectors.embedder import open_embedder
-from retrieval.vectors.faiss_index import efforts, faiss_threads, open_vectors, vectors_entry
-from retrieval.vectors.vector_search import VectorSearcher
+from genret.retrieval.index.layout import VECTORS_FILE
+from genret.retrieval.index.reader import Index
+from genret.retrieval.noise import typo
+from genret.retrieval.vectors.embedder import open_embedder
+from genret.retrieval.vectors.faiss_index import efforts, faiss_threads, open_vectors, vectors_entry
+from genret.retrieval.vectors.vector_search import VectorSearcher
 
 IntArray = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-_BUILD = "from index_builder.cli import build_command; build_command()"
+_BUILD = "from genret.index_builder.cli import build_command; build_command()"
 SIZE = 100
 DEPTHS = (1, 10, 100)
 _SELECTIVITIES = (0.01, 0.1)

@@ -6,7 +6,7 @@ Each walk is traced when it has been taken once before: a query asked of the lib
 gRPC Retrieve of a server in this process, and a build of an index of three titles. Counted are the files
 and functions of the product that are entered, and the calls. A hand-over is a step of the call stack from one
 file of the product to another, between the handler of the call and the first tensor that is made on the
-thread of the device; the queue of the device is one. The modules that `from retrieval.retriever import
+thread of the device; the queue of the device is one. The modules that `from genret.retrieval.retriever import
 Retriever` loads are counted in a process of their own.
 """
 
@@ -31,17 +31,17 @@ import grpc
 import torch
 from harness.report import announce, command_line, environment, write_json
 
-import service
-from index_builder.build import build_index
-from index_builder.build_options import BuildOptions
-from retrieval.prompts import CheckpointConfig
-from retrieval.retriever import Retriever
-from retrieval.text import TextTokenizer
-from service.configuration.server_config import IndexSpec, ModelSpec, ServerConfig
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
-from service.serving.models import IndexOpener
-from service.serving.server import Server
+from genret import service
+from genret.index_builder.build import build_index
+from genret.index_builder.build_options import BuildOptions
+from genret.retrieval.prompts import CheckpointConfig
+from genret.retrieval.retriever import Retriever
+from genret.retrieval.text import TextTokenizer
+from genret.service.configuration.server_config import IndexSpec, ModelSpec, ServerConfig
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
+from genret.service.serving.models import IndexOpener
+from genret.service.serving.server import Server
 
 _ROOT = Path(service.__file__).resolve().parents[1]  # of the code that runs
 _MODEL = Path(__file__).resolve().parents[1] / "data/small-model"
@@ -50,7 +50,7 @@ _QUERY = "a large cat with stripes"
 _TITLES = "Amazon\nNile\nTiger\n"
 _IMPORTS = f"""
 import sys
-from retrieval.retriever import Retriever
+from genret.retrieval.retriever import Retriever
 print(sum(name.split(".")[0] in {_PACKAGES!r} for name in sys.modules))
 """
 
@@ -213,7 +213,7 @@ def main(list_files: bool, out: Path | None) -> None:
         }
     told: dict[str, Any] = {name: figures(name, walk, list_files) for name, walk in walks.items()}
     told["modules"] = num_modules()
-    print(f"from retrieval.retriever import Retriever: {told['modules']} modules")
+    print(f"from genret.retrieval.retriever import Retriever: {told['modules']} modules")
     write_json(out, command_line(), surroundings, told)
 
 

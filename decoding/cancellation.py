@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from decoding.errors import DeadlineExceededError, DecodingCancelledError
+from genret.decoding.errors import DeadlineExceededError, DecodingCancelledError
 
 
 class CancelToken:

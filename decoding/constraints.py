@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from decoding.errors import InvalidLogitsError
+from genret.decoding.errors import InvalidLogitsError
 
 
 class Children(NamedTuple):

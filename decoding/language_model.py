@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from decoding.row_trees import NodeSpan, RowTrees
+from genret.decoding.row_trees import NodeSpan, RowTrees
 
 
 class PromptPrefix(Protocol):

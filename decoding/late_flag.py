@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from decoding.errors import InvalidLogitsError
+from genret.decoding.errors import InvalidLogitsError
 
 
 class Event(Protocol):

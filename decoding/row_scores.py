@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decoding.cancellation import CancelToken, reason_to_stop
-from decoding.errors import DecodingCancelledError, InvalidLogitsError
-from decoding.language_model import DecodeSession
-from decoding.row_trees import Ints, NodeSpan, RowLayout
+from genret.decoding.cancellation import CancelToken, reason_to_stop
+from genret.decoding.errors import DecodingCancelledError, InvalidLogitsError
+from genret.decoding.language_model import DecodeSession
+from genret.decoding.row_trees import Ints, NodeSpan, RowLayout
 
 # Bound on the logits of one forward: larger trees are written in several, parents before children.
 DEFAULT_MAX_LOGITS_BYTES = 256 * 2**20

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from decoding.cancellation import CancelToken, reason_to_stop
-from decoding.errors import DecodingCancelledError
+from genret.decoding.cancellation import CancelToken, reason_to_stop
+from genret.decoding.errors import DecodingCancelledError
 
 # More tokens than are ever written: the room of a query without bound.
 _UNBOUNDED = torch.iinfo(torch.int64).max

@@ -23,7 +23,12 @@ from urllib.parse import urlencode
 from PIL import Image
 
 from benchmarks.harness.served_process import serving
-from retrieval.defaults import DEFAULT_MODEL_VARIABLE, sample_catalogue, sample_queries, small_model_dir
+from genret.retrieval.defaults import (
+    DEFAULT_MODEL_VARIABLE,
+    sample_catalogue,
+    sample_queries,
+    small_model_dir,
+)
 from tests.e2e.headless_browser import Page, headless_page
 
 _NUM_COLOURS = 128
@@ -114,7 +119,7 @@ def main() -> None:
     os.environ[DEFAULT_MODEL_VARIABLE] = str(small_model_dir())  # says the same on every machine
     with tempfile.TemporaryDirectory(prefix="genret-pictures-") as folder:
         index, port = Path(folder) / "sample.index", free_port()
-        build = [sys.executable, "-m", "service", "build", str(sample_catalogue()), "--out", str(index)]
+        build = [sys.executable, "-m", "genret", "build", str(sample_catalogue()), "--out", str(index)]
         build += ["--queries", f"{sample_queries()}#train"]
         subprocess.run(build, check=True)
         with (

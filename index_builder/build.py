@@ -17,18 +17,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from index_builder.build_options import BuildOptions, asked_columns, check_columns, check_method, check_model
-from index_builder.entity_writer import check_weights
-from index_builder.evidence_maker import EvidenceMaker, read_rankings
-from index_builder.faults import fault_point
-from index_builder.identities import resolve_identities
-from index_builder.memory_budget import MemoryBudget
-from index_builder.merge import VersionSpec, write_version
-from index_builder.past_queries import check_query_files
-from index_builder.publish import prune, publish, staging, work_root
-from index_builder.shard_maker import OverLong, RowEncoder, ShardMaker
-from index_builder.shards import ShardRun
-from index_builder.workplace import (
+from genret.index_builder.build_options import (
+    BuildOptions,
+    asked_columns,
+    check_columns,
+    check_method,
+    check_model,
+)
+from genret.index_builder.entity_writer import check_weights
+from genret.index_builder.evidence_maker import EvidenceMaker, read_rankings
+from genret.index_builder.faults import fault_point
+from genret.index_builder.identities import resolve_identities
+from genret.index_builder.memory_budget import MemoryBudget
+from genret.index_builder.merge import VersionSpec, write_version
+from genret.index_builder.past_queries import check_query_files
+from genret.index_builder.publish import prune, publish, staging, work_root
+from genret.index_builder.shard_maker import OverLong, RowEncoder, ShardMaker
+from genret.index_builder.shards import ShardRun
+from genret.index_builder.workplace import (
     Journal,
     open_journal,
     remove_work,
@@ -36,17 +42,17 @@ from index_builder.workplace import (
     spill_folder,
     work_key,
 )
-from retrieval.errors import SourceError
-from retrieval.index.manifest import FileEntry, HistoryEntry, Manifest, MetadataColumn, TokenizerEntry
-from retrieval.index.summary import evidence_facts
-from retrieval.index.versions import live_or_none
-from retrieval.normalize import NormalizationReport
-from retrieval.progress import PhaseClock, StepProgress
-from retrieval.sources import AliasFile, TitleSource, digest_files, key_hash, open_source
-from retrieval.sources.columns import ColumnType, Kinds, resolve
-from retrieval.sources.rejects import Rejects
-from retrieval.sources.source_files import is_read_once
-from retrieval.text import TextTokenizer
+from genret.retrieval.errors import SourceError
+from genret.retrieval.index.manifest import FileEntry, HistoryEntry, Manifest, MetadataColumn, TokenizerEntry
+from genret.retrieval.index.summary import evidence_facts
+from genret.retrieval.index.versions import live_or_none
+from genret.retrieval.normalize import NormalizationReport
+from genret.retrieval.progress import PhaseClock, StepProgress
+from genret.retrieval.sources import AliasFile, TitleSource, digest_files, key_hash, open_source
+from genret.retrieval.sources.columns import ColumnType, Kinds, resolve
+from genret.retrieval.sources.rejects import Rejects
+from genret.retrieval.sources.source_files import is_read_once
+from genret.retrieval.text import TextTokenizer
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,17 +8,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from index_builder.memory_budget import DEFAULT_MEMORY_LIMIT, MemoryBudget
-from index_builder.past_queries import QueryFile
-from retrieval.checkpoints import weights_folder
-from retrieval.compatibility import mismatch
-from retrieval.defaults import default_model
-from retrieval.errors import InputError, MissingExtraError
-from retrieval.index.manifest import FileEntry
-from retrieval.prompts import CheckpointConfig
-from retrieval.sources import SOURCE_FORMATS, ColumnMapping, SourceFormat, digest_files
-from retrieval.text import Rendering, TextTokenizer
-from retrieval.vectors.embedder import (
+from genret.index_builder.memory_budget import DEFAULT_MEMORY_LIMIT, MemoryBudget
+from genret.index_builder.past_queries import QueryFile
+from genret.retrieval.checkpoints import weights_folder
+from genret.retrieval.compatibility import mismatch
+from genret.retrieval.defaults import default_model
+from genret.retrieval.errors import InputError, MissingExtraError
+from genret.retrieval.index.manifest import FileEntry
+from genret.retrieval.prompts import CheckpointConfig
+from genret.retrieval.sources import SOURCE_FORMATS, ColumnMapping, SourceFormat, digest_files
+from genret.retrieval.text import Rendering, TextTokenizer
+from genret.retrieval.vectors.embedder import (
     ENCODER,
     SENTENCE_TRANSFORMERS,
     VectorMethod,
@@ -26,7 +26,7 @@ from retrieval.vectors.embedder import (
     check_device_name,
     is_path,
 )
-from retrieval.vectors.vector_maker import VectorOptions
+from genret.retrieval.vectors.vector_maker import VectorOptions
 
 # Stands for the default model where a checkpoint directory or a hub id is expected.
 SHIPPED = "shipped"

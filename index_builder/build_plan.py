@@ -18,24 +18,24 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index_builder.build import SourceRuns, Sources, check_evidence, peak_rss_bytes, read_shards
-from index_builder.build_options import BuildOptions, EvidenceOptions, VectorBuildOptions
-from index_builder.entity_writer import check_weights
-from index_builder.memory_budget import MIB, TYPICAL_FORM_BYTES, MemoryBudget, cut
-from index_builder.merge import VersionSpec, WrittenVersion, write_version
-from index_builder.past_queries import count_queries
-from index_builder.runs import IntArray, Run, sort_rows, windows
-from index_builder.shard_maker import OverLong
-from index_builder.shards import ShardRun
-from index_builder.workplace import WORK_DIR, temporary_work
-from retrieval.index.layout import ALIASES, TITLE
-from retrieval.index.manifest import MetadataColumn
-from retrieval.normalize import NormalizationReport
-from retrieval.progress import StepProgress
-from retrieval.sources.rejects import Rejects
-from retrieval.text import TextTokenizer
-from retrieval.vectors.faiss_index import kind_of, new_index, num_cells, num_subquantisers
-from retrieval.vectors.vector_maker import text_columns
+from genret.index_builder.build import SourceRuns, Sources, check_evidence, peak_rss_bytes, read_shards
+from genret.index_builder.build_options import BuildOptions, EvidenceOptions, VectorBuildOptions
+from genret.index_builder.entity_writer import check_weights
+from genret.index_builder.memory_budget import MIB, TYPICAL_FORM_BYTES, MemoryBudget, cut
+from genret.index_builder.merge import VersionSpec, WrittenVersion, write_version
+from genret.index_builder.past_queries import count_queries
+from genret.index_builder.runs import IntArray, Run, sort_rows, windows
+from genret.index_builder.shard_maker import OverLong
+from genret.index_builder.shards import ShardRun
+from genret.index_builder.workplace import WORK_DIR, temporary_work
+from genret.retrieval.index.layout import ALIASES, TITLE
+from genret.retrieval.index.manifest import MetadataColumn
+from genret.retrieval.normalize import NormalizationReport
+from genret.retrieval.progress import StepProgress
+from genret.retrieval.sources.rejects import Rejects
+from genret.retrieval.text import TextTokenizer
+from genret.retrieval.vectors.faiss_index import kind_of, new_index, num_cells, num_subquantisers
+from genret.retrieval.vectors.vector_maker import text_columns
 
 _SAMPLE_FORMS = 200_000
 _SAMPLED_RANGES = 16

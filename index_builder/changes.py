@@ -15,16 +15,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index_builder.runs import FormSlice, Run, gather_rows, windows
-from retrieval.errors import SourceError
-from retrieval.index.layout import ALIASES, ENTITY_ID, TITLE
-from retrieval.index.manifest import FileEntry
-from retrieval.index.reader import Index
-from retrieval.index.small_files import digest_bytes
-from retrieval.normalize import normalize
-from retrieval.sources import digest_files
-from retrieval.sources.rejects import RejectReason, Rejects
-from retrieval.sources.source_files import ByteStream, line_blocks
+from genret.index_builder.runs import FormSlice, Run, gather_rows, windows
+from genret.retrieval.errors import SourceError
+from genret.retrieval.index.layout import ALIASES, ENTITY_ID, TITLE
+from genret.retrieval.index.manifest import FileEntry
+from genret.retrieval.index.reader import Index
+from genret.retrieval.index.small_files import digest_bytes
+from genret.retrieval.normalize import normalize
+from genret.retrieval.sources import digest_files
+from genret.retrieval.sources.rejects import RejectReason, Rejects
+from genret.retrieval.sources.source_files import ByteStream, line_blocks
 
 # Separates the aliases of an entity when they are compared as one text: no alias holds a control character.
 _SEPARATOR = "\x1f"

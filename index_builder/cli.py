@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from index_builder.build import BuildSummary, build_index
-from index_builder.build_options import BuildOptions
-from index_builder.build_plan import BuildPlan, plan_build
-from index_builder.command_line import (
+from genret.index_builder.build import BuildSummary, build_index
+from genret.index_builder.build_options import BuildOptions
+from genret.index_builder.build_plan import BuildPlan, plan_build
+from genret.index_builder.command_line import (
     answered,
     bad_row_options,
     env_option,
@@ -22,17 +22,17 @@ from index_builder.command_line import (
     tell,
     use_threads,
 )
-from index_builder.evidence_flags import EvidenceWishes, build_evidence_flags
-from index_builder.source_flags import SourceFlags, source_flags
-from retrieval.checkpoints import SETTINGS_FILE, settings_folder
-from retrieval.command_options import prompt_option
-from retrieval.index.summary import evidence_facts, evidence_lines, length_lines
-from retrieval.index.versions import live_or_none
-from retrieval.interruption import sigterm_as_interrupt
-from retrieval.normalize import NormalizationReport
-from retrieval.prompts import CheckpointConfig
-from retrieval.sources import STDIN
-from retrieval.text import Rendering, TextTokenizer
+from genret.index_builder.evidence_flags import EvidenceWishes, build_evidence_flags
+from genret.index_builder.source_flags import SourceFlags, source_flags
+from genret.retrieval.checkpoints import SETTINGS_FILE, settings_folder
+from genret.retrieval.command_options import prompt_option
+from genret.retrieval.index.summary import evidence_facts, evidence_lines, length_lines
+from genret.retrieval.index.versions import live_or_none
+from genret.retrieval.interruption import sigterm_as_interrupt
+from genret.retrieval.normalize import NormalizationReport
+from genret.retrieval.prompts import CheckpointConfig
+from genret.retrieval.sources import STDIN
+from genret.retrieval.text import Rendering, TextTokenizer
 
 _ENV = "GENRET_BUILD_"
 

@@ -15,17 +15,17 @@ from typing import Any, Protocol, TypeVar
 import click
 from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from index_builder.publish import work_root
-from index_builder.workplace import kept_records
-from retrieval.command_options import together
-from retrieval.compatibility import default_model_of
-from retrieval.defaults import default_model, missing_weights, small_model_dir
-from retrieval.errors import GenretError, InputError
-from retrieval.index.reader import Index
-from retrieval.index.versions import live_or_none
-from retrieval.interruption import INTERRUPTED
-from retrieval.progress import ProgressDisplay, StepProgress
-from retrieval.text import TextTokenizer
+from genret.index_builder.publish import work_root
+from genret.index_builder.workplace import kept_records
+from genret.retrieval.command_options import together
+from genret.retrieval.compatibility import default_model_of
+from genret.retrieval.defaults import default_model, missing_weights, small_model_dir
+from genret.retrieval.errors import GenretError, InputError
+from genret.retrieval.index.reader import Index
+from genret.retrieval.index.versions import live_or_none
+from genret.retrieval.interruption import INTERRUPTED
+from genret.retrieval.progress import ProgressDisplay, StepProgress
+from genret.retrieval.text import TextTokenizer
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from index_builder.runs import IntArray, Run, windows
-from retrieval.errors import SourceError
-from retrieval.index.layout import (
+from genret.index_builder.runs import IntArray, Run, windows
+from genret.retrieval.errors import SourceError
+from genret.retrieval.index.layout import (
     ALIASES,
     ENTITY_BATCH_ROWS,
     ENTITY_ID,
@@ -26,7 +26,7 @@ from retrieval.index.layout import (
     entities_schema,
     metadata_field,
 )
-from retrieval.index.manifest import MetadataColumn
+from genret.retrieval.index.manifest import MetadataColumn
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,19 +9,19 @@ from typing import Any, TypeVar
 
 import click
 
-from index_builder.build_options import (
+from genret.index_builder.build_options import (
     SHIPPED,
     EvidenceChange,
     EvidenceOptions,
     VectorBuildOptions,
     VectorChange,
 )
-from index_builder.command_line import env_option, option_group
-from index_builder.past_queries import QueryFile
-from retrieval.errors import InputError
-from retrieval.vectors.embedder import VectorMethod, check_device_name
-from retrieval.vectors.faiss_index import KIND_NAMES
-from retrieval.vectors.vector_maker import DESCRIPTION, VectorOptions
+from genret.index_builder.command_line import env_option, option_group
+from genret.index_builder.past_queries import QueryFile
+from genret.retrieval.errors import InputError
+from genret.retrieval.vectors.embedder import VectorMethod, check_device_name
+from genret.retrieval.vectors.faiss_index import KIND_NAMES
+from genret.retrieval.vectors.vector_maker import DESCRIPTION, VectorOptions
 
 ALL, NONE = "all", "none"
 

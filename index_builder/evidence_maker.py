@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from index_builder.build_options import BuildOptions, VectorBuildOptions, VectorChange
-from index_builder.changes import VersionRun, equal_entities
-from index_builder.faults import fault_point
-from index_builder.memory_budget import MemoryBudget
-from index_builder.past_queries import PastQueries, QueryFile, read_queries
-from index_builder.workplace import library_versions, spill_folder, vector_work
-from retrieval.durable import sync, write_synced
-from retrieval.errors import IndexDirectoryError, InputError, SourceError
-from retrieval.index.layout import (
+from genret.index_builder.build_options import BuildOptions, VectorBuildOptions, VectorChange
+from genret.index_builder.changes import VersionRun, equal_entities
+from genret.index_builder.faults import fault_point
+from genret.index_builder.memory_budget import MemoryBudget
+from genret.index_builder.past_queries import PastQueries, QueryFile, read_queries
+from genret.index_builder.workplace import library_versions, spill_folder, vector_work
+from genret.retrieval.durable import sync, write_synced
+from genret.retrieval.errors import IndexDirectoryError, InputError, SourceError
+from genret.retrieval.index.layout import (
     ALIASES,
     EVIDENCE_FILES,
     NAMES_FILE,
@@ -36,19 +36,24 @@ from retrieval.index.layout import (
     TITLE,
     VECTOR_FILES,
 )
-from retrieval.index.manifest import FileEntry, Manifest
-from retrieval.index.owners import EntityRows, FormOwners
-from retrieval.index.priors import Prior, priors_to_bytes, read_priors
-from retrieval.index.reader import Index
-from retrieval.index.small_files import digest_file
-from retrieval.progress import StepProgress
-from retrieval.sources.rejects import Rejects
-from retrieval.vectors.embedder import absolute_place
-from retrieval.vectors.vector_maker import VectorOptions, carry_over_vectors, make_vectors, text_columns
+from genret.retrieval.index.manifest import FileEntry, Manifest
+from genret.retrieval.index.owners import EntityRows, FormOwners
+from genret.retrieval.index.priors import Prior, priors_to_bytes, read_priors
+from genret.retrieval.index.reader import Index
+from genret.retrieval.index.small_files import digest_file
+from genret.retrieval.progress import StepProgress
+from genret.retrieval.sources.rejects import Rejects
+from genret.retrieval.vectors.embedder import absolute_place
+from genret.retrieval.vectors.vector_maker import (
+    VectorOptions,
+    carry_over_vectors,
+    make_vectors,
+    text_columns,
+)
 
 if TYPE_CHECKING:
-    from retrieval.evidence.evidence import Evidence
-    from retrieval.ranking.rankings import Rankings
+    from genret.retrieval.evidence.evidence import Evidence
+    from genret.retrieval.ranking.rankings import Rankings
 
 
 _LIBRARIES = ("faiss-cpu",)
@@ -100,7 +105,7 @@ class EvidenceMaker:
             OSError: a file cannot be written, for example on a full disk.
         """
         # Imported late: it brings compiled loops, which most commands do without.
-        from retrieval.evidence.field_maker import make_fields
+        from genret.retrieval.evidence.field_maker import make_fields
 
         with self._opened(manifest) as index, spill_folder(self._root) as spill:
             past = PastQueries(spill, index.num_entities)
@@ -188,9 +193,9 @@ class EvidenceMaker:
             ModelError: the encoder of the vectors fails, or the model cannot be loaded.
             IndexDirectoryError, OSError: the file cannot be written.
         """
-        from retrieval.evidence.evidence import open_evidence
-        from retrieval.ranking.fitting import fit_made_queries
-        from retrieval.ranking.rankings import NO_MODEL, Rankings
+        from genret.retrieval.evidence.evidence import open_evidence
+        from genret.retrieval.ranking.fitting import fit_made_queries
+        from genret.retrieval.ranking.rankings import NO_MODEL, Rankings
 
         rankings = Rankings() if given is None else read_rankings(given)
         if given is None or model is not None:
@@ -214,7 +219,7 @@ class EvidenceMaker:
         self, index: Index, evidence: Evidence, rankings: Rankings, model: str, prompt: str | None
     ) -> Rankings:
         """Return the rankings with one for a model, or as they are if few made queries find their entity."""
-        from retrieval.ranking.tuned_ranking import weigh_model
+        from genret.retrieval.ranking.tuned_ranking import weigh_model
 
         try:
             fingerprint, tuned = weigh_model(
@@ -282,7 +287,7 @@ class EvidenceMaker:
 
 def read_rankings(file: Path) -> Rankings:
     """Read a file of rankings. Raises `InputError` if it cannot be read, or holds no rankings."""
-    from retrieval.ranking.rankings import Rankings
+    from genret.retrieval.ranking.rankings import Rankings
 
     try:
         return Rankings.from_bytes(file.read_bytes())
@@ -321,7 +326,7 @@ def copy_version(index: Index, folder: Path, with_fields: bool, with_vectors: bo
 
 def _take_over(before: PreviousEvidence, past: PastQueries) -> None:
     """Add the previous past queries under their entities' new numbers."""
-    from retrieval.evidence.evidence import QUERIES, open_field
+    from genret.retrieval.evidence.evidence import QUERIES, open_field
 
     index = before.index
     new_number = np.full(index.num_entities, -1, np.int64)

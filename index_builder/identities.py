@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from index_builder.runs import IntArray
-from index_builder.shards import ShardRun, digest_texts
-from retrieval.index.layout import ENTITY_ID, TITLE
-from retrieval.sources.rejects import RejectReason, Rejects
+from genret.index_builder.runs import IntArray
+from genret.index_builder.shards import ShardRun, digest_texts
+from genret.retrieval.index.layout import ENTITY_ID, TITLE
+from genret.retrieval.sources.rejects import RejectReason, Rejects
 
 HashArray = npt.NDArray[np.uint64]
 

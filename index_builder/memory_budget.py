@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from index_builder.runs import Run
-from retrieval.errors import InputError
+from genret.index_builder.runs import Run
+from genret.retrieval.errors import InputError
 
 MIB = 1 << 20
 DEFAULT_MEMORY_LIMIT = 2 << 30

@@ -15,16 +15,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from decoding.trie.trie_arrays import TrieDeriver
-from index_builder.entity_writer import EntitySurvey, EntityWriter, RunSources, stored_schema, survey
-from index_builder.faults import fault_point
-from index_builder.memory_budget import MIB, MemoryBudget, cut
-from index_builder.runs import IntArray, Run, gather_rows, sort_rows, tied_places
-from index_builder.title_sorting import write_title_order
-from index_builder.version_files import ArraySpill, PostingSpill, RowBucketWriter, VersionFiles
-from retrieval.errors import SourceError
-from retrieval.index.layout import ENTITIES_FILE, MAX_ROWS, token_type
-from retrieval.index.manifest import (
+from genret.decoding.trie.trie_arrays import TrieDeriver
+from genret.index_builder.entity_writer import EntitySurvey, EntityWriter, RunSources, stored_schema, survey
+from genret.index_builder.faults import fault_point
+from genret.index_builder.memory_budget import MIB, MemoryBudget, cut
+from genret.index_builder.runs import IntArray, Run, gather_rows, sort_rows, tied_places
+from genret.index_builder.title_sorting import write_title_order
+from genret.index_builder.version_files import ArraySpill, PostingSpill, RowBucketWriter, VersionFiles
+from genret.retrieval.errors import SourceError
+from genret.retrieval.index.layout import ENTITIES_FILE, MAX_ROWS, token_type
+from genret.retrieval.index.manifest import (
     Bucket,
     Counts,
     FileEntry,
@@ -33,8 +33,8 @@ from retrieval.index.manifest import (
     MetadataColumn,
     TokenizerEntry,
 )
-from retrieval.progress import StepProgress
-from retrieval.text import Rendering
+from genret.retrieval.progress import StepProgress
+from genret.retrieval.text import Rendering
 
 # Larger ranges are no faster: sorting one should stay in reach of the caches.
 _MOST_BLOCK_BYTES = 160 * MIB

@@ -12,16 +12,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from retrieval.durable import naming
-from retrieval.errors import InputError, SourceError
-from retrieval.evaluation.datasets.index_entities import IndexResolver
-from retrieval.index.layout import ENTITY_ID, TITLE
-from retrieval.index.reader import Index
-from retrieval.normalize import normalize
-from retrieval.sources.columns import find_column
-from retrieval.sources.records import Refusal, is_nan, name_text, refuse_wrong_width, shown
-from retrieval.sources.rejects import RejectReason, Rejects
-from retrieval.sources.row_readers import BadRow, Cell, RowReader, open_rows
+from genret.retrieval.durable import naming
+from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.evaluation.datasets.index_entities import IndexResolver
+from genret.retrieval.index.layout import ENTITY_ID, TITLE
+from genret.retrieval.index.reader import Index
+from genret.retrieval.normalize import normalize
+from genret.retrieval.sources.columns import find_column
+from genret.retrieval.sources.records import Refusal, is_nan, name_text, refuse_wrong_width, shown
+from genret.retrieval.sources.rejects import RejectReason, Rejects
+from genret.retrieval.sources.row_readers import BadRow, Cell, RowReader, open_rows
 
 QUERY, COUNT, SPLIT = "query", "count", "split"
 

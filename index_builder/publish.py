@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from index_builder.faults import fault_point
-from index_builder.workplace import WORK_DIR, holds_work
-from retrieval.durable import sync, write_synced
-from retrieval.errors import GenretError, IndexDirectoryError
-from retrieval.index.layout import CURRENT_FILE, MANIFEST_FILE, VERSIONS_DIR
-from retrieval.index.manifest import Manifest
-from retrieval.index.reader import Index
-from retrieval.index.small_files import digest_bytes
-from retrieval.index.versions import list_versions
-from retrieval.interruption import uninterrupted
+from genret.index_builder.faults import fault_point
+from genret.index_builder.workplace import WORK_DIR, holds_work
+from genret.retrieval.durable import sync, write_synced
+from genret.retrieval.errors import GenretError, IndexDirectoryError
+from genret.retrieval.index.layout import CURRENT_FILE, MANIFEST_FILE, VERSIONS_DIR
+from genret.retrieval.index.manifest import Manifest
+from genret.retrieval.index.reader import Index
+from genret.retrieval.index.small_files import digest_bytes
+from genret.retrieval.index.versions import list_versions
+from genret.retrieval.interruption import uninterrupted
 
 _STAGING_DIR = "staging"
 _REMOVED_DIR = "staging.removed"

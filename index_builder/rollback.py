@@ -9,13 +9,13 @@ from typing import Any
 
 import click
 
-from index_builder.command_line import answered, env_option
-from index_builder.publish import point_to, staging
-from retrieval.errors import IndexDirectoryError, InputError
-from retrieval.index.layout import VERSIONS_DIR
-from retrieval.index.reader import Index, read_manifest
-from retrieval.index.versions import list_versions, live_or_none, live_version
-from retrieval.interruption import sigterm_as_interrupt
+from genret.index_builder.command_line import answered, env_option
+from genret.index_builder.publish import point_to, staging
+from genret.retrieval.errors import IndexDirectoryError, InputError
+from genret.retrieval.index.layout import VERSIONS_DIR
+from genret.retrieval.index.reader import Index, read_manifest
+from genret.retrieval.index.versions import list_versions, live_or_none, live_version
+from genret.retrieval.interruption import sigterm_as_interrupt
 
 
 @dataclass(frozen=True, slots=True)

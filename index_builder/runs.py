@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from retrieval.index.layout import ENTITY_BATCH_ROWS
+from genret.retrieval.index.layout import ENTITY_BATCH_ROWS
 
 IntArray = npt.NDArray[np.signedinteger]
 

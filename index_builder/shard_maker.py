@@ -16,19 +16,19 @@ from itertools import chain
 
 import numpy as np
 
-from index_builder.build_options import BuildOptions
-from index_builder.memory_budget import MemoryBudget
-from index_builder.shards import ShardWriter
-from index_builder.workplace import Journal, ShardEntry, describe_files
-from retrieval.errors import SourceError
-from retrieval.index.layout import MAX_ROWS
-from retrieval.normalize import NormalizationReport
-from retrieval.progress import StepProgress
-from retrieval.sources import Record, SourceBatch, TitleSource
-from retrieval.sources.columns import Kinds
-from retrieval.sources.records import Position
-from retrieval.sources.rejects import Reject, RejectReason, Rejects
-from retrieval.text import Rendering, TextTokenizer
+from genret.index_builder.build_options import BuildOptions
+from genret.index_builder.memory_budget import MemoryBudget
+from genret.index_builder.shards import ShardWriter
+from genret.index_builder.workplace import Journal, ShardEntry, describe_files
+from genret.retrieval.errors import SourceError
+from genret.retrieval.index.layout import MAX_ROWS
+from genret.retrieval.normalize import NormalizationReport
+from genret.retrieval.progress import StepProgress
+from genret.retrieval.sources import Record, SourceBatch, TitleSource
+from genret.retrieval.sources.columns import Kinds
+from genret.retrieval.sources.records import Position
+from genret.retrieval.sources.rejects import Reject, RejectReason, Rejects
+from genret.retrieval.text import Rendering, TextTokenizer
 
 _BATCH_RECORDS = 8192
 _MAX_SHARD_BYTES = 1 << 30  # a shard's texts have 31-bit offsets

@@ -20,13 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from index_builder.faults import fault_point
-from index_builder.runs import FormSlice, IntArray, gather_rows, sort_rows
-from retrieval.durable import sync, written
-from retrieval.index.layout import ALIASES, ENTITY_ID, METADATA_TYPES, TITLE, token_type
-from retrieval.index.manifest import MetadataColumn
-from retrieval.sources import Record
-from retrieval.sources.columns import ColumnType, cast
+from genret.index_builder.faults import fault_point
+from genret.index_builder.runs import FormSlice, IntArray, gather_rows, sort_rows
+from genret.retrieval.durable import sync, written
+from genret.retrieval.index.layout import ALIASES, ENTITY_ID, METADATA_TYPES, TITLE, token_type
+from genret.retrieval.index.manifest import MetadataColumn
+from genret.retrieval.sources import Record
+from genret.retrieval.sources.columns import ColumnType, cast
 
 _Array = npt.NDArray[Any]
 

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 import click
 
-from index_builder.command_line import env_option, option_group
-from index_builder.memory_budget import DEFAULT_MEMORY_LIMIT, MIB, MemoryBudget
-from retrieval.index.layout import ALIASES, ENTITY_ID, TITLE
-from retrieval.sources.columns import ALIAS_SEPARATOR, ColumnMapping, ColumnType
-from retrieval.sources.row_readers import SOURCE_FORMATS, SourceFormat
+from genret.index_builder.command_line import env_option, option_group
+from genret.index_builder.memory_budget import DEFAULT_MEMORY_LIMIT, MIB, MemoryBudget
+from genret.retrieval.index.layout import ALIASES, ENTITY_ID, TITLE
+from genret.retrieval.sources.columns import ALIAS_SEPARATOR, ColumnMapping, ColumnType
+from genret.retrieval.sources.row_readers import SOURCE_FORMATS, SourceFormat
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([kmgt]?)i?b?", re.IGNORECASE)

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from decoding.sorted_texts import WORD, TextBatches
-from index_builder.version_files import VersionFiles
-from retrieval.index.entities import title_batches
-from retrieval.index.layout import ENTITIES_FILE, TITLE, TITLE_ORDER_FILE, title_order_schema
+from genret.decoding.sorted_texts import WORD, TextBatches
+from genret.index_builder.version_files import VersionFiles
+from genret.retrieval.index.entities import title_batches
+from genret.retrieval.index.layout import ENTITIES_FILE, TITLE, TITLE_ORDER_FILE, title_order_schema
 
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]

@@ -10,43 +10,43 @@ from typing import Any
 
 import numpy as np
 
-from index_builder.build import SourceRuns, check_rejects, peak_rss_bytes, read_shards
-from index_builder.build_options import BuildOptions, EvidenceChange, VectorChange, check_method
-from index_builder.changes import Changes, Removals, VersionRun, apply_changes, read_removals
-from index_builder.entity_writer import check_weights
-from index_builder.evidence_maker import EvidenceMaker, PreviousEvidence, copy_version
-from index_builder.memory_budget import MemoryBudget
-from index_builder.merge import VersionSpec, write_version
-from index_builder.publish import prune, publish, staging, work_root
-from index_builder.runs import Run
-from index_builder.shards import ShardRun
-from index_builder.update_evidence import (
+from genret.index_builder.build import SourceRuns, check_rejects, peak_rss_bytes, read_shards
+from genret.index_builder.build_options import BuildOptions, EvidenceChange, VectorChange, check_method
+from genret.index_builder.changes import Changes, Removals, VersionRun, apply_changes, read_removals
+from genret.index_builder.entity_writer import check_weights
+from genret.index_builder.evidence_maker import EvidenceMaker, PreviousEvidence, copy_version
+from genret.index_builder.memory_budget import MemoryBudget
+from genret.index_builder.merge import VersionSpec, write_version
+from genret.index_builder.publish import prune, publish, staging, work_root
+from genret.index_builder.runs import Run
+from genret.index_builder.shards import ShardRun
+from genret.index_builder.update_evidence import (
     EvidenceDecisions,
     PreviousVersion,
     check_changes,
     fates_of,
     update_evidence,
 )
-from index_builder.workplace import (
+from genret.index_builder.workplace import (
     remove_vector_work,
     remove_work,
     shaping_libraries,
     spill_folder,
     temporary_work,
 )
-from retrieval.errors import IndexMismatchError, InputError, SourceError
-from retrieval.index.entities import weight_problem
-from retrieval.index.layout import FORMAT_VERSION, WEIGHT_TYPES
-from retrieval.index.manifest import HistoryEntry, Manifest, extend_history
-from retrieval.index.reader import Index
-from retrieval.index.summary import evidence_facts, unusable_vectors
-from retrieval.index.versions import live_version
-from retrieval.progress import PhaseClock, StepProgress
-from retrieval.sources import ColumnType, digest_files, open_source
-from retrieval.sources.columns import find_column
-from retrieval.sources.rejects import Rejects
-from retrieval.sources.source_files import is_read_once
-from retrieval.text import TextTokenizer
+from genret.retrieval.errors import IndexMismatchError, InputError, SourceError
+from genret.retrieval.index.entities import weight_problem
+from genret.retrieval.index.layout import FORMAT_VERSION, WEIGHT_TYPES
+from genret.retrieval.index.manifest import HistoryEntry, Manifest, extend_history
+from genret.retrieval.index.reader import Index
+from genret.retrieval.index.summary import evidence_facts, unusable_vectors
+from genret.retrieval.index.versions import live_version
+from genret.retrieval.progress import PhaseClock, StepProgress
+from genret.retrieval.sources import ColumnType, digest_files, open_source
+from genret.retrieval.sources.columns import find_column
+from genret.retrieval.sources.rejects import Rejects
+from genret.retrieval.sources.source_files import is_read_once
+from genret.retrieval.text import TextTokenizer
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from index_builder.build_options import BuildOptions
-from index_builder.command_line import (
+from genret.index_builder.build_options import BuildOptions
+from genret.index_builder.command_line import (
     answered,
     bad_row_options,
     env_option,
@@ -19,13 +19,13 @@ from index_builder.command_line import (
     tokenizer_of,
     use_threads,
 )
-from index_builder.evidence_flags import EvidenceChanges, update_evidence_flags
-from index_builder.source_flags import SourceFlags, source_flags
-from index_builder.update import UpdateRequest, UpdateSummary, update_index
-from retrieval.index.summary import evidence_facts, evidence_lines
-from retrieval.index.versions import live_or_none
-from retrieval.interruption import sigterm_as_interrupt
-from retrieval.text import TextTokenizer
+from genret.index_builder.evidence_flags import EvidenceChanges, update_evidence_flags
+from genret.index_builder.source_flags import SourceFlags, source_flags
+from genret.index_builder.update import UpdateRequest, UpdateSummary, update_index
+from genret.retrieval.index.summary import evidence_facts, evidence_lines
+from genret.retrieval.index.versions import live_or_none
+from genret.retrieval.interruption import sigterm_as_interrupt
+from genret.retrieval.text import TextTokenizer
 
 _ENV = "GENRET_UPDATE_"
 

@@ -15,8 +15,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from index_builder.build import written_rejects
-from index_builder.build_options import (
+from genret.index_builder.build import written_rejects
+from genret.index_builder.build_options import (
     BuildOptions,
     EvidenceChange,
     VectorChange,
@@ -24,21 +24,21 @@ from index_builder.build_options import (
     check_columns,
     check_method,
 )
-from index_builder.evidence_maker import EvidenceMaker, PreviousEvidence, copy_version
-from index_builder.past_queries import check_query_files
-from index_builder.publish import prune, publish, staging
-from index_builder.runs import IntArray, Run
-from retrieval.durable import write_synced
-from retrieval.errors import IndexChecksumError, IndexDirectoryError, InputError
-from retrieval.index.layout import PRIOR_FILE, QUERIES_FILE, RANKING_FILE, VECTOR_FILES
-from retrieval.index.manifest import FileEntry, HistoryEntry, Manifest, extend_history
-from retrieval.index.reader import Index
-from retrieval.index.small_files import digest_bytes
-from retrieval.index.summary import evidence_kinds, unusable_vectors
-from retrieval.progress import StepProgress
-from retrieval.sources import digest_files
-from retrieval.sources.rejects import Rejects
-from retrieval.vectors.embedder import VectorMethod
+from genret.index_builder.evidence_maker import EvidenceMaker, PreviousEvidence, copy_version
+from genret.index_builder.past_queries import check_query_files
+from genret.index_builder.publish import prune, publish, staging
+from genret.index_builder.runs import IntArray, Run
+from genret.retrieval.durable import write_synced
+from genret.retrieval.errors import IndexChecksumError, IndexDirectoryError, InputError
+from genret.retrieval.index.layout import PRIOR_FILE, QUERIES_FILE, RANKING_FILE, VECTOR_FILES
+from genret.retrieval.index.manifest import FileEntry, HistoryEntry, Manifest, extend_history
+from genret.retrieval.index.reader import Index
+from genret.retrieval.index.small_files import digest_bytes
+from genret.retrieval.index.summary import evidence_kinds, unusable_vectors
+from genret.retrieval.progress import StepProgress
+from genret.retrieval.sources import digest_files
+from genret.retrieval.sources.rejects import Rejects
+from genret.retrieval.vectors.embedder import VectorMethod
 
 Fate = Literal["absent", "kept", "carried over", "made", "dropped"]
 

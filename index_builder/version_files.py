@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from decoding.trie.trie_arrays import TrieArrays
-from index_builder.runs import IntArray, tied_places
-from retrieval.durable import naming, written
-from retrieval.index.layout import (
+from genret.decoding.trie.trie_arrays import TrieArrays
+from genret.index_builder.runs import IntArray, tied_places
+from genret.retrieval.durable import naming, written
+from genret.retrieval.index.layout import (
     MAX_COLUMNAR_LENGTH,
     POSTINGS_FILE,
     TRIE_FILE,
@@ -29,8 +29,8 @@ from retrieval.index.layout import (
     token_type,
     trie_schema,
 )
-from retrieval.index.manifest import Bucket, FileEntry
-from retrieval.index.small_files import digest_file
+from genret.retrieval.index.manifest import Bucket, FileEntry
+from genret.retrieval.index.small_files import digest_file
 
 
 class VersionFiles:

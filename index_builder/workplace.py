@@ -18,16 +18,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from index_builder.faults import fault_point
-from index_builder.shards import NUMBERS_FILE, TEXTS_FILE, ShardShape
-from retrieval.durable import naming, sync
-from retrieval.errors import IndexDirectoryError
-from retrieval.index.manifest import FileEntry
-from retrieval.index.small_files import digest_bytes, digest_file
-from retrieval.normalize import NormalizationReport
-from retrieval.sources.columns import Kinds
-from retrieval.sources.records import Position
-from retrieval.sources.rejects import Reject
+from genret.index_builder.faults import fault_point
+from genret.index_builder.shards import NUMBERS_FILE, TEXTS_FILE, ShardShape
+from genret.retrieval.durable import naming, sync
+from genret.retrieval.errors import IndexDirectoryError
+from genret.retrieval.index.manifest import FileEntry
+from genret.retrieval.index.small_files import digest_bytes, digest_file
+from genret.retrieval.normalize import NormalizationReport
+from genret.retrieval.sources.columns import Kinds
+from genret.retrieval.sources.records import Position
+from genret.retrieval.sources.rejects import Reject
 
 WORK_DIR = "work"
 _VECTORS_DIR = "vectors"

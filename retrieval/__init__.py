@@ -1,4 +1,4 @@
-"""Generative retrieval: text in, catalogue entities out (`from retrieval import Retriever`).
+"""Generative retrieval: text in, catalogue entities out (`from genret import Retriever`).
 
 Names are exported lazily: importing the package imports neither torch nor transformers. It must not know
 gRPC, protobuf or the service.
@@ -10,26 +10,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from decoding.trie.logits_processor import TitleTrieLogitsProcessor
-    from retrieval.index.reader import Index
-    from retrieval.retriever import Retriever
-    from retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
-    from retrieval.trie_opening import title_trie
-    from retrieval.types import Candidate, Entity, Mention, RetrievalResult, RetrieveRequest
+    from genret.decoding.trie.logits_processor import TitleTrieLogitsProcessor
+    from genret.retrieval.index.reader import Index
+    from genret.retrieval.retriever import Retriever
+    from genret.retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
+    from genret.retrieval.trie_opening import title_trie
+    from genret.retrieval.types import Candidate, Entity, Mention, RetrievalResult, RetrieveRequest
 
 _EXPORTS = {
-    "Candidate": "retrieval.types",
-    "Entity": "retrieval.types",
-    "Index": "retrieval.index.reader",
-    "Mention": "retrieval.types",
-    "RetrievalResult": "retrieval.types",
-    "RetrieveRequest": "retrieval.types",
-    "Retriever": "retrieval.retriever",
-    "ScoreRequest": "retrieval.score_types",
-    "ScoreResult": "retrieval.score_types",
-    "TitleScore": "retrieval.score_types",
-    "TitleTrieLogitsProcessor": "decoding.trie.logits_processor",
-    "title_trie": "retrieval.trie_opening",
+    "Candidate": "genret.retrieval.types",
+    "Entity": "genret.retrieval.types",
+    "Index": "genret.retrieval.index.reader",
+    "Mention": "genret.retrieval.types",
+    "RetrievalResult": "genret.retrieval.types",
+    "RetrieveRequest": "genret.retrieval.types",
+    "Retriever": "genret.retrieval.retriever",
+    "ScoreRequest": "genret.retrieval.score_types",
+    "ScoreResult": "genret.retrieval.score_types",
+    "TitleScore": "genret.retrieval.score_types",
+    "TitleTrieLogitsProcessor": "genret.decoding.trie.logits_processor",
+    "title_trie": "genret.retrieval.trie_opening",
 }
 
 __all__ = [

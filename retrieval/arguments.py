@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from numbers import Real
 from typing import TypeVar
 
-from retrieval.errors import InputError
+from genret.retrieval.errors import InputError
 
 Item = TypeVar("Item")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from retrieval.errors import InputError
+from genret.retrieval.errors import InputError
 
 _Template = TypeVar("_Template")
 _PLACE = "GENRETUSERTEXT"

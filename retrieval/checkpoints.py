@@ -13,11 +13,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from decoding.model.checkpoint_files import ADAPTER_FILE
-from retrieval.errors import MissingExtraError, ModelError
-from retrieval.gguf_files import RECORD_FILE, SUFFIX, converted
-from retrieval.gguf_files import SETTINGS_FILE as SETTINGS_FILE
-from retrieval.index.small_files import digest_bytes, digest_file
+from genret.decoding.model.checkpoint_files import ADAPTER_FILE
+from genret.retrieval.errors import MissingExtraError, ModelError
+from genret.retrieval.gguf_files import RECORD_FILE, SUFFIX, converted
+from genret.retrieval.gguf_files import SETTINGS_FILE as SETTINGS_FILE
+from genret.retrieval.index.small_files import digest_bytes, digest_file
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 _SMALL_FILES = (SETTINGS_FILE, "config.json", "chat_template.jinja")

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from retrieval.request_options import PROMPT, RequestOption, options_of
+from genret.retrieval.request_options import PROMPT, RequestOption, options_of
 
 # Every option shows its default and the environment variable that sets it.
 SHOWN: dict[str, Any] = {"show_default": True, "show_envvar": True}

@@ -6,11 +6,11 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from retrieval.defaults import DEFAULT_MODEL_VARIABLE, default_model, missing_weights, small_model_dir
-from retrieval.errors import IndexMismatchError, InputError, ModelError
-from retrieval.index.reader import Index
-from retrieval.prompts import PLAIN, CheckpointConfig, PromptTemplate
-from retrieval.text import Rendering, TextTokenizer
+from genret.retrieval.defaults import DEFAULT_MODEL_VARIABLE, default_model, missing_weights, small_model_dir
+from genret.retrieval.errors import IndexMismatchError, InputError, ModelError
+from genret.retrieval.index.reader import Index
+from genret.retrieval.prompts import PLAIN, CheckpointConfig, PromptTemplate
+from genret.retrieval.text import Rendering, TextTokenizer
 
 # Titles that tell two renderings apart: a word, a number, a quote, brackets, no Latin letters.
 PROBE_TITLES = ("Nile", "1984 (novel)", '"Heroes"', "Åland", "Νείλος", "a")

@@ -11,9 +11,9 @@ import os
 from importlib.util import find_spec
 from pathlib import Path
 
-from decoding.model.checkpoint_files import ADAPTER_FILE
-from retrieval.checkpoints import base_of, file_of_wheel
-from retrieval.errors import ModelError
+from genret.decoding.model.checkpoint_files import ADAPTER_FILE
+from genret.retrieval.checkpoints import base_of, file_of_wheel
+from genret.retrieval.errors import ModelError
 
 DEFAULT_MODEL_VARIABLE = "GENRET_DEFAULT_MODEL"  # names the default model
 _TOKENIZER_FILE = "tokenizer.json"

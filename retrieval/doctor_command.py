@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from decoding.errors import DecodingError, ModelLoadError
-from retrieval.checkpoints import find_checkpoint
-from retrieval.command_options import SHOWN, hardware_options
-from retrieval.defaults import default_model
-from retrieval.errors import GenretError, ModelError
+from genret.decoding.errors import DecodingError, ModelLoadError
+from genret.retrieval.checkpoints import find_checkpoint
+from genret.retrieval.command_options import SHOWN, hardware_options
+from genret.retrieval.defaults import default_model
+from genret.retrieval.errors import GenretError, ModelError
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig, PreTrainedModel
 
-    from decoding.conformance.examination import ExamineOptions, Report
-    from retrieval.doctor_report import Usage
+    from genret.decoding.conformance.examination import ExamineOptions, Report
+    from genret.retrieval.doctor_report import Usage
 
 
 _DIFFERENT = 1
@@ -95,8 +95,8 @@ def doctor_command(
     import torch
     import transformers
 
-    from decoding.conformance.examination import ExamineOptions, PlanError
-    from retrieval.doctor_report import render
+    from genret.decoding.conformance.examination import ExamineOptions, PlanError
+    from genret.retrieval.doctor_report import render
 
     torch.set_num_threads(threads)
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
@@ -129,9 +129,9 @@ def _examine(
     Returns the findings, and the usage of an exact model: None for any other, a reason where its tokenizer
     fails.
     """
-    from decoding.conformance.examination import ModelFacts, Report, examine, standing
-    from decoding.model.model_loading import check_dtype, load_config, load_weights
-    from retrieval.doctor_report import find_usage
+    from genret.decoding.conformance.examination import ModelFacts, Report, examine, standing
+    from genret.decoding.model.model_loading import check_dtype, load_config, load_weights
+    from genret.retrieval.doctor_report import find_usage
 
     target = check_dtype(dtype, device)
     found = find_checkpoint(place)

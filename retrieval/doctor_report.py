@@ -19,18 +19,18 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from decoding.beam_search import beam_search
-from decoding.conformance.difference import Difference, Tolerance
-from decoding.conformance.examination import Examination, LayerResult, ModelFacts, Report
-from decoding.model.architectures import writable_tokens
-from decoding.model.hf_model import HFLanguageModel
-from decoding.model.model_loading import SMALL_MODEL_PARAMETERS, automatic_dtype
-from decoding.params import BeamParams
-from decoding.trie.title_trie import TitleTrie
-from retrieval.checkpoints import SETTINGS_FILE, settings_folder
-from retrieval.loaded_model import Limits
-from retrieval.prompts import CheckpointConfig
-from retrieval.text import Rendering, TextTokenizer
+from genret.decoding.beam_search import beam_search
+from genret.decoding.conformance.difference import Difference, Tolerance
+from genret.decoding.conformance.examination import Examination, LayerResult, ModelFacts, Report
+from genret.decoding.model.architectures import writable_tokens
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.model.model_loading import SMALL_MODEL_PARAMETERS, automatic_dtype
+from genret.decoding.params import BeamParams
+from genret.decoding.trie.title_trie import TitleTrie
+from genret.retrieval.checkpoints import SETTINGS_FILE, settings_folder
+from genret.retrieval.loaded_model import Limits
+from genret.retrieval.prompts import CheckpointConfig
+from genret.retrieval.text import Rendering, TextTokenizer
 
 _WIDTH = 100
 _STANDING = {

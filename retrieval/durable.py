@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-from retrieval.errors import SourceError
+from genret.retrieval.errors import SourceError
 
 _ARROW_ERRNO = re.compile(r"\[errno (\d+)\]")
 

@@ -26,9 +26,9 @@ from filelock import FileLock
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from retrieval.durable import publish, sync, temporary_name
-from retrieval.errors import MissingExtraError, ModelError
-from retrieval.index.small_files import digest_bytes, digest_file
+from genret.retrieval.durable import publish, sync, temporary_name
+from genret.retrieval.errors import MissingExtraError, ModelError
+from genret.retrieval.index.small_files import digest_bytes, digest_file
 
 SUFFIX = ".gguf"
 RECORD_FILE = "gguf.json"  # names the source of a folder of the cache

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from decoding.bounded_cache import BoundedCache
-from decoding.language_model import (
+from genret.decoding.bounded_cache import BoundedCache
+from genret.decoding.language_model import (
     ChainSession,
     DecodeSession,
     KvUsage,
@@ -22,9 +22,9 @@ from decoding.language_model import (
     PromptPrefix,
     TreeWriter,
 )
-from decoding.row_trees import NodeSpan, RowTrees
-from retrieval.errors import InputError
-from retrieval.types import KvShare
+from genret.decoding.row_trees import NodeSpan, RowTrees
+from genret.retrieval.errors import InputError
+from genret.retrieval.types import KvShare
 
 
 @dataclass(slots=True)

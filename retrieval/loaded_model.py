@@ -6,12 +6,12 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from decoding.errors import DecodingError
-from decoding.language_model import LanguageModel
-from retrieval.checkpoints import find_checkpoint
-from retrieval.errors import InputError, ModelError
-from retrieval.prompts import SCHEMA_PLACE, PromptTemplate
-from retrieval.text import TextTokenizer
+from genret.decoding.errors import DecodingError
+from genret.decoding.language_model import LanguageModel
+from genret.retrieval.checkpoints import find_checkpoint
+from genret.retrieval.errors import InputError, ModelError
+from genret.retrieval.prompts import SCHEMA_PLACE, PromptTemplate
+from genret.retrieval.text import TextTokenizer
 
 
 def load_model(
@@ -28,7 +28,7 @@ def load_model(
         raise InputError("num_threads", f"must be at least 1, got {num_threads}")
     found = find_checkpoint(place)
     found.check_packages()
-    from decoding.model.hf_model import HFLanguageModel  # transformers takes seconds to import
+    from genret.decoding.model.hf_model import HFLanguageModel  # transformers takes seconds to import
 
     try:
         return HFLanguageModel.load(

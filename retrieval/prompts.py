@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from retrieval.arguments import check_text
-from retrieval.chat_template import ChatTemplate
-from retrieval.checkpoints import SETTINGS_FILE, json_object, settings_folder, weights_folder
-from retrieval.errors import InputError, ModelError
-from retrieval.text import Rendering, TextTokenizer
-from retrieval.types import DEFAULT_TITLE_WEIGHT, Mention
+from genret.retrieval.arguments import check_text
+from genret.retrieval.chat_template import ChatTemplate
+from genret.retrieval.checkpoints import SETTINGS_FILE, json_object, settings_folder, weights_folder
+from genret.retrieval.errors import InputError, ModelError
+from genret.retrieval.text import Rendering, TextTokenizer
+from genret.retrieval.types import DEFAULT_TITLE_WEIGHT, Mention
 
 CONFIG_VERSION = 1
 _LONGEST_SHOWN = 80  # characters of a wrong value in a message

@@ -13,9 +13,9 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from retrieval.arguments import check_filled, check_text, integer, number
-from retrieval.errors import InputError
-from retrieval.filters.restriction import checked_ids
+from genret.retrieval.arguments import check_filled, check_text, integer, number
+from genret.retrieval.errors import InputError
+from genret.retrieval.filters.restriction import checked_ids
 
 INT64 = (-(2**63), 2**63 - 1)
 

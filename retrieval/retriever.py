@@ -13,25 +13,25 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
-from decoding.cancellation import CancelToken
-from decoding.language_model import LanguageModel
-from decoding.trie.title_trie import TitleTrie
-from retrieval.arguments import named, sequence
-from retrieval.checkpoints import folder_fingerprint
-from retrieval.compatibility import (
+from genret.decoding.cancellation import CancelToken
+from genret.decoding.language_model import LanguageModel
+from genret.decoding.trie.title_trie import TitleTrie
+from genret.retrieval.arguments import named, sequence
+from genret.retrieval.checkpoints import folder_fingerprint
+from genret.retrieval.compatibility import (
     check_default_prompt,
     check_prompt,
     check_templates,
     default_model_of,
     tell_of_default,
 )
-from retrieval.errors import InputError
-from retrieval.filters.entity_filter import DEFAULT_FILTER_CACHE_BYTES, FilterStore
-from retrieval.filters.predicate import parse
-from retrieval.filters.restriction import Restriction
-from retrieval.index.reader import Index
-from retrieval.kv_memory import PrefixStore
-from retrieval.loaded_model import (
+from genret.retrieval.errors import InputError
+from genret.retrieval.filters.entity_filter import DEFAULT_FILTER_CACHE_BYTES, FilterStore
+from genret.retrieval.filters.predicate import parse
+from genret.retrieval.filters.restriction import Restriction
+from genret.retrieval.index.reader import Index
+from genret.retrieval.kv_memory import PrefixStore
+from genret.retrieval.loaded_model import (
     DEFAULT_BATCH_SIZE,
     DEFAULT_GRAMMAR_CACHE_BYTES,
     Limits,
@@ -39,21 +39,28 @@ from retrieval.loaded_model import (
     load_draft,
     load_model,
 )
-from retrieval.methods.batches import BatchAnswerer, BatchRunner, Reply, RetrieveJob, answer_prepared
-from retrieval.methods.explainer import Explainer, TokenTexts
-from retrieval.methods.scoring import ScoreJob, ScoreReply, TitleScorer
-from retrieval.prompts import CheckpointConfig, PromptTemplate
-from retrieval.ranking.prior import null_prompts, prompts_digest
-from retrieval.ranking.ranker import Ranker
-from retrieval.score_types import ScoreRequest, ScoreResult
-from retrieval.text import TextTokenizer
-from retrieval.types import Entity, Mention, RequestOptions, RetrievalResult, RetrieveRequest, with_options
-from retrieval.vectors.vector_search import VectorProposer
+from genret.retrieval.methods.batches import BatchAnswerer, BatchRunner, Reply, RetrieveJob, answer_prepared
+from genret.retrieval.methods.explainer import Explainer, TokenTexts
+from genret.retrieval.methods.scoring import ScoreJob, ScoreReply, TitleScorer
+from genret.retrieval.prompts import CheckpointConfig, PromptTemplate
+from genret.retrieval.ranking.prior import null_prompts, prompts_digest
+from genret.retrieval.ranking.ranker import Ranker
+from genret.retrieval.score_types import ScoreRequest, ScoreResult
+from genret.retrieval.text import TextTokenizer
+from genret.retrieval.types import (
+    Entity,
+    Mention,
+    RequestOptions,
+    RetrievalResult,
+    RetrieveRequest,
+    with_options,
+)
+from genret.retrieval.vectors.vector_search import VectorProposer
 
 if TYPE_CHECKING:  # answering in JSON is loaded when JSON is first asked for
-    from retrieval.answers.answer_types import AnswerOptions, AnswerResult, Schema
-    from retrieval.answers.answerer import Answerer
-    from retrieval.answers.title_holes import Finder, NamedIndex
+    from genret.retrieval.answers.answer_types import AnswerOptions, AnswerResult, Schema
+    from genret.retrieval.answers.answerer import Answerer
+    from genret.retrieval.answers.title_holes import Finder, NamedIndex
 
 _Asked = TypeVar("_Asked", str, Mention)
 
@@ -454,7 +461,7 @@ class Retriever:
 
     def named_index(self) -> NamedIndex:
         """Return the index as schemas may name it, for an `IndexSet`."""
-        from retrieval.answers.title_holes import NamedIndex
+        from genret.retrieval.answers.title_holes import NamedIndex
 
         return NamedIndex(self.name, self.index, self.filters, self._likeliest)
 
@@ -540,8 +547,8 @@ def _new_answerer(
     grammar_cache_bytes: int,
     draft: LanguageModel | None,
 ) -> Answerer:
-    from retrieval.answers.answerer import Answerer
-    from retrieval.answers.schemas import AnswerEngine
+    from genret.retrieval.answers.answerer import Answerer
+    from genret.retrieval.answers.schemas import AnswerEngine
 
     engine = AnswerEngine(tokenizer, end_token_id, model.vocab_size, grammar_cache_bytes)
     return Answerer(model, tokenizer, config, prefixes, engine, draft)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from retrieval.arguments import check_filled, sequence
-from retrieval.errors import InputError
-from retrieval.request_options import checked_options, prompt_name
-from retrieval.types import KvShare, Timings
+from genret.retrieval.arguments import check_filled, sequence
+from genret.retrieval.errors import InputError
+from genret.retrieval.request_options import checked_options, prompt_name
+from genret.retrieval.types import KvShare, Timings
 
 MAX_SCORED_TITLES = 10_000
 

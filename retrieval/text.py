@@ -16,9 +16,9 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from retrieval.arguments import check_text
-from retrieval.checkpoints import find_checkpoint, json_object, local_folder
-from retrieval.errors import InputError, ModelError
+from genret.retrieval.arguments import check_text
+from genret.retrieval.checkpoints import find_checkpoint, json_object, local_folder
+from genret.retrieval.errors import InputError, ModelError
 
 # End-of-sequence names tried, in order, when a bare tokenizer.json says nothing about its special tokens.
 _COMMON_END_TOKENS = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "[SEP]")

@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from decoding.errors import DecodingError
-from retrieval.arguments import integer
-from retrieval.compatibility import check_rendering
-from retrieval.errors import InputError, ModelError
-from retrieval.index.reader import Index
-from retrieval.prompts import CheckpointConfig
-from retrieval.text import TextTokenizer
+from genret.decoding.errors import DecodingError
+from genret.retrieval.arguments import integer
+from genret.retrieval.compatibility import check_rendering
+from genret.retrieval.errors import InputError, ModelError
+from genret.retrieval.index.reader import Index
+from genret.retrieval.prompts import CheckpointConfig
+from genret.retrieval.text import TextTokenizer
 
 if TYPE_CHECKING:
     import torch
 
-    from decoding.trie.title_trie import TitleTrie
+    from genret.decoding.trie.title_trie import TitleTrie
 
 
 def title_trie(
@@ -55,7 +55,7 @@ def title_trie(
         tokenizer = TextTokenizer.load(tokenizer)
     index.check_tokenizer(tokenizer, vocab_size)
     check_rendering(index, tokenizer, CheckpointConfig.load(Path(tokenizer.source)))
-    from decoding.trie.title_trie import TitleTrie  # torch takes a second to import
+    from genret.decoding.trie.title_trie import TitleTrie  # torch takes a second to import
 
     # A model may be narrower than its tokenizer, where no title needs the tokens it lacks.
     return TitleTrie(index.trie_arrays(), vocab_size or index.vocab_size, _checked(device))
@@ -64,7 +64,7 @@ def title_trie(
 def _checked(device: torch.device | str | None) -> torch.device | None:
     if device is None:
         return None
-    from decoding.model.model_loading import resolve_device  # transformers takes seconds to import
+    from genret.decoding.model.model_loading import resolve_device  # transformers takes seconds to import
 
     try:
         return resolve_device(device)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
-from decoding.params import (
+from genret.decoding.params import (
     DEFAULT_EXACT_BUDGET,
     MAX_BEAM_SIZE,
     MAX_DISC_BEAM_SIZE,
@@ -22,12 +22,12 @@ from decoding.params import (
     MAX_TOTAL_DRAWS,
     default_beam_size,
 )
-from retrieval.arguments import check_filled, check_text
-from retrieval.errors import InputError
-from retrieval.explanation import Explanation
-from retrieval.filters.predicate import parse
-from retrieval.filters.restriction import Restriction
-from retrieval.request_options import checked_options, option, options_of, prompt_name
+from genret.retrieval.arguments import check_filled, check_text
+from genret.retrieval.errors import InputError
+from genret.retrieval.explanation import Explanation
+from genret.retrieval.filters.predicate import parse
+from genret.retrieval.filters.restriction import Restriction
+from genret.retrieval.request_options import checked_options, option, options_of, prompt_name
 
 MetadataValue = str | int | float | bool | None
 

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from decoding.cancellation import CancelToken
+from genret.decoding.cancellation import CancelToken
 
 REQUEST_ID_KEY = "x-request-id"
 _CLIENT_ID = re.compile(r"[A-Za-z0-9._:/-]{1,128}")

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from retrieval.errors import GenretError, IndexNotFoundError
+from genret.retrieval.errors import GenretError, IndexNotFoundError
 
 _OVERLOADS = frozenset({"QUEUE_FULL", "MEMORY_FULL"})
 MESSAGE_TOO_LARGE = "MESSAGE_TOO_LARGE"

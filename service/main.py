@@ -10,10 +10,10 @@ from typing import Any
 
 import click
 
-from decoding.errors import DecodingError
-from retrieval.errors import GenretError
-from retrieval.interruption import INTERRUPTED, sigterm_as_interrupt
-from service.version import version
+from genret.decoding.errors import DecodingError
+from genret.retrieval.errors import GenretError
+from genret.retrieval.interruption import INTERRUPTED, sigterm_as_interrupt
+from genret.service.version import version
 
 # By name: the module of `NAME_command`, and the line in the group's help.
 COMMANDS: dict[str, tuple[str, str]] = {

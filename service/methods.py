@@ -21,26 +21,32 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from grpc import StatusCode
 
-from decoding.errors import PromptTooLongError
-from retrieval.answers.answer_types import AnswerRequest, AnswerResult
-from retrieval.errors import InputError
-from retrieval.score_types import ScoreRequest, ScoreResult
-from retrieval.types import RetrievalResult, RetrieveRequest
-from service.call import Call
-from service.configuration.server_config import ServerConfig
-from service.errors import NotReadyError, OverloadedError
-from service.pb.genret.v1 import index_service_pb2 as index_pb
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.serving.admission import estimate_tokens
-from service.serving.batching import DeviceExecutor, DeviceQueues, contained
-from service.serving.readiness import IdleWait, Readiness
-from service.serving.reload import Reloader
-from service.serving.served import BatchCall, IndexDescription, IndexTable, ServedIndex, ServedRetriever
-from service.status import Failure, failure_of
-from service.wire.answers import answer_request_from_proto, answer_to_proto, wire_error
-from service.wire.indexes import index_to_proto
-from service.wire.replies import reply_to_proto
-from service.wire.requests import (
+from genret.decoding.errors import PromptTooLongError
+from genret.retrieval.answers.answer_types import AnswerRequest, AnswerResult
+from genret.retrieval.errors import InputError
+from genret.retrieval.score_types import ScoreRequest, ScoreResult
+from genret.retrieval.types import RetrievalResult, RetrieveRequest
+from genret.service.call import Call
+from genret.service.configuration.server_config import ServerConfig
+from genret.service.errors import NotReadyError, OverloadedError
+from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.serving.admission import estimate_tokens
+from genret.service.serving.batching import DeviceExecutor, DeviceQueues, contained
+from genret.service.serving.readiness import IdleWait, Readiness
+from genret.service.serving.reload import Reloader
+from genret.service.serving.served import (
+    BatchCall,
+    IndexDescription,
+    IndexTable,
+    ServedIndex,
+    ServedRetriever,
+)
+from genret.service.status import Failure, failure_of
+from genret.service.wire.answers import answer_request_from_proto, answer_to_proto, wire_error
+from genret.service.wire.indexes import index_to_proto
+from genret.service.wire.replies import reply_to_proto
+from genret.service.wire.requests import (
     check_stream_id,
     link_options_from_proto,
     mention_error,
@@ -48,8 +54,8 @@ from service.wire.requests import (
     request_error,
     request_from_proto,
 )
-from service.wire.rpc_status import failure_to_proto
-from service.wire.scores import score_error, score_reply_to_proto, score_request_from_proto
+from genret.service.wire.rpc_status import failure_to_proto
+from genret.service.wire.scores import score_error, score_reply_to_proto, score_request_from_proto
 
 M = TypeVar("M", bound=Message)
 # A longer query is tokenised off the event loop: 1 MB takes a second, 2,000 characters well under 1 ms.

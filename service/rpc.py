@@ -19,17 +19,22 @@ from urllib.parse import unquote
 import grpc
 from google.protobuf.message_factory import GetMessageClass
 
-from service.call import REQUEST_ID_KEY, Call, CallScope, current_scope, enter, sane_request_id
-from service.configuration.server_config import LogConfig
-from service.errors import MalformedMessageError, PermissionDeniedError, ServiceError, UnauthenticatedError
-from service.methods import METHODS, Method, Methods, logged_failure
-from service.observability.metrics import UNKNOWN_METHOD, Metrics
-from service.observability.observations import CallObserver, ObservedCall
-from service.observability.tracing import Tracing
-from service.security.authority import PRINCIPAL, Authority
-from service.security.bearer_tokens import METHOD_SCOPES, Scope
-from service.wire.requests import index_of, queries_of
-from service.wire.rpc_status import failure_to_proto
+from genret.service.call import REQUEST_ID_KEY, Call, CallScope, current_scope, enter, sane_request_id
+from genret.service.configuration.server_config import LogConfig
+from genret.service.errors import (
+    MalformedMessageError,
+    PermissionDeniedError,
+    ServiceError,
+    UnauthenticatedError,
+)
+from genret.service.methods import METHODS, Method, Methods, logged_failure
+from genret.service.observability.metrics import UNKNOWN_METHOD, Metrics
+from genret.service.observability.observations import CallObserver, ObservedCall
+from genret.service.observability.tracing import Tracing
+from genret.service.security.authority import PRINCIPAL, Authority
+from genret.service.security.bearer_tokens import METHOD_SCOPES, Scope
+from genret.service.wire.requests import index_of, queries_of
+from genret.service.wire.rpc_status import failure_to_proto
 
 Behaviour = Callable[..., Any]
 

@@ -8,8 +8,13 @@ from typing import Any
 
 from grpc import StatusCode
 
-from decoding.errors import DeadlineExceededError, DecodingCancelledError, DecodingError, PromptTooLongError
-from retrieval.errors import (
+from genret.decoding.errors import (
+    DeadlineExceededError,
+    DecodingCancelledError,
+    DecodingError,
+    PromptTooLongError,
+)
+from genret.retrieval.errors import (
     EvidenceMissingError,
     IndexChecksumError,
     IndexDirectoryError,
@@ -21,7 +26,7 @@ from retrieval.errors import (
     ModelError,
     SourceError,
 )
-from service.errors import (
+from genret.service.errors import (
     MalformedMessageError,
     NotReadyError,
     OverloadedError,

@@ -7,8 +7,8 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
-from decoding.grammar.vocabulary import Vocabulary
-from decoding.markup.link_syntax import MentionRules
+from genret.decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.markup.link_syntax import MentionRules
 
 
 def is_mention(text: str, begin: int, end: int, rules: MentionRules) -> bool:

@@ -6,7 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
-from decoding.answering import AnswerText
+from genret.decoding.answering import AnswerText
 from tests.fakes import TableModel
 from tests.text_grammar import TextGrammar
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from decoding.beam_search import BeamResult, beam_search
-from decoding.cancellation import CancelToken
-from decoding.errors import DecodingCancelledError
-from decoding.params import BeamParams
-from decoding.trie.row_filter import FilteredTrie, RowFilter
-from decoding.trie.title_trie import TitleTrie
+from genret.decoding.beam_search import BeamResult, beam_search
+from genret.decoding.cancellation import CancelToken
+from genret.decoding.errors import DecodingCancelledError
+from genret.decoding.params import BeamParams
+from genret.decoding.trie.row_filter import FilteredTrie, RowFilter
+from genret.decoding.trie.title_trie import TitleTrie
 from tests.beam_oracles import Row, Truth, at_most, inner_prefixes, optimistic_score, truth_of
 from tests.tables_model import LOGITS, VOCAB, Meter, TablesModel
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from decoding.beam_search import BeamResult
-from decoding.params import BeamParams
+from genret.decoding.beam_search import BeamResult
+from genret.decoding.params import BeamParams
 
 Row = tuple[int, ...]
 

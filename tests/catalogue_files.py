@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import HealthCheck, settings
 
-from retrieval.sources import ColumnMapping, Kinds, Record, SourceBatch, TitleSource, open_source
-from retrieval.sources.rejects import Rejects
+from genret.retrieval.sources import ColumnMapping, Kinds, Record, SourceBatch, TitleSource, open_source
+from genret.retrieval.sources.rejects import Rejects
 
 lenient = partial(
     settings, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]

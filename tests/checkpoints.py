@@ -16,8 +16,8 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from retrieval.prompts import CheckpointConfig, PromptTemplate
-from retrieval.text import Rendering, TextTokenizer
+from genret.retrieval.prompts import CheckpointConfig, PromptTemplate
+from genret.retrieval.text import Rendering, TextTokenizer
 
 PAD, END, QUERY, MENTION, TITLE = "<pad>", "</s>", "<query>", "<mention>", "<title>"
 SPECIAL_TOKENS = (PAD, END, QUERY, MENTION, TITLE)
@@ -127,8 +127,8 @@ def make_index(
         catalogue: Contents of the TSV file, header included.
         options: Further fields of `BuildOptions`.
     """
-    from index_builder.build import build_index
-    from index_builder.build_options import BuildOptions
+    from genret.index_builder.build import build_index
+    from genret.index_builder.build_options import BuildOptions
 
     folder.mkdir(parents=True, exist_ok=True)
     source = folder / "titles.tsv"

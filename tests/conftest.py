@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from retrieval.defaults import DEFAULT_MODEL_VARIABLE, small_model_dir
-from retrieval.errors import ModelError
+from genret.retrieval.defaults import DEFAULT_MODEL_VARIABLE, small_model_dir
+from genret.retrieval.errors import ModelError
 
 pytest_plugins = ("tests.trigram_encoder",)
 
@@ -52,9 +52,9 @@ LONG = (
 def _patient_limits() -> Generator[None, None, None]:
     """Count against the time that a schema and an answer may take what their thread works, and no waiting."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("decoding.grammar.compile_options", "retrieval.answers.validation"):
+        for name in ("genret.decoding.grammar.compile_options", "genret.retrieval.answers.validation"):
             # Without either no test of this run compiles schemas, or validates. A retriever loads them late.
-            if name in sys.modules or "retrieval.retriever" in sys.modules:
+            if name in sys.modules or "genret.retrieval.retriever" in sys.modules:
                 patch.setattr(import_module(name), "time", SimpleNamespace(monotonic=time.thread_time))
         yield
 

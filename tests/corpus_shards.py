@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 
-from retrieval.linking.documents.corpus import CorpusOptions, Shard
-from retrieval.linking.documents.corpus_reading import CorpusReader
-from retrieval.linking.documents.text_document import BadDocument, Document
+from genret.retrieval.linking.documents.corpus import CorpusOptions, Shard
+from genret.retrieval.linking.documents.corpus_reading import CorpusReader
+from genret.retrieval.linking.documents.text_document import BadDocument, Document
 
 
 def read_shard(options: CorpusOptions, shard: Shard) -> Iterator[Document | BadDocument]:

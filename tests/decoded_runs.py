@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from decoding.cancellation import CancelToken
-from decoding.errors import DecodingCancelledError
-from decoding.language_model import DecodeSession
-from decoding.trace import Trace
-from decoding.trie.title_trie import TitleTrie
-from retrieval.filters.entity_filter import EntityFilter
-from retrieval.index.reader import Index
-from retrieval.methods.decoded_methods import Decoded, decode_by_beam, decode_by_disc, or_abstain
-from retrieval.types import RetrievalResult, RetrieveRequest
+from genret.decoding.cancellation import CancelToken
+from genret.decoding.errors import DecodingCancelledError
+from genret.decoding.language_model import DecodeSession
+from genret.decoding.trace import Trace
+from genret.decoding.trie.title_trie import TitleTrie
+from genret.retrieval.filters.entity_filter import EntityFilter
+from genret.retrieval.index.reader import Index
+from genret.retrieval.methods.decoded_methods import Decoded, decode_by_beam, decode_by_disc, or_abstain
+from genret.retrieval.types import RetrievalResult, RetrieveRequest
 
 Outcome = RetrievalResult | DecodingCancelledError
 

@@ -6,7 +6,7 @@ from functools import cache
 
 from transformers import PreTrainedModel
 
-from decoding.model.hf_model import HFLanguageModel
+from genret.decoding.model.hf_model import HFLanguageModel
 from tests.tiny_transformers import Enumeration, build, random_prompts, random_titles
 
 # Seeds of weights that give the catalogue a tenth of the probability or more, so that draws get accepted.

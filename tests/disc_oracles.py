@@ -9,9 +9,9 @@ from functools import cache
 
 import torch
 
-from decoding.counter_rng import uniforms
-from decoding.disc.draws import ACCEPT, CHOOSE, FIRST, SECOND
-from decoding.language_model import PromptPrefix
+from genret.decoding.counter_rng import uniforms
+from genret.decoding.disc.draws import ACCEPT, CHOOSE, FIRST, SECOND
+from genret.decoding.language_model import PromptPrefix
 from tests.fakes import TableModel, TableSession, all_sequences, end_with, normalise
 
 Row = tuple[int, ...]

@@ -15,8 +15,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from retrieval.filters.entity_filter import EntityFilter
-from retrieval.index.reader import Index
+from genret.retrieval.filters.entity_filter import EntityFilter
+from genret.retrieval.index.reader import Index
 from tests.fakes import TableModel
 
 TITLE_WEIGHT = 10.0

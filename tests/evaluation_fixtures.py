@@ -6,10 +6,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from retrieval.evaluation.labelled_sets import LabelledQuery, LabelledSet, RankedAnswers
-from retrieval.evaluation.methods.evaluated_method import EvaluatedMethod, MethodMaker
-from retrieval.retriever import Retriever
-from retrieval.types import Mention
+from genret.retrieval.evaluation.labelled_sets import LabelledQuery, LabelledSet, RankedAnswers
+from genret.retrieval.evaluation.methods.evaluated_method import EvaluatedMethod, MethodMaker
+from genret.retrieval.retriever import Retriever
+from genret.retrieval.types import Mention
 
 QUERIES = (
     ("q1", "the prince of denmark", "Q1"),

@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from retrieval.evaluation.labelled_sets import (
+from genret.retrieval.evaluation.labelled_sets import (
     LabelledQuery,
     LabelledSet,
     MethodRun,
     RankedAnswers,
     RankedEntity,
 )
-from retrieval.evaluation.metrics import PRIMARY_METRICS
+from genret.retrieval.evaluation.metrics import PRIMARY_METRICS
 
 
 class DictResolver:

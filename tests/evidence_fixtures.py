@@ -10,15 +10,15 @@ from random import Random
 import numpy as np
 import pyarrow as pa
 
-from index_builder.build import build_index
-from index_builder.build_options import BuildOptions
-from retrieval.evidence.evidence import NAMES, QUERIES, TEXTS, Evidence
-from retrieval.evidence.field import Counted, Field, query_blocks, text_blocks, write_blocks
-from retrieval.evidence.field_maker import make_fields
-from retrieval.evidence.postings import Characters, Lookup, fold_all
-from retrieval.index.layout import NAMES_FILE, QUERIES_FILE, TEXTS_FILE
-from retrieval.index.reader import Index
-from retrieval.sources.columns import ColumnMapping
+from genret.index_builder.build import build_index
+from genret.index_builder.build_options import BuildOptions
+from genret.retrieval.evidence.evidence import NAMES, QUERIES, TEXTS, Evidence
+from genret.retrieval.evidence.field import Counted, Field, query_blocks, text_blocks, write_blocks
+from genret.retrieval.evidence.field_maker import make_fields
+from genret.retrieval.evidence.postings import Characters, Lookup, fold_all
+from genret.retrieval.index.layout import NAMES_FILE, QUERIES_FILE, TEXTS_FILE
+from genret.retrieval.index.reader import Index
+from genret.retrieval.sources.columns import ColumnMapping
 from tests.index_fixtures import character_tokenizer, write_titles
 
 WORDS = [

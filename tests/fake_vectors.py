@@ -9,11 +9,11 @@ from typing import Any, Self, cast
 import numpy as np
 import numpy.typing as npt
 
-from retrieval.evidence.evidence import Evidence
-from retrieval.index.reader import Index
-from retrieval.ranking.ranker import Ranker
-from retrieval.ranking.rankings import NO_MODEL, Rankings
-from retrieval.vectors.vector_search import Shortlist, VectorProposer
+from genret.retrieval.evidence.evidence import Evidence
+from genret.retrieval.index.reader import Index
+from genret.retrieval.ranking.ranker import Ranker
+from genret.retrieval.ranking.rankings import NO_MODEL, Rankings
+from genret.retrieval.vectors.vector_search import Shortlist, VectorProposer
 
 
 class MadeUpVectors:

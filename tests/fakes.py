@@ -13,10 +13,10 @@ from scipy import stats
 from torch import Tensor
 
 from benchmarks.harness.stepped_trees import SteppedTrees
-from decoding.constraints import Constraint
-from decoding.language_model import KvUsage, PromptPrefix
-from decoding.row_trees import RowTrees
-from retrieval.index.reader import Index
+from genret.decoding.constraints import Constraint
+from genret.decoding.language_model import KvUsage, PromptPrefix
+from genret.decoding.row_trees import RowTrees
+from genret.retrieval.index.reader import Index
 
 LogitsFunction = Callable[[tuple[int, ...], tuple[int, ...]], Tensor]
 

@@ -7,9 +7,9 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Protocol
 
-from decoding.grammar.leaves.leaf import TitleSlotName
-from decoding.grammar.regular.number_set import NumberSet
-from decoding.grammar.schema.formula import (
+from genret.decoding.grammar.leaves.leaf import TitleSlotName
+from genret.decoding.grammar.regular.number_set import NumberSet
+from genret.decoding.grammar.schema.formula import (
     And,
     Contains,
     ExactlyOne,

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from decoding.beam_search import BeamResult, beam_search
-from decoding.model.hf_model import HFLanguageModel
-from decoding.params import BeamParams
-from decoding.trie.title_trie import TitleTrie
+from genret.decoding.beam_search import BeamResult, beam_search
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.params import BeamParams
+from genret.decoding.trie.title_trie import TitleTrie
 from tests.tiny_transformers import END, PAD, Enumeration, Row, build, random_prompts, random_titles
 
 VOCAB = 30

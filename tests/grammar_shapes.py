@@ -9,16 +9,16 @@ from functools import cached_property
 
 import numpy as np
 
-from decoding.grammar.compile_options import GrammarOptions
-from decoding.grammar.json_grammar import Grammar
-from decoding.grammar.leaves.dfa_leaf import DfaLeaf
-from decoding.grammar.leaves.leaf import Leaf, SparseLeaf
-from decoding.grammar.leaves.table_walk import TableWalker
-from decoding.grammar.regular.byte_dfa import ByteDfa
-from decoding.grammar.regular.json_spelling import spell_any_text
-from decoding.grammar.regular.number_set import NumberSet
-from decoding.grammar.shapes import Option, ValueNode
-from decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.grammar.compile_options import GrammarOptions
+from genret.decoding.grammar.json_grammar import Grammar
+from genret.decoding.grammar.leaves.dfa_leaf import DfaLeaf
+from genret.decoding.grammar.leaves.leaf import Leaf, SparseLeaf
+from genret.decoding.grammar.leaves.table_walk import TableWalker
+from genret.decoding.grammar.regular.byte_dfa import ByteDfa
+from genret.decoding.grammar.regular.json_spelling import spell_any_text
+from genret.decoding.grammar.regular.number_set import NumberSet
+from genret.decoding.grammar.shapes import Option, ValueNode
+from genret.decoding.grammar.vocabulary import Vocabulary
 
 COMPACT = GrammarOptions(whitespace="compact")
 SPACED = GrammarOptions(whitespace="spaced")

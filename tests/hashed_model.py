@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness.stepped_trees import SteppedTrees
-from decoding.language_model import KvUsage
-from decoding.row_trees import RowTrees
+from genret.decoding.language_model import KvUsage
+from genret.decoding.row_trees import RowTrees
 
 _PRIME = 2_147_483_647
 _FACTOR = 1_000_003

@@ -9,13 +9,13 @@ from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from index_builder.build import BuildSummary, build_index
-from index_builder.build_options import BuildOptions
-from retrieval.evidence.evidence import QUERIES, open_field
-from retrieval.index.layout import QUERIES_FILE
-from retrieval.index.reader import Index
-from retrieval.index.versions import version_dir
-from retrieval.text import TextTokenizer
+from genret.index_builder.build import BuildSummary, build_index
+from genret.index_builder.build_options import BuildOptions
+from genret.retrieval.evidence.evidence import QUERIES, open_field
+from genret.retrieval.index.layout import QUERIES_FILE
+from genret.retrieval.index.reader import Index
+from genret.retrieval.index.versions import version_dir
+from genret.retrieval.text import TextTokenizer
 
 END = "</s>"
 

@@ -10,7 +10,7 @@ from typing import Any
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from benchmarks.harness.answer_schemas import SCHEMAS
-from decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.grammar.vocabulary import Vocabulary
 
 _PADDING = 9  # logits without a token
 _SPECIAL = ["<pad>", "<s>", "</s>", "<unk>"]

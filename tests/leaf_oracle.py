@@ -10,10 +10,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from decoding.grammar.leaves.leaf import FEW_TOKENS, Leaf, LeafTokens, TokenWalk
-from decoding.grammar.regular.byte_dfa import ByteDfa
-from decoding.grammar.token_trie import TokenNode
-from decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.grammar.leaves.leaf import FEW_TOKENS, Leaf, LeafTokens, TokenWalk
+from genret.decoding.grammar.regular.byte_dfa import ByteDfa
+from genret.decoding.grammar.token_trie import TokenNode
+from genret.decoding.grammar.vocabulary import Vocabulary
 from tests.shared_titles import shared_file
 
 Answer = TypeVar("Answer")
@@ -184,7 +184,7 @@ def real_vocabulary(name: str, padded: int = 0) -> Vocabulary:
 
 def vocabulary_of(serialised: str, padded: int = 0) -> Vocabulary:
     """The vocabulary of a tokenizer's file; one id more than it has ends the text."""
-    from decoding.grammar.vocabulary import read_token_bytes
+    from genret.decoding.grammar.vocabulary import read_token_bytes
 
     texts: Sequence[bytes | None] = read_token_bytes(serialised)
     return Vocabulary(texts, len(texts), len(texts) + 1 + padded)

@@ -18,14 +18,14 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from retrieval.errors import InputError, ModelError
-from retrieval.linking.documents.corpus import CorpusOptions, Shard
-from retrieval.linking.documents.text_document import BadDocument, Document
-from retrieval.linking.link_options import LinkJob, WorkerOptions
-from retrieval.linking.output.part_files import SCHEMA
-from retrieval.linking.run import OutputOptions, RunnerOptions, link_corpus
-from retrieval.linking.run_progress import LinkCounts
-from retrieval.linking.shard_worker import ShardRecord, ShardWorker
+from genret.retrieval.errors import InputError, ModelError
+from genret.retrieval.linking.documents.corpus import CorpusOptions, Shard
+from genret.retrieval.linking.documents.text_document import BadDocument, Document
+from genret.retrieval.linking.link_options import LinkJob, WorkerOptions
+from genret.retrieval.linking.output.part_files import SCHEMA
+from genret.retrieval.linking.run import OutputOptions, RunnerOptions, link_corpus
+from genret.retrieval.linking.run_progress import LinkCounts
+from genret.retrieval.linking.shard_worker import ShardRecord, ShardWorker
 
 ROOT = Path(__file__).resolve().parents[1]
 DELAY_VARIABLE = "TEST_LINKING_SECONDS_PER_DOCUMENT"

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.grammar.json_grammar import Grammar
-from decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.grammar.json_grammar import Grammar
+from genret.decoding.grammar.vocabulary import Vocabulary
 
 
 class ByteTrie:

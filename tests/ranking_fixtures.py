@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from retrieval.evidence.evidence import FEATURE_NUMBER, FEATURES
-from retrieval.ranking.fitting import RankedExample
-from retrieval.ranking.rankings import MODEL_LOGPROB, softmax
+from genret.retrieval.evidence.evidence import FEATURE_NUMBER, FEATURES
+from genret.retrieval.ranking.fitting import RankedExample
+from genret.retrieval.ranking.rankings import MODEL_LOGPROB, softmax
 
 # Weights that queries are drawn by.
 TRUE_WEIGHTS = {

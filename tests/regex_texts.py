@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 
-from decoding.grammar.regular.dfa import Dfa
+from genret.decoding.grammar.regular.dfa import Dfa
 
 _ATOMS = ("a", "b", "c", "[ab]", "[^a]", "[^ab-]", r"\w", r"\W", r"\d", r"\D", "[a-b-]", "(?:)", r"\-", "-")
 _CONDITIONS = ("^", r"\Z", r"\b", r"\B", "(?=a)", "(?!b)")

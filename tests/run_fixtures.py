@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from index_builder.memory_budget import MemoryBudget
-from index_builder.merge import VersionSpec, write_version
-from index_builder.runs import FormSlice, Run
-from retrieval.index.layout import METADATA_TYPES, token_type
-from retrieval.index.manifest import HistoryEntry, Manifest, MetadataColumn, TokenizerEntry
-from retrieval.index.small_files import digest_bytes
-from retrieval.progress import StepProgress
-from retrieval.text import Rendering
+from genret.index_builder.memory_budget import MemoryBudget
+from genret.index_builder.merge import VersionSpec, write_version
+from genret.index_builder.runs import FormSlice, Run
+from genret.retrieval.index.layout import METADATA_TYPES, token_type
+from genret.retrieval.index.manifest import HistoryEntry, Manifest, MetadataColumn, TokenizerEntry
+from genret.retrieval.index.small_files import digest_bytes
+from genret.retrieval.progress import StepProgress
+from genret.retrieval.text import Rendering
 
 Row = tuple[int, ...]
 END = 0  # token that closes every row

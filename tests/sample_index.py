@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from index_builder.build import build_index
-from index_builder.build_options import BuildOptions, EvidenceOptions
-from index_builder.past_queries import QueryFile
-from retrieval.defaults import sample_catalogue, sample_queries, small_model_dir
-from retrieval.errors import ModelError
-from retrieval.prompts import CheckpointConfig
-from retrieval.text import TextTokenizer
+from genret.index_builder.build import build_index
+from genret.index_builder.build_options import BuildOptions, EvidenceOptions
+from genret.index_builder.past_queries import QueryFile
+from genret.retrieval.defaults import sample_catalogue, sample_queries, small_model_dir
+from genret.retrieval.errors import ModelError
+from genret.retrieval.prompts import CheckpointConfig
+from genret.retrieval.text import TextTokenizer
 
 
 def build_sample_index(out: Path, with_queries: bool = False) -> Path:

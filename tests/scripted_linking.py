@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from retrieval.errors import EvidenceMissingError, GenretError, InputError, ModelError
-from retrieval.linking.documents.text_document import BadDocument, Document, Span
-from retrieval.linking.link_options import LinkOptions, WorkerOptions
-from retrieval.linking.linker import DocumentLinker
-from retrieval.linking.run_progress import LinkCounts
-from retrieval.prompts import CheckpointConfig, PromptTemplate
-from retrieval.types import Candidate, Entity, RetrievalResult, RetrieveRequest
+from genret.retrieval.errors import EvidenceMissingError, GenretError, InputError, ModelError
+from genret.retrieval.linking.documents.text_document import BadDocument, Document, Span
+from genret.retrieval.linking.link_options import LinkOptions, WorkerOptions
+from genret.retrieval.linking.linker import DocumentLinker
+from genret.retrieval.linking.run_progress import LinkCounts
+from genret.retrieval.prompts import CheckpointConfig, PromptTemplate
+from genret.retrieval.types import Candidate, Entity, RetrievalResult, RetrieveRequest
 
 MARKED = re.compile(r"\[([^\[\]]*)\]")
 DIGEST = "digest of the index"

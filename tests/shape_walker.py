@@ -6,11 +6,11 @@ import json
 import random
 from collections.abc import Hashable, Iterator, Mapping
 
-from decoding.grammar.leaves.distinct_leaf import DistinctLeaf
-from decoding.grammar.leaves.leaf import Leaf
-from decoding.grammar.leaves.leaf_factory import Leaves
-from decoding.grammar.shapes import ArrayShape, ObjectShape, Option, ValueNode
-from decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.grammar.leaves.distinct_leaf import DistinctLeaf
+from genret.decoding.grammar.leaves.leaf import Leaf
+from genret.decoding.grammar.leaves.leaf_factory import Leaves
+from genret.decoding.grammar.shapes import ArrayShape, ObjectShape, Option, ValueNode
+from genret.decoding.grammar.vocabulary import Vocabulary
 from tests.json_texts import spelled
 
 

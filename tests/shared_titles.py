@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from retrieval.text import TextTokenizer
+from genret.retrieval.text import TextTokenizer
 
 SHARED = Path(os.environ.get("GENRET_SHARED_DATA", Path(__file__).parents[1] / "../shared/data"))
 END_TOKENS = {  # of every tokenizer there, where the file itself names none

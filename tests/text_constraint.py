@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from decoding.constraints import Children
+from genret.decoding.constraints import Children
 from tests.tables_model import Row, follow
 
 END = 0

@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.grammar.vocabulary import Vocabulary
 
 END = 0
 

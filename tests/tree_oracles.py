@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from decoding.model.hf_model import HFLanguageModel
-from decoding.model.hf_session import TreeSession
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.model.hf_session import TreeSession
 from tests.tree_scripts import BranchTruth, Collect, Grow, Operation, Row, Script, Select
 
 

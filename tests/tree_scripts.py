@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from decoding.model.token_tree import CollectionPolicy
+from genret.decoding.model.token_tree import CollectionPolicy
 
 Row = tuple[int, ...]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from decoding.constraints import Children, PaddedChildren
+from genret.decoding.constraints import Children, PaddedChildren
 
 Row = tuple[int, ...]
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from retrieval.vectors.embedder import VectorMethod
+from genret.retrieval.vectors.embedder import VectorMethod
 
 TRIGRAMS = VectorMethod("encoder", "trigrams")
 DIMENSIONS = 64
@@ -53,5 +53,5 @@ def _of_trigram(letters: str) -> npt.NDArray[np.float32]:
 def trigrams() -> Iterator[VectorMethod]:
     """Let every `encoder:` be a `TrigramEncoder`; the method of one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("retrieval.vectors.encoder.EncoderEmbedder", TrigramEncoder)
+        patch.setattr("genret.retrieval.vectors.encoder.EncoderEmbedder", TrigramEncoder)
         yield TRIGRAMS

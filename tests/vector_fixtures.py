@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from index_builder.build import BuildSummary
-from retrieval.index.entity_texts import EntityTexts
-from retrieval.index.layout import EMBEDDER_FILE, VECTORS_FILE
-from retrieval.index.manifest import FileEntry, Manifest, VectorsEntry
-from retrieval.index.reader import Index
-from retrieval.index.small_files import digest_bytes
-from retrieval.vectors.embedder import VectorMethod
-from retrieval.vectors.vector_maker import VectorOptions
+from genret.index_builder.build import BuildSummary
+from genret.retrieval.index.entity_texts import EntityTexts
+from genret.retrieval.index.layout import EMBEDDER_FILE, VECTORS_FILE
+from genret.retrieval.index.manifest import FileEntry, Manifest, VectorsEntry
+from genret.retrieval.index.reader import Index
+from genret.retrieval.index.small_files import digest_bytes
+from genret.retrieval.vectors.embedder import VectorMethod
+from genret.retrieval.vectors.vector_maker import VectorOptions
 
 ENTRY = VectorsEntry(
     method="lexical",

@@ -18,9 +18,9 @@ from beam_search_figures.contest import Disagreements
 from beam_search_figures.sample_prompts import default_model, sample_prompts
 from beam_search_figures.settings import Setting
 from beam_search_figures.trace import traced
-from decoding.constraints import Constraint
-from decoding.model.hf_model import HFLanguageModel
-from decoding.model.token_tree import CollectionPolicy
+from genret.decoding.constraints import Constraint
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.model.token_tree import CollectionPolicy
 
 NEVER = "never"
 POLICIES = {

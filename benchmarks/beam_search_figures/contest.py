@@ -14,7 +14,7 @@ from harness.twin_models import Twins
 from torch import Tensor
 
 from beam_search_figures.settings import PeerCost, Setting
-from decoding.constraints import Constraint
+from genret.decoding.constraints import Constraint
 
 OURS, PLAIN, PREFILLED = "ours", "generate", "generate, prompt run once"
 TOLERANCE = 1e-3  # float32, sums of up to a hundred log-probabilities in the hundreds

@@ -17,7 +17,7 @@ from beam_search_figures.contest import Disagreements, Work, compete
 from beam_search_figures.sample_prompts import default_model, sample_prompts
 from beam_search_figures.settings import Setting
 from beam_search_figures.trace import traced
-from decoding.model.token_tree import CollectionPolicy
+from genret.decoding.model.token_tree import CollectionPolicy
 
 SETTINGS = tuple(Setting(prompt, beams) for prompt in (64, 400) for beams in (9, 15))
 

@@ -10,8 +10,8 @@ import torch
 from harness.report import Spread
 from harness.twin_models import FIRST, Twins
 
-from decoding.language_model import PromptPrefix
-from decoding.model.hf_model import HFLanguageModel
+from genret.decoding.language_model import PromptPrefix
+from genret.decoding.model.hf_model import HFLanguageModel
 
 PREFIXES, BATCHES, OWN = (448, 1984), (1, 4), 64  # tokens shared, queries at a time, tokens behind the prefix
 

@@ -15,11 +15,11 @@ from harness.twin_models import END, Twins
 
 from beam_search_figures.sample_prompts import default_model, sample_prompts
 from beam_search_figures.settings import Setting
-from decoding.beam_search import beam_search
-from decoding.constraints import Constraint
-from decoding.model.hf_model import HFLanguageModel
-from decoding.model.token_tree import CollectionPolicy
-from decoding.params import BeamParams
+from genret.decoding.beam_search import beam_search
+from genret.decoding.constraints import Constraint
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.model.token_tree import CollectionPolicy
+from genret.decoding.params import BeamParams
 
 
 @dataclass(frozen=True, slots=True)

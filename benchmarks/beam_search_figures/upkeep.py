@@ -13,13 +13,13 @@ from harness.equal_titles import EqualTitles
 from harness.twin_models import Twins
 from torch import nn
 
-import decoding.beam_search.trie_beam_search as walks
+import genret.decoding.beam_search.trie_beam_search as walks
 from beam_search_figures.settings import Setting
-from decoding.beam_search import beam_search
-from decoding.model.hf_session import TreeSession
-from decoding.model.token_tree import TokenTree
-from decoding.model.tree_cache import TreeCache
-from decoding.params import BeamParams
+from genret.decoding.beam_search import beam_search
+from genret.decoding.model.hf_session import TreeSession
+from genret.decoding.model.token_tree import TokenTree
+from genret.decoding.model.tree_cache import TreeCache
+from genret.decoding.params import BeamParams
 
 SETTINGS = (*(Setting(512, beams) for beams in (5, 15, 40)), Setting(512, 15, 8))
 FORWARD, STEP, GROW, COLLECT, EXPAND = (

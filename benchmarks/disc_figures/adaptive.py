@@ -24,11 +24,11 @@ import numpy as np
 from harness.divergence import Array, Counts, clustered, divergence, kl, law_of_results
 from harness.enumerable import Law, TableModel, random_rows
 
-from decoding.disc import DiscResult, disc
-from decoding.params import DiscParams
-from decoding.trie.title_trie import TitleTrie
 from disc_figures.cheapest import COSTS, needed, report, rivals
 from disc_figures.exactness import PROMPT, Tests
+from genret.decoding.disc import DiscResult, disc
+from genret.decoding.params import DiscParams
+from genret.decoding.trie.title_trie import TitleTrie
 
 MASSES = (0.5, 0.1, 0.02)
 DRAWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)

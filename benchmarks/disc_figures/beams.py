@@ -9,8 +9,8 @@ import click
 from harness.report import Spread
 
 from disc_figures.sample_retriever import Query, answers
-from retrieval import Retriever
-from retrieval.types import RetrieveRequest
+from genret import Retriever
+from genret.retrieval.types import RetrieveRequest
 
 BEAM_SIZES = (1, 2, 4)
 DRAWS = (1, 2, 3, 4)

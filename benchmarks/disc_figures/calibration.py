@@ -11,7 +11,7 @@ from harness.divergence import Array
 from scipy import stats
 
 from disc_figures.sample_retriever import Query, answers
-from retrieval import RetrievalResult, Retriever, RetrieveRequest
+from genret import RetrievalResult, Retriever, RetrieveRequest
 
 _THRESHOLDS = (0.05, 0.1, 0.25, 0.5, 0.75)
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)

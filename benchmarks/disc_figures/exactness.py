@@ -23,11 +23,11 @@ from harness.enumerable import END, Law, Row, TableModel, prefixes, random_rows
 from scipy import stats
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from decoding.disc import DiscResult, DiscSample, disc
-from decoding.language_model import LanguageModel
-from decoding.model.hf_model import HFLanguageModel
-from decoding.params import DiscParams
-from decoding.trie.title_trie import TitleTrie
+from genret.decoding.disc import DiscResult, DiscSample, disc
+from genret.decoding.language_model import LanguageModel
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.params import DiscParams
+from genret.decoding.trie.title_trie import TitleTrie
 
 DRAWS = (1, 2, 4, 8, 16)
 PROMPT = (1, 2, 1)

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from harness.processes import measured
 
-from retrieval import RetrievalResult, Retriever, RetrieveRequest
+from genret import RetrievalResult, Retriever, RetrieveRequest
 
 _DATA = Path(__file__).resolve().parent.parent.parent / "data"
-_BUILD = "from index_builder.cli import build_command; build_command()"
+_BUILD = "from genret.index_builder.cli import build_command; build_command()"
 _SPLITS = ("dev", "test")
 _BATCH = 32
 

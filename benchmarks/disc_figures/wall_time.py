@@ -13,12 +13,12 @@ from harness.leaning_model import LeaningModel, random_llama
 from harness.report import Spread
 from torch import Tensor
 
-from decoding.disc import DiscResult, disc
-from decoding.disc.draws import FIRST, DrawBatch
-from decoding.disc.tree_proposer import TreeProposer
-from decoding.params import DiscParams
-from decoding.stopping import StopPoll
-from decoding.trie.title_trie import TitleTrie
+from genret.decoding.disc import DiscResult, disc
+from genret.decoding.disc.draws import FIRST, DrawBatch
+from genret.decoding.disc.tree_proposer import TreeProposer
+from genret.decoding.params import DiscParams
+from genret.decoding.stopping import StopPoll
+from genret.decoding.trie.title_trie import TitleTrie
 
 PROMPT = 256
 _TOGETHER = 8

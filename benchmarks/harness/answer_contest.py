@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from decoding.answering import AnswerParams, AnswerText, Speller, write_answers
-from decoding.grammar.compile_options import GrammarOptions
-from decoding.grammar.json_grammar import Grammar, compile_schema
-from decoding.grammar.leaves.leaf_factory import Leaves
-from decoding.language_model import LanguageModel
+from genret.decoding.answering import AnswerParams, AnswerText, Speller, write_answers
+from genret.decoding.grammar.compile_options import GrammarOptions
+from genret.decoding.grammar.json_grammar import Grammar, compile_schema
+from genret.decoding.grammar.leaves.leaf_factory import Leaves
+from genret.decoding.language_model import LanguageModel
 from harness.report import Spread
 from harness.schema_classes import SchemaClass
 

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from decoding.beam_search import BeamResult, beam_search
-from decoding.constraints import Constraint
-from decoding.language_model import KvUsage, LanguageModel
-from decoding.params import BeamParams
+from genret.decoding.beam_search import BeamResult, beam_search
+from genret.decoding.constraints import Constraint
+from genret.decoding.language_model import KvUsage, LanguageModel
+from genret.decoding.params import BeamParams
 from harness.device_loop import synchronize
 from harness.dictionary_trie import Node
 from harness.twin_models import END, PAD

@@ -13,10 +13,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from decoding.grammar.compile_options import GrammarOptions
-from decoding.grammar.errors import GrammarError
-from decoding.grammar.json_grammar import compile_schema
-from decoding.grammar.leaves.leaf_factory import Leaves
+from genret.decoding.grammar.compile_options import GrammarOptions
+from genret.decoding.grammar.errors import GrammarError
+from genret.decoding.grammar.json_grammar import compile_schema
+from genret.decoding.grammar.leaves.leaf_factory import Leaves
 from harness.grammar_engines import TokenizerFile
 
 _SLOW_US = 1000.0

@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from decoding.disc.draws import FIRST, DrawBatch, Proposer
-from decoding.disc.static_proposer import StaticProposer
-from decoding.disc.tree_proposer import TreeProposer
-from decoding.late_flag import LateFlag
-from decoding.model.hf_model import HFLanguageModel
-from decoding.params import MAX_SAMPLES, DiscParams
-from decoding.stopping import StopPoll
-from decoding.trie.title_trie import TitleTrie
+from genret.decoding.disc.draws import FIRST, DrawBatch, Proposer
+from genret.decoding.disc.static_proposer import StaticProposer
+from genret.decoding.disc.tree_proposer import TreeProposer
+from genret.decoding.late_flag import LateFlag
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.params import MAX_SAMPLES, DiscParams
+from genret.decoding.stopping import StopPoll
+from genret.decoding.trie.title_trie import TitleTrie
 from harness.report import Spread
 
 PROMPT = [1] * 64

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from index_builder.runs import gather_rows
+from genret.index_builder.runs import gather_rows
 
 Node = dict[int, Any]
 _CHUNK = 100_000

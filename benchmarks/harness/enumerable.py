@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decoding.language_model import KvUsage, PromptPrefix
-from decoding.row_trees import RowTrees
+from genret.decoding.language_model import KvUsage, PromptPrefix
+from genret.decoding.row_trees import RowTrees
 from harness.branches import Branches
 from harness.divergence import Array
 from harness.stepped_trees import SteppedTrees

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from decoding.trie.title_trie import TitleTrie
+from genret.decoding.trie.title_trie import TitleTrie
 from harness.dictionary_trie import Node, whole_dictionary
 from harness.twin_models import END, FIRST
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retrieval.index.reader import Index
+from genret.retrieval.index.reader import Index
 
 _PADDING = -1  # behind a row's end; sorts before every token
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from decoding.grammar.compile_options import GrammarOptions
-from decoding.grammar.grammar_cache import GrammarCache
-from decoding.grammar.json_grammar import Grammar, compile_schema
-from decoding.grammar.schema.schema_document import canonical_text, parse_document
+from genret.decoding.grammar.compile_options import GrammarOptions
+from genret.decoding.grammar.grammar_cache import GrammarCache
+from genret.decoding.grammar.json_grammar import Grammar, compile_schema
+from genret.decoding.grammar.schema.schema_document import canonical_text, parse_document
 from harness.grammar_engines import Ours, TokenizerFile
 from harness.schema_classes import CLASSES
 

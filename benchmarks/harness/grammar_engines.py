@@ -10,11 +10,11 @@ from typing import Any, Protocol
 import numpy as np
 from tokenizers import Tokenizer
 
-from decoding.grammar.compile_options import GrammarOptions
-from decoding.grammar.errors import GrammarError
-from decoding.grammar.json_grammar import Grammar, compile_schema
-from decoding.grammar.leaves.leaf_factory import Leaves
-from decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.grammar.compile_options import GrammarOptions
+from genret.decoding.grammar.errors import GrammarError
+from genret.decoding.grammar.json_grammar import Grammar, compile_schema
+from genret.decoding.grammar.leaves.leaf_factory import Leaves
+from genret.decoding.grammar.vocabulary import Vocabulary
 
 
 class RefusedError(Exception):

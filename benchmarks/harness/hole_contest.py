@@ -15,9 +15,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from decoding.grammar.compile_options import GrammarOptions
-from decoding.grammar.json_grammar import compile_schema
-from decoding.grammar.leaves.leaf_factory import Leaves
+from genret.decoding.grammar.compile_options import GrammarOptions
+from genret.decoding.grammar.json_grammar import compile_schema
+from genret.decoding.grammar.leaves.leaf_factory import Leaves
+from genret.retrieval.answers.title_holes import TitleSlots
+from genret.retrieval.filters.entity_filter import FilterStore
+from genret.retrieval.index.reader import Index
 from harness.grammar_engines import (
     Llguidance,
     Matcher,
@@ -29,9 +32,6 @@ from harness.grammar_engines import (
     _OurMatcher,
 )
 from harness.report import Spread
-from retrieval.answers.title_holes import TitleSlots
-from retrieval.filters.entity_filter import FilterStore
-from retrieval.index.reader import Index
 
 _TITLE, _REASON = "entity", "reason"
 _NAME = "titles"

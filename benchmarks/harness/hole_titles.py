@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 import numpy as np
 
+from genret.retrieval.index.reader import Index
 from harness.titles import batches
-from retrieval.index.reader import Index
 
 _SEED = 1
 

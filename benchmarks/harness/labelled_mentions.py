@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 PLACE_SETS = ("lgl",)
 WIKIPEDIA, PLACES = "wikipedia_en", "places_geonames_lgl"
 _QUALIFIED = (re.compile(r"(.+?) \([^()]*\)"), re.compile(r"([^,]+), .+"))
-_BUILD = "from index_builder.cli import build_command; build_command()"
+_BUILD = "from genret.index_builder.cli import build_command; build_command()"
 # Two windows are of one stretch of text if they agree over so many characters.
 _OVERLAP_CHARS = 48
 

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from decoding.language_model import DecodeSession, KvUsage, LanguageModel, PromptPrefix
-from decoding.model.hf_model import HFLanguageModel
-from decoding.row_trees import RowTrees
-from decoding.trie.title_trie import TitleTrie
+from genret.decoding.language_model import DecodeSession, KvUsage, LanguageModel, PromptPrefix
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.row_trees import RowTrees
+from genret.decoding.trie.title_trie import TitleTrie
 from harness.branches import Branches
 from harness.stepped_trees import SteppedTrees
 

@@ -14,16 +14,16 @@ import pyarrow.parquet as pq
 import torch
 from transformers import PreTrainedModel
 
+from genret.retrieval.index.reader import Index
+from genret.retrieval.linking.documents.corpus import CorpusOptions
+from genret.retrieval.linking.link_options import LinkOptions, WorkerOptions
+from genret.retrieval.linking.linker import DocumentLinker
+from genret.retrieval.linking.run import OutputOptions, RunnerOptions, link_corpus
+from genret.retrieval.linking.run_progress import LinkCounts
+from genret.retrieval.retriever import Retriever
+from genret.retrieval.types import Mention
 from harness.dictionary_trie import Node
 from harness.made_mentions import as_documents
-from retrieval.index.reader import Index
-from retrieval.linking.documents.corpus import CorpusOptions
-from retrieval.linking.link_options import LinkOptions, WorkerOptions
-from retrieval.linking.linker import DocumentLinker
-from retrieval.linking.run import OutputOptions, RunnerOptions, link_corpus
-from retrieval.linking.run_progress import LinkCounts
-from retrieval.retriever import Retriever
-from retrieval.types import Mention
 
 _SHARDS_PER_WORKER = 4
 

@@ -16,9 +16,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from retrieval.types import RetrieveRequest
-from service.client import AsyncRetrievalClient
-from service.errors import CallError
+from genret.retrieval.types import RetrieveRequest
+from genret.service.client import AsyncRetrievalClient
+from genret.service.errors import CallError
 
 
 @dataclass(frozen=True, slots=True)

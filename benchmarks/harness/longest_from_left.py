@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from retrieval.linking.documents.text_document import Span
-from retrieval.linking.finding.find_options import FindOptions, load_stop_words
-from retrieval.linking.finding.finder import LONGEST_NAME_CHARS
-from retrieval.linking.finding.folding import IGNORED, FoldedWindow, is_boundary, start_pattern
-from retrieval.linking.finding.mention_odds import NamePolicy
-from retrieval.linking.finding.name_table import WITHOUT_CAPITALS, NameTable
+from genret.retrieval.linking.documents.text_document import Span
+from genret.retrieval.linking.finding.find_options import FindOptions, load_stop_words
+from genret.retrieval.linking.finding.finder import LONGEST_NAME_CHARS
+from genret.retrieval.linking.finding.folding import IGNORED, FoldedWindow, is_boundary, start_pattern
+from genret.retrieval.linking.finding.mention_odds import NamePolicy
+from genret.retrieval.linking.finding.name_table import WITHOUT_CAPITALS, NameTable
 
 _PIECE_CHARS = 16_384
 _DIGIT = re.compile(r"\d")

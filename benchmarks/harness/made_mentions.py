@@ -10,9 +10,9 @@ from pathlib import Path
 
 import click
 
-from retrieval.linking.documents.document_records import MentionRow, read_mentions
-from retrieval.linking.documents.text_document import Document, Span
-from retrieval.types import Mention
+from genret.retrieval.linking.documents.document_records import MentionRow, read_mentions
+from genret.retrieval.linking.documents.text_document import Document, Span
+from genret.retrieval.types import Mention
 
 _BEFORE = (
     "Not long ago we read that ",

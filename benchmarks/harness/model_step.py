@@ -7,7 +7,7 @@ import time
 
 import torch
 
-from decoding.model.hf_model import HFLanguageModel
+from genret.decoding.model.hf_model import HFLanguageModel
 
 _PROMPT_TOKENS = 64
 

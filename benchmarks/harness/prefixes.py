@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from decoding.constraints import Constraint
-from retrieval.index.reader import Index
+from genret.decoding.constraints import Constraint
+from genret.retrieval.index.reader import Index
 
 
 def sample_prefixes(

@@ -107,7 +107,7 @@ def serving(*arguments: str | Path, start_seconds: float = 120) -> Iterator[Serv
     """
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "server.log"
-        command = [sys.executable, "-m", "service", "serve", *map(str, arguments), "--port", "0"]
+        command = [sys.executable, "-m", "genret", "serve", *map(str, arguments), "--port", "0"]
         with log.open("wb") as stderr:
             process = subprocess.Popen(command, stderr=stderr, stdin=subprocess.DEVNULL)
         try:

@@ -17,9 +17,9 @@ from typing import Any
 
 import click
 
+from genret.retrieval.types import RetrieveRequest
+from genret.service.client import AsyncRetrievalClient
 from harness.load_generator import closed_loop
-from retrieval.types import RetrieveRequest
-from service.client import AsyncRetrievalClient
 
 _ONE_S, _MANY_S = 5.0, 8.0
 _NUM_CLIENTS = 64
@@ -62,7 +62,7 @@ async def measure_turns(
     Returns:
         Answers per second by turn, and the ratios of them within turns.
     """
-    from retrieval.retriever import Retriever
+    from genret.retrieval.retriever import Retriever
 
     per_second: dict[str, list[float]] = {"one": [], "many": [], "alone": [], "beside": []}
     with Retriever.open(index, num_threads=1) as retriever:

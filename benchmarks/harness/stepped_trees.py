@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decoding.language_model import DecodeSession
-from decoding.row_trees import Ints, NodeSpan, RowTrees
+from genret.decoding.language_model import DecodeSession
+from genret.decoding.row_trees import Ints, NodeSpan, RowTrees
 
 
 class SteppedTrees:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from decoding.language_model import DecodeSession, KvUsage, TreeWriter
-from decoding.row_trees import RowTrees
+from genret.decoding.language_model import DecodeSession, KvUsage, TreeWriter
+from genret.decoding.row_trees import RowTrees
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from decoding.model.hf_model import HFLanguageModel
-from decoding.model.model_loading import load_pretrained
-from decoding.model.token_tree import CollectionPolicy
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.model.model_loading import load_pretrained
+from genret.decoding.model.token_tree import CollectionPolicy
 
 PAD, END, FIRST = 0, 1, 2  # FIRST: the first token that titles and prompts are made of
 _SPREAD = 6.0  # standard deviation of the logits: the likeliest few of 32,000 tokens hold most of the mass

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from genret.retrieval.answers.answer_types import AnswerOptions, AnswerRequest, AnswerResult
+from genret.retrieval.answers.answerer import Answerer
+from genret.retrieval.answers.validation import AnswerValidator, InvalidAnswerError
 from harness.answer_schemas import AnswerSchema
-from retrieval.answers.answer_types import AnswerOptions, AnswerRequest, AnswerResult
-from retrieval.answers.answerer import Answerer
-from retrieval.answers.validation import AnswerValidator, InvalidAnswerError
 
 # name -> options of a request.
 METHODS: dict[str, AnswerOptions] = {

@@ -4,9 +4,9 @@ Knows sessions of models, grammars over token ids and the bytes of a tokenizer. 
 titles or transformers.
 """
 
-from decoding.answering.answer import AnswerCounts, AnswerText
-from decoding.answering.speller import Speller
-from decoding.answering.writer import write_answers
-from decoding.params import AnswerParams
+from genret.decoding.answering.answer import AnswerCounts, AnswerText
+from genret.decoding.answering.speller import Speller
+from genret.decoding.answering.writer import write_answers
+from genret.decoding.params import AnswerParams
 
 __all__ = ["AnswerCounts", "AnswerParams", "AnswerText", "Speller", "write_answers"]

@@ -15,13 +15,13 @@ from weakref import ref
 import numpy as np
 import torch
 
-from decoding.answering.speller import Speller
-from decoding.answering.token_choice import Choice, ChoicePoint, PackedMask
-from decoding.bounded_cache import BoundedCache
-from decoding.cancellation import CancelToken, reason_to_stop
-from decoding.errors import DecodingCancelledError, InvalidLogitsError
-from decoding.grammar.constraint import TokenGrammar
-from decoding.params import AnswerParams
+from genret.decoding.answering.speller import Speller
+from genret.decoding.answering.token_choice import Choice, ChoicePoint, PackedMask
+from genret.decoding.bounded_cache import BoundedCache
+from genret.decoding.cancellation import CancelToken, reason_to_stop
+from genret.decoding.errors import DecodingCancelledError, InvalidLogitsError
+from genret.decoding.grammar.constraint import TokenGrammar
+from genret.decoding.params import AnswerParams
 
 # Cost of a draft model's pass, in passes of the model, if their sizes are unknown.
 USUAL_COST = 0.2

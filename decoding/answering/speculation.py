@@ -15,9 +15,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from decoding.answering.answer import Answer, Steps
-from decoding.answering.token_choice import Choice, ChoicePoint, Proposal, Suggestion, decide, suggest
-from decoding.language_model import ChainSession, LanguageModel
+from genret.decoding.answering.answer import Answer, Steps
+from genret.decoding.answering.token_choice import Choice, ChoicePoint, Proposal, Suggestion, decide, suggest
+from genret.decoding.language_model import ChainSession, LanguageModel
 
 # Most tokens of a pass, forced ones included.
 LONGEST_PASS = 64

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from weakref import WeakKeyDictionary
 
-from decoding.grammar.constraint import TokenGrammar
-from decoding.grammar.token_trie import TokenNode
-from decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.grammar.constraint import TokenGrammar
+from genret.decoding.grammar.token_trie import TokenNode
+from genret.decoding.grammar.vocabulary import Vocabulary
 
 # Tokens before the new ones that are cut along with them. Cuts depend on their word and the blanks before it,
 # which take far fewer.

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decoding.counter_rng import uniforms
+from genret.decoding.counter_rng import uniforms
 
 # Spare tokens per place, in case the budget rules out the first.
 SPARE = 7

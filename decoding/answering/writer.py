@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from decoding.answering.answer import USUAL_COST, Answer, AnswerText, relative_cost
-from decoding.answering.speculation import (
+from genret.decoding.answering.answer import USUAL_COST, Answer, AnswerText, relative_cost
+from genret.decoding.answering.speculation import (
     LONGEST_PASS,
     Drafter,
     FedSession,
@@ -20,14 +20,14 @@ from decoding.answering.speculation import (
     expected,
     points_of,
 )
-from decoding.answering.speller import Speller
-from decoding.answering.token_choice import decide
-from decoding.cancellation import CancelToken
-from decoding.errors import DecodingError, PromptTooLongError
-from decoding.grammar.constraint import TokenGrammar
-from decoding.grammar.errors import AnswerBudgetError
-from decoding.language_model import LanguageModel, PromptPrefix
-from decoding.params import AnswerParams
+from genret.decoding.answering.speller import Speller
+from genret.decoding.answering.token_choice import decide
+from genret.decoding.cancellation import CancelToken
+from genret.decoding.errors import DecodingError, PromptTooLongError
+from genret.decoding.grammar.constraint import TokenGrammar
+from genret.decoding.grammar.errors import AnswerBudgetError
+from genret.decoding.language_model import LanguageModel, PromptPrefix
+from genret.decoding.params import AnswerParams
 
 
 def write_answers(

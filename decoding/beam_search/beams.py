@@ -16,10 +16,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from decoding.beam_search.candidates import Candidates
-from decoding.beam_search.scoring import Scoring, best_columns
-from decoding.constraints import Constraint
-from decoding.params import BeamParams
+from genret.decoding.beam_search.candidates import Candidates
+from genret.decoding.beam_search.scoring import Scoring, best_columns
+from genret.decoding.constraints import Constraint
+from genret.decoding.params import BeamParams
 
 
 class Selection(NamedTuple):

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from decoding.beam_search.scoring import best_columns
-from decoding.constraints import (
+from genret.decoding.beam_search.scoring import best_columns
+from genret.decoding.constraints import (
     MAX_CELLS,
     Constraint,
     Edges,

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from decoding.params import BeamParams
+from genret.decoding.params import BeamParams
 
 
 class FinishedRows(NamedTuple):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from decoding.params import BeamParams
+from genret.decoding.params import BeamParams
 
 # Most columns that are sorted whole; with more, the best are picked first.
 _SORTED_WHOLE = 512

@@ -14,15 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decoding.beam_search.beams import Beams, Finished, Written
-from decoding.beam_search.candidates import Candidates
-from decoding.beam_search.certificate import FinishedRows, Goal, Goals, Nodes, OpenNodes
-from decoding.beam_search.scoring import Scoring, best_columns
-from decoding.constraints import Constraint, Hypothesis
-from decoding.language_model import DecodeSession
-from decoding.params import BeamParams
-from decoding.stopping import StopPoll
-from decoding.trace import ROOT, NodeState, Trace
+from genret.decoding.beam_search.beams import Beams, Finished, Written
+from genret.decoding.beam_search.candidates import Candidates
+from genret.decoding.beam_search.certificate import FinishedRows, Goal, Goals, Nodes, OpenNodes
+from genret.decoding.beam_search.scoring import Scoring, best_columns
+from genret.decoding.constraints import Constraint, Hypothesis
+from genret.decoding.language_model import DecodeSession
+from genret.decoding.params import BeamParams
+from genret.decoding.stopping import StopPoll
+from genret.decoding.trace import ROOT, NodeState, Trace
 
 
 class Search:

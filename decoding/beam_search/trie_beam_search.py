@@ -31,17 +31,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decoding.beam_search.candidates import Candidates, PaddedBuilder, likeliest, listed
-from decoding.beam_search.certificate import Goal, Nodes
-from decoding.beam_search.search_state import BeamResult, Frontier, Search
-from decoding.cancellation import CancelToken
-from decoding.constraints import MAX_CELLS, Constraint, StaticConstraint, WideConstraint
-from decoding.errors import DecodingCancelledError
-from decoding.language_model import DecodeSession
-from decoding.late_flag import LateFlag, goes_on
-from decoding.params import BeamParams
-from decoding.stopping import StopPoll
-from decoding.trace import Trace
+from genret.decoding.beam_search.candidates import Candidates, PaddedBuilder, likeliest, listed
+from genret.decoding.beam_search.certificate import Goal, Nodes
+from genret.decoding.beam_search.search_state import BeamResult, Frontier, Search
+from genret.decoding.cancellation import CancelToken
+from genret.decoding.constraints import MAX_CELLS, Constraint, StaticConstraint, WideConstraint
+from genret.decoding.errors import DecodingCancelledError
+from genret.decoding.language_model import DecodeSession
+from genret.decoding.late_flag import LateFlag, goes_on
+from genret.decoding.params import BeamParams
+from genret.decoding.stopping import StopPoll
+from genret.decoding.trace import Trace
 
 # Place of broken logits, for their error.
 _BROKEN = "a branch of the beam"

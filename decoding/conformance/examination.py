@@ -14,19 +14,19 @@ from typing import Any, Literal
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from decoding.conformance.difference import Difference, Tolerance, exactly
-from decoding.conformance.plain_passes import (
+from genret.decoding.conformance.difference import Difference, Tolerance, exactly
+from genret.decoding.conformance.plain_passes import (
     LayerReader,
     PlainAnswers,
     RandomTree,
     plain_answers,
     random_tree,
 )
-from decoding.conformance.scenarios import SCENARIOS, Driver, Outcome, replay
-from decoding.errors import UnsupportedModelError
-from decoding.model import architectures
-from decoding.model.architectures import LayerKind, describe_positions, layer_kinds, writable_tokens
-from decoding.model.hf_model import HFLanguageModel
+from genret.decoding.conformance.scenarios import SCENARIOS, Driver, Outcome, replay
+from genret.decoding.errors import UnsupportedModelError
+from genret.decoding.model import architectures
+from genret.decoding.model.architectures import LayerKind, describe_positions, layer_kinds, writable_tokens
+from genret.decoding.model.hf_model import HFLanguageModel
 
 Progress = Callable[[str, int, int], None]
 

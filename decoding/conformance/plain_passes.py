@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from decoding.conformance.difference import Difference
-from decoding.model.architectures import decoder_layers
+from genret.decoding.conformance.difference import Difference
+from genret.decoding.model.architectures import decoder_layers
 
 _PADDING_SHARE = 0.2
 

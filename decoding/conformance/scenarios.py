@@ -13,12 +13,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from decoding.conformance.difference import Difference
-from decoding.conformance.plain_passes import LayerReader, PlainAnswers, RandomTree
-from decoding.language_model import LanguageModel, PromptPrefix
-from decoding.model.hf_session import TreeSession
-from decoding.model.tree_cache import PackedFrontier
-from decoding.row_trees import NodeSpan, RowLayout, RowTrees
+from genret.decoding.conformance.difference import Difference
+from genret.decoding.conformance.plain_passes import LayerReader, PlainAnswers, RandomTree
+from genret.decoding.language_model import LanguageModel, PromptPrefix
+from genret.decoding.model.hf_session import TreeSession
+from genret.decoding.model.tree_cache import PackedFrontier
+from genret.decoding.row_trees import NodeSpan, RowLayout, RowTrees
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
-from decoding.conformance.difference import Tolerance, exactly
-from decoding.conformance.plain_passes import PlainAnswers, RandomTree, plain_answers, random_tree
-from decoding.conformance.scenarios import MIXED_LENGTHS, DrivenModel, Driver, replay
-from decoding.errors import UnsupportedModelError
-from decoding.model.architectures import other_engine, writable_tokens
+from genret.decoding.conformance.difference import Tolerance, exactly
+from genret.decoding.conformance.plain_passes import PlainAnswers, RandomTree, plain_answers, random_tree
+from genret.decoding.conformance.scenarios import MIXED_LENGTHS, DrivenModel, Driver, replay
+from genret.decoding.errors import UnsupportedModelError
+from genret.decoding.model.architectures import other_engine, writable_tokens
 
 _PROMPT_LENGTHS = (11, 6)
 _DEPTH = 3

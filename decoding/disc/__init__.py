@@ -4,7 +4,7 @@
 constraint. It must not know transformers, tries, entities or texts.
 """
 
-from decoding.disc.algorithm import disc
-from decoding.disc.draws import DiscResult, DiscSample
+from genret.decoding.disc.algorithm import disc
+from genret.decoding.disc.draws import DiscResult, DiscSample
 
 __all__ = ["DiscResult", "DiscSample", "disc"]

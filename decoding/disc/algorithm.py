@@ -26,11 +26,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from decoding.cancellation import CancelToken
-from decoding.constraints import Constraint
-from decoding.counter_rng import uniforms
-from decoding.disc.beam_proposer import BeamProposer
-from decoding.disc.draws import (
+from genret.decoding.cancellation import CancelToken
+from genret.decoding.constraints import Constraint
+from genret.decoding.counter_rng import uniforms
+from genret.decoding.disc.beam_proposer import BeamProposer
+from genret.decoding.disc.draws import (
     ACCEPT,
     ACCEPT_AGAIN,
     CHOOSE,
@@ -47,14 +47,14 @@ from decoding.disc.draws import (
     written_mass,
     written_rows,
 )
-from decoding.disc.draws_recorder import check_recordable, record_draws
-from decoding.disc.static_proposer import StaticProposer
-from decoding.disc.tree_proposer import TreeProposer
-from decoding.errors import DecodingCancelledError
-from decoding.language_model import DecodeSession
-from decoding.params import DiscParams
-from decoding.stopping import StopPoll
-from decoding.trace import Trace
+from genret.decoding.disc.draws_recorder import check_recordable, record_draws
+from genret.decoding.disc.static_proposer import StaticProposer
+from genret.decoding.disc.tree_proposer import TreeProposer
+from genret.decoding.errors import DecodingCancelledError
+from genret.decoding.language_model import DecodeSession
+from genret.decoding.params import DiscParams
+from genret.decoding.stopping import StopPoll
+from genret.decoding.trace import Trace
 
 
 def disc(

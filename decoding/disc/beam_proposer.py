@@ -26,9 +26,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from decoding.constraints import Constraint, EdgeChooser, Edges
-from decoding.counter_rng import extend_key, hash_key, uniforms_of
-from decoding.disc.draws import DrawBatch, DrawFrontier, Draws, merge_branches
+from genret.decoding.constraints import Constraint, EdgeChooser, Edges
+from genret.decoding.counter_rng import extend_key, hash_key, uniforms_of
+from genret.decoding.disc.draws import DrawBatch, DrawFrontier, Draws, merge_branches
 
 
 class BeamProposer:

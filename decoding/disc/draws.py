@@ -15,10 +15,10 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from decoding.constraints import Constraint, Edges, Hypothesis, expand
-from decoding.language_model import DecodeSession
-from decoding.params import DiscParams
-from decoding.stopping import StopPoll
+from genret.decoding.constraints import Constraint, Edges, Hypothesis, expand
+from genret.decoding.language_model import DecodeSession
+from genret.decoding.params import DiscParams
+from genret.decoding.stopping import StopPoll
 
 
 class Draws:

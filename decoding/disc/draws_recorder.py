@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from decoding.disc.draws import DecidedDraws, DrawBatch, Draws
-from decoding.disc.tree_proposer import ExploredDepth, TreeProposer
-from decoding.params import DiscParams
-from decoding.trace import ROOT, Trace, TraceDraw
+from genret.decoding.disc.draws import DecidedDraws, DrawBatch, Draws
+from genret.decoding.disc.tree_proposer import ExploredDepth, TreeProposer
+from genret.decoding.params import DiscParams
+from genret.decoding.trace import ROOT, Trace, TraceDraw
 
 _Ints = npt.NDArray[np.int64]
 _Floats = npt.NDArray[np.float64]

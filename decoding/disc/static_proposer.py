@@ -17,10 +17,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from decoding.constraints import MAX_CELLS, StaticConstraint
-from decoding.counter_rng import uniforms
-from decoding.disc.draws import DrawBatch, Draws
-from decoding.late_flag import LateFlag, goes_on
+from genret.decoding.constraints import MAX_CELLS, StaticConstraint
+from genret.decoding.counter_rng import uniforms
+from genret.decoding.disc.draws import DrawBatch, Draws
+from genret.decoding.late_flag import LateFlag, goes_on
 
 # Most logits of one forward, at 4 bytes each: more draws than fit are made in several walks.
 _MAX_LOGITS = 1 << 28

@@ -21,10 +21,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from decoding.constraints import EdgeChooser, Edges
-from decoding.counter_rng import extend_key, hash_key, uniforms_of
-from decoding.disc.draws import DrawBatch, Draws, merge_branches
-from decoding.language_model import DecodeSession
+from genret.decoding.constraints import EdgeChooser, Edges
+from genret.decoding.counter_rng import extend_key, hash_key, uniforms_of
+from genret.decoding.disc.draws import DrawBatch, Draws, merge_branches
+from genret.decoding.language_model import DecodeSession
 
 
 class TreeProposer:

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Literal
 
-from decoding.grammar.errors import CompileTimeoutError, GrammarError, SchemaLimitError
+from genret.decoding.grammar.errors import CompileTimeoutError, GrammarError, SchemaLimitError
 
 Whitespace = Literal["compact", "spaced", "flexible"]
 PropertyOrder = Literal["schema", "any"]

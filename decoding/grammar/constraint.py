@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decoding.constraints import Children
-from decoding.grammar.errors import AnswerBudgetError
-from decoding.grammar.vocabulary import WORD_BITS, Vocabulary
+from genret.decoding.constraints import Children
+from genret.decoding.grammar.errors import AnswerBudgetError
+from genret.decoding.grammar.vocabulary import WORD_BITS, Vocabulary
 
 
 class TokenGrammar(Hashable, Protocol):

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from decoding.errors import DecodingError
+from genret.decoding.errors import DecodingError
 
 if TYPE_CHECKING:
-    from decoding.grammar.schema.formula import Place
+    from genret.decoding.grammar.schema.formula import Place
 
 
 class GrammarError(DecodingError):

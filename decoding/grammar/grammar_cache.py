@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
-from decoding.bounded_cache import BoundedCache
-from decoding.grammar.errors import SchemaError
+from genret.decoding.bounded_cache import BoundedCache
+from genret.decoding.grammar.errors import SchemaError
 
 # Cost of an entry beside its grammar and its texts: dictionary slots, counters.
 _ENTRY_BYTES = 1024

@@ -11,20 +11,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.grammar.automaton.containers import ValueKinds
-from decoding.grammar.automaton.finishing import Budgets
-from decoding.grammar.automaton.parse_stacks import ByteCount, ParseStack, ParseStacks, StackSegments, forced
-from decoding.grammar.automaton.string_sources import Tracer
-from decoding.grammar.automaton.token_masks import Masks
-from decoding.grammar.compile_options import GrammarOptions, compile_budget
-from decoding.grammar.leaves.leaf import TitleSlotName, TitleSlotOpener
-from decoding.grammar.leaves.leaf_factory import Leaves
-from decoding.grammar.schema.formula_table import FormulaTable
-from decoding.grammar.schema.schema_document import canonical_text
-from decoding.grammar.schema.schema_report import SchemaReport, explain_schema
-from decoding.grammar.schema.value_nodes import compile_value
-from decoding.grammar.shapes import ValueNode
-from decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.grammar.automaton.containers import ValueKinds
+from genret.decoding.grammar.automaton.finishing import Budgets
+from genret.decoding.grammar.automaton.parse_stacks import (
+    ByteCount,
+    ParseStack,
+    ParseStacks,
+    StackSegments,
+    forced,
+)
+from genret.decoding.grammar.automaton.string_sources import Tracer
+from genret.decoding.grammar.automaton.token_masks import Masks
+from genret.decoding.grammar.compile_options import GrammarOptions, compile_budget
+from genret.decoding.grammar.leaves.leaf import TitleSlotName, TitleSlotOpener
+from genret.decoding.grammar.leaves.leaf_factory import Leaves
+from genret.decoding.grammar.schema.formula_table import FormulaTable
+from genret.decoding.grammar.schema.schema_document import canonical_text
+from genret.decoding.grammar.schema.schema_report import SchemaReport, explain_schema
+from genret.decoding.grammar.schema.value_nodes import compile_value
+from genret.decoding.grammar.shapes import ValueNode
+from genret.decoding.grammar.vocabulary import Vocabulary
 
 # Memory of compiled schemas beside their leaves, measured with tracemalloc on real ones of 0.4 to 23 kB.
 _GRAPH_BYTES = 10_000

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from decoding.grammar.leaves.leaf import Leaf
+from genret.decoding.grammar.leaves.leaf import Leaf
 
 Progress = Any
 """A hashable value that only its shape understands."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.grammar.errors import VocabularyError
+from genret.decoding.grammar.errors import VocabularyError
 
 
 class TokenNode:

@@ -27,11 +27,11 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.grammar.errors import VocabularyError
-from decoding.grammar.regular.byte_dfa import ByteDfa, byte_edges
-from decoding.grammar.regular.minimise import Row
-from decoding.grammar.regular.ranges import union
-from decoding.grammar.token_trie import FlatTrie, TokenNode
+from genret.decoding.grammar.errors import VocabularyError
+from genret.decoding.grammar.regular.byte_dfa import ByteDfa, byte_edges
+from genret.decoding.grammar.regular.minimise import Row
+from genret.decoding.grammar.regular.ranges import union
+from genret.decoding.grammar.token_trie import FlatTrie, TokenNode
 
 # A packed mask is words of this many tokens.
 WORD_BITS = 32

@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.grammar.errors import VocabularyError
-from decoding.grammar.token_trie import TokenNode, fewest_tokens
-from decoding.grammar.vocabulary import Vocabulary
-from decoding.markup.link_syntax import (
+from genret.decoding.grammar.errors import VocabularyError
+from genret.decoding.grammar.token_trie import TokenNode, fewest_tokens
+from genret.decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.markup.link_syntax import (
     CLOSE,
     OPEN,
     TITLE_CLOSE,
@@ -26,7 +26,7 @@ from decoding.markup.link_syntax import (
     find_boundaries,
     spelled_text,
 )
-from decoding.markup.link_titles import LinkTitles, TitlePlace
+from genret.decoding.markup.link_titles import LinkTitles, TitlePlace
 
 _MARKS = bytes([OPEN, CLOSE, TITLE_OPEN, TITLE_CLOSE])
 _REFUSED = -1

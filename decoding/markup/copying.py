@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from decoding.answering.answer import Answer
-from decoding.answering.speculation import LONGEST_PASS, ProposedPlace, ProposedSpan
-from decoding.answering.token_choice import Proposal
-from decoding.markup.annotation_grammar import AnnotationGrammar
+from genret.decoding.answering.answer import Answer
+from genret.decoding.answering.speculation import LONGEST_PASS, ProposedPlace, ProposedSpan
+from genret.decoding.answering.token_choice import Proposal
+from genret.decoding.markup.annotation_grammar import AnnotationGrammar
 
 # Tokens proposed at a time; a link ends the accepted ones.
 _PROPOSED = 8

@@ -14,12 +14,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.grammar.holes.text_leaf import TextSearcher
-from decoding.grammar.holes.text_places import FIRST_PLAIN, PLAIN, QUOTE, TextRange, first_from
-from decoding.grammar.leaves.leaf import FEW_TOKENS, Exit, LeafTokens, TokenCache
-from decoding.grammar.token_trie import TokenNode
-from decoding.markup.link_syntax import BACKSLASH, TITLE_CLOSE, TITLE_OPEN, spelled_title
-from decoding.sorted_texts import SortedTexts, TextBatches
+from genret.decoding.grammar.holes.text_leaf import TextSearcher
+from genret.decoding.grammar.holes.text_places import FIRST_PLAIN, PLAIN, QUOTE, TextRange, first_from
+from genret.decoding.grammar.leaves.leaf import FEW_TOKENS, Exit, LeafTokens, TokenCache
+from genret.decoding.grammar.token_trie import TokenNode
+from genret.decoding.markup.link_syntax import BACKSLASH, TITLE_CLOSE, TITLE_OPEN, spelled_title
+from genret.decoding.sorted_texts import SortedTexts, TextBatches
 
 # Larger runs list their next bytes only if there is just one.
 _MAX_LISTED = 8

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from decoding.errors import UnsupportedModelError
+from genret.decoding.errors import UnsupportedModelError
 
 VERIFIED = frozenset(
     {

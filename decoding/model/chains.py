@@ -13,10 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decoding.errors import PromptTooLongError
-from decoding.language_model import KvUsage
-from decoding.model.hf_session import TreeSession, at_least_float32
-from decoding.model.token_tree import ChainStep, PromptLayout
+from genret.decoding.errors import PromptTooLongError
+from genret.decoding.language_model import KvUsage
+from genret.decoding.model.hf_session import TreeSession, at_least_float32
+from genret.decoding.model.token_tree import ChainStep, PromptLayout
 
 
 class TreeChains:

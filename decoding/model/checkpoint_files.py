@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from decoding.errors import ModelLoadError
+from genret.decoding.errors import ModelLoadError
 
 _WEIGHTS = ".safetensors"
 _SHARD_LIST = ".safetensors.index.json"

@@ -14,22 +14,22 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from decoding.conformance.self_check import probe, refuse_if_different
-from decoding.errors import PromptTooLongError, UnsupportedModelError
-from decoding.language_model import PromptPrefix
-from decoding.model import architectures
-from decoding.model.chains import TreeChains
-from decoding.model.hf_session import (
+from genret.decoding.conformance.self_check import probe, refuse_if_different
+from genret.decoding.errors import PromptTooLongError, UnsupportedModelError
+from genret.decoding.language_model import PromptPrefix
+from genret.decoding.model import architectures
+from genret.decoding.model.chains import TreeChains
+from genret.decoding.model.hf_session import (
     CausalSession,
     EncoderDecoderSession,
     TreeModel,
     TreeSession,
     use_true_positions,
 )
-from decoding.model.model_loading import load_pretrained, refuse_float16_on_cpu
-from decoding.model.prefill import check_continuations, checked_prefix
-from decoding.model.token_tree import DEFAULT_COLLECTION, CollectionPolicy
-from decoding.model.tree_attention import TREE_ATTENTION, register_tree_attention
+from genret.decoding.model.model_loading import load_pretrained, refuse_float16_on_cpu
+from genret.decoding.model.prefill import check_continuations, checked_prefix
+from genret.decoding.model.token_tree import DEFAULT_COLLECTION, CollectionPolicy
+from genret.decoding.model.tree_attention import TREE_ATTENTION, register_tree_attention
 
 
 class HFLanguageModel:

@@ -22,14 +22,14 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
-from decoding.errors import PromptTooLongError
-from decoding.language_model import KvUsage, PerBranchCost
-from decoding.model.prefill import PromptPass, TreePrefix
-from decoding.model.token_tree import ChainStep, CollectionPolicy, PromptLayout, TokenTree
-from decoding.model.tree_attention import BranchPass
-from decoding.model.tree_cache import PackedFrontier, PackedWrites, TreeCache
-from decoding.model.whole_trees import WholeTreePass, WholeTreeWriter
-from decoding.row_trees import RowTrees
+from genret.decoding.errors import PromptTooLongError
+from genret.decoding.language_model import KvUsage, PerBranchCost
+from genret.decoding.model.prefill import PromptPass, TreePrefix
+from genret.decoding.model.token_tree import ChainStep, CollectionPolicy, PromptLayout, TokenTree
+from genret.decoding.model.tree_attention import BranchPass
+from genret.decoding.model.tree_cache import PackedFrontier, PackedWrites, TreeCache
+from genret.decoding.model.whole_trees import WholeTreePass, WholeTreeWriter
+from genret.decoding.row_trees import RowTrees
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -28,9 +28,13 @@ from transformers import (
 from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
 from transformers.utils import logging as transformers_logging
 
-from decoding.errors import ModelLoadError
-from decoding.model.architectures import check_supported
-from decoding.model.checkpoint_files import ADAPTER_FILE, refuse_foreign_file_name, refuse_foreign_weights
+from genret.decoding.errors import ModelLoadError
+from genret.decoding.model.architectures import check_supported
+from genret.decoding.model.checkpoint_files import (
+    ADAPTER_FILE,
+    refuse_foreign_file_name,
+    refuse_foreign_weights,
+)
 
 DTYPES = {
     "float32": torch.float32,

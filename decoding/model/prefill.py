@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from decoding.language_model import PromptPrefix
-from decoding.model.segment_attention import Rule, Segment, attend, bias_by_distance, causal_mask
-from decoding.model.tree_cache import PrefixSegment, TreeCache
+from genret.decoding.language_model import PromptPrefix
+from genret.decoding.model.segment_attention import Rule, Segment, attend, bias_by_distance, causal_mask
+from genret.decoding.model.tree_cache import PrefixSegment, TreeCache
 
 # Rows of a prompt whose scores are materialised together, where no fused kernel computes them.
 ROWS_AT_ONCE = 128

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from decoding.model.token_tree import Visibility
+from genret.decoding.model.token_tree import Visibility
 
 # A score this far below the largest of its row is negligible: e^-64 is 1.6e-28.
 _NEGLIGIBLE = 64.0

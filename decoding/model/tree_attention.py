@@ -20,12 +20,18 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from decoding.errors import UnsupportedModelError
-from decoding.model.prefill import PromptPass, attend_prompts
-from decoding.model.segment_attention import Rule, attend, bias_by_distance, causal_mask, visible_segments
-from decoding.model.token_tree import BranchStep
-from decoding.model.tree_cache import PackedFrontier, TreeCache
-from decoding.model.whole_trees import WholeTreePass, attend_whole_trees
+from genret.decoding.errors import UnsupportedModelError
+from genret.decoding.model.prefill import PromptPass, attend_prompts
+from genret.decoding.model.segment_attention import (
+    Rule,
+    attend,
+    bias_by_distance,
+    causal_mask,
+    visible_segments,
+)
+from genret.decoding.model.token_tree import BranchStep
+from genret.decoding.model.tree_cache import PackedFrontier, TreeCache
+from genret.decoding.model.whole_trees import WholeTreePass, attend_whole_trees
 
 # The name must not contain "sdpa", "flex" or "flash": transformers looks for those substrings.
 TREE_ATTENTION = "genret_tree"

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
-from decoding.errors import PromptTooLongError
-from decoding.model.segment_attention import Rule, attend, bias_by_distance, visible_segments
-from decoding.model.token_tree import PromptLayout, Visibility
-from decoding.model.tree_cache import TreeCache
-from decoding.row_trees import NodeSpan, RowTrees
+from genret.decoding.errors import PromptTooLongError
+from genret.decoding.model.segment_attention import Rule, attend, bias_by_distance, visible_segments
+from genret.decoding.model.token_tree import PromptLayout, Visibility
+from genret.decoding.model.tree_cache import TreeCache
+from genret.decoding.row_trees import NodeSpan, RowTrees
 
 # Biases of prefix, prompt, path and block. Shape of each: (1, H, b, n).
 _Biases = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]

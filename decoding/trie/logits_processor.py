@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from decoding.constraints import Constraint
-from decoding.errors import InvalidLogitsError
-from decoding.trie.row_filter import FilteredTrie
+from genret.decoding.constraints import Constraint
+from genret.decoding.errors import InvalidLogitsError
+from genret.decoding.trie.row_filter import FilteredTrie
 
 # Most tokens compared to find every row's parent among the last rows; beyond it, titles are walked anew.
 _MAX_COMPARED = 1 << 24

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from decoding.constraints import Children, PaddedChildren
-from decoding.numba_compiling import keep_nothing
-from decoding.trie import numba_loops
-from decoding.trie.numba_loops import Longs, Tokens
-from decoding.trie.torch_kernels import TorchKernels
-from decoding.trie.trie_kernels import TrieKernels, TrieTables
+from genret.decoding.constraints import Children, PaddedChildren
+from genret.decoding.numba_compiling import keep_nothing
+from genret.decoding.trie import numba_loops
+from genret.decoding.trie.numba_loops import Longs, Tokens
+from genret.decoding.trie.torch_kernels import TorchKernels
+from genret.decoding.trie.trie_kernels import TrieKernels, TrieTables
 
 logger = logging.getLogger(__name__)
 

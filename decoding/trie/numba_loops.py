@@ -24,8 +24,8 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from decoding.numba_compiling import compiled, pointer
-from decoding.trie.trie_kernels import POSITION_BITS, POSITION_MASK
+from genret.decoding.numba_compiling import compiled, pointer
+from genret.decoding.trie.trie_kernels import POSITION_BITS, POSITION_MASK
 
 Longs = npt.NDArray[np.int64]
 Ints = npt.NDArray[np.int32]

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from decoding.trie.title_trie import TitleTrie, WalkedTrie
-from decoding.trie.trie_kernels import pack, unpack
+from genret.decoding.trie.title_trie import TitleTrie, WalkedTrie
+from genret.decoding.trie.trie_kernels import pack, unpack
 
 # Room in a state for one past the last rank of an interval, with its lane.
 _MAX_ROW_ENDS = 2**32

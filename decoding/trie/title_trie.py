@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decoding.constraints import Children, PaddedChildren
-from decoding.errors import KernelsError
-from decoding.trie.torch_kernels import TorchKernels
-from decoding.trie.trie_arrays import MAX_POSITIONS, TrieArrays, derive_trie
-from decoding.trie.trie_kernels import TrieKernels, TrieTables, pack_root, unpack
+from genret.decoding.constraints import Children, PaddedChildren
+from genret.decoding.errors import KernelsError
+from genret.decoding.trie.torch_kernels import TorchKernels
+from genret.decoding.trie.trie_arrays import MAX_POSITIONS, TrieArrays, derive_trie
+from genret.decoding.trie.trie_kernels import TrieKernels, TrieTables, pack_root, unpack
 
 
 class WalkedTrie:
@@ -228,7 +228,7 @@ def _numba_or_torch_kernels(tables: TrieTables) -> TrieKernels:
 def _numba_kernels(tables: TrieTables) -> TrieKernels:
     # Imported on first use: numba takes half a second, which commands without a trie should not pay.
     try:
-        from decoding.trie.numba_kernels import NumbaKernels
+        from genret.decoding.trie.numba_kernels import NumbaKernels
 
         kernels = NumbaKernels(tables)
         kernels.warm_up()

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decoding.constraints import Children, PaddedChildren
-from decoding.trie.trie_kernels import TrieKernels, TrieTables, pack, unpack
+from genret.decoding.constraints import Children, PaddedChildren
+from genret.decoding.trie.trie_kernels import TrieKernels, TrieTables, pack, unpack
 
 
 class TorchKernels:

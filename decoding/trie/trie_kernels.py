@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decoding.constraints import Children, PaddedChildren
-from decoding.trie.trie_arrays import IntArray, TrieArrays
+from genret.decoding.constraints import Children, PaddedChildren
+from genret.decoding.trie.trie_arrays import IntArray, TrieArrays
 
 _TOKEN_VIEWS: dict[np.dtype[np.integer], np.dtype[np.integer]] = {
     np.dtype(np.uint8): np.dtype(np.uint8),

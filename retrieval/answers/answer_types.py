@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypedDict, get_args
 
-from decoding.grammar.compile_options import (
+from genret.decoding.grammar.compile_options import (
     ExtraProperties,
     Formats,
     GrammarOptions,
     PropertyOrder,
     Whitespace,
 )
-from decoding.params import MAX_BEAM_SIZE, MAX_DRAWS, MAX_K
-from retrieval.arguments import check_filled, check_text
-from retrieval.errors import InputError
-from retrieval.request_options import checked_options, option, prompt_name
-from retrieval.types import Entity, KvShare, Timings
+from genret.decoding.params import MAX_BEAM_SIZE, MAX_DRAWS, MAX_K
+from genret.retrieval.arguments import check_filled, check_text
+from genret.retrieval.errors import InputError
+from genret.retrieval.request_options import checked_options, option, prompt_name
+from genret.retrieval.types import Entity, KvShare, Timings
 
 ANSWER_METHODS = ("greedy", "sample", "beam", "disc")
 DEFAULT_MAX_TOKENS, MAX_ANSWER_TOKENS = 512, 65_536

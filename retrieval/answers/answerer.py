@@ -9,34 +9,40 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Unpack
 
-from decoding.answering.answer import AnswerText
-from decoding.answering.writer import write_answers
-from decoding.beam_search import BeamResult, beam_search
-from decoding.cancellation import CancelToken
-from decoding.disc import DiscResult, disc
-from decoding.errors import DecodingCancelledError, DecodingError, InvalidLogitsError
-from decoding.grammar.constraint import GrammarConstraint
-from decoding.grammar.errors import GrammarError
-from decoding.grammar.grammar_cache import CacheStats
-from decoding.grammar.json_grammar import TitleSlotValue
-from decoding.language_model import LanguageModel, PromptPrefix
-from decoding.params import AnswerParams, BeamParams, DiscParams
-from retrieval.answers.answer_types import AnswerEntity, AnswerOptions, AnswerRequest, AnswerResult, Schema
-from retrieval.answers.schema_explanation import user_error
-from retrieval.answers.schemas import AnswerEngine, CompiledSchema
-from retrieval.answers.title_holes import Finder, IndexSet, ShortlistedSlots
-from retrieval.answers.validation import InvalidAnswerError, SlowValidationError, standing
-from retrieval.arguments import named, new_seed
-from retrieval.errors import GenretError, InputError, ModelError
-from retrieval.filters.entity_filter import FilterStore
-from retrieval.index.owners import title_owners
-from retrieval.index.reader import Index
-from retrieval.kv_memory import ChainMeter, KvMeter, PrefixStore
-from retrieval.loaded_model import DEFAULT_BATCH_SIZE, Limits, PromptEncoder
-from retrieval.methods.scoring import owners_best_first
-from retrieval.prompts import JSON_ANSWER, JSON_BRIEF, CheckpointConfig, PromptTemplate
-from retrieval.text import TextTokenizer
-from retrieval.types import Timings
+from genret.decoding.answering.answer import AnswerText
+from genret.decoding.answering.writer import write_answers
+from genret.decoding.beam_search import BeamResult, beam_search
+from genret.decoding.cancellation import CancelToken
+from genret.decoding.disc import DiscResult, disc
+from genret.decoding.errors import DecodingCancelledError, DecodingError, InvalidLogitsError
+from genret.decoding.grammar.constraint import GrammarConstraint
+from genret.decoding.grammar.errors import GrammarError
+from genret.decoding.grammar.grammar_cache import CacheStats
+from genret.decoding.grammar.json_grammar import TitleSlotValue
+from genret.decoding.language_model import LanguageModel, PromptPrefix
+from genret.decoding.params import AnswerParams, BeamParams, DiscParams
+from genret.retrieval.answers.answer_types import (
+    AnswerEntity,
+    AnswerOptions,
+    AnswerRequest,
+    AnswerResult,
+    Schema,
+)
+from genret.retrieval.answers.schema_explanation import user_error
+from genret.retrieval.answers.schemas import AnswerEngine, CompiledSchema
+from genret.retrieval.answers.title_holes import Finder, IndexSet, ShortlistedSlots
+from genret.retrieval.answers.validation import InvalidAnswerError, SlowValidationError, standing
+from genret.retrieval.arguments import named, new_seed
+from genret.retrieval.errors import GenretError, InputError, ModelError
+from genret.retrieval.filters.entity_filter import FilterStore
+from genret.retrieval.index.owners import title_owners
+from genret.retrieval.index.reader import Index
+from genret.retrieval.kv_memory import ChainMeter, KvMeter, PrefixStore
+from genret.retrieval.loaded_model import DEFAULT_BATCH_SIZE, Limits, PromptEncoder
+from genret.retrieval.methods.scoring import owners_best_first
+from genret.retrieval.prompts import JSON_ANSWER, JSON_BRIEF, CheckpointConfig, PromptTemplate
+from genret.retrieval.text import TextTokenizer
+from genret.retrieval.types import Timings
 
 # A prompt must leave room for an answer: at most this much of the positions is kept for it.
 _MIN_ROOM = 64

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from decoding.grammar.compile_options import GrammarOptions
-from decoding.grammar.errors import (
+from genret.decoding.grammar.compile_options import GrammarOptions
+from genret.decoding.grammar.errors import (
     AnswerBudgetError,
     CompileTimeoutError,
     GrammarError,
     SchemaError,
     VocabularyError,
 )
-from decoding.grammar.holes.text_leaf import TextLeaf, TextSearcher
-from decoding.grammar.json_grammar import compile_schema
-from decoding.grammar.leaves.leaf_factory import Leaves
-from decoding.grammar.schema.schema_report import SchemaReport, explain_schema
-from decoding.grammar.vocabulary import Vocabulary
-from decoding.sorted_texts import SortedTexts
-from retrieval.errors import GenretError, InputError, ModelError
+from genret.decoding.grammar.holes.text_leaf import TextLeaf, TextSearcher
+from genret.decoding.grammar.json_grammar import compile_schema
+from genret.decoding.grammar.leaves.leaf_factory import Leaves
+from genret.decoding.grammar.schema.schema_report import SchemaReport, explain_schema
+from genret.decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.sorted_texts import SortedTexts
+from genret.retrieval.errors import GenretError, InputError, ModelError
 
 
 @dataclass(frozen=True, slots=True)

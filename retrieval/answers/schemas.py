@@ -14,26 +14,26 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar, cast
 
-from decoding.answering.speller import Speller
-from decoding.grammar.compile_options import GrammarOptions, compile_budget, current_budget
-from decoding.grammar.errors import GrammarError, SchemaLimitError, VocabularyError
-from decoding.grammar.grammar_cache import CacheStats, GrammarCache
-from decoding.grammar.holes.text_leaf import TextSearcher
-from decoding.grammar.json_grammar import Grammar, compile_schema
-from decoding.grammar.leaves.leaf import TitleSlotLeaf, TitleSlotName, TitleSlotOpener
-from decoding.grammar.leaves.leaf_factory import Leaves
-from decoding.grammar.schema.schema_document import canonical_text, parse_document
-from decoding.grammar.vocabulary import Vocabulary
-from retrieval.answers.answer_types import AnswerRequest, schema_text
-from retrieval.answers.schema_explanation import user_error
-from retrieval.answers.title_holes import FIRST_INDEX, Finder, IndexSet, NamedIndex, TitleSlots
-from retrieval.answers.validation import AnswerValidator
-from retrieval.arguments import check_text
-from retrieval.errors import GenretError, InputError, ModelError
-from retrieval.filters.entity_filter import FilterStore
-from retrieval.index.reader import Index
-from retrieval.loaded_model import DEFAULT_GRAMMAR_CACHE_BYTES
-from retrieval.text import TextTokenizer
+from genret.decoding.answering.speller import Speller
+from genret.decoding.grammar.compile_options import GrammarOptions, compile_budget, current_budget
+from genret.decoding.grammar.errors import GrammarError, SchemaLimitError, VocabularyError
+from genret.decoding.grammar.grammar_cache import CacheStats, GrammarCache
+from genret.decoding.grammar.holes.text_leaf import TextSearcher
+from genret.decoding.grammar.json_grammar import Grammar, compile_schema
+from genret.decoding.grammar.leaves.leaf import TitleSlotLeaf, TitleSlotName, TitleSlotOpener
+from genret.decoding.grammar.leaves.leaf_factory import Leaves
+from genret.decoding.grammar.schema.schema_document import canonical_text, parse_document
+from genret.decoding.grammar.vocabulary import Vocabulary
+from genret.retrieval.answers.answer_types import AnswerRequest, schema_text
+from genret.retrieval.answers.schema_explanation import user_error
+from genret.retrieval.answers.title_holes import FIRST_INDEX, Finder, IndexSet, NamedIndex, TitleSlots
+from genret.retrieval.answers.validation import AnswerValidator
+from genret.retrieval.arguments import check_text
+from genret.retrieval.errors import GenretError, InputError, ModelError
+from genret.retrieval.filters.entity_filter import FilterStore
+from genret.retrieval.index.reader import Index
+from genret.retrieval.loaded_model import DEFAULT_GRAMMAR_CACHE_BYTES
+from genret.retrieval.text import TextTokenizer
 
 # A validator holds the schema as Python values, some times as large as its text.
 _VALIDATOR_BYTES_PER_CHARACTER = 16

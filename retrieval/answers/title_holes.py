@@ -18,21 +18,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from decoding.bounded_cache import BoundedCache
-from decoding.grammar.errors import VocabularyError
-from decoding.grammar.holes.text_leaf import TextLeaf, TextSearcher
-from decoding.grammar.holes.text_places import spelled
-from decoding.grammar.leaves.leaf import TitleSlotError, TitleSlotName
-from decoding.grammar.leaves.leaf_factory import Leaves
-from decoding.sorted_texts import SortedTexts
-from retrieval.errors import InputError
-from retrieval.filters.entity_filter import EntityFilter, FilterStore
-from retrieval.filters.predicate import canonical, parse
-from retrieval.filters.restriction import Restriction
-from retrieval.index.entities import title_batches
-from retrieval.index.layout import TITLE
-from retrieval.index.reader import Index
-from retrieval.types import Entity
+from genret.decoding.bounded_cache import BoundedCache
+from genret.decoding.grammar.errors import VocabularyError
+from genret.decoding.grammar.holes.text_leaf import TextLeaf, TextSearcher
+from genret.decoding.grammar.holes.text_places import spelled
+from genret.decoding.grammar.leaves.leaf import TitleSlotError, TitleSlotName
+from genret.decoding.grammar.leaves.leaf_factory import Leaves
+from genret.decoding.sorted_texts import SortedTexts
+from genret.retrieval.errors import InputError
+from genret.retrieval.filters.entity_filter import EntityFilter, FilterStore
+from genret.retrieval.filters.predicate import canonical, parse
+from genret.retrieval.filters.restriction import Restriction
+from genret.retrieval.index.entities import title_batches
+from genret.retrieval.index.layout import TITLE
+from genret.retrieval.index.reader import Index
+from genret.retrieval.types import Entity
 
 _serials = itertools.count(1)
 

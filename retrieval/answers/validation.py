@@ -19,11 +19,11 @@ from jsonschema.exceptions import ValidationError
 from jsonschema.protocols import Validator
 from referencing.exceptions import Unresolvable
 
-from decoding.grammar.compile_options import Formats
-from decoding.grammar.json_grammar import TitleSlotValue
-from decoding.grammar.leaves.leaf import TitleSlotName
-from decoding.grammar.schema.schema_document import escaped_step
-from retrieval.errors import GenretError, InputError
+from genret.decoding.grammar.compile_options import Formats
+from genret.decoding.grammar.json_grammar import TitleSlotValue
+from genret.decoding.grammar.leaves.leaf import TitleSlotName
+from genret.decoding.grammar.schema.schema_document import escaped_step
+from genret.retrieval.errors import GenretError, InputError
 
 # Digits of the longest number that is validated: remainders of longer ones are refused, not rounded.
 _EXACT = Context(prec=2000)

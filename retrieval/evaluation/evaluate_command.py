@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from retrieval.command_options import SHOWN, model_options, prompt_option
-from retrieval.interruption import INTERRUPTED, sigterm_as_interrupt
+from genret.retrieval.command_options import SHOWN, model_options, prompt_option
+from genret.retrieval.interruption import INTERRUPTED, sigterm_as_interrupt
 
 if TYPE_CHECKING:
-    from retrieval.evaluation.evaluation import Evaluated, EvaluationPlan
+    from genret.retrieval.evaluation.evaluation import Evaluated, EvaluationPlan
 
 _DEFAULT_METHODS = "unconstrained trie disc:1 disc:2 disc:3 disc:4 beam:10 bm25-shortlist bm25"
 
@@ -164,10 +164,10 @@ def evaluate_command(
     to a baseline, answers that do not exist, and times. Exit code 1: also if a constrained method
     answered what is not in the index.
     """
-    from retrieval.errors import GenretError, InputError
-    from retrieval.evaluation.datasets.labels import SetSpec
-    from retrieval.evaluation.evaluation import EvaluationPlan, about_machine, evaluate
-    from retrieval.retriever import Retriever
+    from genret.retrieval.errors import GenretError, InputError
+    from genret.retrieval.evaluation.datasets.labels import SetSpec
+    from genret.retrieval.evaluation.evaluation import EvaluationPlan, about_machine, evaluate
+    from genret.retrieval.retriever import Retriever
 
     try:
         plan = EvaluationPlan(
@@ -213,13 +213,13 @@ def evaluate_command(
 
 def _default_methods(index_path: str) -> tuple[str, ...]:
     """Return the methods that go with an index and its evidence."""
-    from retrieval.evaluation.methods.evaluated_method import (
+    from genret.retrieval.evaluation.methods.evaluated_method import (
         DEFAULT_EVIDENCE_METHODS,
         DEFAULT_METHODS,
         DEFAULT_VECTOR_METHODS,
     )
-    from retrieval.index.manifest import OLD_VECTOR_METHODS
-    from retrieval.index.reader import Index
+    from genret.retrieval.index.manifest import OLD_VECTOR_METHODS
+    from genret.retrieval.index.reader import Index
 
     with Index.open(index_path, verify_digests=False) as index:
         has_vectors = index.vectors is not None and index.vectors.method not in OLD_VECTOR_METHODS

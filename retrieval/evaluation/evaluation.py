@@ -13,29 +13,29 @@ from typing import Any
 
 import xxhash
 
-from decoding.model.hf_model import HFLanguageModel
-from retrieval.checkpoints import folder_fingerprint
-from retrieval.errors import InputError, SourceError
-from retrieval.evaluation.datasets.index_entities import IndexResolver, read_redirects
-from retrieval.evaluation.datasets.labels import SetSpec
-from retrieval.evaluation.datasets.readers import read_set
-from retrieval.evaluation.labelled_sets import LabelledSet
-from retrieval.evaluation.method_runner import Reporter, plan_tasks, run_tasks
-from retrieval.evaluation.methods.evaluated_method import MethodMaker, MethodSpec
-from retrieval.evaluation.metrics import check_metrics
-from retrieval.evaluation.reporting.comparison import (
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.retrieval.checkpoints import folder_fingerprint
+from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.evaluation.datasets.index_entities import IndexResolver, read_redirects
+from genret.retrieval.evaluation.datasets.labels import SetSpec
+from genret.retrieval.evaluation.datasets.readers import read_set
+from genret.retrieval.evaluation.labelled_sets import LabelledSet
+from genret.retrieval.evaluation.method_runner import Reporter, plan_tasks, run_tasks
+from genret.retrieval.evaluation.methods.evaluated_method import MethodMaker, MethodSpec
+from genret.retrieval.evaluation.metrics import check_metrics
+from genret.retrieval.evaluation.reporting.comparison import (
     Overview,
     SetComparison,
     Settings,
     compare,
     make_overview,
 )
-from retrieval.evaluation.reporting.evaluation_report import Facts, make_document, to_json
-from retrieval.evaluation.reporting.quality_plots import Point, check_matplotlib, draw
-from retrieval.evaluation.reporting.report_pages import PLOTS_FOLDER, Drawing, to_html, to_markdown
-from retrieval.evaluation.run_files import IDENTITY_FILE, Identity, RunStore, write_text
-from retrieval.retriever import Retriever
-from retrieval.sources.source_files import digest_file
+from genret.retrieval.evaluation.reporting.evaluation_report import Facts, make_document, to_json
+from genret.retrieval.evaluation.reporting.quality_plots import Point, check_matplotlib, draw
+from genret.retrieval.evaluation.reporting.report_pages import PLOTS_FOLDER, Drawing, to_html, to_markdown
+from genret.retrieval.evaluation.run_files import IDENTITY_FILE, Identity, RunStore, write_text
+from genret.retrieval.retriever import Retriever
+from genret.retrieval.sources.source_files import digest_file
 
 _PAPER = "#ffffff"
 _MOST_WARM_UP = 64
@@ -233,7 +233,7 @@ def _check_names(sets: Sequence[SetSpec]) -> None:
 
 
 def _check_method(text: str) -> None:
-    from retrieval.evaluation.methods.model_free_methods import check_bm25s
+    from genret.retrieval.evaluation.methods.model_free_methods import check_bm25s
 
     spec = MethodSpec.parse(text)
     if spec.family in ("bm25", "bm25-shortlist"):

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from retrieval.errors import InputError
-from retrieval.evaluation.metrics import Floats, MetricValues, micro_average
+from genret.retrieval.errors import InputError
+from genret.retrieval.evaluation.metrics import Floats, MetricValues, micro_average
 
 _DRAWN_AT_ONCE = 1 << 21  # group numbers, 16 MiB
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from retrieval.errors import InputError
-from retrieval.types import Mention
+from genret.retrieval.errors import InputError
+from genret.retrieval.types import Mention
 
 # Prefixes of the title of a relevant answer that the index lacks, and of a text that is no title.
 MISSING = "missing:"

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from retrieval.errors import GenretError
-from retrieval.evaluation.datasets.index_entities import EntityFinder
-from retrieval.evaluation.labelled_sets import LabelledSet, MethodRun
-from retrieval.evaluation.methods.evaluated_method import EvaluatedMethod
-from retrieval.evaluation.run_files import RunStore
-from retrieval.progress import ProgressDisplay
+from genret.retrieval.errors import GenretError
+from genret.retrieval.evaluation.datasets.index_entities import EntityFinder
+from genret.retrieval.evaluation.labelled_sets import LabelledSet, MethodRun
+from genret.retrieval.evaluation.methods.evaluated_method import EvaluatedMethod
+from genret.retrieval.evaluation.run_files import RunStore
+from genret.retrieval.progress import ProgressDisplay
 
 if TYPE_CHECKING:
     from rich.progress import ProgressColumn

@@ -30,8 +30,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from retrieval.errors import InputError, MissingExtraError
-from retrieval.evaluation.labelled_sets import (
+from genret.retrieval.errors import InputError, MissingExtraError
+from genret.retrieval.evaluation.labelled_sets import (
     JudgedRanking,
     LabelledQuery,
     LabelledSet,

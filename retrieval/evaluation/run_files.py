@@ -27,17 +27,23 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from retrieval.durable import staged_file
-from retrieval.errors import SourceError
-from retrieval.evaluation.datasets.file_lines import (
+from genret.retrieval.durable import staged_file
+from genret.retrieval.errors import SourceError
+from genret.retrieval.evaluation.datasets.file_lines import (
     json_objects,
     spaced_fields,
     text_field,
     text_lines,
     wrong,
 )
-from retrieval.evaluation.datasets.labels import decode_token, encode_token
-from retrieval.evaluation.labelled_sets import LabelledSet, MethodRun, RankedAnswers, RankedEntity, judge
+from genret.retrieval.evaluation.datasets.labels import decode_token, encode_token
+from genret.retrieval.evaluation.labelled_sets import (
+    LabelledSet,
+    MethodRun,
+    RankedAnswers,
+    RankedEntity,
+    judge,
+)
 
 _STEP = 1e-6  # the last decimal written
 _LARGEST = 1e30  # far from the ends of 32-bit floats

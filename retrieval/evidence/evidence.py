@@ -19,10 +19,10 @@ import numpy.typing as npt
 from rapidfuzz import process
 from rapidfuzz.distance import Indel
 
-from retrieval.errors import GenretError, IndexFormatError
-from retrieval.evidence.field import Counted, Field
-from retrieval.evidence.loops import compile_loops
-from retrieval.evidence.postings import (
+from genret.retrieval.errors import GenretError, IndexFormatError
+from genret.retrieval.evidence.field import Counted, Field
+from genret.retrieval.evidence.loops import compile_loops
+from genret.retrieval.evidence.postings import (
     TERMS_VERSION,
     Characters,
     FloatArray,
@@ -33,11 +33,11 @@ from retrieval.evidence.postings import (
     Terms,
     fold_all,
 )
-from retrieval.index.entity_texts import EntityTexts
-from retrieval.index.layout import NAMES_FILE, QUERIES_FILE, TEXTS_FILE
-from retrieval.index.priors import Prior
-from retrieval.index.reader import Index
-from retrieval.vectors.vector_search import VectorProposer
+from genret.retrieval.index.entity_texts import EntityTexts
+from genret.retrieval.index.layout import NAMES_FILE, QUERIES_FILE, TEXTS_FILE
+from genret.retrieval.index.priors import Prior
+from genret.retrieval.index.reader import Index
+from genret.retrieval.vectors.vector_search import VectorProposer
 
 NAMES, TEXTS, QUERIES, VECTORS, MODEL, WEIGHT = "names", "texts", "queries", "vectors", "model", "weight"
 # Kinds of evidence, in the order in which they are shown.

@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from retrieval.durable import writing
-from retrieval.errors import IndexFormatError
-from retrieval.evidence.postings import (
+from genret.retrieval.durable import writing
+from genret.retrieval.errors import IndexFormatError
+from genret.retrieval.evidence.postings import (
     ALL_HASHES,
     BLOCK_TEXTS,
     MAX_TEXT,
@@ -33,7 +33,7 @@ from retrieval.evidence.postings import (
     Terms,
     fold_all,
 )
-from retrieval.index.arrow_files import as_arrow, as_numpy
+from genret.retrieval.index.arrow_files import as_arrow, as_numpy
 
 WORDS, LETTERS = "words", "letters"
 _LISTS = {"term": pa.uint32(), "begin": pa.uint32(), "text": pa.uint16(), "length": pa.uint8()}

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from retrieval.evidence.evidence import FIELD_FILES, NAMES, QUERIES, TEXTS, open_field
-from retrieval.evidence.field import (
+from genret.retrieval.evidence.evidence import FIELD_FILES, NAMES, QUERIES, TEXTS, open_field
+from genret.retrieval.evidence.field import (
     DEFAULT_BLOCK_BYTES,
     Counted,
     query_blocks,
@@ -18,11 +18,11 @@ from retrieval.evidence.field import (
     text_blocks,
     write_blocks,
 )
-from retrieval.evidence.postings import TERMS_VERSION, IntArray
-from retrieval.index.entity_texts import EntityTexts
-from retrieval.index.manifest import EvidenceEntry
-from retrieval.index.reader import Index
-from retrieval.progress import StepProgress
+from genret.retrieval.evidence.postings import TERMS_VERSION, IntArray
+from genret.retrieval.index.entity_texts import EntityTexts
+from genret.retrieval.index.manifest import EvidenceEntry
+from genret.retrieval.index.reader import Index
+from genret.retrieval.progress import StepProgress
 
 # Past queries kept per entity, the most frequent ones.
 MAX_QUERIES_PER_ENTITY = 64

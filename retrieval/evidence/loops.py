@@ -162,7 +162,7 @@ def compile_loops() -> None:
     """Compile the loops where numba is installed: twice as fast afterwards, for a second."""
     global accumulate, best_of_block, overlaps
     if find_spec("numba") is not None:
-        from decoding.numba_compiling import compiled
+        from genret.decoding.numba_compiling import compiled
 
         accumulate = compiled(_accumulate)
         best_of_block = compiled(_best_of_block)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from retrieval.evidence import loops
+from genret.retrieval.evidence import loops
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from retrieval.filters.predicate import (
+from genret.retrieval.filters.predicate import (
     Column,
     Comparison,
     Constant,

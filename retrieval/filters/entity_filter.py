@@ -12,18 +12,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from decoding.bounded_cache import BoundedCache
-from decoding.cancellation import CancelToken
-from decoding.constraints import Constraint
-from decoding.errors import DecodingCancelledError
-from decoding.trie.row_filter import FilteredTrie, RowFilter, counts_before
-from decoding.trie.title_trie import TitleTrie
-from retrieval.errors import InputError
-from retrieval.filters.check import check
-from retrieval.filters.evaluate import evaluate
-from retrieval.filters.restriction import FilterKey, Restriction
-from retrieval.index.layout import ENTITY_ID, TITLE
-from retrieval.index.reader import Index
+from genret.decoding.bounded_cache import BoundedCache
+from genret.decoding.cancellation import CancelToken
+from genret.decoding.constraints import Constraint
+from genret.decoding.errors import DecodingCancelledError
+from genret.decoding.trie.row_filter import FilteredTrie, RowFilter, counts_before
+from genret.decoding.trie.title_trie import TitleTrie
+from genret.retrieval.errors import InputError
+from genret.retrieval.filters.check import check
+from genret.retrieval.filters.evaluate import evaluate
+from genret.retrieval.filters.restriction import FilterKey, Restriction
+from genret.retrieval.index.layout import ENTITY_ID, TITLE
+from genret.retrieval.index.reader import Index
 
 BoolArray = npt.NDArray[np.bool_]
 

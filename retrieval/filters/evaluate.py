@@ -21,8 +21,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from retrieval.filters.check import kind_of
-from retrieval.filters.predicate import (
+from genret.retrieval.filters.check import kind_of
+from genret.retrieval.filters.predicate import (
     And,
     Comparison,
     Constant,

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NoReturn
 
-from retrieval.errors import InputError
+from genret.retrieval.errors import InputError
 
 Value = str | int | float | bool | None
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from retrieval.errors import InputError, SourceError
-from retrieval.filters.predicate import Predicate, canonical
+from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.filters.predicate import Predicate, canonical
 
 MAX_IDS = 100_000
 

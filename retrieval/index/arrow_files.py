@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from retrieval.errors import IndexChecksumError, IndexFormatError
-from retrieval.index.manifest import FileEntry
-from retrieval.index.small_files import digest_bytes, kind_of
+from genret.retrieval.errors import IndexChecksumError, IndexFormatError
+from genret.retrieval.index.manifest import FileEntry
+from genret.retrieval.index.small_files import digest_bytes, kind_of
 
 
 def open_mapped(folder: Path, entry: FileEntry, verify_digest: bool) -> pa.Buffer:

@@ -14,10 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from decoding.sorted_texts import WORD, TextBatches
-from retrieval.errors import IndexFormatError
-from retrieval.index.arrow_files import as_arrow, as_numpy, read_table, single_chunk
-from retrieval.index.layout import (
+from genret.decoding.sorted_texts import WORD, TextBatches
+from genret.retrieval.errors import IndexFormatError
+from genret.retrieval.index.arrow_files import as_arrow, as_numpy, read_table, single_chunk
+from genret.retrieval.index.layout import (
     ALIASES,
     ENTITIES_FILE,
     ENTITY_BATCH_ROWS,
@@ -26,7 +26,7 @@ from retrieval.index.layout import (
     TITLE_ORDER_FILE,
     title_order_schema,
 )
-from retrieval.types import Entity
+from genret.retrieval.types import Entity
 
 # The table of hashes is made after so many passes, and used for at most one id per so many entities.
 _PASSES_BEFORE_LOOKUP = 16

@@ -11,10 +11,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from retrieval.errors import InputError
-from retrieval.index.arrow_files import as_arrow, as_numpy
-from retrieval.index.layout import ALIASES, TITLE
-from retrieval.index.reader import Index
+from genret.retrieval.errors import InputError
+from genret.retrieval.index.arrow_files import as_arrow, as_numpy
+from genret.retrieval.index.layout import ALIASES, TITLE
+from genret.retrieval.index.reader import Index
 
 IntArray = npt.NDArray[np.int64]
 

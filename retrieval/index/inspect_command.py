@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from retrieval.errors import IndexDirectoryError, InputError, MissingExtraError
-from retrieval.index.entities import weight_facts, weight_line
-from retrieval.index.layout import (
+from genret.retrieval.errors import IndexDirectoryError, InputError, MissingExtraError
+from genret.retrieval.index.entities import weight_facts, weight_line
+from genret.retrieval.index.layout import (
     CURRENT_FILE,
     EVIDENCE_FILES,
     PRIOR_FILE,
@@ -21,10 +21,10 @@ from retrieval.index.layout import (
     VECTORS_FILE,
     VERSIONS_DIR,
 )
-from retrieval.index.manifest import Manifest
-from retrieval.index.plots import draw
-from retrieval.index.reader import Index, read_manifest
-from retrieval.index.summary import (
+from genret.retrieval.index.manifest import Manifest
+from genret.retrieval.index.plots import draw
+from genret.retrieval.index.reader import Index, read_manifest
+from genret.retrieval.index.summary import (
     evidence_facts,
     evidence_lines,
     length_lines,
@@ -34,8 +34,8 @@ from retrieval.index.summary import (
     ranking_lines,
     unusable_vectors,
 )
-from retrieval.index.verification import verify
-from retrieval.index.versions import list_versions
+from genret.retrieval.index.verification import verify
+from genret.retrieval.index.versions import list_versions
 
 _BAR_WIDTH = 30
 _SAMPLES = 5

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, TypeVar, get_args
 
-from retrieval.errors import IndexFormatError, IndexVersionError, InputError
-from retrieval.index.layout import (
+from genret.retrieval.errors import IndexFormatError, IndexVersionError, InputError
+from genret.retrieval.index.layout import (
     EVIDENCE_SINCE,
     FORMAT_NAME,
     FORMAT_VERSION,
@@ -22,8 +22,8 @@ from retrieval.index.layout import (
     MetadataType,
     rows_file,
 )
-from retrieval.index.small_files import parse_json
-from retrieval.text import Rendering
+from genret.retrieval.index.small_files import parse_json
+from genret.retrieval.text import Rendering
 
 Operation = Literal["build", "update", "tune"]
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from retrieval.index.reader import Index
+from genret.retrieval.index.reader import Index
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from decoding.trie.trie_arrays import IntArray
-from retrieval.errors import InputError, MissingExtraError
-from retrieval.index.layout import token_type
-from retrieval.index.manifest import Bucket
-from retrieval.index.reader import Index
+from genret.decoding.trie.trie_arrays import IntArray
+from genret.retrieval.errors import InputError, MissingExtraError
+from genret.retrieval.index.layout import token_type
+from genret.retrieval.index.manifest import Bucket
+from genret.retrieval.index.reader import Index
 
 FORMATS = ("png", "svg")
 _FILE_STEM = "index-shape"

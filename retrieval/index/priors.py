@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from retrieval.errors import IndexFormatError
-from retrieval.index.arrow_files import as_numpy, read_schema, read_table, single_chunk
-from retrieval.index.layout import PRIOR_FILE
-from retrieval.index.reader import Index
+from genret.retrieval.errors import IndexFormatError
+from genret.retrieval.index.arrow_files import as_numpy, read_schema, read_table, single_chunk
+from genret.retrieval.index.layout import PRIOR_FILE
+from genret.retrieval.index.reader import Index
 
 FloatArray = npt.NDArray[np.float32]
 

@@ -11,17 +11,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from decoding.trie.trie_arrays import TrieArrays
-from retrieval.errors import (
+from genret.decoding.trie.trie_arrays import TrieArrays
+from genret.retrieval.errors import (
     IndexChecksumError,
     IndexDirectoryError,
     IndexFormatError,
     IndexMismatchError,
     IndexNotFoundError,
 )
-from retrieval.index.arrow_files import open_mapped
-from retrieval.index.entities import EntityTable, Postings, filled_weights, read_title_order
-from retrieval.index.layout import (
+from genret.retrieval.index.arrow_files import open_mapped
+from genret.retrieval.index.entities import EntityTable, Postings, filled_weights, read_title_order
+from genret.retrieval.index.layout import (
     ENTITIES_FILE,
     EVIDENCE_FILES,
     MANIFEST_FILE,
@@ -30,9 +30,9 @@ from retrieval.index.layout import (
     TRIE_FILE,
     MetadataType,
 )
-from retrieval.index.manifest import EvidenceEntry, Manifest, VectorsEntry
-from retrieval.index.small_files import digest_bytes, read_small_file
-from retrieval.index.version_parts import (
+from genret.retrieval.index.manifest import EvidenceEntry, Manifest, VectorsEntry
+from genret.retrieval.index.small_files import digest_bytes, read_small_file
+from genret.retrieval.index.version_parts import (
     EvidenceFiles,
     RowBuckets,
     expected_files,
@@ -42,9 +42,9 @@ from retrieval.index.version_parts import (
     read_postings,
     read_trie,
 )
-from retrieval.index.versions import read_version
-from retrieval.text import TextTokenizer
-from retrieval.types import Entity
+from genret.retrieval.index.versions import read_version
+from genret.retrieval.text import TextTokenizer
+from genret.retrieval.types import Entity
 
 # A manifest has some hundred bytes per row length and per update: kilobytes, as a rule.
 _MAX_MANIFEST_BYTES = 64 << 20

@@ -14,7 +14,7 @@ from typing import Any
 
 import xxhash
 
-from retrieval.errors import IndexFormatError, IndexNotFoundError
+from genret.retrieval.errors import IndexFormatError, IndexNotFoundError
 
 
 def read_small_file(file: Path, max_bytes: int) -> bytes:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from retrieval.errors import IndexDirectoryError
-from retrieval.index.layout import (
+from genret.retrieval.errors import IndexDirectoryError
+from genret.retrieval.index.layout import (
     EMBEDDER_FILE,
     NAMES_FILE,
     PRIOR_FILE,
@@ -16,10 +16,10 @@ from retrieval.index.layout import (
     TEXTS_FILE,
     VECTORS_FILE,
 )
-from retrieval.index.manifest import OLD_VECTOR_METHODS, Manifest
-from retrieval.index.priors import read_priors
-from retrieval.index.reader import Index
-from retrieval.index.small_files import parse_json
+from genret.retrieval.index.manifest import OLD_VECTOR_METHODS, Manifest
+from genret.retrieval.index.priors import read_priors
+from genret.retrieval.index.reader import Index
+from genret.retrieval.index.small_files import parse_json
 
 _FIELD_FILES = {"names": NAMES_FILE, "texts": TEXTS_FILE, "queries": QUERIES_FILE}
 

@@ -11,11 +11,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from decoding.trie.trie_arrays import derive_trie
-from retrieval.errors import IndexChecksumError, IndexDirectoryError, MissingExtraError
-from retrieval.index.arrow_files import open_mapped
-from retrieval.index.entities import first_disorder, title_batches, weight_problem
-from retrieval.index.layout import (
+from genret.decoding.trie.trie_arrays import derive_trie
+from genret.retrieval.errors import IndexChecksumError, IndexDirectoryError, MissingExtraError
+from genret.retrieval.index.arrow_files import open_mapped
+from genret.retrieval.index.entities import first_disorder, title_batches, weight_problem
+from genret.retrieval.index.layout import (
     ALIASES,
     ENTITIES_FILE,
     ENTITY_ID,
@@ -31,11 +31,11 @@ from retrieval.index.layout import (
     VECTOR_FILES,
     VECTORS_FILE,
 )
-from retrieval.index.manifest import Manifest
-from retrieval.index.priors import read_priors
-from retrieval.index.reader import Index, read_manifest
-from retrieval.index.summary import unusable_vectors
-from retrieval.index.versions import read_version
+from genret.retrieval.index.manifest import Manifest
+from genret.retrieval.index.priors import read_priors
+from genret.retrieval.index.reader import Index, read_manifest
+from genret.retrieval.index.summary import unusable_vectors
+from genret.retrieval.index.versions import read_version
 
 IntArray = npt.NDArray[np.signedinteger]
 
@@ -236,10 +236,10 @@ def _check_title_order(index: Index) -> Iterator[Problem]:
 
 def _check_fields(index: Index, damaged: Set[str], notes: list[str]) -> Iterator[Problem]:
     """Compare names, texts and past queries with those of the entities; read rankings and priors."""
-    from retrieval.evidence.evidence import FIELD_FILES, open_field
-    from retrieval.evidence.field_maker import wrong_block
-    from retrieval.evidence.postings import TERMS_VERSION
-    from retrieval.ranking.rankings import Rankings
+    from genret.retrieval.evidence.evidence import FIELD_FILES, open_field
+    from genret.retrieval.evidence.field_maker import wrong_block
+    from genret.retrieval.evidence.postings import TERMS_VERSION
+    from genret.retrieval.ranking.rankings import Rankings
 
     entry = index.evidence
     is_current = entry is not None and entry.terms == TERMS_VERSION
@@ -273,7 +273,7 @@ def _check_fields(index: Index, damaged: Set[str], notes: list[str]) -> Iterator
 
 def _check_vectors(index: Index, notes: list[str]) -> Iterator[Problem]:
     """Open the vectors as a search does; their libraries are imported here, for most indexes need none."""
-    from retrieval.vectors.faiss_index import open_vectors
+    from genret.retrieval.vectors.faiss_index import open_vectors
 
     if (why := unusable_vectors(index.manifest)) is not None:
         notes.append(f"{VECTORS_FILE}: {why}")

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from decoding.trie.trie_arrays import TrieArrays
-from retrieval.errors import EvidenceMissingError, IndexChecksumError, IndexFormatError
-from retrieval.index.arrow_files import as_numpy, open_mapped, read_schema, read_table, single_chunk
-from retrieval.index.entities import EntityTable, Postings
-from retrieval.index.layout import (
+from genret.decoding.trie.trie_arrays import TrieArrays
+from genret.retrieval.errors import EvidenceMissingError, IndexChecksumError, IndexFormatError
+from genret.retrieval.index.arrow_files import as_numpy, open_mapped, read_schema, read_table, single_chunk
+from genret.retrieval.index.entities import EntityTable, Postings
+from genret.retrieval.index.layout import (
     EMBEDDER_FILE,
     ENTITIES_FILE,
     EVIDENCE_FILES,
@@ -44,7 +44,7 @@ from retrieval.index.layout import (
     token_type,
     trie_schema,
 )
-from retrieval.index.manifest import OLD_VECTOR_METHODS, Bucket, FileEntry, Manifest
+from genret.retrieval.index.manifest import OLD_VECTOR_METHODS, Bucket, FileEntry, Manifest
 
 
 def expected_files(manifest: Manifest) -> set[str]:

@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from retrieval.errors import IndexDirectoryError, IndexFormatError, IndexNotFoundError
-from retrieval.index.layout import CURRENT_FILE, MANIFEST_FILE, VERSION_PATTERN, VERSIONS_DIR
-from retrieval.index.small_files import read_small_file
+from genret.retrieval.errors import IndexDirectoryError, IndexFormatError, IndexNotFoundError
+from genret.retrieval.index.layout import CURRENT_FILE, MANIFEST_FILE, VERSION_PATTERN, VERSIONS_DIR
+from genret.retrieval.index.small_files import read_small_file
 
 # A pointer has 33 bytes; a longer file is none.
 _MAX_POINTER_BYTES = 4096

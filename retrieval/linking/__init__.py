@@ -10,19 +10,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from retrieval.linking.documents.text_document import Document, Span
-    from retrieval.linking.finding.find_options import FindOptions
-    from retrieval.linking.link_options import LinkOptions
-    from retrieval.linking.linker import link_documents
-    from retrieval.linking.run_progress import LinkCounts
+    from genret.retrieval.linking.documents.text_document import Document, Span
+    from genret.retrieval.linking.finding.find_options import FindOptions
+    from genret.retrieval.linking.link_options import LinkOptions
+    from genret.retrieval.linking.linker import link_documents
+    from genret.retrieval.linking.run_progress import LinkCounts
 
 _EXPORTS = {
-    "Document": "retrieval.linking.documents.text_document",
-    "FindOptions": "retrieval.linking.finding.find_options",
-    "LinkCounts": "retrieval.linking.run_progress",
-    "LinkOptions": "retrieval.linking.link_options",
-    "Span": "retrieval.linking.documents.text_document",
-    "link_documents": "retrieval.linking.linker",
+    "Document": "genret.retrieval.linking.documents.text_document",
+    "FindOptions": "genret.retrieval.linking.finding.find_options",
+    "LinkCounts": "genret.retrieval.linking.run_progress",
+    "LinkOptions": "genret.retrieval.linking.link_options",
+    "Span": "genret.retrieval.linking.documents.text_document",
+    "link_documents": "genret.retrieval.linking.linker",
 }
 
 __all__ = ["Document", "FindOptions", "LinkCounts", "LinkOptions", "Span", "link_documents"]
@@ -30,7 +30,7 @@ __all__ = ["Document", "FindOptions", "LinkCounts", "LinkOptions", "Span", "link
 
 def __getattr__(name: str) -> Any:
     if name not in _EXPORTS:
-        raise AttributeError(f"module 'retrieval.linking' has no attribute {name!r}")
+        raise AttributeError(f"module 'genret.retrieval.linking' has no attribute {name!r}")
     return getattr(import_module(_EXPORTS[name]), name)
 
 

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from decoding.bounded_cache import BoundedCache
-from retrieval.errors import InputError
-from retrieval.filters.restriction import IdList
-from retrieval.linking.link_options import LinkOptions
-from retrieval.linking.mention_stream import PlacedMention
-from retrieval.linking.run_progress import LinkCounts
-from retrieval.types import Mention, RetrievalResult, RetrieveRequest
+from genret.decoding.bounded_cache import BoundedCache
+from genret.retrieval.errors import InputError
+from genret.retrieval.filters.restriction import IdList
+from genret.retrieval.linking.link_options import LinkOptions
+from genret.retrieval.linking.mention_stream import PlacedMention
+from genret.retrieval.linking.run_progress import LinkCounts
+from genret.retrieval.types import Mention, RetrievalResult, RetrieveRequest
 
 if TYPE_CHECKING:
-    from retrieval.types import Candidate
+    from genret.retrieval.types import Candidate
 
 
 # A candidate, what it is ordered by, and its probability.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from retrieval.command_options import (
+from genret.retrieval.command_options import (
     DEVICE,
     DTYPE,
     ENCODER,
@@ -26,28 +26,28 @@ from retrieval.command_options import (
     flag_settings,
     together,
 )
-from retrieval.errors import GenretError, InputError
-from retrieval.interruption import INTERRUPTED, surely_interrupted
-from retrieval.linking.documents.corpus import (
+from genret.retrieval.errors import GenretError, InputError
+from genret.retrieval.interruption import INTERRUPTED, surely_interrupted
+from genret.retrieval.linking.documents.corpus import (
     DEFAULT_SHARD_CHARS,
     DEFAULT_SHARD_DOCUMENTS,
     INPUT_FORMATS,
     SPAN_UNITS,
 )
-from retrieval.linking.finding.find_options import CASES, FindOptions
-from retrieval.linking.link_options import (
+from genret.retrieval.linking.finding.find_options import CASES, FindOptions
+from genret.retrieval.linking.link_options import (
     CANDIDATE_SETS,
     MENTION_SOURCES,
     OUTPUT_FORMATS,
     LinkOptions,
     WorkerOptions,
 )
-from retrieval.request_options import options_of
-from retrieval.types import RetrieveRequest
+from genret.retrieval.request_options import options_of
+from genret.retrieval.types import RetrieveRequest
 
 if TYPE_CHECKING:
-    from retrieval.linking.run import LinkSummary
-    from retrieval.linking.run_plan import RunPlan
+    from genret.retrieval.linking.run import LinkSummary
+    from genret.retrieval.linking.run_plan import RunPlan
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 Values = Mapping[str, Any]
@@ -438,9 +438,9 @@ def link_command(
     where it was; when inputs, options, index or model have changed since, it is refused and the change named.
     """
     with _answered(output["out"]), surely_interrupted():
-        from retrieval.linking.documents.corpus import CorpusOptions
-        from retrieval.linking.run import OutputOptions, RunnerOptions, link_corpus, plan_corpus_run
-        from retrieval.linking.run_progress import shown_run
+        from genret.retrieval.linking.documents.corpus import CorpusOptions
+        from genret.retrieval.linking.run import OutputOptions, RunnerOptions, link_corpus, plan_corpus_run
+        from genret.retrieval.linking.run_progress import shown_run
 
         corpus = CorpusOptions(inputs, **{name: reading[name] for name in reading if name != "max_bad_rows"})
         options = LinkOptions(find=find[0], keep_nil=not output["drop_nil"], **linking)
@@ -479,7 +479,7 @@ def _answered(out: str) -> Iterator[None]:
 
 
 def _tell(summary: LinkSummary, as_json: bool, quiet: bool) -> None:
-    from retrieval.linking.run_progress import counted, duration, sentence
+    from genret.retrieval.linking.run_progress import counted, duration, sentence
 
     if as_json:
         click.echo(json.dumps(summary.to_json(), ensure_ascii=False))
@@ -496,7 +496,7 @@ def _tell(summary: LinkSummary, as_json: bool, quiet: bool) -> None:
 
 
 def _tell_plan(plan: RunPlan, as_json: bool) -> None:
-    from retrieval.linking.run_progress import counted
+    from genret.retrieval.linking.run_progress import counted
 
     if as_json:
         click.echo(json.dumps(plan.to_json(), ensure_ascii=False))

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, field
 from typing import cast
 
-from retrieval.errors import InputError
-from retrieval.linking.documents.corpus import CorpusOptions
-from retrieval.linking.finding.find_options import FindOptions
-from retrieval.types import SCORED_METHODS, RequestOptions, with_options
+from genret.retrieval.errors import InputError
+from genret.retrieval.linking.documents.corpus import CorpusOptions
+from genret.retrieval.linking.finding.find_options import FindOptions
+from genret.retrieval.types import SCORED_METHODS, RequestOptions, with_options
 
 MENTION_SOURCES = ("auto", "given", "found", "generated")
 CANDIDATE_SETS = ("auto", "all", "named")

@@ -13,12 +13,12 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from decoding.params import MAX_K
-from retrieval.arguments import check_text
-from retrieval.errors import GenretError, InputError
-from retrieval.linking.documents.text_document import BadDocument, Document, Span
-from retrieval.linking.finding.finder import LateFinder
-from retrieval.linking.link_answers import (
+from genret.decoding.params import MAX_K
+from genret.retrieval.arguments import check_text
+from genret.retrieval.errors import GenretError, InputError
+from genret.retrieval.linking.documents.text_document import BadDocument, Document, Span
+from genret.retrieval.linking.finding.finder import LateFinder
+from genret.retrieval.linking.link_answers import (
     AnswerCache,
     LinkAnswer,
     LinkCandidate,
@@ -29,8 +29,8 @@ from retrieval.linking.link_answers import (
     answer_of,
     failure,
 )
-from retrieval.linking.link_options import GenerateOptions, LinkOptions, WorkerOptions
-from retrieval.linking.mention_stream import (
+from genret.retrieval.linking.link_options import GenerateOptions, LinkOptions, WorkerOptions
+from genret.retrieval.linking.mention_stream import (
     Complain,
     Documents,
     MentionContexts,
@@ -39,16 +39,16 @@ from retrieval.linking.mention_stream import (
     Report,
     is_first_part,
 )
-from retrieval.linking.named_entities import NEARBY_CHARS, NamedEntities
-from retrieval.linking.run_progress import LinkCounts
-from retrieval.types import DEFAULT_SHORTLIST_SIZE, Mention, RetrieveRequest
+from genret.retrieval.linking.named_entities import NEARBY_CHARS, NamedEntities
+from genret.retrieval.linking.run_progress import LinkCounts
+from genret.retrieval.types import DEFAULT_SHORTLIST_SIZE, Mention, RetrieveRequest
 
 if TYPE_CHECKING:
-    from retrieval.linking.finding.finder import SpanFinder
-    from retrieval.linking.generating.generator import Generated
-    from retrieval.linking.generating.written_links import GeneratedMention
-    from retrieval.methods.batches import Reply
-    from retrieval.retriever import Retriever
+    from genret.retrieval.linking.finding.finder import SpanFinder
+    from genret.retrieval.linking.generating.generator import Generated
+    from genret.retrieval.linking.generating.written_links import GeneratedMention
+    from genret.retrieval.methods.batches import Reply
+    from genret.retrieval.retriever import Retriever
 
 
 RowBlocks = Iterator[list[dict[str, Any]]]
@@ -121,8 +121,8 @@ def link_documents(
 
     Usage::
 
-        from retrieval import Retriever
-        from retrieval.linking import Document, LinkOptions, Span, link_documents
+        from genret.retrieval.retriever import Retriever
+        from genret.retrieval.linking import Document, LinkOptions, Span, link_documents
 
         with Retriever.open("titles.index") as retriever:
             for row in link_documents(retriever, ["The Nile flows north.", "We saw lions in Kenya."]):
@@ -338,7 +338,7 @@ class GeneratedRows:
     """
 
     def __init__(self, retriever: Retriever, options: LinkOptions, worker: WorkerOptions) -> None:
-        from retrieval.linking.generating.generator import MentionGenerator
+        from genret.retrieval.linking.generating.generator import MentionGenerator
 
         self._options = options
         self._method = _method(options)

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from retrieval.errors import InputError
-from retrieval.linking.documents.text_document import BadDocument, Document, DocumentPlace, Span
-from retrieval.linking.link_options import LinkOptions
-from retrieval.linking.run_progress import LinkCounts
-from retrieval.types import Mention, RetrieveRequest, with_options
+from genret.retrieval.errors import InputError
+from genret.retrieval.linking.documents.text_document import BadDocument, Document, DocumentPlace, Span
+from genret.retrieval.linking.link_options import LinkOptions
+from genret.retrieval.linking.run_progress import LinkCounts
+from genret.retrieval.types import Mention, RetrieveRequest, with_options
 
 if TYPE_CHECKING:
-    from retrieval.linking.finding.finder import SpanFinder
-    from retrieval.prompts import CheckpointConfig
+    from genret.retrieval.linking.finding.finder import SpanFinder
+    from genret.retrieval.prompts import CheckpointConfig
 
 
 Documents = Iterable[Document | BadDocument]

@@ -19,20 +19,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from decoding.params import MAX_K
-from retrieval.filters.restriction import IdList, checked_ids
-from retrieval.index.owners import log_or_nothing, shares_by_role, weights_of
-from retrieval.linking.finding.find_options import ENGLISH_STOP_WORDS
-from retrieval.linking.finding.folding import fold_name, fold_piece, is_boundary
-from retrieval.linking.link_answers import LinkAnswer, LinkCandidate, Weighed, probabilities
-from retrieval.linking.link_options import LinkOptions
+from genret.decoding.params import MAX_K
+from genret.retrieval.filters.restriction import IdList, checked_ids
+from genret.retrieval.index.owners import log_or_nothing, shares_by_role, weights_of
+from genret.retrieval.linking.finding.find_options import ENGLISH_STOP_WORDS
+from genret.retrieval.linking.finding.folding import fold_name, fold_piece, is_boundary
+from genret.retrieval.linking.link_answers import LinkAnswer, LinkCandidate, Weighed, probabilities
+from genret.retrieval.linking.link_options import LinkOptions
 
 if TYPE_CHECKING:
-    from retrieval.index.reader import Index
-    from retrieval.linking.finding.finder import SpanFinder
-    from retrieval.linking.link_answers import OpenQuestion
-    from retrieval.prompts import CheckpointConfig
-    from retrieval.types import Candidate, Entity
+    from genret.retrieval.index.reader import Index
+    from genret.retrieval.linking.finding.finder import SpanFinder
+    from genret.retrieval.linking.link_answers import OpenQuestion
+    from genret.retrieval.prompts import CheckpointConfig
+    from genret.retrieval.types import Candidate, Entity
 
 # How much text on either side of a mention is looked at for words of titles.
 NEARBY_CHARS = 600

@@ -10,19 +10,19 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from retrieval.durable import appearing
-from retrieval.errors import InputError, SourceError
-from retrieval.index.small_files import digest_file
-from retrieval.interruption import uninterrupted
-from retrieval.linking.documents.corpus import CorpusOptions
-from retrieval.linking.link_options import LinkOptions, WorkerOptions
-from retrieval.linking.output.folder import LinkingRunError, OutputFolder, OutputTarget, ShardRecord
-from retrieval.linking.output.part_files import check_parts, merge_parts
-from retrieval.linking.run_plan import RunPlan, check_target, plan_run
-from retrieval.linking.run_progress import LinkCounts, LinkDisplay, Progress, counted
-from retrieval.linking.runners.local_runner import InProcessRunner, LocalRunner
-from retrieval.linking.runners.runner import OpenWorker, Runner
-from retrieval.linking.shard_worker import ShardWorker, part_metadata, too_many_bad
+from genret.retrieval.durable import appearing
+from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.index.small_files import digest_file
+from genret.retrieval.interruption import uninterrupted
+from genret.retrieval.linking.documents.corpus import CorpusOptions
+from genret.retrieval.linking.link_options import LinkOptions, WorkerOptions
+from genret.retrieval.linking.output.folder import LinkingRunError, OutputFolder, OutputTarget, ShardRecord
+from genret.retrieval.linking.output.part_files import check_parts, merge_parts
+from genret.retrieval.linking.run_plan import RunPlan, check_target, plan_run
+from genret.retrieval.linking.run_progress import LinkCounts, LinkDisplay, Progress, counted
+from genret.retrieval.linking.runners.local_runner import InProcessRunner, LocalRunner
+from genret.retrieval.linking.runners.runner import OpenWorker, Runner
+from genret.retrieval.linking.shard_worker import ShardWorker, part_metadata, too_many_bad
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def link_corpus(
     target = OutputTarget.of(output.out, output.output_format)
     check_target(target, corpus.inputs, output.overwrite)
     if runner.name == "ray":
-        from retrieval.linking.runners.ray_cluster import import_ray
+        from genret.retrieval.linking.runners.ray_cluster import import_ray
 
         import_ray()  # refused before any work is done where Ray is missing
     with _locked(target) as folder:
@@ -297,7 +297,9 @@ def choose_runner(
 ) -> Runner:
     """Return the runner for so many shards on a device; `report` gets the progress of this process."""
     if options.name == "ray":
-        from retrieval.linking.runners.ray_runner import RayRunner  # says on running when Ray is missing
+        from genret.retrieval.linking.runners.ray_runner import (
+            RayRunner,  # says on running when Ray is missing
+        )
 
         return RayRunner(options.num_workers, options.address, open_worker=options.open_worker)
     num_workers = min(options.num_workers or _usual_workers(device), num_shards)

@@ -13,17 +13,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from retrieval.checkpoints import model_fingerprint
-from retrieval.compatibility import default_model_of
-from retrieval.errors import InputError, SourceError
-from retrieval.index.layout import VERSIONS_DIR
-from retrieval.index.reader import Index
-from retrieval.index.small_files import digest_bytes, digest_file
-from retrieval.index.versions import list_versions
-from retrieval.linking.documents.corpus import CorpusOptions, CorpusPlan, Shard, plan_corpus
-from retrieval.linking.finding.find_options import STOP_WORD_LISTS
-from retrieval.linking.link_options import LinkJob, LinkOptions, WorkerOptions
-from retrieval.linking.output.folder import (
+from genret.retrieval.checkpoints import model_fingerprint
+from genret.retrieval.compatibility import default_model_of
+from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.index.layout import VERSIONS_DIR
+from genret.retrieval.index.reader import Index
+from genret.retrieval.index.small_files import digest_bytes, digest_file
+from genret.retrieval.index.versions import list_versions
+from genret.retrieval.linking.documents.corpus import CorpusOptions, CorpusPlan, Shard, plan_corpus
+from genret.retrieval.linking.finding.find_options import STOP_WORD_LISTS
+from genret.retrieval.linking.link_options import LinkJob, LinkOptions, WorkerOptions
+from genret.retrieval.linking.output.folder import (
     RUN_FILE,
     SUMMARY_FILE,
     LinkingRunError,
@@ -31,7 +31,7 @@ from retrieval.linking.output.folder import (
     OutputTarget,
     ShardRecord,
 )
-from retrieval.linking.run_progress import LinkCounts
+from genret.retrieval.linking.run_progress import LinkCounts
 
 _NAMED_FOREIGN = 3
 

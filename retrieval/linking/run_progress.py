@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from retrieval.progress import ProgressDisplay
+from genret.retrieval.progress import ProgressDisplay
 
 if TYPE_CHECKING:
     from rich.progress import ProgressColumn

@@ -9,22 +9,22 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retrieval.durable import appearing, writing
-from retrieval.errors import IndexMismatchError, SourceError
-from retrieval.index.layout import VERSIONS_DIR
-from retrieval.index.small_files import digest_file
-from retrieval.linking.documents.corpus import Shard
-from retrieval.linking.documents.text_document import BadDocument, Document
-from retrieval.linking.finding.finder import LateFinder
-from retrieval.linking.link_options import LinkJob
-from retrieval.linking.output.folder import ShardRecord, part_name, record_file, write_record
-from retrieval.linking.output.part_files import write_part
-from retrieval.linking.run_progress import LinkCounts
+from genret.retrieval.durable import appearing, writing
+from genret.retrieval.errors import IndexMismatchError, SourceError
+from genret.retrieval.index.layout import VERSIONS_DIR
+from genret.retrieval.index.small_files import digest_file
+from genret.retrieval.linking.documents.corpus import Shard
+from genret.retrieval.linking.documents.text_document import BadDocument, Document
+from genret.retrieval.linking.finding.finder import LateFinder
+from genret.retrieval.linking.link_options import LinkJob
+from genret.retrieval.linking.output.folder import ShardRecord, part_name, record_file, write_record
+from genret.retrieval.linking.output.part_files import write_part
+from genret.retrieval.linking.run_progress import LinkCounts
 
 if TYPE_CHECKING:
-    from retrieval.linking.documents.corpus_reading import CorpusReader
-    from retrieval.linking.linker import DocumentLinker
-    from retrieval.retriever import Retriever
+    from genret.retrieval.linking.documents.corpus_reading import CorpusReader
+    from genret.retrieval.linking.linker import DocumentLinker
+    from genret.retrieval.retriever import Retriever
 
 MAX_COMPLAINTS = 20  # per shard; what failed is in its rows besides
 
@@ -101,8 +101,8 @@ class ShardWorker:
             self._retriever = None
 
     def _open(self, job: LinkJob) -> DocumentLinker:
-        from retrieval.linking.linker import DocumentLinker
-        from retrieval.retriever import Retriever  # torch and transformers take seconds to import
+        from genret.retrieval.linking.linker import DocumentLinker
+        from genret.retrieval.retriever import Retriever  # torch and transformers take seconds to import
 
         worker = job.worker
         retriever = Retriever.open(
@@ -135,7 +135,7 @@ class ShardWorker:
 
     def _documents(self, shard: Shard, bad: list[str]) -> Iterator[Document | BadDocument]:
         """Yield the documents of a shard; bad ones are added to `bad`."""
-        from retrieval.linking.documents.corpus_reading import CorpusReader  # loads pyarrow
+        from genret.retrieval.linking.documents.corpus_reading import CorpusReader  # loads pyarrow
 
         if self._reader is None:
             self._reader = CorpusReader(self._job.corpus)

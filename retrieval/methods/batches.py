@@ -17,30 +17,30 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TypeVar
 
-from decoding.cancellation import CancelToken, reason_to_stop
-from decoding.errors import DecodingCancelledError, InvalidLogitsError
-from decoding.language_model import DecodeSession, LanguageModel, PromptPrefix
-from decoding.trace import Trace
-from decoding.trie.title_trie import TitleTrie
-from retrieval.arguments import new_seed
-from retrieval.errors import GenretError, ModelError
-from retrieval.evidence.evidence import EvidenceQuery
-from retrieval.filters.entity_filter import EntityFilter, FilterStore
-from retrieval.index.reader import Index
-from retrieval.kv_memory import KvMeter, PrefixStore
-from retrieval.loaded_model import Limits
-from retrieval.methods.decoded_methods import (
+from genret.decoding.cancellation import CancelToken, reason_to_stop
+from genret.decoding.errors import DecodingCancelledError, InvalidLogitsError
+from genret.decoding.language_model import DecodeSession, LanguageModel, PromptPrefix
+from genret.decoding.trace import Trace
+from genret.decoding.trie.title_trie import TitleTrie
+from genret.retrieval.arguments import new_seed
+from genret.retrieval.errors import GenretError, ModelError
+from genret.retrieval.evidence.evidence import EvidenceQuery
+from genret.retrieval.filters.entity_filter import EntityFilter, FilterStore
+from genret.retrieval.index.reader import Index
+from genret.retrieval.kv_memory import KvMeter, PrefixStore
+from genret.retrieval.loaded_model import Limits
+from genret.retrieval.methods.decoded_methods import (
     Decoded,
     decode_by_beam,
     decode_by_disc,
     nothing_allowed,
     or_abstain,
 )
-from retrieval.methods.explainer import Explainer
-from retrieval.methods.scored_methods import FeatureTable, Proposed, entities_to_score, scored_answer
-from retrieval.methods.scoring import EntityScorer, Scored, all_entities, count_entities
-from retrieval.ranking.ranker import Ranker
-from retrieval.types import DEFAULT_SHORTLIST_SIZE, RetrievalResult, RetrieveRequest, Timings
+from genret.retrieval.methods.explainer import Explainer
+from genret.retrieval.methods.scored_methods import FeatureTable, Proposed, entities_to_score, scored_answer
+from genret.retrieval.methods.scoring import EntityScorer, Scored, all_entities, count_entities
+from genret.retrieval.ranking.ranker import Ranker
+from genret.retrieval.types import DEFAULT_SHORTLIST_SIZE, RetrievalResult, RetrieveRequest, Timings
 
 # Logits of one decode step, float32: batches of wide requests are split to stay below it.
 _MAX_LOGITS_BYTES = 256 * 2**20

@@ -17,22 +17,22 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from decoding.beam_search import BeamResult, FinishedRows, beam_search
-from decoding.cancellation import CancelToken
-from decoding.constraints import Hypothesis
-from decoding.counter_rng import uniforms
-from decoding.disc import DiscResult, disc
-from decoding.disc.draws import OWNER
-from decoding.errors import DecodingCancelledError
-from decoding.language_model import DecodeSession
-from decoding.params import MAX_BEAM_SIZE, MAX_K, BeamParams, DiscParams
-from decoding.trace import Trace
-from decoding.trie.title_trie import TitleTrie
-from retrieval.explanation import Explanation
-from retrieval.filters.entity_filter import EntityFilter, constraint_of, mask_of
-from retrieval.index.owners import FormOwners, Owners, best_first
-from retrieval.index.reader import Index
-from retrieval.methods.scoring import (
+from genret.decoding.beam_search import BeamResult, FinishedRows, beam_search
+from genret.decoding.cancellation import CancelToken
+from genret.decoding.constraints import Hypothesis
+from genret.decoding.counter_rng import uniforms
+from genret.decoding.disc import DiscResult, disc
+from genret.decoding.disc.draws import OWNER
+from genret.decoding.errors import DecodingCancelledError
+from genret.decoding.language_model import DecodeSession
+from genret.decoding.params import MAX_BEAM_SIZE, MAX_K, BeamParams, DiscParams
+from genret.decoding.trace import Trace
+from genret.decoding.trie.title_trie import TitleTrie
+from genret.retrieval.explanation import Explanation
+from genret.retrieval.filters.entity_filter import EntityFilter, constraint_of, mask_of
+from genret.retrieval.index.owners import FormOwners, Owners, best_first
+from genret.retrieval.index.reader import Index
+from genret.retrieval.methods.scoring import (
     EntityScore,
     Tally,
     by_share,
@@ -42,7 +42,7 @@ from retrieval.methods.scoring import (
     is_proven,
     possible,
 )
-from retrieval.types import MAX_SHORTLIST_SIZE, RetrievalResult, RetrieveRequest
+from genret.retrieval.types import MAX_SHORTLIST_SIZE, RetrievalResult, RetrieveRequest
 
 
 def decode_by_disc(

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
-from decoding.trace import ROOT, Trace
-from retrieval.explanation import (
+from genret.decoding.trace import ROOT, Trace
+from genret.retrieval.explanation import (
     MAX_EXPLAINED_DRAWS,
     MAX_NODES,
     Explanation,
     ExplanationDraw,
     ExplanationNode,
 )
-from retrieval.filters.entity_filter import EntityFilter, mask_of
-from retrieval.index.owners import FormOwners
-from retrieval.index.reader import Index
-from retrieval.text import TextTokenizer
-from retrieval.types import Candidate, RetrievalResult
+from genret.retrieval.filters.entity_filter import EntityFilter, mask_of
+from genret.retrieval.index.owners import FormOwners
+from genret.retrieval.index.reader import Index
+from genret.retrieval.text import TextTokenizer
+from genret.retrieval.types import Candidate, RetrievalResult
 
 
 class Explainer:
@@ -135,8 +135,8 @@ class TokenTexts:
     @cached_property
     def _bytes(self) -> list[bytes | None]:
         """The bytes of tokens within a text, by id; empty for a tokenizer with an unknown decoder."""
-        from decoding.grammar.errors import VocabularyError
-        from decoding.grammar.vocabulary import read_token_bytes
+        from genret.decoding.grammar.errors import VocabularyError
+        from genret.decoding.grammar.vocabulary import read_token_bytes
 
         try:
             return read_token_bytes(self._tokenizer.serialized)

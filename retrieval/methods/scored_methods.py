@@ -12,15 +12,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from retrieval.evidence.evidence import FEATURE_NUMBER, LEAST_LOGPROB, VECTORS, EvidenceQuery
-from retrieval.filters.entity_filter import EntityFilter
-from retrieval.index.owners import best_first
-from retrieval.index.reader import Index
-from retrieval.methods.decoded_methods import Decoded, or_abstain
-from retrieval.methods.scoring import EntityScore, Scored, candidate, count_entities, is_proven, possible
-from retrieval.ranking.ranker import Proposals, Ranker
-from retrieval.ranking.rankings import MODEL_PRIOR, Ranking
-from retrieval.types import DEFAULT_NUM_RANKED, MAX_SHORTLIST_SIZE, RetrievalResult, RetrieveRequest
+from genret.retrieval.evidence.evidence import FEATURE_NUMBER, LEAST_LOGPROB, VECTORS, EvidenceQuery
+from genret.retrieval.filters.entity_filter import EntityFilter
+from genret.retrieval.index.owners import best_first
+from genret.retrieval.index.reader import Index
+from genret.retrieval.methods.decoded_methods import Decoded, or_abstain
+from genret.retrieval.methods.scoring import (
+    EntityScore,
+    Scored,
+    candidate,
+    count_entities,
+    is_proven,
+    possible,
+)
+from genret.retrieval.ranking.ranker import Proposals, Ranker
+from genret.retrieval.ranking.rankings import MODEL_PRIOR, Ranking
+from genret.retrieval.types import DEFAULT_NUM_RANKED, MAX_SHORTLIST_SIZE, RetrievalResult, RetrieveRequest
 
 _SIMILARITY = FEATURE_NUMBER["vectors.similarity"]
 

@@ -17,21 +17,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from decoding.cancellation import CancelToken, reason_to_stop
-from decoding.constraints import Hypothesis
-from decoding.errors import DecodingCancelledError, InvalidLogitsError
-from decoding.language_model import DecodeSession, LanguageModel, PromptPrefix
-from decoding.row_scores import RowScores, score_rows
-from retrieval.errors import GenretError, InputError, ModelError
-from retrieval.filters.entity_filter import EntityFilter, mask_of
-from retrieval.index.owners import EntityRows, FormOwners, Owners, best_first, log_or_nothing
-from retrieval.index.reader import Index
-from retrieval.kv_memory import KvMeter, PrefixStore
-from retrieval.loaded_model import Limits
-from retrieval.normalize import normalize
-from retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
-from retrieval.text import TextTokenizer
-from retrieval.types import Candidate, RetrieveRequest, Timings
+from genret.decoding.cancellation import CancelToken, reason_to_stop
+from genret.decoding.constraints import Hypothesis
+from genret.decoding.errors import DecodingCancelledError, InvalidLogitsError
+from genret.decoding.language_model import DecodeSession, LanguageModel, PromptPrefix
+from genret.decoding.row_scores import RowScores, score_rows
+from genret.retrieval.errors import GenretError, InputError, ModelError
+from genret.retrieval.filters.entity_filter import EntityFilter, mask_of
+from genret.retrieval.index.owners import EntityRows, FormOwners, Owners, best_first, log_or_nothing
+from genret.retrieval.index.reader import Index
+from genret.retrieval.kv_memory import KvMeter, PrefixStore
+from genret.retrieval.loaded_model import Limits
+from genret.retrieval.normalize import normalize
+from genret.retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
+from genret.retrieval.text import TextTokenizer
+from genret.retrieval.types import Candidate, RetrieveRequest, Timings
 
 
 def log_sum(logprobs: Sequence[float]) -> float:

@@ -10,14 +10,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from retrieval.errors import GenretError, InputError
-from retrieval.evidence.postings import Mask
-from retrieval.filters.restriction import Restriction
-from retrieval.index.owners import best_first
-from retrieval.index.reader import Index
-from retrieval.ranking.ranker import Ranker
-from retrieval.request_options import options_of
-from retrieval.types import Candidate, RetrievalResult, RetrieveRequest, Timings
+from genret.retrieval.errors import GenretError, InputError
+from genret.retrieval.evidence.postings import Mask
+from genret.retrieval.filters.restriction import Restriction
+from genret.retrieval.index.owners import best_first
+from genret.retrieval.index.reader import Index
+from genret.retrieval.ranking.ranker import Ranker
+from genret.retrieval.request_options import options_of
+from genret.retrieval.types import Candidate, RetrievalResult, RetrieveRequest, Timings
 
 # Options of `auto` that need a model.
 _OF_A_MODEL = ("decoder", "exact", "length_penalty", "aggregate", "vector_weight", "explain")
@@ -125,6 +125,6 @@ class EvidenceSearch:
         if restriction.is_open:
             return None
         # Imported late: it brings torch, which nothing else here needs.
-        from retrieval.filters.entity_filter import FilterMaker
+        from genret.retrieval.filters.entity_filter import FilterMaker
 
         return FilterMaker(self.index, "cpu").make(restriction).allowed

@@ -15,13 +15,13 @@ import numpy.typing as npt
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from retrieval.errors import InputError
-from retrieval.evidence.evidence import FEATURE_NUMBER, FEATURES, Evidence
-from retrieval.evidence.postings import IntArray
-from retrieval.index.reader import Index
-from retrieval.ranking.made_queries import MadeQuery, make_queries
-from retrieval.ranking.ranker import PROPOSALS
-from retrieval.ranking.rankings import (
+from genret.retrieval.errors import InputError
+from genret.retrieval.evidence.evidence import FEATURE_NUMBER, FEATURES, Evidence
+from genret.retrieval.evidence.postings import IntArray
+from genret.retrieval.index.reader import Index
+from genret.retrieval.ranking.made_queries import MadeQuery, make_queries
+from genret.retrieval.ranking.ranker import PROPOSALS
+from genret.retrieval.ranking.rankings import (
     DEFAULT_RANKING,
     NOTHING_FEATURES,
     FloatArray,

@@ -12,11 +12,11 @@ from random import Random
 
 import numpy as np
 
-from retrieval.evidence.evidence import QUERIES, TEXTS, Evidence
-from retrieval.evidence.postings import IntArray
-from retrieval.index.entity_texts import EntityTexts
-from retrieval.index.reader import Index
-from retrieval.noise import recase, shorten, typo
+from genret.retrieval.evidence.evidence import QUERIES, TEXTS, Evidence
+from genret.retrieval.evidence.postings import IntArray
+from genret.retrieval.index.entity_texts import EntityTexts
+from genret.retrieval.index.reader import Index
+from genret.retrieval.noise import recase, shorten, typo
 
 # Number of queries for a small catalogue, and for one of three thousand entities or more, where each kind
 # must be frequent enough to separate names that are much alike.

@@ -14,21 +14,21 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from decoding.errors import DecodingCancelledError, InvalidLogitsError
-from decoding.language_model import LanguageModel
-from retrieval.errors import EvidenceMissingError, GenretError, IndexMismatchError, ModelError
-from retrieval.evidence.postings import IntArray
-from retrieval.index.priors import Prior
-from retrieval.index.reader import Index
-from retrieval.index.small_files import digest_bytes
-from retrieval.linking.run_progress import duration
-from retrieval.loaded_model import Limits
-from retrieval.methods.scoring import EntityScorer, log_sum
-from retrieval.progress import StepProgress
-from retrieval.prompts import CheckpointConfig
-from retrieval.ranking.ranker import usable_prior
-from retrieval.text import TextTokenizer
-from retrieval.types import RetrieveRequest
+from genret.decoding.errors import DecodingCancelledError, InvalidLogitsError
+from genret.decoding.language_model import LanguageModel
+from genret.retrieval.errors import EvidenceMissingError, GenretError, IndexMismatchError, ModelError
+from genret.retrieval.evidence.postings import IntArray
+from genret.retrieval.index.priors import Prior
+from genret.retrieval.index.reader import Index
+from genret.retrieval.index.small_files import digest_bytes
+from genret.retrieval.linking.run_progress import duration
+from genret.retrieval.loaded_model import Limits
+from genret.retrieval.methods.scoring import EntityScorer, log_sum
+from genret.retrieval.progress import StepProgress
+from genret.retrieval.prompts import CheckpointConfig
+from genret.retrieval.ranking.ranker import usable_prior
+from genret.retrieval.text import TextTokenizer
+from genret.retrieval.types import RetrieveRequest
 
 # Queries by which nobody means an entity; two, because each calls up some titles of its own.
 NULL_QUERIES = ("something", "N/A")

@@ -12,14 +12,22 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from retrieval.errors import EvidenceMissingError, GenretError, IndexMismatchError
-from retrieval.evidence.evidence import NAMES, QUERIES, TEXTS, VECTORS, Evidence, EvidenceQuery, open_evidence
-from retrieval.evidence.loops import compile_loops
-from retrieval.evidence.postings import IntArray, Mask
-from retrieval.index.layout import PRIOR_FILE
-from retrieval.index.priors import Prior, read_priors
-from retrieval.index.reader import Index
-from retrieval.ranking.rankings import DEFAULT_RANKING, MODEL_PRIOR, NO_MODEL, Ranking, Rankings
+from genret.retrieval.errors import EvidenceMissingError, GenretError, IndexMismatchError
+from genret.retrieval.evidence.evidence import (
+    NAMES,
+    QUERIES,
+    TEXTS,
+    VECTORS,
+    Evidence,
+    EvidenceQuery,
+    open_evidence,
+)
+from genret.retrieval.evidence.loops import compile_loops
+from genret.retrieval.evidence.postings import IntArray, Mask
+from genret.retrieval.index.layout import PRIOR_FILE
+from genret.retrieval.index.priors import Prior, read_priors
+from genret.retrieval.index.reader import Index
+from genret.retrieval.ranking.rankings import DEFAULT_RANKING, MODEL_PRIOR, NO_MODEL, Ranking, Rankings
 
 _LOG = logging.getLogger(__name__)
 

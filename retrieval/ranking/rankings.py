@@ -19,11 +19,11 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from retrieval.errors import IndexFormatError
-from retrieval.evidence.evidence import FEATURE_NUMBER, FEATURES, KINDS, LEAST_LOGPROB
-from retrieval.index.layout import RANKING_FILE
-from retrieval.index.reader import Index
-from retrieval.index.small_files import parse_json
+from genret.retrieval.errors import IndexFormatError
+from genret.retrieval.evidence.evidence import FEATURE_NUMBER, FEATURES, KINDS, LEAST_LOGPROB
+from genret.retrieval.index.layout import RANKING_FILE
+from genret.retrieval.index.reader import Index
+from genret.retrieval.index.small_files import parse_json
 
 FloatArray = npt.NDArray[np.float64]
 

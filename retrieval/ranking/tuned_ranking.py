@@ -16,18 +16,18 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import rankdata
 
-from retrieval.checkpoints import folder_fingerprint
-from retrieval.errors import InputError, SourceError
-from retrieval.evaluation.datasets.index_entities import IndexResolver
-from retrieval.evaluation.datasets.labels import FileQuery, SetSpec, find_answers
-from retrieval.evaluation.datasets.readers import read_query_file
-from retrieval.evaluation.intervals import Interval, percentiles
-from retrieval.evidence.evidence import FEATURES, Evidence
-from retrieval.index.reader import Index
-from retrieval.loaded_model import load_model
-from retrieval.progress import StepProgress
-from retrieval.prompts import CheckpointConfig
-from retrieval.ranking.fitting import (
+from genret.retrieval.checkpoints import folder_fingerprint
+from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.evaluation.datasets.index_entities import IndexResolver
+from genret.retrieval.evaluation.datasets.labels import FileQuery, SetSpec, find_answers
+from genret.retrieval.evaluation.datasets.readers import read_query_file
+from genret.retrieval.evaluation.intervals import Interval, percentiles
+from genret.retrieval.evidence.evidence import FEATURES, Evidence
+from genret.retrieval.index.reader import Index
+from genret.retrieval.loaded_model import load_model
+from genret.retrieval.progress import StepProgress
+from genret.retrieval.prompts import CheckpointConfig
+from genret.retrieval.ranking.fitting import (
     MADE_QUERIES,
     Decode,
     Labelled,
@@ -40,12 +40,12 @@ from retrieval.ranking.fitting import (
     labelled,
     outcome_of,
 )
-from retrieval.ranking.made_queries import NUM_QUERIES, make_queries
-from retrieval.ranking.ranker import Ranker
-from retrieval.ranking.rankings import NO_MODEL, FloatArray, Provenance, Ranking, Rankings
-from retrieval.retriever import Retriever
-from retrieval.sources.source_files import digest_file
-from retrieval.text import TextTokenizer
+from genret.retrieval.ranking.made_queries import NUM_QUERIES, make_queries
+from genret.retrieval.ranking.ranker import Ranker
+from genret.retrieval.ranking.rankings import NO_MODEL, FloatArray, Provenance, Ranking, Rankings
+from genret.retrieval.retriever import Retriever
+from genret.retrieval.sources.source_files import digest_file
+from genret.retrieval.text import TextTokenizer
 
 ALL = "all"
 METRICS = ("hits@1", "hits@10", "loss", "calibration error", "nothing AUC")

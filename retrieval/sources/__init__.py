@@ -4,8 +4,8 @@ The index builder and training read catalogues with this package, so they agree 
 not know tokens, nor how an index is written.
 """
 
-from retrieval.sources.alias_file import AliasFile, key_hash
-from retrieval.sources.columns import (
+from genret.retrieval.sources.alias_file import AliasFile, key_hash
+from genret.retrieval.sources.columns import (
     ALIAS_SEPARATOR,
     ColumnMapping,
     Columns,
@@ -16,10 +16,10 @@ from retrieval.sources.columns import (
     fit,
     resolve,
 )
-from retrieval.sources.records import Position, Record, SourceBatch, numbered_id
-from retrieval.sources.row_readers import SOURCE_FORMATS, SourceFormat
-from retrieval.sources.source_files import STDIN, digest_file, digest_files
-from retrieval.sources.title_source import TitleSource, open_source
+from genret.retrieval.sources.records import Position, Record, SourceBatch, numbered_id
+from genret.retrieval.sources.row_readers import SOURCE_FORMATS, SourceFormat
+from genret.retrieval.sources.source_files import STDIN, digest_file, digest_files
+from genret.retrieval.sources.title_source import TitleSource, open_source
 
 __all__ = [
     "ALIAS_SEPARATOR",

@@ -12,15 +12,22 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from retrieval.errors import SourceError
-from retrieval.index.layout import ENTITY_ID, TITLE
-from retrieval.index.manifest import FileEntry
-from retrieval.normalize import normalize
-from retrieval.sources.columns import find_column
-from retrieval.sources.records import Record, Refusal, name_text, refuse_wrong_width, resolved_text, shown
-from retrieval.sources.rejects import RejectReason, Rejects
-from retrieval.sources.row_readers import BadRow, Cell, RowChunk, open_rows
-from retrieval.sources.source_files import FileState, digest_file, display_name, is_read_once
+from genret.retrieval.errors import SourceError
+from genret.retrieval.index.layout import ENTITY_ID, TITLE
+from genret.retrieval.index.manifest import FileEntry
+from genret.retrieval.normalize import normalize
+from genret.retrieval.sources.columns import find_column
+from genret.retrieval.sources.records import (
+    Record,
+    Refusal,
+    name_text,
+    refuse_wrong_width,
+    resolved_text,
+    shown,
+)
+from genret.retrieval.sources.rejects import RejectReason, Rejects
+from genret.retrieval.sources.row_readers import BadRow, Cell, RowChunk, open_rows
+from genret.retrieval.sources.source_files import FileState, digest_file, display_name, is_read_once
 
 ALIAS = "alias"
 _PAIRS_AT_ONCE = 1 << 16

@@ -15,9 +15,9 @@ from types import MappingProxyType
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from retrieval.errors import InputError, SourceError
-from retrieval.index.layout import ALIASES, ENTITY_ID, TITLE
-from retrieval.normalize import find_control, find_surrogate, normalize
+from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.index.layout import ALIASES, ENTITY_ID, TITLE
+from genret.retrieval.normalize import find_control, find_surrogate, normalize
 
 ALIAS_SEPARATOR = "|"
 # Advice about a column that cannot be metadata.

@@ -8,7 +8,7 @@ from dataclasses import asdict, astuple, dataclass, field
 from itertools import repeat
 from typing import Any, NamedTuple
 
-from retrieval.normalize import (
+from genret.retrieval.normalize import (
     NormalizationReport,
     find_control,
     find_html_entity,
@@ -16,7 +16,7 @@ from retrieval.normalize import (
     normalize,
     resolve_html,
 )
-from retrieval.sources.columns import (
+from genret.retrieval.sources.columns import (
     LEAVE_OUT,
     Columns,
     ColumnType,
@@ -27,8 +27,8 @@ from retrieval.sources.columns import (
     fit_number,
     kind_of_int,
 )
-from retrieval.sources.rejects import RejectReason, Rejects
-from retrieval.sources.row_readers import BadRow, Cell, RowChunk, json_kind
+from genret.retrieval.sources.rejects import RejectReason, Rejects
+from genret.retrieval.sources.row_readers import BadRow, Cell, RowChunk, json_kind
 
 
 class Record(NamedTuple):

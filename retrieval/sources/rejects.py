@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from retrieval.errors import SourceError
+from genret.retrieval.errors import SourceError
 
 SHOWN = 5
 

@@ -18,12 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from retrieval.errors import InputError, SourceError
-from retrieval.index.layout import TITLE
-from retrieval.normalize import find_control, is_normalized_block, normalize
-from retrieval.sources.columns import LEAVE_OUT, check_header
-from retrieval.sources.rejects import RejectReason
-from retrieval.sources.source_files import BOM, PARQUET_MAGIC, ByteStream, first_line, line_blocks
+from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.index.layout import TITLE
+from genret.retrieval.normalize import find_control, is_normalized_block, normalize
+from genret.retrieval.sources.columns import LEAVE_OUT, check_header
+from genret.retrieval.sources.rejects import RejectReason
+from genret.retrieval.sources.source_files import BOM, PARQUET_MAGIC, ByteStream, first_line, line_blocks
 
 SourceFormat = Literal["auto", "tsv", "jsonl", "parquet", "lines"]
 SOURCE_FORMATS: tuple[str, ...] = get_args(SourceFormat)

@@ -21,8 +21,8 @@ from typing import BinaryIO, cast
 import pyarrow as pa
 import xxhash
 
-from retrieval.errors import SourceError
-from retrieval.index.manifest import FileEntry
+from genret.retrieval.errors import SourceError
+from genret.retrieval.index.manifest import FileEntry
 
 STDIN = "-"
 BOM = b"\xef\xbb\xbf"

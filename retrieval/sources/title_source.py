@@ -9,15 +9,15 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from retrieval.errors import InputError, SourceError
-from retrieval.index.manifest import FileEntry
-from retrieval.normalize import NormalizationReport, find_surrogate
-from retrieval.sources.alias_file import AliasFile
-from retrieval.sources.columns import ColumnMapping, Kinds, Layout, plan_columns
-from retrieval.sources.records import Position, Record, RecordMaker, SourceBatch
-from retrieval.sources.rejects import Rejects
-from retrieval.sources.row_readers import RowChunk, RowReader, SourceFormat, open_rows
-from retrieval.sources.source_files import FileState, digest_file, display_name, is_read_once
+from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.index.manifest import FileEntry
+from genret.retrieval.normalize import NormalizationReport, find_surrogate
+from genret.retrieval.sources.alias_file import AliasFile
+from genret.retrieval.sources.columns import ColumnMapping, Kinds, Layout, plan_columns
+from genret.retrieval.sources.records import Position, Record, RecordMaker, SourceBatch
+from genret.retrieval.sources.rejects import Rejects
+from genret.retrieval.sources.row_readers import RowChunk, RowReader, SourceFormat, open_rows
+from genret.retrieval.sources.source_files import FileState, digest_file, display_name, is_read_once
 
 
 class TitleSource:

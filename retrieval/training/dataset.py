@@ -16,13 +16,13 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
-from decoding.errors import DecodingError
-from decoding.model import architectures
-from retrieval.errors import InputError, ModelError
-from retrieval.loaded_model import Limits
-from retrieval.prompts import CheckpointConfig, PromptTemplate
-from retrieval.text import Rendering, TextTokenizer
-from retrieval.training.examples import Example, ExampleGenerator, LinkedText, document_schema
+from genret.decoding.errors import DecodingError
+from genret.decoding.model import architectures
+from genret.retrieval.errors import InputError, ModelError
+from genret.retrieval.loaded_model import Limits
+from genret.retrieval.prompts import CheckpointConfig, PromptTemplate
+from genret.retrieval.text import Rendering, TextTokenizer
+from genret.retrieval.training.examples import Example, ExampleGenerator, LinkedText, document_schema
 
 IGNORED_LABEL = -100  # the convention of transformers' losses
 _BATCHES_PER_BLOCK = 16

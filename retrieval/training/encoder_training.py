@@ -21,21 +21,21 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import DistilBertConfig, DistilBertModel
 
-from retrieval.errors import InputError
-from retrieval.text import TextTokenizer
-from retrieval.training.dataset import EncodedExample, ExampleDataset
-from retrieval.training.examples import BESIDE_TEXTS, Example, ExampleGenerator, ExampleOptions
-from retrieval.training.presets import PAD, save_tokenizer, train_tokenizer
-from retrieval.training.quality import Hits, count_hits, nearest_rankings
-from retrieval.training.trainer import BudgetTrainer, train_model
-from retrieval.training.training_data import (
+from genret.retrieval.errors import InputError
+from genret.retrieval.text import TextTokenizer
+from genret.retrieval.training.dataset import EncodedExample, ExampleDataset
+from genret.retrieval.training.examples import BESIDE_TEXTS, Example, ExampleGenerator, ExampleOptions
+from genret.retrieval.training.presets import PAD, save_tokenizer, train_tokenizer
+from genret.retrieval.training.quality import Hits, count_hits, nearest_rankings
+from genret.retrieval.training.trainer import BudgetTrainer, train_model
+from genret.retrieval.training.training_data import (
     SPLITS,
     TrainingQuery,
     read_catalogue,
     read_queries,
     training_queries,
 )
-from retrieval.training.training_run import (
+from genret.retrieval.training.training_run import (
     SAVE_DTYPES,
     TrainingPlan,
     asked_sets,
@@ -45,8 +45,8 @@ from retrieval.training.training_run import (
     training_texts,
     write_metrics,
 )
-from retrieval.vectors.embedder import FloatMatrix, TextEmbedder, VectorMethod, open_model
-from retrieval.vectors.encoder import EncoderEmbedder, mean_states, padded
+from genret.retrieval.vectors.embedder import FloatMatrix, TextEmbedder, VectorMethod, open_model
+from genret.retrieval.vectors.encoder import EncoderEmbedder, mean_states, padded
 
 VOCAB_SIZE = 8192
 _DIMENSIONS = 256

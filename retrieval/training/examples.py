@@ -21,11 +21,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from decoding.markup.link_syntax import spelled_text, spelled_title
-from retrieval.noise import drop_words, insert_words, recase, reorder_clauses, shorten, strip_accents, typo
-from retrieval.prompts import CheckpointConfig
-from retrieval.training.training_data import LabelledMention, TrainingEntity, TrainingQuery, training_queries
-from retrieval.types import Mention
+from genret.decoding.markup.link_syntax import spelled_text, spelled_title
+from genret.retrieval.noise import (
+    drop_words,
+    insert_words,
+    recase,
+    reorder_clauses,
+    shorten,
+    strip_accents,
+    typo,
+)
+from genret.retrieval.prompts import CheckpointConfig
+from genret.retrieval.training.training_data import (
+    LabelledMention,
+    TrainingEntity,
+    TrainingQuery,
+    training_queries,
+)
+from genret.retrieval.types import Mention
 
 _WORD = re.compile(r"[^\W_]+(?:['’.-][^\W_]+)*")
 _STOPWORDS = frozenset(

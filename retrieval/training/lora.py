@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from decoding.errors import DecodingError
-from decoding.model.architectures import decoder_layers
-from decoding.model.model_loading import adapted
-from retrieval.errors import InputError, MissingExtraError, ModelError
+from genret.decoding.errors import DecodingError
+from genret.decoding.model.architectures import decoder_layers
+from genret.decoding.model.model_loading import adapted
+from genret.retrieval.errors import InputError, MissingExtraError, ModelError
 
 _SCALE = 2  # of the product of the two matrices: peft's `lora_alpha` over the rank
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from retrieval.prompts import CheckpointConfig, PromptTemplate
-from retrieval.text import Rendering
+from genret.retrieval.prompts import CheckpointConfig, PromptTemplate
+from genret.retrieval.text import Rendering
 
 PAD, END, QUERY, MENTION, TITLE = "<pad>", "</s>", "<query>", "<mention>", "<title>"
 SPECIAL_TOKENS = (PAD, END, QUERY, MENTION, TITLE)

@@ -16,19 +16,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from decoding.beam_search import BeamResult, beam_search
-from decoding.model.hf_model import HFLanguageModel
-from decoding.params import BeamParams
-from decoding.trie.title_trie import TitleTrie
-from retrieval.errors import InputError
-from retrieval.loaded_model import Limits
-from retrieval.noise import shorten, typo
-from retrieval.prompts import CheckpointConfig
-from retrieval.text import Rendering, TextTokenizer
-from retrieval.training.dataset import check_markup, fit_prompt
-from retrieval.training.training_data import TrainingEntity, TrainingQuery
-from retrieval.types import Mention
-from retrieval.vectors.embedder import TextEmbedder
+from genret.decoding.beam_search import BeamResult, beam_search
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.params import BeamParams
+from genret.decoding.trie.title_trie import TitleTrie
+from genret.retrieval.errors import InputError
+from genret.retrieval.loaded_model import Limits
+from genret.retrieval.noise import shorten, typo
+from genret.retrieval.prompts import CheckpointConfig
+from genret.retrieval.text import Rendering, TextTokenizer
+from genret.retrieval.training.dataset import check_markup, fit_prompt
+from genret.retrieval.training.training_data import TrainingEntity, TrainingQuery
+from genret.retrieval.types import Mention
+from genret.retrieval.vectors.embedder import TextEmbedder
 
 _MAX_K = 10
 _BEAMS = 20  # rows asked for; titles and aliases of one entity share them

@@ -12,13 +12,13 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from retrieval.command_options import prompt_option
-from retrieval.errors import GenretError, InputError, MissingExtraError
-from retrieval.interruption import INTERRUPTED
-from retrieval.training.presets import LEAST_VOCAB_SIZE, PRESETS
+from genret.retrieval.command_options import prompt_option
+from genret.retrieval.errors import GenretError, InputError, MissingExtraError
+from genret.retrieval.interruption import INTERRUPTED
+from genret.retrieval.training.presets import LEAST_VOCAB_SIZE, PRESETS
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
-_MAX_STEPS = 10_000_000  # MAX_STEPS of retrieval.training.training_run, which needs torch
+_MAX_STEPS = 10_000_000  # MAX_STEPS of genret.retrieval.training.training_run, which needs torch
 _MAX_SEED = 2**32 - 1  # numpy's, which the training loop seeds too
 _DECODER_ONLY = (
     "mentions",
@@ -254,14 +254,14 @@ def train_command(
     import torch
     import transformers
 
-    from retrieval.training.encoder_training import run_encoder_training
-    from retrieval.training.trainer import (
+    from genret.retrieval.training.encoder_training import run_encoder_training
+    from genret.retrieval.training.trainer import (
         TrainerOptions,
         TrainingInterrupted,
         checkpoint_step,
         last_checkpoint,
     )
-    from retrieval.training.training_run import TrainingPlan, run_training
+    from genret.retrieval.training.training_run import TrainingPlan, run_training
 
     torch.set_num_threads(threads)
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]

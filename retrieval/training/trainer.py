@@ -32,9 +32,9 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Sampler, SequentialSampler
 from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
-from retrieval.errors import InputError
-from retrieval.linking.run_progress import duration
-from retrieval.training.dataset import IGNORED_LABEL, ExampleDataset
+from genret.retrieval.errors import InputError
+from genret.retrieval.linking.run_progress import duration
+from genret.retrieval.training.dataset import IGNORED_LABEL, ExampleDataset
 
 _SILENT_S = 30.0  # between two lines of progress, where steps are not longer
 

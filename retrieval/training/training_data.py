@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from retrieval.errors import SourceError
-from retrieval.linking.documents.document_records import BadRecord, read_mentions
-from retrieval.normalize import normalize
-from retrieval.sources import Columns, Record, numbered_id, open_source
-from retrieval.sources.rejects import RejectReason, Rejects
-from retrieval.types import Mention
+from genret.retrieval.errors import SourceError
+from genret.retrieval.linking.documents.document_records import BadRecord, read_mentions
+from genret.retrieval.normalize import normalize
+from genret.retrieval.sources import Columns, Record, numbered_id, open_source
+from genret.retrieval.sources.rejects import RejectReason, Rejects
+from genret.retrieval.types import Mention
 
 SPLITS = ("train", "dev", "test")
 _BATCH_RECORDS = 1 << 14

@@ -18,16 +18,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoding.errors import DecodingError
-from decoding.model.architectures import decoder_prompt
-from decoding.model.checkpoint_files import ADAPTER_FILE
-from decoding.model.model_loading import WEIGHTS_FILE, load_config, load_weights
-from retrieval.checkpoints import TOKENIZER_FILES, base_of, find_checkpoint, local_folder
-from retrieval.errors import InputError, ModelError
-from retrieval.prompts import CheckpointConfig
-from retrieval.text import Rendering, TextTokenizer
-from retrieval.training import lora
-from retrieval.training.dataset import (
+from genret.decoding.errors import DecodingError
+from genret.decoding.model.architectures import decoder_prompt
+from genret.decoding.model.checkpoint_files import ADAPTER_FILE
+from genret.decoding.model.model_loading import WEIGHTS_FILE, load_config, load_weights
+from genret.retrieval.checkpoints import TOKENIZER_FILES, base_of, find_checkpoint, local_folder
+from genret.retrieval.errors import InputError, ModelError
+from genret.retrieval.prompts import CheckpointConfig
+from genret.retrieval.text import Rendering, TextTokenizer
+from genret.retrieval.training import lora
+from genret.retrieval.training.dataset import (
     CausalCollator,
     EncodedExample,
     ExampleDataset,
@@ -36,7 +36,7 @@ from retrieval.training.dataset import (
     check_markup,
     limits_of_checkpoint,
 )
-from retrieval.training.examples import (
+from genret.retrieval.training.examples import (
     LATER,
     LATER_WITH_MENTIONS,
     OF_PRETRAINED,
@@ -45,10 +45,16 @@ from retrieval.training.examples import (
     with_annotations,
     with_answers,
 )
-from retrieval.training.presets import PRESETS, build_model, save_tokenizer, scratch_config, train_tokenizer
-from retrieval.training.quality import Hits, TitleRows, measure_hits, mention_probes, noise_probes
-from retrieval.training.trainer import Budget, TitleTrainer, TrainerOptions, train_model
-from retrieval.training.training_data import (
+from genret.retrieval.training.presets import (
+    PRESETS,
+    build_model,
+    save_tokenizer,
+    scratch_config,
+    train_tokenizer,
+)
+from genret.retrieval.training.quality import Hits, TitleRows, measure_hits, mention_probes, noise_probes
+from genret.retrieval.training.trainer import Budget, TitleTrainer, TrainerOptions, train_model
+from genret.retrieval.training.training_data import (
     LabelledMention,
     TrainingEntity,
     TrainingQuery,

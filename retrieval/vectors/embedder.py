@@ -13,8 +13,8 @@ from typing import Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from retrieval.errors import IndexMismatchError, InputError, MissingExtraError, ModelError
-from retrieval.index.manifest import VectorsEntry
+from genret.retrieval.errors import IndexMismatchError, InputError, MissingExtraError, ModelError
+from genret.retrieval.index.manifest import VectorsEntry
 
 FloatMatrix = npt.NDArray[np.float32]
 
@@ -130,12 +130,12 @@ def open_model(method: VectorMethod, device: str = "cpu") -> TextEmbedder:
     if is_path(method.source) and not Path(method.source).is_dir():  # not to be looked for on the hub
         raise ModelError(f"{method.source}: there is no such directory")
     if method.name == ENCODER:
-        from retrieval.vectors.encoder import EncoderEmbedder
+        from genret.retrieval.vectors.encoder import EncoderEmbedder
 
         return EncoderEmbedder(method.source, device)
     if find_spec("sentence_transformers") is None:
         raise MissingExtraError("sentence_transformers", "sentence-transformers")
-    from retrieval.vectors.sentence_model import SentenceEmbedder
+    from genret.retrieval.vectors.sentence_model import SentenceEmbedder
 
     return SentenceEmbedder(method.source, device)
 

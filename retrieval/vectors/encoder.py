@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel
 
-from decoding.errors import DecodingError
-from decoding.model.model_loading import load_config, load_weights, resolve_device
-from retrieval.checkpoints import model_fingerprint
-from retrieval.errors import ModelError
-from retrieval.text import TextTokenizer
-from retrieval.vectors.embedder import FloatMatrix, refuse_non_finite
+from genret.decoding.errors import DecodingError
+from genret.decoding.model.model_loading import load_config, load_weights, resolve_device
+from genret.retrieval.checkpoints import model_fingerprint
+from genret.retrieval.errors import ModelError
+from genret.retrieval.text import TextTokenizer
+from genret.retrieval.vectors.embedder import FloatMatrix, refuse_non_finite
 
 # For models that name no number of positions: their tokenizers say 512, or nothing.
 _DEFAULT_POSITIONS = 512

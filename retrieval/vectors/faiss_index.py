@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from retrieval.durable import appearing, writing
-from retrieval.errors import EvidenceMissingError, IndexFormatError, InputError, MissingExtraError
-from retrieval.index.layout import VECTORS_FILE
-from retrieval.index.manifest import OLD_VECTOR_METHODS, VectorsEntry
-from retrieval.index.reader import Index
+from genret.retrieval.durable import appearing, writing
+from genret.retrieval.errors import EvidenceMissingError, IndexFormatError, InputError, MissingExtraError
+from genret.retrieval.index.layout import VECTORS_FILE
+from genret.retrieval.index.manifest import OLD_VECTOR_METHODS, VectorsEntry
+from genret.retrieval.index.reader import Index
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from retrieval.vectors.embedder import FloatMatrix
+    from genret.retrieval.vectors.embedder import FloatMatrix
 
 # "auto" and the three kinds; anything else is a string for faiss' index factory.
 KIND_NAMES = ("auto", "flat", "hnsw", "ivfpq")

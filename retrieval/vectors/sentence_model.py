@@ -13,10 +13,10 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HFValidationError
 from sentence_transformers import SentenceTransformer
 
-from retrieval.checkpoints import folder_fingerprint
-from retrieval.errors import ModelError
-from retrieval.index.small_files import digest_bytes
-from retrieval.vectors.embedder import FloatMatrix, refuse_non_finite
+from genret.retrieval.checkpoints import folder_fingerprint
+from genret.retrieval.errors import ModelError
+from genret.retrieval.index.small_files import digest_bytes
+from genret.retrieval.vectors.embedder import FloatMatrix, refuse_non_finite
 
 _BATCH_TEXTS = 64
 _MODULES = "modules.json"

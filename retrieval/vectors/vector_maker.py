@@ -23,16 +23,22 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from retrieval.durable import appearing, writing
-from retrieval.errors import InputError
-from retrieval.index.entity_texts import EntityTexts, IntArray, TextBatch
-from retrieval.index.layout import VECTORS_FILE
-from retrieval.index.manifest import VectorsEntry
-from retrieval.index.reader import Index
-from retrieval.noise import typo
-from retrieval.progress import StepProgress
-from retrieval.vectors.embedder import FloatMatrix, TextEmbedder, VectorMethod, open_embedder, open_model
-from retrieval.vectors.faiss_index import (
+from genret.retrieval.durable import appearing, writing
+from genret.retrieval.errors import InputError
+from genret.retrieval.index.entity_texts import EntityTexts, IntArray, TextBatch
+from genret.retrieval.index.layout import VECTORS_FILE
+from genret.retrieval.index.manifest import VectorsEntry
+from genret.retrieval.index.reader import Index
+from genret.retrieval.noise import typo
+from genret.retrieval.progress import StepProgress
+from genret.retrieval.vectors.embedder import (
+    FloatMatrix,
+    TextEmbedder,
+    VectorMethod,
+    open_embedder,
+    open_model,
+)
+from genret.retrieval.vectors.faiss_index import (
     KIND_NAMES,
     efforts,
     faiss_threads,
@@ -49,7 +55,7 @@ from retrieval.vectors.faiss_index import (
     vectors_entry,
     write_vectors,
 )
-from retrieval.vectors.vector_search import VectorSearcher
+from genret.retrieval.vectors.vector_search import VectorSearcher
 
 # The column whose texts get vectors and other evidence if no column is named.
 DESCRIPTION = "description"

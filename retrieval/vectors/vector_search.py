@@ -17,12 +17,12 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from retrieval.errors import IndexFormatError
-from retrieval.index.layout import VECTORS_FILE
-from retrieval.index.manifest import VectorsEntry
-from retrieval.index.reader import Index
-from retrieval.vectors.embedder import FloatMatrix, TextEmbedder, open_embedder
-from retrieval.vectors.faiss_index import (
+from genret.retrieval.errors import IndexFormatError
+from genret.retrieval.index.layout import VECTORS_FILE
+from genret.retrieval.index.manifest import VectorsEntry
+from genret.retrieval.index.reader import Index
+from genret.retrieval.vectors.embedder import FloatMatrix, TextEmbedder, open_embedder
+from genret.retrieval.vectors.faiss_index import (
     faiss_threads,
     inner_cells,
     inner_graph,

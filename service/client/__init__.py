@@ -1,7 +1,7 @@
 """The client library.
 
-    from retrieval import RetrieveRequest
-    from service.client import CallError, RetrievalClient
+    from genret import RetrieveRequest
+    from genret.service.client import CallError, RetrievalClient
 
     with RetrievalClient("127.0.0.1:50051", timeout_s=5) as client:
         reply = client.retrieve(RetrieveRequest("author of hamlet", k=3))
@@ -37,10 +37,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from service.client.async_client import AsyncRetrievalClient
-    from service.client.calls import LIVENESS, READINESS
-    from service.client.client_options import ClientOptions
-    from service.client.reply import (
+    from genret.service.client.async_client import AsyncRetrievalClient
+    from genret.service.client.calls import LIVENESS, READINESS
+    from genret.service.client.client_options import ClientOptions
+    from genret.service.client.reply import (
         AnswerReply,
         EvidenceInfo,
         IndexInfo,
@@ -51,25 +51,25 @@ if TYPE_CHECKING:
         ScoreReply,
         VectorsInfo,
     )
-    from service.client.sync_client import RetrievalClient
-    from service.errors import CallError
+    from genret.service.client.sync_client import RetrievalClient
+    from genret.service.errors import CallError
 
 _EXPORTS = {
-    "AnswerReply": "service.client.reply",
-    "AsyncRetrievalClient": "service.client.async_client",
-    "CallError": "service.errors",
-    "ClientOptions": "service.client.client_options",
-    "EvidenceInfo": "service.client.reply",
-    "IndexInfo": "service.client.reply",
-    "IndexRef": "service.client.reply",
-    "LIVENESS": "service.client.calls",
-    "READINESS": "service.client.calls",
-    "RankingInfo": "service.client.reply",
-    "ReloadReply": "service.client.reply",
-    "Reply": "service.client.reply",
-    "RetrievalClient": "service.client.sync_client",
-    "ScoreReply": "service.client.reply",
-    "VectorsInfo": "service.client.reply",
+    "AnswerReply": "genret.service.client.reply",
+    "AsyncRetrievalClient": "genret.service.client.async_client",
+    "CallError": "genret.service.errors",
+    "ClientOptions": "genret.service.client.client_options",
+    "EvidenceInfo": "genret.service.client.reply",
+    "IndexInfo": "genret.service.client.reply",
+    "IndexRef": "genret.service.client.reply",
+    "LIVENESS": "genret.service.client.calls",
+    "READINESS": "genret.service.client.calls",
+    "RankingInfo": "genret.service.client.reply",
+    "ReloadReply": "genret.service.client.reply",
+    "Reply": "genret.service.client.reply",
+    "RetrievalClient": "genret.service.client.sync_client",
+    "ScoreReply": "genret.service.client.reply",
+    "VectorsInfo": "genret.service.client.reply",
 }
 
 __all__ = [

@@ -16,25 +16,25 @@ from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, Typ
 import grpc
 from grpc_health.v1 import health_pb2
 
-from retrieval.answers.answer_types import AnswerRequest
-from retrieval.errors import InputError
-from retrieval.types import Mention, RequestOptions, RetrieveRequest, with_options
-from service.client.channel import Stubs, metadata, open_channel, request_id_of
-from service.client.client_options import CallOptions, ClientOptions, OptionChanges
-from service.client.reply import AnswerReply, IndexInfo, ReloadReply, Reply, ScoreReply
-from service.errors import MESSAGE_TOO_LARGE, CallError
-from service.pb.genret.v1 import index_service_pb2 as index_pb
-from service.wire.answers import answer_from_proto, answer_request_to_proto
-from service.wire.indexes import index_from_proto, indexes_from_proto, reload_from_proto
-from service.wire.replies import batch_reply_from_proto, outcome_from_proto, reply_from_proto
-from service.wire.requests import (
+from genret.retrieval.answers.answer_types import AnswerRequest
+from genret.retrieval.errors import InputError
+from genret.retrieval.types import Mention, RequestOptions, RetrieveRequest, with_options
+from genret.service.client.channel import Stubs, metadata, open_channel, request_id_of
+from genret.service.client.client_options import CallOptions, ClientOptions, OptionChanges
+from genret.service.client.reply import AnswerReply, IndexInfo, ReloadReply, Reply, ScoreReply
+from genret.service.errors import MESSAGE_TOO_LARGE, CallError
+from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
+from genret.service.wire.answers import answer_from_proto, answer_request_to_proto
+from genret.service.wire.indexes import index_from_proto, indexes_from_proto, reload_from_proto
+from genret.service.wire.replies import batch_reply_from_proto, outcome_from_proto, reply_from_proto
+from genret.service.wire.requests import (
     batch_request_to_proto,
     link_request_to_proto,
     request_to_proto,
     stream_request_to_proto,
 )
-from service.wire.rpc_status import error_from_status, status_from_bytes
-from service.wire.scores import score_reply_from_proto, score_request_to_proto
+from genret.service.wire.rpc_status import error_from_status, status_from_bytes
+from genret.service.wire.scores import score_reply_from_proto, score_request_to_proto
 
 READINESS = "genret.v1.RetrievalService"
 LIVENESS = ""

@@ -9,11 +9,11 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2_grpc
 
-from retrieval.errors import InputError
-from service.call import REQUEST_ID_KEY, sane_request_id
-from service.client.client_options import ClientOptions
-from service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
-from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
+from genret.retrieval.errors import InputError
+from genret.service.call import REQUEST_ID_KEY, sane_request_id
+from genret.service.client.client_options import ClientOptions
+from genret.service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
+from genret.service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
 
 _SERVICE_CONFIG = {
     "methodConfig": [

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
 
-from retrieval.errors import InputError
-from service.call import REQUEST_ID_KEY
-from service.configuration.server_config import check_address, is_loopback
+from genret.retrieval.errors import InputError
+from genret.service.call import REQUEST_ID_KEY
+from genret.service.configuration.server_config import check_address, is_loopback
 
 # A reply to 256 queries with 1,000 candidates each passes gRPC's default of 4 MiB by far.
 _MAX_REPLY_BYTES = 256 * 2**20

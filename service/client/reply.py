@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from retrieval.answers.answer_types import AnswerResult
-from retrieval.score_types import ScoreResult
-from retrieval.types import RetrievalResult
+from genret.retrieval.answers.answer_types import AnswerResult
+from genret.retrieval.score_types import ScoreResult
+from genret.retrieval.types import RetrievalResult
 
 
 @dataclass(frozen=True, slots=True)

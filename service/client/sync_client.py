@@ -11,11 +11,11 @@ from typing import Any, Self, TypeVar, Unpack
 
 import grpc
 
-from retrieval.types import RetrieveRequest
-from service.client.calls import ASK_AGAIN_S, Answered, Client, Stream, UnaryCall, status_name
-from service.client.channel import request_id_of
-from service.client.client_options import CallOptions
-from service.errors import CallError
+from genret.retrieval.types import RetrieveRequest
+from genret.service.client.calls import ASK_AGAIN_S, Answered, Client, Stream, UnaryCall, status_name
+from genret.service.client.channel import request_id_of
+from genret.service.client.client_options import CallOptions
+from genret.service.errors import CallError
 
 T = TypeVar("T")
 _END: Any = object()

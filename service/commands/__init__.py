@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import click
 
-from retrieval.errors import InputError
+from genret.retrieval.errors import InputError
 
 
 def usage_error(error: InputError) -> click.UsageError:

@@ -8,18 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from retrieval.answers.answer_types import AnswerRequest
-from retrieval.command_options import SHOWN, request_flags, together
-from retrieval.errors import InputError
-from service.commands import usage_error
-from service.commands.connection import Connection, call_error, connection_options, index_option, json_option
-from service.commands.query_options import batches
-from service.configuration.server_config import read_schema
+from genret.retrieval.answers.answer_types import AnswerRequest
+from genret.retrieval.command_options import SHOWN, request_flags, together
+from genret.retrieval.errors import InputError
+from genret.service.commands import usage_error
+from genret.service.commands.connection import (
+    Connection,
+    call_error,
+    connection_options,
+    index_option,
+    json_option,
+)
+from genret.service.commands.query_options import batches
+from genret.service.configuration.server_config import read_schema
 
 if TYPE_CHECKING:
-    from service.client import RetrievalClient
-    from service.client.reply import AnswerReply
-    from service.errors import CallError
+    from genret.service.client import RetrievalClient
+    from genret.service.client.reply import AnswerReply
+    from genret.service.errors import CallError
 
 # How a server begins what it says about a schema that was sent to it.
 _ABOUT_SCHEMA = "schema_json: "
@@ -104,7 +110,7 @@ def answer_command(
 
 def _explain(request: AnswerRequest, file: Path | None) -> None:
     """Print what every keyword of a schema does; ends with status 1 where one is refused."""
-    from retrieval.answers.schema_explanation import explain
+    from genret.retrieval.answers.schema_explanation import explain
 
     if request.schema is None:
         raise click.UsageError(
@@ -123,7 +129,7 @@ def _ask(
     client: RetrievalClient, request: AnswerRequest, index: str, file: Path | None
 ) -> AnswerReply | CallError:
     """Return the answer or the error; an error about the schema names its file."""
-    from service.errors import CallError
+    from genret.service.errors import CallError
 
     try:
         return client.answer(request, index)
@@ -136,8 +142,8 @@ def _ask(
 
 def _print(query: str, reply: AnswerReply | CallError, as_json_lines: bool, *, alone: bool) -> bool:
     """Print an answer or an error, and return whether it was an answer. A lone error ends the command."""
-    from service.commands import render_answers
-    from service.errors import CallError
+    from genret.service.commands import render_answers
+    from genret.service.errors import CallError
 
     if isinstance(reply, CallError):
         if alone and not as_json_lines:

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from retrieval.command_options import SHOWN, together
-from retrieval.errors import InputError
-from retrieval.interruption import surely_interrupted
-from service.client.client_options import ClientOptions
-from service.commands import usage_error
-from service.configuration.server_config import DEFAULT_HOST, DEFAULT_PORT, check_address, join_address
+from genret.retrieval.command_options import SHOWN, together
+from genret.retrieval.errors import InputError
+from genret.retrieval.interruption import surely_interrupted
+from genret.service.client.client_options import ClientOptions
+from genret.service.commands import usage_error
+from genret.service.configuration.server_config import DEFAULT_HOST, DEFAULT_PORT, check_address, join_address
 
 if TYPE_CHECKING:
-    from service.client import RetrievalClient
-    from service.errors import CallError
+    from genret.service.client import RetrievalClient
+    from genret.service.errors import CallError
 
 TOKEN_VARIABLE = "GENRET_TOKEN"
 # Attributes of ClientOptions whose options are called otherwise.
@@ -43,8 +43,8 @@ class Connection:
         Raises:
             ClickException: a file of --tls-* cannot be used, or a call in the block failed.
         """
-        from service.client import RetrievalClient
-        from service.errors import CallError
+        from genret.service.client import RetrievalClient
+        from genret.service.errors import CallError
 
         try:
             client = RetrievalClient(self.address, self.options)

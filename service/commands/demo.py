@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from retrieval.defaults import default_encoder_dir, sample_catalogue, sample_queries, sample_ranking
-from retrieval.errors import GenretError
+from genret.retrieval.defaults import default_encoder_dir, sample_catalogue, sample_queries, sample_ranking
+from genret.retrieval.errors import GenretError
 
 if TYPE_CHECKING:
-    from retrieval.types import RetrievalResult
-    from service.client import RetrievalClient
-    from service.client.reply import AnswerReply
+    from genret.retrieval.types import RetrievalResult
+    from genret.service.client import RetrievalClient
+    from genret.service.client.reply import AnswerReply
 
 QUERIES = (
     "who painted sunflowers and cut off part of his ear",
@@ -67,7 +67,7 @@ def demo_command(folder: Path | None, k: int, queries: tuple[str, ...]) -> None:
 
     Two of them are answered as JSON, too.
     """
-    from service.client import RetrievalClient
+    from genret.service.client import RetrievalClient
 
     with _folder(folder) as place:
         index = place / "sample.index"
@@ -101,7 +101,7 @@ def _folder(folder: Path | None) -> Iterator[Path]:
 def _command(*arguments: str) -> list[str]:
     click.secho("$ genret " + shlex.join(arguments), bold=True)
     sys.stdout.flush()
-    return [sys.executable, "-m", "service", *arguments]
+    return [sys.executable, "-m", "genret", *arguments]
 
 
 def _run(*arguments: str) -> None:
@@ -156,7 +156,7 @@ def _show(client: RetrievalClient, queries: tuple[str, ...], k: int) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from retrieval.types import RetrieveRequest
+    from genret.retrieval.types import RetrieveRequest
 
     table = Table(show_lines=True)
     table.add_column("Query", overflow="fold", ratio=3)
@@ -172,7 +172,7 @@ def _show(client: RetrievalClient, queries: tuple[str, ...], k: int) -> None:
 
 
 def _show_json(client: RetrievalClient, queries: tuple[str, ...]) -> None:
-    from retrieval.answers.answer_types import AnswerRequest
+    from genret.retrieval.answers.answer_types import AnswerRequest
 
     click.echo(
         "\nAs JSON, where x-genret-index makes a string a title of the catalogue, here the likeliest one:\n"

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import click
 
-from retrieval.command_options import SHOWN
-from retrieval.errors import InputError
-from service.commands import usage_error
-from service.commands.serve import config_options, given_flags, mistakes_as_usage, setting_options
-from service.configuration.resolve import resolve
-from service.observability.logs import announce
-from service.observability.logs import configure as configure_logs
-from service.ray_serve.deployment import DEFAULT_APPLICATION, DEFAULT_HTTP_PORT, ServePlan
+from genret.retrieval.command_options import SHOWN
+from genret.retrieval.errors import InputError
+from genret.service.commands import usage_error
+from genret.service.commands.serve import config_options, given_flags, mistakes_as_usage, setting_options
+from genret.service.configuration.resolve import resolve
+from genret.service.observability.logs import announce
+from genret.service.observability.logs import configure as configure_logs
+from genret.service.ray_serve.deployment import DEFAULT_APPLICATION, DEFAULT_HTTP_PORT, ServePlan
 
 
 @click.command("deploy-ray")
@@ -70,12 +70,12 @@ def deploy_ray_command(
         resolved = resolve(given_flags(context), path, os.environ, file)
         plan = ServePlan(resolved.config, name, num_replicas, num_cpus, num_gpus, http_proxy_port)
         if print_config:
-            from service.ray_serve.deployment import serve_file
+            from genret.service.ray_serve.deployment import serve_file
 
             click.echo(serve_file(plan, resolved.origins), nl=False)
             return
     configure_logs(plan.config.log)
-    from service.ray_serve.app import run_deployment
+    from genret.service.ray_serve.app import run_deployment
 
     try:
         run_deployment(plan, address, detach, None, partial(announce, plan.config.log))

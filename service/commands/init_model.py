@@ -8,13 +8,13 @@ from pathlib import Path
 
 import click
 
-from retrieval.checkpoints import SETTINGS_FILE, WHEEL, file_of_wheel, find_checkpoint, local_folder
-from retrieval.command_options import SHOWN, prompt_option
-from retrieval.compatibility import PROBE_TITLES
-from retrieval.errors import InputError
-from retrieval.prompts import CheckpointConfig
-from retrieval.text import Rendering, TextTokenizer
-from service.commands import usage_error
+from genret.retrieval.checkpoints import SETTINGS_FILE, WHEEL, file_of_wheel, find_checkpoint, local_folder
+from genret.retrieval.command_options import SHOWN, prompt_option
+from genret.retrieval.compatibility import PROBE_TITLES
+from genret.retrieval.errors import InputError
+from genret.retrieval.prompts import CheckpointConfig
+from genret.retrieval.text import Rendering, TextTokenizer
+from genret.service.commands import usage_error
 
 
 @click.command("init-model")

@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from retrieval.command_options import SHOWN, encoder_option, model_options
-from retrieval.errors import InputError
-from retrieval.interruption import surely_interrupted
-from retrieval.types import RetrieveRequest
-from service.client.reply import IndexRef, Reply
-from service.commands import usage_error
-from service.commands.connection import Connection, connection_options, hint, index_option
-from service.commands.query_options import Question, most_items, question_options
-from service.errors import CallError
+from genret.retrieval.command_options import SHOWN, encoder_option, model_options
+from genret.retrieval.errors import InputError
+from genret.retrieval.interruption import surely_interrupted
+from genret.retrieval.types import RetrieveRequest
+from genret.service.client.reply import IndexRef, Reply
+from genret.service.commands import usage_error
+from genret.service.commands.connection import Connection, connection_options, hint, index_option
+from genret.service.commands.query_options import Question, most_items, question_options
+from genret.service.errors import CallError
 
 if TYPE_CHECKING:
-    from decoding.errors import DecodingError
-    from retrieval.errors import GenretError
-    from retrieval.ranking.evidence_search import EvidenceSearch
-    from retrieval.retriever import Retriever
-    from retrieval.types import RetrievalResult
-    from service.client import RetrievalClient
+    from genret.decoding.errors import DecodingError
+    from genret.retrieval.errors import GenretError
+    from genret.retrieval.ranking.evidence_search import EvidenceSearch
+    from genret.retrieval.retriever import Retriever
+    from genret.retrieval.types import RetrievalResult
+    from genret.service.client import RetrievalClient
 
 
 @click.command("query")
@@ -101,7 +101,7 @@ def ask_command(
     printer, name = AnswerPrinter(question), Path(index).resolve().name
     with surely_interrupted():
         if no_model:
-            from retrieval.ranking.evidence_search import EvidenceSearch
+            from genret.retrieval.ranking.evidence_search import EvidenceSearch
 
             try:
                 EvidenceSearch.check(question.request("probe"))
@@ -112,8 +112,8 @@ def ask_command(
             with EvidenceSearch.open(index, encoder) as search:
                 _show(search, name, question, printer, 1)
         else:
-            from retrieval.loaded_model import DEFAULT_BATCH_SIZE
-            from retrieval.retriever import Retriever
+            from genret.retrieval.loaded_model import DEFAULT_BATCH_SIZE
+            from genret.retrieval.retriever import Retriever
 
             prompt = question.options["prompt"]
             with Retriever.open(
@@ -144,7 +144,7 @@ def _show(
 
 def _reply(answer: RetrievalResult | GenretError | DecodingError, index: IndexRef) -> Reply | CallError:
     if isinstance(answer, Exception):
-        from service.status import failure_of
+        from genret.service.status import failure_of
 
         return CallError(failure_of(answer, "").code.name, str(answer))
     return Reply(answer, 0.0, answer.timings.total_ms, index)
@@ -161,7 +161,7 @@ class AnswerPrinter:
 
     def show(self, query: str, reply: Reply | CallError) -> None:
         """Print the answer to one query, or its error."""
-        from service.commands import render
+        from genret.service.commands import render
 
         if isinstance(reply, CallError):
             self.num_failed += 1
@@ -190,6 +190,6 @@ class AnswerPrinter:
             return
         from rich.console import Console
 
-        from service.commands.render import as_tree
+        from genret.service.commands.render import as_tree
 
         Console(stderr=on_stderr).print(as_tree(reply.result.explanation))

@@ -11,12 +11,12 @@ from typing import Any, BinaryIO
 
 import click
 
-from retrieval.command_options import SHOWN, request_flags, together
-from retrieval.errors import InputError, SourceError
-from retrieval.filters.restriction import read_ids
-from retrieval.request_options import options_of
-from retrieval.types import DEFAULT_NUM_SAMPLES, RetrieveRequest
-from service.commands import usage_error
+from genret.retrieval.command_options import SHOWN, request_flags, together
+from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.filters.restriction import read_ids
+from genret.retrieval.request_options import options_of
+from genret.retrieval.types import DEFAULT_NUM_SAMPLES, RetrieveRequest
+from genret.service.commands import usage_error
 
 BATCH_ITEMS = 64
 BATCH_ID_BYTES = 2 * 2**20  # half of what a server accepts in one message

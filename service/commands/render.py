@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-    from retrieval.explanation import Explanation, ExplanationDraw, ExplanationNode
-    from retrieval.types import Candidate, RetrievalResult
-    from service.client.reply import Reply
-    from service.errors import CallError
+    from genret.retrieval.explanation import Explanation, ExplanationDraw, ExplanationNode
+    from genret.retrieval.types import Candidate, RetrievalResult
+    from genret.service.client.reply import Reply
+    from genret.service.errors import CallError
 
 
 # Kinds of evidence told in a table, and the least that one must add to a score.
@@ -200,7 +200,7 @@ def _rounded(value: float, digits: int, direction: str) -> float:
 
 
 def _document(reply: Reply | CallError) -> dict[str, Any]:
-    from service.errors import CallError
+    from genret.service.errors import CallError
 
     if isinstance(reply, CallError):
         return {"error": {"code": reply.code, "message": str(reply)}}

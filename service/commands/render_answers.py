@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from service.errors import CallError
+from genret.service.errors import CallError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from retrieval.answers.answer_types import AnswerEntity
-    from service.client.reply import AnswerReply
+    from genret.retrieval.answers.answer_types import AnswerEntity
+    from genret.service.client.reply import AnswerReply
 
 
 def shared(entity_ids: Sequence[str], shares: Sequence[float]) -> str:

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from service.commands.render_answers import shared
+from genret.service.commands.render_answers import shared
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from service.client.reply import ScoreReply
+    from genret.service.client.reply import ScoreReply
 
 _WHITESPACE = str.maketrans({"\t": " ", "\n": " ", "\r": " "})
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from retrieval.command_options import SHOWN
-from service.commands.connection import Connection, connection_options, json_option
+from genret.retrieval.command_options import SHOWN
+from genret.service.commands.connection import Connection, connection_options, json_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import RenderableType
 
-    from service.client import IndexInfo
+    from genret.service.client import IndexInfo
 
 
 @click.command("indexes")
@@ -84,7 +84,7 @@ def reload_command(name: str, force: bool, as_json_lines: bool, connection: Conn
 @connection_options(timeout_s=5.0)
 def health_command(live: bool, wait: float | None, connection: Connection) -> None:
     """Say whether a server is ready: exit code 0 when it is, 1 when it is not or does not answer."""
-    from service.client import LIVENESS, READINESS
+    from genret.service.client import LIVENESS, READINESS
 
     if wait is not None and live:
         raise click.UsageError("--wait: a server is waited for until it is ready; leave --live out")

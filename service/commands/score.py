@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from retrieval.command_options import SHOWN, prompt_option
-from retrieval.errors import InputError
-from retrieval.score_types import ScoreRequest
-from service.commands import usage_error
-from service.commands.connection import Connection, connection_options, index_option, json_option
+from genret.retrieval.command_options import SHOWN, prompt_option
+from genret.retrieval.errors import InputError
+from genret.retrieval.score_types import ScoreRequest
+from genret.service.commands import usage_error
+from genret.service.commands.connection import Connection, connection_options, index_option, json_option
 
 
 @click.command("score")
@@ -48,7 +48,7 @@ def score_command(
     probability among the titles given, tokens, the ids of the catalogue's entities of that name and their
     shares of it, between tabs; a title that is too long for the model has no probability.
     """
-    from service.commands import render_scores
+    from genret.service.commands import render_scores
 
     if bool(titles) == (titles_file is not None):
         raise click.UsageError(

@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from retrieval.command_options import together
-from retrieval.errors import InputError
-from service.commands import usage_error
-from service.configuration.kinds import Word
-from service.configuration.resolve import ConfigurationError, resolve
-from service.configuration.server_config import ServerConfig
-from service.configuration.settings import SETTINGS, Setting
-from service.configuration.sources import config_text
-from service.observability.logs import announce
-from service.observability.logs import configure as configure_logs
+from genret.retrieval.command_options import together
+from genret.retrieval.errors import InputError
+from genret.service.commands import usage_error
+from genret.service.configuration.kinds import Word
+from genret.service.configuration.resolve import ConfigurationError, resolve
+from genret.service.configuration.server_config import ServerConfig
+from genret.service.configuration.settings import SETTINGS, Setting
+from genret.service.configuration.sources import config_text
+from genret.service.observability.logs import announce
+from genret.service.observability.logs import configure as configure_logs
 
 if TYPE_CHECKING:
-    from service.serving.server import Server
+    from genret.service.serving.server import Server
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -149,10 +149,10 @@ def _serve(config: ServerConfig) -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     say = partial(announce, config.log)
     with _signals_before_the_server(say) as early:
-        from service.observability.tracing import start as start_tracing
-        from service.serving.models import IndexOpener
-        from service.serving.server import Server, serve_until_signalled
-        from service.version import version
+        from genret.service.observability.tracing import start as start_tracing
+        from genret.service.serving.models import IndexOpener
+        from genret.service.serving.server import Server, serve_until_signalled
+        from genret.service.version import version
 
         async def run() -> signal.Signals | None:
             tracing = start_tracing(config.tracing, version())

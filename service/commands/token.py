@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from retrieval.command_options import SHOWN
-from retrieval.errors import InputError
-from service.security.bearer_tokens import Scope, line_of, new_token, read_token_file
+from genret.retrieval.command_options import SHOWN
+from genret.retrieval.errors import InputError
+from genret.service.security.bearer_tokens import Scope, line_of, new_token, read_token_file
 
 
 @click.group("token")

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from index_builder.command_line import answered, keep_versions_option, shown_progress, talk_options
-from retrieval.command_options import encoder_option, model_options, prompt_option
-from retrieval.errors import IndexDirectoryError, InputError
+from genret.index_builder.command_line import answered, keep_versions_option, shown_progress, talk_options
+from genret.retrieval.command_options import encoder_option, model_options, prompt_option
+from genret.retrieval.errors import IndexDirectoryError, InputError
 
 if TYPE_CHECKING:
-    from retrieval.index.priors import Prior
-    from retrieval.index.reader import Index
-    from retrieval.progress import StepProgress
-    from retrieval.ranking.ranker import Ranker
-    from retrieval.ranking.tuned_ranking import SetReport, Tuned, TunedFigure
-    from retrieval.retriever import Retriever
+    from genret.retrieval.index.priors import Prior
+    from genret.retrieval.index.reader import Index
+    from genret.retrieval.progress import StepProgress
+    from genret.retrieval.ranking.ranker import Ranker
+    from genret.retrieval.ranking.tuned_ranking import SetReport, Tuned, TunedFigure
+    from genret.retrieval.retriever import Retriever
 
 _ENV = "GENRET_TUNE_"
 
@@ -162,7 +162,7 @@ def tune_command(
     the index differs from the live one in its ranking alone; `genret rollback` takes it back. See
     docs/ranking.md.
     """
-    from retrieval.index.versions import live_or_none
+    from genret.retrieval.index.versions import live_or_none
 
     if no_model and model is not None:
         raise click.UsageError("--model and --no-model exclude each other")
@@ -219,9 +219,9 @@ def _kept_on_failure(
 @contextmanager
 def _opened(wish: _Wish, progress: StepProgress) -> Iterator[_Opened]:
     """Open the index, with the model that is asked for."""
-    from retrieval.index.reader import Index
-    from retrieval.ranking.ranker import Ranker
-    from retrieval.ranking.rankings import NO_MODEL
+    from genret.retrieval.index.reader import Index
+    from genret.retrieval.ranking.ranker import Ranker
+    from genret.retrieval.ranking.rankings import NO_MODEL
 
     if not wish.has_model:
         device = str(wish.hardware["device"])
@@ -229,9 +229,9 @@ def _opened(wish: _Wish, progress: StepProgress) -> Iterator[_Opened]:
             ranker = Ranker.open(index, wish.encoder, "cpu" if device == "auto" else device)
             yield _checked(_Opened(index, ranker, NO_MODEL))
         return
-    from retrieval.checkpoints import folder_fingerprint
-    from retrieval.ranking.prior import begun_prior, null_prompts
-    from retrieval.retriever import Retriever
+    from genret.retrieval.checkpoints import folder_fingerprint
+    from genret.retrieval.ranking.prior import begun_prior, null_prompts
+    from genret.retrieval.retriever import Retriever
 
     with Retriever.open(wish.index, wish.model, encoder=wish.encoder, **wish.hardware) as retriever:
         fingerprint = folder_fingerprint(Path(retriever.tokenizer.source))
@@ -244,7 +244,7 @@ def _opened(wish: _Wish, progress: StepProgress) -> Iterator[_Opened]:
 
 def _checked(opened: _Opened) -> _Opened:
     """Refuse evidence that is not whole: weights fitted without one kind are wrong with it."""
-    from retrieval.ranking.ranker import PRIOR, RANKING
+    from genret.retrieval.ranking.ranker import PRIOR, RANKING
 
     for kind, problem in opened.ranker.problems.items():
         if kind not in (RANKING, PRIOR):  # without them weights are fitted that do without
@@ -255,8 +255,8 @@ def _checked(opened: _Opened) -> _Opened:
 
 def _fitted(wish: _Wish, opened: _Opened, progress: StepProgress) -> tuple[Tuned, list[Path], int]:
     """Return the ranking fitted, the files it was fitted to, and the number of queries left out."""
-    from retrieval.ranking.prior import complete_prior
-    from retrieval.ranking.tuned_ranking import decoder_of, made_set, read_query_sets, tune
+    from genret.retrieval.ranking.prior import complete_prior
+    from genret.retrieval.ranking.tuned_ranking import decoder_of, made_set, read_query_sets, tune
 
     index, evidence = opened.index, opened.ranker.evidence
     progress.phase("reading queries")
@@ -290,10 +290,10 @@ def _keep(
     wish: _Wish, opened: _Opened, tuned: Tuned, files: list[Path], out: Path | None, keep_versions: int
 ) -> str:
     """Publish a ranking, or write it to a file; return the version that is live."""
-    from retrieval.durable import write_synced
-    from retrieval.index.layout import RANKING_FILE
-    from retrieval.ranking.ranker import RANKING
-    from retrieval.ranking.rankings import Rankings
+    from genret.retrieval.durable import write_synced
+    from genret.retrieval.index.layout import RANKING_FILE
+    from genret.retrieval.ranking.ranker import RANKING
+    from genret.retrieval.ranking.rankings import Rankings
 
     others = Rankings() if RANKING in opened.ranker.problems else Rankings.read(opened.index)
     rankings = others.with_one(opened.fingerprint, tuned.ranking).to_bytes()
@@ -317,9 +317,9 @@ def _published(
     keep_versions: int,
 ) -> str:
     """Publish a version with other rankings, or none other, and with the prior; return its id."""
-    from index_builder.update_evidence import publish_rankings
-    from retrieval.index.layout import PRIOR_FILE
-    from retrieval.index.priors import priors_to_bytes, read_priors
+    from genret.index_builder.update_evidence import publish_rankings
+    from genret.retrieval.index.layout import PRIOR_FILE
+    from genret.retrieval.index.priors import priors_to_bytes, read_priors
 
     options = {
         "model": opened.fingerprint,
@@ -366,7 +366,7 @@ def _figure(figure: TunedFigure) -> str:
 
 
 def _weight_lines(tuned: Tuned) -> list[str]:
-    from retrieval.evidence.evidence import FEATURES
+    from genret.retrieval.evidence.evidence import FEATURES
 
     lines = []
     kind = ""

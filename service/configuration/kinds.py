@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from retrieval.errors import InputError
+from genret.retrieval.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from retrieval.errors import GenretError, SourceError
-from service.configuration.kinds import fields_of
-from service.configuration.server_config import (
+from genret.retrieval.errors import GenretError, SourceError
+from genret.service.configuration.kinds import fields_of
+from genret.service.configuration.server_config import (
     IndexSpec,
     ModelSpec,
     RuleError,
@@ -18,8 +18,8 @@ from service.configuration.server_config import (
     SchemaSpec,
     ServerConfig,
 )
-from service.configuration.settings import BY_PARAMETER, DEFAULT_MODEL, NAMED_TABLES, SETTINGS, Key
-from service.configuration.sources import Layer, Origin, environment, flags, read_config_file
+from genret.service.configuration.settings import BY_PARAMETER, DEFAULT_MODEL, NAMED_TABLES, SETTINGS, Key
+from genret.service.configuration.sources import Layer, Origin, environment, flags, read_config_file
 
 _INHERITED = ("device", "dtype", "threads")  # settings that a model of --add-model shares with the default
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from retrieval.errors import InputError, SourceError
-from service.configuration.kinds import Bounds, OneOf, check_fields
+from genret.retrieval.errors import InputError, SourceError
+from genret.service.configuration.kinds import Bounds, OneOf, check_fields
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 50051

@@ -1,7 +1,7 @@
 """Lists every setting of a server once: its key in a file, its flag, its variable, its default and its help.
 
 The options of `genret serve`, the reading of files, `--print-config` and the manual's table are made from
-this table; `python -m service.configuration.settings FILE` renews the manual's table in a page.
+this table; `python -m genret.service.configuration.settings FILE` renews the manual's table in a page.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from retrieval.request_options import PROMPT
-from service.configuration.kinds import CheckpointName, Kind, Switch, fields_of, kind_of
-from service.configuration.server_config import IndexSpec, ModelSpec, SchemaSpec, ServerConfig
+from genret.retrieval.request_options import PROMPT
+from genret.service.configuration.kinds import CheckpointName, Kind, Switch, fields_of, kind_of
+from genret.service.configuration.server_config import IndexSpec, ModelSpec, SchemaSpec, ServerConfig
 
 NAME = "NAME"  # stands for any name in a key
 DEFAULT_MODEL = "default"
@@ -277,9 +277,7 @@ def find(key: Key) -> Setting | None:
     return None
 
 
-BEGIN = (
-    "<!-- Made by `python -m service.configuration.settings docs/configuration.md`; a test compares it. -->"
-)
+BEGIN = "<!-- Made by `python -m genret.service.configuration.settings docs/configuration.md`; a test compares it. -->"
 END = "<!-- End of what is made. -->"
 
 

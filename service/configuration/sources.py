@@ -16,10 +16,16 @@ from typing import Any
 
 import tomli_w
 
-from retrieval.errors import InputError, SourceError
-from service.configuration.kinds import CheckpointName, WrongValueError, described, locate
-from service.configuration.server_config import IndexSpec, SchemaSpec, ServerConfig, check_name, read_text
-from service.configuration.settings import (
+from genret.retrieval.errors import InputError, SourceError
+from genret.service.configuration.kinds import CheckpointName, WrongValueError, described, locate
+from genret.service.configuration.server_config import (
+    IndexSpec,
+    SchemaSpec,
+    ServerConfig,
+    check_name,
+    read_text,
+)
+from genret.service.configuration.settings import (
     BY_KEY,
     BY_PARAMETER,
     DEFAULT_MODEL,

@@ -14,10 +14,10 @@ from google.protobuf.message_factory import GetMessageClass
 from starlette.requests import Request
 from starlette.responses import Response
 
-from retrieval.errors import InputError
-from service.call import REQUEST_ID_KEY, Call, CallScope, enter
-from service.errors import NotReadyError
-from service.gateway.http_calls import (
+from genret.retrieval.errors import InputError
+from genret.service.call import REQUEST_ID_KEY, Call, CallScope, enter
+from genret.service.errors import NotReadyError
+from genret.service.gateway.http_calls import (
     JSON_TYPE,
     attended,
     begin_call,
@@ -26,12 +26,12 @@ from service.gateway.http_calls import (
     with_deadline,
     write_message,
 )
-from service.methods import METHODS, Method, Methods
-from service.observability.observations import CallObserver, ObservedCall
-from service.security.authority import PRINCIPAL, Authority, refuse_cross_site, refuse_foreign_host
-from service.security.bearer_tokens import METHOD_SCOPES, Scope
-from service.serving.readiness import State
-from service.wire.requests import index_of, queries_of
+from genret.service.methods import METHODS, Method, Methods
+from genret.service.observability.observations import CallObserver, ObservedCall
+from genret.service.security.authority import PRINCIPAL, Authority, refuse_cross_site, refuse_foreign_host
+from genret.service.security.bearer_tokens import METHOD_SCOPES, Scope
+from genret.service.serving.readiness import State
+from genret.service.wire.requests import index_of, queries_of
 
 NDJSON_TYPE = "application/x-ndjson"
 

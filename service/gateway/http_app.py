@@ -18,18 +18,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from service.configuration.server_config import ServerConfig
-from service.gateway.endpoints import ENDPOINTS, Endpoint, Gate, Handler, finished, unary
-from service.gateway.http_calls import HttpError, begin_call, error_response
-from service.gateway.http_server import ConnectionCloser
-from service.gateway.streams import stream
-from service.methods import Methods
-from service.observability.metrics import Metrics, monitoring_app
-from service.observability.observations import CallObserver
-from service.observability.tracing import Tracing
-from service.security.authority import Authority
-from service.security.bearer_tokens import Scope
-from service.serving.readiness import Readiness
+from genret.service.configuration.server_config import ServerConfig
+from genret.service.gateway.endpoints import ENDPOINTS, Endpoint, Gate, Handler, finished, unary
+from genret.service.gateway.http_calls import HttpError, begin_call, error_response
+from genret.service.gateway.http_server import ConnectionCloser
+from genret.service.gateway.streams import stream
+from genret.service.methods import Methods
+from genret.service.observability.metrics import Metrics, monitoring_app
+from genret.service.observability.observations import CallObserver
+from genret.service.observability.tracing import Tracing
+from genret.service.security.authority import Authority
+from genret.service.security.bearer_tokens import Scope
+from genret.service.serving.readiness import Readiness
 
 OPENAPI_FILE = Path(__file__).parent / "openapi.json"
 

@@ -18,13 +18,13 @@ from grpc import StatusCode
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from decoding.errors import DeadlineExceededError, DecodingCancelledError
-from retrieval.errors import InputError
-from service.call import REQUEST_ID_KEY, Call
-from service.methods import logged_failure
-from service.status import Failure, RetryAfter
-from service.wire.json import json_bytes, message_from_json, message_to_dict, message_to_json
-from service.wire.rpc_status import failure_to_proto
+from genret.decoding.errors import DeadlineExceededError, DecodingCancelledError
+from genret.retrieval.errors import InputError
+from genret.service.call import REQUEST_ID_KEY, Call
+from genret.service.methods import logged_failure
+from genret.service.status import Failure, RetryAfter
+from genret.service.wire.json import json_bytes, message_from_json, message_to_dict, message_to_json
+from genret.service.wire.rpc_status import failure_to_proto
 
 TIMEOUT_KEY = "x-request-timeout-seconds"
 JSON_TYPE = "application/json"

@@ -19,10 +19,10 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from service.configuration.server_config import TlsConfig, join_address
-from service.errors import BindError
-from service.security.tls import ssl_context
-from service.serving.readiness import Readiness, State
+from genret.service.configuration.server_config import TlsConfig, join_address
+from genret.service.errors import BindError
+from genret.service.security.tls import ssl_context
+from genret.service.serving.readiness import Readiness, State
 
 _MAX_HEADER_BYTES = 16 * 1024
 # Longest time for the headers of a request, seconds.

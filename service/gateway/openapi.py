@@ -1,6 +1,6 @@
 """Makes the OpenAPI document of the HTTP API from the `.proto`: messages, comments, endpoints, failures.
 
-    python -m service.gateway.openapi [--proto DIR] [--out FILE]
+    python -m genret.service.gateway.openapi [--proto DIR] [--out FILE]
 
 renews the checked-in document. Messages become JSON Schemas of what `service.wire.json` reads and writes.
 Ranges of options come from the library's requests, other limits are here; a test compares them to the server.
@@ -18,14 +18,14 @@ from typing import Any
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
-from retrieval.answers.answer_types import AnswerRequest
-from retrieval.filters.restriction import MAX_IDS
-from retrieval.request_options import INT64, options_of
-from retrieval.score_types import MAX_SCORED_TITLES
-from retrieval.types import RetrieveRequest
-from service.gateway.endpoints import ENDPOINTS, NDJSON_TYPE, Endpoint
-from service.pb.descriptors import descriptor_set
-from service.wire.json import INTEGER_RANGES, WIDE_INTEGERS
+from genret.retrieval.answers.answer_types import AnswerRequest
+from genret.retrieval.filters.restriction import MAX_IDS
+from genret.retrieval.request_options import INT64, options_of
+from genret.retrieval.score_types import MAX_SCORED_TITLES
+from genret.retrieval.types import RetrieveRequest
+from genret.service.gateway.endpoints import ENDPOINTS, NDJSON_TYPE, Endpoint
+from genret.service.pb.descriptors import descriptor_set
+from genret.service.wire.json import INTEGER_RANGES, WIDE_INTEGERS
 
 _TITLE = "genret"
 _DESCRIPTION = """Generative retrieval: a language model writes the answer, and only titles of the catalogue \

@@ -11,16 +11,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from decoding.errors import DecodingCancelledError
-from retrieval.errors import InputError
-from service.call import Call
-from service.errors import MalformedMessageError
-from service.gateway.endpoints import NDJSON_TYPE, Endpoint, Gate, Handler, finished, refusal
-from service.gateway.http_calls import check_type, off_the_loop, write_message
-from service.methods import Methods
-from service.observability.observations import ObservedCall
-from service.wire.json import message_from_json
-from service.wire.requests import queries_of
+from genret.decoding.errors import DecodingCancelledError
+from genret.retrieval.errors import InputError
+from genret.service.call import Call
+from genret.service.errors import MalformedMessageError
+from genret.service.gateway.endpoints import NDJSON_TYPE, Endpoint, Gate, Handler, finished, refusal
+from genret.service.gateway.http_calls import check_type, off_the_loop, write_message
+from genret.service.methods import Methods
+from genret.service.observability.observations import ObservedCall
+from genret.service.wire.json import message_from_json
+from genret.service.wire.requests import queries_of
 
 # Bytes read of a body that is sent faster than it is answered.
 _READ_AHEAD_BYTES = 256 * 1024

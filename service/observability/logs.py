@@ -12,8 +12,8 @@ import sys
 from datetime import UTC, datetime
 from typing import TextIO
 
-from service.call import current_scope
-from service.configuration.server_config import LogConfig
+from genret.service.call import current_scope
+from genret.service.configuration.server_config import LogConfig
 
 # Logger of the lines about calls, which are configured apart from the level of all else.
 REQUEST_LOGGER = "genret.requests"

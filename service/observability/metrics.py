@@ -27,10 +27,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from service.serving.batching import DeviceQueues
-from service.serving.observer import REJECTIONS, STAGES
-from service.serving.readiness import Readiness, State
-from service.serving.served import CacheCounts, CachingRetriever, IndexTable, ServedIndex
+from genret.service.serving.batching import DeviceQueues
+from genret.service.serving.observer import REJECTIONS, STAGES
+from genret.service.serving.readiness import Readiness, State
+from genret.service.serving.served import CacheCounts, CachingRetriever, IndexTable, ServedIndex
 
 _DIGITS = 6
 

@@ -14,19 +14,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from retrieval.answers.answer_types import AnswerRequest, AnswerResult
-from retrieval.score_types import ScoreRequest, ScoreResult
-from retrieval.types import RetrievalResult, Timings
-from service.call import Attribute, CallScope, current_scope
-from service.configuration.server_config import LogConfig
-from service.observability.logs import REQUEST_LOGGER, clipped
-from service.observability.metrics import Metrics
-from service.security.authority import PRINCIPAL
-from service.serving.observer import QueueObserver, Rejection, Stage
-from service.serving.served import Outcome, Request, Result
+from genret.retrieval.answers.answer_types import AnswerRequest, AnswerResult
+from genret.retrieval.score_types import ScoreRequest, ScoreResult
+from genret.retrieval.types import RetrievalResult, Timings
+from genret.service.call import Attribute, CallScope, current_scope
+from genret.service.configuration.server_config import LogConfig
+from genret.service.observability.logs import REQUEST_LOGGER, clipped
+from genret.service.observability.metrics import Metrics
+from genret.service.security.authority import PRINCIPAL
+from genret.service.serving.observer import QueueObserver, Rejection, Stage
+from genret.service.serving.served import Outcome, Request, Result
 
 if TYPE_CHECKING:
-    from service.observability.tracing import Tracing
+    from genret.service.observability.tracing import Tracing
 
 
 _LOG = logging.getLogger(REQUEST_LOGGER)

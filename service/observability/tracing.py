@@ -13,9 +13,9 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from retrieval.errors import MissingExtraError
-from service.call import Attribute, CallScope
-from service.configuration.server_config import TracingConfig
+from genret.retrieval.errors import MissingExtraError
+from genret.service.call import Attribute, CallScope
+from genret.service.configuration.server_config import TracingConfig
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
@@ -165,7 +165,7 @@ def _resource(version: str) -> Resource:
     """Describe the sender of spans; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override it."""
     from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 
-    resource = Resource.create({"service.version": version})
+    resource = Resource.create({"genret.service.version": version})
     if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
         return resource.merge(Resource({SERVICE_NAME: _SERVICE}))
     return resource

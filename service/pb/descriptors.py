@@ -1,6 +1,6 @@
 """Writes the API as a descriptor set with its comments, for buf and the OpenAPI document.
 
-python -m service.pb.descriptors --out FILE [--proto DIR]
+python -m genret.service.pb.descriptors --out FILE [--proto DIR]
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from service.pb.regenerate import compiler
+from genret.service.pb.regenerate import compiler
 
 
 def descriptor_set(proto_root: Path) -> bytes:

@@ -1,6 +1,6 @@
 """Regenerates the stubs under `service/pb` from the sources under `proto/`.
 
-    python -m service.pb.regenerate [--proto DIR] [--out DIR]
+    python -m genret.service.pb.regenerate [--proto DIR] [--out DIR]
 
 The compiler is the *oldest* supported grpcio-tools (`GRPCIO_TOOLS_VERSION`), because generated code refuses
 to run on an older grpcio or protobuf. It runs with plain `-Iproto`, so that the stubs register the same file
@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 
 GRPCIO_TOOLS_VERSION = "1.74.0"
-PACKAGE = "service.pb"
+PACKAGE = "genret.service.pb"
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _OWN_IMPORT = re.compile(r"^(from|import) genret\.v1", flags=re.MULTILINE)
 
@@ -78,7 +78,7 @@ def main() -> None:
         sys.stderr.write(f"{arguments.out / relative}\n")
     if arguments.out == Path(__file__).resolve().parent:
         # In another process: it imports the new stubs.
-        subprocess.run([sys.executable, "-m", "service.gateway.openapi"], check=True)
+        subprocess.run([sys.executable, "-m", "genret.service.gateway.openapi"], check=True)
 
 
 if __name__ == "__main__":

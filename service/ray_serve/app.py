@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from retrieval.errors import InputError, MissingExtraError
-from retrieval.linking.runners.ray_cluster import check_paths, connected, import_ray, is_local
-from service.configuration.resolve import resolve
-from service.configuration.server_config import ServerConfig
-from service.errors import ServiceError
-from service.ray_serve.deployment import DEPLOYMENT, REFUSAL, ServePlan, with_absolute_paths
+from genret.retrieval.errors import InputError, MissingExtraError
+from genret.retrieval.linking.runners.ray_cluster import check_paths, connected, import_ray, is_local
+from genret.service.configuration.resolve import resolve
+from genret.service.configuration.server_config import ServerConfig
+from genret.service.errors import ServiceError
+from genret.service.ray_serve.deployment import DEPLOYMENT, REFUSAL, ServePlan, with_absolute_paths
 
 
 def build(args: Mapping[str, Any]) -> Any:
@@ -32,7 +32,7 @@ def application(config: ServerConfig, options: Mapping[str, Any]) -> Any:
     """Return the application of a configuration, with Serve's options of the deployment."""
     from ray import serve
 
-    from service.ray_serve.replica import GenretReplica
+    from genret.service.ray_serve.replica import GenretReplica
 
     return serve.deployment(name=DEPLOYMENT, **options)(GenretReplica).bind(config)
 

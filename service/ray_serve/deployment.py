@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from retrieval.errors import InputError, MissingExtraError
-from service.configuration.server_config import ServerConfig
-from service.configuration.settings import Key
-from service.configuration.sources import Origin, config_text
+from genret.retrieval.errors import InputError, MissingExtraError
+from genret.service.configuration.server_config import ServerConfig
+from genret.service.configuration.settings import Key
+from genret.service.configuration.sources import Origin, config_text
 
 DEFAULT_APPLICATION = "genret"
 DEFAULT_HTTP_PORT = 8000
 DEPLOYMENT = "Genret"
-BUILDER = "service.ray_serve.app:build"
+BUILDER = "genret.service.ray_serve.app:build"
 # Import path of the function that adds the services to a proxy's gRPC server.
-SERVICER_FUNCTION = "service.ray_serve.proxied_services.add_services_to_server"
+SERVICER_FUNCTION = "genret.service.ray_serve.proxied_services.add_services_to_server"
 REFUSAL = "genret cannot serve: "  # marks the reason in Ray's report of a replica that does not start
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _MIN_ONGOING = 1024

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2_grpc
 
-from service.pb.genret.v1 import index_service_pb2_grpc, retrieval_service_pb2_grpc
+from genret.service.pb.genret.v1 import index_service_pb2_grpc, retrieval_service_pb2_grpc
 
 _ADD: tuple[Any, ...] = (
     retrieval_service_pb2_grpc.add_RetrievalServiceServicer_to_server,

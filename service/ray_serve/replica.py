@@ -16,18 +16,18 @@ import grpc
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2
 
-from retrieval.errors import GenretError
-from service.configuration.server_config import ServerConfig
-from service.methods import METHODS, Method
-from service.observability.logs import configure as configure_logs
-from service.observability.tracing import start as start_tracing
-from service.ray_serve.deployment import REFUSAL
-from service.ray_serve.proxied_services import MethodRegistry
-from service.serving.batching import keep_freed_memory
-from service.serving.models import IndexOpener
-from service.serving.readiness import State
-from service.serving.server import SWITCH_INTERVAL_S, Server
-from service.version import version
+from genret.retrieval.errors import GenretError
+from genret.service.configuration.server_config import ServerConfig
+from genret.service.methods import METHODS, Method
+from genret.service.observability.logs import configure as configure_logs
+from genret.service.observability.tracing import start as start_tracing
+from genret.service.ray_serve.deployment import REFUSAL
+from genret.service.ray_serve.proxied_services import MethodRegistry
+from genret.service.serving.batching import keep_freed_memory
+from genret.service.serving.models import IndexOpener
+from genret.service.serving.readiness import State
+from genret.service.serving.server import SWITCH_INTERVAL_S, Server
+from genret.service.version import version
 
 _HEALTH = "/grpc.health.v1.Health/"
 

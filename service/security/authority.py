@@ -13,9 +13,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from service.configuration.server_config import AuthConfig, ServerConfig, is_loopback
-from service.errors import PermissionDeniedError, UnauthenticatedError
-from service.security.bearer_tokens import MAX_CHARACTERS, Scope, watch_token_file
+from genret.service.configuration.server_config import AuthConfig, ServerConfig, is_loopback
+from genret.service.errors import PermissionDeniedError, UnauthenticatedError
+from genret.service.security.bearer_tokens import MAX_CHARACTERS, Scope, watch_token_file
 
 _LOG = logging.getLogger(__name__)
 _SCHEME = "bearer"

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from retrieval.errors import InputError
-from service.security.watched_files import WatchedFiles, read_file, warn_if_exposed
+from genret.retrieval.errors import InputError
+from genret.service.security.watched_files import WatchedFiles, read_file, warn_if_exposed
 
 
 class Scope(Enum):

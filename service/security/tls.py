@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 
 import grpc
 
-from retrieval.errors import InputError
-from service.configuration.server_config import TlsConfig
-from service.security.watched_files import WatchedFiles, read_file, warn_if_exposed
+from genret.retrieval.errors import InputError
+from genret.service.configuration.server_config import TlsConfig
+from genret.service.security.watched_files import WatchedFiles, read_file, warn_if_exposed
 
 Value = TypeVar("Value")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from retrieval.errors import InputError
+from genret.retrieval.errors import InputError
 
 _LOG = logging.getLogger(__name__)
 _MAX_BYTES = 2**20

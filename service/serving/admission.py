@@ -18,14 +18,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from decoding.errors import DeadlineExceededError
-from retrieval.answers.answer_types import AnswerRequest, AnswerResult
-from retrieval.score_types import ScoreRequest
-from retrieval.types import RetrievalResult, RetrieveRequest
-from service.configuration.server_config import BatchLimits, QueueLimits
-from service.errors import OverloadedError
-from service.serving.observer import SILENT, QueueObserver
-from service.serving.served import Request, Result
+from genret.decoding.errors import DeadlineExceededError
+from genret.retrieval.answers.answer_types import AnswerRequest, AnswerResult
+from genret.retrieval.score_types import ScoreRequest
+from genret.retrieval.types import RetrievalResult, RetrieveRequest
+from genret.service.configuration.server_config import BatchLimits, QueueLimits
+from genret.service.errors import OverloadedError
+from genret.service.serving.observer import SILENT, QueueObserver
+from genret.service.serving.served import Request, Result
 
 _QUEUE_PER_BUDGET = 4
 _MIN_RETRY_S, _MAX_RETRY_S = 0.05, 30.0

@@ -24,13 +24,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from decoding.cancellation import CancelToken
-from decoding.errors import DeadlineExceededError
-from service.configuration.server_config import BatchLimits, QueueLimits
-from service.errors import NotReadyError, OverloadedError
-from service.serving.admission import Admission, FairQueue, done_tokens
-from service.serving.observer import SILENT, ObserverOf, QueueObserver, Stage
-from service.serving.served import BatchCall, Outcome, Request, Result
+from genret.decoding.cancellation import CancelToken
+from genret.decoding.errors import DeadlineExceededError
+from genret.service.configuration.server_config import BatchLimits, QueueLimits
+from genret.service.errors import NotReadyError, OverloadedError
+from genret.service.serving.admission import Admission, FairQueue, done_tokens
+from genret.service.serving.observer import SILENT, ObserverOf, QueueObserver, Stage
+from genret.service.serving.served import BatchCall, Outcome, Request, Result
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -14,14 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from decoding.cancellation import CancelToken
-from retrieval.answers.answer_types import AnswerRequest
-from retrieval.errors import InputError, SourceError
-from retrieval.index.reader import read_manifest
-from retrieval.index.summary import evidence_facts
-from retrieval.index.versions import read_version, version_dir
-from retrieval.types import RetrieveRequest
-from service.configuration.server_config import (
+from genret.decoding.cancellation import CancelToken
+from genret.retrieval.answers.answer_types import AnswerRequest
+from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.index.reader import read_manifest
+from genret.retrieval.index.summary import evidence_facts
+from genret.retrieval.index.versions import read_version, version_dir
+from genret.retrieval.types import RetrieveRequest
+from genret.service.configuration.server_config import (
     DEFAULT_FILTER_CACHE_MIB,
     DEFAULT_GRAMMAR_CACHE_MIB,
     IndexSpec,
@@ -30,9 +30,9 @@ from service.configuration.server_config import (
     ServerConfig,
     read_schema,
 )
-from service.errors import UnservableIndexError
-from service.serving.admission import estimate_tokens
-from service.serving.served import (
+from genret.service.errors import UnservableIndexError
+from genret.service.serving.admission import estimate_tokens
+from genret.service.serving.served import (
     CacheCounts,
     EvidenceDescription,
     IndexDescription,
@@ -43,9 +43,9 @@ from service.serving.served import (
 )
 
 if TYPE_CHECKING:
-    from retrieval.answers.answerer import AnswerJob
-    from retrieval.answers.title_holes import IndexSet, NamedIndex
-    from retrieval.retriever import Retriever
+    from genret.retrieval.answers.answerer import AnswerJob
+    from genret.retrieval.answers.title_holes import IndexSet, NamedIndex
+    from genret.retrieval.retriever import Retriever
 
 
 _LOG = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ class ServedModel:
     def _open(self, spec: IndexSpec) -> Retriever:
         if self._loaded is not None:
             return self._loaded.open_another(spec.path, name=spec.name, is_named=False, encoder=spec.encoder)
-        from retrieval.retriever import Retriever
+        from genret.retrieval.retriever import Retriever
 
         model = self.spec
         self._loaded = Retriever.open(
@@ -253,7 +253,7 @@ class PinnedRetriever:
         self, requests: Sequence[AnswerRequest], cancel: Sequence[CancelToken | None] | None = None
     ) -> Sequence[Outcome]:
         """Answer every request with JSON, in order; errors of single requests are values."""
-        from retrieval.methods.batches import answer_prepared
+        from genret.retrieval.methods.batches import answer_prepared
 
         return answer_prepared(requests, cancel, self._job, self.retriever.answerer.run)
 

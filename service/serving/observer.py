@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
-from service.serving.served import Outcome, Request, Result
+from genret.service.serving.served import Outcome, Request, Result
 
 Rejection = Literal["queue_full", "memory_full", "shutting_down"]
 # Where a request was when it ended early: not yet accepted, waiting, in a batch.

@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health, health_pb2
 
-from service.errors import NotReadyError
+from genret.service.errors import NotReadyError
 
 _RETRY_AFTER_S = 1.0
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from retrieval.errors import GenretError
-from service.configuration.server_config import IndexSpec
-from service.errors import NotReadyError
-from service.serving.batching import DeviceExecutor, DeviceQueues, give_back_memory
-from service.serving.served import IndexDescription, IndexTable, Opener, ServedIndex
+from genret.retrieval.errors import GenretError
+from genret.service.configuration.server_config import IndexSpec
+from genret.service.errors import NotReadyError
+from genret.service.serving.batching import DeviceExecutor, DeviceQueues, give_back_memory
+from genret.service.serving.served import IndexDescription, IndexTable, Opener, ServedIndex
 
 _LOG = logging.getLogger(__name__)
 _TRIALS = (1, 8)  # requests in a batch

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from decoding.cancellation import CancelToken
-from decoding.errors import DecodingError
-from retrieval.answers.answer_types import AnswerRequest, AnswerResult
-from retrieval.errors import GenretError
-from retrieval.score_types import ScoreRequest, ScoreResult
-from retrieval.types import Mention, RetrievalResult, RetrieveRequest
-from service.configuration.server_config import IndexSpec
-from service.errors import UnknownIndexError
+from genret.decoding.cancellation import CancelToken
+from genret.decoding.errors import DecodingError
+from genret.retrieval.answers.answer_types import AnswerRequest, AnswerResult
+from genret.retrieval.errors import GenretError
+from genret.retrieval.score_types import ScoreRequest, ScoreResult
+from genret.retrieval.types import Mention, RetrievalResult, RetrieveRequest
+from genret.service.configuration.server_config import IndexSpec
+from genret.service.errors import UnknownIndexError
 
 Request = RetrieveRequest | AnswerRequest | ScoreRequest
 Result = RetrievalResult | AnswerResult | ScoreResult

@@ -19,28 +19,28 @@ import grpc
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from retrieval.errors import GenretError
-from service.configuration.server_config import IndexSpec, ServerConfig, TlsConfig, join_address
-from service.errors import BindError, ServiceError
-from service.gateway.http_app import make_app
-from service.gateway.http_server import HttpServer
-from service.methods import METHODS, Methods
-from service.observability.metrics import Metrics, ServerState, monitoring_app
-from service.observability.observations import QueueObservations
-from service.observability.tracing import Tracing
-from service.rpc import (
+from genret.retrieval.errors import GenretError
+from genret.service.configuration.server_config import IndexSpec, ServerConfig, TlsConfig, join_address
+from genret.service.errors import BindError, ServiceError
+from genret.service.gateway.http_app import make_app
+from genret.service.gateway.http_server import HttpServer
+from genret.service.methods import METHODS, Methods
+from genret.service.observability.metrics import Metrics, ServerState, monitoring_app
+from genret.service.observability.observations import QueueObservations
+from genret.service.observability.tracing import Tracing
+from genret.service.rpc import (
     AuthenticationInterceptor,
     MalformedMessageInterceptor,
     ObservationInterceptor,
     handlers,
 )
-from service.security.authority import Authority
-from service.security.tls import server_credentials
-from service.serving.batching import DeviceExecutor, DeviceQueues, give_back_memory, keep_freed_memory
-from service.serving.readiness import Readiness, State
-from service.serving.reload import Reloader
-from service.serving.served import IndexTable, Opener
-from service.version import version
+from genret.service.security.authority import Authority
+from genret.service.security.tls import server_credentials
+from genret.service.serving.batching import DeviceExecutor, DeviceQueues, give_back_memory, keep_freed_memory
+from genret.service.serving.readiness import Readiness, State
+from genret.service.serving.reload import Reloader
+from genret.service.serving.served import IndexTable, Opener
+from genret.service.version import version
 
 _LOG = logging.getLogger(__name__)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from retrieval.answers.answer_types import AnswerEntity, AnswerRequest, AnswerResult
-from retrieval.errors import InputError
-from retrieval.types import Entity
-from service.client.reply import AnswerReply
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.serving.served import IndexDescription
-from service.wire.fields import (
+from genret.retrieval.answers.answer_types import AnswerEntity, AnswerRequest, AnswerResult
+from genret.retrieval.errors import InputError
+from genret.retrieval.types import Entity
+from genret.service.client.reply import AnswerReply
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.serving.served import IndexDescription
+from genret.service.wire.fields import (
     error_on_wire,
     fields_from_proto,
     fields_to_proto,
@@ -19,7 +19,7 @@ from service.wire.fields import (
     options_to_proto,
     words_of,
 )
-from service.wire.replies import (
+from genret.service.wire.replies import (
     metadata_from_proto,
     metadata_to_proto,
     shared_from_proto,

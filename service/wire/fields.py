@@ -14,8 +14,8 @@ from typing import Any, cast
 from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from retrieval.errors import InputError
-from retrieval.request_options import RequestOption, options_of
+from genret.retrieval.errors import InputError
+from genret.retrieval.request_options import RequestOption, options_of
 
 
 def fields_to_proto(value: Any, message: Any) -> dict[str, Any]:

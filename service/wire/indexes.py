@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from retrieval.errors import GenretError
-from service.client.reply import EvidenceInfo, IndexInfo, RankingInfo, ReloadReply, VectorsInfo
-from service.pb.genret.v1 import index_service_pb2 as pb
-from service.serving.served import IndexDescription, RankingDescription, VectorsDescription
-from service.status import failure_of
-from service.wire.fields import fields_from_proto, fields_to_proto
+from genret.retrieval.errors import GenretError
+from genret.service.client.reply import EvidenceInfo, IndexInfo, RankingInfo, ReloadReply, VectorsInfo
+from genret.service.pb.genret.v1 import index_service_pb2 as pb
+from genret.service.serving.served import IndexDescription, RankingDescription, VectorsDescription
+from genret.service.status import failure_of
+from genret.service.wire.fields import fields_from_proto, fields_to_proto
 
 
 def index_to_proto(index: IndexDescription, is_default: bool) -> pb.Index:

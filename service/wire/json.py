@@ -18,8 +18,8 @@ from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from retrieval.errors import InputError
-from service.errors import MalformedMessageError
+from genret.retrieval.errors import InputError
+from genret.service.errors import MalformedMessageError
 
 M = TypeVar("M", bound=Message)
 

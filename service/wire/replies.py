@@ -10,16 +10,16 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from retrieval.answers.answer_types import AnswerResult
-from retrieval.explanation import Explanation, ExplanationDraw, ExplanationNode
-from retrieval.score_types import ScoreResult
-from retrieval.types import Candidate, KvShare, MetadataValue, RetrievalResult, Timings
-from service.client.reply import IndexRef, Reply
-from service.errors import CallError
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.serving.served import IndexDescription
-from service.wire.fields import fields_from_proto, fields_to_proto, numbers_of, words_of
-from service.wire.rpc_status import error_from_status
+from genret.retrieval.answers.answer_types import AnswerResult
+from genret.retrieval.explanation import Explanation, ExplanationDraw, ExplanationNode
+from genret.retrieval.score_types import ScoreResult
+from genret.retrieval.types import Candidate, KvShare, MetadataValue, RetrievalResult, Timings
+from genret.service.client.reply import IndexRef, Reply
+from genret.service.errors import CallError
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.serving.served import IndexDescription
+from genret.service.wire.fields import fields_from_proto, fields_to_proto, numbers_of, words_of
+from genret.service.wire.rpc_status import error_from_status
 
 _METHOD_NUMBERS = numbers_of(pb.RetrievalMethod.DESCRIPTOR)
 _METHODS = {0: "auto", **words_of(pb.RetrievalMethod.DESCRIPTOR)}

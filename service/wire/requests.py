@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from decoding.errors import PromptTooLongError
-from retrieval.errors import InputError
-from retrieval.types import Mention, RetrieveRequest
-from service.pb.genret.v1 import index_service_pb2 as index_pb
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.wire.fields import error_on_wire, options_from_proto, options_to_proto
+from genret.decoding.errors import PromptTooLongError
+from genret.retrieval.errors import InputError
+from genret.retrieval.types import Mention, RetrieveRequest
+from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.wire.fields import error_on_wire, options_from_proto, options_to_proto
 
 
 def request_from_proto(message: pb.RetrieveRequest) -> RetrieveRequest:

@@ -7,8 +7,8 @@ from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc import StatusCode
 
-from service.errors import CallError
-from service.status import (
+from genret.service.errors import CallError
+from genret.service.status import (
     DOMAIN,
     Detail,
     Failure,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from retrieval.errors import InputError
-from retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
-from retrieval.types import Mention, RetrieveRequest
-from service.client.reply import ScoreReply
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.serving.served import IndexDescription
-from service.wire.fields import error_on_wire, fields_from_proto, fields_to_proto
-from service.wire.replies import shared_from_proto, shared_to_proto, times_and_index
+from genret.retrieval.errors import InputError
+from genret.retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
+from genret.retrieval.types import Mention, RetrieveRequest
+from genret.service.client.reply import ScoreReply
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.serving.served import IndexDescription
+from genret.service.wire.fields import error_on_wire, fields_from_proto, fields_to_proto
+from genret.service.wire.replies import shared_from_proto, shared_to_proto, times_and_index
 
 _PLACEHOLDER = RetrieveRequest("-")
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from decoding.constraints import WideConstraint
-from decoding.model.token_tree import CollectionPolicy
+from genret.decoding.constraints import WideConstraint
+from genret.decoding.model.token_tree import CollectionPolicy
 
 VOCAB, LENGTH, END = 300, 6, 1
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.types import Mention
+from genret.retrieval.types import Mention
 
 CATALOGUE = (
     "entity_id\ttitle\taliases\tkind\tdescription\n"

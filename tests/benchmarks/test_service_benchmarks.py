@@ -22,9 +22,9 @@ from benchmarks.harness.load_generator import (
     slope,
 )
 from benchmarks.harness.served_process import ServedProcess, ThreadTimes, sample_queries
-from retrieval.types import RetrieveRequest
-from service.client import AsyncRetrievalClient
-from service.configuration.server_config import QueueLimits
+from genret.retrieval.types import RetrieveRequest
+from genret.service.client import AsyncRetrievalClient
+from genret.service.configuration.server_config import QueueLimits
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import running, until
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from index_builder.build import build_index
-from index_builder.build_options import BuildOptions, VectorBuildOptions
-from retrieval.index.reader import Index
-from retrieval.vectors.embedder import VectorMethod
-from retrieval.vectors.vector_maker import VectorOptions
+from genret.index_builder.build import build_index
+from genret.index_builder.build_options import BuildOptions, VectorBuildOptions
+from genret.retrieval.index.reader import Index
+from genret.retrieval.vectors.embedder import VectorMethod
+from genret.retrieval.vectors.vector_maker import VectorOptions
 from tests.checkpoints import make_checkpoint
 from tests.index_fixtures import character_tokenizer, write_titles
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from decoding.conformance.difference import exactly
-from decoding.errors import PromptTooLongError
-from decoding.model.chains import TreeChains
-from decoding.model.hf_model import HFLanguageModel
+from genret.decoding.conformance.difference import exactly
+from genret.decoding.errors import PromptTooLongError
+from genret.decoding.model.chains import TreeChains
+from genret.decoding.model.hf_model import HFLanguageModel
 from tests.fakes import TableModel, TableSession
 from tests.tree_oracles import Answer, PlainPasses
 from tests.verified_architectures import ARCHITECTURES, VOCAB, build

@@ -11,14 +11,14 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
-from decoding.conformance.difference import exactly
-from decoding.errors import PromptTooLongError
-from decoding.language_model import KvUsage, PerBranchCost
-from decoding.model.hf_model import HFLanguageModel
-from decoding.model.hf_session import TreeSession
-from decoding.model.prefill import TreePrefix
-from decoding.model.token_tree import CollectionPolicy, survivors
-from decoding.model.tree_cache import INITIAL_DEPTH
+from genret.decoding.conformance.difference import exactly
+from genret.decoding.errors import PromptTooLongError
+from genret.decoding.language_model import KvUsage, PerBranchCost
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.model.hf_session import TreeSession
+from genret.decoding.model.prefill import TreePrefix
+from genret.decoding.model.token_tree import CollectionPolicy, survivors
+from genret.decoding.model.tree_cache import INITIAL_DEPTH
 from tests.fakes import TablePrefix
 from tests.no_sync import DeviceWaitError, no_sync
 from tests.verified_architectures import ARCHITECTURES, VOCAB, build, plain_logprobs, random_prompts
@@ -110,13 +110,13 @@ def test_answers_are_those_of_a_session_that_keeps_everything(name: str, policy:
 
 
 def test_the_comparison_notices_a_slot_that_is_moved_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
-    import decoding.model.token_tree
+    import genret.decoding.model.token_tree
 
     def shuffled(paths: Tensor, wanted: Tensor, num_slots: int) -> object:
         kept = survivors(paths, wanted, num_slots)
         return None if kept is None else type(kept)(kept.old_slots.flip(1), kept.new_slots)
 
-    monkeypatch.setattr(decoding.model.token_tree, "survivors", shuffled)
+    monkeypatch.setattr(genret.decoding.model.token_tree, "survivors", shuffled)
     pair = twins("llama-gqa", EVERY_STEP, 0)
     assert max(pair.grow(4) for _ in range(5)) > 1e-3
 
@@ -432,7 +432,7 @@ def test_prompts_of_one_length(name: str, lengths: tuple[int, ...]) -> None:
 def test_prompts_whose_scores_are_materialised_in_pieces(
     name: str, rows_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("decoding.model.prefill.ROWS_AT_ONCE", rows_at_once)
+    monkeypatch.setattr("genret.decoding.model.prefill.ROWS_AT_ONCE", rows_at_once)
     with exactly(torch.float64):
         model = HFLanguageModel(build(name, torch.float64))
         (beginning,) = tokens(8)

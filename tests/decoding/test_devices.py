@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 import torch
 
-from decoding.beam_search import BeamResult, beam_search
-from decoding.beam_search import trie_beam_search as walks
-from decoding.cancellation import CancelToken
-from decoding.constraints import Constraint
-from decoding.counter_rng import uniforms
-from decoding.disc import DiscResult, disc
-from decoding.disc.draws import merge_branches
-from decoding.disc.static_proposer import DrawWalk, StaticProposer, Step, static_step
-from decoding.model.hf_model import HFLanguageModel
-from decoding.params import BeamParams, DiscParams
-from decoding.trie.row_filter import FilteredTrie, RowFilter
-from decoding.trie.title_trie import TitleTrie
+from genret.decoding.beam_search import BeamResult, beam_search
+from genret.decoding.beam_search import trie_beam_search as walks
+from genret.decoding.cancellation import CancelToken
+from genret.decoding.constraints import Constraint
+from genret.decoding.counter_rng import uniforms
+from genret.decoding.disc import DiscResult, disc
+from genret.decoding.disc.draws import merge_branches
+from genret.decoding.disc.static_proposer import DrawWalk, StaticProposer, Step, static_step
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.params import BeamParams, DiscParams
+from genret.decoding.trie.row_filter import FilteredTrie, RowFilter
+from genret.decoding.trie.title_trie import TitleTrie
 from tests.fakes import roots
 from tests.no_sync import cuda_never_waits
 from tests.tiny_transformers import ARCHITECTURES, build, random_prompts, random_titles

@@ -29,8 +29,8 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from decoding.errors import ModelLoadError, PromptTooLongError, UnsupportedModelError
-from decoding.model.hf_model import HFLanguageModel
+from genret.decoding.errors import ModelLoadError, PromptTooLongError, UnsupportedModelError
+from genret.decoding.model.hf_model import HFLanguageModel
 
 VOCAB, LAYERS, HEADS, KV_HEADS, SIZE = 53, 2, 4, 2, 8
 TINY = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}

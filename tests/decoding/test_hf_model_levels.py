@@ -16,14 +16,14 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
-from decoding.conformance.difference import exactly
-from decoding.errors import PromptTooLongError
-from decoding.language_model import KvUsage
-from decoding.model.architectures import VERIFIED
-from decoding.model.hf_model import HFLanguageModel
-from decoding.model.hf_session import TreeSession
-from decoding.model.token_tree import CollectionPolicy
-from decoding.model.tree_cache import INITIAL_DEPTH
+from genret.decoding.conformance.difference import exactly
+from genret.decoding.errors import PromptTooLongError
+from genret.decoding.language_model import KvUsage
+from genret.decoding.model.architectures import VERIFIED
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.model.hf_session import TreeSession
+from genret.decoding.model.token_tree import CollectionPolicy
+from genret.decoding.model.tree_cache import INITIAL_DEPTH
 from tests.no_sync import no_sync
 from tests.tree_oracles import Play
 from tests.tree_scripts import BranchTruth, Collect, Grow, Operation, Script, Select, random_script

@@ -23,12 +23,12 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from decoding.errors import ModelLoadError, UnsupportedModelError
-from decoding.model import model_loading
-from decoding.model.hf_model import HFLanguageModel
-from decoding.model.model_loading import load_pretrained
-from retrieval.errors import ModelError
-from retrieval.training.training_run import load_model
+from genret.decoding.errors import ModelLoadError, UnsupportedModelError
+from genret.decoding.model import model_loading
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.model.model_loading import load_pretrained
+from genret.retrieval.errors import ModelError
+from genret.retrieval.training.training_run import load_model
 from tests.tiny_gguf import logits
 from tests.tiny_transformers import build
 

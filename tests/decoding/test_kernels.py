@@ -22,12 +22,12 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 
-import decoding
-from decoding.constraints import StaticConstraint
-from decoding.errors import KernelsError
-from decoding.trie import title_trie as choice
-from decoding.trie.row_filter import FilteredTrie, RowFilter
-from decoding.trie.title_trie import TitleTrie
+from genret import decoding
+from genret.decoding.constraints import StaticConstraint
+from genret.decoding.errors import KernelsError
+from genret.decoding.trie import title_trie as choice
+from genret.decoding.trie.row_filter import FilteredTrie, RowFilter
+from genret.decoding.trie.title_trie import TitleTrie
 from tests.fakes import roots
 from tests.trie_oracles import BACKENDS, catalogues, needs_cuda, needs_numba
 
@@ -35,7 +35,7 @@ CHOICE_ROWS = [(1, 2, 0), (1, 0)]
 
 ASK = """
 import torch
-from decoding.trie.title_trie import TitleTrie
+from genret.decoding.trie.title_trie import TitleTrie
 trie = TitleTrie.from_rows([(1, 2, 0), (1, 0)], 5)
 children = trie.children(trie.start(torch.arange(2)))
 assert children.token.tolist() == [1, 1], children
@@ -82,7 +82,7 @@ def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 @needs_numba
 def test_nothing_imports_numba_before_there_is_a_trie():
-    code = "import sys, decoding.trie.title_trie, decoding.trie.row_filter; print('numba' in sys.modules)"
+    code = "import sys, genret.decoding.trie.title_trie, genret.decoding.trie.row_filter; print('numba' in sys.modules)"
     assert run(code).stdout.strip() == "False"
 
 
@@ -221,7 +221,10 @@ def test_an_installation_of_numba_that_does_not_work_is_done_without(tmp_path, c
     assert message in answer.stderr
     demanded = run(ASK.replace("5)", '5, kernels="numba")'), PYTHONPATH=path)
     assert demanded.returncode == 1
-    assert "decoding.errors.KernelsError: kernels: numba is installed but does not work" in demanded.stderr
+    assert (
+        "genret.decoding.errors.KernelsError: kernels: numba is installed but does not work"
+        in demanded.stderr
+    )
 
 
 @needs_numba

@@ -21,14 +21,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from decoding.beam_search import BeamResult, beam_search
-from decoding.constraints import Children
-from decoding.errors import InvalidLogitsError
-from decoding.model.hf_model import HFLanguageModel
-from decoding.params import BeamParams
-from decoding.trie.logits_processor import TitleTrieLogitsProcessor
-from decoding.trie.row_filter import FilteredTrie, RowFilter
-from decoding.trie.title_trie import TitleTrie
+from genret.decoding.beam_search import BeamResult, beam_search
+from genret.decoding.constraints import Children
+from genret.decoding.errors import InvalidLogitsError
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.params import BeamParams
+from genret.decoding.trie.logits_processor import TitleTrieLogitsProcessor
+from genret.decoding.trie.row_filter import FilteredTrie, RowFilter
+from genret.decoding.trie.title_trie import TitleTrie
 from tests.fakes import chi_square
 from tests.tiny_transformers import (
     ARCHITECTURES,

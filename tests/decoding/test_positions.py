@@ -6,12 +6,12 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from decoding.beam_search import beam_search
-from decoding.disc import disc
-from decoding.errors import PromptTooLongError
-from decoding.model.hf_model import HFLanguageModel
-from decoding.params import BeamParams, DiscParams
-from decoding.trie.title_trie import TitleTrie
+from genret.decoding.beam_search import beam_search
+from genret.decoding.disc import disc
+from genret.decoding.errors import PromptTooLongError
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.params import BeamParams, DiscParams
+from genret.decoding.trie.title_trie import TitleTrie
 
 LIMIT, VOCAB, END = 24, 40, 0
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from decoding.model.hf_model import HFLanguageModel
-from decoding.model.hf_session import TreeSession
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.model.hf_session import TreeSession
 from tests.no_sync import DeviceWaitError, cuda_never_waits, no_sync
 from tests.tiny_transformers import ARCHITECTURES, build, random_prompts
 

@@ -9,10 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoding.cancellation import CancelToken
-from decoding.errors import DeadlineExceededError, DecodingCancelledError
-from decoding.late_flag import LateFlag
-from decoding.stopping import StopPoll
+from genret.decoding.cancellation import CancelToken
+from genret.decoding.errors import DeadlineExceededError, DecodingCancelledError
+from genret.decoding.late_flag import LateFlag
+from genret.decoding.stopping import StopPoll
 from tests.no_sync import cuda_never_waits, no_sync
 
 CPU = torch.device("cpu")

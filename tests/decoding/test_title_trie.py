@@ -13,15 +13,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import decoding.trie.row_filter as row_filter_module
-import decoding.trie.trie_arrays as trie_arrays_module
-from decoding.beam_search import BeamResult, beam_search
-from decoding.disc import DiscResult, disc
-from decoding.params import BeamParams, DiscParams
-from decoding.trie.row_filter import FilteredTrie, RowFilter
-from decoding.trie.title_trie import TitleTrie
-from decoding.trie.trie_arrays import TrieArrays, TrieDeriver, derive_trie
-from decoding.trie.trie_kernels import TrieTables
+import genret.decoding.trie.row_filter as row_filter_module
+import genret.decoding.trie.trie_arrays as trie_arrays_module
+from genret.decoding.beam_search import BeamResult, beam_search
+from genret.decoding.disc import DiscResult, disc
+from genret.decoding.params import BeamParams, DiscParams
+from genret.decoding.trie.row_filter import FilteredTrie, RowFilter
+from genret.decoding.trie.title_trie import TitleTrie
+from genret.decoding.trie.trie_arrays import TrieArrays, TrieDeriver, derive_trie
+from genret.decoding.trie.trie_kernels import TrieTables
 from tests.fakes import TableModel, all_sequences, chi_square, end_with, normalise, roots
 from tests.trie_oracles import (
     BACKENDS,
@@ -306,7 +306,7 @@ def test_a_trie_with_more_positions_than_a_state_can_name_is_refused(monkeypatch
     monkeypatch.setattr(trie_arrays_module, "MAX_POSITIONS", 6)
     with pytest.raises(ValueError, match="3 nodes and 4 tokens in tails; together at most 6"):
         derive_trie(*flatten(rows))
-    monkeypatch.setattr("decoding.trie.title_trie.MAX_POSITIONS", 6)
+    monkeypatch.setattr("genret.decoding.trie.title_trie.MAX_POSITIONS", 6)
     with pytest.raises(ValueError, match="7 nodes and tail tokens; at most 6"):
         TitleTrie(arrays, 5)
 

@@ -13,9 +13,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from decoding.model import segment_attention
-from decoding.model.segment_attention import Rule, Segment, attend
-from decoding.model.token_tree import PromptLayout, TokenTree, TreeStep, Visibility
+from genret.decoding.model import segment_attention
+from genret.decoding.model.segment_attention import Rule, Segment, attend
+from genret.decoding.model.token_tree import PromptLayout, TokenTree, TreeStep, Visibility
 from tests.tree_scripts import Branch, BranchTruth, Collect, Grow, Select, random_script
 
 CPU = torch.device("cpu")

@@ -14,9 +14,9 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from service.configuration.resolve import resolve
-from service.configuration.server_config import ServerConfig
-from service.main import cli
+from genret.service.configuration.resolve import resolve
+from genret.service.configuration.server_config import ServerConfig
+from genret.service.main import cli
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

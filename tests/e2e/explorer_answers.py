@@ -11,18 +11,18 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any
 
-from retrieval.errors import InputError
-from service.call import Call
-from service.configuration.server_config import HttpConfig, ServerConfig, TlsConfig
-from service.errors import OverloadedError
-from service.gateway.http_app import make_app
-from service.gateway.http_server import HttpServer
-from service.methods import Method
-from service.observability.metrics import Metrics
-from service.pb.genret.v1 import index_service_pb2 as index_pb
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.security.authority import Authority
-from service.serving.readiness import Readiness
+from genret.retrieval.errors import InputError
+from genret.service.call import Call
+from genret.service.configuration.server_config import HttpConfig, ServerConfig, TlsConfig
+from genret.service.errors import OverloadedError
+from genret.service.gateway.http_app import make_app
+from genret.service.gateway.http_server import HttpServer
+from genret.service.methods import Method
+from genret.service.observability.metrics import Metrics
+from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.security.authority import Authority
+from genret.service.serving.readiness import Readiness
 from tests.service.running_server import make_config
 
 ATTACK = '<img src=x onerror="window.attacked=true">'

@@ -19,7 +19,7 @@ from tests.checkpoints import make_checkpoint as make_other_checkpoint
 from tests.service.tiny_assets import make_checkpoint, make_index
 
 ROOT = Path(__file__).resolve().parents[2]
-GENRET = [sys.executable, "-m", "service.main"]
+GENRET = [sys.executable, "-m", "genret"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 SCHEMA = {
     "type": "object",

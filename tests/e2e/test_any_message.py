@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from tests.service.any_message import any_bytes, messages
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.fuzzed_server import (

@@ -9,8 +9,8 @@ from google.protobuf.message import Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.configuration.server_config import IndexSpec, ModelSpec
-from service.serving.models import IndexOpener
+from genret.service.configuration.server_config import IndexSpec, ModelSpec
+from genret.service.serving.models import IndexOpener
 from tests.service.any_message import any_bytes, messages
 from tests.service.fuzzed_server import LEGAL, METHODS, RETRIEVAL, Code, Fuzzed, fuzzed, many, some
 from tests.service.running_server import open_all, retriever_of

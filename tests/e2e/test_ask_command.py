@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from index_builder.build import build_index
-from index_builder.build_options import BuildOptions
-from retrieval.errors import EvidenceMissingError
-from retrieval.ranking.evidence_search import EvidenceSearch
-from retrieval.text import TextTokenizer
-from retrieval.types import RetrieveRequest
-from service.main import cli
+from genret.index_builder.build import build_index
+from genret.index_builder.build_options import BuildOptions
+from genret.retrieval.errors import EvidenceMissingError
+from genret.retrieval.ranking.evidence_search import EvidenceSearch
+from genret.retrieval.text import TextTokenizer
+from genret.retrieval.types import RetrieveRequest
+from genret.service.main import cli
 from tests.service.changing_index import ChangingIndex
 from tests.service.tiny_assets import CATALOGUE, make_checkpoint, make_index
 
@@ -80,7 +80,7 @@ def test_evidence_alone_answers_without_a_log_probability(index: Path) -> None:
 
 def test_evidence_alone_loads_nothing_that_takes_long(index: Path) -> None:
     code = (
-        "import sys; from service.main import cli\n"
+        "import sys; from genret.service.main import cli\n"
         f"cli(['ask', {str(index)!r}, 'hamlett', '--no-model', '-k', '1'], standalone_mode=False)\n"
         "sys.exit(str({'torch', 'transformers', 'numba', 'pandas', 'grpc'} & set(sys.modules) or '') or 0)"
     )

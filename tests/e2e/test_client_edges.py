@@ -10,9 +10,9 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2_grpc
 
-from retrieval.errors import InputError
-from retrieval.types import RetrieveRequest
-from service.client import CallError
+from genret.retrieval.errors import InputError
+from genret.retrieval.types import RetrieveRequest
+from genret.service.client import CallError
 from tests.service.asynchronous import asynchronous
 from tests.service.either_client import KINDS, either_client
 from tests.service.fake_retriever import FakeRetriever

@@ -15,17 +15,17 @@ from typing import Any
 import grpc
 import pytest
 
-from decoding.errors import DeadlineExceededError, DecodingCancelledError, DecodingError
-from retrieval.answers.answer_types import AnswerRequest
-from retrieval.errors import GenretError, IndexChecksumError, InputError, ModelError
-from retrieval.types import Mention, RetrieveRequest
-from service.client import LIVENESS, AsyncRetrievalClient, CallError, Reply, RetrievalClient
-from service.configuration.server_config import AuthConfig, QueueLimits
-from service.errors import MESSAGE_TOO_LARGE, NotReadyError, OverloadedError, UnknownIndexError
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
-from service.security.bearer_tokens import Scope, line_of, new_token
-from service.serving.readiness import State
+from genret.decoding.errors import DeadlineExceededError, DecodingCancelledError, DecodingError
+from genret.retrieval.answers.answer_types import AnswerRequest
+from genret.retrieval.errors import GenretError, IndexChecksumError, InputError, ModelError
+from genret.retrieval.types import Mention, RetrieveRequest
+from genret.service.client import LIVENESS, AsyncRetrievalClient, CallError, Reply, RetrievalClient
+from genret.service.configuration.server_config import AuthConfig, QueueLimits
+from genret.service.errors import MESSAGE_TOO_LARGE, NotReadyError, OverloadedError, UnknownIndexError
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
+from genret.service.security.bearer_tokens import Scope, line_of, new_token
+from genret.service.serving.readiness import State
 from tests.service.asynchronous import asynchronous
 from tests.service.certificates import Authority
 from tests.service.either_client import KINDS, either_client

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from retrieval.errors import IndexChecksumError
-from service.client import RetrievalClient
-from service.configuration.server_config import AuthConfig
-from service.main import cli
-from service.security.bearer_tokens import Scope, line_of, new_token
-from service.serving.served import EvidenceDescription, RankingDescription, VectorsDescription
+from genret.retrieval.errors import IndexChecksumError
+from genret.service.client import RetrievalClient
+from genret.service.configuration.server_config import AuthConfig
+from genret.service.main import cli
+from genret.service.security.bearer_tokens import Scope, line_of, new_token
+from genret.service.serving.served import EvidenceDescription, RankingDescription, VectorsDescription
 from tests.service.certificates import Authority
 from tests.service.fake_retriever import FakeRetriever, served, wait_until
 from tests.service.running_server import Threaded, threaded
@@ -114,7 +114,7 @@ def test_indexes_are_objects_for_programs(api: Threaded) -> None:
 
 
 def test_indexes_are_tables_for_people(api: Threaded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.commands.running_server.sys", Terminal())
+    monkeypatch.setattr("genret.service.commands.running_server.sys", Terminal())
     every = genret("indexes", "--address", api.server.address, COLUMNS="160")
     assert "films (default)" in every.stdout
     assert "2023-11-14T22:13:20Z" in every.stdout
@@ -237,7 +237,7 @@ def test_a_stream_whose_input_is_open_can_be_interrupted(api: Threaded, number: 
     command = [
         sys.executable,
         "-m",
-        "service.main",
+        "genret.service.main",
         "query",
         "-",
         "--stream",
@@ -375,7 +375,7 @@ def test_a_handshake_that_fails_is_one_line_that_says_what_to_do(tmp_path: Path)
             (address, "a server that encrypts is asked with --tls"),
         ):
             done = subprocess.run(
-                [sys.executable, "-m", "service.main", "health", *reach],
+                [sys.executable, "-m", "genret", "health", *reach],
                 capture_output=True,
                 text=True,
                 timeout=60,
@@ -405,8 +405,10 @@ def test_a_stream_of_input_that_waits_is_answered_as_it_comes(
             return b""
 
     printed: list[str] = []
-    monkeypatch.setattr("service.commands.query_options.sys.stdin", io.TextIOWrapper(Pipe()))
-    monkeypatch.setattr("service.commands.query.click.echo", lambda line, **_: printed.append(str(line)))
+    monkeypatch.setattr("genret.service.commands.query_options.sys.stdin", io.TextIOWrapper(Pipe()))
+    monkeypatch.setattr(
+        "genret.service.commands.query.click.echo", lambda line, **_: printed.append(str(line))
+    )
     arguments = ["query", "-", "--stream", "--address", api.server.address]
     asking = threading.Thread(target=lambda: cli.main(arguments, standalone_mode=False))
     asking.start()

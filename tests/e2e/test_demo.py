@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.defaults import small_model_dir
-from retrieval.errors import ModelError
+from genret.retrieval.defaults import small_model_dir
+from genret.retrieval.errors import ModelError
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ def shipped_model() -> None:
 
 @pytest.fixture
 def demo(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "service", "demo", "--dir", str(tmp_path / "kept"), "-k", "2", "big cat"]
+    command = [sys.executable, "-m", "genret", "demo", "--dir", str(tmp_path / "kept"), "-k", "2", "big cat"]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,

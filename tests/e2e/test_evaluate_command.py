@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from retrieval.evaluation.labelled_sets import LabelledQuery, RankedAnswers
-from retrieval.evaluation.methods.model_free_methods import LexicalMethod
-from service.main import cli
+from genret.retrieval.evaluation.labelled_sets import LabelledQuery, RankedAnswers
+from genret.retrieval.evaluation.methods.model_free_methods import LexicalMethod
+from genret.service.main import cli
 from tests.checkpoints import make_checkpoint, make_index
 from tests.evaluation_fixtures import write_mentions, write_queries
 
@@ -208,7 +208,7 @@ def test_a_missing_set_and_a_foreign_folder_are_refused(place: Path, tmp_path: P
 
 def test_help_loads_nothing_heavy() -> None:
     code = (
-        "import sys; from service.main import cli; cli(['evaluate', '--help'], standalone_mode=False); "
+        "import sys; from genret.service.main import cli; cli(['evaluate', '--help'], standalone_mode=False); "
         "print([n for n in ('torch', 'bm25s', 'matplotlib', 'ir_measures') if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -11,14 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from index_builder.build import build_index
-from index_builder.build_options import BuildOptions
-from retrieval.evaluation.datasets.labels import SET_FORMATS
-from retrieval.evaluation.methods.evaluated_method import METHOD_FORMS
-from retrieval.evaluation.metrics import DEFAULT_METRICS, MICRO_METRICS, PRIMARY_METRICS, RATES, check_metrics
-from retrieval.prompts import CheckpointConfig
-from retrieval.text import TextTokenizer
-from retrieval.types import DEFAULT_SHORTLIST_SIZE
+from genret.index_builder.build import build_index
+from genret.index_builder.build_options import BuildOptions
+from genret.retrieval.evaluation.datasets.labels import SET_FORMATS
+from genret.retrieval.evaluation.methods.evaluated_method import METHOD_FORMS
+from genret.retrieval.evaluation.metrics import (
+    DEFAULT_METRICS,
+    MICRO_METRICS,
+    PRIMARY_METRICS,
+    RATES,
+    check_metrics,
+)
+from genret.retrieval.prompts import CheckpointConfig
+from genret.retrieval.text import TextTokenizer
+from genret.retrieval.types import DEFAULT_SHORTLIST_SIZE
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
@@ -55,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(command: str, folder: Path) -> str:
     """Return what a command of the page prints."""
-    binary = f"{sys.executable} -m service evaluate"
+    binary = f"{sys.executable} -m genret evaluate"
     assert command.startswith("genret evaluate")
     done = subprocess.run(
         command.replace("genret evaluate", binary),

@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 import pytest
 from selenium.webdriver.common.keys import Keys
 
-from service.configuration.server_config import AuthConfig, HttpConfig, IndexSpec, ModelSpec
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.security.authority import Authority
-from service.security.bearer_tokens import new_token
-from service.serving.models import IndexOpener
+from genret.service.configuration.server_config import AuthConfig, HttpConfig, IndexSpec, ModelSpec
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.security.authority import Authority
+from genret.service.security.bearer_tokens import new_token
+from genret.service.serving.models import IndexOpener
 from tests.e2e.explorer_answers import ATTACK, CannedRetrieval, canned_server, on_a_thread
 from tests.e2e.headless_browser import Page, headless_page
 from tests.service.running_server import open_all, retriever_of, running

@@ -14,10 +14,10 @@ import grpc
 import jsonschema
 import pytest
 
-from service.configuration.server_config import IndexSpec, ModelSpec, SchemaSpec
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.serving.models import IndexOpener
-from service.serving.served import ServedIndex
+from genret.service.configuration.server_config import IndexSpec, ModelSpec, SchemaSpec
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.serving.models import IndexOpener
+from genret.service.serving.served import ServedIndex
 from tests.checkpoints import make_index as make_other_index
 from tests.service.running_server import Running, failure, open_all, overtaken, retriever_of, running, until
 from tests.service.tiny_assets import make_checkpoint, make_index

@@ -20,7 +20,7 @@ import pytest
 from tests.service.tiny_assets import NUM_ENTITIES, make_checkpoint, make_index
 
 ROOT = Path(__file__).resolve().parents[2]
-GENRET = [sys.executable, "-m", "service.main"]
+GENRET = [sys.executable, "-m", "genret"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 READY = re.compile(
     r"^genret: ready on (\S+): index 'tiny' \(12 entities, (\d+) rows\); model (\S+) on cpu$", re.M

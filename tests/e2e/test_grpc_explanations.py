@@ -12,14 +12,14 @@ import grpc
 import pytest
 from click.testing import CliRunner, Result
 
-from retrieval.types import RetrievalResult, RetrieveRequest
-from service.commands.query import query_command
-from service.configuration.server_config import IndexSpec, ModelSpec
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.serving.models import IndexOpener
-from service.serving.served import ServedIndex
-from service.wire.replies import reply_from_proto
-from service.wire.requests import request_to_proto
+from genret.retrieval.types import RetrievalResult, RetrieveRequest
+from genret.service.commands.query import query_command
+from genret.service.configuration.server_config import IndexSpec, ModelSpec
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.serving.models import IndexOpener
+from genret.service.serving.served import ServedIndex
+from genret.service.wire.replies import reply_from_proto
+from genret.service.wire.requests import request_to_proto
 from tests.service.running_server import Running, failure, retriever_of, running
 from tests.service.tiny_assets import make_checkpoint, make_index
 

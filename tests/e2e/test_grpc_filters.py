@@ -10,10 +10,10 @@ from typing import Any
 import grpc
 import pytest
 
-from service.configuration.server_config import IndexSpec, ModelSpec
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.serving.models import IndexOpener
-from service.serving.served import ServedIndex
+from genret.service.configuration.server_config import IndexSpec, ModelSpec
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.serving.models import IndexOpener
+from genret.service.serving.served import ServedIndex
 from tests.service.running_server import failure, retriever_of, running, unpack
 from tests.service.tiny_assets import make_checkpoint, make_index
 
@@ -122,7 +122,7 @@ def test_the_command_sends_filters_and_lists(
 ) -> None:
     from click.testing import CliRunner
 
-    from service.main import cli
+    from genret.service.main import cli
 
     (tmp_path / "allow.txt").write_text("Q4\nQ5\nQ1\n", encoding="utf-8")
     (tmp_path / "deny.txt").write_text("Q5\n", encoding="utf-8")

@@ -7,8 +7,8 @@ from typing import Any
 import grpc
 import pytest
 
-from retrieval.errors import InputError
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.retrieval.errors import InputError
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from tests.service.asynchronous import asynchronous
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import Running, failure, running, unpack

@@ -12,15 +12,15 @@ from typing import Any
 import grpc
 import pytest
 
-from retrieval.errors import IndexMismatchError, IndexNotFoundError
-from retrieval.retriever import Retriever
-from retrieval.types import RetrievalResult, RetrieveRequest
-from service.configuration.server_config import IndexSpec, ModelSpec, QueueLimits
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.serving.models import IndexOpener
-from service.serving.served import ServedIndex
-from service.wire.replies import reply_from_proto
-from service.wire.requests import request_to_proto
+from genret.retrieval.errors import IndexMismatchError, IndexNotFoundError
+from genret.retrieval.retriever import Retriever
+from genret.retrieval.types import RetrievalResult, RetrieveRequest
+from genret.service.configuration.server_config import IndexSpec, ModelSpec, QueueLimits
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.serving.models import IndexOpener
+from genret.service.serving.served import ServedIndex
+from genret.service.wire.replies import reply_from_proto
+from genret.service.wire.requests import request_to_proto
 from tests.service.running_server import failure, retriever_of, running
 from tests.service.tiny_assets import MAX_POSITIONS, NUM_ENTITIES, make_checkpoint, make_index
 
@@ -41,7 +41,7 @@ def test_the_log_says_what_answers_for_an_index(
 ) -> None:
     checkpoint = make_checkpoint(tmp_path / "checkpoint")
     index = make_index(tmp_path / "index", checkpoint)
-    monkeypatch.setattr("decoding.trie.title_trie._numba_is_installed", lambda: False)
+    monkeypatch.setattr("genret.decoding.trie.title_trie._numba_is_installed", lambda: False)
     with caplog.at_level("INFO", logger="service"):
         served = IndexOpener(ModelSpec(checkpoint=str(checkpoint), device="cpu")).open(
             IndexSpec("tiny", index)

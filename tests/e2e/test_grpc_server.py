@@ -11,15 +11,15 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from decoding.errors import DeadlineExceededError, DecodingCancelledError
-from retrieval.errors import IndexMismatchError
-from service.configuration.server_config import BatchLimits, QueueLimits
-from service.errors import BindError
-from service.pb.genret.v1 import index_service_pb2 as index_pb
-from service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.serving.readiness import State
-from service.serving.server import Server
+from genret.decoding.errors import DeadlineExceededError, DecodingCancelledError
+from genret.retrieval.errors import IndexMismatchError
+from genret.service.configuration.server_config import BatchLimits, QueueLimits
+from genret.service.errors import BindError
+from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
+from genret.service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.serving.readiness import State
+from genret.service.serving.server import Server
 from tests.service.fake_retriever import FakeRetriever, served
 from tests.service.running_server import (
     Running,

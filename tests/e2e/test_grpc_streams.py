@@ -10,13 +10,13 @@ from typing import Any
 import grpc
 import pytest
 
-from retrieval.errors import InputError
-from service import methods as streams
-from service.configuration.server_config import BatchLimits, QueueLimits
-from service.methods import MAX_HELD_BYTES, MAX_IN_FLIGHT
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
-from service.serving import readiness as quiet
+from genret.retrieval.errors import InputError
+from genret.service import methods as streams
+from genret.service.configuration.server_config import BatchLimits, QueueLimits
+from genret.service.methods import MAX_HELD_BYTES, MAX_IN_FLIGHT
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
+from genret.service.serving import readiness as quiet
 from tests.service.asynchronous import asynchronous
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import Running, failure, overtaken, running, unpack, until

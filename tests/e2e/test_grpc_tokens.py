@@ -11,9 +11,9 @@ import pytest
 from grpc import StatusCode
 from grpc_status import rpc_status
 
-from service.configuration.server_config import AuthConfig
-from service.security.authority import Authority, Principal
-from service.security.bearer_tokens import Scope, line_of, new_token
+from genret.service.configuration.server_config import AuthConfig
+from genret.service.security.authority import Authority, Principal
+from genret.service.security.bearer_tokens import Scope, line_of, new_token
 from tests.service import secured_server as methods
 from tests.service.secured_server import Secured, secured
 

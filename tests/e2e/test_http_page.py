@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def address(folder: Path) -> Iterator[str]:
     """Where the server of the page listens, on ports of its own."""
-    command = [sys.executable, "-m", "service", "serve", "sample.index", "--port", "0", "--http-port", "0"]
+    command = [sys.executable, "-m", "genret", "serve", "sample.index", "--port", "0", "--http-port", "0"]
     server = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
     try:
         assert server.stderr is not None

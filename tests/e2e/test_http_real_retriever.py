@@ -12,12 +12,12 @@ import pytest
 import schemathesis
 from hypothesis import settings
 
-from service.configuration.server_config import HttpConfig, IndexSpec, ModelSpec
-from service.gateway.http_app import OPENAPI_FILE
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.serving.models import IndexOpener
-from service.serving.served import ServedIndex
-from service.wire.json import message_from_json, message_to_dict
+from genret.service.configuration.server_config import HttpConfig, IndexSpec, ModelSpec
+from genret.service.gateway.http_app import OPENAPI_FILE
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.serving.models import IndexOpener
+from genret.service.serving.served import ServedIndex
+from genret.service.wire.json import message_from_json, message_to_dict
 from tests.service.asynchronous import asynchronous
 from tests.service.http_gateway import serving_in_a_thread
 from tests.service.openapi_cases import document, quiet

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from decoding.grammar.compile_options import CompileLimits, GrammarOptions
-from decoding.grammar.regular.formats import FORMATS, Enforcement
-from decoding.grammar.schema import keywords
-from retrieval.answers.answer_types import ANSWER_METHODS
-from retrieval.answers.schema_explanation import explain
+from genret.decoding.grammar.compile_options import CompileLimits, GrammarOptions
+from genret.decoding.grammar.regular.formats import FORMATS, Enforcement
+from genret.decoding.grammar.schema import keywords
+from genret.retrieval.answers.answer_types import ANSWER_METHODS
+from genret.retrieval.answers.schema_explanation import explain
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "json-answers.md").read_text(encoding="utf-8")
@@ -96,10 +96,10 @@ def test_the_grammar_engine_alone_does_what_its_readme_says_without_torch() -> N
 
 @pytest.mark.slow
 def test_the_first_answer_is_written(tmp_path: Path) -> None:
-    from index_builder.build import build_index
-    from index_builder.build_options import BuildOptions
-    from retrieval.prompts import CheckpointConfig
-    from retrieval.text import TextTokenizer
+    from genret.index_builder.build import build_index
+    from genret.index_builder.build_options import BuildOptions
+    from genret.retrieval.prompts import CheckpointConfig
+    from genret.retrieval.text import TextTokenizer
 
     checkpoint = ROOT / "data" / "small-model"
     rendering = CheckpointConfig.load(checkpoint).title_rendering()

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from retrieval.types import Mention, RetrieveRequest
-from service.client import AsyncRetrievalClient, CallError
-from service.configuration.server_config import IndexSpec, ModelSpec
-from service.serving.models import IndexOpener
-from service.serving.served import ServedIndex
+from genret.retrieval.types import Mention, RetrieveRequest
+from genret.service.client import AsyncRetrievalClient, CallError
+from genret.service.configuration.server_config import IndexSpec, ModelSpec
+from genret.service.serving.models import IndexOpener
+from genret.service.serving.served import ServedIndex
 from tests.service.asynchronous import asynchronous
 from tests.service.running_server import retriever_of, running
 from tests.service.tiny_assets import NUM_ENTITIES, make_checkpoint, make_index

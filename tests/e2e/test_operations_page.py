@@ -16,9 +16,9 @@ from pathlib import Path
 import click
 import pytest
 
-from service.commands.serve import serve_command
-from service.configuration.settings import SETTINGS
-from service.main import COMMANDS, cli
+from genret.service.commands.serve import serve_command
+from genret.service.configuration.settings import SETTINGS
+from genret.service.main import COMMANDS, cli
 from tests.service.full_metrics import families
 
 ROOT = Path(__file__).resolve().parents[2]

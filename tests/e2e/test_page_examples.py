@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.defaults import DEFAULT_MODEL_VARIABLE, missing_weights
+from genret.retrieval.defaults import DEFAULT_MODEL_VARIABLE, missing_weights
 from tests.sample_index import build_sample_index
 from tests.service.server_process import ServerProcess
 
@@ -80,7 +80,9 @@ def run(code: str, folder: Path) -> str:
 
 def genret(command: str, folder: Path) -> str:
     """Return what a command prints."""
-    return run(f"from service.main import cli; cli({shlex.split(command)!r}, standalone_mode=False)", folder)
+    return run(
+        f"from genret.service.main import cli; cli({shlex.split(command)!r}, standalone_mode=False)", folder
+    )
 
 
 def example(word: str) -> str:

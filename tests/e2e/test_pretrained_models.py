@@ -19,14 +19,14 @@ import pytest
 from click.testing import CliRunner, Result
 from jsonschema import Draft202012Validator
 
-from retrieval import Mention, Retriever
-from retrieval import doctor_command as doctor_cli
-from retrieval.answers.answer_types import AnswerRequest
-from retrieval.checkpoints import find_checkpoint
-from retrieval.defaults import sample_catalogue
-from retrieval.prompts import QUERY_SHOTS, SCHEMA_FILE, CheckpointConfig
-from retrieval.text import TextTokenizer
-from service.main import cli
+from genret import Mention, Retriever
+from genret.retrieval import doctor_command as doctor_cli
+from genret.retrieval.answers.answer_types import AnswerRequest
+from genret.retrieval.checkpoints import find_checkpoint
+from genret.retrieval.defaults import sample_catalogue
+from genret.retrieval.prompts import QUERY_SHOTS, SCHEMA_FILE, CheckpointConfig
+from genret.retrieval.text import TextTokenizer
+from genret.service.main import cli
 from tests.service.server_process import ServerProcess
 
 pytestmark = pytest.mark.slow

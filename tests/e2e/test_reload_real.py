@@ -14,20 +14,20 @@ from typing import Any
 import grpc
 import pytest
 
-from decoding.cancellation import CancelToken
-from retrieval.answers.answer_types import AnswerRequest, AnswerResult
-from retrieval.errors import GenretError
-from retrieval.index.reader import read_manifest
-from retrieval.index.small_files import digest_bytes
-from retrieval.retriever import Retriever
-from service.configuration.server_config import IndexSpec, ModelSpec, SchemaSpec, ServerConfig
-from service.errors import UnservableIndexError
-from service.pb.genret.v1 import index_service_pb2 as index_pb
-from service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
-from service.serving.models import IndexOpener
-from service.serving.server import Server
+from genret.decoding.cancellation import CancelToken
+from genret.retrieval.answers.answer_types import AnswerRequest, AnswerResult
+from genret.retrieval.errors import GenretError
+from genret.retrieval.index.reader import read_manifest
+from genret.retrieval.index.small_files import digest_bytes
+from genret.retrieval.retriever import Retriever
+from genret.service.configuration.server_config import IndexSpec, ModelSpec, SchemaSpec, ServerConfig
+from genret.service.errors import UnservableIndexError
+from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
+from genret.service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
+from genret.service.serving.models import IndexOpener
+from genret.service.serving.server import Server
 from tests.service.asynchronous import asynchronous
 from tests.service.changing_index import ChangingIndex
 from tests.service.running_server import failure, retriever_of

@@ -24,18 +24,18 @@ import pytest
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from decoding.model.hf_session import TreeSession
-from index_builder.build_options import VectorBuildOptions
-from retrieval.ranking.ranker import Ranker
-from retrieval.vectors.embedder import VectorMethod
-from service import rpc as observation
-from service.configuration.server_config import HttpConfig, IndexSpec, ModelSpec
-from service.gateway import endpoints as handlers
-from service.gateway.endpoints import ENDPOINTS, NDJSON_TYPE
-from service.methods import Methods, Query
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.serving.models import IndexOpener
-from service.serving.served import ServedIndex
+from genret.decoding.model.hf_session import TreeSession
+from genret.index_builder.build_options import VectorBuildOptions
+from genret.retrieval.ranking.ranker import Ranker
+from genret.retrieval.vectors.embedder import VectorMethod
+from genret.service import rpc as observation
+from genret.service.configuration.server_config import HttpConfig, IndexSpec, ModelSpec
+from genret.service.gateway import endpoints as handlers
+from genret.service.gateway.endpoints import ENDPOINTS, NDJSON_TYPE
+from genret.service.methods import Methods, Query
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.serving.models import IndexOpener
+from genret.service.serving.served import ServedIndex
 from tests.service.asynchronous import asynchronous
 from tests.service.fuzzed_server import held_for_requests, statuses
 from tests.service.held_model import HeldModel, watch_sessions

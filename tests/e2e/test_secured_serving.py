@@ -16,16 +16,22 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from retrieval.errors import InputError
-from retrieval.types import RetrieveRequest
-from service.client.async_client import AsyncRetrievalClient
-from service.configuration.server_config import AuthConfig, HttpConfig, LogConfig, MetricsConfig, TlsConfig
-from service.errors import CallError
-from service.pb.genret.v1 import index_service_pb2 as index_pb
-from service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
-from service.security.bearer_tokens import Scope, digest_of, line_of, new_token
+from genret.retrieval.errors import InputError
+from genret.retrieval.types import RetrieveRequest
+from genret.service.client.async_client import AsyncRetrievalClient
+from genret.service.configuration.server_config import (
+    AuthConfig,
+    HttpConfig,
+    LogConfig,
+    MetricsConfig,
+    TlsConfig,
+)
+from genret.service.errors import CallError
+from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
+from genret.service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
+from genret.service.security.bearer_tokens import Scope, digest_of, line_of, new_token
 from tests.service.certificates import Authority
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import Running, failure, running

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from service.client import RetrievalClient
+from genret.service.client import RetrievalClient
 from tests.service.tiny_assets import make_checkpoint, make_index
 
 pytestmark = pytest.mark.slow
@@ -113,7 +113,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     tokens.write_text(f"read {TOKEN}\n", encoding="utf-8")
     tokens.chmod(0o600)
     process = subprocess.Popen(
-        [sys.executable, "-m", "service.main", "serve", "--config", str(folder / "server.toml")],
+        [sys.executable, "-m", "genret", "serve", "--config", str(folder / "server.toml")],
         stderr=subprocess.PIPE,
         text=True,
         cwd=folder / "one",  # not where the file lies

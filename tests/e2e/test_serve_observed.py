@@ -16,9 +16,9 @@ import grpc
 import httpx
 import pytest
 
-from service.call import REQUEST_ID_KEY
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
+from genret.service.call import REQUEST_ID_KEY
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
 from tests.service.tiny_assets import make_checkpoint, make_index
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,7 +51,7 @@ def test_a_watched_server_says_json_and_counts(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",
-        "service.main",
+        "genret.service.main",
         "serve",
         str(index),
         "--model",

@@ -15,11 +15,11 @@ from typing import Any
 import grpc
 import pytest
 
-from retrieval.index.verification import verify
-from service.pb.genret.v1 import index_service_pb2 as index_pb
-from service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
+from genret.retrieval.index.verification import verify
+from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
+from genret.service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
 from tests.service.asynchronous import asynchronous
 from tests.service.changing_index import ChangingIndex
 from tests.service.server_process import ServerProcess

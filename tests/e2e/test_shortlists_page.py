@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from index_builder.build import build_index
-from index_builder.build_options import BuildOptions, VectorBuildOptions
-from retrieval.methods.scoring import MAX_SCORED_FORMS
-from retrieval.prompts import CheckpointConfig
-from retrieval.score_types import MAX_SCORED_TITLES
-from retrieval.text import TextTokenizer
-from retrieval.types import DEFAULT_SHORTLIST_SIZE, MAX_SHORTLIST_SIZE
-from retrieval.vectors.embedder import VectorMethod
-from retrieval.vectors.faiss_index import FLAT_BELOW, MAX_CELLS
-from retrieval.vectors.vector_maker import TARGET_RECALL, VectorOptions
+from genret.index_builder.build import build_index
+from genret.index_builder.build_options import BuildOptions, VectorBuildOptions
+from genret.retrieval.methods.scoring import MAX_SCORED_FORMS
+from genret.retrieval.prompts import CheckpointConfig
+from genret.retrieval.score_types import MAX_SCORED_TITLES
+from genret.retrieval.text import TextTokenizer
+from genret.retrieval.types import DEFAULT_SHORTLIST_SIZE, MAX_SHORTLIST_SIZE
+from genret.retrieval.vectors.embedder import VectorMethod
+from genret.retrieval.vectors.faiss_index import FLAT_BELOW, MAX_CELLS
+from genret.retrieval.vectors.vector_maker import TARGET_RECALL, VectorOptions
 from tests.service.server_process import ServerProcess
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -19,14 +19,14 @@ import httpx
 import pytest
 from google.protobuf.message import Message
 
-from decoding.errors import (
+from genret.decoding.errors import (
     DeadlineExceededError,
     DecodingCancelledError,
     DecodingError,
     InvalidLogitsError,
     PromptTooLongError,
 )
-from retrieval.errors import (
+from genret.retrieval.errors import (
     EvidenceMissingError,
     GenretError,
     IndexChecksumError,
@@ -39,9 +39,9 @@ from retrieval.errors import (
     ModelError,
     SourceError,
 )
-from retrieval.index.reader import Index
-from service.configuration.server_config import AuthConfig, HttpConfig, IndexSpec, QueueLimits
-from service.errors import (
+from genret.retrieval.index.reader import Index
+from genret.service.configuration.server_config import AuthConfig, HttpConfig, IndexSpec, QueueLimits
+from genret.service.errors import (
     MalformedMessageError,
     NotReadyError,
     OverloadedError,
@@ -50,11 +50,11 @@ from service.errors import (
     UnknownIndexError,
     UnservableIndexError,
 )
-from service.pb.genret.v1 import index_service_pb2 as index_pb
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.security.bearer_tokens import new_token
-from service.serving.served import ServedIndex
-from service.status import TABLE
+from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.security.bearer_tokens import new_token
+from genret.service.serving.served import ServedIndex
+from genret.service.status import TABLE
 from tests.service.asynchronous import asynchronous
 from tests.service.changing_index import ChangingIndex
 from tests.service.fake_retriever import FakeRetriever

@@ -16,9 +16,9 @@ import pytest
 from cryptography import x509
 from grpc import StatusCode
 
-from service.configuration.server_config import AuthConfig, TlsConfig
-from service.security.authority import Authority
-from service.security.tls import ssl_context
+from genret.service.configuration.server_config import AuthConfig, TlsConfig
+from genret.service.security.authority import Authority
+from genret.service.security.tls import ssl_context
 from tests.service.certificates import Authority as CertificateAuthority
 from tests.service.certificates import CertificateFiles
 from tests.service.secured_server import Secured, secured

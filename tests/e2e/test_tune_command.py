@@ -13,26 +13,26 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from index_builder import update_evidence as publishing
-from index_builder.publish import work_root
-from retrieval.checkpoints import folder_fingerprint
-from retrieval.defaults import sample_catalogue, small_model_dir
-from retrieval.evidence.evidence import open_evidence
-from retrieval.index.layout import PRIOR_FILE, QUERIES_FILE, RANKING_FILE
-from retrieval.index.priors import Prior, read_priors
-from retrieval.index.reader import Index
-from retrieval.index.versions import live_version
-from retrieval.methods.scoring import EntityScorer
-from retrieval.ranking import prior as prior_module
-from retrieval.ranking import tuned_ranking as weighing
-from retrieval.ranking.evidence_search import EvidenceSearch
-from retrieval.ranking.made_queries import make_queries
-from retrieval.ranking.prior import NULL_QUERIES
-from retrieval.ranking.rankings import MODEL_LOGPROB, MODEL_PRIOR, NO_MODEL, UNWEIGHED_MODEL, Rankings
-from retrieval.retriever import Retriever
-from retrieval.types import RetrievalResult, RetrieveRequest
-from service.commands import tune as tune_module
-from service.main import cli
+from genret.index_builder import update_evidence as publishing
+from genret.index_builder.publish import work_root
+from genret.retrieval.checkpoints import folder_fingerprint
+from genret.retrieval.defaults import sample_catalogue, small_model_dir
+from genret.retrieval.evidence.evidence import open_evidence
+from genret.retrieval.index.layout import PRIOR_FILE, QUERIES_FILE, RANKING_FILE
+from genret.retrieval.index.priors import Prior, read_priors
+from genret.retrieval.index.reader import Index
+from genret.retrieval.index.versions import live_version
+from genret.retrieval.methods.scoring import EntityScorer
+from genret.retrieval.ranking import prior as prior_module
+from genret.retrieval.ranking import tuned_ranking as weighing
+from genret.retrieval.ranking.evidence_search import EvidenceSearch
+from genret.retrieval.ranking.made_queries import make_queries
+from genret.retrieval.ranking.prior import NULL_QUERIES
+from genret.retrieval.ranking.rankings import MODEL_LOGPROB, MODEL_PRIOR, NO_MODEL, UNWEIGHED_MODEL, Rankings
+from genret.retrieval.retriever import Retriever
+from genret.retrieval.types import RetrievalResult, RetrieveRequest
+from genret.service.commands import tune as tune_module
+from genret.service.main import cli
 from tests.checkpoints import make_checkpoint, make_index, train_tokenizer
 from tests.evidence_fixtures import made_up_texts
 

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from index_builder.build_options import VectorBuildOptions
-from index_builder.update_evidence import publish_rankings
-from retrieval.index.layout import RANKING_FILE
-from retrieval.ranking.rankings import DEFAULT_RANKING, NO_MODEL, Provenance, Ranking, Rankings
-from retrieval.types import Mention, RetrieveRequest
-from retrieval.vectors.embedder import VectorMethod
-from service.client import AsyncRetrievalClient, CallError
-from service.configuration.server_config import IndexSpec, ModelSpec, ServerConfig
-from service.serving.models import IndexOpener
-from service.serving.readiness import State
-from service.serving.server import Server
+from genret.index_builder.build_options import VectorBuildOptions
+from genret.index_builder.update_evidence import publish_rankings
+from genret.retrieval.index.layout import RANKING_FILE
+from genret.retrieval.ranking.rankings import DEFAULT_RANKING, NO_MODEL, Provenance, Ranking, Rankings
+from genret.retrieval.types import Mention, RetrieveRequest
+from genret.retrieval.vectors.embedder import VectorMethod
+from genret.service.client import AsyncRetrievalClient, CallError
+from genret.service.configuration.server_config import IndexSpec, ModelSpec, ServerConfig
+from genret.service.serving.models import IndexOpener
+from genret.service.serving.readiness import State
+from genret.service.serving.server import Server
 from tests.service.asynchronous import asynchronous
 from tests.service.changing_index import ChangingIndex
 from tests.service.tiny_assets import make_checkpoint
@@ -217,7 +217,7 @@ async def test_damaged_vectors_are_taken_into_service_and_told(
         assert (names.kind, names.problem) == ("names", "")
         assert (described.kind, described.problem) == ("vectors", vectors.problem)
         (warning,) = [record for record in caplog.records if "cannot be used" in record.getMessage()]
-        assert (warning.name, warning.levelname) == ("retrieval.evidence.evidence", "WARNING")
+        assert (warning.name, warning.levelname) == ("genret.retrieval.evidence.evidence", "WARNING")
         assert str(index.path) in warning.getMessage()
         await check_names_answer(client)
         index.damage("names.arrow")

@@ -18,19 +18,19 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from typing import Any
 
-from index_builder import merge
-from index_builder.faults import ENVIRONMENT_VARIABLE
-from index_builder.shard_maker import ShardMaker
+from genret.index_builder import merge
+from genret.index_builder.faults import ENVIRONMENT_VARIABLE
+from genret.index_builder.shard_maker import ShardMaker
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     [
-        "service.main",
-        "index_builder.cli",
-        "retrieval.index.inspect_command",
-        "retrieval.evidence.field_maker",
-        "retrieval.ranking.fitting",
-        "retrieval.vectors.encoder",
+        "genret.service.main",
+        "genret.index_builder.cli",
+        "genret.retrieval.index.inspect_command",
+        "genret.retrieval.evidence.field_maker",
+        "genret.retrieval.ranking.fitting",
+        "genret.retrieval.vectors.encoder",
         "faiss",
         "tests.index_fixtures",
     ]
@@ -159,7 +159,7 @@ def _run(
         os.setuid(circumstances.user)
     _bound_shards(circumstances.shard_records)
     merge._MOST_BLOCK_BYTES = circumstances.block_bytes
-    from service.main import cli
+    from genret.service.main import cli
 
     sys.argv = ["genret", *arguments]
     began.send(True)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 
-from decoding.trie.title_trie import TitleTrie
-from retrieval.index.reader import Index
-from retrieval.index.small_files import digest_bytes
+from genret.decoding.trie.title_trie import TitleTrie
+from genret.retrieval.index.reader import Index
+from genret.retrieval.index.small_files import digest_bytes
 
 
 def titles_by_trie(index: Index) -> list[str]:

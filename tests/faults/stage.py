@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from retrieval.errors import IndexNotFoundError
-from retrieval.index.verification import verify
-from retrieval.index.versions import live_version
+from genret.retrieval.errors import IndexNotFoundError
+from genret.retrieval.index.verification import verify
+from genret.retrieval.index.versions import live_version
 from tests.checkpoints import make_checkpoint
 from tests.faults.command import NORMAL, Circumstances, Command, Outcome, run
 from tests.fuzz.rich_index import TOKENIZER, lines

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from index_builder.faults import FAULT_POINTS, fault_point
-from retrieval.index.layout import NAMES_FILE, QUERIES_FILE, RANKING_FILE, TEXTS_FILE, VECTORS_FILE
-from retrieval.index.reader import Index
-from retrieval.interruption import INTERRUPTED
+from genret.index_builder.faults import FAULT_POINTS, fault_point
+from genret.retrieval.index.layout import NAMES_FILE, QUERIES_FILE, RANKING_FILE, TEXTS_FILE, VECTORS_FILE
+from genret.retrieval.index.reader import Index
+from genret.retrieval.interruption import INTERRUPTED
 from tests.faults.command import Circumstances, Outcome
 from tests.faults.stage import (
     EVIDENCE,

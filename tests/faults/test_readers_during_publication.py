@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.errors import GenretError, IndexDirectoryError, IndexFormatError
-from retrieval.index import reader as reader_module
-from retrieval.index.reader import Index
-from retrieval.index.verification import verify
-from retrieval.index.versions import list_versions
+from genret.retrieval.errors import GenretError, IndexDirectoryError, IndexFormatError
+from genret.retrieval.index import reader as reader_module
+from genret.retrieval.index.reader import Index
+from genret.retrieval.index.verification import verify
+from genret.retrieval.index.versions import list_versions
 from tests.faults.publication_reader import digest
 from tests.fuzz.rich_index import TOKENIZER, lines
 from tests.index_fixtures import build

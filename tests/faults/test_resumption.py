@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from index_builder import publish
-from retrieval.index.verification import verify
-from retrieval.index.versions import list_versions, live_version
+from genret.index_builder import publish
+from genret.retrieval.index.verification import verify
+from genret.retrieval.index.versions import list_versions, live_version
 from tests.faults.command import SHARD_RECORDS, Circumstances, Outcome
 from tests.faults.stage import (
     FRESH,

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.index.reader import Index
-from retrieval.index.verification import verify
-from retrieval.index.versions import list_versions
-from retrieval.interruption import INTERRUPTED
+from genret.retrieval.index.reader import Index
+from genret.retrieval.index.verification import verify
+from genret.retrieval.index.versions import list_versions
+from genret.retrieval.interruption import INTERRUPTED
 from tests.faults.command import Outcome
 from tests.faults.stage import FRESH, OVER, Stage, check_no_traceback, live_of
 from tests.fuzz.rich_index import lines

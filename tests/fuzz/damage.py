@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from retrieval.index.small_files import digest_bytes
+from genret.retrieval.index.small_files import digest_bytes
 
 CURRENT, MANIFEST = "CURRENT", "manifest.json"
 FLIP_MASKS = (0x01, 0x80, 0xFF)

@@ -14,10 +14,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from retrieval.errors import GenretError
-from retrieval.index.reader import Index
-from retrieval.index.verification import verify
-from retrieval.ranking.ranker import Ranker
+from genret.retrieval.errors import GenretError
+from genret.retrieval.index.reader import Index
+from genret.retrieval.index.verification import verify
+from genret.retrieval.ranking.ranker import Ranker
 from tests.fuzz.damage import Damage, read_version, write_damaged
 
 # A healthy open or verify takes milliseconds; a hang is killed by the alarm.

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from retrieval.errors import GenretError, IndexDirectoryError, IndexFormatError
-from retrieval.index.manifest import Manifest
-from retrieval.index.reader import Index
-from retrieval.index.verification import verify
+from genret.retrieval.errors import GenretError, IndexDirectoryError, IndexFormatError
+from genret.retrieval.index.manifest import Manifest
+from genret.retrieval.index.reader import Index
+from genret.retrieval.index.verification import verify
 from tests.fuzz.damage import CURRENT, MANIFEST, Damage, Kind, read_version, write_damaged
 from tests.fuzz.rich_index import build_rich
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.errors import GenretError
-from retrieval.index.manifest import Manifest
-from retrieval.index.reader import Index
-from retrieval.index.verification import verify
+from genret.retrieval.errors import GenretError
+from genret.retrieval.index.manifest import Manifest
+from genret.retrieval.index.reader import Index
+from genret.retrieval.index.verification import verify
 from tests.fuzz.damage import (
     CURRENT,
     MANIFEST,

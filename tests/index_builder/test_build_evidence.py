@@ -16,26 +16,26 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from index_builder.build import BuildSummary, build_index
-from index_builder.build_options import (
+from genret.index_builder.build import BuildSummary, build_index
+from genret.index_builder.build_options import (
     BuildOptions,
     EvidenceChange,
     EvidenceOptions,
     VectorBuildOptions,
     VectorChange,
 )
-from index_builder.cli import build_command
-from index_builder.evidence_maker import carried_over
-from index_builder.past_queries import QueryFile
-from index_builder.rollback import roll_back
-from index_builder.update import UpdateRequest, UpdateSummary, update_index
-from index_builder.update_cli import update_command
-from retrieval.errors import IndexChecksumError, InputError
-from retrieval.evidence import field
-from retrieval.evidence.evidence import NAMES, TEXTS, open_evidence, open_field
-from retrieval.evidence.postings import Characters, fold_all
-from retrieval.index.inspect_command import inspect_command, verify_command
-from retrieval.index.layout import (
+from genret.index_builder.cli import build_command
+from genret.index_builder.evidence_maker import carried_over
+from genret.index_builder.past_queries import QueryFile
+from genret.index_builder.rollback import roll_back
+from genret.index_builder.update import UpdateRequest, UpdateSummary, update_index
+from genret.index_builder.update_cli import update_command
+from genret.retrieval.errors import IndexChecksumError, InputError
+from genret.retrieval.evidence import field
+from genret.retrieval.evidence.evidence import NAMES, TEXTS, open_evidence, open_field
+from genret.retrieval.evidence.postings import Characters, fold_all
+from genret.retrieval.index.inspect_command import inspect_command, verify_command
+from genret.retrieval.index.layout import (
     EVIDENCE_FILES,
     NAMES_FILE,
     QUERIES_FILE,
@@ -43,11 +43,11 @@ from retrieval.index.layout import (
     TEXTS_FILE,
     VECTORS_FILE,
 )
-from retrieval.index.priors import Prior
-from retrieval.index.reader import Index
-from retrieval.index.verification import verify
-from retrieval.ranking.rankings import NO_MODEL, Rankings
-from retrieval.vectors.embedder import VectorMethod
+from genret.retrieval.index.priors import Prior
+from genret.retrieval.index.reader import Index
+from genret.retrieval.index.verification import verify
+from genret.retrieval.ranking.rankings import NO_MODEL, Rankings
+from genret.retrieval.vectors.embedder import VectorMethod
 from tests.entity_oracle import EntityOracle, with_weights
 from tests.fakes import TableModel
 from tests.index_fixtures import (

@@ -13,17 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from index_builder import shard_maker
-from index_builder.build import build_index
-from index_builder.build_options import BuildOptions
-from index_builder.shard_maker import RowEncoder
-from retrieval.errors import InputError, SourceError
-from retrieval.index.layout import token_type
-from retrieval.index.reader import Index
-from retrieval.index.verification import verify
-from retrieval.sources import Record
-from retrieval.sources.rejects import Rejects
-from retrieval.text import Rendering, TextTokenizer
+from genret.index_builder import shard_maker
+from genret.index_builder.build import build_index
+from genret.index_builder.build_options import BuildOptions
+from genret.index_builder.shard_maker import RowEncoder
+from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.index.layout import token_type
+from genret.retrieval.index.reader import Index
+from genret.retrieval.index.verification import verify
+from genret.retrieval.sources import Record
+from genret.retrieval.sources.rejects import Rejects
+from genret.retrieval.text import Rendering, TextTokenizer
 from tests.index_fixtures import END, build, character_tokenizer, version_files, write_titles
 
 ABC = character_tokenizer("abc ABC")
@@ -275,7 +275,7 @@ def test_options_are_checked(tmp_path: Path, options: dict[str, int]) -> None:
 
 
 def test_more_entities_than_a_record_batch_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("retrieval.index.entities", "index_builder.entity_writer"):
+    for module in ("genret.retrieval.index.entities", "genret.index_builder.entity_writer"):
         monkeypatch.setattr(f"{module}.ENTITY_BATCH_ROWS", 4)
     titles = sorted({f"{x}{y}{z}" for x in "abc" for y in "abc" for z in "ab"})
     summary = build(tmp_path, ["title\taliases", *(f"{t}\t{t}A" for t in titles)], ABC)

@@ -15,22 +15,22 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from index_builder import evidence_maker as evidence_module
-from index_builder.build import BuildSummary, build_index
-from index_builder.build_options import BuildOptions, VectorBuildOptions, VectorChange
-from index_builder.build_plan import plan_build
-from index_builder.rollback import roll_back
-from index_builder.update import UpdateRequest, UpdateSummary, update_index
-from index_builder.update_cli import update_command
-from retrieval.errors import (
+from genret.index_builder import evidence_maker as evidence_module
+from genret.index_builder.build import BuildSummary, build_index
+from genret.index_builder.build_options import BuildOptions, VectorBuildOptions, VectorChange
+from genret.index_builder.build_plan import plan_build
+from genret.index_builder.rollback import roll_back
+from genret.index_builder.update import UpdateRequest, UpdateSummary, update_index
+from genret.index_builder.update_cli import update_command
+from genret.retrieval.errors import (
     IndexChecksumError,
     InputError,
     MissingExtraError,
 )
-from retrieval.index.layout import EMBEDDER_FILE, VECTORS_FILE
-from retrieval.index.reader import Index
-from retrieval.vectors.embedder import VectorMethod
-from retrieval.vectors.vector_maker import VectorOptions
+from genret.retrieval.index.layout import EMBEDDER_FILE, VECTORS_FILE
+from genret.retrieval.index.reader import Index
+from genret.retrieval.vectors.embedder import VectorMethod
+from genret.retrieval.vectors.vector_maker import VectorOptions
 from tests.index_fixtures import build, character_tokenizer, data_files, version_files, write_titles
 from tests.vector_fixtures import FakeVectors, listed, rename
 

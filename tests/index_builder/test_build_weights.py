@@ -11,20 +11,20 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from index_builder.build import BuildSummary, build_index
-from index_builder.build_options import BuildOptions, VectorBuildOptions, VectorChange
-from index_builder.build_plan import plan_build
-from index_builder.cli import build_command
-from index_builder.rollback import roll_back
-from index_builder.update import UpdateRequest, UpdateSummary, update_index
-from index_builder.update_cli import update_command
-from retrieval.errors import GenretError, InputError, SourceError
-from retrieval.index.inspect_command import inspect_command
-from retrieval.index.reader import Index
-from retrieval.index.verification import verify
-from retrieval.index.versions import live_version
-from retrieval.sources import ColumnMapping, ColumnType
-from retrieval.vectors.embedder import VectorMethod
+from genret.index_builder.build import BuildSummary, build_index
+from genret.index_builder.build_options import BuildOptions, VectorBuildOptions, VectorChange
+from genret.index_builder.build_plan import plan_build
+from genret.index_builder.cli import build_command
+from genret.index_builder.rollback import roll_back
+from genret.index_builder.update import UpdateRequest, UpdateSummary, update_index
+from genret.index_builder.update_cli import update_command
+from genret.retrieval.errors import GenretError, InputError, SourceError
+from genret.retrieval.index.inspect_command import inspect_command
+from genret.retrieval.index.reader import Index
+from genret.retrieval.index.verification import verify
+from genret.retrieval.index.versions import live_version
+from genret.retrieval.sources import ColumnMapping, ColumnType
+from genret.retrieval.vectors.embedder import VectorMethod
 from tests.index_fixtures import build, character_tokenizer, version_files, write_titles
 from tests.vector_fixtures import rename
 

@@ -14,25 +14,30 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from index_builder import build as build_module
-from index_builder import command_line
-from index_builder.build_options import EvidenceChange, EvidenceOptions, VectorBuildOptions, VectorChange
-from index_builder.cli import build_command
-from index_builder.evidence_flags import build_evidence_flags, update_evidence_flags
-from index_builder.memory_budget import MIB
-from index_builder.past_queries import QueryFile
-from index_builder.source_flags import SourceFlags, byte_size, source_flags, typed_column
-from index_builder.update_cli import update_command
-from retrieval.errors import ModelError
-from retrieval.index.reader import Index
-from retrieval.index.verification import verify
-from retrieval.index.versions import list_versions, live_version
-from retrieval.ranking.rankings import DEFAULT_RANKING, NO_MODEL, Rankings
-from retrieval.sources import ColumnMapping, ColumnType
-from retrieval.text import Rendering
-from retrieval.vectors.embedder import VectorMethod
-from retrieval.vectors.vector_maker import VectorOptions
-from service.main import cli
+from genret.index_builder import build as build_module
+from genret.index_builder import command_line
+from genret.index_builder.build_options import (
+    EvidenceChange,
+    EvidenceOptions,
+    VectorBuildOptions,
+    VectorChange,
+)
+from genret.index_builder.cli import build_command
+from genret.index_builder.evidence_flags import build_evidence_flags, update_evidence_flags
+from genret.index_builder.memory_budget import MIB
+from genret.index_builder.past_queries import QueryFile
+from genret.index_builder.source_flags import SourceFlags, byte_size, source_flags, typed_column
+from genret.index_builder.update_cli import update_command
+from genret.retrieval.errors import ModelError
+from genret.retrieval.index.reader import Index
+from genret.retrieval.index.verification import verify
+from genret.retrieval.index.versions import list_versions, live_version
+from genret.retrieval.ranking.rankings import DEFAULT_RANKING, NO_MODEL, Rankings
+from genret.retrieval.sources import ColumnMapping, ColumnType
+from genret.retrieval.text import Rendering
+from genret.retrieval.vectors.embedder import VectorMethod
+from genret.retrieval.vectors.vector_maker import VectorOptions
+from genret.service.main import cli
 from tests.index_fixtures import character_tokenizer, save_tokenizer, write_titles
 
 CHARACTERS = character_tokenizer("abcdefgh <>&;mp")
@@ -316,7 +321,7 @@ def test_what_an_interrupted_command_says_and_the_next_one_takes_up(
 def test_no_resume(tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     titles = write_titles(tmp_path / "t.txt", ["a", "b"])
     monkeypatch.setenv("GENRET_FAULT", "merge-started:interrupt")
-    monkeypatch.setattr("index_builder.faults._passages", {})
+    monkeypatch.setattr("genret.index_builder.faults._passages", {})
     assert build_from(checkpoint, titles).exit_code == 130
     result = build_from(checkpoint, titles, "--no-resume", "--json")
     assert "resuming" not in result.stderr
@@ -703,7 +708,7 @@ def test_an_update_that_dies_leaves_the_old_or_the_new_version(
 ) -> None:
     first = live_version(index)
     more = write_titles(tmp_path / "more.tsv", ["entity_id\ttitle\tkind", "Q1\tdd\tx", "Q9\tcd\t"])
-    command = [sys.executable, "-m", "service.main", "update", str(index), "--add", str(more), "--quiet"]
+    command = [sys.executable, "-m", "genret", "update", str(index), "--add", str(more), "--quiet"]
     died = subprocess.run(
         command, env={**os.environ, "GENRET_FAULT": f"{point}:{action}"}, capture_output=True, text=True
     )

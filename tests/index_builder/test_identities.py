@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index_builder import identities
-from index_builder.identities import resolve_identities
-from index_builder.shards import ShardRun, ShardWriter
-from retrieval.index.layout import ENTITY_ID
-from retrieval.index.manifest import MetadataColumn
-from retrieval.sources import Record, numbered_id
-from retrieval.sources.rejects import RejectReason, Rejects
+from genret.index_builder import identities
+from genret.index_builder.identities import resolve_identities
+from genret.index_builder.shards import ShardRun, ShardWriter
+from genret.retrieval.index.layout import ENTITY_ID
+from genret.retrieval.index.manifest import MetadataColumn
+from genret.retrieval.sources import Record, numbered_id
+from genret.retrieval.sources.rejects import RejectReason, Rejects
 
 TITLES = st.sampled_from(["a", "b", "a#", "a#2", "a#2#", "a##2", "a#3", "b#2", "ab"])
 COLUMNS = ("kind",)

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from index_builder.build import BuildSummary, build_index
-from index_builder.build_options import BuildOptions
-from index_builder.update import UpdateRequest, update_index
-from retrieval.index.reader import Index
-from retrieval.index.verification import verify
-from retrieval.sources.rejects import RejectReason
-from retrieval.text import Rendering, TextTokenizer
+from genret.index_builder.build import BuildSummary, build_index
+from genret.index_builder.build_options import BuildOptions
+from genret.index_builder.update import UpdateRequest, update_index
+from genret.retrieval.index.reader import Index
+from genret.retrieval.index.verification import verify
+from genret.retrieval.sources.rejects import RejectReason
+from genret.retrieval.text import Rendering, TextTokenizer
 from tests.index_fixtures import live_content, version_files, write_titles
 from tests.shared_titles import END_TOKENS, load_tokenizer, odd_titles, shared_file, wikipedia_titles
 

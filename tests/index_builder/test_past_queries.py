@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from index_builder import past_queries
-from index_builder.build import BuildSummary, build_index
-from index_builder.build_options import BuildOptions, EvidenceOptions
-from index_builder.past_queries import PastQueries, QueryFile
-from retrieval.errors import SourceError
+from genret.index_builder import past_queries
+from genret.index_builder.build import BuildSummary, build_index
+from genret.index_builder.build_options import BuildOptions, EvidenceOptions
+from genret.index_builder.past_queries import PastQueries, QueryFile
+from genret.retrieval.errors import SourceError
 from tests.index_fixtures import character_tokenizer, past_queries_of, write_titles
 
 TOKENIZER = character_tokenizer("abcdefgh xyz")

@@ -12,14 +12,14 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index_builder import build_plan as plan_module
-from index_builder.build import build_index
-from index_builder.build_options import BuildOptions
-from index_builder.build_plan import plan_build
-from index_builder.cli import build_command, describe_plan
-from index_builder.faults import ENVIRONMENT_VARIABLE
-from retrieval.errors import IndexDirectoryError, SourceError
-from retrieval.index.layout import EVIDENCE_FILES, RANKING_FILE, ROWS_DIR
+from genret.index_builder import build_plan as plan_module
+from genret.index_builder.build import build_index
+from genret.index_builder.build_options import BuildOptions
+from genret.index_builder.build_plan import plan_build
+from genret.index_builder.cli import build_command, describe_plan
+from genret.index_builder.faults import ENVIRONMENT_VARIABLE
+from genret.retrieval.errors import IndexDirectoryError, SourceError
+from genret.retrieval.index.layout import EVIDENCE_FILES, RANKING_FILE, ROWS_DIR
 from tests.index_fixtures import character_tokenizer, save_tokenizer, write_titles
 
 ABC = character_tokenizer("abcdefgh A")
@@ -128,7 +128,7 @@ def test_a_full_directory_for_temporary_files_is_one_clear_error(
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     monkeypatch.setenv(ENVIRONMENT_VARIABLE, "shard-writing:enospc")
-    monkeypatch.setattr("index_builder.faults._passages", {})
+    monkeypatch.setattr("genret.index_builder.faults._passages", {})
     source = write_titles(tmp_path / "t.tsv", ["a"])
     with pytest.raises(IndexDirectoryError, match=r"temporary files: No space left.*TMPDIR"):
         plan_build(source, ABC, BuildOptions(out=tmp_path / "it.index"))

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from index_builder.command_line import _columns, shown_progress
-from retrieval import progress as progress_module
-from retrieval.progress import PhaseClock, ProgressDisplay, StepProgress
+from genret.index_builder.command_line import _columns, shown_progress
+from genret.retrieval import progress as progress_module
+from genret.retrieval.progress import PhaseClock, ProgressDisplay, StepProgress
 
 
 def log_lines(stream: io.StringIO, command: str = "build-index") -> StepProgress:

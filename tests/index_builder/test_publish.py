@@ -19,20 +19,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index_builder import faults
-from index_builder import publish as publish_module
-from index_builder.build import BuildSummary, build_index
-from index_builder.build_options import BuildOptions
-from index_builder.faults import FAULT_POINTS
-from index_builder.memory_budget import MIB
-from index_builder.publish import staging
-from retrieval.errors import IndexDirectoryError, SourceError
-from retrieval.index.reader import Index
-from retrieval.index.verification import verify
-from retrieval.index.versions import list_versions, live_version
-from retrieval.progress import StepProgress
-from retrieval.sources import ColumnMapping, ColumnType
-from retrieval.text import Rendering, TextTokenizer
+from genret.index_builder import faults
+from genret.index_builder import publish as publish_module
+from genret.index_builder.build import BuildSummary, build_index
+from genret.index_builder.build_options import BuildOptions
+from genret.index_builder.faults import FAULT_POINTS
+from genret.index_builder.memory_budget import MIB
+from genret.index_builder.publish import staging
+from genret.retrieval.errors import IndexDirectoryError, SourceError
+from genret.retrieval.index.reader import Index
+from genret.retrieval.index.verification import verify
+from genret.retrieval.index.versions import list_versions, live_version
+from genret.retrieval.progress import StepProgress
+from genret.retrieval.sources import ColumnMapping, ColumnType
+from genret.retrieval.text import Rendering, TextTokenizer
 from tests.index_fixtures import build, character_tokenizer, version_files, write_titles
 
 TOKENIZER = character_tokenizer("abcdefgh ")
@@ -193,7 +193,7 @@ _SLOW_BUILD = """
 import sys
 from pathlib import Path
 from click.testing import CliRunner
-from index_builder import build as build_module, cli
+from genret.index_builder import build as build_module, cli
 from tests.index_fixtures import character_tokenizer
 
 def wait(*arguments):

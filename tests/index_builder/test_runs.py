@@ -13,26 +13,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.sorted_texts import TextBatches
-from decoding.trie.trie_arrays import TrieDeriver
-from index_builder import entity_writer as entity_survey
-from index_builder import runs as runs_module
-from index_builder import shards as shard_module
-from index_builder.changes import VersionRun
-from index_builder.entity_writer import canonical
-from index_builder.memory_budget import MemoryBudget, cut
-from index_builder.merge import VersionSpec, write_version
-from index_builder.runs import Run, gather_rows, sort_rows
-from index_builder.shards import ShardRun, ShardShape, ShardWriter
-from index_builder.title_sorting import title_order
-from index_builder.version_files import ArraySpill
-from retrieval.errors import SourceError
-from retrieval.index.entities import first_disorder
-from retrieval.index.manifest import MetadataColumn
-from retrieval.index.reader import Index
-from retrieval.index.verification import verify
-from retrieval.progress import StepProgress
-from retrieval.sources import Record
+from genret.decoding.sorted_texts import TextBatches
+from genret.decoding.trie.trie_arrays import TrieDeriver
+from genret.index_builder import entity_writer as entity_survey
+from genret.index_builder import runs as runs_module
+from genret.index_builder import shards as shard_module
+from genret.index_builder.changes import VersionRun
+from genret.index_builder.entity_writer import canonical
+from genret.index_builder.memory_budget import MemoryBudget, cut
+from genret.index_builder.merge import VersionSpec, write_version
+from genret.index_builder.runs import Run, gather_rows, sort_rows
+from genret.index_builder.shards import ShardRun, ShardShape, ShardWriter
+from genret.index_builder.title_sorting import title_order
+from genret.index_builder.version_files import ArraySpill
+from genret.retrieval.errors import SourceError
+from genret.retrieval.index.entities import first_disorder
+from genret.retrieval.index.manifest import MetadataColumn
+from genret.retrieval.index.reader import Index
+from genret.retrieval.index.verification import verify
+from genret.retrieval.progress import StepProgress
+from genret.retrieval.sources import Record
 from tests.run_fixtures import END, Item, ListRun, expected_entities, expected_postings, write
 
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index_builder import changes, faults
-from index_builder.build import build_index
-from index_builder.build_options import BuildOptions
-from index_builder.publish import staging
-from index_builder.update import UpdateRequest, UpdateSummary, update_index
-from retrieval.errors import (
+from genret.index_builder import changes, faults
+from genret.index_builder.build import build_index
+from genret.index_builder.build_options import BuildOptions
+from genret.index_builder.publish import staging
+from genret.index_builder.update import UpdateRequest, UpdateSummary, update_index
+from genret.retrieval.errors import (
     GenretError,
     IndexDirectoryError,
     IndexMismatchError,
@@ -23,12 +23,18 @@ from retrieval.errors import (
     InputError,
     SourceError,
 )
-from retrieval.index.manifest import MAX_HISTORY, MAX_HISTORY_BYTES, FileEntry, HistoryEntry, extend_history
-from retrieval.index.reader import Index
-from retrieval.index.small_files import digest_bytes
-from retrieval.index.verification import verify
-from retrieval.index.versions import live_version
-from retrieval.sources import ColumnMapping, ColumnType
+from genret.retrieval.index.manifest import (
+    MAX_HISTORY,
+    MAX_HISTORY_BYTES,
+    FileEntry,
+    HistoryEntry,
+    extend_history,
+)
+from genret.retrieval.index.reader import Index
+from genret.retrieval.index.small_files import digest_bytes
+from genret.retrieval.index.verification import verify
+from genret.retrieval.index.versions import live_version
+from genret.retrieval.sources import ColumnMapping, ColumnType
 from tests.index_fixtures import character_tokenizer, live_content, write_titles
 
 TOKENIZER = character_tokenizer("abcd ", lower=True)

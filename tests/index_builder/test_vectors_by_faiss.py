@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from index_builder.build import BuildSummary, build_index
-from index_builder.build_options import BuildOptions, VectorBuildOptions, VectorChange
-from index_builder.build_plan import plan_vectors
-from index_builder.changes import VersionRun
-from index_builder.runs import Run
-from index_builder.update import UpdateRequest, update_index
-from retrieval.index.inspect_command import inspect_command, verify_command
-from retrieval.index.layout import VECTORS_FILE
-from retrieval.index.reader import Index
-from retrieval.index.verification import verify
-from retrieval.vectors.embedder import VectorMethod
-from retrieval.vectors.vector_maker import VectorOptions
-from retrieval.vectors.vector_search import VectorProposer
+from genret.index_builder.build import BuildSummary, build_index
+from genret.index_builder.build_options import BuildOptions, VectorBuildOptions, VectorChange
+from genret.index_builder.build_plan import plan_vectors
+from genret.index_builder.changes import VersionRun
+from genret.index_builder.runs import Run
+from genret.index_builder.update import UpdateRequest, update_index
+from genret.retrieval.index.inspect_command import inspect_command, verify_command
+from genret.retrieval.index.layout import VECTORS_FILE
+from genret.retrieval.index.reader import Index
+from genret.retrieval.index.verification import verify
+from genret.retrieval.vectors.embedder import VectorMethod
+from genret.retrieval.vectors.vector_maker import VectorOptions
+from genret.retrieval.vectors.vector_search import VectorProposer
 from tests.index_fixtures import character_tokenizer, version_files, write_titles
 from tests.trigram_encoder import DIMENSIONS, TRIGRAMS
 from tests.vector_fixtures import with_file

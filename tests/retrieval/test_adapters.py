@@ -16,16 +16,17 @@ from click.testing import CliRunner
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
-from decoding.errors import ModelLoadError
-from decoding.model.model_loading import load_pretrained
-from index_builder.build_options import check_model
-from index_builder.cli import build_command
-from retrieval import Retriever, checkpoints
-from retrieval.checkpoints import find_checkpoint, folder_fingerprint, model_fingerprint
-from retrieval.doctor_command import doctor_command
-from retrieval.errors import InputError, MissingExtraError, ModelError
-from retrieval.prompts import CheckpointConfig
-from retrieval.text import Rendering, TextTokenizer
+from genret import Retriever
+from genret.decoding.errors import ModelLoadError
+from genret.decoding.model.model_loading import load_pretrained
+from genret.index_builder.build_options import check_model
+from genret.index_builder.cli import build_command
+from genret.retrieval import checkpoints
+from genret.retrieval.checkpoints import find_checkpoint, folder_fingerprint, model_fingerprint
+from genret.retrieval.doctor_command import doctor_command
+from genret.retrieval.errors import InputError, MissingExtraError, ModelError
+from genret.retrieval.prompts import CheckpointConfig
+from genret.retrieval.text import Rendering, TextTokenizer
 from tests.checkpoints import make_checkpoint
 from tests.tiny_gguf import logits, write_gguf
 from tests.tiny_transformers import build
@@ -298,6 +299,6 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest
     def refuse(file: Path) -> str:
         raise PermissionError(13, "Permission denied", str(file))
 
-    monkeypatch.setattr("retrieval.checkpoints.digest_file", refuse)
+    monkeypatch.setattr("genret.retrieval.checkpoints.digest_file", refuse)
     with pytest.raises(ModelError, match="the checkpoint cannot be read: Permission denied"):
         folder_fingerprint(folder)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from decoding.grammar.json_grammar import TitleSlotValue
-from decoding.grammar.leaves.leaf import TitleSlotName
-from retrieval.answers.validation import AnswerValidator, InvalidAnswerError, standing
+from genret.decoding.grammar.json_grammar import TitleSlotValue
+from genret.decoding.grammar.leaves.leaf import TitleSlotName
+from genret.retrieval.answers.validation import AnswerValidator, InvalidAnswerError, standing
 
 
 def check(schema: object, text: str) -> None:

@@ -16,21 +16,21 @@ import jsonschema
 import numpy as np
 import pytest
 
-from decoding.cancellation import CancelToken
-from decoding.errors import DecodingCancelledError
-from decoding.grammar import compile_options as compile_budget
-from decoding.grammar.compile_options import CompileLimits, GrammarOptions
-from retrieval import Retriever
-from retrieval.answers.answer_types import AnswerRequest, AnswerResult
-from retrieval.answers.answerer import Answerer, AnswerJob
-from retrieval.answers.schema_explanation import SchemaRejectedError
-from retrieval.answers.schemas import AnswerEngine
-from retrieval.answers.title_holes import Finder, IndexSet
-from retrieval.answers.validation import AnswerValidator, InvalidAnswerError
-from retrieval.errors import InputError
-from retrieval.index.reader import Index
-from retrieval.prompts import CheckpointConfig
-from retrieval.types import Entity
+from genret import Retriever
+from genret.decoding.cancellation import CancelToken
+from genret.decoding.errors import DecodingCancelledError
+from genret.decoding.grammar import compile_options as compile_budget
+from genret.decoding.grammar.compile_options import CompileLimits, GrammarOptions
+from genret.retrieval.answers.answer_types import AnswerRequest, AnswerResult
+from genret.retrieval.answers.answerer import Answerer, AnswerJob
+from genret.retrieval.answers.schema_explanation import SchemaRejectedError
+from genret.retrieval.answers.schemas import AnswerEngine
+from genret.retrieval.answers.title_holes import Finder, IndexSet
+from genret.retrieval.answers.validation import AnswerValidator, InvalidAnswerError
+from genret.retrieval.errors import InputError
+from genret.retrieval.index.reader import Index
+from genret.retrieval.prompts import CheckpointConfig
+from genret.retrieval.types import Entity
 from tests.checkpoints import END, make_checkpoint, make_index
 
 QUERY = "who wrote hamlet"

@@ -15,18 +15,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.beam_search import BeamResult, beam_search
-from decoding.cancellation import CancelToken
-from decoding.errors import DecodingCancelledError
-from decoding.params import BeamParams
-from decoding.trie.title_trie import TitleTrie
-from retrieval.filters.entity_filter import EntityFilter, FilterMaker
-from retrieval.filters.restriction import Restriction
-from retrieval.index.owners import Owners
-from retrieval.index.reader import Index
-from retrieval.methods import decoded_methods as beam_method
-from retrieval.methods.scoring import EntityScore, Tally, credit, is_proven
-from retrieval.types import RetrievalResult, RetrieveRequest
+from genret.decoding.beam_search import BeamResult, beam_search
+from genret.decoding.cancellation import CancelToken
+from genret.decoding.errors import DecodingCancelledError
+from genret.decoding.params import BeamParams
+from genret.decoding.trie.title_trie import TitleTrie
+from genret.retrieval.filters.entity_filter import EntityFilter, FilterMaker
+from genret.retrieval.filters.restriction import Restriction
+from genret.retrieval.index.owners import Owners
+from genret.retrieval.index.reader import Index
+from genret.retrieval.methods import decoded_methods as beam_method
+from genret.retrieval.methods.scoring import EntityScore, Tally, credit, is_proven
+from genret.retrieval.types import RetrievalResult, RetrieveRequest
 from tests.decoded_runs import run_beam
 from tests.entity_oracle import EntityOracle, owners, shares
 from tests.fakes import TableModel, likely_titles

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from retrieval import checkpoints, defaults
-from retrieval.checkpoints import folder_fingerprint
-from retrieval.compatibility import default_model_of
-from retrieval.errors import IndexMismatchError, ModelError
-from retrieval.index.reader import Index
-from retrieval.ranking.rankings import NO_MODEL
-from retrieval.text import TextTokenizer
+from genret.retrieval import checkpoints, defaults
+from genret.retrieval.checkpoints import folder_fingerprint
+from genret.retrieval.compatibility import default_model_of
+from genret.retrieval.errors import IndexMismatchError, ModelError
+from genret.retrieval.index.reader import Index
+from genret.retrieval.ranking.rankings import NO_MODEL
+from genret.retrieval.text import TextTokenizer
 from tests.checkpoints import train_tokenizer
 from tests.index_fixtures import build
 

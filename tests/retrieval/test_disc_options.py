@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from decoding.params import DiscParams
-from index_builder.build import build_index
-from index_builder.build_options import BuildOptions
-from retrieval import Mention, RetrievalResult, Retriever, RetrieveRequest
-from retrieval.defaults import sample_catalogue, small_model_dir
-from retrieval.errors import ModelError
-from retrieval.index.reader import Index
-from retrieval.methods import decoded_methods as methods
-from retrieval.prompts import CheckpointConfig
-from retrieval.text import TextTokenizer
+from genret import Mention, RetrievalResult, Retriever, RetrieveRequest
+from genret.decoding.params import DiscParams
+from genret.index_builder.build import build_index
+from genret.index_builder.build_options import BuildOptions
+from genret.retrieval.defaults import sample_catalogue, small_model_dir
+from genret.retrieval.errors import ModelError
+from genret.retrieval.index.reader import Index
+from genret.retrieval.methods import decoded_methods as methods
+from genret.retrieval.prompts import CheckpointConfig
+from genret.retrieval.text import TextTokenizer
 from tests.checkpoints import END, checkpoint_config, make_index, train_tokenizer
 from tests.fake_vectors import MadeUpVectors
 from tests.fakes import TableModel, likely_titles

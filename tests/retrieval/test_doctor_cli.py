@@ -12,10 +12,10 @@ from click.testing import CliRunner, Result
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, MambaConfig, StableLmConfig
 
-import decoding.model.hf_model
-import retrieval.doctor_command
-from decoding.conformance.examination import ExamineOptions, examine
-from service.main import cli
+import genret.decoding.model.hf_model
+import genret.retrieval.doctor_command
+from genret.decoding.conformance.examination import ExamineOptions, examine
+from genret.service.main import cli
 from tests.checkpoints import make_checkpoint
 from tests.verified_architectures import COMMON, build
 
@@ -103,7 +103,7 @@ def test_json_into_a_file_beside_the_tables(gemma: Path, tmp_path: Path) -> None
 
 
 def test_a_difference_is_located(bart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding.model.hf_model, "use_true_positions", lambda embedding: None)
+    monkeypatch.setattr(genret.decoding.model.hf_model, "use_true_positions", lambda embedding: None)
     done = doctor(bart, *QUICK)
     assert done.exit_code == 1
     verdict = " ".join(done.stdout.split("\n\n")[-1].split())
@@ -174,7 +174,7 @@ def test_ctrl_c_is_one_word(bart: Path, monkeypatch: pytest.MonkeyPatch) -> None
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("decoding.conformance.examination.plain_answers", interrupted)
+    monkeypatch.setattr("genret.decoding.conformance.examination.plain_answers", interrupted)
     done = doctor(bart, *QUICK)
     assert done.exit_code == 130
     assert done.stderr == "interrupted\n"
@@ -185,7 +185,7 @@ def test_progress_is_for_terminals(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    progress = retrieval.doctor_command._Progress()
+    progress = genret.retrieval.doctor_command._Progress()
     examine(build("gpt2"), ExamineOptions(trees=1, depth=2, beams=2, prompt_tokens=10), progress)
     progress.clear()
     shown = capsys.readouterr().err
@@ -195,7 +195,7 @@ def test_progress_is_for_terminals(
 
 def test_progress_elsewhere_is_a_line_every_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     now = 0.0
-    progress = retrieval.doctor_command._Progress(clock=lambda: now)
+    progress = genret.retrieval.doctor_command._Progress(clock=lambda: now)
     for done in range(8):
         progress("plain passes", done, 7)
         now += 4.0
@@ -266,6 +266,6 @@ def test_a_checkpoint_from_elsewhere_needs_a_prompt(
 
 
 def test_a_model_that_differs_is_not_to_be_used(bart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding.model.hf_model, "use_true_positions", lambda embedding: None)
+    monkeypatch.setattr(genret.decoding.model.hf_model, "use_true_positions", lambda embedding: None)
     found = json.loads(doctor(bart, *QUICK, "--json", "-").stdout)
     assert (found["verdict"], found["usage"]) == ("differs", None)

@@ -20,18 +20,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.constraints import Hypothesis
-from decoding.disc import disc
-from decoding.disc.draws import DiscResult
-from decoding.params import DiscParams
-from decoding.trie.title_trie import TitleTrie
-from retrieval import RetrievalResult, Retriever, RetrieveRequest
-from retrieval.filters.entity_filter import EntityFilter, FilterMaker, constraint_of, mask_of
-from retrieval.filters.restriction import Restriction
-from retrieval.index.owners import FormOwners
-from retrieval.index.reader import Index
-from retrieval.methods.scoring import EntityScore, Tally, best_first, credit, is_proven, possible
-from retrieval.prompts import CheckpointConfig, PromptTemplate
+from genret import RetrievalResult, Retriever, RetrieveRequest
+from genret.decoding.constraints import Hypothesis
+from genret.decoding.disc import disc
+from genret.decoding.disc.draws import DiscResult
+from genret.decoding.params import DiscParams
+from genret.decoding.trie.title_trie import TitleTrie
+from genret.retrieval.filters.entity_filter import EntityFilter, FilterMaker, constraint_of, mask_of
+from genret.retrieval.filters.restriction import Restriction
+from genret.retrieval.index.owners import FormOwners
+from genret.retrieval.index.reader import Index
+from genret.retrieval.methods.scoring import EntityScore, Tally, best_first, credit, is_proven, possible
+from genret.retrieval.prompts import CheckpointConfig, PromptTemplate
 from tests.decoded_runs import run_beam, run_disc
 from tests.entity_oracle import EntityOracle, with_weights
 from tests.fakes import TableModel, chi_square, likely_titles

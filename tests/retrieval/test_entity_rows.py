@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrieval.index.owners import EntityRows
-from retrieval.index.reader import Index
-from retrieval.text import TextTokenizer
+from genret.retrieval.index.owners import EntityRows
+from genret.retrieval.index.reader import Index
+from genret.retrieval.text import TextTokenizer
 from tests.checkpoints import END, make_index, train_tokenizer
 
 TOKENIZER = TextTokenizer(train_tokenizer(), END, "tiny")

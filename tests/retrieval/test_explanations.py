@@ -15,15 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from decoding.language_model import PromptPrefix
-from retrieval import Mention, RetrievalResult, Retriever, RetrieveRequest
-from retrieval.errors import InputError, ModelError
-from retrieval.explanation import Explanation
-from retrieval.index.reader import Index
-from retrieval.methods import explainer as explaining
-from retrieval.methods.explainer import TokenTexts
-from retrieval.text import TextTokenizer
-from retrieval.types import KvShare, Timings
+from genret import Mention, RetrievalResult, Retriever, RetrieveRequest
+from genret.decoding.language_model import PromptPrefix
+from genret.retrieval.errors import InputError, ModelError
+from genret.retrieval.explanation import Explanation
+from genret.retrieval.index.reader import Index
+from genret.retrieval.methods import explainer as explaining
+from genret.retrieval.methods.explainer import TokenTexts
+from genret.retrieval.text import TextTokenizer
+from genret.retrieval.types import KvShare, Timings
 from tests.checkpoints import END, checkpoint_config, make_index, train_tokenizer
 from tests.fakes import TableModel, TableSession, likely_titles
 

@@ -15,16 +15,17 @@ import torch
 import transformers
 from click.testing import CliRunner
 
-from decoding.model.model_loading import load_pretrained
-from index_builder.cli import build_command
-from retrieval import Retriever, gguf_files
-from retrieval.checkpoints import find_checkpoint, model_fingerprint
-from retrieval.doctor_command import doctor_command
-from retrieval.errors import IndexMismatchError, MissingExtraError, ModelError
-from retrieval.index.reader import Index
-from retrieval.prompts import CheckpointConfig
-from retrieval.text import Rendering, TextTokenizer
-from service.commands.init_model import init_model_command
+from genret import Retriever
+from genret.decoding.model.model_loading import load_pretrained
+from genret.index_builder.cli import build_command
+from genret.retrieval import gguf_files
+from genret.retrieval.checkpoints import find_checkpoint, model_fingerprint
+from genret.retrieval.doctor_command import doctor_command
+from genret.retrieval.errors import IndexMismatchError, MissingExtraError, ModelError
+from genret.retrieval.index.reader import Index
+from genret.retrieval.prompts import CheckpointConfig
+from genret.retrieval.text import Rendering, TextTokenizer
+from genret.service.commands.init_model import init_model_command
 from tests.tiny_gguf import logits, tiny_tokenizer, write_gguf
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import retrieval
+from genret import retrieval
 from tests.checkpoints import make_checkpoint, make_index
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,13 +18,13 @@ HEAVY = ("torch", "transformers", "grpc")
 @pytest.mark.parametrize(
     "statement",
     [
-        "import retrieval",
-        "from retrieval import Candidate, Entity, Mention, RetrievalResult, RetrieveRequest",
-        "from retrieval import Index, title_trie",
-        "import retrieval.text, retrieval.prompts, retrieval.index.reader",
-        "import retrieval.linking.link_command, retrieval.linking.run",
-        "import index_builder.cli",
-        "import service.main",
+        "import genret.retrieval",
+        "from genret import Candidate, Entity, Mention, RetrievalResult, RetrieveRequest",
+        "from genret import Index, title_trie",
+        "import genret.retrieval.text, genret.retrieval.prompts, genret.retrieval.index.reader",
+        "import genret.retrieval.linking.link_command, genret.retrieval.linking.run",
+        "import genret.index_builder.cli",
+        "import genret.service.main",
     ],
 )
 def test_import_is_light(statement: str) -> None:
@@ -33,7 +33,7 @@ def test_import_is_light(statement: str) -> None:
     assert done.stdout.strip() == "[]"
 
 
-_LOADED = "print(sum(name.startswith('decoding.grammar') for name in sys.modules))"
+_LOADED = "print(sum(name.startswith('genret.decoding.grammar') for name in sys.modules))"
 
 
 def test_grammars_are_loaded_when_json_is_first_asked_for(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_grammars_are_loaded_when_json_is_first_asked_for(tmp_path: Path) -> Non
     index = make_index(tmp_path, checkpoint)
     code = f"""
 import sys
-from retrieval.retriever import Retriever
+from genret.retrieval.retriever import Retriever
 {_LOADED}
 with Retriever.open({str(index)!r}, {str(checkpoint)!r}, device="cpu") as retriever:
     assert retriever.retrieve("who wrote hamlet", k=2, method="beam")[0].candidates

@@ -13,21 +13,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index_builder.build_options import VectorBuildOptions
-from retrieval import Retriever, RetrieveRequest
-from retrieval.errors import (
+from genret import Retriever, RetrieveRequest
+from genret.index_builder.build_options import VectorBuildOptions
+from genret.retrieval.errors import (
     EvidenceMissingError,
     GenretError,
     IndexChecksumError,
     InputError,
     MissingExtraError,
 )
-from retrieval.evidence.evidence import Evidence
-from retrieval.index.reader import Index
-from retrieval.ranking.ranker import Ranker
-from retrieval.ranking.rankings import DEFAULT_RANKING
-from retrieval.text import TextTokenizer
-from retrieval.vectors.embedder import VectorMethod
+from genret.retrieval.evidence.evidence import Evidence
+from genret.retrieval.index.reader import Index
+from genret.retrieval.ranking.ranker import Ranker
+from genret.retrieval.ranking.rankings import DEFAULT_RANKING
+from genret.retrieval.text import TextTokenizer
+from genret.retrieval.vectors.embedder import VectorMethod
 from tests.checkpoints import END, checkpoint_config, make_index, train_tokenizer
 from tests.fake_vectors import MadeUpVectors
 from tests.fakes import TableModel

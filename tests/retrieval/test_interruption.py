@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from retrieval.interruption import sigterm_as_interrupt, uninterrupted
+from genret.retrieval.interruption import sigterm_as_interrupt, uninterrupted
 
 
 def test_sigterm_is_an_interrupt_inside_the_block_alone() -> None:

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoding.language_model import KvUsage, PromptPrefix
-from decoding.row_trees import NodeSpan, RowLayout, RowTrees
-from retrieval.errors import InputError
-from retrieval.kv_memory import MIN_PREFIX_TOKENS, KvMeter, PrefixStore
-from retrieval.types import KvShare
+from genret.decoding.language_model import KvUsage, PromptPrefix
+from genret.decoding.row_trees import NodeSpan, RowLayout, RowTrees
+from genret.retrieval.errors import InputError
+from genret.retrieval.kv_memory import MIN_PREFIX_TOKENS, KvMeter, PrefixStore
+from genret.retrieval.types import KvShare
 from tests.fakes import TableModel, TablePrefix
 
 

@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 from torch import Tensor
 
-from decoding.cancellation import CancelToken
-from decoding.disc import disc
-from decoding.errors import DecodingCancelledError
-from decoding.params import DiscParams
-from decoding.trie.title_trie import TitleTrie
-from retrieval.filters.entity_filter import EntityFilter, FilterMaker
-from retrieval.filters.predicate import parse
-from retrieval.filters.restriction import Restriction
-from retrieval.index.reader import Index
-from retrieval.text import TextTokenizer
-from retrieval.types import RetrievalResult, RetrieveRequest
+from genret.decoding.cancellation import CancelToken
+from genret.decoding.disc import disc
+from genret.decoding.errors import DecodingCancelledError
+from genret.decoding.params import DiscParams
+from genret.decoding.trie.title_trie import TitleTrie
+from genret.retrieval.filters.entity_filter import EntityFilter, FilterMaker
+from genret.retrieval.filters.predicate import parse
+from genret.retrieval.filters.restriction import Restriction
+from genret.retrieval.index.reader import Index
+from genret.retrieval.text import TextTokenizer
+from genret.retrieval.types import RetrievalResult, RetrieveRequest
 from tests.checkpoints import END, make_index, train_tokenizer
 from tests.decoded_runs import run_beam, run_disc
 from tests.entity_oracle import EntityOracle, owners

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval import noise
+from genret.retrieval import noise
 
 TEXTS = st.text(min_size=1, max_size=60).filter(lambda text: bool(text.strip()))
 SEEDS = st.integers(0, 2**32)

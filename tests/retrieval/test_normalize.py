@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from retrieval.normalize import (
+from genret.retrieval.normalize import (
     NormalizationReport,
     find_control,
     find_html_entity,
@@ -14,7 +14,7 @@ from retrieval.normalize import (
     normalize,
     resolve_html,
 )
-from retrieval.sources import open_source
+from genret.retrieval.sources import open_source
 from tests.catalogue_files import read_batches
 
 lines = st.text(alphabet="a \té\u0301\u00a0\u2028\u200b\u0000\r\x85東", max_size=10)

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from retrieval import Retriever
-from retrieval.defaults import sample_catalogue, sample_queries
-from retrieval.errors import IndexMismatchError, InputError, ModelError
-from retrieval.loaded_model import PromptEncoder
-from retrieval.prompts import (
+from genret import Retriever
+from genret.retrieval.defaults import sample_catalogue, sample_queries
+from genret.retrieval.errors import IndexMismatchError, InputError, ModelError
+from genret.retrieval.loaded_model import PromptEncoder
+from genret.retrieval.prompts import (
     ANNOTATE,
     BUILT_IN,
     CHAT_PROMPTS,
@@ -34,9 +34,9 @@ from retrieval.prompts import (
     NameEvidence,
     PromptTemplate,
 )
-from retrieval.text import Rendering, TextTokenizer
-from retrieval.training.training_data import read_catalogue, read_queries
-from retrieval.types import Mention
+from genret.retrieval.text import Rendering, TextTokenizer
+from genret.retrieval.training.training_data import read_catalogue, read_queries
+from genret.retrieval.types import Mention
 from tests.checkpoints import (
     CATALOGUE,
     END,

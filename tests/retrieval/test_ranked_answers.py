@@ -16,24 +16,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.cancellation import CancelToken
-from decoding.errors import DecodingCancelledError
-from index_builder.build_options import EvidenceOptions, VectorBuildOptions
-from index_builder.past_queries import QueryFile
-from retrieval import RetrievalResult, Retriever, RetrieveRequest
-from retrieval.errors import IndexChecksumError, ModelError
-from retrieval.evidence.evidence import FEATURE_NUMBER, KINDS, EvidenceQuery
-from retrieval.filters.entity_filter import EntityFilter
-from retrieval.index.manifest import Manifest
-from retrieval.index.reader import Index
-from retrieval.methods import batches
-from retrieval.methods.decoded_methods import Decoded
-from retrieval.ranking.ranker import Ranker
-from retrieval.ranking.rankings import MODEL_LOGPROB, NO_MODEL, Ranked, Rankings
-from retrieval.sources.columns import ColumnMapping
-from retrieval.text import TextTokenizer
-from retrieval.types import KvShare, Timings
-from retrieval.vectors.embedder import VectorMethod
+from genret import RetrievalResult, Retriever, RetrieveRequest
+from genret.decoding.cancellation import CancelToken
+from genret.decoding.errors import DecodingCancelledError
+from genret.index_builder.build_options import EvidenceOptions, VectorBuildOptions
+from genret.index_builder.past_queries import QueryFile
+from genret.retrieval.errors import IndexChecksumError, ModelError
+from genret.retrieval.evidence.evidence import FEATURE_NUMBER, KINDS, EvidenceQuery
+from genret.retrieval.filters.entity_filter import EntityFilter
+from genret.retrieval.index.manifest import Manifest
+from genret.retrieval.index.reader import Index
+from genret.retrieval.methods import batches
+from genret.retrieval.methods.decoded_methods import Decoded
+from genret.retrieval.ranking.ranker import Ranker
+from genret.retrieval.ranking.rankings import MODEL_LOGPROB, NO_MODEL, Ranked, Rankings
+from genret.retrieval.sources.columns import ColumnMapping
+from genret.retrieval.text import TextTokenizer
+from genret.retrieval.types import KvShare, Timings
+from genret.retrieval.vectors.embedder import VectorMethod
 from tests.checkpoints import CATALOGUE, END, checkpoint_config, make_index, train_tokenizer
 from tests.entity_oracle import EntityOracle
 from tests.fakes import TableModel, likely_titles
@@ -215,7 +215,7 @@ def decoded() -> Iterator[list[Decoded]]:
 
     with pytest.MonkeyPatch.context() as patch:
         for name in ("decode_by_beam", "decode_by_disc"):
-            place = f"retrieval.methods.batches.{name}"
+            place = f"genret.retrieval.methods.batches.{name}"
             patch.setattr(place, recording(getattr(batches, name)))
         yield found
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.errors import SourceError
-from retrieval.sources.rejects import Reject, RejectReason, Rejects
+from genret.retrieval.errors import SourceError
+from genret.retrieval.sources.rejects import Reject, RejectReason, Rejects
 
 
 def test_one_file_is_not_named_again_and_several_are() -> None:

@@ -13,13 +13,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoding.cancellation import CancelToken
-from decoding.errors import DeadlineExceededError, DecodingCancelledError
-from decoding.language_model import PromptPrefix
-from retrieval import Mention, RetrievalResult, Retriever, RetrieveRequest
-from retrieval.errors import IndexDirectoryError, InputError, ModelError
-from retrieval.index.reader import Index
-from retrieval.text import TextTokenizer
+from genret import Mention, RetrievalResult, Retriever, RetrieveRequest
+from genret.decoding.cancellation import CancelToken
+from genret.decoding.errors import DeadlineExceededError, DecodingCancelledError
+from genret.decoding.language_model import PromptPrefix
+from genret.retrieval.errors import IndexDirectoryError, InputError, ModelError
+from genret.retrieval.index.reader import Index
+from genret.retrieval.text import TextTokenizer
 from tests.checkpoints import (
     CATALOGUE,
     END,
@@ -448,7 +448,7 @@ def test_requests_too_wide_for_one_forward_are_split(index: Index, monkeypatch: 
     sizes: list[int] = []
     retriever = counting(index, [], sizes)
     monkeypatch.setattr(
-        "retrieval.methods.batches._MAX_LOGITS_BYTES", 3 * 16 * retriever.model.vocab_size * 4
+        "genret.retrieval.methods.batches._MAX_LOGITS_BYTES", 3 * 16 * retriever.model.vocab_size * 4
     )
     results = retriever.retrieve_batch([RetrieveRequest(f"q{n}", k=10, method="beam") for n in range(8)])
     assert sizes == [3, 3, 2]

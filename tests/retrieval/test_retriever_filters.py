@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from decoding.cancellation import CancelToken
-from decoding.errors import DeadlineExceededError, DecodingCancelledError
-from decoding.language_model import PromptPrefix
-from retrieval import Mention, RetrievalResult, Retriever, RetrieveRequest
-from retrieval.errors import InputError
-from retrieval.filters import entity_filter as store
-from retrieval.index.reader import Index
-from retrieval.text import TextTokenizer
+from genret import Mention, RetrievalResult, Retriever, RetrieveRequest
+from genret.decoding.cancellation import CancelToken
+from genret.decoding.errors import DeadlineExceededError, DecodingCancelledError
+from genret.decoding.language_model import PromptPrefix
+from genret.retrieval.errors import InputError
+from genret.retrieval.filters import entity_filter as store
+from genret.retrieval.index.reader import Index
+from genret.retrieval.text import TextTokenizer
 from tests.checkpoints import END, checkpoint_config, make_index, train_tokenizer
 from tests.fakes import TableModel, TableSession
 
@@ -239,7 +239,7 @@ def test_a_list_of_ids_is_digested_once_for_all_requests_and_batches(
         digested.append(1)
         return hashlib.blake2b(**options)
 
-    monkeypatch.setattr("retrieval.filters.restriction.hashlib", SimpleNamespace(blake2b=blake2b))
+    monkeypatch.setattr("genret.retrieval.filters.restriction.hashlib", SimpleNamespace(blake2b=blake2b))
     queries = [f"query {n}" for n in range(5)]
     results = retriever.retrieve(queries, method="disc", deny_ids=["Q1", "Q2"], batch_size=2)
     assert [ids(result) & {"Q1", "Q2"} for result in results] == [set()] * 5

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from index_builder.build_options import check_model
-from retrieval import Index, Retriever, title_trie
-from retrieval.defaults import DEFAULT_MODEL_VARIABLE
-from retrieval.errors import (
+from genret import Index, Retriever, title_trie
+from genret.index_builder.build_options import check_model
+from genret.retrieval.defaults import DEFAULT_MODEL_VARIABLE
+from genret.retrieval.errors import (
     GenretError,
     IndexChecksumError,
     IndexMismatchError,
@@ -22,9 +22,9 @@ from retrieval.errors import (
     InputError,
     ModelError,
 )
-from retrieval.prompts import BUILT_IN, CheckpointConfig, PromptTemplate
-from retrieval.text import Rendering, TextTokenizer
-from retrieval.types import Mention
+from genret.retrieval.prompts import BUILT_IN, CheckpointConfig, PromptTemplate
+from genret.retrieval.text import Rendering, TextTokenizer
+from genret.retrieval.types import Mention
 from tests.checkpoints import (
     END,
     checkpoint_config,
@@ -93,7 +93,7 @@ def test_missing_default_model(index: Path, monkeypatch: pytest.MonkeyPatch) -> 
         raise ModelError("the shipped small model was not found")
 
     monkeypatch.delenv(DEFAULT_MODEL_VARIABLE)
-    monkeypatch.setattr("retrieval.compatibility.small_model_dir", absent)
+    monkeypatch.setattr("genret.retrieval.compatibility.small_model_dir", absent)
     assert "shipped small model" in str(refusal(index, None))
 
 
@@ -292,7 +292,7 @@ def test_wrong_options(
 
 def test_refusal_closes_the_index(index: Path, copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[bool] = []
-    monkeypatch.setattr("retrieval.index.reader.Index.close", lambda self: closed.append(True))
+    monkeypatch.setattr("genret.retrieval.index.reader.Index.close", lambda self: closed.append(True))
     (copy / "model.safetensors").unlink()
     refusal(index, copy)
     assert closed == [True]
@@ -309,9 +309,9 @@ def test_hub_checkpoint_brings_its_prompts_and_rendering(
         loaded.append(place)
         return HFLanguageModel.load(checkpoint)
 
-    from decoding.model.hf_model import HFLanguageModel
+    from genret.decoding.model.hf_model import HFLanguageModel
 
-    monkeypatch.setattr("retrieval.retriever.load_model", load)
+    monkeypatch.setattr("genret.retrieval.retriever.load_model", load)
     with Retriever.open(index, "someone/tiny") as retriever:
         assert retriever.config.rendering == checkpoint_config().rendering
         assert retriever.config.prompt(None).prefix == "<query>"

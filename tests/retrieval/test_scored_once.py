@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from decoding.constraints import Hypothesis
-from decoding.row_scores import score_rows
-from index_builder.build_options import EvidenceOptions
-from retrieval import RetrievalResult, Retriever, RetrieveRequest
-from retrieval.methods.decoded_methods import Decoded, decode_by_beam
-from retrieval.methods.scoring import EntityScorer
-from retrieval.prompts import FEW_SHOT
+from genret import RetrievalResult, Retriever, RetrieveRequest
+from genret.decoding.constraints import Hypothesis
+from genret.decoding.row_scores import score_rows
+from genret.index_builder.build_options import EvidenceOptions
+from genret.retrieval.methods.decoded_methods import Decoded, decode_by_beam
+from genret.retrieval.methods.scoring import EntityScorer
+from genret.retrieval.prompts import FEW_SHOT
 from tests.checkpoints import checkpoint_config, make_checkpoint, make_index, train_tokenizer
 
 _WORDS = ["Nile", "Paris", "Ham", "Mercury", "Amazon", "of", "Light", "Texas", "Curie", "Hill"]
@@ -69,7 +69,7 @@ def once(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def anew(once: Retriever) -> Retriever:
     parts = (once.index, once.model, once.tokenizer, once.config)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("retrieval.methods.batches.EntityScorer", Anew)
+        patch.setattr("genret.retrieval.methods.batches.EntityScorer", Anew)
         return Retriever(*parts, ranker=once.ranker, is_named=False)
 
 
@@ -154,8 +154,8 @@ def test_the_model_is_asked_for_what_no_beam_found_and_nothing_else(
         found.append({row.token_ids for row in outcome.rows.values()})
         return [outcome]
 
-    monkeypatch.setattr("retrieval.methods.scoring.score_rows", recorded_rows)
-    monkeypatch.setattr("retrieval.methods.batches.decode_by_beam", recorded_beams)
+    monkeypatch.setattr("genret.retrieval.methods.scoring.score_rows", recorded_rows)
+    monkeypatch.setattr("genret.retrieval.methods.batches.decode_by_beam", recorded_beams)
     request = RetrieveRequest("nile river", k=60, beam_size=40)
     mine, theirs = (retriever.retrieve_batch([request])[0] for retriever in (once, anew))
     assert isinstance(mine, RetrievalResult)

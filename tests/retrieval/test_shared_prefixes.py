@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from tokenizers import normalizers
 
-from decoding.language_model import PromptPrefix
-from retrieval import Mention, RetrievalResult, Retriever, RetrieveRequest
-from retrieval.index.reader import Index
-from retrieval.kv_memory import PrefixStore
-from retrieval.prompts import FEW_SHOT, JSON_ANSWER, CheckpointConfig, PromptTemplate
-from retrieval.text import TextTokenizer
+from genret import Mention, RetrievalResult, Retriever, RetrieveRequest
+from genret.decoding.language_model import PromptPrefix
+from genret.retrieval.index.reader import Index
+from genret.retrieval.kv_memory import PrefixStore
+from genret.retrieval.prompts import FEW_SHOT, JSON_ANSWER, CheckpointConfig, PromptTemplate
+from genret.retrieval.text import TextTokenizer
 from tests.checkpoints import END, checkpoint_config, make_checkpoint, make_index, train_tokenizer
 from tests.fakes import likely_titles
 

@@ -16,16 +16,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.cancellation import CancelToken
-from decoding.errors import DecodingCancelledError
-from retrieval import Mention, RetrievalResult, Retriever, RetrieveRequest
-from retrieval.errors import EvidenceMissingError, GenretError, IndexChecksumError, ModelError
-from retrieval.evidence.evidence import Evidence
-from retrieval.index.reader import Index
-from retrieval.ranking.ranker import Ranker
-from retrieval.ranking.rankings import DEFAULT_RANKING
-from retrieval.text import TextTokenizer
-from retrieval.types import KvShare, Timings
+from genret import Mention, RetrievalResult, Retriever, RetrieveRequest
+from genret.decoding.cancellation import CancelToken
+from genret.decoding.errors import DecodingCancelledError
+from genret.retrieval.errors import EvidenceMissingError, GenretError, IndexChecksumError, ModelError
+from genret.retrieval.evidence.evidence import Evidence
+from genret.retrieval.index.reader import Index
+from genret.retrieval.ranking.ranker import Ranker
+from genret.retrieval.ranking.rankings import DEFAULT_RANKING
+from genret.retrieval.text import TextTokenizer
+from genret.retrieval.types import KvShare, Timings
 from tests.checkpoints import CATALOGUE, END, checkpoint_config, make_index, train_tokenizer
 from tests.entity_oracle import EntityOracle
 from tests.fake_vectors import MadeUpVectors
@@ -520,7 +520,7 @@ def test_aliases_beyond_the_bound_are_left_out_and_nothing_is_certified(
     twelve: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (whole,) = twelve.answer(RetrieveRequest("one", k=12, vector_weight=0.0))
-    monkeypatch.setattr("retrieval.methods.scoring.MAX_SCORED_FORMS", 14)
+    monkeypatch.setattr("genret.retrieval.methods.scoring.MAX_SCORED_FORMS", 14)
     retriever = Retriever(
         twelve.index, twelve.model, TOKENIZER, CONFIG, ranker=twelve.vectors.opened(), is_named=False
     )

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from retrieval.errors import InputError, ModelError
-from retrieval.text import Rendering, TextTokenizer
+from genret.retrieval.errors import InputError, ModelError
+from genret.retrieval.text import Rendering, TextTokenizer
 from tests.checkpoints import CATALOGUE, END, SPECIAL_TOKENS, TITLE, save_tokenizer, train_tokenizer
 
 TOKENIZER = TextTokenizer(train_tokenizer(), END, "tiny")

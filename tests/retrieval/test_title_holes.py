@@ -14,22 +14,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoding.grammar.holes.text_leaf import TextLeaf
-from decoding.grammar.leaves.leaf import TitleSlotError, TitleSlotLeaf, TitleSlotName
-from decoding.grammar.leaves.leaf_factory import Leaves
-from decoding.grammar.vocabulary import Vocabulary
-from decoding.sorted_texts import TextBatches
-from index_builder.build import build_index
-from index_builder.build_options import BuildOptions
-from index_builder.update import UpdateRequest, update_index
-from retrieval.answers.answer_types import AnswerRequest
-from retrieval.answers.schemas import CompiledSchema, SchemaStore
-from retrieval.answers.title_holes import IndexSet, NamedIndex, TitleSlots
-from retrieval.errors import InputError
-from retrieval.filters.entity_filter import FilterStore
-from retrieval.index.reader import Index
-from retrieval.index.small_files import digest_bytes
-from retrieval.index.verification import verify
+from genret.decoding.grammar.holes.text_leaf import TextLeaf
+from genret.decoding.grammar.leaves.leaf import TitleSlotError, TitleSlotLeaf, TitleSlotName
+from genret.decoding.grammar.leaves.leaf_factory import Leaves
+from genret.decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.sorted_texts import TextBatches
+from genret.index_builder.build import build_index
+from genret.index_builder.build_options import BuildOptions
+from genret.index_builder.update import UpdateRequest, update_index
+from genret.retrieval.answers.answer_types import AnswerRequest
+from genret.retrieval.answers.schemas import CompiledSchema, SchemaStore
+from genret.retrieval.answers.title_holes import IndexSet, NamedIndex, TitleSlots
+from genret.retrieval.errors import InputError
+from genret.retrieval.filters.entity_filter import FilterStore
+from genret.retrieval.index.reader import Index
+from genret.retrieval.index.small_files import digest_bytes
+from genret.retrieval.index.verification import verify
 from tests.index_fixtures import build, character_tokenizer, version_files
 from tests.shared_titles import odd_titles
 

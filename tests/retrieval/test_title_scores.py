@@ -14,13 +14,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.cancellation import CancelToken
-from decoding.errors import DecodingCancelledError
-from retrieval import Mention, Retriever
-from retrieval.errors import InputError, ModelError
-from retrieval.index.reader import Index
-from retrieval.score_types import MAX_SCORED_TITLES, ScoreRequest, ScoreResult
-from retrieval.text import Rendering, TextTokenizer
+from genret import Mention, Retriever
+from genret.decoding.cancellation import CancelToken
+from genret.decoding.errors import DecodingCancelledError
+from genret.retrieval.errors import InputError, ModelError
+from genret.retrieval.index.reader import Index
+from genret.retrieval.score_types import MAX_SCORED_TITLES, ScoreRequest, ScoreResult
+from genret.retrieval.text import Rendering, TextTokenizer
 from tests.checkpoints import (
     END,
     checkpoint_config,

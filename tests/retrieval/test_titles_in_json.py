@@ -12,14 +12,14 @@ import jsonschema
 import numpy as np
 import pytest
 
-from decoding.grammar.compile_options import GrammarOptions
-from decoding.grammar.errors import InvalidSchemaError, UnsatisfiableSchemaError
-from decoding.grammar.json_grammar import Grammar, compile_schema
-from decoding.grammar.leaves.leaf_factory import Leaves
-from decoding.grammar.vocabulary import Vocabulary
-from retrieval.answers.title_holes import TitleSlots
-from retrieval.filters.entity_filter import FilterStore
-from retrieval.index.reader import Index
+from genret.decoding.grammar.compile_options import GrammarOptions
+from genret.decoding.grammar.errors import InvalidSchemaError, UnsatisfiableSchemaError
+from genret.decoding.grammar.json_grammar import Grammar, compile_schema
+from genret.decoding.grammar.leaves.leaf_factory import Leaves
+from genret.decoding.grammar.vocabulary import Vocabulary
+from genret.retrieval.answers.title_holes import TitleSlots
+from genret.retrieval.filters.entity_filter import FilterStore
+from genret.retrieval.index.reader import Index
 from tests.index_fixtures import build, character_tokenizer
 
 TOKENIZER = character_tokenizer('abcdefghxyz "\\/é😀')

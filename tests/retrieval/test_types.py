@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from decoding import params
-from retrieval.answers.answer_types import AnswerRequest, AnswerResult
-from retrieval.errors import InputError
-from retrieval.types import KvShare, Mention, RetrievalResult, RetrieveRequest
+from genret.decoding import params
+from genret.retrieval.answers.answer_types import AnswerRequest, AnswerResult
+from genret.retrieval.errors import InputError
+from genret.retrieval.types import KvShare, Mention, RetrievalResult, RetrieveRequest
 
 
 @pytest.mark.parametrize(

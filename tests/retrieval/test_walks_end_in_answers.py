@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from benchmarks.harness.answer_schemas import SCHEMAS, AnswerSchema
-from decoding.grammar.compile_options import GrammarOptions
-from decoding.grammar.constraint import GrammarConstraint
-from decoding.grammar.errors import VocabularyError
-from decoding.grammar.json_grammar import Grammar, compile_schema
-from decoding.grammar.leaves.leaf_factory import Leaves
-from retrieval.answers.validation import AnswerValidator, InvalidAnswerError
+from genret.decoding.grammar.compile_options import GrammarOptions
+from genret.decoding.grammar.constraint import GrammarConstraint
+from genret.decoding.grammar.errors import VocabularyError
+from genret.decoding.grammar.json_grammar import Grammar, compile_schema
+from genret.decoding.grammar.leaves.leaf_factory import Leaves
+from genret.retrieval.answers.validation import AnswerValidator, InvalidAnswerError
 from tests.json_tokenizers import KINDS
 
 OPTIONS = {"reading": GrammarOptions(), "writing": GrammarOptions.for_writing()}

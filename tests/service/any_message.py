@@ -10,7 +10,7 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 
 Cpp = FieldDescriptor
 # What else is in a request matters only where it gets beyond the first check.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from index_builder.build import build_index
-from index_builder.build_options import BuildOptions, EvidenceOptions, VectorBuildOptions
-from index_builder.update import UpdateRequest, update_index
-from retrieval.prompts import CheckpointConfig
-from retrieval.text import TextTokenizer
+from genret.index_builder.build import build_index
+from genret.index_builder.build_options import BuildOptions, EvidenceOptions, VectorBuildOptions
+from genret.index_builder.update import UpdateRequest, update_index
+from genret.retrieval.prompts import CheckpointConfig
+from genret.retrieval.text import TextTokenizer
 
 
 @dataclass

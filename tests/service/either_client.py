@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from service.client import AsyncRetrievalClient, RetrievalClient
+from genret.service.client import AsyncRetrievalClient, RetrievalClient
 
 KINDS = ("sync", "async")
 

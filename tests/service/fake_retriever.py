@@ -7,13 +7,21 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from decoding.cancellation import CancelToken
-from decoding.errors import DecodingError
-from retrieval.answers.answer_types import AnswerEntity, AnswerRequest, AnswerResult
-from retrieval.errors import GenretError, InputError
-from retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
-from retrieval.types import Candidate, Entity, KvShare, Mention, RetrievalResult, RetrieveRequest, Timings
-from service.serving.served import IndexDescription, Outcome, Request, ServedIndex
+from genret.decoding.cancellation import CancelToken
+from genret.decoding.errors import DecodingError
+from genret.retrieval.answers.answer_types import AnswerEntity, AnswerRequest, AnswerResult
+from genret.retrieval.errors import GenretError, InputError
+from genret.retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
+from genret.retrieval.types import (
+    Candidate,
+    Entity,
+    KvShare,
+    Mention,
+    RetrievalResult,
+    RetrieveRequest,
+    Timings,
+)
+from genret.service.serving.served import IndexDescription, Outcome, Request, ServedIndex
 
 Cancel = Sequence[CancelToken | None] | None
 MAX_PROMPT_TOKENS = 100

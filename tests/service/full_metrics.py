@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.configuration.server_config import BatchLimits, QueueLimits
-from service.observability.metrics import Metrics, ServerState
-from service.serving.batching import DeviceQueues
-from service.serving.readiness import Readiness
-from service.serving.served import CacheCounts, IndexTable
+from genret.service.configuration.server_config import BatchLimits, QueueLimits
+from genret.service.observability.metrics import Metrics, ServerState
+from genret.service.serving.batching import DeviceQueues
+from genret.service.serving.readiness import Readiness
+from genret.service.serving.served import CacheCounts, IndexTable
 from tests.service.fake_retriever import FakeRetriever, served
 
 

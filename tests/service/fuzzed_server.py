@@ -18,9 +18,9 @@ from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 from hypothesis import HealthCheck, Phase, settings
 
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.serving.server import SERVICES as API
-from service.status import TABLE
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.serving.server import SERVICES as API
+from genret.service.status import TABLE
 from tests.service.fake_retriever import FakeRetriever, wait_until
 from tests.service.running_server import Threaded, threaded
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from decoding.model.hf_session import TreeSession
-from service.serving.served import ServedIndex
+from genret.decoding.model.hf_session import TreeSession
+from genret.service.serving.served import ServedIndex
 from tests.service.running_server import retriever_of
 
 

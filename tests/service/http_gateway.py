@@ -12,15 +12,15 @@ from typing import Any, cast
 import httpx
 from starlette.applications import Starlette
 
-from service.configuration.server_config import TlsConfig
-from service.gateway.http_app import make_app
-from service.gateway.http_server import HttpServer
-from service.methods import Methods
-from service.observability.metrics import Metrics
-from service.serving.batching import Batcher, DeviceExecutor, DeviceQueues
-from service.serving.readiness import Readiness, State
-from service.serving.reload import Reloaded, Reloader
-from service.serving.served import IndexTable, ServedIndex
+from genret.service.configuration.server_config import TlsConfig
+from genret.service.gateway.http_app import make_app
+from genret.service.gateway.http_server import HttpServer
+from genret.service.methods import Methods
+from genret.service.observability.metrics import Metrics
+from genret.service.serving.batching import Batcher, DeviceExecutor, DeviceQueues
+from genret.service.serving.readiness import Readiness, State
+from genret.service.serving.reload import Reloaded, Reloader
+from genret.service.serving.served import IndexTable, ServedIndex
 from tests.service.asynchronous import in_a_thread
 from tests.service.fake_retriever import FakeRetriever, served
 from tests.service.running_server import make_config

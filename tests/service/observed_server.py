@@ -9,11 +9,11 @@ from typing import Any
 
 import grpc
 
-from service.configuration.server_config import LogConfig
-from service.observability.metrics import Metrics
-from service.observability.tracing import Tracing
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.rpc import MalformedMessageInterceptor, ObservationInterceptor
+from genret.service.configuration.server_config import LogConfig
+from genret.service.observability.metrics import Metrics
+from genret.service.observability.tracing import Tracing
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.rpc import MalformedMessageInterceptor, ObservationInterceptor
 
 SERVICE = "genret.v1.RetrievalService"
 _HANDLERS: dict[str, Callable[..., Any]] = {

@@ -8,7 +8,7 @@ import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis.config import SchemathesisConfig
 
-from service.gateway.http_app import OPENAPI_FILE
+from genret.service.gateway.http_app import OPENAPI_FILE
 
 quiet = settings(deadline=None, suppress_health_check=list(HealthCheck))
 CONFIG = {

@@ -15,13 +15,13 @@ import grpc
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from retrieval.retriever import Retriever
-from service.configuration.server_config import IndexSpec, ServerConfig
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
-from service.serving.models import IndexOpener, PinnedRetriever
-from service.serving.served import ServedIndex
-from service.serving.server import Server
+from genret.retrieval.retriever import Retriever
+from genret.service.configuration.server_config import IndexSpec, ServerConfig
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
+from genret.service.serving.models import IndexOpener, PinnedRetriever
+from genret.service.serving.served import ServedIndex
+from genret.service.serving.server import Server
 from tests.service.asynchronous import in_a_thread
 from tests.service.fake_retriever import FakeRetriever, served
 

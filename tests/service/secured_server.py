@@ -9,10 +9,10 @@ from typing import Any
 
 import grpc
 
-from service.configuration.server_config import TlsConfig
-from service.rpc import AuthenticationInterceptor
-from service.security.authority import PRINCIPAL, Authority, Principal
-from service.security.tls import server_credentials
+from genret.service.configuration.server_config import TlsConfig
+from genret.service.rpc import AuthenticationInterceptor
+from genret.service.security.authority import PRINCIPAL, Authority, Principal
+from genret.service.security.tls import server_credentials
 
 READ_METHOD = "/genret.v1.RetrievalService/Retrieve"
 ADMIN_METHOD = "/genret.v1.IndexService/ReloadIndex"

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-GENRET = [sys.executable, "-m", "service.main"]
+GENRET = [sys.executable, "-m", "genret"]
 _OURS = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 ENVIRONMENT = {**os.environ, **_OURS}
 _SECONDS = 120

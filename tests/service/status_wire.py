@@ -11,7 +11,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 from grpc_status import rpc_status
 
-from service.gateway.endpoints import ENDPOINTS, NDJSON_TYPE, Endpoint
+from genret.service.gateway.endpoints import ENDPOINTS, NDJSON_TYPE, Endpoint
 from tests.service.running_server import Running, Synchronous, unpack
 
 REQUEST_ID = "the-request:7"

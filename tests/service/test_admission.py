@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoding.errors import DeadlineExceededError
-from retrieval.answers.answer_types import AnswerRequest, AnswerResult
-from retrieval.errors import GenretError, ModelError
-from retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
-from retrieval.types import RetrievalResult, RetrieveRequest
-from service.configuration.server_config import BatchLimits, QueueLimits
-from service.errors import OverloadedError
-from service.serving.admission import (
+from genret.decoding.errors import DeadlineExceededError
+from genret.retrieval.answers.answer_types import AnswerRequest, AnswerResult
+from genret.retrieval.errors import GenretError, ModelError
+from genret.retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
+from genret.retrieval.types import RetrievalResult, RetrieveRequest
+from genret.service.configuration.server_config import BatchLimits, QueueLimits
+from genret.service.errors import OverloadedError
+from genret.service.serving.admission import (
     TITLE_TOKENS,
     Admission,
     CostModel,
@@ -32,7 +32,7 @@ from service.serving.admission import (
     open_tokens,
     used_tokens,
 )
-from service.serving.served import EvidenceDescription, IndexDescription
+from genret.service.serving.served import EvidenceDescription, IndexDescription
 from tests.service.asynchronous import asynchronous
 from tests.service.running_server import until
 

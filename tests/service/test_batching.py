@@ -18,16 +18,22 @@ from typing import Any
 import grpc
 import pytest
 
-from decoding.cancellation import CancelToken
-from decoding.errors import DeadlineExceededError, DecodingCancelledError
-from retrieval.errors import InputError
-from retrieval.types import RetrievalResult, RetrieveRequest
-from service.configuration.server_config import BatchLimits, QueueLimits
-from service.errors import NotReadyError, OverloadedError
-from service.methods import StreamRoom
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.serving.admission import Admission
-from service.serving.batching import Batcher, DeviceExecutor, QueuedResult, contained, keep_freed_memory
+from genret.decoding.cancellation import CancelToken
+from genret.decoding.errors import DeadlineExceededError, DecodingCancelledError
+from genret.retrieval.errors import InputError
+from genret.retrieval.types import RetrievalResult, RetrieveRequest
+from genret.service.configuration.server_config import BatchLimits, QueueLimits
+from genret.service.errors import NotReadyError, OverloadedError
+from genret.service.methods import StreamRoom
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.serving.admission import Admission
+from genret.service.serving.batching import (
+    Batcher,
+    DeviceExecutor,
+    QueuedResult,
+    contained,
+    keep_freed_memory,
+)
 from tests.service.asynchronous import asynchronous
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import failure, running, until
@@ -393,7 +399,7 @@ async def test_panic_of_a_tokenizer_ends_an_item_of_a_stream_alone() -> None:
 GLIBC = hasattr(ctypes.CDLL(None), "mallopt")
 PAGES = """
 import json, resource, threading
-from service.serving.batching import give_back_memory, keep_freed_memory
+from genret.service.serving.batching import give_back_memory, keep_freed_memory
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -10,17 +10,17 @@ from typing import Any, get_type_hints
 import pytest
 from click.testing import CliRunner
 
-import service.client
-from retrieval.errors import InputError
-from retrieval.types import RetrieveRequest
-from service.client import AsyncRetrievalClient, ClientOptions, RetrievalClient
-from service.client.calls import failed_call
-from service.client.client_options import OptionChanges
-from service.configuration.server_config import check_address
-from service.errors import MESSAGE_TOO_LARGE, CallError
-from service.main import cli
-from service.status import failure_of
-from service.wire.rpc_status import error_from_status, failure_to_proto
+import genret.service.client
+from genret.retrieval.errors import InputError
+from genret.retrieval.types import RetrieveRequest
+from genret.service.client import AsyncRetrievalClient, ClientOptions, RetrievalClient
+from genret.service.client.calls import failed_call
+from genret.service.client.client_options import OptionChanges
+from genret.service.configuration.server_config import check_address
+from genret.service.errors import MESSAGE_TOO_LARGE, CallError
+from genret.service.main import cli
+from genret.service.status import failure_of
+from genret.service.wire.rpc_status import error_from_status, failure_to_proto
 
 
 def test_every_option_can_be_a_keyword() -> None:
@@ -29,10 +29,10 @@ def test_every_option_can_be_a_keyword() -> None:
 
 
 def test_the_package_exports_what_it_names() -> None:
-    for name in service.client.__all__:
-        assert getattr(service.client, name) is not None
+    for name in genret.service.client.__all__:
+        assert getattr(genret.service.client, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        service.client.nothing  # noqa: B018
+        genret.service.client.nothing  # noqa: B018
 
 
 def test_both_clients_have_the_same_methods_with_the_same_arguments() -> None:

@@ -6,9 +6,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from index_builder.cli import build_command
-from service.commands.serve import SettingOption
-from service.main import COMMANDS, cli
+from genret.index_builder.cli import build_command
+from genret.service.commands.serve import SettingOption
+from genret.service.main import COMMANDS, cli
 
 # Their options are settled with their own rooms; what is said of them here does not hold for them yet.
 DTYPES = ["auto", "float32", "bfloat16", "float16", "float64"]

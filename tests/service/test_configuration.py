@@ -16,11 +16,11 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from retrieval.errors import InputError
-from service.commands.serve import serve_command
-from service.configuration.kinds import CheckpointName, FilePath, Kind, Number, Switch, Whole, Word
-from service.configuration.resolve import ConfigurationError, Resolved, resolve
-from service.configuration.server_config import (
+from genret.retrieval.errors import InputError
+from genret.service.commands.serve import serve_command
+from genret.service.configuration.kinds import CheckpointName, FilePath, Kind, Number, Switch, Whole, Word
+from genret.service.configuration.resolve import ConfigurationError, Resolved, resolve
+from genret.service.configuration.server_config import (
     BatchLimits,
     HttpConfig,
     IndexSpec,
@@ -36,9 +36,9 @@ from service.configuration.server_config import (
     is_loopback,
     join_address,
 )
-from service.configuration.settings import NAME, SETTINGS, Key, Setting, renewed
-from service.configuration.sources import config_text
-from service.main import cli
+from genret.service.configuration.settings import NAME, SETTINGS, Key, Setting, renewed
+from genret.service.configuration.sources import config_text
+from genret.service.main import cli
 
 # What has to be said beside a setting so that the rules between settings hold.
 _COMPANIONS: dict[str, dict[str, object]] = {
@@ -582,7 +582,7 @@ def test_switches_are_switched_both_ways(setting: Setting) -> None:
 
 def test_the_manual_has_the_table_as_it_is() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert renewed(page) == page, "run: python -m service.configuration.settings docs/configuration.md"
+    assert renewed(page) == page, "run: python -m genret.service.configuration.settings docs/configuration.md"
     for setting in SETTINGS:
         assert f"| `{setting.dotted}` |" in page
 
@@ -726,7 +726,7 @@ def test_a_path_that_is_no_text_cannot_be_printed() -> None:
 def test_printing_starts_nothing(tmp_path: Path) -> None:
     """Nothing is opened, and neither torch nor gRPC is imported."""
     code = (
-        "import sys\nfrom service.main import cli\n"
+        "import sys\nfrom genret.service.main import cli\n"
         "cli(['serve', 'nowhere', '--print-config'], standalone_mode=False)\n"
         "assert not {'torch', 'grpc', 'pyarrow', 'transformers'} & sys.modules.keys()"
     )

@@ -11,32 +11,40 @@ from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.answers.answer_types import AnswerEntity, AnswerRequest, AnswerResult
-from retrieval.errors import InputError
-from retrieval.explanation import Explanation, ExplanationDraw, ExplanationNode
-from retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
-from retrieval.types import Candidate, Entity, KvShare, Mention, RetrievalResult, RetrieveRequest, Timings
-from service.errors import MalformedMessageError
-from service.pb.genret.v1 import index_service_pb2 as index_pb
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.serving.served import IndexDescription
-from service.wire.answers import (
+from genret.retrieval.answers.answer_types import AnswerEntity, AnswerRequest, AnswerResult
+from genret.retrieval.errors import InputError
+from genret.retrieval.explanation import Explanation, ExplanationDraw, ExplanationNode
+from genret.retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
+from genret.retrieval.types import (
+    Candidate,
+    Entity,
+    KvShare,
+    Mention,
+    RetrievalResult,
+    RetrieveRequest,
+    Timings,
+)
+from genret.service.errors import MalformedMessageError
+from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.serving.served import IndexDescription
+from genret.service.wire.answers import (
     answer_from_proto,
     answer_request_from_proto,
     answer_request_to_proto,
     answer_to_proto,
 )
-from service.wire.json import message_from_json, message_to_dict, message_to_json
-from service.wire.replies import (
+from genret.service.wire.json import message_from_json, message_to_dict, message_to_json
+from genret.service.wire.replies import (
     batch_reply_from_proto,
     explanation_from_proto,
     explanation_to_proto,
     reply_from_proto,
     reply_to_proto,
 )
-from service.wire.requests import request_from_proto, request_to_proto
-from service.wire.rpc_status import status_from_bytes
-from service.wire.scores import (
+from genret.service.wire.requests import request_from_proto, request_to_proto
+from genret.service.wire.rpc_status import status_from_bytes
+from genret.service.wire.scores import (
     score_reply_from_proto,
     score_reply_to_proto,
     score_request_from_proto,

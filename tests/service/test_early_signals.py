@@ -8,9 +8,9 @@ from functools import partial
 
 import pytest
 
-from service.commands.serve import _signals_before_the_server
-from service.configuration.server_config import LogConfig
-from service.observability.logs import announce
+from genret.service.commands.serve import _signals_before_the_server
+from genret.service.configuration.server_config import LogConfig
+from genret.service.observability.logs import announce
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.gateway.http_app import STATIC_DIRECTORY
+from genret.service.gateway.http_app import STATIC_DIRECTORY
 
 # Text and the ground it stands on.
 PAIRS = (

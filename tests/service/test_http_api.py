@@ -14,14 +14,14 @@ import httpx
 import pytest
 from starlette.requests import Request
 
-from service.configuration.server_config import AuthConfig, HttpConfig, QueueLimits
-from service.gateway import streams
-from service.gateway.http_calls import HTTP_STATUS
-from service.observability.metrics import Metrics, monitoring_app
-from service.security.authority import Authority
-from service.serving.readiness import Readiness, State
-from service.status import TABLE
-from service.wire.json import message_from_json
+from genret.service.configuration.server_config import AuthConfig, HttpConfig, QueueLimits
+from genret.service.gateway import streams
+from genret.service.gateway.http_calls import HTTP_STATUS
+from genret.service.observability.metrics import Metrics, monitoring_app
+from genret.service.security.authority import Authority
+from genret.service.serving.readiness import Readiness, State
+from genret.service.status import TABLE
+from genret.service.wire.json import message_from_json
 from tests.service.asynchronous import asynchronous
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.http_gateway import connected, gateway, http_client, listening, raw_connection

@@ -18,14 +18,14 @@ import grpc
 import httpx
 import pytest
 
-from retrieval.errors import InputError
-from service.configuration.server_config import HttpConfig, MetricsConfig, TlsConfig
-from service.errors import BindError
-from service.gateway import http_calls as calls
-from service.gateway import http_server
-from service.gateway.http_server import HttpServer
-from service.serving import readiness as quiet
-from service.serving.server import Server
+from genret.retrieval.errors import InputError
+from genret.service.configuration.server_config import HttpConfig, MetricsConfig, TlsConfig
+from genret.service.errors import BindError
+from genret.service.gateway import http_calls as calls
+from genret.service.gateway import http_server
+from genret.service.gateway.http_server import HttpServer
+from genret.service.serving import readiness as quiet
+from genret.service.serving.server import Server
 from tests.service.asynchronous import asynchronous
 from tests.service.certificates import Authority
 from tests.service.fake_retriever import FakeRetriever, served, version

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from retrieval.prompts import CheckpointConfig
-from retrieval.text import Rendering, TextTokenizer
-from service.main import cli
+from genret.retrieval.prompts import CheckpointConfig
+from genret.retrieval.text import Rendering, TextTokenizer
+from genret.service.main import cli
 from tests.checkpoints import END, make_checkpoint, make_index
 from tests.retrieval.test_prompts import STOP, chat_checkpoint
 from tests.service.server_process import ServerProcess

@@ -10,10 +10,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from decoding.errors import DecodingError
-from retrieval.errors import GenretError
-from service import main
-from service.main import COMMANDS, cli
+from genret.decoding.errors import DecodingError
+from genret.retrieval.errors import GenretError
+from genret.service import main
+from genret.service.main import COMMANDS, cli
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "transformers", "grpc", "google.protobuf", "pyarrow", "numpy", "rich", "tokenizers")
@@ -26,8 +26,8 @@ def run() -> CliRunner:
 
 def test_help_imports_nothing_heavy() -> None:
     program = (
-        "import sys; from click.testing import CliRunner; import service.main;"
-        "result = CliRunner().invoke(service.main.cli, ['--help']);"
+        "import sys; from click.testing import CliRunner; import genret.service.main;"
+        "result = CliRunner().invoke(genret.service.main.cli, ['--help']);"
         "assert result.exit_code == 0, result.output;"
         f"print([name for name in {HEAVY!r} if name in sys.modules])"
     )
@@ -40,8 +40,8 @@ def test_help_imports_nothing_heavy() -> None:
 @pytest.mark.parametrize("command", ["serve", "query", "health"])
 def test_the_services_own_commands_explain_themselves_without_torch_or_grpc(command: str) -> None:
     program = (
-        "import sys; from click.testing import CliRunner; import service.main;"
-        f"result = CliRunner().invoke(service.main.cli, ['{command}', '--help']);"
+        "import sys; from click.testing import CliRunner; import genret.service.main;"
+        f"result = CliRunner().invoke(genret.service.main.cli, ['{command}', '--help']);"
         "assert result.exit_code == 0, result.output;"
         "print([name for name in ('torch', 'transformers', 'grpc', 'pyarrow') if name in sys.modules])"
     )
@@ -89,7 +89,7 @@ def test_errors_are_one_line_and_exit_1(
     run: CliRunner, monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
 ) -> None:
     monkeypatch.setattr(main, "raise_command", raiser(error), raising=False)
-    monkeypatch.setitem(COMMANDS, "raise", ("service.main", "Raise."))
+    monkeypatch.setitem(COMMANDS, "raise", ("genret.service.main", "Raise."))
     result = run.invoke(cli, ["raise"])
     assert result.exit_code == 1
     assert result.stderr.startswith(message)
@@ -101,7 +101,7 @@ def test_errors_are_one_line_and_exit_1(
 @pytest.mark.parametrize("error", [click.UsageError("u"), click.BadParameter("b")])
 def test_usage_mistakes_exit_2(run: CliRunner, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     monkeypatch.setattr(main, "raise_command", raiser(error), raising=False)
-    monkeypatch.setitem(COMMANDS, "raise", ("service.main", "Raise."))
+    monkeypatch.setitem(COMMANDS, "raise", ("genret.service.main", "Raise."))
     assert run.invoke(cli, ["raise"]).exit_code == 2
 
 

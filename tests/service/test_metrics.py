@@ -17,19 +17,25 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
-from decoding.cancellation import CancelToken
-from decoding.errors import DeadlineExceededError
-from retrieval.answers.answer_types import AnswerRequest
-from retrieval.errors import IndexDirectoryError
-from retrieval.score_types import ScoreRequest
-from retrieval.types import RetrieveRequest
-from service.configuration.server_config import BatchLimits, HttpConfig, LogConfig, MetricsConfig, QueueLimits
-from service.errors import NotReadyError, OverloadedError
-from service.observability.metrics import Metrics, ServerState, geometric, monitoring_app
-from service.observability.observations import QueueObservations
-from service.serving.batching import DeviceExecutor, DeviceQueues, QueuedResult
-from service.serving.readiness import Readiness, State
-from service.serving.served import IndexTable
+from genret.decoding.cancellation import CancelToken
+from genret.decoding.errors import DeadlineExceededError
+from genret.retrieval.answers.answer_types import AnswerRequest
+from genret.retrieval.errors import IndexDirectoryError
+from genret.retrieval.score_types import ScoreRequest
+from genret.retrieval.types import RetrieveRequest
+from genret.service.configuration.server_config import (
+    BatchLimits,
+    HttpConfig,
+    LogConfig,
+    MetricsConfig,
+    QueueLimits,
+)
+from genret.service.errors import NotReadyError, OverloadedError
+from genret.service.observability.metrics import Metrics, ServerState, geometric, monitoring_app
+from genret.service.observability.observations import QueueObservations
+from genret.service.serving.batching import DeviceExecutor, DeviceQueues, QueuedResult
+from genret.service.serving.readiness import Readiness, State
+from genret.service.serving.served import IndexTable
 from tests.service.asynchronous import asynchronous
 from tests.service.fake_retriever import FakeRetriever, served
 from tests.service.full_metrics import CachingFake

@@ -17,9 +17,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.call import CallScope, entered
-from service.configuration.server_config import LogConfig
-from service.observability.logs import JsonFormatter, TextFormatter, configure
+from genret.service.call import CallScope, entered
+from genret.service.configuration.server_config import LogConfig
+from genret.service.observability.logs import JsonFormatter, TextFormatter, configure
 from tests.service.full_metrics import Family, families
 
 ROOT = Path(__file__).parents[2]

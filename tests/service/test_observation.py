@@ -20,18 +20,18 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from retrieval.errors import MissingExtraError
-from retrieval.score_types import ScoreRequest
-from retrieval.types import RetrieveRequest
-from service.call import REQUEST_ID_KEY, current_scope
-from service.configuration.server_config import LogConfig, TracingConfig
-from service.observability import tracing
-from service.observability.metrics import Metrics
-from service.observability.observations import QueueObservations
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.rpc import call_of, host_of
-from service.security.authority import PRINCIPAL, Principal
-from service.security.bearer_tokens import Scope
+from genret.retrieval.errors import MissingExtraError
+from genret.retrieval.score_types import ScoreRequest
+from genret.retrieval.types import RetrieveRequest
+from genret.service.call import REQUEST_ID_KEY, current_scope
+from genret.service.configuration.server_config import LogConfig, TracingConfig
+from genret.service.observability import tracing
+from genret.service.observability.metrics import Metrics
+from genret.service.observability.observations import QueueObservations
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.rpc import call_of, host_of
+from genret.service.security.authority import PRINCIPAL, Principal
+from genret.service.security.bearer_tokens import Scope
 from tests.service.asynchronous import asynchronous
 from tests.service.fake_retriever import fake_result, fake_scores
 from tests.service.observed_server import SERVICE, Observed, observed
@@ -401,7 +401,7 @@ def test_a_call_has_a_span_with_its_stages(exporter: InMemorySpanExporter) -> No
         "genret.version": "v7",
     }
     assert server.resource.attributes["service.name"] == "genret"
-    assert server.resource.attributes["service.version"] == "1.2.3"
+    assert server.resource.attributes["genret.service.version"] == "1.2.3"
     assert set(spans) == {"queue", "prefill", "decode", "convert"}
     assert server.context is not None
     for span in spans.values():
@@ -544,9 +544,9 @@ class _Absent:
 
 def test_nothing_of_opentelemetry_is_imported_before_it_is_asked_for() -> None:
     lines = (
-        "import sys, service.rpc",
-        "from service.configuration.server_config import TracingConfig",
-        "from service.observability.tracing import start",
+        "import sys, genret.service.rpc",
+        "from genret.service.configuration.server_config import TracingConfig",
+        "from genret.service.observability.tracing import start",
         "start(TracingConfig(), '1.2.3')",
         "print([name for name in sys.modules if name.startswith('opentelemetry')])",
     )

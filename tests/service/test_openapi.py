@@ -14,16 +14,16 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from retrieval.errors import InputError
-from service.gateway.endpoints import ENDPOINTS, NDJSON_TYPE, Endpoint
-from service.gateway.http_app import OPENAPI_FILE
-from service.gateway.http_calls import HTTP_STATUS
-from service.gateway.openapi import CONSTRAINTS, REQUIRED
-from service.pb.genret.v1 import index_service_pb2 as index_pb
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.wire.answers import answer_request_from_proto
-from service.wire.requests import request_from_proto
-from service.wire.scores import score_request_from_proto
+from genret.retrieval.errors import InputError
+from genret.service.gateway.endpoints import ENDPOINTS, NDJSON_TYPE, Endpoint
+from genret.service.gateway.http_app import OPENAPI_FILE
+from genret.service.gateway.http_calls import HTTP_STATUS
+from genret.service.gateway.openapi import CONSTRAINTS, REQUIRED
+from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.wire.answers import answer_request_from_proto
+from genret.service.wire.requests import request_from_proto
+from genret.service.wire.scores import score_request_from_proto
 from tests.service.any_message import STRINGS, scalar
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.fuzzed_server import LEGAL, SERVER_LIMIT_S, Code
@@ -43,11 +43,11 @@ BLANKS = [key for key, rules in CONSTRAINTS.items() if "pattern" in rules and no
 
 def test_the_document_is_that_of_the_proto() -> None:
     pytest.importorskip("grpc_tools")
-    from service.gateway.openapi import rendered
+    from genret.service.gateway.openapi import rendered
     from tests.service.test_proto_stubs import PROTO
 
     assert OPENAPI_FILE.read_text(encoding="utf-8") == rendered(PROTO), (
-        "run: python -m service.gateway.openapi"
+        "run: python -m genret.service.gateway.openapi"
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor import EnumDescriptor
 
-from service.pb.regenerate import GRPCIO_TOOLS_VERSION, generate
+from genret.service.pb.regenerate import GRPCIO_TOOLS_VERSION, generate
 
 ROOT = Path(__file__).resolve().parents[2]
 PROTO = ROOT / "proto"
@@ -45,7 +45,7 @@ def without_noise(path: Path) -> str:
 def test_generated_stubs_are_current(tmp_path: Path) -> None:
     fresh = generate(PROTO, tmp_path)
     kept = {p.relative_to(STUBS) for p in STUBS.rglob("*_pb2*.py*") if p.suffix in (".py", ".pyi")}
-    assert set(fresh) == kept, "run: python -m service.pb.regenerate"
+    assert set(fresh) == kept, "run: python -m genret.service.pb.regenerate"
     for relative in fresh:
         assert without_noise(STUBS / relative) == without_noise(tmp_path / relative), relative
 
@@ -65,7 +65,7 @@ def test_stubs_are_made_by_the_oldest_supported_tools() -> None:
 
 
 def descriptor(source: Path) -> descriptor_pb2.FileDescriptorProto:
-    module = importlib.import_module(f"service.pb.genret.v1.{source.stem}_pb2")
+    module = importlib.import_module(f"genret.service.pb.genret.v1.{source.stem}_pb2")
     message = descriptor_pb2.FileDescriptorProto()
     module.DESCRIPTOR.CopyToProto(message)
     return message
@@ -104,7 +104,7 @@ def test_everything_in_the_sources_is_commented(source: Path) -> None:
 
 
 def test_no_rpc_is_declared_that_is_not_implemented() -> None:
-    from service.methods import METHODS
+    from genret.service.methods import METHODS
 
     implemented = {method.full_name for method in METHODS.values()}
     for source in SOURCES:
@@ -113,7 +113,7 @@ def test_no_rpc_is_declared_that_is_not_implemented() -> None:
 
 
 def test_the_stubs_live_beside_anybody_elses_stubs_of_the_package() -> None:
-    from service.pb.genret.v1 import retrieval_service_pb2
+    from genret.service.pb.genret.v1 import retrieval_service_pb2
 
     assert retrieval_service_pb2.DESCRIPTOR.name == "genret/v1/retrieval_service.proto"
     assert isinstance(retrieval_service_pb2.RetrievalMethod.DESCRIPTOR, EnumDescriptor)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import click
 import pytest
 
-from service.commands.query_options import BATCH_ID_BYTES, BATCH_ITEMS, arrivals, batches, most_items
+from genret.service.commands.query_options import BATCH_ID_BYTES, BATCH_ITEMS, arrivals, batches, most_items
 
 
 class Pipe(io.BytesIO):

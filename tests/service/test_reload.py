@@ -12,17 +12,17 @@ from typing import Any
 import grpc
 import pytest
 
-from retrieval.errors import (
+from genret.retrieval.errors import (
     IndexChecksumError,
     IndexFormatError,
     IndexMismatchError,
     IndexNotFoundError,
     ModelError,
 )
-from service.errors import UnservableIndexError
-from service.pb.genret.v1 import index_service_pb2 as pb
-from service.pb.genret.v1 import index_service_pb2_grpc as pb_grpc
-from service.serving.served import IndexTable, ServedIndex
+from genret.service.errors import UnservableIndexError
+from genret.service.pb.genret.v1 import index_service_pb2 as pb
+from genret.service.pb.genret.v1 import index_service_pb2_grpc as pb_grpc
+from genret.service.serving.served import IndexTable, ServedIndex
 from tests.service.asynchronous import asynchronous
 from tests.service.fake_retriever import FakeRetriever, version
 from tests.service.running_server import Running, failure, running, until
@@ -193,7 +193,7 @@ def test_a_version_that_cannot_be_served_changes_nothing(
             api.opener.table["fake"] = version(2)
             assert (await reload(api)).reloaded
 
-    with caplog.at_level(logging.ERROR, "service.serving.reload"):
+    with caplog.at_level(logging.ERROR, "genret.service.serving.reload"):
         asyncio.run(scenario())
     (line,) = caplog.messages
     assert line.startswith("index 'fake': the version served stays: ")
@@ -272,7 +272,7 @@ def test_a_hangup_logs_what_became_of_every_index(caplog: pytest.LogCaptureFixtu
             api.opener.table["fake2"] = version(2, name="fake2")
             await api.server.reloader.reload_all()
 
-    with caplog.at_level(logging.INFO, "service.serving.reload"):
+    with caplog.at_level(logging.INFO, "genret.service.serving.reload"):
         asyncio.run(scenario())
     said = sorted(caplog.messages)
     assert said[0] == "index 'fake': the version served stays: another tokenizer"

@@ -10,11 +10,11 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from retrieval.explanation import Explanation, ExplanationDraw, ExplanationNode
-from retrieval.types import Candidate, KvShare, RetrievalResult, Timings
-from service.client.reply import IndexRef, Reply
-from service.commands.render import abstention, as_json, as_lines, as_table, as_tree
-from service.errors import CallError
+from genret.retrieval.explanation import Explanation, ExplanationDraw, ExplanationNode
+from genret.retrieval.types import Candidate, KvShare, RetrievalResult, Timings
+from genret.service.client.reply import IndexRef, Reply
+from genret.service.commands.render import abstention, as_json, as_lines, as_table, as_tree
+from genret.service.errors import CallError
 
 CANDIDATES = (
     Candidate(

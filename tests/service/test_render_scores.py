@@ -7,9 +7,9 @@ import json
 
 from rich.console import Console
 
-from retrieval.score_types import ScoreResult, TitleScore
-from service.client.reply import IndexRef, ScoreReply
-from service.commands.render_scores import as_json, as_lines, as_table, best_first
+from genret.retrieval.score_types import ScoreResult, TitleScore
+from genret.service.client.reply import IndexRef, ScoreReply
+from genret.service.commands.render_scores import as_json, as_lines, as_table, best_first
 
 SCORES = (
     TitleScore("Macbeth [play]", -2.5, 0.25, 4),

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from retrieval.answers.answer_types import AnswerOptions, AnswerRequest
-from retrieval.linking.link_command import link_command
-from retrieval.linking.link_options import LinkOptions
-from retrieval.request_options import INT64, RequestOption, options_of
-from retrieval.score_types import ScoreRequest
-from retrieval.types import RequestOptions, RetrieveRequest
-from service.commands.answer import answer_command
-from service.commands.query import ask_command, query_command
-from service.commands.score import score_command
-from service.gateway.http_app import OPENAPI_FILE
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.retrieval.answers.answer_types import AnswerOptions, AnswerRequest
+from genret.retrieval.linking.link_command import link_command
+from genret.retrieval.linking.link_options import LinkOptions
+from genret.retrieval.request_options import INT64, RequestOption, options_of
+from genret.retrieval.score_types import ScoreRequest
+from genret.retrieval.types import RequestOptions, RetrieveRequest
+from genret.service.commands.answer import answer_command
+from genret.service.commands.query import ask_command, query_command
+from genret.service.commands.score import score_command
+from genret.service.gateway.http_app import OPENAPI_FILE
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "README.md", *ROOT.glob("docs/*.md")))

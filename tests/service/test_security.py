@@ -18,15 +18,21 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.errors import InputError
-from service.configuration.server_config import AuthConfig, HttpConfig, IndexSpec, ServerConfig, TlsConfig
-from service.errors import PermissionDeniedError, UnauthenticatedError
-from service.gateway import http_calls as calls
-from service.gateway import http_server
-from service.pb.genret.v1 import index_service_pb2, retrieval_service_pb2
-from service.security import bearer_tokens as tokens_module
-from service.security.authority import Authority, refuse_cross_site, refuse_foreign_host
-from service.security.bearer_tokens import (
+from genret.retrieval.errors import InputError
+from genret.service.configuration.server_config import (
+    AuthConfig,
+    HttpConfig,
+    IndexSpec,
+    ServerConfig,
+    TlsConfig,
+)
+from genret.service.errors import PermissionDeniedError, UnauthenticatedError
+from genret.service.gateway import http_calls as calls
+from genret.service.gateway import http_server
+from genret.service.pb.genret.v1 import index_service_pb2, retrieval_service_pb2
+from genret.service.security import bearer_tokens as tokens_module
+from genret.service.security.authority import Authority, refuse_cross_site, refuse_foreign_host
+from genret.service.security.bearer_tokens import (
     MAX_CHARACTERS,
     MAX_LIVE,
     METHOD_SCOPES,
@@ -39,8 +45,8 @@ from service.security.bearer_tokens import (
     parse_tokens,
     read_token_file,
 )
-from service.security.tls import load_certificates, server_credentials, ssl_context, warn_of_doubts
-from service.security.watched_files import WatchedFiles
+from genret.service.security.tls import load_certificates, server_credentials, ssl_context, warn_of_doubts
+from genret.service.security.watched_files import WatchedFiles
 from tests.service.certificates import Authority as CertificateAuthority
 from tests.service.certificates import CertificateFiles, PrivateKey, write_key
 from tests.service.secured_server import secured

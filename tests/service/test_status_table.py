@@ -11,8 +11,8 @@ import pytest
 from google.rpc import error_details_pb2
 from grpc import StatusCode
 
-from decoding import errors as decoding_errors
-from decoding.errors import (
+from genret.decoding import errors as decoding_errors
+from genret.decoding.errors import (
     DeadlineExceededError,
     DecodingCancelledError,
     DecodingError,
@@ -20,7 +20,7 @@ from decoding.errors import (
     PromptTooLongError,
     UnsupportedModelError,
 )
-from retrieval.errors import (
+from genret.retrieval.errors import (
     EvidenceMissingError,
     GenretError,
     IndexChecksumError,
@@ -34,8 +34,8 @@ from retrieval.errors import (
     ModelError,
     SourceError,
 )
-from retrieval.index.layout import EVIDENCE_FILES
-from service.errors import (
+from genret.retrieval.index.layout import EVIDENCE_FILES
+from genret.service.errors import (
     BindError,
     CallError,
     MalformedMessageError,
@@ -47,9 +47,9 @@ from service.errors import (
     UnknownIndexError,
     UnservableIndexError,
 )
-from service.rpc import refuse
-from service.status import TABLE, Failure, FieldViolation, failure_of
-from service.wire.rpc_status import error_from_status, failure_to_proto
+from genret.service.rpc import refuse
+from genret.service.status import TABLE, Failure, FieldViolation, failure_of
+from genret.service.wire.rpc_status import error_from_status, failure_to_proto
 from tests.service.asynchronous import asynchronous
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import failure, running, unpack
@@ -108,7 +108,7 @@ def subclasses(base: type[Exception]) -> set[type[Exception]]:
     "kind", sorted(subclasses(GenretError) | subclasses(DecodingError), key=lambda kind: kind.__name__)
 )
 def test_every_error_on_purpose_has_a_row(kind: type[Exception]) -> None:
-    if kind.__module__ not in ("retrieval.errors", decoding_errors.__name__, "service.errors"):
+    if kind.__module__ not in ("genret.retrieval.errors", decoding_errors.__name__, "genret.service.errors"):
         pytest.skip(f"{kind.__name__} is not one of ours")
     assert kind in NEVER_SERVED or any(issubclass(kind, row.error) for row in TABLE)
 

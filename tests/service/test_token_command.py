@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from service.main import cli
-from service.security.bearer_tokens import Scope, read_token_file
+from genret.service.main import cli
+from genret.service.security.bearer_tokens import Scope, read_token_file
 
 
 @pytest.mark.parametrize(("options", "scope"), [([], Scope.READ), (["--scope", "admin"], Scope.ADMIN)])

@@ -12,10 +12,10 @@ from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from index_builder.build import build_index
-from index_builder.build_options import BuildOptions, VectorBuildOptions
-from retrieval.prompts import BUILT_IN, CheckpointConfig, PromptTemplate
-from retrieval.text import TextTokenizer
+from genret.index_builder.build import build_index
+from genret.index_builder.build_options import BuildOptions, VectorBuildOptions
+from genret.retrieval.prompts import BUILT_IN, CheckpointConfig, PromptTemplate
+from genret.retrieval.text import TextTokenizer
 
 CATALOGUE = """title\tentity_id\taliases\tkind
 Hamlet\tQ1\tThe Prince of Denmark\twork

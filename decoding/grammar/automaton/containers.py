@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from itertools import count
 from typing import NamedTuple
 
-from decoding.grammar.automaton.nodes import (
+from genret.decoding.grammar.automaton.nodes import (
     BLANK,
     LINE_BREAK,
     START,
@@ -19,9 +19,9 @@ from decoding.grammar.automaton.nodes import (
     ThreadPosition,
     Whitespace,
 )
-from decoding.grammar.compile_options import GrammarOptions
-from decoding.grammar.leaves.leaf import Leaf
-from decoding.grammar.shapes import ArrayShape, ObjectShape, Option, ValueNode
+from genret.decoding.grammar.compile_options import GrammarOptions
+from genret.decoding.grammar.leaves.leaf import Leaf
+from genret.decoding.grammar.shapes import ArrayShape, ObjectShape, Option, ValueNode
 
 QUOTE, COMMA, COLON = 0x22, 0x2C, 0x3A
 OPEN_ARRAY, CLOSE_ARRAY, OPEN_OBJECT, CLOSE_OBJECT = 0x5B, 0x5D, 0x7B, 0x7D

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.grammar.automaton.containers import (
+from genret.decoding.grammar.automaton.containers import (
     BEFORE_COLON,
     CLOSE_ARRAY,
     CLOSE_OBJECT,
@@ -27,14 +27,14 @@ from decoding.grammar.automaton.containers import (
     ObjectKind,
     ValueKinds,
 )
-from decoding.grammar.automaton.nodes import ScalarKind, ThreadPosition
-from decoding.grammar.automaton.parse_stacks import ByteCount, ParseStack, ParseStacks, StackSegment
-from decoding.grammar.automaton.token_masks import Walk
-from decoding.grammar.compile_options import check_time
-from decoding.grammar.leaves.leaf import Leaf
-from decoding.grammar.shapes import Option
-from decoding.grammar.token_trie import fewest_tokens
-from decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.grammar.automaton.nodes import ScalarKind, ThreadPosition
+from genret.decoding.grammar.automaton.parse_stacks import ByteCount, ParseStack, ParseStacks, StackSegment
+from genret.decoding.grammar.automaton.token_masks import Walk
+from genret.decoding.grammar.compile_options import check_time
+from genret.decoding.grammar.leaves.leaf import Leaf
+from genret.decoding.grammar.shapes import Option
+from genret.decoding.grammar.token_trie import fewest_tokens
+from genret.decoding.grammar.vocabulary import Vocabulary
 
 _BOUND_BYTES = 200
 # Longer completions are not written out to be counted in tokens: a schema may ask for 10^9 items.

@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import Any, Protocol
 
-from decoding.grammar.compile_options import GrammarOptions
-from decoding.grammar.leaves.leaf import Leaf
+from genret.decoding.grammar.compile_options import GrammarOptions
+from genret.decoding.grammar.leaves.leaf import Leaf
 
 START = 0
 CLOSED = -1

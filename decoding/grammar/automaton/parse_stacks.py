@@ -15,9 +15,9 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Any, final
 
-from decoding.grammar.automaton.containers import DONE, DocumentKind, ValueKinds
-from decoding.grammar.automaton.nodes import ScalarKind, ThreadPosition
-from decoding.grammar.shapes import ValueNode
+from genret.decoding.grammar.automaton.containers import DONE, DocumentKind, ValueKinds
+from genret.decoding.grammar.automaton.nodes import ScalarKind, ThreadPosition
+from genret.decoding.grammar.shapes import ValueNode
 
 Survivors = tuple[tuple[int, int], ...]
 """A value that ended: (index of the entry below that it was in, the value's label), ascending, each once."""

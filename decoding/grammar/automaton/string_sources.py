@@ -10,11 +10,11 @@ import json
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from decoding.grammar.automaton.containers import INSIDE_KEY, ArrayKind, DocumentKind, ValueKinds
-from decoding.grammar.automaton.nodes import ScalarKind, ThreadPosition
-from decoding.grammar.leaves.leaf import TitleSlotLeaf
-from decoding.grammar.schema.schema_document import escaped_step
-from decoding.grammar.shapes import ValueNode
+from genret.decoding.grammar.automaton.containers import INSIDE_KEY, ArrayKind, DocumentKind, ValueKinds
+from genret.decoding.grammar.automaton.nodes import ScalarKind, ThreadPosition
+from genret.decoding.grammar.leaves.leaf import TitleSlotLeaf
+from genret.decoding.grammar.schema.schema_document import escaped_step
+from genret.decoding.grammar.shapes import ValueNode
 
 
 class TracedString(NamedTuple):

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.grammar.automaton.nodes import ScalarKind
-from decoding.grammar.automaton.parse_stacks import (
+from genret.decoding.grammar.automaton.nodes import ScalarKind
+from genret.decoding.grammar.automaton.parse_stacks import (
     ByteCount,
     Entry,
     ParseStack,
@@ -18,9 +18,9 @@ from decoding.grammar.automaton.parse_stacks import (
     StackSegment,
     Survivors,
 )
-from decoding.grammar.leaves.leaf import LeafTokens
-from decoding.grammar.token_trie import TokenNode
-from decoding.grammar.vocabulary import WORD_BITS, Vocabulary
+from genret.decoding.grammar.leaves.leaf import LeafTokens
+from genret.decoding.grammar.token_trie import TokenNode
+from genret.decoding.grammar.vocabulary import WORD_BITS, Vocabulary
 
 # An array's header, an entry of the tables and the tuple of a mask.
 _MASK_BYTES = 400

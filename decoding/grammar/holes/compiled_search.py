@@ -21,14 +21,14 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.grammar.holes.text_places import TextRange
-from decoding.grammar.leaves.leaf import FEW_TOKENS, TokenWalk
-from decoding.numba_compiling import compiled, keep_nothing, pointer
-from decoding.sorted_texts import SortedTexts
+from genret.decoding.grammar.holes.text_places import TextRange
+from genret.decoding.grammar.leaves.leaf import FEW_TOKENS, TokenWalk
+from genret.decoding.numba_compiling import compiled, keep_nothing, pointer
+from genret.decoding.sorted_texts import SortedTexts
 
 if TYPE_CHECKING:
-    from decoding.grammar.token_trie import FlatTrie
-    from decoding.grammar.vocabulary import Vocabulary
+    from genret.decoding.grammar.token_trie import FlatTrie
+    from genret.decoding.grammar.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
 

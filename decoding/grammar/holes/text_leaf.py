@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from decoding.grammar.errors import VocabularyError
-from decoding.grammar.holes.text_places import (
+from genret.decoding.grammar.errors import VocabularyError
+from genret.decoding.grammar.holes.text_places import (
     ESCAPED_BYTES,
     FINAL,
     PLAIN,
@@ -29,13 +29,13 @@ from decoding.grammar.holes.text_places import (
     spelled,
     unpack,
 )
-from decoding.grammar.leaves.leaf import LeafTokens, TitleSlotName, TokenCache
-from decoding.grammar.token_trie import TokenNode
-from decoding.sorted_texts import SortedTexts, TextBatches
+from genret.decoding.grammar.leaves.leaf import LeafTokens, TitleSlotName, TokenCache
+from genret.decoding.grammar.token_trie import TokenNode
+from genret.decoding.sorted_texts import SortedTexts, TextBatches
 
 if TYPE_CHECKING:
-    from decoding.grammar.holes.compiled_search import CompiledSearch
-    from decoding.grammar.vocabulary import Vocabulary
+    from genret.decoding.grammar.holes.compiled_search import CompiledSearch
+    from genret.decoding.grammar.vocabulary import Vocabulary
 
 
 # Larger runs list their next bytes only if there is just one.
@@ -224,7 +224,7 @@ class TextSearcher:
         if self._compiled is not None:
             return
         try:
-            from decoding.grammar.holes.compiled_search import CompiledSearch
+            from genret.decoding.grammar.holes.compiled_search import CompiledSearch
         except ImportError:
             return
         try:

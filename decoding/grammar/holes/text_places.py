@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from decoding.grammar.leaves.leaf import TokenWalk
-from decoding.grammar.token_trie import FlatTrie
-from decoding.sorted_texts import SortedTexts
+from genret.decoding.grammar.leaves.leaf import TokenWalk
+from genret.decoding.grammar.token_trie import FlatTrie
+from genret.decoding.sorted_texts import SortedTexts
 
 QUOTE = 0x22
 BACKSLASH = 0x5C

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.grammar.leaves.dfa_leaf import DfaLeaf
-from decoding.grammar.leaves.leaf import FEW_TOKENS, Exit, LeafTokens, TokenCache
-from decoding.grammar.leaves.table_walk import Ints, TableWalker, ranges
-from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.regular.json_spelling import spell_any_text, spell_texts
-from decoding.grammar.token_trie import TokenNode
-from decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.grammar.leaves.dfa_leaf import DfaLeaf
+from genret.decoding.grammar.leaves.leaf import FEW_TOKENS, Exit, LeafTokens, TokenCache
+from genret.decoding.grammar.leaves.table_walk import Ints, TableWalker, ranges
+from genret.decoding.grammar.regular.dfa import Dfa
+from genret.decoding.grammar.regular.json_spelling import spell_any_text, spell_texts
+from genret.decoding.grammar.token_trie import TokenNode
+from genret.decoding.grammar.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
-    from decoding.grammar.token_trie import FlatTrie
+    from genret.decoding.grammar.token_trie import FlatTrie
 
 
 QUOTE = ord('"')

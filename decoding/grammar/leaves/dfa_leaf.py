@@ -15,14 +15,14 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.grammar.leaves.leaf import Exit, LeafTokens, TokenCache
-from decoding.grammar.leaves.table_walk import FEW_PLACES, TableWalker, TransitionTable
-from decoding.grammar.regular.byte_dfa import ByteDfa, Overlay
-from decoding.grammar.regular.dfa_texts import nearest_text
-from decoding.grammar.regular.minimise import Row
-from decoding.grammar.regular.product import together
-from decoding.grammar.token_trie import TokenNode
-from decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.grammar.leaves.leaf import Exit, LeafTokens, TokenCache
+from genret.decoding.grammar.leaves.table_walk import FEW_PLACES, TableWalker, TransitionTable
+from genret.decoding.grammar.regular.byte_dfa import ByteDfa, Overlay
+from genret.decoding.grammar.regular.dfa_texts import nearest_text
+from genret.decoding.grammar.regular.minimise import Row
+from genret.decoding.grammar.regular.product import together
+from genret.decoding.grammar.token_trie import TokenNode
+from genret.decoding.grammar.vocabulary import Vocabulary
 
 MAX_LISTED_EDGES = 8
 """Most bytes that are listed; states with more are walked under the table."""

@@ -12,9 +12,16 @@ import threading
 from collections.abc import Hashable, Mapping
 from itertools import chain
 
-from decoding.grammar.leaves.leaf import Exit, Leaf, LeafTokens, TitleSlotLeaf, TitleSlotName, TokenCache
-from decoding.grammar.token_trie import TokenNode
-from decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.grammar.leaves.leaf import (
+    Exit,
+    Leaf,
+    LeafTokens,
+    TitleSlotLeaf,
+    TitleSlotName,
+    TokenCache,
+)
+from genret.decoding.grammar.token_trie import TokenNode
+from genret.decoding.grammar.vocabulary import Vocabulary
 
 _STATE_BYTES = 250
 _LEAF_BYTES = 1000

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.bounded_cache import BoundedCache
-from decoding.grammar.token_trie import TokenNode
+from genret.decoding.bounded_cache import BoundedCache
+from genret.decoding.grammar.token_trie import TokenNode
 
 if TYPE_CHECKING:
-    from decoding.grammar.vocabulary import Vocabulary
+    from genret.decoding.grammar.vocabulary import Vocabulary
 
 
 class Exit(NamedTuple):

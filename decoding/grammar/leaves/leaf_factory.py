@@ -8,19 +8,25 @@ from collections.abc import Callable, Hashable, Iterable
 from json.encoder import encode_basestring  # what json.dumps(ensure_ascii=False) calls
 from weakref import WeakValueDictionary
 
-from decoding.grammar.compile_options import AutomatonLimitError
-from decoding.grammar.errors import VocabularyError
-from decoding.grammar.leaves.counted_text import AnyText, CountedTextLeaf
-from decoding.grammar.leaves.dfa_leaf import DfaLeaf
-from decoding.grammar.leaves.distinct_leaf import AlikeExits, DistinctLeaf, DistinctSlotLeaf, Texts, Writings
-from decoding.grammar.leaves.leaf import Leaf, SparseLeaf
-from decoding.grammar.leaves.restricted_keys import LabelledKeys, RestrictedKeys
-from decoding.grammar.leaves.table_walk import TableWalker
-from decoding.grammar.regular.byte_dfa import ByteDfa
-from decoding.grammar.regular.json_spelling import spell_texts
-from decoding.grammar.regular.number_set import WRITTEN_INTEGERS, WRITTEN_NUMBERS, NumberSet
-from decoding.grammar.regular.text_set import TextSet
-from decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.grammar.compile_options import AutomatonLimitError
+from genret.decoding.grammar.errors import VocabularyError
+from genret.decoding.grammar.leaves.counted_text import AnyText, CountedTextLeaf
+from genret.decoding.grammar.leaves.dfa_leaf import DfaLeaf
+from genret.decoding.grammar.leaves.distinct_leaf import (
+    AlikeExits,
+    DistinctLeaf,
+    DistinctSlotLeaf,
+    Texts,
+    Writings,
+)
+from genret.decoding.grammar.leaves.leaf import Leaf, SparseLeaf
+from genret.decoding.grammar.leaves.restricted_keys import LabelledKeys, RestrictedKeys
+from genret.decoding.grammar.leaves.table_walk import TableWalker
+from genret.decoding.grammar.regular.byte_dfa import ByteDfa
+from genret.decoding.grammar.regular.json_spelling import spell_texts
+from genret.decoding.grammar.regular.number_set import WRITTEN_INTEGERS, WRITTEN_NUMBERS, NumberSet
+from genret.decoding.grammar.regular.text_set import TextSet
+from genret.decoding.grammar.vocabulary import Vocabulary
 
 _LITERALS = ((1, b"null"), (2, b"false"), (4, b"true"))
 # Bytes that every JSON container needs.

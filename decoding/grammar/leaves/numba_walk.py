@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from decoding.grammar.leaves.leaf import FEW_TOKENS, TokenWalk
-from decoding.grammar.leaves.table_walk import Ints, TransitionTable
-from decoding.grammar.regular.byte_dfa import ByteDfa
-from decoding.numba_compiling import compiled, keep_nothing
+from genret.decoding.grammar.leaves.leaf import FEW_TOKENS, TokenWalk
+from genret.decoding.grammar.leaves.table_walk import Ints, TransitionTable
+from genret.decoding.grammar.regular.byte_dfa import ByteDfa
+from genret.decoding.numba_compiling import compiled, keep_nothing
 
 if TYPE_CHECKING:
-    from decoding.grammar.vocabulary import Vocabulary
+    from genret.decoding.grammar.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
 

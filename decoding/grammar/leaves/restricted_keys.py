@@ -8,11 +8,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.grammar.leaves.dfa_leaf import MAX_LISTED_EDGES, DfaLeaf, StateModels, is_nested, without
-from decoding.grammar.leaves.leaf import LeafTokens, TokenCache
-from decoding.grammar.leaves.table_walk import FEW_PLACES, TableWalker, TransitionTable
-from decoding.grammar.regular.dfa_texts import distances, nearest_text
-from decoding.grammar.token_trie import TokenNode
+from genret.decoding.grammar.leaves.dfa_leaf import MAX_LISTED_EDGES, DfaLeaf, StateModels, is_nested, without
+from genret.decoding.grammar.leaves.leaf import LeafTokens, TokenCache
+from genret.decoding.grammar.leaves.table_walk import FEW_PLACES, TableWalker, TransitionTable
+from genret.decoding.grammar.regular.dfa_texts import distances, nearest_text
+from genret.decoding.grammar.token_trie import TokenNode
 
 # The object itself, without what it finds out.
 _LEAF_BYTES = 600

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.grammar.leaves.leaf import FEW_TOKENS, LeafTokens, TokenWalk
-from decoding.grammar.regular.byte_dfa import ByteDfa
-from decoding.grammar.token_trie import TokenNode
+from genret.decoding.grammar.leaves.leaf import FEW_TOKENS, LeafTokens, TokenWalk
+from genret.decoding.grammar.regular.byte_dfa import ByteDfa
+from genret.decoding.grammar.token_trie import TokenNode
 
 if TYPE_CHECKING:
-    from decoding.grammar.vocabulary import Vocabulary
+    from genret.decoding.grammar.vocabulary import Vocabulary
 
 
 Ints = NDArray[np.int32]
@@ -148,7 +148,7 @@ class TableWalker:
         if self._compiled_bytes is not None:
             return
         try:
-            from decoding.grammar.leaves.numba_walk import CompiledWalk
+            from genret.decoding.grammar.leaves.numba_walk import CompiledWalk
 
             compiled = CompiledWalk(self.vocabulary)
         except Exception as error:  # an installation that does not fit together fails in ways of its own

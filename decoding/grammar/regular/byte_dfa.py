@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from decoding.grammar.compile_options import current_budget
-from decoding.grammar.regular.dfa_texts import (
+from genret.decoding.grammar.compile_options import current_budget
+from genret.decoding.grammar.regular.dfa_texts import (
     automaton_of,
     bottom_up,
     count_texts,
@@ -23,9 +23,9 @@ from decoding.grammar.regular.dfa_texts import (
     rows_bytes,
     shortest_text,
 )
-from decoding.grammar.regular.minimise import Edge, Row, canonical, renumbered
-from decoding.grammar.regular.nfa import Nfa
-from decoding.grammar.regular.product import DIFFERENCE, INTERSECTION, UNION, product
+from genret.decoding.grammar.regular.minimise import Edge, Row, canonical, renumbered
+from genret.decoding.grammar.regular.nfa import Nfa
+from genret.decoding.grammar.regular.product import DIFFERENCE, INTERSECTION, UNION, product
 
 # Rows hashed between two checks of the clock.
 _HASHED_AT_ONCE = 1024

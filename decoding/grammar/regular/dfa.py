@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 
-from decoding.grammar.compile_options import current_budget
-from decoding.grammar.regular.dfa_texts import (
+from genret.decoding.grammar.compile_options import current_budget
+from genret.decoding.grammar.regular.dfa_texts import (
     automaton_of,
     count_texts,
     longest_length,
@@ -14,10 +14,10 @@ from decoding.grammar.regular.dfa_texts import (
     shortest_text,
     texts_by_length,
 )
-from decoding.grammar.regular.minimise import Edge, Row, canonical, renumbered
-from decoding.grammar.regular.nfa import Nfa
-from decoding.grammar.regular.product import DIFFERENCE, INTERSECTION, UNION, Combination, product
-from decoding.grammar.regular.ranges import SCALAR_VALUES, scalar
+from genret.decoding.grammar.regular.minimise import Edge, Row, canonical, renumbered
+from genret.decoding.grammar.regular.nfa import Nfa
+from genret.decoding.grammar.regular.product import DIFFERENCE, INTERSECTION, UNION, Combination, product
+from genret.decoding.grammar.regular.ranges import SCALAR_VALUES, scalar
 
 # Texts longer than this check the clock one by one.
 _LONG_TEXT = 10_000

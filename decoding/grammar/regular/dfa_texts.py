@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from decoding.grammar.compile_options import current_budget
-from decoding.grammar.regular.minimise import Edge, Row, joined, renumbered, turned
+from genret.decoding.grammar.compile_options import current_budget
+from genret.decoding.grammar.regular.minimise import Edge, Row, joined, renumbered, turned
 
 
 def automaton_of(texts: Sequence[Sequence[int]], labels: Sequence[int]) -> tuple[list[Row], list[int]]:

@@ -8,10 +8,10 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
-from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.regular.minimise import Edge
-from decoding.grammar.regular.ranges import Ranges, complement, intersection, union
-from decoding.grammar.regular.regex_compiler import compile_pattern
+from genret.decoding.grammar.regular.dfa import Dfa
+from genret.decoding.grammar.regular.minimise import Edge
+from genret.decoding.grammar.regular.ranges import Ranges, complement, intersection, union
+from genret.decoding.grammar.regular.regex_compiler import compile_pattern
 
 _State = TypeVar("_State", bound=Hashable)
 

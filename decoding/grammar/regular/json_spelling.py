@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache, lru_cache
 
-from decoding.grammar.compile_options import current_budget
-from decoding.grammar.regular.byte_dfa import ByteDfa, MakeState, byte_edges
-from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.regular.minimise import SIZE_PER_STATE, Edge, Row
-from decoding.grammar.regular.nfa import Nfa
+from genret.decoding.grammar.compile_options import current_budget
+from genret.decoding.grammar.regular.byte_dfa import ByteDfa, MakeState, byte_edges
+from genret.decoding.grammar.regular.dfa import Dfa
+from genret.decoding.grammar.regular.minimise import SIZE_PER_STATE, Edge, Row
+from genret.decoding.grammar.regular.nfa import Nfa
 
 _QUOTE = 0x22
 _BACKSLASH = 0x5C

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from decoding.grammar.compile_options import current_budget
-from decoding.grammar.regular.ranges import Ranges, atoms
+from genret.decoding.grammar.compile_options import current_budget
+from genret.decoding.grammar.regular.ranges import Ranges, atoms
 
 Edge = tuple[int, int, int]
 Row = tuple[Edge, ...]

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
-from decoding.grammar.compile_options import current_budget
-from decoding.grammar.regular.minimise import SIZE_PER_STATE, Edge, Row, canonical
-from decoding.grammar.regular.product import over_symbols, symbols_by_target
-from decoding.grammar.regular.ranges import Ranges, atoms, contains
+from genret.decoding.grammar.compile_options import current_budget
+from genret.decoding.grammar.regular.minimise import SIZE_PER_STATE, Edge, Row, canonical
+from genret.decoding.grammar.regular.product import over_symbols, symbols_by_target
+from genret.decoding.grammar.regular.ranges import Ranges, atoms, contains
 
 
 class Condition(IntEnum):

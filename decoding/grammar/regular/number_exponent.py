@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from functools import lru_cache
 from typing import Any
 
-from decoding.grammar.regular.number_magnitudes import Exact, Magnitudes
+from genret.decoding.grammar.regular.number_magnitudes import Exact, Magnitudes
 
 MANTISSA_DIGITS = 16
 """Most digits behind the point of a mantissa whose exponent alone may decide about divisibility."""

@@ -21,7 +21,7 @@ from functools import lru_cache
 from math import gcd, lcm
 from typing import Any
 
-from decoding.grammar.compile_options import AutomatonLimitError
+from genret.decoding.grammar.compile_options import AutomatonLimitError
 
 Exact = int | Fraction
 """A number without rounding; an int wherever it is integral."""

@@ -13,12 +13,18 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from decoding.bounded_cache import Remembered
-from decoding.grammar.compile_options import AutomatonLimitError, current_budget
-from decoding.grammar.regular.byte_dfa import ByteDfa
-from decoding.grammar.regular.minimise import Edge
-from decoding.grammar.regular.number_exponent import MARK, NOWHERE, SIGN, ExponentReader, MantissaReader
-from decoding.grammar.regular.number_magnitudes import (
+from genret.decoding.bounded_cache import Remembered
+from genret.decoding.grammar.compile_options import AutomatonLimitError, current_budget
+from genret.decoding.grammar.regular.byte_dfa import ByteDfa
+from genret.decoding.grammar.regular.minimise import Edge
+from genret.decoding.grammar.regular.number_exponent import (
+    MARK,
+    NOWHERE,
+    SIGN,
+    ExponentReader,
+    MantissaReader,
+)
+from genret.decoding.grammar.regular.number_magnitudes import (
     ALL_NUMBERS,
     INTEGERS,
     NO_NUMBER,

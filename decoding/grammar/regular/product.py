@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from decoding.grammar.compile_options import current_budget
-from decoding.grammar.regular.minimise import SIZE_PER_STATE, Edge, Row, canonical, joined
-from decoding.grammar.regular.ranges import Ranges, atoms
+from genret.decoding.grammar.compile_options import current_budget
+from genret.decoding.grammar.regular.minimise import SIZE_PER_STATE, Edge, Row, canonical, joined
+from genret.decoding.grammar.regular.ranges import Ranges, atoms
 
 # Classes of symbols pay from so many edges per state on.
 _MANY_EDGES = 4

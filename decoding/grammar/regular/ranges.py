@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from decoding.grammar.compile_options import current_budget
+from genret.decoding.grammar.compile_options import current_budget
 
 Ranges = tuple[tuple[int, int], ...]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from decoding.grammar.regular.ranges import (
+from genret.decoding.grammar.regular.ranges import (
     SCALAR_VALUES,
     Ranges,
     complement,

@@ -23,13 +23,13 @@ text and all texts with letters or digits beyond ASCII.
 
 from __future__ import annotations
 
-from decoding.grammar.compile_options import current_budget
-from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.regular.nfa import Condition, Nfa, Side
-from decoding.grammar.regular.ranges import SCALAR_VALUES, complement, intersection
-from decoding.grammar.regular.regex_classes import WORD, exactly, python_word
-from decoding.grammar.regular.regex_lookaround import FIRST_LOOK, LookTable, determinise_with_looks
-from decoding.grammar.regular.regex_parser import (
+from genret.decoding.grammar.compile_options import current_budget
+from genret.decoding.grammar.regular.dfa import Dfa
+from genret.decoding.grammar.regular.nfa import Condition, Nfa, Side
+from genret.decoding.grammar.regular.ranges import SCALAR_VALUES, complement, intersection
+from genret.decoding.grammar.regular.regex_classes import WORD, exactly, python_word
+from genret.decoding.grammar.regular.regex_lookaround import FIRST_LOOK, LookTable, determinise_with_looks
+from genret.decoding.grammar.regular.regex_parser import (
     Alternation,
     Assertion,
     Chars,

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from decoding.grammar.compile_options import current_budget
-from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.regular.minimise import SIZE_PER_STATE, Edge, Row, canonical
-from decoding.grammar.regular.nfa import Condition, Nfa, Side, holds
-from decoding.grammar.regular.product import over_symbols, symbols_by_target
-from decoding.grammar.regular.ranges import SCALAR_VALUES, Ranges, atoms, contains
-from decoding.grammar.regular.regex_classes import WORD
-from decoding.grammar.regular.regex_parser import Assertion, Look, Node, any_part
+from genret.decoding.grammar.compile_options import current_budget
+from genret.decoding.grammar.regular.dfa import Dfa
+from genret.decoding.grammar.regular.minimise import SIZE_PER_STATE, Edge, Row, canonical
+from genret.decoding.grammar.regular.nfa import Condition, Nfa, Side, holds
+from genret.decoding.grammar.regular.product import over_symbols, symbols_by_target
+from genret.decoding.grammar.regular.ranges import SCALAR_VALUES, Ranges, atoms, contains
+from genret.decoding.grammar.regular.regex_classes import WORD
+from genret.decoding.grammar.regular.regex_parser import Assertion, Look, Node, any_part
 
 # Conditions of steps from here on are indexes of the table of looks.
 FIRST_LOOK = 16

@@ -9,11 +9,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from decoding.grammar.compile_options import current_budget
-from decoding.grammar.errors import GrammarError
-from decoding.grammar.regular.nfa import Condition
-from decoding.grammar.regular.ranges import SCALAR_VALUES
-from decoding.grammar.regular.regex_classes import (
+from genret.decoding.grammar.compile_options import current_budget
+from genret.decoding.grammar.errors import GrammarError
+from genret.decoding.grammar.regular.nfa import Condition
+from genret.decoding.grammar.regular.ranges import SCALAR_VALUES
+from genret.decoding.grammar.regular.regex_classes import (
     CharClass,
     any_of,
     char_class,

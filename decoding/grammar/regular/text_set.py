@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.regular.ranges import SCALAR_VALUES, Ranges, complement, intersection, union
+from genret.decoding.grammar.regular.dfa import Dfa
+from genret.decoding.grammar.regular.ranges import SCALAR_VALUES, Ranges, complement, intersection, union
 
 # No bound, in ranges of lengths; far above the length of any text.
 _ENDLESS = 1 << 62

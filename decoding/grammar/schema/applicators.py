@@ -6,10 +6,10 @@ of strings: `propertyNames` speaks of keys, which are strings.
 
 from __future__ import annotations
 
-from decoding.grammar.compile_options import naming_limits
-from decoding.grammar.errors import UnsupportedSchemaError
-from decoding.grammar.regular.text_set import TextSet
-from decoding.grammar.schema.formula import (
+from genret.decoding.grammar.compile_options import naming_limits
+from genret.decoding.grammar.errors import UnsupportedSchemaError
+from genret.decoding.grammar.regular.text_set import TextSet
+from genret.decoding.grammar.schema.formula import (
     ANYTHING,
     NOTHING,
     And,
@@ -32,9 +32,9 @@ from decoding.grammar.schema.formula import (
     TypeIs,
     UniqueItems,
 )
-from decoding.grammar.schema.scalar_keywords import ANY, OBJECT, TYPES, count
-from decoding.grammar.schema.schema_document import Json, pointer_step
-from decoding.grammar.schema.translation import Schema, SchemaScope, Translation, pattern_dfa
+from genret.decoding.grammar.schema.scalar_keywords import ANY, OBJECT, TYPES, count
+from genret.decoding.grammar.schema.schema_document import Json, pointer_step
+from genret.decoding.grammar.schema.translation import Schema, SchemaScope, Translation, pattern_dfa
 
 _NO_OBJECT = TYPES[ANY & ~OBJECT]
 

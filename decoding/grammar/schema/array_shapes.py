@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
-from decoding.grammar.leaves.distinct_leaf import SOME_TEXT, DistinctLeaf, Texts
-from decoding.grammar.leaves.leaf import Leaf
-from decoding.grammar.schema.members import ENDLESS
-from decoding.grammar.shapes import Option, Progress, ValueNode
+from genret.decoding.grammar.leaves.distinct_leaf import SOME_TEXT, DistinctLeaf, Texts
+from genret.decoding.grammar.leaves.leaf import Leaf
+from genret.decoding.grammar.schema.members import ENDLESS
+from genret.decoding.grammar.shapes import Option, Progress, ValueNode
 
 if TYPE_CHECKING:
-    from decoding.grammar.leaves.leaf_factory import Leaves
+    from genret.decoding.grammar.leaves.leaf_factory import Leaves
 
 
 class _Shape:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from decoding.grammar.errors import UnsupportedSchemaError
-from decoding.grammar.schema.cases import Conjunction, ItemRule, MemberRule
-from decoding.grammar.schema.formula import (
+from genret.decoding.grammar.errors import UnsupportedSchemaError
+from genret.decoding.grammar.schema.cases import Conjunction, ItemRule, MemberRule
+from genret.decoding.grammar.schema.formula import (
     NOTHING,
     And,
     Formula,

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import TypeVar
 from weakref import proxy
 
-from decoding.grammar.compile_options import current_budget
-from decoding.grammar.errors import SchemaLimitError, UnsupportedSchemaError
-from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.regular.text_set import TextSet
-from decoding.grammar.schema.atoms import Atoms, Formulas, Negation, endless
-from decoding.grammar.schema.cases import (
+from genret.decoding.grammar.compile_options import current_budget
+from genret.decoding.grammar.errors import SchemaLimitError, UnsupportedSchemaError
+from genret.decoding.grammar.regular.dfa import Dfa
+from genret.decoding.grammar.regular.text_set import TextSet
+from genret.decoding.grammar.schema.atoms import Atoms, Formulas, Negation, endless
+from genret.decoding.grammar.schema.cases import (
     ALL_CASES,
     ALL_NUMBERS,
     ALL_TEXTS,
@@ -48,7 +48,7 @@ from decoding.grammar.schema.cases import (
     types_of,
     union,
 )
-from decoding.grammar.schema.formula import (
+from genret.decoding.grammar.schema.formula import (
     Contains,
     ExactlyOne,
     ItemCount,

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from decoding.grammar.errors import SchemaLimitError, UnsupportedSchemaError
-from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.regular.number_set import NumberSet
-from decoding.grammar.regular.text_set import TextSet
-from decoding.grammar.schema.formula import JsonType, Place, TextFromSlot
+from genret.decoding.grammar.errors import SchemaLimitError, UnsupportedSchemaError
+from genret.decoding.grammar.regular.dfa import Dfa
+from genret.decoding.grammar.regular.number_set import NumberSet
+from genret.decoding.grammar.regular.text_set import TextSet
+from genret.decoding.grammar.schema.formula import JsonType, Place, TextFromSlot
 
 Thing = TypeVar("Thing")
 Closed = TypeVar("Closed", NumberSet, TextSet)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntFlag
 
-from decoding.grammar.leaves.leaf import TitleSlotName
-from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.regular.number_set import NumberSet
-from decoding.grammar.regular.text_set import TextSet
+from genret.decoding.grammar.leaves.leaf import TitleSlotName
+from genret.decoding.grammar.regular.dfa import Dfa
+from genret.decoding.grammar.regular.number_set import NumberSet
+from genret.decoding.grammar.regular.text_set import TextSet
 
 
 class JsonType(IntFlag):

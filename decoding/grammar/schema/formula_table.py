@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from decoding.grammar.compile_options import GrammarOptions, current_budget
-from decoding.grammar.errors import SchemaLimitError, UnsupportedSchemaError
-from decoding.grammar.schema.applicators import (
+from genret.decoding.grammar.compile_options import GrammarOptions, current_budget
+from genret.decoding.grammar.errors import SchemaLimitError, UnsupportedSchemaError
+from genret.decoding.grammar.schema.applicators import (
     all_of,
     any_of,
     conditional,
@@ -25,12 +25,20 @@ from decoding.grammar.schema.applicators import (
     required,
     unique_items,
 )
-from decoding.grammar.schema.formula import And, ExactlyOne, Formula, Not, Or, Reference
-from decoding.grammar.schema.resources import UNDECLARED, Dialect, SchemaIndex
-from decoding.grammar.schema.scalar_keywords import NUMERIC, constant, enumerated, hole, numbers, texts, types
-from decoding.grammar.schema.schema_document import Json, parse_document
-from decoding.grammar.schema.translation import LATE, Handler, Handlers, Translation
-from decoding.grammar.schema.unevaluated import unevaluated
+from genret.decoding.grammar.schema.formula import And, ExactlyOne, Formula, Not, Or, Reference
+from genret.decoding.grammar.schema.resources import UNDECLARED, Dialect, SchemaIndex
+from genret.decoding.grammar.schema.scalar_keywords import (
+    NUMERIC,
+    constant,
+    enumerated,
+    hole,
+    numbers,
+    texts,
+    types,
+)
+from genret.decoding.grammar.schema.schema_document import Json, parse_document
+from genret.decoding.grammar.schema.translation import LATE, Handler, Handlers, Translation
+from genret.decoding.grammar.schema.unevaluated import unevaluated
 
 
 class FormulaTable:

@@ -13,7 +13,7 @@ from decimal import Decimal
 from enum import IntEnum
 from typing import Literal
 
-from decoding.grammar.schema.schema_document import Json
+from genret.decoding.grammar.schema.schema_document import Json
 
 Role = Literal["enforced", "annotation", "structure"]
 TYPE_NAMES = ("array", "boolean", "integer", "null", "number", "object", "string")

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring  # what json.dumps(ensure_ascii=False) calls
 from weakref import WeakValueDictionary
 
-from decoding.bounded_cache import Remembered
-from decoding.grammar.compile_options import check_time, current_budget
-from decoding.grammar.leaves.distinct_leaf import Texts
-from decoding.grammar.leaves.leaf import Leaf
-from decoding.grammar.leaves.leaf_factory import Leaves
-from decoding.grammar.regular.byte_dfa import ByteDfa, Overlay
-from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.regular.json_spelling import spell_labelled
-from decoding.grammar.regular.minimise import Edge
-from decoding.grammar.shapes import ValueNode
+from genret.decoding.bounded_cache import Remembered
+from genret.decoding.grammar.compile_options import check_time, current_budget
+from genret.decoding.grammar.leaves.distinct_leaf import Texts
+from genret.decoding.grammar.leaves.leaf import Leaf
+from genret.decoding.grammar.leaves.leaf_factory import Leaves
+from genret.decoding.grammar.regular.byte_dfa import ByteDfa, Overlay
+from genret.decoding.grammar.regular.dfa import Dfa
+from genret.decoding.grammar.regular.json_spelling import spell_labelled
+from genret.decoding.grammar.regular.minimise import Edge
+from genret.decoding.grammar.shapes import ValueNode
 
 ENDLESS = 1 << 40
 """Bytes of what cannot be written at all; sums of it stay above every real size."""

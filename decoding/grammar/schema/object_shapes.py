@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 from itertools import repeat
 from typing import NamedTuple
 
-from decoding.grammar.compile_options import check_time
-from decoding.grammar.leaves.leaf import Leaf
-from decoding.grammar.schema.members import ENDLESS, KeyMemory, Member, Members
-from decoding.grammar.shapes import Option, Progress
+from genret.decoding.grammar.compile_options import check_time
+from genret.decoding.grammar.leaves.leaf import Leaf
+from genret.decoding.grammar.schema.members import ENDLESS, KeyMemory, Member, Members
+from genret.decoding.grammar.shapes import Option, Progress
 
 
 class _Shape:

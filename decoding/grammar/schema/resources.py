@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from urllib.parse import unquote, urldefrag, urljoin
 
-from decoding.grammar.compile_options import CompileBudget
-from decoding.grammar.errors import InvalidSchemaError, UnsupportedSchemaError
-from decoding.grammar.schema import keywords
-from decoding.grammar.schema.keywords import Holds, Keyword, is_name_list
-from decoding.grammar.schema.schema_document import Json, pointer_step
+from genret.decoding.grammar.compile_options import CompileBudget
+from genret.decoding.grammar.errors import InvalidSchemaError, UnsupportedSchemaError
+from genret.decoding.grammar.schema import keywords
+from genret.decoding.grammar.schema.keywords import Holds, Keyword, is_name_list
+from genret.decoding.grammar.schema.schema_document import Json, pointer_step
 
 RECURSIVE = "$recursive"
 """Stands for `$recursiveAnchor`, which has no name; no anchor can be called like this."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from decimal import Decimal
 from functools import lru_cache
 
-from decoding.bounded_cache import Remembered
-from decoding.grammar.compile_options import current_budget, naming_limits
-from decoding.grammar.errors import InvalidSchemaError, SchemaLimitError, UnsupportedSchemaError
-from decoding.grammar.leaves.leaf import TitleSlotName
-from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.regular.formats import FORMATS, Enforcement, format_texts
-from decoding.grammar.regular.number_set import NumberSet
-from decoding.grammar.regular.text_set import TextSet
-from decoding.grammar.schema.formula import (
+from genret.decoding.bounded_cache import Remembered
+from genret.decoding.grammar.compile_options import current_budget, naming_limits
+from genret.decoding.grammar.errors import InvalidSchemaError, SchemaLimitError, UnsupportedSchemaError
+from genret.decoding.grammar.leaves.leaf import TitleSlotName
+from genret.decoding.grammar.regular.dfa import Dfa
+from genret.decoding.grammar.regular.formats import FORMATS, Enforcement, format_texts
+from genret.decoding.grammar.regular.number_set import NumberSet
+from genret.decoding.grammar.regular.text_set import TextSet
+from genret.decoding.grammar.schema.formula import (
     ANYTHING,
     NOTHING,
     And,
@@ -30,8 +30,8 @@ from decoding.grammar.schema.formula import (
     TextIn,
     TypeIs,
 )
-from decoding.grammar.schema.schema_document import Json
-from decoding.grammar.schema.translation import Schema, SchemaScope, Translation, pattern_dfa
+from genret.decoding.grammar.schema.schema_document import Json
+from genret.decoding.grammar.schema.translation import Schema, SchemaScope, Translation, pattern_dfa
 
 TYPES = tuple(TypeIs(JsonType(mask)) for mask in range(128))
 """`TypeIs` for every set of types, so that none has to be made."""

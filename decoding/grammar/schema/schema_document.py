@@ -13,8 +13,8 @@ from decimal import Decimal, InvalidOperation
 from json.encoder import encode_basestring_ascii
 from typing import Any
 
-from decoding.grammar.compile_options import CompileLimits
-from decoding.grammar.errors import InvalidSchemaError, SchemaLimitError
+from genret.decoding.grammar.compile_options import CompileLimits
+from genret.decoding.grammar.errors import InvalidSchemaError, SchemaLimitError
 
 Json = Any
 """A parsed JSON value."""

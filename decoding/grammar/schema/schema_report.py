@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from decoding.grammar.compile_options import GrammarOptions, current_budget
-from decoding.grammar.errors import SchemaError, SchemaLimitError
-from decoding.grammar.regular.formats import FORMATS, Enforcement
-from decoding.grammar.schema import keywords
-from decoding.grammar.schema.formula import ANYTHING
-from decoding.grammar.schema.formula_table import FormulaTable, handlers_of
-from decoding.grammar.schema.keywords import Holds, Keyword
-from decoding.grammar.schema.resources import UNDECLARED, SchemaIndex
-from decoding.grammar.schema.scalar_keywords import allows_type, is_only_integers
-from decoding.grammar.schema.schema_document import Json, parse_document, pointer_step
-from decoding.grammar.schema.translation import Schema, SchemaScope, Translation, pattern_dfa
+from genret.decoding.grammar.compile_options import GrammarOptions, current_budget
+from genret.decoding.grammar.errors import SchemaError, SchemaLimitError
+from genret.decoding.grammar.regular.formats import FORMATS, Enforcement
+from genret.decoding.grammar.schema import keywords
+from genret.decoding.grammar.schema.formula import ANYTHING
+from genret.decoding.grammar.schema.formula_table import FormulaTable, handlers_of
+from genret.decoding.grammar.schema.keywords import Holds, Keyword
+from genret.decoding.grammar.schema.resources import UNDECLARED, SchemaIndex
+from genret.decoding.grammar.schema.scalar_keywords import allows_type, is_only_integers
+from genret.decoding.grammar.schema.schema_document import Json, parse_document, pointer_step
+from genret.decoding.grammar.schema.translation import Schema, SchemaScope, Translation, pattern_dfa
 
 _SUBJECTS = {
     "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),

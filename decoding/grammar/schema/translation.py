@@ -10,16 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from decoding.bounded_cache import Remembered
-from decoding.grammar.compile_options import AutomatonLimitError, CompileBudget, GrammarOptions, naming_limits
-from decoding.grammar.errors import InvalidSchemaError, SchemaError, UnsupportedSchemaError
-from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.regular.formats import FORMATS, Enforcement
-from decoding.grammar.regular.regex_compiler import compile_pattern
-from decoding.grammar.regular.regex_parser import PatternError, UnsupportedPatternError
-from decoding.grammar.schema.formula import ANYTHING, NOTHING, And, Formula, Reference
-from decoding.grammar.schema.resources import RECURSIVE, Dialect, Resource, SchemaIndex, Spot
-from decoding.grammar.schema.schema_document import Json
+from genret.decoding.bounded_cache import Remembered
+from genret.decoding.grammar.compile_options import (
+    AutomatonLimitError,
+    CompileBudget,
+    GrammarOptions,
+    naming_limits,
+)
+from genret.decoding.grammar.errors import InvalidSchemaError, SchemaError, UnsupportedSchemaError
+from genret.decoding.grammar.regular.dfa import Dfa
+from genret.decoding.grammar.regular.formats import FORMATS, Enforcement
+from genret.decoding.grammar.regular.regex_compiler import compile_pattern
+from genret.decoding.grammar.regular.regex_parser import PatternError, UnsupportedPatternError
+from genret.decoding.grammar.schema.formula import ANYTHING, NOTHING, And, Formula, Reference
+from genret.decoding.grammar.schema.resources import RECURSIVE, Dialect, Resource, SchemaIndex, Spot
+from genret.decoding.grammar.schema.schema_document import Json
 
 Schema = dict[str, Json]
 

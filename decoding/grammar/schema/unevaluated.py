@@ -11,13 +11,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from decoding.grammar.errors import UnsupportedSchemaError
-from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.schema.applicators import both, contains_bounds, either, item_keywords, negated
-from decoding.grammar.schema.formula import ANYTHING, NOTHING, Formula, Items, Place, Properties, Required
-from decoding.grammar.schema.resources import Spot
-from decoding.grammar.schema.schema_document import Json, pointer_step
-from decoding.grammar.schema.translation import Schema, SchemaScope, Translation, pattern_dfa
+from genret.decoding.grammar.errors import UnsupportedSchemaError
+from genret.decoding.grammar.regular.dfa import Dfa
+from genret.decoding.grammar.schema.applicators import both, contains_bounds, either, item_keywords, negated
+from genret.decoding.grammar.schema.formula import (
+    ANYTHING,
+    NOTHING,
+    Formula,
+    Items,
+    Place,
+    Properties,
+    Required,
+)
+from genret.decoding.grammar.schema.resources import Spot
+from genret.decoding.grammar.schema.schema_document import Json, pointer_step
+from genret.decoding.grammar.schema.translation import Schema, SchemaScope, Translation, pattern_dfa
 
 MAX_CASES = 16
 

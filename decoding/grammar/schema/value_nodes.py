@@ -13,29 +13,34 @@ from itertools import product
 from json.encoder import encode_basestring
 from typing import Protocol
 
-from decoding.grammar.compile_options import AutomatonLimitError, GrammarOptions, check_time, current_budget
-from decoding.grammar.errors import (
+from genret.decoding.grammar.compile_options import (
+    AutomatonLimitError,
+    GrammarOptions,
+    check_time,
+    current_budget,
+)
+from genret.decoding.grammar.errors import (
     InvalidSchemaError,
     SchemaLimitError,
     UnsatisfiableSchemaError,
     UnsupportedSchemaError,
     VocabularyError,
 )
-from decoding.grammar.leaves.leaf import Leaf, TitleSlotError, TitleSlotLeaf, TitleSlotOpener
-from decoding.grammar.leaves.leaf_factory import Leaves
-from decoding.grammar.regular.byte_dfa import ByteDfa
-from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.regular.number_set import NumberSet, written
-from decoding.grammar.schema.array_shapes import (
+from genret.decoding.grammar.leaves.leaf import Leaf, TitleSlotError, TitleSlotLeaf, TitleSlotOpener
+from genret.decoding.grammar.leaves.leaf_factory import Leaves
+from genret.decoding.grammar.regular.byte_dfa import ByteDfa
+from genret.decoding.grammar.regular.dfa import Dfa
+from genret.decoding.grammar.regular.number_set import NumberSet, written
+from genret.decoding.grammar.schema.array_shapes import (
     MAX_LEAST,
     ItemCounter,
     ListShape,
     QuotaArrayShape,
     UniqueArrayShape,
 )
-from decoding.grammar.schema.atoms import Formulas
-from decoding.grammar.schema.case_expansion import Expansion, item_value, member_value
-from decoding.grammar.schema.cases import (
+from genret.decoding.grammar.schema.atoms import Formulas
+from genret.decoding.grammar.schema.case_expansion import Expansion, item_value, member_value
+from genret.decoding.grammar.schema.cases import (
     ArrayCase,
     Cases,
     Conjunction,
@@ -44,10 +49,17 @@ from decoding.grammar.schema.cases import (
     joined,
     least_of,
 )
-from decoding.grammar.schema.formula import Place, TextFromSlot
-from decoding.grammar.schema.members import ENDLESS, KeyLeaves, KeyMemory, Member, Members, spelled_classes
-from decoding.grammar.schema.object_shapes import CountedObjectShape, OrderedRecordShape, RecordShape
-from decoding.grammar.shapes import ArrayShape, ObjectShape, ValueNode
+from genret.decoding.grammar.schema.formula import Place, TextFromSlot
+from genret.decoding.grammar.schema.members import (
+    ENDLESS,
+    KeyLeaves,
+    KeyMemory,
+    Member,
+    Members,
+    spelled_classes,
+)
+from genret.decoding.grammar.schema.object_shapes import CountedObjectShape, OrderedRecordShape, RecordShape
+from genret.decoding.grammar.shapes import ArrayShape, ObjectShape, ValueNode
 
 _INTEGERS = NumberSet.of(integers=True)
 

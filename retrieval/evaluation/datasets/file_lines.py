@@ -8,10 +8,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NoReturn
 
-from retrieval.arguments import check_text
-from retrieval.errors import InputError, SourceError
-from retrieval.normalize import normalize
-from retrieval.sources.source_files import ByteStream, line_blocks
+from genret.retrieval.arguments import check_text
+from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.normalize import normalize
+from genret.retrieval.sources.source_files import ByteStream, line_blocks
 
 _SHOWN = 80
 

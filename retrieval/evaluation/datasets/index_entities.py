@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from retrieval.errors import SourceError
-from retrieval.evaluation.datasets.file_lines import text_field, text_lines, wrong
-from retrieval.index.layout import ALIASES, ENTITY_ID, TITLE
-from retrieval.index.owners import Owners, form_owners
-from retrieval.index.reader import Index
-from retrieval.normalize import normalize
-from retrieval.types import Entity
+from genret.retrieval.errors import SourceError
+from genret.retrieval.evaluation.datasets.file_lines import text_field, text_lines, wrong
+from genret.retrieval.index.layout import ALIASES, ENTITY_ID, TITLE
+from genret.retrieval.index.owners import Owners, form_owners
+from genret.retrieval.index.reader import Index
+from genret.retrieval.normalize import normalize
+from genret.retrieval.types import Entity
 
 
 class IndexResolver:

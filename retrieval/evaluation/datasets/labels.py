@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote, unquote
 
-from retrieval.errors import InputError
-from retrieval.evaluation.labelled_sets import MISSING, LabelledQuery
-from retrieval.types import Mention
+from genret.retrieval.errors import InputError
+from genret.retrieval.evaluation.labelled_sets import MISSING, LabelledQuery
+from genret.retrieval.types import Mention
 
 SET_FORMATS = ("beir", "kilt", "trec", "mentions", "queries")
 _NAME = re.compile(r"[^\s/=:#]+")

@@ -11,8 +11,8 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from retrieval.errors import SourceError
-from retrieval.evaluation.datasets.file_lines import (
+from genret.retrieval.errors import SourceError
+from genret.retrieval.evaluation.datasets.file_lines import (
     grade_field,
     id_field,
     json_objects,
@@ -21,8 +21,8 @@ from retrieval.evaluation.datasets.file_lines import (
     text_lines,
     wrong,
 )
-from retrieval.evaluation.datasets.labels import FileQuery, LabelAnswer, SetSpec, decode_token
-from retrieval.normalize import normalize
+from genret.retrieval.evaluation.datasets.labels import FileQuery, LabelAnswer, SetSpec, decode_token
+from genret.retrieval.normalize import normalize
 
 BEIR_HEADER = ("query-id", "corpus-id", "score")
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from retrieval.errors import InputError, SourceError
-from retrieval.evaluation.datasets.file_lines import (
+from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.evaluation.datasets.file_lines import (
     grade_field,
     id_field,
     json_objects,
@@ -20,14 +20,20 @@ from retrieval.evaluation.datasets.file_lines import (
     text_lines,
     wrong,
 )
-from retrieval.evaluation.datasets.labels import FileQuery, LabelAnswer, SetSpec, TitleResolver, find_answers
-from retrieval.evaluation.datasets.qrels_sets import read_beir, read_trec
-from retrieval.evaluation.labelled_sets import LabelledSet
-from retrieval.evaluation.metrics import PRIMARY_METRICS
-from retrieval.index.small_files import digest_bytes
-from retrieval.normalize import normalize
-from retrieval.sources.source_files import digest_file
-from retrieval.types import Mention
+from genret.retrieval.evaluation.datasets.labels import (
+    FileQuery,
+    LabelAnswer,
+    SetSpec,
+    TitleResolver,
+    find_answers,
+)
+from genret.retrieval.evaluation.datasets.qrels_sets import read_beir, read_trec
+from genret.retrieval.evaluation.labelled_sets import LabelledSet
+from genret.retrieval.evaluation.metrics import PRIMARY_METRICS
+from genret.retrieval.index.small_files import digest_bytes
+from genret.retrieval.normalize import normalize
+from genret.retrieval.sources.source_files import digest_file
+from genret.retrieval.types import Mention
 
 _COLUMNS = ("id", "query", "entity_id", "title", "grade", "split")
 

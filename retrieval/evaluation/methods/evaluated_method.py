@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from decoding.params import MAX_BEAM_SIZE, MAX_DISC_BEAM_SIZE, MAX_DRAWS, MAX_SAMPLES
-from retrieval.errors import GenretError, InputError
-from retrieval.evaluation.labelled_sets import LabelledQuery, RankedAnswers, RankedEntity
-from retrieval.types import DEFAULT_SHORTLIST_SIZE, MAX_SHORTLIST_SIZE, MAX_VECTOR_WEIGHT
+from genret.decoding.params import MAX_BEAM_SIZE, MAX_DISC_BEAM_SIZE, MAX_DRAWS, MAX_SAMPLES
+from genret.retrieval.errors import GenretError, InputError
+from genret.retrieval.evaluation.labelled_sets import LabelledQuery, RankedAnswers, RankedEntity
+from genret.retrieval.types import DEFAULT_SHORTLIST_SIZE, MAX_SHORTLIST_SIZE, MAX_VECTOR_WEIGHT
 
 if TYPE_CHECKING:
-    from retrieval.evaluation.datasets.index_entities import EntityFinder
-    from retrieval.evaluation.methods.model_free_methods import LexicalIndex
-    from retrieval.retriever import Retriever
-    from retrieval.vectors.vector_search import VectorProposer
+    from genret.retrieval.evaluation.datasets.index_entities import EntityFinder
+    from genret.retrieval.evaluation.methods.model_free_methods import LexicalIndex
+    from genret.retrieval.retriever import Retriever
+    from genret.retrieval.vectors.vector_search import VectorProposer
 
 
 class EvaluatedMethod(Protocol):
@@ -41,7 +41,7 @@ class MethodMaker:
     """
 
     def __init__(self, retriever: Retriever, k: int, batch_size: int) -> None:
-        from retrieval.evaluation.datasets.index_entities import EntityFinder
+        from genret.retrieval.evaluation.datasets.index_entities import EntityFinder
 
         self._retriever = retriever
         self._k = k
@@ -58,15 +58,15 @@ class MethodMaker:
             MissingExtraError: its library is not installed; names the extra.
             SourceError: its run file cannot be read.
         """
-        from retrieval.evaluation.methods.generated import GeneratingMethod
-        from retrieval.evaluation.methods.model_free_methods import (
+        from genret.retrieval.evaluation.methods.generated import GeneratingMethod
+        from genret.retrieval.evaluation.methods.model_free_methods import (
             EvidenceMethod,
             LexicalMethod,
             NearestMethod,
             RunFileMethod,
             check_bm25s,
         )
-        from retrieval.evaluation.methods.retriever_methods import RetrieverMethod
+        from genret.retrieval.evaluation.methods.retriever_methods import RetrieverMethod
 
         spec, index = MethodSpec.parse(text), self._retriever.index
         asked = (self._k, self._batch_size)
@@ -93,7 +93,7 @@ class MethodMaker:
         return RetrieverMethod(spec, self._retriever, *asked, self._lexical_index)
 
     def _lexical_index(self) -> LexicalIndex:
-        from retrieval.evaluation.methods.model_free_methods import LexicalIndex
+        from genret.retrieval.evaluation.methods.model_free_methods import LexicalIndex
 
         if self._lexical is None:
             self._lexical = LexicalIndex(self._retriever.index)

@@ -11,19 +11,23 @@ import torch
 import xxhash
 from transformers import GenerationConfig
 
-from decoding.model.hf_model import HFLanguageModel
-from decoding.trie.logits_processor import TitleTrieLogitsProcessor
-from retrieval.errors import InputError
-from retrieval.evaluation.datasets.index_entities import EntityFinder
-from retrieval.evaluation.labelled_sets import INVALID, LabelledQuery, RankedAnswers, RankedEntity
-from retrieval.evaluation.methods.evaluated_method import MethodAnswer, MethodSpec
-from retrieval.evaluation.methods.retriever_methods import PendingQuery, QueryPrompts, answer_in_batches
-from retrieval.index.owners import FormOwners, Owners
-from retrieval.loaded_model import Limits
-from retrieval.methods.scoring import owners_best_first
-from retrieval.normalize import normalize
-from retrieval.retriever import Retriever
-from retrieval.types import RetrieveRequest
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.trie.logits_processor import TitleTrieLogitsProcessor
+from genret.retrieval.errors import InputError
+from genret.retrieval.evaluation.datasets.index_entities import EntityFinder
+from genret.retrieval.evaluation.labelled_sets import INVALID, LabelledQuery, RankedAnswers, RankedEntity
+from genret.retrieval.evaluation.methods.evaluated_method import MethodAnswer, MethodSpec
+from genret.retrieval.evaluation.methods.retriever_methods import (
+    PendingQuery,
+    QueryPrompts,
+    answer_in_batches,
+)
+from genret.retrieval.index.owners import FormOwners, Owners
+from genret.retrieval.loaded_model import Limits
+from genret.retrieval.methods.scoring import owners_best_first
+from genret.retrieval.normalize import normalize
+from genret.retrieval.retriever import Retriever
+from genret.retrieval.types import RetrieveRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from retrieval.errors import GenretError, MissingExtraError
-from retrieval.evaluation.datasets.index_entities import EntityFinder, aliases_of
-from retrieval.evaluation.labelled_sets import INVALID, LabelledQuery, RankedAnswers, RankedEntity
-from retrieval.evaluation.methods.evaluated_method import MethodAnswer, timed_answers
-from retrieval.index.layout import TITLE
-from retrieval.index.reader import Index
-from retrieval.types import Entity
+from genret.retrieval.errors import GenretError, MissingExtraError
+from genret.retrieval.evaluation.datasets.index_entities import EntityFinder, aliases_of
+from genret.retrieval.evaluation.labelled_sets import INVALID, LabelledQuery, RankedAnswers, RankedEntity
+from genret.retrieval.evaluation.methods.evaluated_method import MethodAnswer, timed_answers
+from genret.retrieval.index.layout import TITLE
+from genret.retrieval.index.reader import Index
+from genret.retrieval.types import Entity
 
 if TYPE_CHECKING:
-    from retrieval.retriever import Retriever
-    from retrieval.vectors.vector_search import VectorProposer
+    from genret.retrieval.retriever import Retriever
+    from genret.retrieval.vectors.vector_search import VectorProposer
 
 
 class _ModelFreeMethod(ABC):
@@ -219,7 +219,7 @@ class RunFileMethod:
         Raises:
             SourceError: the file is missing or malformed.
         """
-        from retrieval.evaluation.run_files import read_run
+        from genret.retrieval.evaluation.run_files import read_run
 
         run = read_run(self._file)
         listed = [run.get(query.query_id, ())[: self._k] for query in queries]

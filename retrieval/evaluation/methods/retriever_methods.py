@@ -9,14 +9,14 @@ from functools import partial
 
 import xxhash
 
-from retrieval.errors import InputError
-from retrieval.evaluation.labelled_sets import LabelledQuery, RankedAnswers, RankedEntity
-from retrieval.evaluation.methods.evaluated_method import MethodAnswer, MethodSpec, timed_answers
-from retrieval.evaluation.methods.model_free_methods import LexicalIndex
-from retrieval.loaded_model import Limits, PromptEncoder
-from retrieval.prompts import PromptTemplate
-from retrieval.retriever import Retriever
-from retrieval.types import RetrievalResult, RetrieveRequest
+from genret.retrieval.errors import InputError
+from genret.retrieval.evaluation.labelled_sets import LabelledQuery, RankedAnswers, RankedEntity
+from genret.retrieval.evaluation.methods.evaluated_method import MethodAnswer, MethodSpec, timed_answers
+from genret.retrieval.evaluation.methods.model_free_methods import LexicalIndex
+from genret.retrieval.loaded_model import Limits, PromptEncoder
+from genret.retrieval.prompts import PromptTemplate
+from genret.retrieval.retriever import Retriever
+from genret.retrieval.types import RetrievalResult, RetrieveRequest
 
 _ANY_TEXT = "query"  # of a request whose own text is put in its place
 

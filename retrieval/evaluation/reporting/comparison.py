@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from retrieval.evaluation.intervals import (
+from genret.retrieval.evaluation.intervals import (
     Interval,
     bootstrap,
     holm,
@@ -17,8 +17,8 @@ from retrieval.evaluation.intervals import (
     percentiles,
     resampled_figures,
 )
-from retrieval.evaluation.labelled_sets import LabelledSet, MethodRun
-from retrieval.evaluation.metrics import (
+from genret.retrieval.evaluation.labelled_sets import LabelledSet, MethodRun
+from genret.retrieval.evaluation.metrics import (
     DEFAULT_METRICS,
     Floats,
     MetricValues,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from retrieval.evaluation.reporting.comparison import (
+from genret.retrieval.evaluation.reporting.comparison import (
     Figure,
     MethodFigures,
     Overview,
@@ -16,7 +16,7 @@ from retrieval.evaluation.reporting.comparison import (
     Settings,
     Times,
 )
-from retrieval.evaluation.reporting.report_pages import (
+from genret.retrieval.evaluation.reporting.report_pages import (
     Block,
     Cell,
     Code,
@@ -26,7 +26,7 @@ from retrieval.evaluation.reporting.report_pages import (
     Table,
     TermList,
 )
-from retrieval.evaluation.reporting.wording import (
+from genret.retrieval.evaluation.reporting.wording import (
     ABOUT_LISTS,
     COLUMNS,
     answers_once,

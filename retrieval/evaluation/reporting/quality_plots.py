@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from retrieval.errors import MissingExtraError
-from retrieval.evaluation.intervals import Interval
-from retrieval.evaluation.methods.evaluated_method import MethodSpec
+from genret.retrieval.errors import MissingExtraError
+from genret.retrieval.evaluation.intervals import Interval
+from genret.retrieval.evaluation.methods.evaluated_method import MethodSpec
 
 _INK = "#010203"  # stands for the colour of the text around the drawing
 _GRID = "#8a93a0"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from retrieval.evaluation.methods.evaluated_method import MethodSpec
-from retrieval.evaluation.metrics import MICRO_METRICS
+from genret.retrieval.evaluation.methods.evaluated_method import MethodSpec
+from genret.retrieval.evaluation.metrics import MICRO_METRICS
 
 _METRICS = {
     "F1(InKB)": "Micro-averaged F1 over the mentions whose right answer is in the index: the harmonic "

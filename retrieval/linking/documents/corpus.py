@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from retrieval.errors import InputError
-from retrieval.linking.documents.text_document import MIN_PART_CHARS
+from genret.retrieval.errors import InputError
+from genret.retrieval.linking.documents.text_document import MIN_PART_CHARS
 
 SPAN_UNITS = ("codepoint", "byte", "utf16")
 INPUT_FORMATS = ("auto", "jsonl", "parquet", "text", "lines")
@@ -78,7 +78,7 @@ def plan_corpus(options: CorpusOptions, report: Callable[[int], None] | None = N
         SourceError: a file is missing, unreadable, of no known format, or the corpus holds no document.
         InputError: an input cannot be used; it is named.
     """
-    from retrieval.linking.documents.corpus_reading import plan_files  # loads pyarrow
+    from genret.retrieval.linking.documents.corpus_reading import plan_files  # loads pyarrow
 
     return plan_files(options, report)
 

@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
-from retrieval.errors import SourceError
-from retrieval.linking.documents.corpus import CorpusOptions, CorpusPlan, Shard, ShardFile
-from retrieval.linking.documents.cutter import ShardCutter
-from retrieval.linking.documents.input_files import Content, InputFile, check_size, file_format, list_files
-from retrieval.linking.documents.parquet_files import ParquetRows, plan_parquet, read_parquet
-from retrieval.linking.documents.text_document import BadDocument, Document
-from retrieval.linking.documents.text_files import (
+from genret.retrieval.errors import SourceError
+from genret.retrieval.linking.documents.corpus import CorpusOptions, CorpusPlan, Shard, ShardFile
+from genret.retrieval.linking.documents.cutter import ShardCutter
+from genret.retrieval.linking.documents.input_files import (
+    Content,
+    InputFile,
+    check_size,
+    file_format,
+    list_files,
+)
+from genret.retrieval.linking.documents.parquet_files import ParquetRows, plan_parquet, read_parquet
+from genret.retrieval.linking.documents.text_document import BadDocument, Document
+from genret.retrieval.linking.documents.text_files import (
     part_begin,
     plan_lines,
     plan_text,
@@ -19,7 +25,7 @@ from retrieval.linking.documents.text_files import (
     read_text,
     read_text_part,
 )
-from retrieval.sources.source_files import FileState, digest_file
+from genret.retrieval.sources.source_files import FileState, digest_file
 
 
 class CorpusReader:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import xxhash
 
-from retrieval.linking.documents.corpus import CorpusOptions, Shard, ShardFile
-from retrieval.linking.documents.input_files import InputFile
+from genret.retrieval.linking.documents.corpus import CorpusOptions, Shard, ShardFile
+from genret.retrieval.linking.documents.input_files import InputFile
 
 # Part of every shard's digest: raised when the same input is read differently.
 _READING_VERSION = 1

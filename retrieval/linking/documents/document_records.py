@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
-from retrieval.arguments import check_text
-from retrieval.errors import InputError, SourceError
-from retrieval.linking.documents.corpus import CorpusOptions
-from retrieval.linking.documents.text_document import BadDocument, Document, OffsetIndex, Span
-from retrieval.sources.row_readers import json_kind
-from retrieval.types import Mention
+from genret.retrieval.arguments import check_text
+from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.linking.documents.corpus import CorpusOptions
+from genret.retrieval.linking.documents.text_document import BadDocument, Document, OffsetIndex, Span
+from genret.retrieval.sources.row_readers import json_kind
+from genret.retrieval.types import Mention
 
 # Of records that are one mention with the text around it.
 MENTION_FIELD = "mention"

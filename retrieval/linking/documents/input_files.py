@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any, NamedTuple
 
-from retrieval.errors import InputError, SourceError
-from retrieval.linking.documents.corpus import CorpusOptions, ShardFile
-from retrieval.normalize import find_surrogate
-from retrieval.sources.row_readers import inner_suffix, is_parquet
-from retrieval.sources.source_files import BOM, STDIN, ByteStream, FileState, is_read_once
+from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.linking.documents.corpus import CorpusOptions, ShardFile
+from genret.retrieval.normalize import find_surrogate
+from genret.retrieval.sources.row_readers import inner_suffix, is_parquet
+from genret.retrieval.sources.source_files import BOM, STDIN, ByteStream, FileState, is_read_once
 
 # By the name, behind which .gz, .zst or .zstd may stand.
 ENDINGS = {"jsonl": (".jsonl", ".ndjson"), "parquet": (".parquet", ".pq"), "text": (".txt", ".text")}

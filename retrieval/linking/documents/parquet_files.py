@@ -10,18 +10,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import xxhash
 
-from retrieval.errors import SourceError
-from retrieval.linking.documents.corpus import CorpusOptions, ShardFile
-from retrieval.linking.documents.cutter import ShardCutter
-from retrieval.linking.documents.document_records import (
+from genret.retrieval.errors import SourceError
+from genret.retrieval.linking.documents.corpus import CorpusOptions, ShardFile
+from genret.retrieval.linking.documents.cutter import ShardCutter
+from genret.retrieval.linking.documents.document_records import (
     MENTION_DOCUMENT_FIELD,
     MENTION_FIELD,
     MENTION_TEXT_FIELDS,
     record_document,
 )
-from retrieval.linking.documents.input_files import changed
-from retrieval.linking.documents.text_document import BadDocument, Document, cut_text, part_document
-from retrieval.sources.source_files import PARQUET_MAGIC
+from genret.retrieval.linking.documents.input_files import changed
+from genret.retrieval.linking.documents.text_document import BadDocument, Document, cut_text, part_document
+from genret.retrieval.sources.source_files import PARQUET_MAGIC
 
 _BATCH_BYTES = 1 << 22
 _BATCH_ROWS = 1 << 12

@@ -11,12 +11,12 @@ from typing import Any
 
 import xxhash
 
-from retrieval.errors import SourceError
-from retrieval.linking.documents.corpus import CorpusOptions, ShardFile
-from retrieval.linking.documents.cutter import ShardCutter
-from retrieval.linking.documents.document_records import default_id, record_document
-from retrieval.linking.documents.input_files import Content, Line, changed
-from retrieval.linking.documents.text_document import (
+from genret.retrieval.errors import SourceError
+from genret.retrieval.linking.documents.corpus import CorpusOptions, ShardFile
+from genret.retrieval.linking.documents.cutter import ShardCutter
+from genret.retrieval.linking.documents.document_records import default_id, record_document
+from genret.retrieval.linking.documents.input_files import Content, Line, changed
+from genret.retrieval.linking.documents.text_document import (
     CONTEXT_CHARS,
     BadDocument,
     Document,
@@ -24,8 +24,8 @@ from retrieval.linking.documents.text_document import (
     cut_text,
     part_document,
 )
-from retrieval.sources.row_readers import BadRow, parse_object
-from retrieval.sources.source_files import BOM, PARQUET_MAGIC
+from genret.retrieval.sources.row_readers import BadRow, parse_object
+from genret.retrieval.sources.source_files import BOM, PARQUET_MAGIC
 
 _REPORT_EVERY = 1 << 20
 

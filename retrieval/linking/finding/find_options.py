@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from retrieval.errors import InputError, SourceError
-from retrieval.linking.finding.folding import fold_name
+from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.linking.finding.folding import fold_name
 
 STOP_WORD_LISTS = ("english", "none")  # any other name is that of a file
 CASES = ("smart", "sensitive", "insensitive")

@@ -7,10 +7,10 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from retrieval.index.reader import Index
-from retrieval.linking.documents.text_document import Span
-from retrieval.linking.finding.find_options import FindOptions, load_stop_words
-from retrieval.linking.finding.folding import (
+from genret.retrieval.index.reader import Index
+from genret.retrieval.linking.documents.text_document import Span
+from genret.retrieval.linking.finding.find_options import FindOptions, load_stop_words
+from genret.retrieval.linking.finding.folding import (
     IGNORED,
     KINDS,
     PARAGRAPH_BREAK,
@@ -21,9 +21,9 @@ from retrieval.linking.finding.folding import (
     start_pattern,
     unit_begin,
 )
-from retrieval.linking.finding.mention_odds import Match, MentionOdds, NamePolicy
-from retrieval.linking.finding.name_table import NameTable, build_table
-from retrieval.linking.finding.table_cache import open_table
+from genret.retrieval.linking.finding.mention_odds import Match, MentionOdds, NamePolicy
+from genret.retrieval.linking.finding.name_table import NameTable, build_table
+from genret.retrieval.linking.finding.table_cache import open_table
 
 _BLANK = re.compile(r"\s")
 _PIECE_CHARS = 16_384

@@ -11,9 +11,9 @@ import math
 import re
 from typing import NamedTuple
 
-from retrieval.linking.finding.find_options import FindOptions
-from retrieval.linking.finding.folding import A_WORD, PARAGRAPH_BREAK, fold_name
-from retrieval.linking.finding.name_table import (
+from genret.retrieval.linking.finding.find_options import FindOptions
+from genret.retrieval.linking.finding.folding import A_WORD, PARAGRAPH_BREAK, fold_name
+from genret.retrieval.linking.finding.name_table import (
     CAPITAL,
     CAPITAL_BY_CUSTOM,
     MAX_SMALL_WORDS,

@@ -18,10 +18,10 @@ import marisa_trie
 import numpy as np
 import numpy.typing as npt
 
-from retrieval.index.layout import ALIASES, ENTITY_BATCH_ROWS, TITLE
-from retrieval.index.reader import Index
-from retrieval.linking.finding.find_options import ENGLISH_STOP_WORDS
-from retrieval.linking.finding.folding import A_WORD, fold_name
+from genret.retrieval.index.layout import ALIASES, ENTITY_BATCH_ROWS, TITLE
+from genret.retrieval.index.reader import Index
+from genret.retrieval.linking.finding.find_options import ENGLISH_STOP_WORDS
+from genret.retrieval.linking.finding.folding import A_WORD, fold_name
 
 # Bits of `NameTable.written`.
 AS_FOLDED = 1  # some entity writes the name as it is folded

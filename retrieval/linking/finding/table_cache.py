@@ -28,10 +28,10 @@ import marisa_trie
 import numpy as np
 from filelock import FileLock
 
-from retrieval.errors import SourceError
-from retrieval.index.reader import Index
-from retrieval.index.small_files import digest_file
-from retrieval.linking.finding.name_table import NameTable, build_table
+from genret.retrieval.errors import SourceError
+from genret.retrieval.index.reader import Index
+from genret.retrieval.index.small_files import digest_file
+from genret.retrieval.linking.finding.name_table import NameTable, build_table
 
 _LOG = logging.getLogger(__name__)
 

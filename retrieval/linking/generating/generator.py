@@ -8,19 +8,25 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from decoding.answering.speller import Speller
-from decoding.grammar.errors import VocabularyError
-from decoding.markup.annotation_grammar import AnnotationGrammar
-from decoding.markup.link_syntax import MentionRules, spelled_text
-from retrieval.errors import GenretError, InputError, ModelError
-from retrieval.linking.documents.text_document import BadDocument, Document
-from retrieval.linking.generating.windows import WindowJob, WrittenWindow, cut_windows, halves, write_windows
-from retrieval.linking.generating.written_links import GeneratedMention, WindowReader, open_titles
-from retrieval.linking.link_options import GenerateOptions
-from retrieval.loaded_model import Limits
+from genret.decoding.answering.speller import Speller
+from genret.decoding.grammar.errors import VocabularyError
+from genret.decoding.markup.annotation_grammar import AnnotationGrammar
+from genret.decoding.markup.link_syntax import MentionRules, spelled_text
+from genret.retrieval.errors import GenretError, InputError, ModelError
+from genret.retrieval.linking.documents.text_document import BadDocument, Document
+from genret.retrieval.linking.generating.windows import (
+    WindowJob,
+    WrittenWindow,
+    cut_windows,
+    halves,
+    write_windows,
+)
+from genret.retrieval.linking.generating.written_links import GeneratedMention, WindowReader, open_titles
+from genret.retrieval.linking.link_options import GenerateOptions
+from genret.retrieval.loaded_model import Limits
 
 if TYPE_CHECKING:
-    from retrieval.retriever import Retriever
+    from genret.retrieval.retriever import Retriever
 
 Generated = list[GeneratedMention] | GenretError
 

@@ -9,21 +9,21 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from decoding.answering.answer import AnswerText
-from decoding.answering.speculation import FedSession
-from decoding.answering.speller import Speller
-from decoding.answering.token_choice import decide
-from decoding.answering.writer import write_answers
-from decoding.beam_search import BeamResult, beam_search
-from decoding.disc import DiscResult, disc
-from decoding.errors import DecodingCancelledError, DecodingError, InvalidLogitsError
-from decoding.grammar.constraint import GrammarConstraint
-from decoding.language_model import LanguageModel, PromptPrefix
-from decoding.markup.annotation_grammar import AnnotationGrammar
-from decoding.markup.copying import CopyProposer
-from decoding.params import MAX_TOKENS, AnswerParams, BeamParams, DiscParams
-from retrieval.errors import ModelError
-from retrieval.linking.link_options import GenerateOptions
+from genret.decoding.answering.answer import AnswerText
+from genret.decoding.answering.speculation import FedSession
+from genret.decoding.answering.speller import Speller
+from genret.decoding.answering.token_choice import decide
+from genret.decoding.answering.writer import write_answers
+from genret.decoding.beam_search import BeamResult, beam_search
+from genret.decoding.disc import DiscResult, disc
+from genret.decoding.errors import DecodingCancelledError, DecodingError, InvalidLogitsError
+from genret.decoding.grammar.constraint import GrammarConstraint
+from genret.decoding.language_model import LanguageModel, PromptPrefix
+from genret.decoding.markup.annotation_grammar import AnnotationGrammar
+from genret.decoding.markup.copying import CopyProposer
+from genret.decoding.params import MAX_TOKENS, AnswerParams, BeamParams, DiscParams
+from genret.retrieval.errors import ModelError
+from genret.retrieval.linking.link_options import GenerateOptions
 
 CountTokens = Callable[[Sequence[str]], Sequence[int]]
 

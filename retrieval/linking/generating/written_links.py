@@ -8,23 +8,23 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from decoding.grammar.errors import VocabularyError
-from decoding.grammar.vocabulary import Vocabulary
-from decoding.markup.link_syntax import Link, read_annotated, spelled_title
-from decoding.markup.link_titles import LinkTitles
-from decoding.sorted_texts import SortedTexts
-from retrieval.errors import InputError, ModelError
-from retrieval.filters.entity_filter import EntityFilter
-from retrieval.filters.predicate import parse
-from retrieval.filters.restriction import Restriction
-from retrieval.index.entities import title_batches
-from retrieval.index.layout import TITLE
-from retrieval.index.owners import title_owners
-from retrieval.index.reader import Index
-from retrieval.linking.generating.windows import WrittenWindow
-from retrieval.methods.scoring import owners_best_first
-from retrieval.retriever import Retriever
-from retrieval.types import Entity
+from genret.decoding.grammar.errors import VocabularyError
+from genret.decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.markup.link_syntax import Link, read_annotated, spelled_title
+from genret.decoding.markup.link_titles import LinkTitles
+from genret.decoding.sorted_texts import SortedTexts
+from genret.retrieval.errors import InputError, ModelError
+from genret.retrieval.filters.entity_filter import EntityFilter
+from genret.retrieval.filters.predicate import parse
+from genret.retrieval.filters.restriction import Restriction
+from genret.retrieval.index.entities import title_batches
+from genret.retrieval.index.layout import TITLE
+from genret.retrieval.index.owners import title_owners
+from genret.retrieval.index.reader import Index
+from genret.retrieval.linking.generating.windows import WrittenWindow
+from genret.retrieval.methods.scoring import owners_best_first
+from genret.retrieval.retriever import Retriever
+from genret.retrieval.types import Entity
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,11 +23,11 @@ from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 
-from retrieval.durable import replace_file, writing
-from retrieval.errors import GenretError, InputError, SourceError
-from retrieval.linking.documents.corpus import Shard
-from retrieval.linking.run_progress import LinkCounts
-from retrieval.normalize import find_surrogate
+from genret.retrieval.durable import replace_file, writing
+from genret.retrieval.errors import GenretError, InputError, SourceError
+from genret.retrieval.linking.documents.corpus import Shard
+from genret.retrieval.linking.run_progress import LinkCounts
+from genret.retrieval.normalize import find_surrogate
 
 
 class OutputFolder:

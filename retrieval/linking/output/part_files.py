@@ -14,9 +14,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from retrieval.durable import writing
-from retrieval.errors import SourceError
-from retrieval.index.small_files import digest_file
+from genret.retrieval.durable import writing
+from genret.retrieval.errors import SourceError
+from genret.retrieval.index.small_files import digest_file
 
 CANDIDATE = pa.struct(
     [

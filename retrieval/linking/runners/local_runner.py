@@ -12,12 +12,12 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-from retrieval.linking.documents.corpus import Shard
-from retrieval.linking.link_options import LinkJob
-from retrieval.linking.output.folder import LinkingRunError, ShardRecord
-from retrieval.linking.run_progress import LinkCounts
-from retrieval.linking.runners.runner import Increments, OpenWorker, WorkerError, work
-from retrieval.linking.shard_worker import ShardWorker
+from genret.retrieval.linking.documents.corpus import Shard
+from genret.retrieval.linking.link_options import LinkJob
+from genret.retrieval.linking.output.folder import LinkingRunError, ShardRecord
+from genret.retrieval.linking.run_progress import LinkCounts
+from genret.retrieval.linking.runners.runner import Increments, OpenWorker, WorkerError, work
+from genret.retrieval.linking.shard_worker import ShardWorker
 
 _STOP_SECONDS = 1.0  # until a worker that was asked to end is made to
 _OUT_OF_MEMORY = "; the system kills a process so when memory runs out: fewer --workers need less"

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from retrieval.linking.documents.corpus import Shard
-from retrieval.linking.link_options import LinkJob
-from retrieval.linking.output.folder import LinkingRunError, OutputFolder, ShardRecord
-from retrieval.linking.run_progress import LinkCounts
-from retrieval.linking.runners.runner import Increments, OpenWorker, WorkerError
-from retrieval.linking.shard_worker import ShardWorker
+from genret.retrieval.linking.documents.corpus import Shard
+from genret.retrieval.linking.link_options import LinkJob
+from genret.retrieval.linking.output.folder import LinkingRunError, OutputFolder, ShardRecord
+from genret.retrieval.linking.run_progress import LinkCounts
+from genret.retrieval.linking.runners.runner import Increments, OpenWorker, WorkerError
+from genret.retrieval.linking.shard_worker import ShardWorker
 
 SHARD_COLUMN = "shard"
 OUTCOME_COLUMN = "outcome"

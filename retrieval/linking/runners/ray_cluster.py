@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from retrieval.errors import InputError, MissingExtraError, SourceError
-from retrieval.linking.output.folder import RUN_FILE, LinkingRunError
+from genret.retrieval.errors import InputError, MissingExtraError, SourceError
+from genret.retrieval.linking.output.folder import RUN_FILE, LinkingRunError
 
 NAMESPACE = "genret-link"
 _ADDRESS_VARIABLE = "RAY_ADDRESS"

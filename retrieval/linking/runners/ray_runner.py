@@ -18,29 +18,29 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from retrieval.errors import InputError
-from retrieval.interruption import uninterrupted
-from retrieval.linking.documents.corpus import Shard
-from retrieval.linking.finding.find_options import STOP_WORD_LISTS
-from retrieval.linking.link_options import LinkJob
-from retrieval.linking.output.folder import LinkingRunError, ShardRecord
-from retrieval.linking.run_progress import LinkCounts
-from retrieval.linking.runners.ray_actor import (
+from genret.retrieval.errors import InputError
+from genret.retrieval.interruption import uninterrupted
+from genret.retrieval.linking.documents.corpus import Shard
+from genret.retrieval.linking.finding.find_options import STOP_WORD_LISTS
+from genret.retrieval.linking.link_options import LinkJob
+from genret.retrieval.linking.output.folder import LinkingRunError, ShardRecord
+from genret.retrieval.linking.run_progress import LinkCounts
+from genret.retrieval.linking.runners.ray_actor import (
     OUTCOME_COLUMN,
     SHARD_COLUMN,
     Outcome,
     ShardActor,
     ShardProgress,
 )
-from retrieval.linking.runners.ray_cluster import (
+from genret.retrieval.linking.runners.ray_cluster import (
     RayResources,
     check_nodes,
     choose_resources,
     connected,
     import_ray,
 )
-from retrieval.linking.runners.runner import OpenWorker, WorkerError
-from retrieval.linking.shard_worker import ShardWorker
+from genret.retrieval.linking.runners.runner import OpenWorker, WorkerError
+from genret.retrieval.linking.shard_worker import ShardWorker
 
 _PROGRESS_EVERY_S = 0.5
 # Ray would try a shard whose actor died for ever: one that kills every worker would never let the run end.

@@ -15,15 +15,15 @@ from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from retrieval import errors
-from retrieval.errors import GenretError, InputError
-from retrieval.linking.documents.corpus import Shard
-from retrieval.linking.link_options import LinkJob
-from retrieval.linking.output.folder import LinkingRunError, ShardRecord
-from retrieval.linking.run_progress import LinkCounts
+from genret.retrieval import errors
+from genret.retrieval.errors import GenretError, InputError
+from genret.retrieval.linking.documents.corpus import Shard
+from genret.retrieval.linking.link_options import LinkJob
+from genret.retrieval.linking.output.folder import LinkingRunError, ShardRecord
+from genret.retrieval.linking.run_progress import LinkCounts
 
 if TYPE_CHECKING:
-    from retrieval.linking.shard_worker import ShardWorker
+    from genret.retrieval.linking.shard_worker import ShardWorker
 
 
 OpenWorker = Callable[[LinkJob], "ShardWorker"]

@@ -15,13 +15,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from decoding.answering import AnswerParams, AnswerText, Speller, speculation, write_answers
-from decoding.answering import token_choice as choosing
-from decoding.answering.answer import MOST_COST, ROW_COST, USUAL_COST, Answer, DraftCostModel, relative_cost
-from decoding.answering.speculation import ProposedSpan
-from decoding.answering.token_choice import PointGroup, Suggestion
-from decoding.errors import InvalidLogitsError
-from decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.answering import AnswerParams, AnswerText, Speller, speculation, write_answers
+from genret.decoding.answering import token_choice as choosing
+from genret.decoding.answering.answer import (
+    MOST_COST,
+    ROW_COST,
+    USUAL_COST,
+    Answer,
+    DraftCostModel,
+    relative_cost,
+)
+from genret.decoding.answering.speculation import ProposedSpan
+from genret.decoding.answering.token_choice import PointGroup, Suggestion
+from genret.decoding.errors import InvalidLogitsError
+from genret.decoding.grammar.vocabulary import Vocabulary
 from tests.answer_oracles import Row, count_rows, greedy_row, row_law
 from tests.fakes import TableModel, chi_square
 from tests.text_grammar import END, Pieces, TextGrammar, binary_texts
@@ -417,10 +424,10 @@ def test_documents_have_the_law_of_the_model(draft: str) -> None:
 
 def test_the_law_does_not_depend_on_how_much_is_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Proposals that often do not pay: they stop and are tried again all the time."""
-    monkeypatch.setattr("decoding.answering.answer.ROW_COST", 0.55)
-    monkeypatch.setattr("decoding.answering.answer._FIRST_WEIGHT", 1.0)
-    monkeypatch.setattr("decoding.answering.answer._SHORTEST_PAUSE", 1)
-    monkeypatch.setattr("decoding.answering.answer._LONGEST_PAUSE", 2)
+    monkeypatch.setattr("genret.decoding.answering.answer.ROW_COST", 0.55)
+    monkeypatch.setattr("genret.decoding.answering.answer._FIRST_WEIGHT", 1.0)
+    monkeypatch.setattr("genret.decoding.answering.answer._SHORTEST_PAUSE", 1)
+    monkeypatch.setattr("genret.decoding.answering.answer._LONGEST_PAUSE", 2)
     counted: Counter[str] = Counter()
     assert p_value("far", counted) > ALPHA
     assert NUM < counted["drafted"] < 5 * NUM
@@ -481,7 +488,7 @@ def test_how_much_is_proposed_is_asked_once_for_a_pass(monkeypatch: pytest.Monke
     monkeypatch.setattr(DraftCostModel, "next", watched)
     made: list[Answer] = []
     monkeypatch.setattr(
-        "decoding.answering.writer.Answer", lambda *given: made.append(Answer(*given)) or made[-1]
+        "genret.decoding.answering.writer.Answer", lambda *given: made.append(Answer(*given)) or made[-1]
     )
     p_value("close", Counter(), 250)
     assert len(made) == 250

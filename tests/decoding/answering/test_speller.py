@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from decoding.answering import Speller
-from decoding.answering.speller import CONTEXT_TOKENS
-from decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.answering import Speller
+from genret.decoding.answering.speller import CONTEXT_TOKENS
+from genret.decoding.grammar.vocabulary import Vocabulary
 from tests.text_grammar import TextGrammar
 
 END = "<end>"

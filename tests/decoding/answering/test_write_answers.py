@@ -20,20 +20,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedModel
 
-import decoding.answering.token_choice as choice_points
+import genret.decoding.answering.token_choice as choice_points
 from benchmarks.harness.schema_classes import CLASSES, SchemaClass
-from decoding.answering import AnswerParams, AnswerText, Speller, write_answers
-from decoding.answering.answer import AffordableMasks
-from decoding.answering.token_choice import MAX_LISTED, ChoicePoint, decide, suggest
-from decoding.cancellation import CancelToken
-from decoding.errors import DecodingCancelledError, InvalidLogitsError, PromptTooLongError
-from decoding.grammar.compile_options import GrammarOptions
-from decoding.grammar.errors import AnswerBudgetError
-from decoding.grammar.json_grammar import Grammar, compile_schema
-from decoding.grammar.leaves.leaf_factory import Leaves
-from decoding.grammar.vocabulary import Vocabulary
-from decoding.model.hf_model import HFLanguageModel
-from retrieval.text import TextTokenizer
+from genret.decoding.answering import AnswerParams, AnswerText, Speller, write_answers
+from genret.decoding.answering.answer import AffordableMasks
+from genret.decoding.answering.token_choice import MAX_LISTED, ChoicePoint, decide, suggest
+from genret.decoding.cancellation import CancelToken
+from genret.decoding.errors import DecodingCancelledError, InvalidLogitsError, PromptTooLongError
+from genret.decoding.grammar.compile_options import GrammarOptions
+from genret.decoding.grammar.errors import AnswerBudgetError
+from genret.decoding.grammar.json_grammar import Grammar, compile_schema
+from genret.decoding.grammar.leaves.leaf_factory import Leaves
+from genret.decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.retrieval.text import TextTokenizer
 from tests.answer_oracles import constraint_logprob, count_rows, greedy_row, row_law
 from tests.fakes import TableModel, chi_square
 from tests.shared_titles import load_tokenizer
@@ -427,7 +427,7 @@ def test_answers_are_the_same_with_and_without_memory(
     looks = grammar.looks
     assert write(grammar) == remembered
     assert grammar.looks == looks
-    monkeypatch.setattr("decoding.answering.answer._AFFORDABLE", AffordableMasks(0))
+    monkeypatch.setattr("genret.decoding.answering.answer._AFFORDABLE", AffordableMasks(0))
     assert write(forgetful) == remembered
     assert forgetful.looks >= 27 > looks  # each of the answers that budgets of 2 and 3 close, at least once
 

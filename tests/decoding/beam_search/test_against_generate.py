@@ -15,11 +15,11 @@ from collections.abc import Callable
 import pytest
 from torch import Tensor
 
-from decoding.beam_search import BeamResult, beam_search
-from decoding.model.hf_model import HFLanguageModel
-from decoding.model.token_tree import CollectionPolicy
-from decoding.params import BeamParams
-from decoding.trie.title_trie import TitleTrie
+from genret.decoding.beam_search import BeamResult, beam_search
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.model.token_tree import CollectionPolicy
+from genret.decoding.params import BeamParams
+from genret.decoding.trie.title_trie import TitleTrie
 from tests.generate_peer import (
     CATALOGUES,
     FILLER,

@@ -12,15 +12,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.beam_search import BeamResult, beam_search
-from decoding.beam_search.beams import Written
-from decoding.beam_search.candidates import top_tokens
-from decoding.beam_search.scoring import Scoring, best_columns
-from decoding.cancellation import CancelToken
-from decoding.constraints import Hypothesis
-from decoding.errors import DeadlineExceededError, DecodingCancelledError, InvalidLogitsError
-from decoding.params import MAX_LENGTH_PENALTY, BeamParams
-from decoding.trie.title_trie import TitleTrie
+from genret.decoding.beam_search import BeamResult, beam_search
+from genret.decoding.beam_search.beams import Written
+from genret.decoding.beam_search.candidates import top_tokens
+from genret.decoding.beam_search.scoring import Scoring, best_columns
+from genret.decoding.cancellation import CancelToken
+from genret.decoding.constraints import Hypothesis
+from genret.decoding.errors import DeadlineExceededError, DecodingCancelledError, InvalidLogitsError
+from genret.decoding.params import MAX_LENGTH_PENALTY, BeamParams
+from genret.decoding.trie.title_trie import TitleTrie
 from tests.beam_batches import LENGTH_PENALTIES, Batch, random_catalogue
 from tests.beam_oracles import Row, check_list, is_true_top_k, score, scores_of
 from tests.fakes import TableModel, all_sequences, end_with

@@ -8,12 +8,12 @@ from collections import defaultdict
 
 import pytest
 
-from decoding import trace as trace_module
-from decoding.beam_search import BeamResult, beam_search
-from decoding.cancellation import CancelToken
-from decoding.params import BeamParams
-from decoding.trace import Trace
-from decoding.trie.title_trie import TitleTrie
+from genret.decoding import trace as trace_module
+from genret.decoding.beam_search import BeamResult, beam_search
+from genret.decoding.cancellation import CancelToken
+from genret.decoding.params import BeamParams
+from genret.decoding.trace import Trace
+from genret.decoding.trie.title_trie import TitleTrie
 from tests.beam_batches import Batch
 from tests.beam_oracles import Row, at_most, close, score, scores_of
 from tests.tables_model import VOCAB, Meter, TablesModel

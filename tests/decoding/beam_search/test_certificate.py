@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from decoding.beam_search import BeamResult
-from decoding.params import BeamParams
+from genret.decoding.beam_search import BeamResult
+from genret.decoding.params import BeamParams
 from tests.beam_batches import LENGTH_PENALTIES, NUM_PER_BATCH, Batch
 from tests.beam_oracles import (
     check_certificate,
@@ -54,7 +54,7 @@ class Way:
 )
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
     chosen: Way = request.param
-    monkeypatch.setattr("decoding.beam_search.trie_beam_search.suits_static", lambda _: chosen.static)
+    monkeypatch.setattr("genret.decoding.beam_search.trie_beam_search.suits_static", lambda _: chosen.static)
     return chosen
 
 

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.beam_search import BeamResult, FinishedRows, Goal, beam_search
-from decoding.beam_search.certificate import Nodes, OpenNodes
-from decoding.cancellation import CancelToken
-from decoding.errors import DeadlineExceededError, DecodingCancelledError
-from decoding.params import MAX_EXACT_BUDGET, BeamParams
-from decoding.trie.title_trie import TitleTrie
+from genret.decoding.beam_search import BeamResult, FinishedRows, Goal, beam_search
+from genret.decoding.beam_search.certificate import Nodes, OpenNodes
+from genret.decoding.cancellation import CancelToken
+from genret.decoding.errors import DeadlineExceededError, DecodingCancelledError
+from genret.decoding.params import MAX_EXACT_BUDGET, BeamParams
+from genret.decoding.trie.title_trie import TitleTrie
 from tests.beam_batches import END, Batch
 from tests.beam_oracles import (
     at_most,
@@ -133,7 +133,8 @@ def test_to_keep_no_more_open_prefixes_than_the_budget_loses_nothing(
     batch = unbounded(seed).only(range(50), exact=True, exact_budget=budget)
     bounded = batch.search().results
     monkeypatch.setattr(
-        "decoding.beam_search.search_state.OpenNodes", lambda max_depth, most: OpenNodes(max_depth, 10**9)
+        "genret.decoding.beam_search.search_state.OpenNodes",
+        lambda max_depth, most: OpenNodes(max_depth, 10**9),
     )
     assert bounded == batch.search().results
 

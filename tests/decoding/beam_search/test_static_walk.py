@@ -17,18 +17,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.beam_search import BeamResult, beam_search
-from decoding.beam_search import trie_beam_search as walks_module
-from decoding.beam_search.search_state import Search
-from decoding.beam_search.trie_beam_search import static_walk, suits_static
-from decoding.cancellation import CancelToken
-from decoding.constraints import Constraint, WideConstraint
-from decoding.errors import DecodingCancelledError, InvalidLogitsError
-from decoding.late_flag import LateFlag
-from decoding.model.hf_model import HFLanguageModel
-from decoding.params import BeamParams
-from decoding.trie.row_filter import FilteredTrie, RowFilter
-from decoding.trie.title_trie import TitleTrie
+from genret.decoding.beam_search import BeamResult, beam_search
+from genret.decoding.beam_search import trie_beam_search as walks_module
+from genret.decoding.beam_search.search_state import Search
+from genret.decoding.beam_search.trie_beam_search import static_walk, suits_static
+from genret.decoding.cancellation import CancelToken
+from genret.decoding.constraints import Constraint, WideConstraint
+from genret.decoding.errors import DecodingCancelledError, InvalidLogitsError
+from genret.decoding.late_flag import LateFlag
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.params import BeamParams
+from genret.decoding.trie.row_filter import FilteredTrie, RowFilter
+from genret.decoding.trie.title_trie import TitleTrie
 from tests.beam_batches import END, LENGTH_PENALTIES
 from tests.beam_oracles import (
     Row,
@@ -70,8 +70,8 @@ def late(size: int, device: torch.device, lag: int) -> LateFlag:
 @contextmanager
 def walked_by(walk: Walk) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("decoding.beam_search.trie_beam_search.suits_static", lambda _: True)
-        patch.setattr("decoding.beam_search.trie_beam_search.static_walk", walk)
+        patch.setattr("genret.decoding.beam_search.trie_beam_search.suits_static", lambda _: True)
+        patch.setattr("genret.decoding.beam_search.trie_beam_search.static_walk", walk)
         yield
 
 
@@ -150,7 +150,7 @@ def watched(steps: Callable[..., None]) -> Callable[..., None]:
     def run(*arguments: object) -> None:
         with pytest.MonkeyPatch.context() as patch, no_sync():
             # On the CPU the trie compares widths with values, as it would not on a device.
-            patch.setattr("decoding.trie.torch_kernels._can_look_at", lambda _: False)
+            patch.setattr("genret.decoding.trie.torch_kernels._can_look_at", lambda _: False)
             steps(*arguments)
 
     return run
@@ -176,7 +176,7 @@ def test_the_steps_never_wait_for_the_device(monkeypatch):
 
 def test_the_watch_sees_the_waits_of_the_trimmed_walk(monkeypatch):
     monkeypatch.setattr(
-        "decoding.beam_search.trie_beam_search.trimmed_walk", watched(walks_module.trimmed_walk)
+        "genret.decoding.beam_search.trie_beam_search.trimmed_walk", watched(walks_module.trimmed_walk)
     )
     trie = catalogue()
     with pytest.raises(DeviceWaitError):

@@ -18,9 +18,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AttentionInterface, AutoModelForCausalLM
 
-import decoding.model.hf_model
-from decoding.conformance.difference import Difference, Tolerance, exactly
-from decoding.conformance.examination import (
+import genret.decoding.model.hf_model
+from genret.decoding.conformance.difference import Difference, Tolerance, exactly
+from genret.decoding.conformance.examination import (
     ExamineOptions,
     PlanError,
     Report,
@@ -28,8 +28,8 @@ from decoding.conformance.examination import (
     make_plan,
     prompt_lengths,
 )
-from decoding.conformance.plain_passes import RandomTree, random_tree
-from decoding.conformance.scenarios import (
+from genret.decoding.conformance.plain_passes import RandomTree, random_tree
+from genret.decoding.conformance.scenarios import (
     COLLECTIONS,
     KEPT_LEVELS,
     MIXED_LENGTHS,
@@ -40,14 +40,14 @@ from decoding.conformance.scenarios import (
     WHOLE_TREES,
     Scenario,
 )
-from decoding.errors import UnsupportedModelError
-from decoding.model import segment_attention
-from decoding.model.hf_model import HFLanguageModel
-from decoding.model.hf_session import TreeSession
-from decoding.model.model_loading import load_config, load_weights
-from decoding.model.prefill import PromptPass
-from decoding.model.segment_attention import Rule, Segment
-from decoding.model.token_tree import TreeStep
+from genret.decoding.errors import UnsupportedModelError
+from genret.decoding.model import segment_attention
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.model.hf_session import TreeSession
+from genret.decoding.model.model_loading import load_config, load_weights
+from genret.decoding.model.prefill import PromptPass
+from genret.decoding.model.segment_attention import Rule, Segment
+from genret.decoding.model.token_tree import TreeStep
 from tests.verified_architectures import ARCHITECTURES, COMMON, build
 
 SMALL = ExamineOptions(trees=2, depth=4, beams=3, prompt_tokens=16)
@@ -103,7 +103,7 @@ def test_windows_that_trees_ignore_are_found(monkeypatch: pytest.MonkeyPatch) ->
     assert (first.number, first.kind) == (0, "sliding attention, window 6")
 
 
-@pytest.mark.parametrize("module", ["decoding.model.tree_attention", "decoding.model.prefill"])
+@pytest.mark.parametrize("module", ["genret.decoding.model.tree_attention", "genret.decoding.model.prefill"])
 def test_sinks_that_trees_ignore_are_found(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = segment_attention.attend
 
@@ -171,7 +171,7 @@ def test_a_later_layer_is_named_when_the_difference_begins_there(monkeypatch: py
 
 
 def test_slot_numbers_for_positions_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding.model.hf_model, "use_true_positions", lambda embedding: None)
+    monkeypatch.setattr(genret.decoding.model.hf_model, "use_true_positions", lambda embedding: None)
     # As many positions as there are slots, so that the wrong ones exist.
     report = examine(build("bart", torch.float64, changes={"max_position_embeddings": 128}), SMALL)
     assert report.verdict == "differs"
@@ -228,7 +228,7 @@ def test_a_broken_collection_spoils_its_scenario_alone(monkeypatch: pytest.Monke
 
 def _prefix_without_its_first_token(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        "decoding.model.prefill._seen_prefix",
+        "genret.decoding.model.prefill._seen_prefix",
         lambda segment, window: tuple(part[:, :, 1:] for part in segment),
     )
 
@@ -252,7 +252,7 @@ def _kept_levels_below_their_neighbours(patch: pytest.MonkeyPatch) -> None:
 def _whole_trees_scaled(patch: pytest.MonkeyPatch) -> None:
     plain = segment_attention.attend
     patch.setattr(
-        "decoding.model.whole_trees.attend",
+        "genret.decoding.model.whole_trees.attend",
         lambda query, segments, rule: plain(query * 1.01, segments, rule),
     )
 

@@ -18,13 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-import decoding.disc.beam_proposer as beam_proposer_module
-import decoding.disc.beam_proposer as gumbel_module
-from decoding.cancellation import CancelToken
-from decoding.constraints import Edges
-from decoding.counter_rng import extend_key, hash_key, uniforms, uniforms_of
-from decoding.disc import DiscResult, disc
-from decoding.disc.beam_proposer import (
+import genret.decoding.disc.beam_proposer as beam_proposer_module
+import genret.decoding.disc.beam_proposer as gumbel_module
+from genret.decoding.cancellation import CancelToken
+from genret.decoding.constraints import Edges
+from genret.decoding.counter_rng import extend_key, hash_key, uniforms, uniforms_of
+from genret.decoding.disc import DiscResult, disc
+from genret.decoding.disc.beam_proposer import (
     BeamPool,
     BeamProposer,
     Branches,
@@ -34,13 +34,13 @@ from decoding.disc.beam_proposer import (
     log1m_exp,
     log_inclusion,
 )
-from decoding.disc.draws import ACCEPT, FIRST, DrawBatch, Draws
-from decoding.errors import DecodingCancelledError, InvalidLogitsError
-from decoding.language_model import KvUsage
-from decoding.params import DiscParams
-from decoding.stopping import StopPoll
-from decoding.trie.row_filter import FilteredTrie, RowFilter
-from decoding.trie.title_trie import TitleTrie
+from genret.decoding.disc.draws import ACCEPT, FIRST, DrawBatch, Draws
+from genret.decoding.errors import DecodingCancelledError, InvalidLogitsError
+from genret.decoding.language_model import KvUsage
+from genret.decoding.params import DiscParams
+from genret.decoding.stopping import StopPoll
+from genret.decoding.trie.row_filter import FilteredTrie, RowFilter
+from genret.decoding.trie.title_trie import TitleTrie
 from tests.disc_oracles import END, PROMPT, VOCAB, Row, catalogue
 from tests.fakes import TableModel, all_sequences, chi_square, end_with, normalise
 

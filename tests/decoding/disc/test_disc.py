@@ -16,18 +16,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-import decoding.disc.tree_proposer
-from decoding.cancellation import CancelToken
-from decoding.counter_rng import uniforms
-from decoding.disc import DiscResult, disc
-from decoding.disc.algorithm import WeightedDraw, candidates, choose_by_weight
-from decoding.disc.draws import FIRST, SECOND, DrawBatch
-from decoding.disc.tree_proposer import TreeProposer
-from decoding.errors import DecodingCancelledError, InvalidLogitsError
-from decoding.params import DiscParams
-from decoding.stopping import StopPoll
-from decoding.trie.row_filter import FilteredTrie, RowFilter
-from decoding.trie.title_trie import TitleTrie
+import genret.decoding.disc.tree_proposer
+from genret.decoding.cancellation import CancelToken
+from genret.decoding.counter_rng import uniforms
+from genret.decoding.disc import DiscResult, disc
+from genret.decoding.disc.algorithm import WeightedDraw, candidates, choose_by_weight
+from genret.decoding.disc.draws import FIRST, SECOND, DrawBatch
+from genret.decoding.disc.tree_proposer import TreeProposer
+from genret.decoding.errors import DecodingCancelledError, InvalidLogitsError
+from genret.decoding.params import DiscParams
+from genret.decoding.stopping import StopPoll
+from genret.decoding.trie.row_filter import FilteredTrie, RowFilter
+from genret.decoding.trie.title_trie import TitleTrie
 from tests.disc_oracles import (
     END,
     PROMPT,
@@ -335,7 +335,7 @@ def test_a_weight_that_forgets_the_envelope_of_its_nodes_would_be_noticed(monkey
     counts = by_phase(sample_adaptively(model, rows, 4000, num_draws=6, reject_early=False), 6)
     assert chi_square(counts[2], target(model, rows)) > ALPHA
 
-    class _Forgetful(decoding.disc.tree_proposer.TreeProposer):
+    class _Forgetful(genret.decoding.disc.tree_proposer.TreeProposer):
         def _sample_step(self, draws, node, key, depth):
             level = self._tree.levels[depth]
             kept = level.log_envelope
@@ -344,7 +344,7 @@ def test_a_weight_that_forgets_the_envelope_of_its_nodes_would_be_noticed(monkey
             level.log_envelope = kept
             return chosen
 
-    monkeypatch.setattr("decoding.disc.algorithm.TreeProposer", _Forgetful)
+    monkeypatch.setattr("genret.decoding.disc.algorithm.TreeProposer", _Forgetful)
     counts = by_phase(sample_adaptively(model, rows, 4000, num_draws=6, reject_early=False), 6)
     assert chi_square(counts[2], target(model, rows)) < 1e-9
 

@@ -17,11 +17,11 @@ from scipy import stats
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from decoding.disc import DiscResult, disc
-from decoding.model.hf_model import HFLanguageModel
-from decoding.model.hf_session import TreeSession
-from decoding.params import DiscParams
-from decoding.trie.title_trie import TitleTrie
+from genret.decoding.disc import DiscResult, disc
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.model.hf_session import TreeSession
+from genret.decoding.params import DiscParams
+from genret.decoding.trie.title_trie import TitleTrie
 from tests.disc_models import NAMES, PROMPTS, ROWS, SEEDS, TOLERANCE, VOCAB, ours, plain, truth
 from tests.tiny_transformers import (
     END,

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from benchmarks.harness.stepped_trees import SteppedTrees
-from decoding.disc import DiscResult, disc
-from decoding.disc.draws import FIRST, SECOND, DrawBatch
-from decoding.disc.tree_proposer import TreeProposer
-from decoding.language_model import KvUsage
-from decoding.params import DiscParams
-from decoding.row_trees import RowTrees
-from decoding.stopping import StopPoll
-from decoding.trace import Trace
-from decoding.trie.title_trie import TitleTrie
+from genret.decoding.disc import DiscResult, disc
+from genret.decoding.disc.draws import FIRST, SECOND, DrawBatch
+from genret.decoding.disc.tree_proposer import TreeProposer
+from genret.decoding.language_model import KvUsage
+from genret.decoding.params import DiscParams
+from genret.decoding.row_trees import RowTrees
+from genret.decoding.stopping import StopPoll
+from genret.decoding.trace import Trace
+from genret.decoding.trie.title_trie import TitleTrie
 from tests.disc_oracles import END, PROMPT, VOCAB, ByHand, CountingModel, Lockstep, Row, catalogue, true_mass
 from tests.fakes import TableModel
 

@@ -17,19 +17,19 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
 
-from decoding.cancellation import CancelToken
-from decoding.constraints import Constraint
-from decoding.disc import DiscResult, disc
-from decoding.disc.draws import FIRST, DrawBatch, Proposer
-from decoding.disc.static_proposer import DrawWalk, StaticProposer, Step, static_step
-from decoding.disc.tree_proposer import TreeProposer
-from decoding.errors import DecodingCancelledError, InvalidLogitsError
-from decoding.late_flag import LateFlag
-from decoding.model.hf_model import HFLanguageModel
-from decoding.params import DiscParams
-from decoding.stopping import StopPoll
-from decoding.trie.row_filter import FilteredTrie, RowFilter
-from decoding.trie.title_trie import TitleTrie
+from genret.decoding.cancellation import CancelToken
+from genret.decoding.constraints import Constraint
+from genret.decoding.disc import DiscResult, disc
+from genret.decoding.disc.draws import FIRST, DrawBatch, Proposer
+from genret.decoding.disc.static_proposer import DrawWalk, StaticProposer, Step, static_step
+from genret.decoding.disc.tree_proposer import TreeProposer
+from genret.decoding.errors import DecodingCancelledError, InvalidLogitsError
+from genret.decoding.late_flag import LateFlag
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.params import DiscParams
+from genret.decoding.stopping import StopPoll
+from genret.decoding.trie.row_filter import FilteredTrie, RowFilter
+from genret.decoding.trie.title_trie import TitleTrie
 from tests.disc_oracles import END, PROMPT, VOCAB, catalogue, target
 from tests.fakes import TableModel, chi_square, end_with, normalise
 from tests.hashed_model import HashedModel, HashedSession
@@ -45,7 +45,7 @@ Make = Callable[[DrawBatch], Proposer]
 @contextmanager
 def drawn_by(proposer: Make) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("decoding.disc.algorithm._proposer", proposer)
+        patch.setattr("genret.decoding.disc.algorithm._proposer", proposer)
         yield
 
 
@@ -214,7 +214,7 @@ class Watched(StaticProposer):
     def _walk(self, walking, flag) -> None:
         with pytest.MonkeyPatch.context() as patch, no_sync():
             # On the CPU the trie compares widths with values, as it would not on a device.
-            patch.setattr("decoding.trie.torch_kernels._can_look_at", lambda _: False)
+            patch.setattr("genret.decoding.trie.torch_kernels._can_look_at", lambda _: False)
             super()._walk(walking, flag)
 
 

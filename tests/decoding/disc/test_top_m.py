@@ -13,10 +13,10 @@ from collections import Counter
 import pytest
 import torch
 
-from decoding.disc import disc
-from decoding.params import DiscParams
-from decoding.trie.title_trie import TitleTrie
-from retrieval.types import RetrieveRequest
+from genret.decoding.disc import disc
+from genret.decoding.params import DiscParams
+from genret.decoding.trie.title_trie import TitleTrie
+from genret.retrieval.types import RetrieveRequest
 from tests.disc_oracles import PROMPT, VOCAB, catalogue, target, true_mass
 from tests.fakes import TableModel, chi_square
 

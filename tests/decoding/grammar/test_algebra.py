@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoding.grammar.compile_options import GrammarOptions
-from decoding.grammar.errors import (
+from genret.decoding.grammar.compile_options import GrammarOptions
+from genret.decoding.grammar.errors import (
     InvalidSchemaError,
     SchemaError,
     UnsatisfiableSchemaError,
     UnsupportedSchemaError,
 )
-from decoding.grammar.leaves.leaf import SparseLeaf, TitleSlotError, TitleSlotName
-from decoding.grammar.schema.array_shapes import cheapest_assignment
-from decoding.grammar.schema.formula_table import FormulaTable
-from decoding.grammar.schema.value_nodes import compile_value
-from decoding.grammar.shapes import ValueNode
+from genret.decoding.grammar.leaves.leaf import SparseLeaf, TitleSlotError, TitleSlotName
+from genret.decoding.grammar.schema.array_shapes import cheapest_assignment
+from genret.decoding.grammar.schema.formula_table import FormulaTable
+from genret.decoding.grammar.schema.value_nodes import compile_value
+from genret.decoding.grammar.shapes import ValueNode
 from tests.shape_walker import ShapeWalker, byte_leaves
 
 LEAVES = byte_leaves()

@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from decoding.grammar.compile_options import GrammarOptions
-from decoding.grammar.errors import SchemaLimitError, UnsatisfiableSchemaError, UnsupportedSchemaError
-from decoding.grammar.schema.formula_table import FormulaTable
-from decoding.grammar.schema.value_nodes import compile_value
-from decoding.grammar.shapes import ValueNode
-from retrieval.answers.validation import AnswerValidator, InvalidAnswerError
+from genret.decoding.grammar.compile_options import GrammarOptions
+from genret.decoding.grammar.errors import SchemaLimitError, UnsatisfiableSchemaError, UnsupportedSchemaError
+from genret.decoding.grammar.schema.formula_table import FormulaTable
+from genret.decoding.grammar.schema.value_nodes import compile_value
+from genret.decoding.grammar.shapes import ValueNode
+from genret.retrieval.answers.validation import AnswerValidator, InvalidAnswerError
 from tests.formula_oracle import evaluates
 from tests.random_schemas import schemas, values
 from tests.shape_walker import RandomWriter, ShapeWalker, byte_leaves

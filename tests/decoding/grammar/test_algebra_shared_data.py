@@ -14,12 +14,12 @@ import pytest
 from jsonschema.validators import validator_for
 from referencing.exceptions import Unresolvable
 
-from decoding.grammar.compile_options import GrammarOptions, compile_budget
-from decoding.grammar.errors import CompileTimeoutError, SchemaError, UnsatisfiableSchemaError
-from decoding.grammar.leaves.leaf_factory import Leaves
-from decoding.grammar.schema.formula_table import FormulaTable
-from decoding.grammar.schema.value_nodes import compile_value
-from decoding.grammar.shapes import ValueNode
+from genret.decoding.grammar.compile_options import GrammarOptions, compile_budget
+from genret.decoding.grammar.errors import CompileTimeoutError, SchemaError, UnsatisfiableSchemaError
+from genret.decoding.grammar.leaves.leaf_factory import Leaves
+from genret.decoding.grammar.schema.formula_table import FormulaTable
+from genret.decoding.grammar.schema.value_nodes import compile_value
+from genret.decoding.grammar.shapes import ValueNode
 from tests.shape_walker import ShapeWalker, byte_leaves, random_value
 from tests.shared_titles import shared_file
 

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from decoding.grammar import compile_options as budget
-from decoding.grammar.compile_options import CompileLimits, GrammarOptions, compile_budget
-from decoding.grammar.errors import CompileTimeoutError, SchemaLimitError
-from decoding.grammar.json_grammar import compile_schema
-from decoding.grammar.leaves.leaf_factory import MAX_SHORTEST, Leaves
-from decoding.grammar.regular.byte_dfa import ByteDfa
-from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.regular.dfa_texts import count_texts, distances, longest_length, shortest_text
-from decoding.grammar.regular.json_spelling import spell_texts
-from decoding.grammar.regular.minimise import canonical, renumbered, turned
-from decoding.grammar.regular.number_set import NumberSet
-from decoding.grammar.schema.formula import Place
-from decoding.grammar.schema.scalar_keywords import one_of
+from genret.decoding.grammar import compile_options as budget
+from genret.decoding.grammar.compile_options import CompileLimits, GrammarOptions, compile_budget
+from genret.decoding.grammar.errors import CompileTimeoutError, SchemaLimitError
+from genret.decoding.grammar.json_grammar import compile_schema
+from genret.decoding.grammar.leaves.leaf_factory import MAX_SHORTEST, Leaves
+from genret.decoding.grammar.regular.byte_dfa import ByteDfa
+from genret.decoding.grammar.regular.dfa import Dfa
+from genret.decoding.grammar.regular.dfa_texts import count_texts, distances, longest_length, shortest_text
+from genret.decoding.grammar.regular.json_spelling import spell_texts
+from genret.decoding.grammar.regular.minimise import canonical, renumbered, turned
+from genret.decoding.grammar.regular.number_set import NumberSet
+from genret.decoding.grammar.schema.formula import Place
+from genret.decoding.grammar.schema.scalar_keywords import one_of
 from tests.grammar_shapes import byte_vocabulary
 
 LEAVES = Leaves(byte_vocabulary())

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.grammar.leaves.counted_text import AnyText, CountedTextLeaf
-from decoding.grammar.leaves.table_walk import TableWalker
-from decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.grammar.leaves.counted_text import AnyText, CountedTextLeaf
+from genret.decoding.grammar.leaves.table_walk import TableWalker
+from genret.decoding.grammar.vocabulary import Vocabulary
 from tests.leaf_oracle import check_tokens, node_at, oracle_tokens, real_vocabulary, walked_tokens
 
 PIECES = [
@@ -176,7 +176,7 @@ def test_real_tokenizers(name: str) -> None:
 
 
 def test_what_is_known_of_places_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("decoding.grammar.leaves.counted_text._MAX_PROFILES", 3)
+    monkeypatch.setattr("genret.decoding.grammar.leaves.counted_text._MAX_PROFILES", 3)
     any_text = AnyText(VOCABULARY, TableWalker(VOCABULARY))
     leaf = CountedTextLeaf(1, 2, any_text)
     state = leaf.step(0, ord('"'))

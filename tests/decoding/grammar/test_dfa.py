@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.grammar.compile_options import AutomatonLimitError, CompileLimits, compile_budget
-from decoding.grammar.errors import CompileTimeoutError
-from decoding.grammar.regular.byte_dfa import ByteDfa
-from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.regular.dfa_texts import bottom_up
-from decoding.grammar.regular.minimise import Edge, canonical
-from decoding.grammar.regular.nfa import Nfa
-from decoding.grammar.regular.regex_compiler import compile_pattern
+from genret.decoding.grammar.compile_options import AutomatonLimitError, CompileLimits, compile_budget
+from genret.decoding.grammar.errors import CompileTimeoutError
+from genret.decoding.grammar.regular.byte_dfa import ByteDfa
+from genret.decoding.grammar.regular.dfa import Dfa
+from genret.decoding.grammar.regular.dfa_texts import bottom_up
+from genret.decoding.grammar.regular.minimise import Edge, canonical
+from genret.decoding.grammar.regular.nfa import Nfa
+from genret.decoding.grammar.regular.regex_compiler import compile_pattern
 from tests.regex_texts import all_texts, random_pattern
 
 TEXTS = all_texts("abc", 4)
@@ -373,7 +373,7 @@ def test_a_long_chain_that_ends_in_a_loop_is_quick(monkeypatch: pytest.MonkeyPat
     rows.append([(97, 97, length), (98, 98, length + 1)])
     rows.append([(98, 98, length)])
     labels = [-1] * length + [0, 0]
-    monkeypatch.setattr("decoding.grammar.compile_options.time", SimpleNamespace(monotonic=look))
+    monkeypatch.setattr("genret.decoding.grammar.compile_options.time", SimpleNamespace(monotonic=look))
     with compile_budget(CompileLimits()):
         small, _ = canonical(rows, labels)
     assert looks < 60
@@ -383,8 +383,8 @@ def test_a_long_chain_that_ends_in_a_loop_is_quick(monkeypatch: pytest.MonkeyPat
 
 _PROGRAM = """
 import hashlib
-from decoding.grammar.regular.regex_compiler import compile_pattern
-from decoding.grammar.regular.json_spelling import spell_any_text, spell_texts
+from genret.decoding.grammar.regular.regex_compiler import compile_pattern
+from genret.decoding.grammar.regular.json_spelling import spell_any_text, spell_texts
 digest = hashlib.sha256()
 for pattern in ("(a|b)*abb", "^((?!foo).)*$", r"\\bfoo\\b|bar", "^[^x]{2,9}$", r"(?i)straße|\\d+"):
     dfa = compile_pattern(pattern)

@@ -8,15 +8,15 @@ import random
 import numpy as np
 import pytest
 
-from decoding.grammar.compile_options import GrammarOptions
-from decoding.grammar.json_grammar import compile_schema
-from decoding.grammar.leaves.distinct_leaf import DistinctLeaf, DistinctSlotLeaf, Texts
-from decoding.grammar.leaves.leaf import Leaf, TitleSlotLeaf, TitleSlotName
-from decoding.grammar.leaves.leaf_factory import Leaves
-from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.regular.number_set import NumberSet
-from decoding.grammar.regular.text_set import TextSet
-from decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.grammar.compile_options import GrammarOptions
+from genret.decoding.grammar.json_grammar import compile_schema
+from genret.decoding.grammar.leaves.distinct_leaf import DistinctLeaf, DistinctSlotLeaf, Texts
+from genret.decoding.grammar.leaves.leaf import Leaf, TitleSlotLeaf, TitleSlotName
+from genret.decoding.grammar.leaves.leaf_factory import Leaves
+from genret.decoding.grammar.regular.dfa import Dfa
+from genret.decoding.grammar.regular.number_set import NumberSet
+from genret.decoding.grammar.regular.text_set import TextSet
+from genret.decoding.grammar.vocabulary import Vocabulary
 from tests.leaf_oracle import after, check_tokens, in_threads, label_of
 
 PIECES = [

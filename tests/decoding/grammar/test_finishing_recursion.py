@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from decoding.grammar.compile_options import GrammarOptions
-from decoding.grammar.constraint import GrammarConstraint
-from decoding.grammar.json_grammar import compile_schema
-from decoding.grammar.leaves.leaf_factory import Leaves
-from decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.grammar.compile_options import GrammarOptions
+from genret.decoding.grammar.constraint import GrammarConstraint
+from genret.decoding.grammar.json_grammar import compile_schema
+from genret.decoding.grammar.leaves.leaf_factory import Leaves
+from genret.decoding.grammar.vocabulary import Vocabulary
 from tests.grammar_shapes import byte_vocabulary
 
 OPTIONS = {

@@ -11,10 +11,10 @@ import jsonschema
 import numpy as np
 import pytest
 
-from decoding.grammar.compile_options import GrammarOptions
-from decoding.grammar.errors import UnsatisfiableSchemaError
-from decoding.grammar.json_grammar import Grammar, compile_schema
-from decoding.grammar.leaves.leaf_factory import Leaves
+from genret.decoding.grammar.compile_options import GrammarOptions
+from genret.decoding.grammar.errors import UnsatisfiableSchemaError
+from genret.decoding.grammar.json_grammar import Grammar, compile_schema
+from genret.decoding.grammar.leaves.leaf_factory import Leaves
 from tests.grammar_shapes import JSON_PIECES, brute_force, byte_vocabulary, unpacked
 
 OPTIONS = {"writing": GrammarOptions.for_writing(), "reading": GrammarOptions()}

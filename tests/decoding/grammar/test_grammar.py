@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from decoding.grammar.compile_options import GrammarOptions
-from decoding.grammar.json_grammar import Grammar
+from genret.decoding.grammar.compile_options import GrammarOptions
+from genret.decoding.grammar.json_grammar import Grammar
 from tests.grammar_shapes import (
     COMPACT,
     FLEXIBLE,

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.grammar.errors import CompileTimeoutError, SchemaError, UnsupportedSchemaError
-from decoding.grammar.grammar_cache import GrammarCache
+from genret.decoding.grammar.errors import CompileTimeoutError, SchemaError, UnsupportedSchemaError
+from genret.decoding.grammar.grammar_cache import GrammarCache
 
 
 class Sized:

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from decoding.beam_search import beam_search
-from decoding.constraints import Constraint, WideConstraint
-from decoding.disc import disc
-from decoding.grammar.constraint import GrammarConstraint, TokenGrammar
-from decoding.grammar.errors import AnswerBudgetError
-from decoding.grammar.json_grammar import Grammar
-from decoding.grammar.vocabulary import Vocabulary
-from decoding.params import BeamParams, DiscParams
+from genret.decoding.beam_search import beam_search
+from genret.decoding.constraints import Constraint, WideConstraint
+from genret.decoding.disc import disc
+from genret.decoding.grammar.constraint import GrammarConstraint, TokenGrammar
+from genret.decoding.grammar.errors import AnswerBudgetError
+from genret.decoding.grammar.json_grammar import Grammar
+from genret.decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.params import BeamParams, DiscParams
 from tests.fakes import TableModel, chi_square, normalise
 from tests.grammar_shapes import (
     COMPACT,

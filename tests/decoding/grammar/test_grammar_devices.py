@@ -8,16 +8,16 @@ import random
 import pytest
 import torch
 
-from decoding.answering.answer import AnswerText
-from decoding.answering.writer import write_answers
-from decoding.beam_search import BeamResult, beam_search
-from decoding.grammar.compile_options import GrammarOptions
-from decoding.grammar.constraint import GrammarConstraint
-from decoding.grammar.json_grammar import Grammar, compile_schema
-from decoding.grammar.leaves.leaf_factory import Leaves
-from decoding.grammar.vocabulary import Vocabulary
-from decoding.model.hf_model import HFLanguageModel
-from decoding.params import AnswerParams, BeamParams
+from genret.decoding.answering.answer import AnswerText
+from genret.decoding.answering.writer import write_answers
+from genret.decoding.beam_search import BeamResult, beam_search
+from genret.decoding.grammar.compile_options import GrammarOptions
+from genret.decoding.grammar.constraint import GrammarConstraint
+from genret.decoding.grammar.json_grammar import Grammar, compile_schema
+from genret.decoding.grammar.leaves.leaf_factory import Leaves
+from genret.decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.params import AnswerParams, BeamParams
 from tests.tiny_transformers import ARCHITECTURES, build
 
 DEVICES = [

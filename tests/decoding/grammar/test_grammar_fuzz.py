@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from benchmarks.harness.answer_schemas import SCHEMAS
-from decoding.grammar.compile_options import CompileLimits, GrammarOptions
-from decoding.grammar.errors import GrammarError
-from decoding.grammar.json_grammar import Grammar, compile_schema
-from decoding.grammar.leaves.leaf_factory import Leaves
+from genret.decoding.grammar.compile_options import CompileLimits, GrammarOptions
+from genret.decoding.grammar.errors import GrammarError
+from genret.decoding.grammar.json_grammar import Grammar, compile_schema
+from genret.decoding.grammar.leaves.leaf_factory import Leaves
 from tests.grammar_shapes import JSON_PIECES, byte_vocabulary, unpacked
 
 LIMITS = CompileLimits(seconds=1.0, nodes=3_000, automaton_states=5_000)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from decoding.grammar.json_grammar import Grammar
-from decoding.grammar.leaves.leaf import SparseLeaf, TitleSlotLeaf, TitleSlotName
-from decoding.grammar.shapes import ValueNode
+from genret.decoding.grammar.json_grammar import Grammar
+from genret.decoding.grammar.leaves.leaf import SparseLeaf, TitleSlotLeaf, TitleSlotName
+from genret.decoding.grammar.shapes import ValueNode
 from tests.grammar_shapes import FLEXIBLE, Items, Maker, Members, byte_vocabulary, fill, value_of
 
 MAKER = Maker(byte_vocabulary())

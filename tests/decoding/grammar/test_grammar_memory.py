@@ -7,10 +7,10 @@ import random
 
 import pytest
 
-from decoding.grammar.compile_options import GrammarOptions
-from decoding.grammar.errors import VocabularyError
-from decoding.grammar.json_grammar import Grammar
-from decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.grammar.compile_options import GrammarOptions
+from genret.decoding.grammar.errors import VocabularyError
+from genret.decoding.grammar.json_grammar import Grammar
+from genret.decoding.grammar.vocabulary import Vocabulary
 from tests.grammar_shapes import (
     COMPACT,
     FLEXIBLE,

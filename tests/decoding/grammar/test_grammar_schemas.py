@@ -19,12 +19,12 @@ import numpy as np
 import pytest
 import torch
 
-from decoding.grammar.compile_options import GrammarOptions
-from decoding.grammar.constraint import GrammarConstraint
-from decoding.grammar.errors import VocabularyError
-from decoding.grammar.json_grammar import Grammar, compile_schema
-from decoding.grammar.leaves.leaf_factory import Leaves
-from decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.grammar.compile_options import GrammarOptions
+from genret.decoding.grammar.constraint import GrammarConstraint
+from genret.decoding.grammar.errors import VocabularyError
+from genret.decoding.grammar.json_grammar import Grammar, compile_schema
+from genret.decoding.grammar.leaves.leaf_factory import Leaves
+from genret.decoding.grammar.vocabulary import Vocabulary
 from tests.grammar_shapes import JSON_PIECES, brute_force, byte_vocabulary, unpacked
 
 OPTIONS = {"reading": GrammarOptions(max_indent=2), "writing": GrammarOptions.for_writing()}

@@ -12,20 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.grammar.leaves.dfa_leaf import DfaLeaf
-from decoding.grammar.leaves.leaf import LeafTokens, SparseLeaf, TokenCache
-from decoding.grammar.leaves.leaf_factory import Leaves
-from decoding.grammar.leaves.restricted_keys import LabelledKeys, RestrictedKeys
-from decoding.grammar.leaves.table_walk import TableWalker, sparse_zeros
-from decoding.grammar.regular.byte_dfa import ByteDfa, byte_edges
-from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.regular.json_spelling import spell_any_text, spell_texts
-from decoding.grammar.regular.minimise import Row
-from decoding.grammar.regular.number_set import NumberSet
-from decoding.grammar.regular.regex_compiler import compile_pattern
-from decoding.grammar.regular.text_set import TextSet
-from decoding.grammar.schema.members import spelled_classes, spelled_keys
-from decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.grammar.leaves.dfa_leaf import DfaLeaf
+from genret.decoding.grammar.leaves.leaf import LeafTokens, SparseLeaf, TokenCache
+from genret.decoding.grammar.leaves.leaf_factory import Leaves
+from genret.decoding.grammar.leaves.restricted_keys import LabelledKeys, RestrictedKeys
+from genret.decoding.grammar.leaves.table_walk import TableWalker, sparse_zeros
+from genret.decoding.grammar.regular.byte_dfa import ByteDfa, byte_edges
+from genret.decoding.grammar.regular.dfa import Dfa
+from genret.decoding.grammar.regular.json_spelling import spell_any_text, spell_texts
+from genret.decoding.grammar.regular.minimise import Row
+from genret.decoding.grammar.regular.number_set import NumberSet
+from genret.decoding.grammar.regular.regex_compiler import compile_pattern
+from genret.decoding.grammar.regular.text_set import TextSet
+from genret.decoding.grammar.schema.members import spelled_classes, spelled_keys
+from genret.decoding.grammar.vocabulary import Vocabulary
 from tests.leaf_oracle import (
     after,
     check_tokens,
@@ -202,7 +202,7 @@ def test_automata_keep_their_key() -> None:
 def test_without_numba_tokens_are_found_with_numpy(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
-    module = pytest.importorskip("decoding.grammar.leaves.numba_walk")
+    module = pytest.importorskip("genret.decoding.grammar.leaves.numba_walk")
 
     def fail(vocabulary: Vocabulary) -> None:
         raise error
@@ -261,7 +261,7 @@ def automaton_of(targets: list[tuple[int, dict[int, int]]], labels: list[int]) -
 def test_all_ways_of_walking_agree(
     targets: list[tuple[int, dict[int, int]]], labels: list[int], tokens: list[bytes]
 ) -> None:
-    module = pytest.importorskip("decoding.grammar.leaves.numba_walk")
+    module = pytest.importorskip("genret.decoding.grammar.leaves.numba_walk")
     automaton = automaton_of(targets, labels)
     tokens = [bytes([byte]) for byte in range(256)] + tokens  # else some could not be written
     vocabulary = Vocabulary([None, *tokens], 0, len(tokens) + 1)
@@ -320,7 +320,7 @@ def vocabulary() -> Vocabulary:
 
 def check(vocabulary: Vocabulary, leaf: DfaLeaf | RestrictedKeys, states: Iterable[int]) -> None:
     """Compare the compiled loop, twice because it writes rows, and NumPy's with the walk in Python."""
-    module = pytest.importorskip("decoding.grammar.leaves.numba_walk")
+    module = pytest.importorskip("genret.decoding.grammar.leaves.numba_walk")
     walk = module.CompiledWalk(vocabulary)
     walker = TableWalker(vocabulary)
     places = sorted({vocabulary.root.children[byte].positions[0] for byte in b'a"\\\xe0\xf0\x80'})

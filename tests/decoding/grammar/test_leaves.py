@@ -8,17 +8,17 @@ from decimal import Decimal
 
 import pytest
 
-from decoding.grammar.compile_options import GrammarOptions
-from decoding.grammar.errors import VocabularyError
-from decoding.grammar.json_grammar import Grammar
-from decoding.grammar.leaves.leaf import Leaf
-from decoding.grammar.leaves.leaf_factory import Leaves
-from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.regular.json_spelling import spell_labelled
-from decoding.grammar.regular.number_set import NumberSet
-from decoding.grammar.regular.text_set import TextSet
-from decoding.grammar.shapes import ValueNode
-from decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.grammar.compile_options import GrammarOptions
+from genret.decoding.grammar.errors import VocabularyError
+from genret.decoding.grammar.json_grammar import Grammar
+from genret.decoding.grammar.leaves.leaf import Leaf
+from genret.decoding.grammar.leaves.leaf_factory import Leaves
+from genret.decoding.grammar.regular.dfa import Dfa
+from genret.decoding.grammar.regular.json_spelling import spell_labelled
+from genret.decoding.grammar.regular.number_set import NumberSet
+from genret.decoding.grammar.regular.text_set import TextSet
+from genret.decoding.grammar.shapes import ValueNode
+from genret.decoding.grammar.vocabulary import Vocabulary
 from tests.leaf_oracle import after, check_tokens, in_threads, label_of, real_vocabulary, walked_tokens
 
 BYTES: list[bytes | None] = [bytes([byte]) for byte in range(256)]

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from benchmarks.harness.answer_schemas import SCHEMAS
-from decoding.grammar.compile_options import GrammarOptions
-from decoding.grammar.errors import CompileTimeoutError, SchemaError, VocabularyError
-from decoding.grammar.json_grammar import Grammar, compile_schema
-from decoding.grammar.leaves.leaf_factory import Leaves
-from decoding.grammar.schema import resources as dialects
+from genret.decoding.grammar.compile_options import GrammarOptions
+from genret.decoding.grammar.errors import CompileTimeoutError, SchemaError, VocabularyError
+from genret.decoding.grammar.json_grammar import Grammar, compile_schema
+from genret.decoding.grammar.leaves.leaf_factory import Leaves
+from genret.decoding.grammar.schema import resources as dialects
 from tests.grammar_shapes import JSON_PIECES, brute_force, byte_vocabulary
 from tests.json_tokenizers import byte_level
 from tests.leaf_oracle import real_vocabulary

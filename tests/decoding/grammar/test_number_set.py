@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.grammar.compile_options import AutomatonLimitError, CompileLimits, compile_budget
-from decoding.grammar.regular.number_set import WRITTEN_INTEGERS, WRITTEN_NUMBERS, NumberSet, written
+from genret.decoding.grammar.compile_options import AutomatonLimitError, CompileLimits, compile_budget
+from genret.decoding.grammar.regular.number_set import WRITTEN_INTEGERS, WRITTEN_NUMBERS, NumberSet, written
 
 JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 PLAIN = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from decoding.grammar.regular.formats import FORMATS, format_texts
-from decoding.grammar.regular.number_set import NumberSet
+from genret.decoding.grammar.regular.formats import FORMATS, format_texts
+from genret.decoding.grammar.regular.number_set import NumberSet
 from tests.shared_titles import schema_rows
 
 pytestmark = pytest.mark.shared_data

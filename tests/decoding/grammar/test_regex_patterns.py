@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.grammar.compile_options import AutomatonLimitError, CompileLimits, compile_budget
-from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.regular.json_spelling import spell_texts
-from decoding.grammar.regular.regex_classes import python_word
-from decoding.grammar.regular.regex_compiler import compile_pattern
-from decoding.grammar.regular.regex_parser import PatternError, UnsupportedPatternError
+from genret.decoding.grammar.compile_options import AutomatonLimitError, CompileLimits, compile_budget
+from genret.decoding.grammar.regular.dfa import Dfa
+from genret.decoding.grammar.regular.json_spelling import spell_texts
+from genret.decoding.grammar.regular.regex_classes import python_word
+from genret.decoding.grammar.regular.regex_compiler import compile_pattern
+from genret.decoding.grammar.regular.regex_parser import PatternError, UnsupportedPatternError
 from tests.regex_texts import all_texts, mutated, random_member, random_pattern
 from tests.shared_titles import shared_file
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoding.bounded_cache import Remembered
+from genret.decoding.bounded_cache import Remembered
 
 ENTRY = 500
 LARGEST = 4000

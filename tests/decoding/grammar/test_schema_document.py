@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoding.grammar.compile_options import CompileLimits
-from decoding.grammar.errors import InvalidSchemaError, SchemaLimitError
-from decoding.grammar.schema.schema_document import canonical_text, parse_document, pointer_step
+from genret.decoding.grammar.compile_options import CompileLimits
+from genret.decoding.grammar.errors import InvalidSchemaError, SchemaLimitError
+from genret.decoding.grammar.schema.schema_document import canonical_text, parse_document, pointer_step
 from tests.own_process import TracedMemory, alone
 
 LIMITS = CompileLimits()

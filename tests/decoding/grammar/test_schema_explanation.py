@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from decoding.grammar.compile_options import GrammarOptions
-from decoding.grammar.errors import InvalidSchemaError
-from decoding.grammar.schema.schema_report import explain_schema
+from genret.decoding.grammar.compile_options import GrammarOptions
+from genret.decoding.grammar.errors import InvalidSchemaError
+from genret.decoding.grammar.schema.schema_report import explain_schema
 
 
 def said(schema: Any, **options: Any) -> dict[str, tuple[str, str]]:

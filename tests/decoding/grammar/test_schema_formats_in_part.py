@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from decoding.grammar.compile_options import GrammarOptions
-from decoding.grammar.regular.formats import FORMATS, Enforcement
-from decoding.grammar.schema.formula import ExactlyOne, Reference
-from decoding.grammar.schema.formula_table import FormulaTable
+from genret.decoding.grammar.compile_options import GrammarOptions
+from genret.decoding.grammar.regular.formats import FORMATS, Enforcement
+from genret.decoding.grammar.schema.formula import ExactlyOne, Reference
+from genret.decoding.grammar.schema.formula_table import FormulaTable
 from tests.formula_oracle import evaluates
 
 # A valid name of a host that is not among the known ones, one that is, and no such name at all.

@@ -9,9 +9,9 @@ import pytest
 from jsonschema import FormatChecker, SchemaError
 from jsonschema.validators import validator_for
 
-from decoding.grammar.errors import GrammarError, InvalidSchemaError, UnsupportedSchemaError
-from decoding.grammar.schema.formula_table import FormulaTable
-from decoding.grammar.schema.resources import (
+from genret.decoding.grammar.errors import GrammarError, InvalidSchemaError, UnsupportedSchemaError
+from genret.decoding.grammar.schema.formula_table import FormulaTable
+from genret.decoding.grammar.schema.resources import (
     DRAFT_4,
     DRAFT_6,
     DRAFT_7,

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from decoding.grammar.compile_options import CompileLimits, GrammarOptions, compile_budget
-from decoding.grammar.errors import InvalidSchemaError, SchemaLimitError, UnsupportedSchemaError
-from decoding.grammar.leaves.leaf import TitleSlotName
-from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.regular.number_set import NumberSet
-from decoding.grammar.regular.text_set import TextSet
-from decoding.grammar.schema.formula import (
+from genret.decoding.grammar.compile_options import CompileLimits, GrammarOptions, compile_budget
+from genret.decoding.grammar.errors import InvalidSchemaError, SchemaLimitError, UnsupportedSchemaError
+from genret.decoding.grammar.leaves.leaf import TitleSlotName
+from genret.decoding.grammar.regular.dfa import Dfa
+from genret.decoding.grammar.regular.number_set import NumberSet
+from genret.decoding.grammar.regular.text_set import TextSet
+from genret.decoding.grammar.schema.formula import (
     ANYTHING,
     NOTHING,
     And,
@@ -38,7 +38,7 @@ from decoding.grammar.schema.formula import (
     TypeIs,
     UniqueItems,
 )
-from decoding.grammar.schema.formula_table import FormulaTable
+from genret.decoding.grammar.schema.formula_table import FormulaTable
 from tests.formula_oracle import evaluates
 
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"

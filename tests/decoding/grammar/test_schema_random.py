@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import validators
 
-from decoding.grammar.errors import UnsupportedSchemaError
-from decoding.grammar.schema.formula_table import FormulaTable
+from genret.decoding.grammar.errors import UnsupportedSchemaError
+from genret.decoding.grammar.schema.formula_table import FormulaTable
 from tests.formula_oracle import evaluates
 
 NAMES = st.sampled_from(["a", "b", "ab"])

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from jsonschema.validators import validator_for
 
-from decoding.grammar.compile_options import CompileLimits, GrammarOptions, compile_budget
-from decoding.grammar.errors import (
+from genret.decoding.grammar.compile_options import CompileLimits, GrammarOptions, compile_budget
+from genret.decoding.grammar.errors import (
     CompileTimeoutError,
     InvalidSchemaError,
     SchemaLimitError,
     UnsupportedSchemaError,
 )
-from decoding.grammar.schema.formula_table import FormulaTable
-from decoding.grammar.schema.schema_report import explain_schema
+from genret.decoding.grammar.schema.formula_table import FormulaTable
+from genret.decoding.grammar.schema.schema_report import explain_schema
 from tests.formula_oracle import evaluates
 
 DRAFT_2019_09 = "https://json-schema.org/draft/2019-09/schema"

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from decoding.grammar.compile_options import GrammarOptions, compile_budget
-from decoding.grammar.errors import CompileTimeoutError, SchemaError, UnsupportedSchemaError
-from decoding.grammar.regular.formats import FORMATS, Enforcement
-from decoding.grammar.schema.formula_table import FormulaTable
-from decoding.grammar.schema.schema_report import explain_schema
+from genret.decoding.grammar.compile_options import GrammarOptions, compile_budget
+from genret.decoding.grammar.errors import CompileTimeoutError, SchemaError, UnsupportedSchemaError
+from genret.decoding.grammar.regular.formats import FORMATS, Enforcement
+from genret.decoding.grammar.schema.formula_table import FormulaTable
+from genret.decoding.grammar.schema.schema_report import explain_schema
 from tests.formula_oracle import evaluates
 from tests.shared_titles import schema_rows
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.grammar.regular.byte_dfa import ByteDfa
-from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.regular.json_spelling import spell_any_text, spell_labelled, spell_texts
-from decoding.grammar.regular.ranges import SCALAR_VALUES
-from decoding.grammar.regular.regex_compiler import compile_pattern
+from genret.decoding.grammar.regular.byte_dfa import ByteDfa
+from genret.decoding.grammar.regular.dfa import Dfa
+from genret.decoding.grammar.regular.json_spelling import spell_any_text, spell_labelled, spell_texts
+from genret.decoding.grammar.regular.ranges import SCALAR_VALUES
+from genret.decoding.grammar.regular.regex_compiler import compile_pattern
 from tests.regex_texts import random_member
 
 SCALARS = st.characters(exclude_categories=["Cs"])

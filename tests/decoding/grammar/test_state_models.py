@@ -7,18 +7,18 @@ import json
 import numpy as np
 import pytest
 
-from decoding.grammar.leaves.dfa_leaf import DfaLeaf, StateModels
-from decoding.grammar.leaves.leaf import Leaf
-from decoding.grammar.leaves.leaf_factory import Leaves
-from decoding.grammar.leaves.restricted_keys import LabelledKeys
-from decoding.grammar.leaves.table_walk import TableWalker
-from decoding.grammar.regular.byte_dfa import ByteDfa
-from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.regular.regex_compiler import compile_pattern
-from decoding.grammar.regular.text_set import TextSet
-from decoding.grammar.schema.members import spelled_classes, spelled_keys
-from decoding.grammar.token_trie import TokenNode
-from decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.grammar.leaves.dfa_leaf import DfaLeaf, StateModels
+from genret.decoding.grammar.leaves.leaf import Leaf
+from genret.decoding.grammar.leaves.leaf_factory import Leaves
+from genret.decoding.grammar.leaves.restricted_keys import LabelledKeys
+from genret.decoding.grammar.leaves.table_walk import TableWalker
+from genret.decoding.grammar.regular.byte_dfa import ByteDfa
+from genret.decoding.grammar.regular.dfa import Dfa
+from genret.decoding.grammar.regular.regex_compiler import compile_pattern
+from genret.decoding.grammar.regular.text_set import TextSet
+from genret.decoding.grammar.schema.members import spelled_classes, spelled_keys
+from genret.decoding.grammar.token_trie import TokenNode
+from genret.decoding.grammar.vocabulary import Vocabulary
 from tests.leaf_oracle import oracle_tokens, walked_tokens
 
 PATTERNS = [None, "", "^x-", "^a.*b$", "^[0-9]{2,4}$", "^a?$"]

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoding.grammar.regular import formats
-from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.regular.formats import FORMATS, Enforcement, format_texts
+from genret.decoding.grammar.regular import formats
+from genret.decoding.grammar.regular.dfa import Dfa
+from genret.decoding.grammar.regular.formats import FORMATS, Enforcement, format_texts
 from tests.shared_titles import shared_file
 
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.grammar.holes.text_leaf import ShortestTexts, TextLeaf, TextSearcher, widest_places
-from decoding.grammar.holes.text_places import START, TextRange, TextSearch, pack, spelled, unpack
-from decoding.grammar.leaves.leaf import LeafTokens, TitleSlotLeaf, TitleSlotName
-from decoding.grammar.vocabulary import Vocabulary
-from decoding.sorted_texts import SortedTexts, TextBatches
-from index_builder.title_sorting import title_order
+from genret.decoding.grammar.holes.text_leaf import ShortestTexts, TextLeaf, TextSearcher, widest_places
+from genret.decoding.grammar.holes.text_places import START, TextRange, TextSearch, pack, spelled, unpack
+from genret.decoding.grammar.leaves.leaf import LeafTokens, TitleSlotLeaf, TitleSlotName
+from genret.decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.sorted_texts import SortedTexts, TextBatches
+from genret.index_builder.title_sorting import title_order
 from tests.leaf_oracle import after, in_threads
 
 # Every byte, pieces of escapes, tokens over the closing quote, and pieces of characters.
@@ -256,7 +256,7 @@ def brute(texts: list[bytes], begin: int, end: int, depth: int) -> bytes:
 
 @pytest.mark.parametrize("longest", [(1 << 16) - 1, 3])
 def test_runs_of_many_blocks(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("decoding.grammar.holes.text_leaf._LONGEST", longest)
+    monkeypatch.setattr("genret.decoding.grammar.holes.text_leaf._LONGEST", longest)
     rng = random.Random(0)
     for alphabet in ("ab", 'a"\\', '"\x01', "\x00\x01\n"):
         texts = sorted("".join(rng.choices(alphabet, k=rng.randint(2, 9))).encode() for _ in range(700))
@@ -289,7 +289,7 @@ def test_walks_agree_on_any_trie_below_any_positions(
     texts: list[str], pieces: list[bytes | None], data: st.DataObject
 ) -> None:
     pytest.importorskip("numba")
-    from decoding.grammar.holes.compiled_search import CompiledSearch
+    from genret.decoding.grammar.holes.compiled_search import CompiledSearch
 
     goal = data.draw(st.sampled_from(texts))
     opening = [b'"' + spelled(goal.encode())[:2], b'"']

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.grammar.compile_options import AutomatonLimitError
-from decoding.grammar.regular.dfa import Dfa
-from decoding.grammar.regular.regex_compiler import compile_pattern
-from decoding.grammar.regular.text_set import TextSet
+from genret.decoding.grammar.compile_options import AutomatonLimitError
+from genret.decoding.grammar.regular.dfa import Dfa
+from genret.decoding.grammar.regular.regex_compiler import compile_pattern
+from genret.decoding.grammar.regular.text_set import TextSet
 from tests.regex_texts import all_texts, random_pattern
 
 TEXTS = all_texts("ab-", 5)

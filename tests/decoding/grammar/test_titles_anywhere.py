@@ -15,14 +15,14 @@ import pytest
 import torch
 from jsonschema import Draft202012Validator, validators
 
-from decoding.grammar.compile_options import GrammarOptions
-from decoding.grammar.constraint import GrammarConstraint
-from decoding.grammar.errors import UnsatisfiableSchemaError, UnsupportedSchemaError
-from decoding.grammar.holes.text_leaf import TextLeaf, TextSearcher
-from decoding.grammar.json_grammar import Grammar, compile_schema
-from decoding.grammar.leaves.leaf import TitleSlotName
-from decoding.grammar.leaves.leaf_factory import Leaves
-from decoding.sorted_texts import SortedTexts
+from genret.decoding.grammar.compile_options import GrammarOptions
+from genret.decoding.grammar.constraint import GrammarConstraint
+from genret.decoding.grammar.errors import UnsatisfiableSchemaError, UnsupportedSchemaError
+from genret.decoding.grammar.holes.text_leaf import TextLeaf, TextSearcher
+from genret.decoding.grammar.json_grammar import Grammar, compile_schema
+from genret.decoding.grammar.leaves.leaf import TitleSlotName
+from genret.decoding.grammar.leaves.leaf_factory import Leaves
+from genret.decoding.sorted_texts import SortedTexts
 from tests.grammar_shapes import brute_force, unpacked
 from tests.json_tokenizers import KINDS
 

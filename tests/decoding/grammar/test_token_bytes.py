@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from decoding.grammar.errors import VocabularyError
-from decoding.grammar.vocabulary import read_token_bytes
+from genret.decoding.grammar.errors import VocabularyError
+from genret.decoding.grammar.vocabulary import read_token_bytes
 from tests.shared_titles import shared_file
 
 SAMPLE_MODEL = Path(__file__).parents[3] / "data" / "small-model" / "tokenizer.json"

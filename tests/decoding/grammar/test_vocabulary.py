@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.grammar.errors import VocabularyError
-from decoding.grammar.token_trie import FlatTrie
-from decoding.grammar.vocabulary import Vocabulary, find_writable
+from genret.decoding.grammar.errors import VocabularyError
+from genret.decoding.grammar.token_trie import FlatTrie
+from genret.decoding.grammar.vocabulary import Vocabulary, find_writable
 from tests.leaf_oracle import node_at, real_vocabulary, tokens_below
 
 ASCII: list[bytes | None] = [bytes([byte]) for byte in range(128)]

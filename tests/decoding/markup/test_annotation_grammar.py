@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.grammar.errors import VocabularyError
-from decoding.grammar.holes.text_leaf import TextSearcher
-from decoding.grammar.vocabulary import Vocabulary
-from decoding.markup.annotation_grammar import AnnotationGrammar
-from decoding.markup.link_syntax import MentionRules, read_annotated
-from decoding.markup.link_titles import LinkTitles
-from decoding.sorted_texts import SortedTexts
+from genret.decoding.grammar.errors import VocabularyError
+from genret.decoding.grammar.holes.text_leaf import TextSearcher
+from genret.decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.markup.annotation_grammar import AnnotationGrammar
+from genret.decoding.markup.link_syntax import MentionRules, read_annotated
+from genret.decoding.markup.link_titles import LinkTitles
+from genret.decoding.sorted_texts import SortedTexts
 from tests.annotation_oracle import PrefixOracle, annotations, is_mention
 from tests.json_tokenizers import KINDS, byte_fallback, byte_level
 from tests.shared_titles import load_tokenizer, odd_titles

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from decoding.conformance.difference import exactly
-from decoding.language_model import KvUsage
-from decoding.model.hf_model import HFLanguageModel
-from decoding.model.token_tree import CollectionPolicy
+from genret.decoding.conformance.difference import exactly
+from genret.decoding.language_model import KvUsage
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.model.token_tree import CollectionPolicy
 from tests.tree_oracles import Answer, PlainPasses
 from tests.tree_scripts import Branch, BranchTruth, Grow, Row
 from tests.verified_architectures import ARCHITECTURES, VOCAB, build, long_and_shallow

@@ -17,16 +17,16 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from benchmarks.harness.stepped_trees import SteppedTrees
-from decoding.beam_search import beam_search
-from decoding.cancellation import CancelToken
-from decoding.conformance.difference import exactly
-from decoding.disc import disc
-from decoding.errors import DecodingCancelledError, InvalidLogitsError, PromptTooLongError
-from decoding.model.hf_model import HFLanguageModel
-from decoding.params import BeamParams, DiscParams
-from decoding.row_scores import RowScores, score_rows
-from decoding.row_trees import NodeSpan, RowLayout, RowTrees
-from decoding.trie.title_trie import TitleTrie
+from genret.decoding.beam_search import beam_search
+from genret.decoding.cancellation import CancelToken
+from genret.decoding.conformance.difference import exactly
+from genret.decoding.disc import disc
+from genret.decoding.errors import DecodingCancelledError, InvalidLogitsError, PromptTooLongError
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.params import BeamParams, DiscParams
+from genret.decoding.row_scores import RowScores, score_rows
+from genret.decoding.row_trees import NodeSpan, RowLayout, RowTrees
+from genret.decoding.trie.title_trie import TitleTrie
 from tests.fakes import TableModel
 from tests.verified_architectures import ARCHITECTURES, VOCAB, build
 

@@ -23,20 +23,20 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
-from decoding.beam_search import BeamResult, beam_search
-from decoding.cancellation import CancelToken
-from decoding.conformance.difference import exactly
-from decoding.constraints import log_normalisers
-from decoding.disc import DiscResult, disc
-from decoding.errors import DecodingCancelledError
-from decoding.language_model import KvUsage
-from decoding.model import token_tree
-from decoding.model.hf_model import HFLanguageModel
-from decoding.model.hf_session import TreeSession
-from decoding.model.token_tree import CollectionPolicy, LiveSlots, survivors
-from decoding.model.tree_cache import PackedFrontier
-from decoding.params import BeamParams, DiscParams
-from decoding.trie.title_trie import TitleTrie
+from genret.decoding.beam_search import BeamResult, beam_search
+from genret.decoding.cancellation import CancelToken
+from genret.decoding.conformance.difference import exactly
+from genret.decoding.constraints import log_normalisers
+from genret.decoding.disc import DiscResult, disc
+from genret.decoding.errors import DecodingCancelledError
+from genret.decoding.language_model import KvUsage
+from genret.decoding.model import token_tree
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.model.hf_session import TreeSession
+from genret.decoding.model.token_tree import CollectionPolicy, LiveSlots, survivors
+from genret.decoding.model.tree_cache import PackedFrontier
+from genret.decoding.params import BeamParams, DiscParams
+from genret.decoding.trie.title_trie import TitleTrie
 from tests.no_sync import DeviceWaitError, no_sync
 from tests.tree_oracles import Answer, PlainPasses, Play, play
 from tests.tree_scripts import BranchTruth, Collect, Grow, Row, Script, Select, random_script
@@ -438,7 +438,7 @@ def test_rows_go_to_their_places_and_back() -> None:
 @pytest.mark.parametrize("piece", [1 << 19, 40])
 @pytest.mark.parametrize("states", [[3, -1, 0, -1, 7], [-1] * 5, [1] * 5])
 def test_normalisers_of_live_branches(states: list[int], piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("decoding.constraints._PIECE", piece)
+    monkeypatch.setattr("genret.decoding.constraints._PIECE", piece)
     logits = torch.randn(5, 30, generator=torch.Generator().manual_seed(0))
     there = torch.tensor(states)
     logits[there < 0] = torch.nan  # not looked at

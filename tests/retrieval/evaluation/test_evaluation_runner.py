@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.evaluation.datasets.index_entities import EntityFinder
-from retrieval.evaluation.labelled_sets import LabelledQuery, RankedAnswers, RankedEntity
-from retrieval.evaluation.method_runner import (
+from genret.retrieval.evaluation.datasets.index_entities import EntityFinder
+from genret.retrieval.evaluation.labelled_sets import LabelledQuery, RankedAnswers, RankedEntity
+from genret.retrieval.evaluation.method_runner import (
     AnswerOutsideIndexError,
     EvaluationProgress,
     plan_tasks,
     run_tasks,
 )
-from retrieval.evaluation.run_files import Identity, RunStore
-from retrieval.index.reader import Index
-from retrieval.text import TextTokenizer
+from genret.retrieval.evaluation.run_files import Identity, RunStore
+from genret.retrieval.index.reader import Index
+from genret.retrieval.text import TextTokenizer
 from tests.checkpoints import make_index, train_tokenizer
 from tests.evaluation_fixtures import mention_set, query_set
 

@@ -14,11 +14,11 @@ import pytrec_eval
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.errors import SourceError
-from retrieval.evaluation.datasets.labels import decode_token, encode_token
-from retrieval.evaluation.labelled_sets import LabelledQuery, MethodRun, RankedAnswers, RankedEntity
-from retrieval.evaluation.metrics import measure
-from retrieval.evaluation.run_files import (
+from genret.retrieval.errors import SourceError
+from genret.retrieval.evaluation.datasets.labels import decode_token, encode_token
+from genret.retrieval.evaluation.labelled_sets import LabelledQuery, MethodRun, RankedAnswers, RankedEntity
+from genret.retrieval.evaluation.metrics import measure
+from genret.retrieval.evaluation.run_files import (
     Identity,
     RunStore,
     falling_scores,

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from retrieval.errors import IndexFormatError
-from retrieval.evidence import field as field_module
-from retrieval.evidence.field import Field, field_schema, query_blocks, text_blocks, write_blocks
+from genret.retrieval.errors import IndexFormatError
+from genret.retrieval.evidence import field as field_module
+from genret.retrieval.evidence.field import Field, field_schema, query_blocks, text_blocks, write_blocks
 from tests.evidence_fixtures import look_up, made_up_texts
 
 Columns = dict[str, Any]

@@ -11,11 +11,11 @@ from random import Random
 import numpy as np
 import pytest
 
-from retrieval.evidence import evidence as evidence_module
-from retrieval.evidence.evidence import FEATURE_NUMBER, FEATURES, Evidence
-from retrieval.evidence.field import Counted
-from retrieval.evidence.postings import fold_all
-from retrieval.index.reader import Index
+from genret.retrieval.evidence import evidence as evidence_module
+from genret.retrieval.evidence.evidence import FEATURE_NUMBER, FEATURES, Evidence
+from genret.retrieval.evidence.field import Counted
+from genret.retrieval.evidence.postings import fold_all
+from genret.retrieval.index.reader import Index
 from tests.evidence_fixtures import PlainBm25, build_catalogue, evidence_of, made_up_texts, terms_of
 
 NUM_ENTITIES = 40

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from retrieval.evidence import field as field_module
-from retrieval.evidence import loops, postings
-from retrieval.evidence.field import Field
-from retrieval.evidence.postings import (
+from genret.retrieval.evidence import field as field_module
+from genret.retrieval.evidence import loops, postings
+from genret.retrieval.evidence.field import Field
+from genret.retrieval.evidence.postings import (
     _MAX_TERMS,
     MAX_TEXT,
     Characters,

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from decoding.trie.row_filter import RowFilter
-from retrieval.errors import InputError
-from retrieval.filters.entity_filter import EntityFilter, FilterCache, FilterCacheStats, kept_bytes
-from retrieval.filters.restriction import FilterKey
+from genret.decoding.trie.row_filter import RowFilter
+from genret.retrieval.errors import InputError
+from genret.retrieval.filters.entity_filter import EntityFilter, FilterCache, FilterCacheStats, kept_bytes
+from genret.retrieval.filters.restriction import FilterKey
 from tests.own_process import TracedMemory, alone
 
 ROWS = 9

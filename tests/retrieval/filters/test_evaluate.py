@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrieval.filters.check import check
-from retrieval.filters.evaluate import evaluate
-from retrieval.filters.predicate import (
+from genret.retrieval.filters.check import check
+from genret.retrieval.filters.evaluate import evaluate
+from genret.retrieval.filters.predicate import (
     COMPARISONS,
     And,
     Column,

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.index.inspect_command import inspect_command, verify_command
-from retrieval.index.summary import MAX_LINES, length_lines
+from genret.retrieval.index.inspect_command import inspect_command, verify_command
+from genret.retrieval.index.summary import MAX_LINES, length_lines
 from tests.index_fixtures import build, character_tokenizer
 
 TOKENIZER = character_tokenizer("abcdefgh ")

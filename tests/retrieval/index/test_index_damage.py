@@ -13,8 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from index_builder.build import BuildSummary
-from retrieval.errors import (
+from genret.index_builder.build import BuildSummary
+from genret.retrieval.errors import (
     IndexChecksumError,
     IndexDirectoryError,
     IndexFormatError,
@@ -22,10 +22,10 @@ from retrieval.errors import (
     IndexNotFoundError,
     IndexVersionError,
 )
-from retrieval.index.manifest import Manifest
-from retrieval.index.reader import Index
-from retrieval.index.small_files import digest_bytes
-from retrieval.index.verification import verify
+from genret.retrieval.index.manifest import Manifest
+from genret.retrieval.index.reader import Index
+from genret.retrieval.index.small_files import digest_bytes
+from genret.retrieval.index.verification import verify
 from tests.index_fixtures import build, character_tokenizer
 
 TOKENIZER = character_tokenizer("abcdefgh ")

@@ -11,12 +11,12 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoding.trie.trie_arrays import derive_trie
-from retrieval.errors import InputError
-from retrieval.index.inspect_command import inspect_command
-from retrieval.index.manifest import Bucket
-from retrieval.index.plots import IndexShape, TrieDepth, draw, human, paddings, plot_files, trie_levels
-from retrieval.index.reader import Index
+from genret.decoding.trie.trie_arrays import derive_trie
+from genret.retrieval.errors import InputError
+from genret.retrieval.index.inspect_command import inspect_command
+from genret.retrieval.index.manifest import Bucket
+from genret.retrieval.index.plots import IndexShape, TrieDepth, draw, human, paddings, plot_files, trie_levels
+from genret.retrieval.index.reader import Index
 from tests.index_fixtures import build, character_tokenizer
 
 TOKENIZER = character_tokenizer("abcdefgh ")

@@ -16,15 +16,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.trie.title_trie import TitleTrie
-from decoding.trie.trie_kernels import TrieTables
-from index_builder.build import BuildSummary
-from retrieval.errors import IndexDirectoryError
-from retrieval.index import entities as entities_module
-from retrieval.index import entities as id_lookup
-from retrieval.index.entities import EntityTable, IdLookup, hash_strings
-from retrieval.index.layout import ENTITY_ID, TITLE
-from retrieval.index.reader import Index
+from genret.decoding.trie.title_trie import TitleTrie
+from genret.decoding.trie.trie_kernels import TrieTables
+from genret.index_builder.build import BuildSummary
+from genret.retrieval.errors import IndexDirectoryError
+from genret.retrieval.index import entities as entities_module
+from genret.retrieval.index import entities as id_lookup
+from genret.retrieval.index.entities import EntityTable, IdLookup, hash_strings
+from genret.retrieval.index.layout import ENTITY_ID, TITLE
+from genret.retrieval.index.reader import Index
 from tests.fakes import roots
 from tests.index_fixtures import build, character_tokenizer
 
@@ -225,8 +225,8 @@ LETTERS = "abcdefghij"
 READER = """
 import ctypes, re, sys
 import torch
-from decoding.trie.trie_kernels import TrieTables
-from retrieval.index.reader import Index
+from genret.decoding.trie.trie_kernels import TrieTables
+from genret.retrieval.index.reader import Index
 
 index = Index.open(sys.argv[1], verify_digests=False)
 tables = TrieTables.of(index.trie_arrays(), torch.device("cpu"))

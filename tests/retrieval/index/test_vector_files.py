@@ -13,21 +13,21 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from index_builder.build import BuildSummary
-from index_builder.publish import publish
-from index_builder.rollback import roll_back
-from retrieval.errors import (
+from genret.index_builder.build import BuildSummary
+from genret.index_builder.publish import publish
+from genret.index_builder.rollback import roll_back
+from genret.retrieval.errors import (
     EvidenceMissingError,
     IndexChecksumError,
     IndexDirectoryError,
     IndexFormatError,
 )
-from retrieval.index.inspect_command import inspect_command, verify_command
-from retrieval.index.layout import EMBEDDER_FILE, VECTORS_FILE
-from retrieval.index.manifest import Manifest
-from retrieval.index.reader import Index
-from retrieval.index.summary import vector_facts, vector_lines
-from retrieval.index.verification import verify
+from genret.retrieval.index.inspect_command import inspect_command, verify_command
+from genret.retrieval.index.layout import EMBEDDER_FILE, VECTORS_FILE
+from genret.retrieval.index.manifest import Manifest
+from genret.retrieval.index.reader import Index
+from genret.retrieval.index.summary import vector_facts, vector_lines
+from genret.retrieval.index.verification import verify
 from tests.index_fixtures import build, character_tokenizer
 from tests.vector_fixtures import ENTRY, FILES, rename, with_vectors
 

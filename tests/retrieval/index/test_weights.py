@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from index_builder.build import BuildSummary
-from retrieval.errors import IndexDirectoryError, IndexFormatError
-from retrieval.index.layout import ENTITY_BATCH_ROWS
-from retrieval.index.manifest import Manifest
-from retrieval.index.reader import Index
-from retrieval.index.verification import verify
+from genret.index_builder.build import BuildSummary
+from genret.retrieval.errors import IndexDirectoryError, IndexFormatError
+from genret.retrieval.index.layout import ENTITY_BATCH_ROWS
+from genret.retrieval.index.manifest import Manifest
+from genret.retrieval.index.reader import Index
+from genret.retrieval.index.verification import verify
 from tests.index_fixtures import build, character_tokenizer
 from tests.vector_fixtures import rename
 

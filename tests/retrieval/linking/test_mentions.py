@@ -10,9 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.errors import SourceError
-from retrieval.linking.documents.document_records import BadRecord, MentionRow, check_source, read_mentions
-from retrieval.types import Mention
+from genret.retrieval.errors import SourceError
+from genret.retrieval.linking.documents.document_records import (
+    BadRecord,
+    MentionRow,
+    check_source,
+    read_mentions,
+)
+from genret.retrieval.types import Mention
 
 LINES = [
     {"id": "a", "left": "the ", "mention": "Nile", "right": " flows"},

@@ -14,14 +14,14 @@ import pytest
 from scipy import stats
 from scipy.optimize import check_grad
 
-from retrieval.errors import InputError, SourceError
-from retrieval.evaluation.datasets.labels import SetSpec
-from retrieval.evaluation.datasets.readers import read_query_file
-from retrieval.evidence.evidence import FEATURE_NUMBER, FEATURES, Evidence
-from retrieval.index.reader import Index
-from retrieval.ranking import fitting
-from retrieval.ranking import tuned_ranking as tune_module
-from retrieval.ranking.fitting import (
+from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.evaluation.datasets.labels import SetSpec
+from genret.retrieval.evaluation.datasets.readers import read_query_file
+from genret.retrieval.evidence.evidence import FEATURE_NUMBER, FEATURES, Evidence
+from genret.retrieval.index.reader import Index
+from genret.retrieval.ranking import fitting
+from genret.retrieval.ranking import tuned_ranking as tune_module
+from genret.retrieval.ranking.fitting import (
     MADE_QUERIES,
     MIN_QUERIES,
     Labelled,
@@ -30,10 +30,10 @@ from retrieval.ranking.fitting import (
     outcome_of,
     quality_of,
 )
-from retrieval.ranking.made_queries import NAME_RECIPES, SOURCES, MadeQuery, make_queries
-from retrieval.ranking.rankings import DEFAULT_RANKING, MODEL_LOGPROB, Provenance
-from retrieval.ranking.tuned_ranking import ALL, METRICS, QuerySet, Tuned, read_query_sets, tune
-from retrieval.sources.source_files import digest_file
+from genret.retrieval.ranking.made_queries import NAME_RECIPES, SOURCES, MadeQuery, make_queries
+from genret.retrieval.ranking.rankings import DEFAULT_RANKING, MODEL_LOGPROB, Provenance
+from genret.retrieval.ranking.tuned_ranking import ALL, METRICS, QuerySet, Tuned, read_query_sets, tune
+from genret.retrieval.sources.source_files import digest_file
 from tests.evidence_fixtures import NoProgress, build_catalogue, evidence_of, made_up_texts
 from tests.ranking_fixtures import TRUE_WEIGHTS, drawn_examples, true_weights
 

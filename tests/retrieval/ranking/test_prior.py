@@ -15,25 +15,31 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from decoding.model.hf_model import HFLanguageModel
-from index_builder.build_options import EvidenceOptions
-from retrieval.errors import IndexFormatError, ModelError
-from retrieval.evidence.evidence import FEATURE_NUMBER, Evidence, open_evidence
-from retrieval.index.layout import PRIOR_FILE
-from retrieval.index.priors import Prior, priors_to_bytes, read_priors
-from retrieval.index.reader import Index
-from retrieval.methods.decoded_methods import Decoded
-from retrieval.methods.scored_methods import FeatureTable, Proposed, entities_to_score
-from retrieval.methods.scoring import EntityScorer
-from retrieval.ranking import prior as prior_module
-from retrieval.ranking.fitting import Labelled
-from retrieval.ranking.prior import NULL_QUERIES, begun_prior, complete_prior, null_prompts, prompts_digest
-from retrieval.ranking.ranker import Proposals, Ranker
-from retrieval.ranking.rankings import MODEL_LOGPROB, MODEL_PRIOR, NO_MODEL, Rankings
-from retrieval.ranking.tuned_ranking import QuerySet, Tuned, decoder_of, tune
-from retrieval.retriever import Retriever
-from retrieval.text import TextTokenizer
-from retrieval.types import RetrievalResult, RetrieveRequest
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.index_builder.build_options import EvidenceOptions
+from genret.retrieval.errors import IndexFormatError, ModelError
+from genret.retrieval.evidence.evidence import FEATURE_NUMBER, Evidence, open_evidence
+from genret.retrieval.index.layout import PRIOR_FILE
+from genret.retrieval.index.priors import Prior, priors_to_bytes, read_priors
+from genret.retrieval.index.reader import Index
+from genret.retrieval.methods.decoded_methods import Decoded
+from genret.retrieval.methods.scored_methods import FeatureTable, Proposed, entities_to_score
+from genret.retrieval.methods.scoring import EntityScorer
+from genret.retrieval.ranking import prior as prior_module
+from genret.retrieval.ranking.fitting import Labelled
+from genret.retrieval.ranking.prior import (
+    NULL_QUERIES,
+    begun_prior,
+    complete_prior,
+    null_prompts,
+    prompts_digest,
+)
+from genret.retrieval.ranking.ranker import Proposals, Ranker
+from genret.retrieval.ranking.rankings import MODEL_LOGPROB, MODEL_PRIOR, NO_MODEL, Rankings
+from genret.retrieval.ranking.tuned_ranking import QuerySet, Tuned, decoder_of, tune
+from genret.retrieval.retriever import Retriever
+from genret.retrieval.text import TextTokenizer
+from genret.retrieval.types import RetrievalResult, RetrieveRequest
 from tests.checkpoints import END, checkpoint_config, make_checkpoint, make_index, train_tokenizer
 from tests.entity_oracle import EntityOracle
 from tests.evidence_fixtures import NoProgress, made_up_texts

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from retrieval.errors import IndexFormatError
-from retrieval.evidence.evidence import FEATURE_NUMBER, FEATURES, KINDS, QUERIES, TEXTS
-from retrieval.index.reader import Index
-from retrieval.ranking.fitting import (
+from genret.retrieval.errors import IndexFormatError
+from genret.retrieval.evidence.evidence import FEATURE_NUMBER, FEATURES, KINDS, QUERIES, TEXTS
+from genret.retrieval.index.reader import Index
+from genret.retrieval.ranking.fitting import (
     MIN_ENTITIES,
     Labelled,
     RankedExample,
@@ -22,9 +22,9 @@ from retrieval.ranking.fitting import (
     example_of,
     quality_of,
 )
-from retrieval.ranking.made_queries import NAME_RECIPES, NUM_QUERIES, SOURCES, num_queries
-from retrieval.ranking.ranker import PROPOSALS
-from retrieval.ranking.rankings import (
+from genret.retrieval.ranking.made_queries import NAME_RECIPES, NUM_QUERIES, SOURCES, num_queries
+from genret.retrieval.ranking.ranker import PROPOSALS
+from genret.retrieval.ranking.rankings import (
     DEFAULT_RANKING,
     MODEL_LOGPROB,
     NO_MODEL,
@@ -34,8 +34,8 @@ from retrieval.ranking.rankings import (
     Ranking,
     Rankings,
 )
-from retrieval.ranking.tuned_ranking import METRICS
-from retrieval.types import DEFAULT_AUTO_SIZE, DEFAULT_NUM_RANKED
+from genret.retrieval.ranking.tuned_ranking import METRICS
+from genret.retrieval.types import DEFAULT_AUTO_SIZE, DEFAULT_NUM_RANKED
 from tests.evidence_fixtures import build_catalogue, evidence_of
 
 _RNG = np.random.default_rng(1)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.errors import SourceError
-from retrieval.sources import AliasFile, alias_file, key_hash, open_source
-from retrieval.sources.rejects import Rejects
+from genret.retrieval.errors import SourceError
+from genret.retrieval.sources import AliasFile, alias_file, key_hash, open_source
+from genret.retrieval.sources.rejects import Rejects
 from tests.catalogue_files import lenient, read_all
 
 names = st.sampled_from(["a", "b", "c", "d", "é", "x y"])

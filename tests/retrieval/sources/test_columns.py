@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.errors import InputError, SourceError
-from retrieval.normalize import normalize
-from retrieval.sources import (
+from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.normalize import normalize
+from genret.retrieval.sources import (
     ColumnMapping,
     ColumnType,
     Kinds,
@@ -26,8 +26,8 @@ from retrieval.sources import (
     open_source,
     resolve,
 )
-from retrieval.sources.columns import kind_of_text
-from retrieval.sources.rejects import Rejects
+from genret.retrieval.sources.columns import kind_of_text
+from genret.retrieval.sources.rejects import Rejects
 from tests.catalogue_files import lenient, read_all
 
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.normalize import normalize
-from retrieval.sources import ColumnMapping, Position, Record
-from retrieval.sources import source_files as opening
-from retrieval.sources.rejects import Rejects
-from retrieval.sources.title_source import open_source
+from genret.retrieval.normalize import normalize
+from genret.retrieval.sources import ColumnMapping, Position, Record
+from genret.retrieval.sources import source_files as opening
+from genret.retrieval.sources.rejects import Rejects
+from genret.retrieval.sources.title_source import open_source
 from tests.catalogue_files import (
     COMPRESSIONS,
     FORMATS,

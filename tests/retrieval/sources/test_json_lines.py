@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.errors import SourceError
-from retrieval.sources import ColumnMapping, ColumnType, Kinds, Record, open_source, resolve
-from retrieval.sources import row_readers as json_lines
+from genret.retrieval.errors import SourceError
+from genret.retrieval.sources import ColumnMapping, ColumnType, Kinds, Record, open_source, resolve
+from genret.retrieval.sources import row_readers as json_lines
 from tests.catalogue_files import all_kinds, read_all, read_batches, read_file
 
 GOOD = '{"title": "first", "entity_id": 1, "kind": "x", "aliases": null}'

@@ -14,9 +14,9 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.errors import InputError, SourceError
-from retrieval.sources import digest_files, open_source
-from retrieval.sources.source_files import ByteStream
+from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.sources import digest_files, open_source
+from genret.retrieval.sources.source_files import ByteStream
 from tests.catalogue_files import (
     COMPRESSIONS,
     Entity,

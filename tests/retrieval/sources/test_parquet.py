@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from retrieval.errors import SourceError
-from retrieval.sources import ColumnMapping, Kinds, Position, Record, open_source, resolve
+from genret.retrieval.errors import SourceError
+from genret.retrieval.sources import ColumnMapping, Kinds, Position, Record, open_source, resolve
 from tests.catalogue_files import all_kinds, read_all, read_batches, read_file
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from retrieval.errors import SourceError
-from retrieval.index.manifest import FileEntry
-from retrieval.normalize import find_control, normalize
-from retrieval.sources import Record, TitleSource, open_source, source_files
-from retrieval.sources.rejects import Rejects
+from genret.retrieval.errors import SourceError
+from genret.retrieval.index.manifest import FileEntry
+from genret.retrieval.normalize import find_control, normalize
+from genret.retrieval.sources import Record, TitleSource, open_source, source_files
+from genret.retrieval.sources.rejects import Rejects
 
 
 def read(

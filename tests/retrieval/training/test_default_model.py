@@ -7,14 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from decoding.model.hf_model import HFLanguageModel
-from retrieval.defaults import sample_catalogue, small_model_dir
-from retrieval.prompts import CheckpointConfig
-from retrieval.text import Rendering, TextTokenizer
-from retrieval.training.quality import Hits, TitleRows, count_hits, measure_hits, nearest_rankings
-from retrieval.training.training_data import TrainingEntity, TrainingQuery, read_catalogue, read_queries
-from retrieval.training.training_run import load_model
-from retrieval.vectors.embedder import VectorMethod, open_model
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.retrieval.defaults import sample_catalogue, small_model_dir
+from genret.retrieval.prompts import CheckpointConfig
+from genret.retrieval.text import Rendering, TextTokenizer
+from genret.retrieval.training.quality import Hits, TitleRows, count_hits, measure_hits, nearest_rankings
+from genret.retrieval.training.training_data import (
+    TrainingEntity,
+    TrainingQuery,
+    read_catalogue,
+    read_queries,
+)
+from genret.retrieval.training.training_run import load_model
+from genret.retrieval.vectors.embedder import VectorMethod, open_model
 
 FOLDER = small_model_dir()
 ENCODER = Path(__file__).parents[3] / "data" / "default-encoder"

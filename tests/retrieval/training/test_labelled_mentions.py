@@ -11,13 +11,19 @@ from random import Random
 import pytest
 from click.testing import CliRunner
 
-from index_builder.cli import build_command
-from retrieval import Retriever
-from retrieval.errors import SourceError
-from retrieval.training.examples import LATER, LATER_WITH_MENTIONS, ExampleGenerator, ExampleOptions, Mixture
-from retrieval.training.train_command import train_command
-from retrieval.training.training_data import LabelledMention, TrainingEntity, read_labelled_mentions
-from retrieval.types import Mention
+from genret import Retriever
+from genret.index_builder.cli import build_command
+from genret.retrieval.errors import SourceError
+from genret.retrieval.training.examples import (
+    LATER,
+    LATER_WITH_MENTIONS,
+    ExampleGenerator,
+    ExampleOptions,
+    Mixture,
+)
+from genret.retrieval.training.train_command import train_command
+from genret.retrieval.training.training_data import LabelledMention, TrainingEntity, read_labelled_mentions
+from genret.retrieval.types import Mention
 
 ENTITIES = [
     TrainingEntity("1", "Nile", ("River Nile",), "Longest river of Africa", "river"),

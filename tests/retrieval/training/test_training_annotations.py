@@ -8,13 +8,13 @@ from random import Random
 
 import pytest
 
-from decoding.markup.link_syntax import read_annotated
-from retrieval.errors import InputError
-from retrieval.loaded_model import Limits
-from retrieval.prompts import ANNOTATE, CheckpointConfig
-from retrieval.text import TextTokenizer
-from retrieval.training.dataset import ExampleEncoder
-from retrieval.training.examples import (
+from genret.decoding.markup.link_syntax import read_annotated
+from genret.retrieval.errors import InputError
+from genret.retrieval.loaded_model import Limits
+from genret.retrieval.prompts import ANNOTATE, CheckpointConfig
+from genret.retrieval.text import TextTokenizer
+from genret.retrieval.training.dataset import ExampleEncoder
+from genret.retrieval.training.examples import (
     Example,
     ExampleGenerator,
     ExampleOptions,
@@ -24,10 +24,10 @@ from retrieval.training.examples import (
     linked_texts,
     with_annotations,
 )
-from retrieval.training.presets import save_tokenizer, scratch_config, train_tokenizer
-from retrieval.training.training_data import LabelledMention, TrainingEntity
-from retrieval.training.training_run import TrainingPlan
-from retrieval.types import Mention
+from genret.retrieval.training.presets import save_tokenizer, scratch_config, train_tokenizer
+from genret.retrieval.training.training_data import LabelledMention, TrainingEntity
+from genret.retrieval.training.training_run import TrainingPlan
+from genret.retrieval.types import Mention
 
 NILE = LabelledMention(Mention("Nile", "The ", " and the Rhine [1]."), "Nile")
 RHINE = LabelledMention(Mention("Rhine", "The Nile and the ", " [1]."), "Rhine (river")

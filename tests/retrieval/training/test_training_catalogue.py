@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from index_builder.build import build_index
-from index_builder.build_options import BuildOptions
-from retrieval.errors import SourceError
-from retrieval.index.reader import Index
-from retrieval.training.training_data import TrainingEntity, read_catalogue, read_queries
+from genret.index_builder.build import build_index
+from genret.index_builder.build_options import BuildOptions
+from genret.retrieval.errors import SourceError
+from genret.retrieval.index.reader import Index
+from genret.retrieval.training.training_data import TrainingEntity, read_catalogue, read_queries
 from tests.index_fixtures import character_tokenizer
 
 ENTITIES = [TrainingEntity("Q1", "Nile"), TrainingEntity("Q2", "Rhine")]

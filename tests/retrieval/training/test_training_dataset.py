@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from retrieval.prompts import JSON_ANSWER
-from retrieval.text import Rendering, TextTokenizer
-from retrieval.training.dataset import (
+from genret.retrieval.prompts import JSON_ANSWER
+from genret.retrieval.text import Rendering, TextTokenizer
+from genret.retrieval.training.dataset import (
     IGNORED_LABEL,
     CausalCollator,
     EncodedExample,
@@ -18,10 +18,17 @@ from retrieval.training.dataset import (
     ExampleEncoder,
     Seq2SeqCollator,
 )
-from retrieval.training.examples import Example, ExampleGenerator, with_answers
-from retrieval.training.presets import END, QUERY, TITLE, save_tokenizer, scratch_config, train_tokenizer
-from retrieval.training.training_data import TrainingEntity
-from retrieval.types import Mention
+from genret.retrieval.training.examples import Example, ExampleGenerator, with_answers
+from genret.retrieval.training.presets import (
+    END,
+    QUERY,
+    TITLE,
+    save_tokenizer,
+    scratch_config,
+    train_tokenizer,
+)
+from genret.retrieval.training.training_data import TrainingEntity
+from genret.retrieval.types import Mention
 
 ENTITIES = [
     TrainingEntity(str(i), title, (), text)

@@ -12,21 +12,21 @@ import torch
 from click.testing import Result
 from transformers import TrainingArguments
 
-from retrieval.text import TextTokenizer
-from retrieval.training.encoder_training import (
+from genret.retrieval.text import TextTokenizer
+from genret.retrieval.training.encoder_training import (
     ContrastiveTrainer,
     EncodedPair,
     PairCollator,
     PairEncoder,
     build_encoder,
 )
-from retrieval.training.examples import BESIDE_TEXTS, Example, ExampleGenerator, ExampleOptions
-from retrieval.training.presets import train_tokenizer
-from retrieval.training.quality import nearest_rankings
-from retrieval.training.trainer import Budget, TrainerOptions
-from retrieval.training.training_data import TrainingEntity, TrainingQuery, read_catalogue
-from retrieval.vectors.embedder import VectorMethod, open_model
-from retrieval.vectors.encoder import mean_states
+from genret.retrieval.training.examples import BESIDE_TEXTS, Example, ExampleGenerator, ExampleOptions
+from genret.retrieval.training.presets import train_tokenizer
+from genret.retrieval.training.quality import nearest_rankings
+from genret.retrieval.training.trainer import Budget, TrainerOptions
+from genret.retrieval.training.training_data import TrainingEntity, TrainingQuery, read_catalogue
+from genret.retrieval.vectors.embedder import VectorMethod, open_model
+from genret.retrieval.vectors.encoder import mean_states
 from tests.retrieval.training import test_training_run as runs
 
 QUERIES = (

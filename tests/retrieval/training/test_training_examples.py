@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from retrieval.training.examples import RECIPES, ExampleGenerator, ExampleOptions, Mixture, damage_name
-from retrieval.training.training_data import TrainingEntity, TrainingQuery
+from genret.retrieval.training.examples import RECIPES, ExampleGenerator, ExampleOptions, Mixture, damage_name
+from genret.retrieval.training.training_data import TrainingEntity, TrainingQuery
 
 NILE = ("an-Nil", "River Nile")
 ENTITIES = [

@@ -13,10 +13,10 @@ import torch
 from click.testing import CliRunner, Result
 from safetensors.torch import load_file
 
-from retrieval.interruption import sigterm_as_interrupt
-from retrieval.training.dataset import CausalCollator, EncodedExample
-from retrieval.training.train_command import train_command
-from retrieval.training.trainer import InterruptCallback, last_checkpoint
+from genret.retrieval.interruption import sigterm_as_interrupt
+from genret.retrieval.training.dataset import CausalCollator, EncodedExample
+from genret.retrieval.training.train_command import train_command
+from genret.retrieval.training.trainer import InterruptCallback, last_checkpoint
 
 _STEPS = 8
 _TITLES = ["Nile", "Rhine", "Mount Everest", "K2", "Lake Victoria", "Danube"]
@@ -45,7 +45,7 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[list[EncodedExample]]:
 
 def interrupt_loss(monkeypatch: pytest.MonkeyPatch, at_call: int, act: Callable[[], None]) -> None:
     """Do something in the middle of a step."""
-    from retrieval.training.trainer import TitleTrainer
+    from genret.retrieval.training.trainer import TitleTrainer
 
     compute = TitleTrainer.compute_loss
     calls = 0
@@ -115,7 +115,7 @@ def test_an_interrupt_before_the_first_step_leaves_nothing_to_trip_over(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("retrieval.training.training_run.build_model", interrupted)
+        patch.setattr("genret.retrieval.training.training_run.build_model", interrupted)
         stopped = train(tmp_path, "out")
     assert stopped.exit_code == 130, stopped.output
     assert "no checkpoint was written yet: start again" in stopped.stderr

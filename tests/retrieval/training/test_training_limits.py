@@ -12,19 +12,25 @@ import torch
 from click.testing import CliRunner, Result
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from decoding.model.hf_model import HFLanguageModel
-from retrieval.errors import InputError, ModelError
-from retrieval.loaded_model import Limits
-from retrieval.prompts import PLAIN, CheckpointConfig, PromptTemplate
-from retrieval.text import TextTokenizer
-from retrieval.training.dataset import ExampleEncoder, fit_prompt, limits_of_checkpoint
-from retrieval.training.examples import Example
-from retrieval.training.presets import Preset, build_model, save_tokenizer, scratch_config, train_tokenizer
-from retrieval.training.quality import TitleRows, rank_entities
-from retrieval.training.train_command import train_command
-from retrieval.training.training_data import TrainingEntity, TrainingQuery
-from retrieval.training.training_run import load_model
-from retrieval.types import Mention
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.retrieval.errors import InputError, ModelError
+from genret.retrieval.loaded_model import Limits
+from genret.retrieval.prompts import PLAIN, CheckpointConfig, PromptTemplate
+from genret.retrieval.text import TextTokenizer
+from genret.retrieval.training.dataset import ExampleEncoder, fit_prompt, limits_of_checkpoint
+from genret.retrieval.training.examples import Example
+from genret.retrieval.training.presets import (
+    Preset,
+    build_model,
+    save_tokenizer,
+    scratch_config,
+    train_tokenizer,
+)
+from genret.retrieval.training.quality import TitleRows, rank_entities
+from genret.retrieval.training.train_command import train_command
+from genret.retrieval.training.training_data import TrainingEntity, TrainingQuery
+from genret.retrieval.training.training_run import load_model
+from genret.retrieval.types import Mention
 from tests.tiny_transformers import build
 
 POSITIONS = 48

@@ -14,13 +14,13 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel, TrainingArguments
 
-from decoding.model.architectures import decoder_prompt
-from decoding.model.hf_model import HFLanguageModel
-from decoding.trie.title_trie import TitleTrie
-from retrieval.text import Rendering, TextTokenizer
-from retrieval.training import quality
-from retrieval.training.dataset import CausalCollator, EncodedExample, Seq2SeqCollator
-from retrieval.training.trainer import (
+from genret.decoding.model.architectures import decoder_prompt
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.trie.title_trie import TitleTrie
+from genret.retrieval.text import Rendering, TextTokenizer
+from genret.retrieval.training import quality
+from genret.retrieval.training.dataset import CausalCollator, EncodedExample, Seq2SeqCollator
+from genret.retrieval.training.trainer import (
     Budget,
     BudgetCallback,
     MuonAdamW,
@@ -29,7 +29,14 @@ from retrieval.training.trainer import (
     _Reporter,
     build_optimizer,
 )
-from retrieval.training.training_run import MAX_STEPS, TrainingPlan, _copy, planned, run_budget, run_training
+from genret.retrieval.training.training_run import (
+    MAX_STEPS,
+    TrainingPlan,
+    _copy,
+    planned,
+    run_budget,
+    run_training,
+)
 from tests.tiny_transformers import BOS, END, PAD, build
 
 

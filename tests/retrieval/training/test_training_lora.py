@@ -11,13 +11,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from retrieval.checkpoints import find_checkpoint, folder_fingerprint
-from retrieval.prompts import CheckpointConfig
-from retrieval.text import TextTokenizer
-from retrieval.training import lora
-from retrieval.training.quality import TitleRows, measure_hits
-from retrieval.training.training_data import read_catalogue, read_queries
-from retrieval.training.training_run import load_model
+from genret.retrieval.checkpoints import find_checkpoint, folder_fingerprint
+from genret.retrieval.prompts import CheckpointConfig
+from genret.retrieval.text import TextTokenizer
+from genret.retrieval.training import lora
+from genret.retrieval.training.quality import TitleRows, measure_hits
+from genret.retrieval.training.training_data import read_catalogue, read_queries
+from genret.retrieval.training.training_run import load_model
 from tests.retrieval.training.test_training_run import CATALOGUE, QUERIES, check_resumed, train
 from tests.tiny_gguf import write_gguf
 

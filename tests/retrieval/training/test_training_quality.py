@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.default_model import bm25_rankings
-from retrieval.errors import InputError
-from retrieval.training.presets import scratch_config
-from retrieval.training.quality import count_hits, mention_probes, noise_probes
-from retrieval.training.training_data import TrainingEntity, TrainingQuery
+from genret.retrieval.errors import InputError
+from genret.retrieval.training.presets import scratch_config
+from genret.retrieval.training.quality import count_hits, mention_probes, noise_probes
+from genret.retrieval.training.training_data import TrainingEntity, TrainingQuery
 
 ENTITIES = [
     TrainingEntity("1", "Nile", ("an-Nil",), "Longest river of Africa, through Egypt and Sudan"),

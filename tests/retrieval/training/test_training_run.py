@@ -13,15 +13,15 @@ import torch
 from click.testing import CliRunner, Result
 from safetensors.torch import load_file
 
-from decoding.model.hf_model import HFLanguageModel
-from retrieval.errors import InputError
-from retrieval.prompts import CheckpointConfig
-from retrieval.text import Rendering, TextTokenizer
-from retrieval.training.quality import TitleRows, measure_hits
-from retrieval.training.train_command import train_command
-from retrieval.training.trainer import TrainerOptions
-from retrieval.training.training_data import read_catalogue, read_queries
-from retrieval.training.training_run import TrainingPlan, load_model
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.retrieval.errors import InputError
+from genret.retrieval.prompts import CheckpointConfig
+from genret.retrieval.text import Rendering, TextTokenizer
+from genret.retrieval.training.quality import TitleRows, measure_hits
+from genret.retrieval.training.train_command import train_command
+from genret.retrieval.training.trainer import TrainerOptions
+from genret.retrieval.training.training_data import read_catalogue, read_queries
+from genret.retrieval.training.training_run import TrainingPlan, load_model
 
 CATALOGUE = (
     "entity_id\ttitle\taliases\tkind\tdescription\n"

@@ -18,12 +18,12 @@ import transformers
 from tokenizers import Tokenizer, processors
 from transformers import AutoModel
 
-from retrieval.errors import IndexMismatchError, InputError, MissingExtraError, ModelError
-from retrieval.index.manifest import VectorsEntry
-from retrieval.vectors import embedder
-from retrieval.vectors import encoder as encoder_module
-from retrieval.vectors.embedder import VectorMethod, is_path, open_embedder, open_model
-from retrieval.vectors.encoder import EncoderEmbedder
+from genret.retrieval.errors import IndexMismatchError, InputError, MissingExtraError, ModelError
+from genret.retrieval.index.manifest import VectorsEntry
+from genret.retrieval.vectors import embedder
+from genret.retrieval.vectors import encoder as encoder_module
+from genret.retrieval.vectors.embedder import VectorMethod, is_path, open_embedder, open_model
+from genret.retrieval.vectors.encoder import EncoderEmbedder
 from tests.checkpoints import save_tokenizer, train_tokenizer
 
 TEXTS = (
@@ -242,7 +242,7 @@ class FakeModel:
 
 @pytest.fixture
 def fake_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retrieval.vectors.encoder.EncoderEmbedder", FakeModel)
+    monkeypatch.setattr("genret.retrieval.vectors.encoder.EncoderEmbedder", FakeModel)
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retrieval.errors import InputError
-from retrieval.index import entity_texts as views
-from retrieval.index.entity_texts import EntityTexts
-from retrieval.index.reader import Index
-from retrieval.sources.columns import ColumnMapping, ColumnType
+from genret.retrieval.errors import InputError
+from genret.retrieval.index import entity_texts as views
+from genret.retrieval.index.entity_texts import EntityTexts
+from genret.retrieval.index.reader import Index
+from genret.retrieval.sources.columns import ColumnMapping, ColumnType
 from tests.index_fixtures import build, character_tokenizer
 
 HEADER = "entity_id\ttitle\taliases\tkind\tdescription\trank"

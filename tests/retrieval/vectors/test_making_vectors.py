@@ -16,14 +16,14 @@ pytest.importorskip("faiss")
 
 import faiss
 
-from retrieval.errors import EvidenceMissingError, IndexChecksumError, IndexFormatError, InputError
-from retrieval.index.layout import VECTORS_FILE
-from retrieval.index.manifest import VectorsEntry
-from retrieval.index.reader import Index
-from retrieval.vectors.embedder import open_embedder
-from retrieval.vectors.faiss_index import open_vectors
-from retrieval.vectors.vector_maker import VectorOptions, carry_over_vectors, make_vectors
-from retrieval.vectors.vector_search import VectorProposer
+from genret.retrieval.errors import EvidenceMissingError, IndexChecksumError, IndexFormatError, InputError
+from genret.retrieval.index.layout import VECTORS_FILE
+from genret.retrieval.index.manifest import VectorsEntry
+from genret.retrieval.index.reader import Index
+from genret.retrieval.vectors.embedder import open_embedder
+from genret.retrieval.vectors.faiss_index import open_vectors
+from genret.retrieval.vectors.vector_maker import VectorOptions, carry_over_vectors, make_vectors
+from genret.retrieval.vectors.vector_search import VectorProposer
 from tests.index_fixtures import build, character_tokenizer
 from tests.trigram_encoder import TRIGRAMS, TrigramEncoder
 from tests.vector_fixtures import with_vectors

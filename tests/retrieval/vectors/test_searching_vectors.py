@@ -17,13 +17,13 @@ pytest.importorskip("faiss")
 
 import faiss
 
-from index_builder.build_options import VectorBuildOptions
-from retrieval.index.reader import Index
-from retrieval.text import TextTokenizer
-from retrieval.vectors import vector_search as searching
-from retrieval.vectors.embedder import VectorMethod
-from retrieval.vectors.faiss_index import faiss_threads, kind_of, load_faiss, new_index, train
-from retrieval.vectors.vector_search import (
+from genret.index_builder.build_options import VectorBuildOptions
+from genret.retrieval.index.reader import Index
+from genret.retrieval.text import TextTokenizer
+from genret.retrieval.vectors import vector_search as searching
+from genret.retrieval.vectors.embedder import VectorMethod
+from genret.retrieval.vectors.faiss_index import faiss_threads, kind_of, load_faiss, new_index, train
+from genret.retrieval.vectors.vector_search import (
     VECTORS_PER_THREAD,
     VectorProposer,
     VectorSearcher,
@@ -247,8 +247,8 @@ def test_a_searcher_shares_out_what_is_large(index: Any, monkeypatch: pytest.Mon
 _ASKED_BESIDE_A_MODEL = """
 import sys
 import torch
-from retrieval.index.reader import Index
-from retrieval.vectors.vector_search import VectorProposer
+from genret.retrieval.index.reader import Index
+from genret.retrieval.vectors.vector_search import VectorProposer
 
 torch.set_num_threads(3)
 with Index.open(sys.argv[1]) as index:

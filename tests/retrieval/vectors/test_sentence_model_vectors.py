@@ -19,8 +19,8 @@ with warnings.catch_warnings():
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.models import Dense, Pooling, Transformer
 
-from retrieval.errors import ModelError
-from retrieval.vectors.sentence_model import SentenceEmbedder
+from genret.retrieval.errors import ModelError
+from genret.retrieval.vectors.sentence_model import SentenceEmbedder
 from tests.checkpoints import save_tokenizer, train_tokenizer
 
 TEXTS = ("Hamlet", "The Prince of Denmark", "Paris, Texas " * 30, "Maria Skłodowska", "Nile")

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 pytest.importorskip("faiss")
 
 
-from retrieval.errors import GenretError, IndexFormatError, InputError
-from retrieval.index.entity_texts import TextBatch
-from retrieval.index.manifest import VectorsEntry
-from retrieval.index.reader import Index
-from retrieval.progress import StepProgress
-from retrieval.vectors import vector_maker as carrying
-from retrieval.vectors.faiss_index import (
+from genret.retrieval.errors import GenretError, IndexFormatError, InputError
+from genret.retrieval.index.entity_texts import TextBatch
+from genret.retrieval.index.manifest import VectorsEntry
+from genret.retrieval.index.reader import Index
+from genret.retrieval.progress import StepProgress
+from genret.retrieval.vectors import vector_maker as carrying
+from genret.retrieval.vectors.faiss_index import (
     FLAT_BELOW,
     MAX_CELLS,
     efforts,
@@ -33,14 +33,14 @@ from retrieval.vectors.faiss_index import (
     stored_kind,
     train,
 )
-from retrieval.vectors.vector_maker import (
+from genret.retrieval.vectors.vector_maker import (
     TARGET_RECALL,
     VectorOptions,
     _taken_over,
     carry_over_vectors,
     choose_effort,
 )
-from retrieval.vectors.vector_search import VectorProposer, VectorSearcher
+from genret.retrieval.vectors.vector_search import VectorProposer, VectorSearcher
 from tests.index_fixtures import build
 from tests.retrieval.vectors.test_making_vectors import (
     HEAD,

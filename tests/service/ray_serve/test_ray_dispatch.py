@@ -11,16 +11,16 @@ import grpc
 import pytest
 from google.rpc import status_pb2
 
-from decoding.errors import DeadlineExceededError, DecodingError
-from retrieval.errors import GenretError, IndexChecksumError, InputError
-from service.configuration.server_config import AuthConfig
-from service.errors import OverloadedError
-from service.methods import METHODS
-from service.pb.genret.v1 import index_service_pb2 as index_pb
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.ray_serve.proxied_services import MethodRegistry, add_services_to_server
-from service.ray_serve.replica import RELOAD, Dispatcher, GenretReplica
-from service.security.bearer_tokens import Scope, line_of, new_token
+from genret.decoding.errors import DeadlineExceededError, DecodingError
+from genret.retrieval.errors import GenretError, IndexChecksumError, InputError
+from genret.service.configuration.server_config import AuthConfig
+from genret.service.errors import OverloadedError
+from genret.service.methods import METHODS
+from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.ray_serve.proxied_services import MethodRegistry, add_services_to_server
+from genret.service.ray_serve.replica import RELOAD, Dispatcher, GenretReplica
+from genret.service.security.bearer_tokens import Scope, line_of, new_token
 from tests.service.asynchronous import asynchronous
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import Running, running

@@ -21,12 +21,12 @@ from typing import Any
 import grpc
 import pytest
 
-from retrieval.answers.answer_types import AnswerRequest
-from retrieval.types import Mention, RetrieveRequest
-from service.client import ClientOptions, RetrievalClient
-from service.errors import CallError
-from service.pb.genret.v1 import retrieval_service_pb2 as pb
-from service.pb.genret.v1.retrieval_service_pb2_grpc import RetrievalServiceStub
+from genret.retrieval.answers.answer_types import AnswerRequest
+from genret.retrieval.types import Mention, RetrieveRequest
+from genret.service.client import ClientOptions, RetrievalClient
+from genret.service.errors import CallError
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.pb.genret.v1.retrieval_service_pb2_grpc import RetrievalServiceStub
 from tests.sample_index import build_sample_index
 from tests.service.server_process import ENVIRONMENT, GENRET, ServerProcess
 

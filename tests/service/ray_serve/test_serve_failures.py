@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from service.configuration.server_config import IndexSpec, ServerConfig
-from service.errors import ServiceError
-from service.ray_serve.app import deploy, start_proxies
-from service.ray_serve.deployment import REFUSAL, ServePlan
+from genret.service.configuration.server_config import IndexSpec, ServerConfig
+from genret.service.errors import ServiceError
+from genret.service.ray_serve.app import deploy, start_proxies
+from genret.service.ray_serve.deployment import REFUSAL, ServePlan
 
 pytest.importorskip("ray.serve")
 PLAN = ServePlan(ServerConfig(indexes=(IndexSpec("titles", Path("/indexes/titles")),), insecure=True))

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from retrieval.errors import InputError
-from service.configuration.resolve import ConfigurationError
-from service.configuration.server_config import (
+from genret.retrieval.errors import InputError
+from genret.service.configuration.resolve import ConfigurationError
+from genret.service.configuration.server_config import (
     AuthConfig,
     HttpConfig,
     IndexSpec,
@@ -22,9 +22,9 @@ from service.configuration.server_config import (
     ServerConfig,
     TlsConfig,
 )
-from service.main import cli
-from service.ray_serve.app import configuration_of
-from service.ray_serve.deployment import SERVICER_FUNCTION, ServePlan, with_absolute_paths
+from genret.service.main import cli
+from genret.service.ray_serve.app import configuration_of
+from genret.service.ray_serve.deployment import SERVICER_FUNCTION, ServePlan, with_absolute_paths
 
 CONFIG = ServerConfig(indexes=(IndexSpec("titles", Path("/indexes/titles")),), insecure=True)
 
@@ -112,7 +112,7 @@ def test_the_file_says_what_is_deployed_and_gives_the_same_configuration_back() 
     told = yaml.safe_load(result.output)
     assert told["grpc_options"] == {"port": 7000, "grpc_servicer_functions": [SERVICER_FUNCTION]}
     (application,) = told["applications"]
-    assert application["import_path"] == "service.ray_serve.app:build"
+    assert application["import_path"] == "genret.service.ray_serve.app:build"
     (deployment,) = application["deployments"]
     assert deployment["num_replicas"] == 3
     assert deployment["ray_actor_options"] == {"num_cpus": 1.0, "num_gpus": 0.5}

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from service.pb.genret.v1 import index_service_pb2 as genret_dot_v1_dot_index__service__pb2
+from genret.service.pb.genret.v1 import index_service_pb2 as genret_dot_v1_dot_index__service__pb2
 
 GRPC_GENERATED_VERSION = '1.74.0'
 GRPC_VERSION = grpc.__version__

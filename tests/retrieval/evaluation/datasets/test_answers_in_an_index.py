@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.errors import SourceError
-from retrieval.evaluation.datasets.index_entities import IndexResolver, read_redirects
-from retrieval.evaluation.datasets.labels import FileQuery, LabelAnswer, find_answers
-from retrieval.index.reader import Index
+from genret.retrieval.errors import SourceError
+from genret.retrieval.evaluation.datasets.index_entities import IndexResolver, read_redirects
+from genret.retrieval.evaluation.datasets.labels import FileQuery, LabelAnswer, find_answers
+from genret.retrieval.index.reader import Index
 from tests.evaluation_sets import DictResolver, write_lines
 from tests.index_fixtures import build, character_tokenizer
 

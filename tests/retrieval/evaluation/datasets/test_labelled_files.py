@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from retrieval.errors import InputError, SourceError
-from retrieval.evaluation.datasets.labels import SetSpec
-from retrieval.evaluation.datasets.readers import read_set
-from retrieval.evaluation.labelled_sets import LabelledQuery, LabelledSet
-from retrieval.linking.documents.document_records import BadRecord, read_mentions
-from retrieval.types import Mention
+from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.evaluation.datasets.labels import SetSpec
+from genret.retrieval.evaluation.datasets.readers import read_set
+from genret.retrieval.evaluation.labelled_sets import LabelledQuery, LabelledSet
+from genret.retrieval.linking.documents.document_records import BadRecord, read_mentions
+from genret.retrieval.types import Mention
 from tests.evaluation_sets import DictResolver, write_lines
 
 

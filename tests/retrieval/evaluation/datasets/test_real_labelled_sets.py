@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.evaluation.datasets.labels import SetSpec, encode_token
-from retrieval.evaluation.datasets.readers import read_set
-from retrieval.evaluation.metrics import measure
-from retrieval.evaluation.run_files import read_run, write_qrels, write_run
+from genret.retrieval.evaluation.datasets.labels import SetSpec, encode_token
+from genret.retrieval.evaluation.datasets.readers import read_set
+from genret.retrieval.evaluation.metrics import measure
+from genret.retrieval.evaluation.run_files import read_run, write_qrels, write_run
 from tests.evaluation_sets import run_of, write_lines
 from tests.shared_titles import shared_file, wikipedia_titles
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationConfig
 
-from decoding.model.hf_model import HFLanguageModel
-from retrieval.evaluation.labelled_sets import LabelledQuery
-from retrieval.evaluation.methods.generated import Generator
-from retrieval.retriever import Retriever
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.retrieval.evaluation.labelled_sets import LabelledQuery
+from genret.retrieval.evaluation.methods.generated import Generator
+from genret.retrieval.retriever import Retriever
 from tests.checkpoints import CATALOGUE, make_checkpoint, make_index
 from tests.evaluation_fixtures import make_method
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrieval.evaluation.methods.model_free_methods import LexicalIndex
-from retrieval.index.reader import Index
-from retrieval.text import TextTokenizer
+from genret.retrieval.evaluation.methods.model_free_methods import LexicalIndex
+from genret.retrieval.index.reader import Index
+from genret.retrieval.text import TextTokenizer
 from tests.checkpoints import make_index, train_tokenizer
 
 K1, B = 1.5, 0.75

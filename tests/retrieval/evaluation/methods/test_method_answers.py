@@ -8,12 +8,12 @@ from functools import cache
 
 import pytest
 
-from retrieval.errors import InputError
-from retrieval.evaluation.labelled_sets import LabelledQuery, RankedAnswers
-from retrieval.evaluation.methods.evaluated_method import MethodMaker
-from retrieval.prompts import PromptTemplate
-from retrieval.retriever import Retriever
-from retrieval.types import Mention
+from genret.retrieval.errors import InputError
+from genret.retrieval.evaluation.labelled_sets import LabelledQuery, RankedAnswers
+from genret.retrieval.evaluation.methods.evaluated_method import MethodMaker
+from genret.retrieval.prompts import PromptTemplate
+from genret.retrieval.retriever import Retriever
+from genret.retrieval.types import Mention
 from tests.checkpoints import make_checkpoint, make_index
 from tests.evaluation_fixtures import answered, make_method, mention_set, query_set
 from tests.fakes import likely_titles
@@ -149,9 +149,9 @@ def test_long_queries_lose_their_end_and_empty_ones_are_errors(retriever: Retrie
 
 
 def test_a_cut_query_is_the_longest_beginning_that_fits(retriever: Retriever) -> None:
-    from retrieval.evaluation.methods.retriever_methods import QueryPrompts
-    from retrieval.loaded_model import Limits
-    from retrieval.types import RetrieveRequest
+    from genret.retrieval.evaluation.methods.retriever_methods import QueryPrompts
+    from genret.retrieval.loaded_model import Limits
+    from genret.retrieval.types import RetrieveRequest
 
     limit = Limits.of(retriever.model).prompt_tokens(retriever.trie.max_depth)
     assert limit is not None

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.errors import InputError
-from retrieval.evaluation.methods.evaluated_method import (
+from genret.retrieval.errors import InputError
+from genret.retrieval.evaluation.methods.evaluated_method import (
     DEFAULT_EVIDENCE_METHODS,
     DEFAULT_METHODS,
     DEFAULT_VECTOR_METHODS,

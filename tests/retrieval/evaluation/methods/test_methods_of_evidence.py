@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from index_builder.build_options import EvidenceOptions, VectorBuildOptions
-from retrieval.errors import IndexChecksumError, InputError, ModelError
-from retrieval.evaluation.evaluate_command import _default_methods
-from retrieval.evaluation.labelled_sets import LabelledQuery, RankedAnswers
-from retrieval.evaluation.methods.evaluated_method import DEFAULT_METHODS
-from retrieval.index.reader import Index
-from retrieval.ranking.ranker import Ranker
-from retrieval.retriever import Retriever
-from retrieval.vectors.embedder import VectorMethod
+from genret.index_builder.build_options import EvidenceOptions, VectorBuildOptions
+from genret.retrieval.errors import IndexChecksumError, InputError, ModelError
+from genret.retrieval.evaluation.evaluate_command import _default_methods
+from genret.retrieval.evaluation.labelled_sets import LabelledQuery, RankedAnswers
+from genret.retrieval.evaluation.methods.evaluated_method import DEFAULT_METHODS
+from genret.retrieval.index.reader import Index
+from genret.retrieval.ranking.ranker import Ranker
+from genret.retrieval.retriever import Retriever
+from genret.retrieval.vectors.embedder import VectorMethod
 from tests.checkpoints import make_checkpoint, make_index
 from tests.evaluation_fixtures import answered, make_method, mention_set, query_set
 from tests.fake_vectors import MadeUpVectors

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retrieval.errors import SourceError
-from retrieval.evaluation.datasets.index_entities import EntityFinder
-from retrieval.evaluation.labelled_sets import LabelledQuery, RankedEntity
-from retrieval.evaluation.methods.generated import GeneratedTitle, Generator
-from retrieval.evaluation.methods.model_free_methods import RunFileMethod
-from retrieval.index.owners import FormOwners
-from retrieval.index.reader import Index
-from retrieval.retriever import Retriever
-from retrieval.text import TextTokenizer
+from genret.retrieval.errors import SourceError
+from genret.retrieval.evaluation.datasets.index_entities import EntityFinder
+from genret.retrieval.evaluation.labelled_sets import LabelledQuery, RankedEntity
+from genret.retrieval.evaluation.methods.generated import GeneratedTitle, Generator
+from genret.retrieval.evaluation.methods.model_free_methods import RunFileMethod
+from genret.retrieval.index.owners import FormOwners
+from genret.retrieval.index.reader import Index
+from genret.retrieval.retriever import Retriever
+from genret.retrieval.text import TextTokenizer
 from tests.checkpoints import make_checkpoint, make_index, train_tokenizer
 from tests.evaluation_fixtures import make_method, query_set
 

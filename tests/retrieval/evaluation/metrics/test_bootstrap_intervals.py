@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from retrieval.errors import InputError
-from retrieval.evaluation.intervals import (
+from genret.retrieval.errors import InputError
+from genret.retrieval.evaluation.intervals import (
     bootstrap,
     holm,
     num_groups,
@@ -20,7 +20,7 @@ from retrieval.evaluation.intervals import (
     percentiles,
     resampled_figures,
 )
-from retrieval.evaluation.metrics import MetricValues, mean_value, measure
+from genret.retrieval.evaluation.metrics import MetricValues, mean_value, measure
 from tests.evaluation_sets import random_case
 
 
@@ -129,7 +129,7 @@ def test_the_seed_decides() -> None:
 def test_blocks_do_not_change_what_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     metric, groups = _metric(np.random.default_rng(3).random(60)), [str(i // 3) for i in range(60)]
     whole = bootstrap(metric, groups)
-    monkeypatch.setattr("retrieval.evaluation.intervals._DRAWN_AT_ONCE", 64)
+    monkeypatch.setattr("genret.retrieval.evaluation.intervals._DRAWN_AT_ONCE", 64)
     assert bootstrap(metric, groups) == whole
 
 

@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 import pytrec_eval
 
-from retrieval.errors import InputError, MissingExtraError
-from retrieval.evaluation.labelled_sets import (
+from genret.retrieval.errors import InputError, MissingExtraError
+from genret.retrieval.evaluation.labelled_sets import (
     LabelledQuery,
     LabelledSet,
     MethodRun,
     RankedAnswers,
     RankedEntity,
 )
-from retrieval.evaluation.metrics import MICRO_METRICS, evidence_ranks, measure
+from genret.retrieval.evaluation.metrics import MICRO_METRICS, evidence_ranks, measure
 from tests.evaluation_sets import labelled_set, random_case, ranked, run_of
 
 SUCCESS = ("Success@1", "Success@5", "Success@10")
@@ -391,12 +391,12 @@ def test_an_entity_judged_irrelevant_is_not_right() -> None:
 
 
 _MODULES = (
-    "retrieval.evaluation.datasets.readers",
-    "retrieval.evaluation.datasets.index_entities",
-    "retrieval.evaluation.intervals",
-    "retrieval.evaluation.run_files",
+    "genret.retrieval.evaluation.datasets.readers",
+    "genret.retrieval.evaluation.datasets.index_entities",
+    "genret.retrieval.evaluation.intervals",
+    "genret.retrieval.evaluation.run_files",
 )
-_HEAVY = {"torch", "transformers", "ray", "matplotlib", "retrieval.retriever"}
+_HEAVY = {"torch", "transformers", "ray", "matplotlib", "genret.retrieval.retriever"}
 _HEAVY |= {"ir_measures", "pytrec_eval", "bm25s"}
 
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from retrieval.evaluation.intervals import bootstrap, holm, paired_bootstrap
-from retrieval.evaluation.labelled_sets import LabelledSet, MethodRun, RankedAnswers, RankedEntity
-from retrieval.evaluation.metrics import MetricValues, measure
-from retrieval.evaluation.reporting.comparison import Settings, compare, make_overview, pool
+from genret.retrieval.evaluation.intervals import bootstrap, holm, paired_bootstrap
+from genret.retrieval.evaluation.labelled_sets import LabelledSet, MethodRun, RankedAnswers, RankedEntity
+from genret.retrieval.evaluation.metrics import MetricValues, measure
+from genret.retrieval.evaluation.reporting.comparison import Settings, compare, make_overview, pool
 from tests.evaluation_fixtures import mention_set, query_set
 
 SETTINGS = Settings("trie", num_resamples=300)

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.evaluation.intervals import Interval
-from retrieval.evaluation.labelled_sets import LabelledSet, MethodRun, RankedAnswers, RankedEntity
-from retrieval.evaluation.reporting.comparison import Settings, compare, make_overview
-from retrieval.evaluation.reporting.evaluation_report import Facts, make_document, to_json
-from retrieval.evaluation.reporting.quality_plots import Point, draw
-from retrieval.evaluation.reporting.report_pages import (
+from genret.retrieval.evaluation.intervals import Interval
+from genret.retrieval.evaluation.labelled_sets import LabelledSet, MethodRun, RankedAnswers, RankedEntity
+from genret.retrieval.evaluation.reporting.comparison import Settings, compare, make_overview
+from genret.retrieval.evaluation.reporting.evaluation_report import Facts, make_document, to_json
+from genret.retrieval.evaluation.reporting.quality_plots import Point, draw
+from genret.retrieval.evaluation.reporting.report_pages import (
     Cell,
     Code,
     Drawing,
@@ -29,7 +29,7 @@ from retrieval.evaluation.reporting.report_pages import (
     to_html,
     to_markdown,
 )
-from retrieval.evaluation.reporting.wording import describe_methods, describe_metric
+from genret.retrieval.evaluation.reporting.wording import describe_methods, describe_metric
 from tests.evaluation_fixtures import mention_set, query_set
 
 METHODS = (

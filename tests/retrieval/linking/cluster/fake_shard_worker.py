@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from retrieval.errors import IndexMismatchError, SourceError
-from retrieval.linking.documents.corpus import CorpusOptions, Shard, ShardFile
-from retrieval.linking.link_options import LinkJob, LinkOptions, WorkerOptions
-from retrieval.linking.output.folder import ShardRecord, part_name, record_file, write_record
-from retrieval.linking.run_progress import LinkCounts
+from genret.retrieval.errors import IndexMismatchError, SourceError
+from genret.retrieval.linking.documents.corpus import CorpusOptions, Shard, ShardFile
+from genret.retrieval.linking.link_options import LinkJob, LinkOptions, WorkerOptions
+from genret.retrieval.linking.output.folder import ShardRecord, part_name, record_file, write_record
+from genret.retrieval.linking.run_progress import LinkCounts
 
 
 def a_job(folder: Path, **settings: object) -> LinkJob:

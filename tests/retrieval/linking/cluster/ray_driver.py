@@ -10,9 +10,9 @@ import json
 import sys
 from pathlib import Path
 
-from retrieval.linking.run_progress import LinkCounts
-from retrieval.linking.runners.ray_actor import recorded
-from retrieval.linking.runners.ray_runner import RayRunner
+from genret.retrieval.linking.run_progress import LinkCounts
+from genret.retrieval.linking.runners.ray_actor import recorded
+from genret.retrieval.linking.runners.ray_runner import RayRunner
 from tests.retrieval.linking.cluster.fake_shard_worker import FakeShardWorker, job_of, some_shards
 
 

@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from retrieval.errors import InputError, MissingExtraError
-from retrieval.linking.finding.find_options import FindOptions
-from retrieval.linking.output.folder import ShardRecord, part_name, write_record
-from retrieval.linking.run_progress import LinkCounts
-from retrieval.linking.runners.ray_actor import ShardProgress, recorded
-from retrieval.linking.runners.ray_cluster import (
+from genret.retrieval.errors import InputError, MissingExtraError
+from genret.retrieval.linking.finding.find_options import FindOptions
+from genret.retrieval.linking.output.folder import ShardRecord, part_name, write_record
+from genret.retrieval.linking.run_progress import LinkCounts
+from genret.retrieval.linking.runners.ray_actor import ShardProgress, recorded
+from genret.retrieval.linking.runners.ray_cluster import (
     RayResources,
     choose_resources,
     reason_not_joined,
     what_is_missing,
 )
-from retrieval.linking.runners.ray_runner import RayRunner, absolute_job, absolute_shard
-from service.main import cli
+from genret.retrieval.linking.runners.ray_runner import RayRunner, absolute_job, absolute_shard
+from genret.service.main import cli
 from tests.retrieval.linking.cluster.fake_shard_worker import a_job, record_at, some_shards
 
 

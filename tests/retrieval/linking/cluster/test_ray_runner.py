@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from retrieval.defaults import sample_catalogue
-from retrieval.linking.documents.corpus import CorpusOptions
-from retrieval.linking.link_options import WorkerOptions
-from retrieval.linking.run import OutputOptions, link_corpus
+from genret.retrieval.defaults import sample_catalogue
+from genret.retrieval.linking.documents.corpus import CorpusOptions
+from genret.retrieval.linking.link_options import WorkerOptions
+from genret.retrieval.linking.run import OutputOptions, link_corpus
 from tests.retrieval.linking.cluster.fake_shard_worker import (
     HERE,
     a_job,
@@ -154,7 +154,7 @@ def test_rows_are_those_of_a_run_in_one_process(cluster: tuple[str, dict[str, st
     titles = [line.split("\t")[1] for line in sample_catalogue().read_text("utf-8").splitlines()[1:41]]
     texts = [{"id": str(n), "text": f"A page about {title}, and more."} for n, title in enumerate(titles)]
     documents.write_text("".join(json.dumps(text) + "\n" for text in texts), encoding="utf-8")
-    command = [sys.executable, "-m", "service.main", "link", str(documents), "--index", str(index)]
+    command = [sys.executable, "-m", "genret", "link", str(documents), "--index", str(index)]
     command += ["--out", str(tmp_path / "ray"), "--shard-documents", "10", "--device", "cpu"]
     command += ["--runner", "ray", "--workers", "2", "--ray-address", address]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)

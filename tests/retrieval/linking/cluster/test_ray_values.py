@@ -12,10 +12,10 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.linking.documents.corpus import Shard, ShardFile
-from retrieval.linking.output.folder import ShardRecord
-from retrieval.linking.run_progress import LinkCounts
-from retrieval.linking.runners.runner import WorkerError
+from genret.retrieval.linking.documents.corpus import Shard, ShardFile
+from genret.retrieval.linking.output.folder import ShardRecord
+from genret.retrieval.linking.run_progress import LinkCounts
+from genret.retrieval.linking.runners.runner import WorkerError
 from tests.retrieval.linking.cluster.fake_shard_worker import FakeShardWorker, a_job, job_of
 
 TEXTS = st.text() | st.binary().map(lambda name: name.decode("utf-8", "surrogateescape"))

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from retrieval.errors import InputError, SourceError
-from retrieval.linking.documents.corpus import CorpusOptions, plan_corpus
-from retrieval.linking.documents.text_document import BadDocument, Document
+from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.linking.documents.corpus import CorpusOptions, plan_corpus
+from genret.retrieval.linking.documents.text_document import BadDocument, Document
 from tests.corpus_shards import read_shard
 
 TEXT = "a\U0001f600b Zürich"  # code points, bytes and UTF-16 units all differ

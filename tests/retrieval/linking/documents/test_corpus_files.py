@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from retrieval.errors import InputError, SourceError
-from retrieval.linking.documents.corpus import CorpusOptions, plan_corpus
-from retrieval.linking.documents.text_document import Document
+from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.linking.documents.corpus import CorpusOptions, plan_corpus
+from genret.retrieval.linking.documents.text_document import Document
 from tests.corpus_shards import read_shard
 
 

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from retrieval.errors import SourceError
-from retrieval.linking.documents.corpus import CorpusOptions, CorpusPlan, plan_corpus
-from retrieval.linking.documents.corpus_reading import CorpusReader
-from retrieval.linking.documents.text_document import BadDocument, Document, Span
+from genret.retrieval.errors import SourceError
+from genret.retrieval.linking.documents.corpus import CorpusOptions, CorpusPlan, plan_corpus
+from genret.retrieval.linking.documents.corpus_reading import CorpusReader
+from genret.retrieval.linking.documents.text_document import BadDocument, Document, Span
 from tests.corpus_shards import read_shard
 
 ODD = "Cafe\u0301 \U0001f469\u200d\U0001f680\r\nÄ\tß中\u2028x\u0000 \u0085y"

@@ -17,11 +17,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from retrieval.errors import SourceError
-from retrieval.linking.documents.corpus import CorpusOptions, Shard, plan_corpus
-from retrieval.linking.documents.corpus_reading import CorpusReader
-from retrieval.linking.documents.text_document import Document
-from retrieval.sources.source_files import digest_file
+from genret.retrieval.errors import SourceError
+from genret.retrieval.linking.documents.corpus import CorpusOptions, Shard, plan_corpus
+from genret.retrieval.linking.documents.corpus_reading import CorpusReader
+from genret.retrieval.linking.documents.text_document import Document
+from genret.retrieval.sources.source_files import digest_file
 from tests.corpus_shards import read_shard
 
 # Marks, line ends and characters of every length in UTF-8.

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from retrieval.linking.documents import input_files as content
-from retrieval.linking.documents import text_document as part_documents
-from retrieval.linking.documents import text_files
-from retrieval.linking.documents.corpus import CorpusOptions, plan_corpus
-from retrieval.linking.documents.corpus_reading import CorpusReader
-from retrieval.linking.documents.text_document import BadDocument, Document, Span, cut_text
+from genret.retrieval.linking.documents import input_files as content
+from genret.retrieval.linking.documents import text_document as part_documents
+from genret.retrieval.linking.documents import text_files
+from genret.retrieval.linking.documents.corpus import CorpusOptions, plan_corpus
+from genret.retrieval.linking.documents.corpus_reading import CorpusReader
+from genret.retrieval.linking.documents.text_document import BadDocument, Document, Span, cut_text
 from tests.corpus_shards import read_shard
 from tests.own_process import TracedMemory, alone
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.linking.documents.text_document import (
+from genret.retrieval.linking.documents.text_document import (
     Document,
     DocumentPlace,
     OffsetIndex,

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from retrieval.index.entities import EntityTable
-from retrieval.index.layout import ENTITY_BATCH_ROWS
-from retrieval.linking.finding.find_options import load_stop_words
+from genret.retrieval.index.entities import EntityTable
+from genret.retrieval.index.layout import ENTITY_BATCH_ROWS
+from genret.retrieval.linking.finding.find_options import load_stop_words
 
 IGNORED = "\u00ad\u200b\u200e"
 ALIKE = {"–": "-", "\u2011": "-", "’": "'", "ʼ": "'", "“": '"'}

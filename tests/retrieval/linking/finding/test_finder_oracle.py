@@ -9,15 +9,15 @@ import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from retrieval.linking.documents import text_document as part_documents
-from retrieval.linking.documents.text_document import Document, Span, cut_text, part_document
-from retrieval.linking.finding import finder as finder_module
-from retrieval.linking.finding.find_options import CASES, FindOptions
-from retrieval.linking.finding.finder import MentionFinder, likeliest
-from retrieval.linking.finding.folding import PARAGRAPH_BREAK, fold_name
-from retrieval.linking.finding.mention_odds import Match, MentionOdds
-from retrieval.linking.finding.name_table import build_table
-from retrieval.normalize import normalize
+from genret.retrieval.linking.documents import text_document as part_documents
+from genret.retrieval.linking.documents.text_document import Document, Span, cut_text, part_document
+from genret.retrieval.linking.finding import finder as finder_module
+from genret.retrieval.linking.finding.find_options import CASES, FindOptions
+from genret.retrieval.linking.finding.finder import MentionFinder, likeliest
+from genret.retrieval.linking.finding.folding import PARAGRAPH_BREAK, fold_name
+from genret.retrieval.linking.finding.mention_odds import Match, MentionOdds
+from genret.retrieval.linking.finding.name_table import build_table
+from genret.retrieval.normalize import normalize
 from tests.retrieval.linking.finding.name_oracle import (
     NameIndex,
     Odds,

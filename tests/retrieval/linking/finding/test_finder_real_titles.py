@@ -9,9 +9,9 @@ from collections import Counter
 
 import pytest
 
-from retrieval.linking.finding.find_options import FindOptions, load_stop_words
-from retrieval.linking.finding.finder import MentionFinder
-from retrieval.linking.finding.name_table import build_table
+from genret.retrieval.linking.finding.find_options import FindOptions, load_stop_words
+from genret.retrieval.linking.finding.finder import MentionFinder
+from genret.retrieval.linking.finding.name_table import build_table
 from tests.retrieval.linking.finding.name_oracle import NameIndex, Weights
 from tests.shared_titles import shared_file, wikipedia_titles
 

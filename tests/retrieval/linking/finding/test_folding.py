@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrieval.linking.finding.folding import (
+from genret.retrieval.linking.finding.folding import (
     PARAGRAPH_BREAK,
     FoldedWindow,
     fold_name,

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from retrieval.linking.finding.find_options import FindOptions
-from retrieval.linking.finding.finder import MentionFinder
-from retrieval.linking.finding.name_table import build_table
+from genret.retrieval.linking.finding.find_options import FindOptions
+from genret.retrieval.linking.finding.finder import MentionFinder
+from genret.retrieval.linking.finding.name_table import build_table
 from tests.own_process import TracedMemory, alone
 from tests.retrieval.linking.finding.name_oracle import NameIndex
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from retrieval.errors import SourceError
-from retrieval.linking.finding.find_options import FindOptions, load_stop_words
-from retrieval.linking.finding.finder import LONGEST_NAME_CHARS, LOOK_BACK_CHARS, MentionFinder
-from retrieval.linking.finding.folding import fold_name
-from retrieval.linking.finding.name_table import build_table
+from genret.retrieval.errors import SourceError
+from genret.retrieval.linking.finding.find_options import FindOptions, load_stop_words
+from genret.retrieval.linking.finding.finder import LONGEST_NAME_CHARS, LOOK_BACK_CHARS, MentionFinder
+from genret.retrieval.linking.finding.folding import fold_name
+from genret.retrieval.linking.finding.name_table import build_table
 from tests.index_fixtures import build, character_tokenizer
 from tests.retrieval.linking.finding.name_oracle import NameIndex
 

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
-from retrieval.errors import SourceError
-from retrieval.linking.finding import table_cache
-from retrieval.linking.finding.find_options import FindOptions
-from retrieval.linking.finding.finder import open_finder
-from retrieval.linking.finding.name_table import NameTable, build_table
-from retrieval.linking.finding.table_cache import open_table
+from genret.retrieval.errors import SourceError
+from genret.retrieval.linking.finding import table_cache
+from genret.retrieval.linking.finding.find_options import FindOptions
+from genret.retrieval.linking.finding.finder import open_finder
+from genret.retrieval.linking.finding.name_table import NameTable, build_table
+from genret.retrieval.linking.finding.table_cache import open_table
 from tests.retrieval.linking.finding.name_oracle import NameIndex
 
 NAMES = [["New York", "NY", "big apple"], ["York"], ["Straße"], ["¿Qué?"], ["york"]]

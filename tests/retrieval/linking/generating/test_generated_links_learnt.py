@@ -9,10 +9,10 @@ from random import Random
 import pytest
 from click.testing import CliRunner
 
-from index_builder.cli import build_command
-from retrieval import Retriever
-from retrieval.linking.generating.generator import MentionGenerator
-from retrieval.training.train_command import train_command
+from genret import Retriever
+from genret.index_builder.cli import build_command
+from genret.retrieval.linking.generating.generator import MentionGenerator
+from genret.retrieval.training.train_command import train_command
 
 # Surface form and title: some names have to be told apart from others that begin alike.
 NAMES = {

@@ -14,15 +14,15 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from decoding.grammar.vocabulary import Vocabulary, Writable
-from retrieval import Retriever
-from retrieval.errors import GenretError, InputError, ModelError
-from retrieval.index.reader import Index
-from retrieval.linking.documents.text_document import BadDocument, Document
-from retrieval.linking.generating.generator import MentionGenerator
-from retrieval.linking.generating.windows import WrittenWindow, cut_windows, halves, write_windows
-from retrieval.linking.generating.written_links import GeneratedMention
-from retrieval.linking.link_options import METHODS, GenerateOptions
+from genret import Retriever
+from genret.decoding.grammar.vocabulary import Vocabulary, Writable
+from genret.retrieval.errors import GenretError, InputError, ModelError
+from genret.retrieval.index.reader import Index
+from genret.retrieval.linking.documents.text_document import BadDocument, Document
+from genret.retrieval.linking.generating.generator import MentionGenerator
+from genret.retrieval.linking.generating.windows import WrittenWindow, cut_windows, halves, write_windows
+from genret.retrieval.linking.generating.written_links import GeneratedMention
+from genret.retrieval.linking.link_options import METHODS, GenerateOptions
 from tests.checkpoints import make_checkpoint, make_index
 
 HARD = "\r\n Paris [Texas] (x) \\ e\u0301t\u00e9.\r\n\r\n\U0001f469\u200d\U0001f52c at Mercury (planet)\t\n "

@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from retrieval.errors import EvidenceMissingError, IndexChecksumError, InputError
-from retrieval.linking.documents.text_document import BadDocument, Document, Span
-from retrieval.linking.link_options import LinkOptions, WorkerOptions
-from retrieval.linking.linker import DocumentLinker
-from retrieval.linking.output.part_files import SCHEMA
-from retrieval.linking.run_progress import LinkCounts
-from retrieval.types import Entity
+from genret.retrieval.errors import EvidenceMissingError, IndexChecksumError, InputError
+from genret.retrieval.linking.documents.text_document import BadDocument, Document, Span
+from genret.retrieval.linking.link_options import LinkOptions, WorkerOptions
+from genret.retrieval.linking.linker import DocumentLinker
+from genret.retrieval.linking.output.part_files import SCHEMA
+from genret.retrieval.linking.run_progress import LinkCounts
+from genret.retrieval.types import Entity
 from tests.linking_fakes import NIL_REASONS
 from tests.scripted_linking import DIGEST, LinkRun, Names, ScriptedRetriever, document
 

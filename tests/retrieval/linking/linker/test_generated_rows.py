@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from retrieval.errors import InputError, ModelError
-from retrieval.linking.documents.text_document import BadDocument, Document
-from retrieval.linking.generating import generator
-from retrieval.linking.generating.written_links import GeneratedMention
-from retrieval.linking.link_options import GenerateOptions
-from retrieval.linking.output.part_files import SCHEMA
-from retrieval.linking.run_progress import LinkCounts
-from retrieval.types import Entity
+from genret.retrieval.errors import InputError, ModelError
+from genret.retrieval.linking.documents.text_document import BadDocument, Document
+from genret.retrieval.linking.generating import generator
+from genret.retrieval.linking.generating.written_links import GeneratedMention
+from genret.retrieval.linking.link_options import GenerateOptions
+from genret.retrieval.linking.output.part_files import SCHEMA
+from genret.retrieval.linking.run_progress import LinkCounts
+from genret.retrieval.types import Entity
 from tests.scripted_linking import LinkRun
 
 PARIS = (Entity("Q4", "Paris"), Entity("Q5", "Paris"), Entity("Q6", "Paris"))

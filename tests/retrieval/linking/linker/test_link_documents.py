@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-import retrieval.linking
-from retrieval.errors import InputError
-from retrieval.linking import Document, LinkCounts, LinkOptions, Span, link_documents
-from retrieval.linking.finding import finder as finder_module
-from retrieval.types import Entity
+import genret.retrieval.linking
+from genret.retrieval.errors import InputError
+from genret.retrieval.linking import Document, LinkCounts, LinkOptions, Span, link_documents
+from genret.retrieval.linking.finding import finder as finder_module
+from genret.retrieval.types import Entity
 from tests.scripted_linking import Names, ScriptedRetriever
 
 
@@ -101,13 +101,13 @@ def test_options_are_checked_before_anything_is_read() -> None:
 
 
 def test_names_are_exported_lazily() -> None:
-    assert dir(retrieval.linking) == sorted(retrieval.linking.__all__)
-    for name in retrieval.linking.__all__:
-        assert getattr(retrieval.linking, name).__name__ == name
+    assert dir(genret.retrieval.linking) == sorted(genret.retrieval.linking.__all__)
+    for name in genret.retrieval.linking.__all__:
+        assert getattr(genret.retrieval.linking, name).__name__ == name
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
-        _ = retrieval.linking.nonsense
+        _ = genret.retrieval.linking.nonsense
     code = (
-        "import sys; from retrieval.linking import Document, LinkOptions, link_documents; "
+        "import sys; from genret.retrieval.linking import Document, LinkOptions, link_documents; "
         "print(sorted({'torch', 'transformers', 'ray'} & set(sys.modules)))"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from retrieval import Mention, Retriever
-from retrieval.errors import InputError
-from retrieval.linking import link_documents
-from retrieval.linking.documents.text_document import Document, Span
-from retrieval.linking.generating.generator import MentionGenerator
-from retrieval.linking.link_options import GenerateOptions, LinkOptions, WorkerOptions
-from retrieval.linking.linker import DocumentLinker
-from retrieval.linking.mention_stream import MentionContexts
-from retrieval.linking.run_progress import LinkCounts
+from genret import Mention, Retriever
+from genret.retrieval.errors import InputError
+from genret.retrieval.linking import link_documents
+from genret.retrieval.linking.documents.text_document import Document, Span
+from genret.retrieval.linking.generating.generator import MentionGenerator
+from genret.retrieval.linking.link_options import GenerateOptions, LinkOptions, WorkerOptions
+from genret.retrieval.linking.linker import DocumentLinker
+from genret.retrieval.linking.mention_stream import MentionContexts
+from genret.retrieval.linking.run_progress import LinkCounts
 from tests.checkpoints import make_checkpoint, make_index
 from tests.scripted_linking import Names
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from retrieval.linking.documents.text_document import Document, Span
-from retrieval.prompts import NameEvidence
-from retrieval.types import Entity
+from genret.retrieval.linking.documents.text_document import Document, Span
+from genret.retrieval.prompts import NameEvidence
+from genret.retrieval.types import Entity
 from tests.scripted_linking import LinkRun, Names, ScriptedRetriever, document
 
 ENTITIES = {

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrieval.durable import appearing, replace_file
-from retrieval.errors import SourceError
-from retrieval.linking.output import part_files as part_file
-from retrieval.linking.output.part_files import SCHEMA, merge_parts, write_part
+from genret.retrieval.durable import appearing, replace_file
+from genret.retrieval.errors import SourceError
+from genret.retrieval.linking.output import part_files as part_file
+from genret.retrieval.linking.output.part_files import SCHEMA, merge_parts, write_part
 
 METADATA = {"index_digest": "abc", "options": '{"k": 5}'}
 LINKED = {

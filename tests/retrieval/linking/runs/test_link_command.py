@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from retrieval import Mention, Retriever
-from retrieval.errors import ModelError
-from retrieval.linking import run
-from retrieval.linking.link_command import default_cache_dir, link_command
+from genret import Mention, Retriever
+from genret.retrieval.errors import ModelError
+from genret.retrieval.linking import run
+from genret.retrieval.linking.link_command import default_cache_dir, link_command
 from tests.checkpoints import make_checkpoint, make_index
 from tests.linking_fakes import rows_of
 
@@ -514,7 +514,7 @@ def test_killed_process_never_shows_a_partial_output(
 ) -> None:
     out = tmp_path / "out.jsonl"
     (tmp_path / "d.jsonl").write_text(TEXT * 2000)
-    command = [sys.executable, "-m", "service.main", "link", str(tmp_path / "d.jsonl"), "--out", str(out)]
+    command = [sys.executable, "-m", "genret", "link", str(tmp_path / "d.jsonl"), "--out", str(out)]
     options = ["--batch-size", "1", "--cache-entries", "0", "--shard-documents", "10", "--workers", "2"]
     process = subprocess.Popen(
         [*command, *options, "--index", str(index), "--model", str(checkpoint), "--device", "cpu"],

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from retrieval.linking.output.folder import LinkingRunError
+from genret.retrieval.linking.output.folder import LinkingRunError
 from tests.linking_fakes import DELAY_VARIABLE, ROOT, STAY_VARIABLE, begun, rows_of, run_command, run_words
 
 NUM_DOCUMENTS = 60
@@ -210,7 +210,7 @@ def test_a_file_that_cannot_grow_is_named_and_nothing_half_is_left(
     done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True)
     assert done.returncode == 1
     message = done.stderr.strip().splitlines()[-1]
-    assert message.startswith("retrieval.errors.SourceError: ")
+    assert message.startswith("genret.retrieval.errors.SourceError: ")
     assert "out/part-000000.parquet: cannot be written: " in message
     assert "File too large" in message
     assert not (tmp_path / "out").exists()

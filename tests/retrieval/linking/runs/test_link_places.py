@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from retrieval.errors import InputError, SourceError
-from retrieval.linking.documents.corpus import CorpusOptions
-from retrieval.linking.link_options import WorkerOptions
-from retrieval.linking.output.folder import LinkingRunError, OutputFolder
-from retrieval.linking.run import OutputOptions, RunnerOptions, link_corpus, plan_corpus_run
+from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.linking.documents.corpus import CorpusOptions
+from genret.retrieval.linking.link_options import WorkerOptions
+from genret.retrieval.linking.output.folder import LinkingRunError, OutputFolder
+from genret.retrieval.linking.run import OutputOptions, RunnerOptions, link_corpus, plan_corpus_run
 from tests.linking_fakes import LoggingWorker, begun, run_words
 
 

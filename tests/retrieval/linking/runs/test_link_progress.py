@@ -10,12 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.errors import GenretError, IndexChecksumError, InputError, MissingExtraError, SourceError
-from retrieval.linking.documents.corpus import CorpusOptions
-from retrieval.linking.link_options import WorkerOptions
-from retrieval.linking.output.folder import LinkingRunError
-from retrieval.linking.run import OutputOptions, RunnerOptions, choose_runner, link_corpus
-from retrieval.linking.run_progress import (
+from genret.retrieval.errors import (
+    GenretError,
+    IndexChecksumError,
+    InputError,
+    MissingExtraError,
+    SourceError,
+)
+from genret.retrieval.linking.documents.corpus import CorpusOptions
+from genret.retrieval.linking.link_options import WorkerOptions
+from genret.retrieval.linking.output.folder import LinkingRunError
+from genret.retrieval.linking.run import OutputOptions, RunnerOptions, choose_runner, link_corpus
+from genret.retrieval.linking.run_progress import (
     LinkCounts,
     LinkDisplay,
     Progress,
@@ -25,9 +31,9 @@ from retrieval.linking.run_progress import (
     sentence,
     shown_run,
 )
-from retrieval.linking.runners.local_runner import InProcessRunner, LocalRunner
-from retrieval.linking.runners.runner import Increments, WorkerError
-from retrieval.progress import ProgressDisplay
+from genret.retrieval.linking.runners.local_runner import InProcessRunner, LocalRunner
+from genret.retrieval.linking.runners.runner import Increments, WorkerError
+from genret.retrieval.progress import ProgressDisplay
 
 
 def counts(documents: int, mentions: int = 0) -> LinkCounts:

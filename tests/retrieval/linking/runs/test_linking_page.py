@@ -15,20 +15,20 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from index_builder.build import build_index
-from index_builder.build_options import BuildOptions
-from retrieval.defaults import small_model_dir
-from retrieval.errors import ModelError
-from retrieval.linking.documents.corpus import INPUT_FORMATS, SPAN_UNITS, CorpusOptions
-from retrieval.linking.documents.input_files import ENDINGS
-from retrieval.linking.link_command import link_command
-from retrieval.linking.link_options import MENTION_SOURCES, LinkJob, LinkOptions, WorkerOptions
-from retrieval.linking.output.folder import is_ours
-from retrieval.linking.output.part_files import CANDIDATE, SCHEMA
-from retrieval.linking.shard_worker import part_metadata
-from retrieval.prompts import CheckpointConfig
-from retrieval.text import TextTokenizer
-from service.main import cli
+from genret.index_builder.build import build_index
+from genret.index_builder.build_options import BuildOptions
+from genret.retrieval.defaults import small_model_dir
+from genret.retrieval.errors import ModelError
+from genret.retrieval.linking.documents.corpus import INPUT_FORMATS, SPAN_UNITS, CorpusOptions
+from genret.retrieval.linking.documents.input_files import ENDINGS
+from genret.retrieval.linking.link_command import link_command
+from genret.retrieval.linking.link_options import MENTION_SOURCES, LinkJob, LinkOptions, WorkerOptions
+from genret.retrieval.linking.output.folder import is_ours
+from genret.retrieval.linking.output.part_files import CANDIDATE, SCHEMA
+from genret.retrieval.linking.shard_worker import part_metadata
+from genret.retrieval.prompts import CheckpointConfig
+from genret.retrieval.text import TextTokenizer
+from genret.service.main import cli
 from tests.linking_fakes import NIL_REASONS
 
 ROOT = Path(__file__).resolve().parents[4]

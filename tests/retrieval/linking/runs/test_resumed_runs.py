@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 import pyarrow.parquet as pq
 import pytest
 
-from retrieval import durable
-from retrieval.errors import GenretError, IndexMismatchError, InputError, SourceError
-from retrieval.linking.documents.corpus import CorpusOptions
-from retrieval.linking.link_options import LinkOptions, WorkerOptions
-from retrieval.linking.output.folder import LinkingRunError, OutputFolder, ShardRecord, read_record
-from retrieval.linking.run import OutputOptions, RunnerOptions, link_corpus, plan_corpus_run
-from retrieval.linking.run_plan import RunPlan
-from retrieval.linking.run_progress import LinkCounts
-from retrieval.linking.shard_worker import ShardWorker
+from genret.retrieval import durable
+from genret.retrieval.errors import GenretError, IndexMismatchError, InputError, SourceError
+from genret.retrieval.linking.documents.corpus import CorpusOptions
+from genret.retrieval.linking.link_options import LinkOptions, WorkerOptions
+from genret.retrieval.linking.output.folder import LinkingRunError, OutputFolder, ShardRecord, read_record
+from genret.retrieval.linking.run import OutputOptions, RunnerOptions, link_corpus, plan_corpus_run
+from genret.retrieval.linking.run_plan import RunPlan
+from genret.retrieval.linking.run_progress import LinkCounts
+from genret.retrieval.linking.shard_worker import ShardWorker
 from tests.checkpoints import make_checkpoint, make_index
 from tests.index_fixtures import build, character_tokenizer
 from tests.linking_fakes import LoggingWorker, begun, rows_of, run_words

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from retrieval.linking.documents import corpus_reading as reading
-from retrieval.linking.documents.corpus import CorpusOptions
-from retrieval.linking.documents.input_files import Content
-from retrieval.linking.documents.parquet_files import ParquetRows
-from retrieval.linking.link_options import LinkJob, LinkOptions, WorkerOptions
-from retrieval.linking.runners.runner import work
+from genret.retrieval.linking.documents import corpus_reading as reading
+from genret.retrieval.linking.documents.corpus import CorpusOptions
+from genret.retrieval.linking.documents.input_files import Content
+from genret.retrieval.linking.documents.parquet_files import ParquetRows
+from genret.retrieval.linking.link_options import LinkJob, LinkOptions, WorkerOptions
+from genret.retrieval.linking.runners.runner import work
 from tests.linking_fakes import run_words
 
 JOB = LinkJob(CorpusOptions(("docs",)), LinkOptions(), WorkerOptions("index", num_threads=None), "out")
