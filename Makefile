@@ -17,7 +17,7 @@ WORKERS ?= $(shell n=$$(nproc); echo $$((n > 8 ? 8 : n)))
 # Files go to the workers in the order of tests/conftest.py.
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-PACKAGES := retrieval index_builder decoding service
+PACKAGES := genret/__init__.py genret/__main__.py retrieval index_builder decoding service
 .PHONY: help setup demo test test-slow lint format types imports buf wheel bench stubs clean
 
 help:  ## Say what can be made.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import os
 import pkgutil
 import sys
 import tomllib
@@ -25,10 +26,12 @@ def files_below(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     return [
-        file
-        for file in path.rglob("*")
-        if file.is_file()
-        and not any(part == "__pycache__" or part.startswith(".") for part in file.relative_to(path).parts)
+        Path(folder) / name
+        for folder, _, names in os.walk(path, followlinks=True)  # genret/ links to the packages
+        for name in names
+        if not any(
+            part == "__pycache__" or part.startswith(".") for part in (Path(folder) / name).relative_to(path).parts
+        )
     ]
 
 
@@ -53,7 +56,7 @@ if others := [name for name, file in expected.items() if file.read_bytes() != in
 imported = 0
 for package in map(importlib.import_module, wheel["packages"]):
     place = Path(str(package.__file__)).parent
-    if place.parent != installed["service/main.py"].parents[1]:
+    if place.parent != installed["genret/__init__.py"].parents[1]:
         sys.exit(f"{place} is imported, which is not the wheel")
     for module in pkgutil.walk_packages([str(place)], f"{package.__name__}."):
         if not module.name.endswith(".__main__"):

@@ -6,8 +6,8 @@ Each walk is traced when it has been taken once before: a query asked of the lib
 gRPC Retrieve of a server in this process, and a build of an index of three titles. Counted are the files
 and functions of the product that are entered, and the calls. A hand-over is a step of the call stack from one
 file of the product to another, between the handler of the call and the first tensor that is made on the
-thread of the device; the queue of the device is one. The modules that `from genret.retrieval.retriever import
-Retriever` loads are counted in a process of their own.
+thread of the device; the queue of the device is one. The modules that `from genret import Retriever` loads
+are counted in a process of their own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import grpc
 import torch
 from harness.report import announce, command_line, environment, write_json
 
-from genret import service
+import genret
 from genret.index_builder.build import build_index
 from genret.index_builder.build_options import BuildOptions
 from genret.retrieval.prompts import CheckpointConfig
@@ -43,15 +43,14 @@ from genret.service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
 from genret.service.serving.models import IndexOpener
 from genret.service.serving.server import Server
 
-_ROOT = Path(service.__file__).resolve().parents[1]  # of the code that runs
+_PACKAGE = Path(genret.__file__).parent  # of the code that runs
 _MODEL = Path(__file__).resolve().parents[1] / "data/small-model"
-_PACKAGES = ("decoding", "index_builder", "retrieval", "service")
 _QUERY = "a large cat with stripes"
 _TITLES = "Amazon\nNile\nTiger\n"
-_IMPORTS = f"""
+_IMPORTS = """
 import sys
-from genret.retrieval.retriever import Retriever
-print(sum(name.split(".")[0] in {_PACKAGES!r} for name in sys.modules))
+from genret import Retriever
+print(sum(name.split(".")[0] == "genret" for name in sys.modules))
 """
 
 
@@ -87,8 +86,8 @@ _FILES: dict[str, str] = {}  # by a code's file name: the product's file, empty 
 def _file(name: str) -> str:
     if name not in _FILES:
         path = Path(name)
-        inside = path.relative_to(_ROOT).as_posix() if path.is_relative_to(_ROOT) else ""
-        _FILES[name] = inside if inside.split("/")[0] in _PACKAGES and "/pb/" not in inside else ""
+        inside = path.relative_to(_PACKAGE).as_posix() if path.is_relative_to(_PACKAGE) else ""
+        _FILES[name] = inside if "/pb/" not in inside else ""
     return _FILES[name]
 
 
@@ -173,7 +172,7 @@ async def service_walk(index: Path) -> Walk:
 
 def num_modules() -> int:
     """Return how many modules of the product the import of the retriever loads."""
-    return int(subprocess.check_output([sys.executable, "-c", _IMPORTS], cwd=_ROOT, text=True))
+    return int(subprocess.check_output([sys.executable, "-c", _IMPORTS], cwd=_PACKAGE.parent, text=True))
 
 
 def figures(name: str, walk: Walk, list_files: bool) -> dict[str, Any]:

@@ -13,3 +13,6 @@ Symbols used in the shape comments of every module:
 
 Importing the package imports nothing heavy; import the modules you need.
 """
+
+if __name__ != "genret.decoding":
+    raise ImportError("this package is genret.decoding: import it by that name", name=__name__)

@@ -1,0 +1,64 @@
+"""Generative retrieval: text in, catalogue entities out.
+
+`from genret import Retriever` is the library's front door. Names are imported when they are first used:
+neither torch nor transformers is loaded before that. The rooms are `genret.decoding`, `genret.retrieval`,
+`genret.index_builder` and `genret.service`; in the repository they lie side by side, and this folder links
+to them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pkgutil import extend_path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from genret.decoding.trie.logits_processor import TitleTrieLogitsProcessor
+    from genret.retrieval.index.reader import Index
+    from genret.retrieval.retriever import Retriever
+    from genret.retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
+    from genret.retrieval.trie_opening import title_trie
+    from genret.retrieval.types import Candidate, Entity, Mention, RetrievalResult, RetrieveRequest
+
+# Stubs that others make of our .proto files are a package genret.v1, wherever it lies.
+__path__ = extend_path(__path__, __name__)
+
+_EXPORTS = {
+    "Candidate": "genret.retrieval.types",
+    "Entity": "genret.retrieval.types",
+    "Index": "genret.retrieval.index.reader",
+    "Mention": "genret.retrieval.types",
+    "RetrievalResult": "genret.retrieval.types",
+    "RetrieveRequest": "genret.retrieval.types",
+    "Retriever": "genret.retrieval.retriever",
+    "ScoreRequest": "genret.retrieval.score_types",
+    "ScoreResult": "genret.retrieval.score_types",
+    "TitleScore": "genret.retrieval.score_types",
+    "TitleTrieLogitsProcessor": "genret.decoding.trie.logits_processor",
+    "title_trie": "genret.retrieval.trie_opening",
+}
+
+__all__ = [
+    "Candidate",
+    "Entity",
+    "Index",
+    "Mention",
+    "RetrievalResult",
+    "RetrieveRequest",
+    "Retriever",
+    "ScoreRequest",
+    "ScoreResult",
+    "TitleScore",
+    "TitleTrieLogitsProcessor",
+    "title_trie",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module 'genret' has no attribute {name!r}")
+    return getattr(import_module(_EXPORTS[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

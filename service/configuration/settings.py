@@ -277,7 +277,7 @@ def find(key: Key) -> Setting | None:
     return None
 
 
-BEGIN = "<!-- Made by `python -m genret.service.configuration.settings docs/configuration.md`; a test compares it. -->"
+BEGIN = "<!-- Made by `python -m genret.service.configuration.settings docs/configuration.md`. -->"
 END = "<!-- End of what is made. -->"
 
 

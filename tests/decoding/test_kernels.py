@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 
-from genret import decoding
+import genret
 from genret.decoding.constraints import StaticConstraint
 from genret.decoding.errors import KernelsError
 from genret.decoding.trie import title_trie as choice
@@ -82,7 +82,8 @@ def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 @needs_numba
 def test_nothing_imports_numba_before_there_is_a_trie():
-    code = "import sys, genret.decoding.trie.title_trie, genret.decoding.trie.row_filter; print('numba' in sys.modules)"
+    modules = "genret.decoding.trie.title_trie, genret.decoding.trie.row_filter"
+    code = f"import sys, {modules}; print('numba' in sys.modules)"
     assert run(code).stdout.strip() == "False"
 
 
@@ -92,9 +93,10 @@ def installed(tmp_path: Path) -> Path:
 
     Permissions would not do, because who runs the tests may be allowed to write everywhere.
     """
-    source = Path(decoding.__file__).parent
-    shutil.copytree(source, tmp_path / "decoding", ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "decoding/trie/__pycache__").write_text("")
+    root = tmp_path / "genret"
+    shutil.copytree(PACKAGE / "decoding", root / "decoding", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(PACKAGE / "__init__.py", root)
+    (root / "decoding/trie/__pycache__").write_text("")
     return tmp_path
 
 
@@ -214,7 +216,7 @@ BROKEN = [
 def test_an_installation_of_numba_that_does_not_work_is_done_without(tmp_path, content, message):
     (tmp_path / "numba").mkdir()
     (tmp_path / "numba/__init__.py").write_text(content)
-    path = os.pathsep.join([str(tmp_path), str(Path(decoding.__file__).parent.parent)])
+    path = os.pathsep.join([str(tmp_path), str(PACKAGE.parent)])
     answer = run(LOGGED + ASK, PYTHONPATH=path)
     assert (answer.returncode, answer.stdout.strip()) == (0, "torch"), answer.stderr
     assert "numba is installed but does not work" in answer.stderr
@@ -260,6 +262,7 @@ def test_states_under_filters_that_are_not_there_are_refused():
 
 
 VOCAB = 300
+PACKAGE = Path(genret.__file__).parent
 ROWS = [(1, 2, 0), (1, 0), (1, 2, 3, 4, 5, 0), (2, 7, 0), (299, 0), (4, 0)]
 MASKS = [None, [True, False, True, False, True, False], [False] * 6, [True] * 6]
 WIDTH = 4

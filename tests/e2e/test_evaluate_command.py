@@ -208,7 +208,8 @@ def test_a_missing_set_and_a_foreign_folder_are_refused(place: Path, tmp_path: P
 
 def test_help_loads_nothing_heavy() -> None:
     code = (
-        "import sys; from genret.service.main import cli; cli(['evaluate', '--help'], standalone_mode=False); "
+        "import sys; from genret.service.main import cli; "
+        "cli(['evaluate', '--help'], standalone_mode=False); "
         "print([n for n in ('torch', 'bm25s', 'matplotlib', 'ir_measures') if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

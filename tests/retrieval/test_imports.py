@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from genret import retrieval
+import genret
 from tests.checkpoints import make_checkpoint, make_index
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,8 +60,42 @@ with Retriever.open({str(index)!r}, {str(checkpoint)!r}, device="cpu") as retrie
 
 
 def test_every_export_is_there() -> None:
-    for name in retrieval.__all__:
-        assert getattr(retrieval, name).__name__ == name
-    assert dir(retrieval) == sorted(retrieval.__all__)
-    with pytest.raises(AttributeError, match="module 'retrieval' has no attribute 'Retreiver'"):
-        _ = retrieval.Retreiver
+    for name in genret.__all__:
+        assert getattr(genret, name).__name__ == name
+    assert dir(genret) == sorted(genret.__all__)
+    with pytest.raises(AttributeError, match="module 'genret' has no attribute 'Retreiver'"):
+        _ = genret.Retreiver  # type: ignore[attr-defined]
+
+
+ROOMS = ("decoding", "index_builder", "retrieval", "service")
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_is_imported_below_the_root_alone(room: str) -> None:
+    """A checkout on the path holds the rooms side by side: a second copy of their modules helps nobody."""
+    done = subprocess.run([sys.executable, "-c", f"import {room}"], cwd=ROOT, capture_output=True, text=True)
+    assert done.stderr.endswith(f"ImportError: this package is genret.{room}: import it by that name\n")
+
+
+@pytest.mark.parametrize("foreign_first", [True, False])
+def test_packages_of_others_named_like_our_rooms_change_nothing(tmp_path: Path, foreign_first: bool) -> None:
+    """`decoding`, `service` and `retrieval` exist on PyPI; anybody may make stubs of our .proto files."""
+    for name in ROOMS:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(f"OWNER = 'others, {name}'\n")
+    (tmp_path / "genret/v1").mkdir(parents=True)
+    (tmp_path / "genret/v1/other_pb2.py").write_text("MADE = 'elsewhere'\n")
+    places = [str(tmp_path), str(ROOT)]
+    code = f"""
+import sys
+sys.path[:0] = {places if foreign_first else places[::-1]!r}
+import genret.service.main, genret.index_builder.cli, genret.v1.other_pb2
+from genret import RetrieveRequest
+print(genret.v1.other_pb2.MADE, RetrieveRequest.__module__)
+if {foreign_first}:
+    import decoding, index_builder, retrieval, service
+    print(decoding.OWNER, index_builder.OWNER, retrieval.OWNER, service.OWNER, sep="; ")
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd="/", capture_output=True, text=True, check=True)
+    expected = ["elsewhere genret.retrieval.types"]
+    assert done.stdout.splitlines() == expected + ["; ".join(f"others, {r}" for r in ROOMS)] * foreign_first

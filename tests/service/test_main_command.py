@@ -89,7 +89,7 @@ def test_errors_are_one_line_and_exit_1(
     run: CliRunner, monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
 ) -> None:
     monkeypatch.setattr(main, "raise_command", raiser(error), raising=False)
-    monkeypatch.setitem(COMMANDS, "raise", ("genret.service.main", "Raise."))
+    monkeypatch.setitem(COMMANDS, "raise", ("service.main", "Raise."))
     result = run.invoke(cli, ["raise"])
     assert result.exit_code == 1
     assert result.stderr.startswith(message)
@@ -101,7 +101,7 @@ def test_errors_are_one_line_and_exit_1(
 @pytest.mark.parametrize("error", [click.UsageError("u"), click.BadParameter("b")])
 def test_usage_mistakes_exit_2(run: CliRunner, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     monkeypatch.setattr(main, "raise_command", raiser(error), raising=False)
-    monkeypatch.setitem(COMMANDS, "raise", ("genret.service.main", "Raise."))
+    monkeypatch.setitem(COMMANDS, "raise", ("service.main", "Raise."))
     assert run.invoke(cli, ["raise"]).exit_code == 2
 
 
