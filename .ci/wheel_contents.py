@@ -25,13 +25,11 @@ def files_below(path: Path) -> list[Path]:
     """Return the files of a folder but what Python and tools keep beside modules; of a file, itself."""
     if path.is_file():
         return [path]
+    files = [Path(folder) / name for folder, _, names in os.walk(path, followlinks=True) for name in names]
     return [
-        Path(folder) / name
-        for folder, _, names in os.walk(path, followlinks=True)  # genret/ links to the packages
-        for name in names
-        if not any(
-            part == "__pycache__" or part.startswith(".") for part in (Path(folder) / name).relative_to(path).parts
-        )
+        file
+        for file in files
+        if not any(part == "__pycache__" or part.startswith(".") for part in file.relative_to(path).parts)
     ]
 
 
