@@ -1,6 +1,7 @@
 """Retrieval: texts, indexes, prompts and requests around the engine; `from genret import Retriever` opens it.
 
-Must not know gRPC, protobuf or the service. Importing the package imports nothing heavy.
+Knows what users ask and what they get. It must not know gRPC, protobuf or the service. Importing the package
+imports nothing heavy.
 """
 
 if __name__ != "genret.retrieval":
