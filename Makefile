@@ -18,7 +18,7 @@ WORKERS ?= $(shell n=$$(nproc); echo $$((n > 8 ? 8 : n)))
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 PACKAGES := genret/__init__.py genret/__main__.py retrieval index_builder decoding service
-.PHONY: help setup demo test test-slow lint format types imports buf wheel bench stubs clean
+.PHONY: help setup demo check quick test test-all test-slow lint format types imports buf wheel bench stubs clean
 
 help:  ## Say what can be made.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
@@ -40,8 +40,18 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## Build the sample index, start the server, run real queries, stop.
 	@$(BIN)/genret demo
 
-test: $(STAMP)  ## Run the test suite (without slow and soak tests).
-	@$(PYTEST) -m "not slow and not soak" $(PYTEST_ARGS)
+check: $(STAMP)  ## Check style and types and run a few tests of every room: under a minute once mypy has its cache.
+	@$(BIN)/ruff check $(PACKAGES) tests benchmarks
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target types quick
+
+quick: $(STAMP)
+	@$(BIN)/python -m pytest --tier quick -q -m "not slow and not soak" $(PYTEST_ARGS)
+
+test: $(STAMP)  ## Run the tests that a change is tried with, in a few minutes.
+	@$(PYTEST) --tier usual -m "not slow and not soak" $(PYTEST_ARGS)
+
+test-all: test  ## Run those, and then crashes, clusters, commands and all else but slow and soak tests.
+	@$(PYTEST) --tier rest -m "not slow and not soak" $(PYTEST_ARGS)
 
 test-slow: $(STAMP)  ## Run the slow tests only.
 	@$(PYTEST) -m "slow and not soak" --timeout 1800 $(PYTEST_ARGS)

@@ -1,4 +1,4 @@
-"""How the suite is collected: not what the run leaves out, with no garbage collection, long files first."""
+"""How the suite is collected: by tiers, without the garbage collector, long files first."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Generator
 from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,6 +47,49 @@ LONG = (
     "test_index_fuzz.py",
     "test_explorer_page.py",
 )
+
+
+# What `make check` runs: a look at every room in seconds.
+QUICK = (
+    "decoding/beam_search/test_exact.py",
+    "decoding/disc/test_disc.py",
+    "decoding/grammar/test_grammar.py",
+    "decoding/test_hf_model_equivalence.py",
+    "decoding/test_row_filter.py",
+    "e2e/test_house_pages.py",
+    "index_builder/test_build_round_trip.py",
+    "retrieval/filters/test_evaluate.py",
+    "retrieval/ranking/test_fitting.py",
+    "retrieval/test_retriever.py",
+    "retrieval/test_types.py",
+    "service/test_admission.py",
+    "service/test_convert.py",
+)
+
+# What `make test` leaves out and `make test-all` runs after it: all places where a process can die, clusters,
+# damage drawn at random, commands in processes of their own, benchmarks.
+THOROUGH = (
+    "benchmarks/",
+    "faults/",
+    "fuzz/",
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a run say which files it wants; without a word, all that were named."""
+    parser.addoption(
+        "--tier", choices=("quick", "usual", "rest"), help="files of tests/conftest.py to collect"
+    )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files of other tiers before they are imported."""
+    tier = config.getoption("tier")
+    if tier is None or collection_path.suffix != ".py":
+        return None
+    name = collection_path.relative_to(Path(__file__).parent).as_posix()
+    wanted = name in QUICK if tier == "quick" else name.startswith(THOROUGH) == (tier == "rest")
+    return None if wanted else True
 
 
 @pytest.fixture(scope="session", autouse=True)
