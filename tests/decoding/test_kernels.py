@@ -31,6 +31,7 @@ from genret.decoding.trie.title_trie import TitleTrie
 from tests.fakes import roots
 from tests.trie_oracles import BACKENDS, catalogues, needs_cuda, needs_numba
 
+PACKAGE = Path(genret.__file__).parent
 CHOICE_ROWS = [(1, 2, 0), (1, 0)]
 
 ASK = """
@@ -262,7 +263,6 @@ def test_states_under_filters_that_are_not_there_are_refused():
 
 
 VOCAB = 300
-PACKAGE = Path(genret.__file__).parent
 ROWS = [(1, 2, 0), (1, 0), (1, 2, 3, 4, 5, 0), (2, 7, 0), (299, 0), (4, 0)]
 MASKS = [None, [True, False, True, False, True, False], [False] * 6, [True] * 6]
 WIDTH = 4
