@@ -52,10 +52,8 @@ LONG = (
 # What `make check` runs: a look at every room in seconds.
 QUICK = (
     "decoding/beam_search/test_exact.py",
-    "decoding/disc/test_disc.py",
     "decoding/grammar/test_grammar.py",
-    "decoding/test_hf_model_equivalence.py",
-    "decoding/test_row_filter.py",
+    "decoding/test_stopping.py",
     "e2e/test_house_pages.py",
     "index_builder/test_build_round_trip.py",
     "retrieval/filters/test_evaluate.py",
@@ -70,8 +68,20 @@ QUICK = (
 # damage drawn at random, commands in processes of their own, benchmarks.
 THOROUGH = (
     "benchmarks/",
+    "decoding/markup/",
+    "decoding/test_kernels.py",
+    "e2e/test_answer_commands.py",
+    "e2e/test_demo.py",
+    "e2e/test_explorer_page.py",
+    "e2e/test_grpc_commands.py",
+    "e2e/test_server_signals.py",
+    "e2e/test_tune_command.py",
     "faults/",
     "fuzz/",
+    "index_builder/test_odd_titles.py",
+    "retrieval/linking/cluster/",
+    "retrieval/linking/runs/",
+    "service/ray_serve/",
 )
 
 

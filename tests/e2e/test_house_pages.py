@@ -222,3 +222,10 @@ def test_links_between_pages_lead_somewhere(page: str) -> None:
                 r"^#+ (.*)", re.sub(r"```.*?```", "", path.read_text("utf-8"), flags=re.S), re.M
             )
             assert anchor in {slug(heading) for heading in headings}, f"{page}: {target}"
+
+
+def test_the_tiers_of_the_suite_name_files_that_are_there() -> None:
+    from tests.conftest import LONG, QUICK, THOROUGH
+
+    assert [name for name in (*QUICK, *THOROUGH) if not (ROOT / "tests" / name).exists()] == []
+    assert [name for name in LONG if not any((ROOT / "tests").rglob(name))] == []
