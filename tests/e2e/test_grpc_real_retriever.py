@@ -42,7 +42,7 @@ def test_the_log_says_what_answers_for_an_index(
     checkpoint = make_checkpoint(tmp_path / "checkpoint")
     index = make_index(tmp_path / "index", checkpoint)
     monkeypatch.setattr("genret.decoding.trie.title_trie._numba_is_installed", lambda: False)
-    with caplog.at_level("INFO", logger="service"):
+    with caplog.at_level("INFO", logger="genret.service"):
         served = IndexOpener(ModelSpec(checkpoint=str(checkpoint), device="cpu")).open(
             IndexSpec("tiny", index)
         )

@@ -376,7 +376,7 @@ def test_a_bug_tells_the_request_id_and_nothing_else(caplog: pytest.LogCaptureFi
             assert dict(list(error.trailing_metadata()))["x-request-id"] == "abc-1"
             assert fake.batches[1:] == [["good", "bad"], ["good"], ["bad"]]
 
-    with caplog.at_level(logging.ERROR, logger="service"):
+    with caplog.at_level(logging.ERROR, logger="genret.service"):
         asyncio.run(scenario())
     (record,) = [r for r in caplog.records if r.levelno == logging.ERROR]
     assert "abc-1" in record.getMessage()

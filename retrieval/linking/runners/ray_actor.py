@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import pickle
+import json
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from genret.retrieval.linking.documents.corpus import Shard
+from genret.retrieval.linking.documents.corpus import Shard, ShardFile
 from genret.retrieval.linking.link_options import LinkJob
 from genret.retrieval.linking.output.folder import LinkingRunError, OutputFolder, ShardRecord
 from genret.retrieval.linking.run_progress import LinkCounts
@@ -28,7 +29,7 @@ Outcome = ShardRecord | WorkerError
 class ShardActor:
     """Opens a worker once and links the shards it is handed, one per call. Ray Data makes these.
 
-    Shards and outcomes cross as pickles. Errors come back as outcomes: raised, they would reach the caller
+    Shards and outcomes cross as JSON. Errors come back as outcomes: raised, they would reach the caller
     wrapped in Ray's own words, and Ray would write of each to the terminal.
 
     Args:
@@ -50,7 +51,7 @@ class ShardActor:
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Link the shards of a batch: one, as every block holds one."""
-        outcomes = [pickle.dumps(self._outcome(pickle.loads(data))) for data in batch[SHARD_COLUMN]]
+        outcomes = [text_of(self._outcome(shard_of(text))) for text in batch[SHARD_COLUMN]]
         return {OUTCOME_COLUMN: np.array(outcomes, dtype=object)}
 
     def _outcome(self, shard: Shard) -> Outcome:
@@ -81,6 +82,24 @@ class ShardActor:
         increments.report(record.counts)
         ray.get(list(last))  # counted before the shard counts as done
         return record
+
+
+def text_of(sent: Shard | Outcome) -> str:
+    """Return a shard or an outcome as JSON, in ASCII: names of files may hold what is not Unicode."""
+    return json.dumps(sent._asdict() if isinstance(sent, WorkerError) else asdict(sent))
+
+
+def shard_of(text: str) -> Shard:
+    """Read the text of a shard."""
+    value = json.loads(text)
+    files = (ShardFile(**{**file, "part": file["part"] and tuple(file["part"])}) for file in value["files"])
+    return Shard(**{**value, "files": tuple(files)})
+
+
+def outcome_of(text: str) -> Outcome:
+    """Read the text of an outcome."""
+    value = json.loads(text)
+    return ShardRecord.from_json(value) if "shard" in value else WorkerError(**value)
 
 
 def recorded(job: LinkJob, shard: Shard) -> ShardRecord | None:

@@ -8,7 +8,6 @@ finished; Ray keeps no account of it.
 from __future__ import annotations
 
 import os
-import pickle
 import queue
 import threading
 import time
@@ -31,6 +30,8 @@ from genret.retrieval.linking.runners.ray_actor import (
     Outcome,
     ShardActor,
     ShardProgress,
+    outcome_of,
+    text_of,
 )
 from genret.retrieval.linking.runners.ray_cluster import (
     RayResources,
@@ -119,7 +120,7 @@ class RayRunner:
     ) -> Any:
         import pyarrow as pa
 
-        tables = [pa.table({SHARD_COLUMN: [pickle.dumps(shard)]}) for shard in shards]
+        tables = [pa.table({SHARD_COLUMN: [text_of(shard)]}) for shard in shards]
         linked = ray.data.from_blocks(tables).map_batches(
             ShardActor,
             fn_constructor_args=(job, self.open_worker, progress, self.num_retries),
@@ -244,7 +245,7 @@ def _read(blocks: Any, results: queue.Queue[Outcome | BaseException | None]) -> 
     """
     try:
         for block in blocks.iter_batches(batch_size=None, batch_format="numpy", prefetch_batches=0):
-            outcomes = [pickle.loads(data) for data in block[OUTCOME_COLUMN]]
+            outcomes = [outcome_of(text) for text in block[OUTCOME_COLUMN]]
             for outcome in outcomes:
                 results.put(outcome)
             if any(isinstance(outcome, WorkerError) for outcome in outcomes):

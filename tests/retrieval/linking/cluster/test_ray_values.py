@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from dataclasses import fields
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from genret.retrieval.linking.documents.corpus import Shard, ShardFile
 from genret.retrieval.linking.output.folder import ShardRecord
 from genret.retrieval.linking.run_progress import LinkCounts
+from genret.retrieval.linking.runners.ray_actor import outcome_of, shard_of, text_of
 from genret.retrieval.linking.runners.runner import WorkerError
 from tests.retrieval.linking.cluster.fake_shard_worker import FakeShardWorker, a_job, job_of
 
@@ -53,8 +53,8 @@ FAILURES = st.builds(WorkerError, st.none() | TEXTS, TEXTS, TEXTS)
 
 @given(SHARDS | RECORDS | FAILURES)
 def test_values_arrive_as_they_were_sent(sent: Shard | ShardRecord | WorkerError) -> None:
-    (data,) = pa.table({"column": np.array([pickle.dumps(sent)], dtype=object)})["column"].to_numpy()
-    back = pickle.loads(data)
+    (text,) = pa.table({"column": np.array([text_of(sent)], dtype=object)})["column"].to_numpy()
+    back = shard_of(text) if isinstance(sent, Shard) else outcome_of(text)
     assert (type(back), back) == (type(sent), sent)
 
 
