@@ -212,7 +212,7 @@ def main(list_files: bool, out: Path | None) -> None:
         }
     told: dict[str, Any] = {name: figures(name, walk, list_files) for name, walk in walks.items()}
     told["modules"] = num_modules()
-    print(f"from genret.retrieval.retriever import Retriever: {told['modules']} modules")
+    print(f"from genret import Retriever: {told['modules']} modules")
     write_json(out, command_line(), surroundings, told)
 
 
