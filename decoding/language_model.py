@@ -8,7 +8,7 @@ from; all branches of a query share the prompt's KV, and all queries that of a c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -240,23 +240,3 @@ class KvUsage:
     per_branch_bytes: int = 0
     shared_bytes: int = 0  # Memory of the shared prefix, held once for all sessions that use it
     num_collections: int = 0  # Collections of dead branches
-
-
-@dataclass(slots=True)
-class PerBranchCost:
-    """Counts the bytes that one cache per branch would have held."""
-
-    num_queries: int  # Q
-    prompt_tokens: int  # Decoder tokens before the first branch, of the longest prompt, its prefix included
-    token_bytes: int  # Keys and values of one token in all layers
-    fixed_bytes: int  # Cross-attention of an encoder-decoder, for every branch
-    most_bytes: int = field(default=0, init=False)  # Most bytes of any frontier so far
-
-    def __post_init__(self) -> None:
-        self.note(1, 0)
-
-    def note(self, branches: int, depth: int) -> None:
-        """Count one frontier of `branches` per query, padding included, `depth` tokens below the prompt."""
-        path_bytes = (self.prompt_tokens + depth) * self.token_bytes
-        cost = self.num_queries * branches * (path_bytes + self.fixed_bytes)
-        self.most_bytes = max(self.most_bytes, cost)

@@ -16,8 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from genret.decoding.beam_search.candidates import Candidates
-from genret.decoding.beam_search.scoring import Scoring, best_columns
+from genret.decoding.beam_search.candidates import Candidates, Scoring, best_columns
 from genret.decoding.constraints import Constraint
 from genret.decoding.params import BeamParams
 

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from genret.decoding.beam_search.beams import Beams, Finished, Written
-from genret.decoding.beam_search.candidates import Candidates
+from genret.decoding.beam_search.candidates import Candidates, Scoring, best_columns
 from genret.decoding.beam_search.certificate import FinishedRows, Goal, Goals, Nodes, OpenNodes
-from genret.decoding.beam_search.scoring import Scoring, best_columns
 from genret.decoding.constraints import Constraint, Hypothesis
 from genret.decoding.language_model import DecodeSession
 from genret.decoding.params import BeamParams

@@ -3,7 +3,7 @@
 All beams of all queries advance in one forward per step over one prompt KV per query. Live prefixes of a step
 have one length and are ranked by log P_L; finished rows leave the beam and are ranked by log P_L over length
 ** length_penalty. Log-probabilities only fall, which bounds the score a prefix may reach
-(`decoding.beam_search.scoring`). A query is done when its k-th finished row beats the bound of every live
+(`decoding.beam_search.candidates`). A query is done when its k-th finished row beats the bound of every live
 prefix; its list is the exact top-k if that row also beats the bound of everything given up. Ties: among
 equally likely prefixes those come first whose parents rank first, then those with smaller tokens; among rows
 with equal scores the one finished first, then in the same sense.

@@ -87,7 +87,7 @@ class HFLanguageModel:
             pack_frontiers=pack_frontiers,
         )
         self.vocab_size = architectures.vocab_size(model)
-        known = architectures.input_vocab_size(model)
+        self._num_input_tokens = known = architectures.input_vocab_size(model)
         if any(not 0 <= token < known for token in self.decoder_prompt):
             raise ValueError(f"decoder_prompt must be in [0, {known}), got {list(self.decoder_prompt)}")
         expected = None if trusted else probe(model, self.decoder_prompt)
@@ -228,7 +228,7 @@ class HFLanguageModel:
         self._check_evaluating()
 
     def _check_tokens(self, name: str, token_ids: Sequence[int]) -> None:
-        known = architectures.input_vocab_size(self._model)
+        known = self._num_input_tokens
         if not token_ids:
             raise ValueError(f"{name} is empty")
         if min(token_ids) < 0 or max(token_ids) >= known:

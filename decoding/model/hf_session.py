@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import torch
@@ -23,13 +23,33 @@ from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from genret.decoding.errors import PromptTooLongError
-from genret.decoding.language_model import KvUsage, PerBranchCost
+from genret.decoding.language_model import KvUsage
 from genret.decoding.model.prefill import PromptPass, TreePrefix
 from genret.decoding.model.token_tree import ChainStep, CollectionPolicy, PromptLayout, TokenTree
 from genret.decoding.model.tree_attention import BranchPass
 from genret.decoding.model.tree_cache import PackedFrontier, PackedWrites, TreeCache
 from genret.decoding.model.whole_trees import WholeTreePass, WholeTreeWriter
 from genret.decoding.row_trees import RowTrees
+
+
+@dataclass(slots=True)
+class PerBranchCost:
+    """Counts the bytes that one cache per branch would have held."""
+
+    num_queries: int  # Q
+    prompt_tokens: int  # Decoder tokens before the first branch, of the longest prompt, its prefix included
+    token_bytes: int  # Keys and values of one token in all layers
+    fixed_bytes: int  # Cross-attention of an encoder-decoder, for every branch
+    most_bytes: int = field(default=0, init=False)  # Most bytes of any frontier so far
+
+    def __post_init__(self) -> None:
+        self.note(1, 0)
+
+    def note(self, branches: int, depth: int) -> None:
+        """Count one frontier of `branches` per query, padding included, `depth` tokens below the prompt."""
+        path_bytes = (self.prompt_tokens + depth) * self.token_bytes
+        cost = self.num_queries * branches * (path_bytes + self.fixed_bytes)
+        self.most_bytes = max(self.most_bytes, cost)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -395,17 +395,18 @@ def _best_ending(
     Returns:
         Cost with what follows, text to write, label.
     """
-    if expected is not None:
-        text = leaf.shortest(state)
-        label = leaf.label(reduce(leaf.step, text, state))
-        if behind(label) <= expected:
-            return len(text) + behind(label), text, label
-    best: tuple[int, bytes, int] | None = None
-    labels: set[int] = set()
+    # One end is known at once, and the search of better ones is bounded: between the bytes of a character,
+    # keys that are told apart have millions of states before any of them ends.
+    text = leaf.shortest(state)
+    label = leaf.label(reduce(leaf.step, text, state))
+    best = (len(text) + behind(label), text, label)
+    if expected is not None and best[0] <= len(text) + expected:
+        return best
+    labels = {label}
     reached: dict[int, bytes] = {state: b""}
     frontier = [state]
     while frontier:
-        if best is not None and len(reached[frontier[0]]) + floor > best[0]:
+        if len(reached[frontier[0]]) + floor > best[0]:
             break
         following: list[int] = []
         for place in frontier:
@@ -414,9 +415,8 @@ def _best_ending(
             label = leaf.label(place)
             if label >= 0 and label not in labels:
                 labels.add(label)
-                found = (len(text) + behind(label), text, label)
-                best = found if best is None else min(best, found)
-            if best is not None and (best[0] <= least or len(reached) > _ENOUGH_PLACES):
+                best = min(best, (len(text) + behind(label), text, label))
+            if best[0] <= least or len(reached) > _ENOUGH_PLACES:
                 return best
             edges = leaf.edges(place)
             for byte in range(256) if edges is None else sorted(edges):
@@ -425,5 +425,4 @@ def _best_ending(
                     reached[after] = text + bytes((byte,))
                     following.append(after)
         frontier = following
-    assert best is not None  # every state of a leaf can reach a final one
     return best
