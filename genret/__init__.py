@@ -18,13 +18,26 @@ if TYPE_CHECKING:
     from genret.retrieval.retriever import Retriever
     from genret.retrieval.score_types import ScoreRequest, ScoreResult, TitleScore
     from genret.retrieval.trie_opening import title_trie
-    from genret.retrieval.types import Candidate, Entity, Mention, RetrievalResult, RetrieveRequest
+    from genret.retrieval.types import (
+        Auto,
+        Beam,
+        Candidate,
+        Disc,
+        Entity,
+        Mention,
+        RetrievalResult,
+        RetrieveRequest,
+        Shortlist,
+    )
 
 # Stubs that others make of our .proto files are a package genret.v1, wherever it lies.
 __path__ = extend_path(__path__, __name__)
 
 _EXPORTS = {
+    "Auto": "genret.retrieval.types",
+    "Beam": "genret.retrieval.types",
     "Candidate": "genret.retrieval.types",
+    "Disc": "genret.retrieval.types",
     "Entity": "genret.retrieval.types",
     "Index": "genret.retrieval.index.reader",
     "Mention": "genret.retrieval.types",
@@ -33,13 +46,17 @@ _EXPORTS = {
     "Retriever": "genret.retrieval.retriever",
     "ScoreRequest": "genret.retrieval.score_types",
     "ScoreResult": "genret.retrieval.score_types",
+    "Shortlist": "genret.retrieval.types",
     "TitleScore": "genret.retrieval.score_types",
     "TitleTrieLogitsProcessor": "genret.decoding.trie.logits_processor",
     "title_trie": "genret.retrieval.trie_opening",
 }
 
 __all__ = [
+    "Auto",
+    "Beam",
     "Candidate",
+    "Disc",
     "Entity",
     "Index",
     "Mention",
@@ -48,6 +65,7 @@ __all__ = [
     "Retriever",
     "ScoreRequest",
     "ScoreResult",
+    "Shortlist",
     "TitleScore",
     "TitleTrieLogitsProcessor",
     "title_trie",

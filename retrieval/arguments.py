@@ -1,15 +1,24 @@
-"""Checks arguments (text, numbers, sequences), names the item that an error is about, and chooses seeds."""
+"""Checks arguments (text, numbers, sequences) and chooses seeds; declares the options of requests.
+
+An option is declared with its field: `k: int = option(10, "Candidates wanted.", (1, 9))`. The checks of
+requests, the flags of commands, the conversion to the wire and the ranges in the OpenAPI document are made of
+these declarations.
+"""
 
 from __future__ import annotations
 
 import operator
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from numbers import Real
-from typing import TypeVar
+from types import MappingProxyType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from genret.retrieval.errors import InputError
+from genret.retrieval.filters.restriction import checked_ids
 
 Item = TypeVar("Item")
 
@@ -83,3 +92,107 @@ _SEED_BITS = 53
 def new_seed() -> int:
     """Return a seed that nobody can guess."""
     return secrets.randbits(_SEED_BITS)
+
+
+INT64 = (-(2**63), 2**63 - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOption:
+    """One option of a request.
+
+    Attributes:
+        default: Value where none is given.
+        help: One sentence, for the help of commands.
+        range: Least and greatest value of a number.
+        choices: Words that it may be; empty: any text.
+        methods: Methods that take it, others refuse any value but the default; empty: all.
+        disc_high: Greatest value with `disc`; None: that of `range`.
+        unset: Meaning of having no value, in the help; empty: there is always one.
+        wire: Path of the field in messages.
+        is_filled: Whether a text must hold something besides white space.
+        name: Name of the field.
+        type: Type without None: `int`, `float`, `bool`, `str`, or `tuple` for a list of ids.
+        is_optional: Whether it may be None.
+    """
+
+    default: Any
+    help: str
+    range: tuple[float, float] = INT64
+    choices: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    disc_high: int | None = None
+    unset: str = ""
+    wire: str = ""
+    is_filled: bool = False
+    name: str = ""
+    type: Any = str
+    is_optional: bool = False
+
+    def checked(self, value: Any, decoder: str | None = None) -> Any:
+        """Return a value as requests keep it, with the decoder in force; InputError names the option."""
+        if value is None and self.is_optional:
+            return None
+        if self.choices:
+            if value not in self.choices:
+                raise InputError(self.name, f"must be one of {', '.join(self.choices)}; got {value!r}")
+        elif self.type is int:
+            low, high = map(int, self.range)
+            if decoder == "disc" and self.disc_high is not None:
+                return integer(self.name, value, low, self.disc_high, " with the method disc")
+            return integer(self.name, value, low, high)
+        elif self.type is float:
+            return number(self.name, value, *self.range)
+        elif self.type is tuple:
+            return checked_ids(self.name, value)
+        elif self.type is not bool:
+            (check_filled if self.is_filled else check_text)(self.name, value)
+        elif not isinstance(value, bool):
+            raise InputError(self.name, f"must be True or False, got {value!r}")
+        return value
+
+
+def option(default: Any, help: str, range: tuple[float, float] = INT64, **more: Any) -> Any:
+    """Return a field of a dataclass that is an option of a request; arguments as of `RequestOption`."""
+    return field(default=default, metadata={"option": RequestOption(default, help, range, **more)})
+
+
+def prompt_name() -> Any:
+    """Return the field of a request that names the prompt template."""
+    return field(default=None, metadata={"option": PROMPT})
+
+
+PROMPT = RequestOption(
+    None,
+    "Name of the prompt template; an unknown one lists those there are.",
+    unset="the checkpoint's",
+    wire="prompt_template",
+    name="prompt",
+)
+
+
+@cache
+def options_of(request: Any) -> Mapping[str, RequestOption]:
+    """Return the options that a dataclass of requests declares, by name, in the order of its fields."""
+    hints = get_type_hints(request)
+    found = {}
+    for one in fields(request):
+        if "option" in one.metadata:
+            declared: RequestOption = one.metadata["option"]
+            kinds = [kind for kind in get_args(hints[one.name]) if kind is not type(None)]
+            is_optional = type(None) in get_args(hints[one.name])
+            kind = kinds[0] if is_optional else hints[one.name]
+            found[one.name] = replace(
+                declared,
+                name=one.name,
+                type=get_origin(kind) or kind,
+                is_optional=is_optional,
+                wire=declared.wire or one.name,
+            )
+    return MappingProxyType(found)
+
+
+def checked_options(request: Any, decoder: str | None = None) -> dict[str, Any]:
+    """Return the options of a request as it keeps them, each checked on its own; InputError names one."""
+    kind: Any = type(request)
+    return {name: one.checked(getattr(request, name), decoder) for name, one in options_of(kind).items()}

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from genret.retrieval.request_options import PROMPT, RequestOption, options_of
+from genret.retrieval.arguments import PROMPT, RequestOption, options_of
 
 # Every option shows its default and the environment variable that sets it.
 SHOWN: dict[str, Any] = {"show_default": True, "show_envvar": True}
@@ -28,6 +28,11 @@ ENCODER: dict[str, Any] = {
     "show_default": "where it lay then",
 }
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def shown_option(*names: str, **settings: Any) -> Callable[[_F], _F]:
+    """Return `click.option` with its default and its variable in the help."""
+    return click.option(*names, **{**SHOWN, **settings})
 
 
 def together(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:

@@ -50,6 +50,7 @@ from genret.retrieval.text import TextTokenizer
 from genret.retrieval.types import (
     Entity,
     Mention,
+    MethodOptions,
     RequestOptions,
     RetrievalResult,
     RetrieveRequest,
@@ -309,13 +310,15 @@ class Retriever:
         self,
         queries: str | Sequence[str],
         k: int = 10,
-        method: str = "auto",
+        method: str | MethodOptions = "auto",
         *,
         prompt: str | None = None,
         batch_size: int = DEFAULT_BATCH_SIZE,
         **options: Unpack[RequestOptions],
     ) -> list[RetrievalResult]:
-        """Answer queries, in their order. See `RetrieveRequest` for the options.
+        """Answer queries, in their order, by a method's name or by its object, as `Beam(exact=True)`.
+
+        `RetrieveRequest` describes the options.
 
         Raises:
             InputError: an option or a query is out of range, a query is too long for the model, or the
@@ -330,7 +333,7 @@ class Retriever:
         self,
         mentions: Mention | Sequence[Mention],
         k: int = 1,
-        method: str = "auto",
+        method: str | MethodOptions = "auto",
         *,
         batch_size: int = DEFAULT_BATCH_SIZE,
         **options: Unpack[RequestOptions],

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from genret.retrieval.arguments import check_filled, sequence
+from genret.retrieval.arguments import check_filled, checked_options, prompt_name, sequence
 from genret.retrieval.errors import InputError
-from genret.retrieval.request_options import checked_options, prompt_name
 from genret.retrieval.types import KvShare, Timings
 
 MAX_SCORED_TITLES = 10_000

@@ -7,8 +7,8 @@ the ranges of its fields, and which of them go together.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from dataclasses import dataclass, field, fields
+from typing import Any, TypedDict, cast
 
 from genret.decoding.params import (
     DEFAULT_EXACT_BUDGET,
@@ -22,12 +22,18 @@ from genret.decoding.params import (
     MAX_TOTAL_DRAWS,
     default_beam_size,
 )
-from genret.retrieval.arguments import check_filled, check_text
+from genret.retrieval.arguments import (
+    check_filled,
+    check_text,
+    checked_options,
+    option,
+    options_of,
+    prompt_name,
+)
 from genret.retrieval.errors import InputError
 from genret.retrieval.explanation import Explanation
 from genret.retrieval.filters.predicate import parse
 from genret.retrieval.filters.restriction import Restriction
-from genret.retrieval.request_options import checked_options, option, options_of, prompt_name
 
 MetadataValue = str | int | float | bool | None
 
@@ -452,6 +458,65 @@ class RetrievalResult:
         return min(max(self.mass, lower), upper)
 
 
+class MethodOptions:
+    """A method and the options that belong to it: `retrieve(queries, method=Beam(exact=True))`.
+
+    Its fields are those of `RetrieveRequest`, which says what they mean and checks them.
+    """
+
+    __slots__ = ()
+
+    def request_fields(self) -> dict[str, Any]:
+        """Return the fields of a request for this method, its name and its decoder's options among them."""
+        own = {one.name: getattr(self, one.name) for one in fields(cast(Any, self))}
+        decoder = own.pop("decoder", None)
+        if isinstance(decoder, MethodOptions):
+            inner = decoder.request_fields()
+            own |= inner | {"decoder": inner["method"]}
+        return own | {"method": type(self).__name__.lower()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beam(MethodOptions):
+    """Asks for the most probable titles."""
+
+    beam_size: int | None = None
+    exact: bool = False
+    exact_budget: int | None = None
+    length_penalty: float = 0.0
+    aggregate: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disc(MethodOptions):
+    """Asks for samples and their shares."""
+
+    num_samples: int | None = None
+    num_draws: int = 4
+    beam_size: int | None = None
+    temperature: float = 1.0
+    top_m: int | None = None
+    seed: int | None = None
+    min_mass: float | None = None
+    adaptive: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortlist(MethodOptions):
+    """Asks for what the evidence proposes, scored exactly."""
+
+    shortlist_size: int | None = None
+    vector_weight: float | None = None
+    shortlist_query: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Auto(Shortlist):
+    """Asks for what a decoder finds and the evidence proposes; `decoder` None: beam search."""
+
+    decoder: Beam | Disc | None = None
+
+
 class RequestOptions(TypedDict, total=False):
     """Fields of `retrieval.types.RetrieveRequest`, which says what they mean and checks them."""
 
@@ -478,10 +543,20 @@ class RequestOptions(TypedDict, total=False):
     title_weight: float | None
 
 
-def with_options(k: int, method: str, prompt: str | None, options: RequestOptions) -> RetrieveRequest:
-    """Return a request with options that many share; its query is a placeholder."""
-    fields: dict[str, Any] = dict(options)  # a request takes any iterable of ids, and reads it once
-    return RetrieveRequest("-", k=k, method=method, prompt=prompt, **fields)
+def with_options(
+    k: int, method: str | MethodOptions, prompt: str | None, options: RequestOptions
+) -> RetrieveRequest:
+    """Return a request with options that many share; its query is a placeholder.
+
+    Raises:
+        InputError: an option is out of range, does not go with another one, or stands beside a method that
+            has it as a field.
+    """
+    given: dict[str, Any] = dict(options)  # a request takes any iterable of ids, and reads it once
+    asked = method.request_fields() if isinstance(method, MethodOptions) else {"method": method}
+    for name in given.keys() & asked.keys():
+        raise InputError(name, f"must stand in {method!r}, as its field; got {given[name]!r} beside it")
+    return RetrieveRequest("-", k=k, prompt=prompt, **given, **asked)
 
 
 def _checked_fields(request: RetrieveRequest) -> dict[str, Any]:

@@ -15,9 +15,8 @@ from genret.decoding.grammar.compile_options import (
     Whitespace,
 )
 from genret.decoding.params import MAX_BEAM_SIZE, MAX_DRAWS, MAX_K
-from genret.retrieval.arguments import check_filled, check_text
+from genret.retrieval.arguments import check_filled, check_text, checked_options, option, prompt_name
 from genret.retrieval.errors import InputError
-from genret.retrieval.request_options import checked_options, option, prompt_name
 from genret.retrieval.types import Entity, KvShare, Timings
 
 ANSWER_METHODS = ("greedy", "sample", "beam", "disc")

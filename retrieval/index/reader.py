@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -180,7 +181,7 @@ class Index:
             self._postings = Postings.one_to_one(self.num_rows)
         return self._postings
 
-    @property
+    @cached_property
     def is_one_to_one(self) -> bool:
         """Whether row r is the title of entity r, for every r."""
         return self.manifest.file(POSTINGS_FILE) is None

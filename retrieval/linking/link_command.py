@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from genret.retrieval.arguments import options_of
 from genret.retrieval.command_options import (
     DEVICE,
     DTYPE,
@@ -42,7 +43,6 @@ from genret.retrieval.linking.link_options import (
     LinkOptions,
     WorkerOptions,
 )
-from genret.retrieval.request_options import options_of
 from genret.retrieval.types import RetrieveRequest
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from genret.retrieval.arguments import options_of
 from genret.retrieval.errors import GenretError, InputError
 from genret.retrieval.evidence.postings import Mask
 from genret.retrieval.filters.restriction import Restriction
 from genret.retrieval.index.owners import best_first
 from genret.retrieval.index.reader import Index
 from genret.retrieval.ranking.ranker import Ranker
-from genret.retrieval.request_options import options_of
 from genret.retrieval.types import Candidate, RetrievalResult, RetrieveRequest, Timings
 
 # Options of `auto` that need a model.

@@ -68,7 +68,7 @@ class VectorProposer:
         """Return the vectors of queries. Shape: (len(texts), dimensions)."""
         return self._embedder.embed_queries(texts)
 
-    def search(self, vector: FloatArray, size: int, allowed: Mask | None) -> Shortlist:
+    def search(self, vector: FloatArray, size: int, allowed: Mask | None) -> SimilarEntities:
         """Return at most `size` entities nearest to a query, best first; see `VectorSearcher.search`."""
         with faiss_threads(1):
             return self._searcher.search(vector, size, allowed)
@@ -107,7 +107,7 @@ VECTORS_PER_THREAD = 100_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Shortlist:
+class SimilarEntities:
     """Distinct entities, the most similar first.
 
     Attributes:
@@ -120,7 +120,7 @@ class Shortlist:
     similarities: FloatArray
 
 
-NO_ENTITIES = Shortlist(np.zeros(0, np.int64), np.zeros(0, np.float32))
+NO_ENTITIES = SimilarEntities(np.zeros(0, np.int64), np.zeros(0, np.float32))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,7 +148,7 @@ class VectorSearcher:
 
     def search(
         self, query: FloatArray, size: int, allowed: Mask | None = None, effort: int | None = None
-    ) -> Shortlist:
+    ) -> SimilarEntities:
         """Return the entities nearest to a query, ties by number; entities without texts have similarity 0.
 
         The query has length 1, or is all 0: then all entities are equally far. At most `size` entities come,
@@ -161,7 +161,7 @@ class VectorSearcher:
             return NO_ENTITIES
         if not query.any():
             numbers = np.arange(wanted) if allowed is None else np.flatnonzero(allowed)[:wanted]
-            return Shortlist(numbers.astype(np.int64), np.zeros(wanted, np.float32))
+            return SimilarEntities(numbers.astype(np.int64), np.zeros(wanted, np.float32))
         effort = self._effort if effort is None else effort
         share = num_allowed / self._num_entities
         found = self._widen(query, wanted, allowed, share, effort)
@@ -174,7 +174,7 @@ class VectorSearcher:
             entities = np.concatenate([entities, textless])
             similarities = np.concatenate([similarities, np.zeros(len(textless), np.float32)])
         order = np.lexsort((entities, -similarities))[:wanted]
-        return Shortlist(entities[order], similarities[order])
+        return SimilarEntities(entities[order], similarities[order])
 
     def similarities(self, query: FloatArray, entities: IntArray) -> FloatArray:
         """Return the similarity of a query and each entity's most similar text; 0 for one without texts.
