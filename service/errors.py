@@ -1,16 +1,6 @@
 """Errors of the service: refusals of a server, failures of a start, failed calls of the client.
 
-GenretError
-└── ServiceError
-    ├── UnknownIndexError   no index of that name is served (also an IndexNotFoundError)
-    ├── OverloadedError     the queue or the memory is full; retry later
-    ├── NotReadyError       warming up or draining; retry later or elsewhere
-    ├── MalformedMessageError   the bytes of a request are not the message the method takes
-    ├── UnauthenticatedError    no token, or a wrong one
-    ├── PermissionDeniedError   the token does not allow the method
-    ├── UnservableIndexError    an index opens, but nothing can be asked of it
-    ├── BindError           the address cannot be listened on
-    └── CallError           a call of the client failed (code, message)
+All are a `ServiceError`, which is a `GenretError`.
 """
 
 from __future__ import annotations

@@ -43,19 +43,25 @@ from genret.service.serving.served import (
     ServedRetriever,
 )
 from genret.service.status import Failure, failure_of
-from genret.service.wire.answers import answer_request_from_proto, answer_to_proto, wire_error
-from genret.service.wire.indexes import index_to_proto
-from genret.service.wire.replies import reply_to_proto
+from genret.service.wire.replies import (
+    answer_to_proto,
+    index_to_proto,
+    reply_to_proto,
+    score_reply_to_proto,
+    to_proto,
+)
 from genret.service.wire.requests import (
+    answer_request_from_proto,
     check_stream_id,
+    error_on_wire,
     link_options_from_proto,
     mention_error,
     mention_from_proto,
-    request_error,
     request_from_proto,
+    score_error,
+    score_request_from_proto,
 )
 from genret.service.wire.rpc_status import failure_to_proto
-from genret.service.wire.scores import score_error, score_reply_to_proto, score_request_from_proto
 
 M = TypeVar("M", bound=Message)
 # A longer query is tokenised off the event loop: 1 MB takes a second, 2,000 characters well under 1 ms.
@@ -86,21 +92,21 @@ RETRIEVE = Query(
     batch_call=lambda retriever: retriever.retrieve_batch,
     result=RetrievalResult,
     write=reply_to_proto,
-    error=lambda error, message: request_error(error),
+    error=lambda error, message: error_on_wire(error, RetrieveRequest),
 )
 SCORE = Query(
     read=lambda message, served: score_request_from_proto(message, served.retriever.mention_request),
     batch_call=lambda retriever: retriever.score_batch,
     result=ScoreResult,
     write=score_reply_to_proto,
-    error=lambda error, message: score_error(error, message.HasField("mention")),
+    error=score_error,
 )
 ANSWER = Query(
     read=lambda message, served: answer_request_from_proto(message),
     batch_call=lambda retriever: retriever.answer_batch,
     result=AnswerResult,
     write=answer_to_proto,
-    error=lambda error, message: wire_error(error),
+    error=lambda error, message: error_on_wire(error, AnswerRequest),
     compiles=True,
 )
 
@@ -135,7 +141,8 @@ class Methods:
         self._config = config
         self._compiler = compiler
         self._num_compiling = 0
-        self.streams = Streams(partial(self.single, query=RETRIEVE, when_full=WhenFull.WAIT_UNBOUNDED))
+        self.streams: set[_Stream] = set()  # the open ones
+        self._takes_streams = True
 
     async def call(self, method: Method, request: Any, call: Call, *write: Write) -> Any:
         """Run a method of the table and return its reply.
@@ -207,8 +214,27 @@ class Methods:
     async def retrieve_stream(
         self, messages: AsyncIterator[pb.RetrieveStreamRequest], call: Call, write: Write
     ) -> None:
-        """Answer queries as they come; see `Streams.serve`."""
-        await self.streams.serve(messages, call, write)
+        """Answer the queries of a stream, read only while there is room for them and their answers.
+
+        Raises:
+            NotReadyError: the server shuts down; every query read before has been answered.
+            Exception: from reading or writing; when reading fails, every query read has been answered.
+        """
+        if not self._takes_streams:
+            raise _shutting_down()
+        ask = partial(self.single, query=RETRIEVE, when_full=WhenFull.WAIT_UNBOUNDED)
+        stream = _Stream(ask, call)
+        self.streams.add(stream)
+        try:
+            await stream.run(messages, write)
+        finally:
+            self.streams.discard(stream)
+
+    def stop_streams(self) -> None:
+        """Take no more queries of streams; each ends with what it has in flight. Idempotent."""
+        self._takes_streams = False
+        for stream in self.streams:
+            stream.stop()
 
     async def link(self, message: pb.LinkRequest, call: Call) -> pb.LinkResponse:
         """Link several mentions, each with its own status; they wait where their queue is full."""
@@ -251,13 +277,9 @@ class Methods:
     ) -> index_pb.ReloadIndexResponse:
         """Serve the live version of an index; when the call's deadline ends the wait, the reload goes on."""
         done = await self._reloader.reload(message.name, message.force)
-        return index_pb.ReloadIndexResponse(
-            index=self._index(done.description),
-            previous_version=done.previous_version,
-            reloaded=done.reloaded,
-            open_ms=done.open_ms,
-            warm_up_ms=done.warm_up_ms,
-        )
+        index = self._index(done.description)
+        reply: index_pb.ReloadIndexResponse = to_proto(done, index_pb.ReloadIndexResponse, index=index)
+        return reply
 
     def _index(self, description: IndexDescription) -> index_pb.Index:
         default = self._indexes.resolve("").description
@@ -337,50 +359,13 @@ async def _outcome(result: M, call: Call, ask: Callable[..., Awaitable[Any]], *a
 MAX_IN_FLIGHT = 64
 # Bytes of answers that were not written; a single answer may be larger.
 MAX_HELD_BYTES = 4 * 1024 * 1024
-Ask = Callable[[pb.RetrieveRequest, Call], Awaitable[pb.RetrieveResponse]]
 Write = Callable[[pb.RetrieveStreamResponse], Awaitable[None]]
-
-
-class Streams:
-    """The open streams of a server. Lives on one event loop. `ask` answers one query when there is room."""
-
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
-        self._open: set[_Stream] = set()
-        self._stopped = False
-
-    async def serve(
-        self, requests: AsyncIterator[pb.RetrieveStreamRequest], call: Call, write: Write
-    ) -> None:
-        """Answer the queries of a stream, read only while there is room for them and their answers.
-
-        Raises:
-            NotReadyError: the server shuts down; every query read before has been answered.
-            Exception: from reading or writing; when reading fails, every query read has been answered.
-        """
-        if self._stopped:
-            raise _shutting_down()
-        stream = _Stream(self._ask, call)
-        self._open.add(stream)
-        try:
-            await stream.run(requests, write)
-        finally:
-            self._open.discard(stream)
-
-    def stop(self) -> None:
-        """Take no more queries; each stream ends with what it has in flight. Idempotent."""
-        self._stopped = True
-        for stream in self._open:
-            stream.stop()
-
-    def __len__(self) -> int:
-        return len(self._open)
 
 
 class _Stream:
     """One stream: a task that reads, a task per query, and the caller's task, the only one that writes."""
 
-    def __init__(self, ask: Ask, call: Call) -> None:
+    def __init__(self, ask: Callable[..., Awaitable[pb.RetrieveResponse]], call: Call) -> None:
         self._ask = ask
         self._call = call
         self._room = StreamRoom(MAX_IN_FLIGHT, MAX_HELD_BYTES)

@@ -13,7 +13,7 @@ import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 from urllib.parse import unquote
 
 import grpc
@@ -33,15 +33,18 @@ from genret.service.observability.observations import CallObserver, ObservedCall
 from genret.service.observability.tracing import Tracing
 from genret.service.security.authority import PRINCIPAL, Authority
 from genret.service.security.bearer_tokens import METHOD_SCOPES, Scope
-from genret.service.wire.requests import index_of, queries_of
+from genret.service.wire.replies import index_of
+from genret.service.wire.requests import queries_of
 from genret.service.wire.rpc_status import failure_to_proto
 
 Behaviour = Callable[..., Any]
+Handler: TypeAlias = grpc.RpcMethodHandler
+Continuation = Callable[[Any], Awaitable[Handler | None]]
 
 
-def handlers(methods: Methods, max_seconds: float) -> dict[str, dict[str, grpc.RpcMethodHandler]]:
+def handlers(methods: Methods, max_seconds: float) -> dict[str, dict[str, Handler]]:
     """Return gRPC's handlers by service and method; limited methods may take `max_seconds`."""
-    found: dict[str, dict[str, grpc.RpcMethodHandler]] = {}
+    found: dict[str, dict[str, Handler]] = {}
     for method in METHODS.values():
         make = (
             grpc.stream_stream_rpc_method_handler if method.is_stream else grpc.unary_unary_rpc_method_handler
@@ -113,10 +116,8 @@ class ObservationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc] 
         self._observer = CallObserver(metrics, log, tracing)
 
     async def intercept_service(
-        self,
-        continuation: Callable[[Any], Awaitable[grpc.RpcMethodHandler | None]],
-        handler_call_details: Any,
-    ) -> grpc.RpcMethodHandler | None:
+        self, continuation: Continuation, handler_call_details: Any
+    ) -> Handler | None:
         """Wrap the handler of one call."""
         metadata = handler_call_details.invocation_metadata or ()
         headers = {key: value for key, value in metadata if isinstance(value, str)}
@@ -137,8 +138,8 @@ class ObservationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc] 
         return self._wrapped(handler, scope, full_method, headers)
 
     def _wrapped(
-        self, handler: grpc.RpcMethodHandler, scope: CallScope, full_method: str, headers: dict[str, str]
-    ) -> grpc.RpcMethodHandler:
+        self, handler: Handler, scope: CallScope, full_method: str, headers: dict[str, str]
+    ) -> Handler:
         kind = _kind(handler)
         behaviour = getattr(handler, kind)
         streams = kind.startswith("stream_")
@@ -161,7 +162,7 @@ def host_of(peer: str) -> str:
     return kind  # "unix": a path does not identify the caller
 
 
-def _failing(error: Exception) -> grpc.RpcMethodHandler:
+def _failing(error: Exception) -> Handler:
     """Return a handler that raises an interceptor's error.
 
     gRPC's server passes every method a stream of messages; a handler that reads none fits all four kinds.
@@ -173,7 +174,7 @@ def _failing(error: Exception) -> grpc.RpcMethodHandler:
     return grpc.stream_stream_rpc_method_handler(fail)
 
 
-def _kind(handler: grpc.RpcMethodHandler) -> str:
+def _kind(handler: Handler) -> str:
     sides = {False: "unary", True: "stream"}
     return f"{sides[bool(handler.request_streaming)]}_{sides[bool(handler.response_streaming)]}"
 
@@ -235,10 +236,8 @@ class AuthenticationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[mis
         self._authority = authority
 
     async def intercept_service(
-        self,
-        continuation: Callable[[Any], Awaitable[grpc.RpcMethodHandler | None]],
-        handler_call_details: Any,
-    ) -> grpc.RpcMethodHandler | None:
+        self, continuation: Continuation, handler_call_details: Any
+    ) -> Handler | None:
         """Let one call through, or answer it with its refusal."""
         method = str(handler_call_details.method)
         try:
@@ -268,7 +267,7 @@ def _authorization(metadata: Sequence[tuple[str, Any]]) -> str | None:
     return values[0] if len(values) == 1 and isinstance(values[0], str) else ""
 
 
-def _refusing(method: str, error: ServiceError) -> grpc.RpcMethodHandler:
+def _refusing(method: str, error: ServiceError) -> Handler:
     """Return a handler that ends a call of any kind without reading its request; see `_failing`."""
 
     async def end(requests: AsyncIterator[bytes], context: Any) -> None:
@@ -283,10 +282,8 @@ class MalformedMessageInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[m
     """Refuses requests that do not parse, before their method gets them."""
 
     async def intercept_service(
-        self,
-        continuation: Callable[[Any], Awaitable[grpc.RpcMethodHandler | None]],
-        handler_call_details: Any,
-    ) -> grpc.RpcMethodHandler | None:
+        self, continuation: Continuation, handler_call_details: Any
+    ) -> Handler | None:
         """Wrap the handler of one call."""
         handler = await continuation(handler_call_details)
         if handler is None or handler.request_deserializer is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from grpc import StatusCode
@@ -56,47 +56,35 @@ _UNREADABLE = "the index cannot be read"
 
 
 @dataclass(frozen=True, slots=True)
-class FieldViolation:
-    """google.rpc.BadRequest with one violation."""
+class Detail:
+    """A detail of an error: the name of its message in google.rpc, and its fields as protobuf takes them."""
 
-    field: str
-    description: str
-
-
-@dataclass(frozen=True, slots=True)
-class ResourceInfo:
-    """google.rpc.ResourceInfo."""
-
-    resource_type: str
-    name: str
-    description: str
+    message: str
+    fields: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Precondition:
-    """google.rpc.PreconditionFailure with one violation."""
-
-    kind: str
-    subject: str
-    description: str
+def field_violation(field: str, description: str) -> Detail:
+    """Return BadRequest with one violation."""
+    return Detail("BadRequest", {"field_violations": [{"field": field, "description": description}]})
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """google.rpc.ErrorInfo in the domain "genret"."""
-
-    reason: str
-    metadata: Mapping[str, str] = field(default_factory=dict)
+def _unknown_index(error: UnknownIndexError) -> Detail:
+    about = {"resource_type": INDEX_RESOURCE, "resource_name": error.name, "description": str(error)}
+    return Detail("ResourceInfo", about)
 
 
-@dataclass(frozen=True, slots=True)
-class RetryAfter:
-    """google.rpc.RetryInfo."""
-
-    seconds: float
+def _precondition(kind: str, subject: str, description: str) -> Detail:
+    violation = {"type": kind, "subject": subject, "description": description}
+    return Detail("PreconditionFailure", {"violations": [violation]})
 
 
-Detail = FieldViolation | ResourceInfo | Precondition | Reason | RetryAfter
+def _reason(reason: str, **metadata: str) -> Detail:
+    return Detail("ErrorInfo", {"reason": reason, "domain": DOMAIN, "metadata": metadata})
+
+
+def _retry_after(seconds: float) -> Detail:
+    whole, nanos = divmod(int(seconds * 1e9), 10**9)
+    return Detail("RetryInfo", {"retry_delay": {"seconds": whole, "nanos": nanos}})
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,32 +108,31 @@ class Row:
 
 def _unmet(error: type[Exception], kind: str, subject: str, words: Callable[[Any], str] = str) -> Row:
     """Return the row of a failed precondition whose description is the message."""
-    details = lambda e: (Precondition(kind, subject, words(e)),)  # noqa: E731
+    details = lambda e: (_precondition(kind, subject, words(e)),)  # noqa: E731
     return Row(error, StatusCode.FAILED_PRECONDITION, details, words)
 
 
-def _format_violation(error: IndexFormatError) -> Precondition:
-    """Describe a broken index. Its text may name a path, so only files of evidence are named."""
+def _format_problem(error: IndexFormatError) -> tuple[str, str]:
+    """Return kind and description of a broken index. Its text may name a path: only evidence is named."""
     file = str(error).partition(":")[0]
     if file in EVIDENCE_FILES:
-        description = f"{file}: not the evidence that the index manifest describes"
-        return Precondition("EVIDENCE", "index", description)
-    return Precondition("INDEX", "index", _UNREADABLE)
+        return "EVIDENCE", f"{file}: not the evidence that the index manifest describes"
+    return "INDEX", _UNREADABLE
 
 
 # The first row that matches wins: derived errors stand before their bases. Texts that name a path of the
 # server are replaced.
 TABLE: tuple[Row, ...] = (
-    Row(MalformedMessageError, StatusCode.INVALID_ARGUMENT, lambda e: (FieldViolation("", str(e)),)),
-    Row(InputError, StatusCode.INVALID_ARGUMENT, lambda e: (FieldViolation(e.field, e.message),)),
-    Row(PromptTooLongError, StatusCode.INVALID_ARGUMENT, lambda e: (FieldViolation("query", str(e)),)),
-    Row(UnknownIndexError, StatusCode.NOT_FOUND, lambda e: (ResourceInfo(INDEX_RESOURCE, e.name, str(e)),)),
+    Row(MalformedMessageError, StatusCode.INVALID_ARGUMENT, lambda e: (field_violation("", str(e)),)),
+    Row(InputError, StatusCode.INVALID_ARGUMENT, lambda e: (field_violation(e.field, e.message),)),
+    Row(PromptTooLongError, StatusCode.INVALID_ARGUMENT, lambda e: (field_violation("query", str(e)),)),
+    Row(UnknownIndexError, StatusCode.NOT_FOUND, lambda e: (_unknown_index(e),)),
     Row(
         OverloadedError,
         StatusCode.RESOURCE_EXHAUSTED,
-        lambda e: (Reason(e.reason), RetryAfter(e.retry_after_s)),
+        lambda e: (_reason(e.reason), _retry_after(e.retry_after_s)),
     ),
-    Row(NotReadyError, StatusCode.UNAVAILABLE, lambda e: (RetryAfter(e.retry_after_s),)),
+    Row(NotReadyError, StatusCode.UNAVAILABLE, lambda e: (_retry_after(e.retry_after_s),)),
     Row(UnauthenticatedError, StatusCode.UNAUTHENTICATED),
     Row(PermissionDeniedError, StatusCode.PERMISSION_DENIED),
     Row(DeadlineExceededError, StatusCode.DEADLINE_EXCEEDED),
@@ -153,7 +140,7 @@ TABLE: tuple[Row, ...] = (
     Row(
         IndexChecksumError,
         StatusCode.DATA_LOSS,
-        lambda e: (Reason("INDEX_CORRUPT", {"file": e.file}),),
+        lambda e: (_reason("INDEX_CORRUPT", file=e.file),),
         lambda e: f"{e.file}: size or digest differs from the index manifest",
     ),
     _unmet(IndexNotFoundError, "INDEX", "index", lambda e: "the index is not there"),
@@ -163,15 +150,17 @@ TABLE: tuple[Row, ...] = (
     Row(
         IndexFormatError,
         StatusCode.FAILED_PRECONDITION,
-        lambda e: (_format_violation(e),),
-        lambda e: _format_violation(e).description,
+        lambda e: (_precondition(_format_problem(e)[0], "index", _format_problem(e)[1]),),
+        lambda e: _format_problem(e)[1],
     ),
     _unmet(IndexDirectoryError, "INDEX", "index", lambda e: _UNREADABLE),
     _unmet(ModelError, "MODEL", "model"),
     # The rest of decoding: broken logits, an architecture that cannot be decoded exactly.
     _unmet(DecodingError, "MODEL", "model"),
     Row(
-        MissingExtraError, StatusCode.FAILED_PRECONDITION, lambda e: (Precondition("EXTRA", e.extra, str(e)),)
+        MissingExtraError,
+        StatusCode.FAILED_PRECONDITION,
+        lambda e: (_precondition("EXTRA", e.extra, str(e)),),
     ),
     _unmet(SourceError, "SOURCE", "file"),
 )

@@ -37,9 +37,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from genret.service.client.async_client import AsyncRetrievalClient
     from genret.service.client.calls import LIVENESS, READINESS
     from genret.service.client.client_options import ClientOptions
+    from genret.service.client.clients import AsyncRetrievalClient, RetrievalClient
     from genret.service.client.reply import (
         AnswerReply,
         EvidenceInfo,
@@ -51,26 +51,7 @@ if TYPE_CHECKING:
         ScoreReply,
         VectorsInfo,
     )
-    from genret.service.client.sync_client import RetrievalClient
     from genret.service.errors import CallError
-
-_EXPORTS = {
-    "AnswerReply": "genret.service.client.reply",
-    "AsyncRetrievalClient": "genret.service.client.async_client",
-    "CallError": "genret.service.errors",
-    "ClientOptions": "genret.service.client.client_options",
-    "EvidenceInfo": "genret.service.client.reply",
-    "IndexInfo": "genret.service.client.reply",
-    "IndexRef": "genret.service.client.reply",
-    "LIVENESS": "genret.service.client.calls",
-    "READINESS": "genret.service.client.calls",
-    "RankingInfo": "genret.service.client.reply",
-    "ReloadReply": "genret.service.client.reply",
-    "Reply": "genret.service.client.reply",
-    "RetrievalClient": "genret.service.client.sync_client",
-    "ScoreReply": "genret.service.client.reply",
-    "VectorsInfo": "genret.service.client.reply",
-}
 
 __all__ = [
     "LIVENESS",
@@ -89,10 +70,13 @@ __all__ = [
     "ScoreReply",
     "VectorsInfo",
 ]
+_MODULES = ("errors", "client.reply", "client.client_options", "client.calls", "client.clients")
 
 
 def __getattr__(name: str) -> Any:
-    """Import an exported name."""
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_EXPORTS[name]), name)
+    """Import an exported name, from the first module that has it."""
+    for module in _MODULES if name in __all__ else ():
+        found = getattr(import_module(f"genret.service.{module}"), name, None)
+        if found is not None:
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The calls that both clients make, their errors, and the bookkeeping of a stream of queries.
+"""The calls of both clients, their connection and its errors, and the bookkeeping of a stream of queries.
 
 The blocking and the asyncio client inherit every call from `Client` and add only the waiting.
 """
@@ -6,35 +6,47 @@ The blocking and the asyncio client inherit every call from `Client` and add onl
 from __future__ import annotations
 
 import inspect
+import json
 import math
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 import grpc
-from grpc_health.v1 import health_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from genret.retrieval.answers.answer_types import AnswerRequest
 from genret.retrieval.errors import InputError
-from genret.retrieval.types import Mention, RequestOptions, RetrieveRequest, with_options
-from genret.service.client.channel import Stubs, metadata, open_channel, request_id_of
+from genret.retrieval.types import Mention, MethodOptions, RequestOptions, RetrieveRequest, with_options
+from genret.service.call import REQUEST_ID_KEY, sane_request_id
 from genret.service.client.client_options import CallOptions, ClientOptions, OptionChanges
 from genret.service.client.reply import AnswerReply, IndexInfo, ReloadReply, Reply, ScoreReply
 from genret.service.errors import MESSAGE_TOO_LARGE, CallError
 from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
-from genret.service.wire.answers import answer_from_proto, answer_request_to_proto
-from genret.service.wire.indexes import index_from_proto, indexes_from_proto, reload_from_proto
-from genret.service.wire.replies import batch_reply_from_proto, outcome_from_proto, reply_from_proto
+from genret.service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
+from genret.service.wire.replies import (
+    answer_from_proto,
+    batch_reply_from_proto,
+    index_from_proto,
+    indexes_from_proto,
+    outcome_from_proto,
+    reload_from_proto,
+    reply_from_proto,
+    score_reply_from_proto,
+)
 from genret.service.wire.requests import (
-    batch_request_to_proto,
+    answer_request_to_proto,
     link_request_to_proto,
     request_to_proto,
-    stream_request_to_proto,
+    score_request_to_proto,
 )
 from genret.service.wire.rpc_status import error_from_status, status_from_bytes
-from genret.service.wire.scores import score_reply_from_proto, score_request_to_proto
 
 READINESS = "genret.v1.RetrievalService"
 LIVENESS = ""
@@ -50,7 +62,7 @@ T_co = TypeVar("T_co", covariant=True)
 class UnaryCall(Generic[T]):
     """One message to the server and its answer. Raises InputError, or CallError for a passed deadline.
 
-    `parse` converts the reply, given the call's request id. `not_found` is the answer to NOT_FOUND, if any.
+    `parse` converts the reply. `not_found` is the answer to NOT_FOUND, if any.
     """
 
     def __init__(
@@ -59,30 +71,26 @@ class UnaryCall(Generic[T]):
         options: CallOptions,
         method: Any,
         message: Any,
-        parse: Callable[[Any, str], T],
+        parse: Callable[[Any], T],
         not_found: T | None = None,
     ) -> None:
         given = seconds_of(options.get("timeout_s"))
         self._client = client
         self._timeout_s = client.options.timeout_s if given is None else given
-        self._request_id = request_id_of(options.get("request_id", ""))
+        self.request_id = request_id_of(options.get("request_id", ""))
         self._method = method
         self._message = message
-        self._parse = parse
+        self.parse = parse
         self._not_found = not_found
 
     def send(self) -> Any:
         """Send the message; returns the reply, with `grpc.aio` an awaitable of it."""
-        call_metadata = metadata(self._client.options, self._request_id)
+        call_metadata = self._client.metadata(self.request_id)
         return self._method(self._message, timeout=self._timeout_s, metadata=call_metadata)
-
-    def parse(self, message: Any) -> T:
-        """Return the answer."""
-        return self._parse(message, self._request_id)
 
     def recover(self, error: grpc.RpcError) -> T:
         """Return the answer that stands for an error of gRPC, or raise CallError."""
-        failure = failed_call(error, self._client.address, self._timeout_s, self._request_id)
+        failure = failed_call(error, self._client.address, self._timeout_s, self.request_id)
         if failure.code == "NOT_FOUND" and self._not_found is not None:
             return self._not_found
         raise failure from error
@@ -142,21 +150,27 @@ class Client:
         self.address = address
         self.options = replace(options or ClientOptions(), **changes)
         self.options.check(address)
-        self._channel = open_channel(self._transport, address, self.options)
-        self._stubs = Stubs(self._channel)
+        self._channel = _open_channel(self._transport, address, self.options)
+        retrieval: Any = pb_grpc.RetrievalServiceStub  # generated, so untyped
+        indexes: Any = index_grpc.IndexServiceStub
+        self._retrieval = retrieval(self._channel)
+        self._indexes = indexes(self._channel)
+        self._health = health_pb2_grpc.HealthStub(self._channel)
+
+    def metadata(self, request_id: str) -> tuple[tuple[str, str], ...]:
+        """Return the metadata of a call."""
+        token = self.options.token
+        authorization = () if token is None else (("authorization", f"Bearer {token}"),)
+        return (*self.options.metadata, (REQUEST_ID_KEY, request_id), *authorization)
 
     @_call
     def retrieve(
         self, request: RetrieveRequest, index: str = "", **call: Unpack[CallOptions]
     ) -> UnaryCall[Reply]:
         """Answer one query."""
-        return UnaryCall(
-            self,
-            call,
-            self._stubs.retrieval.Retrieve,
-            request_to_proto(request, index),
-            lambda message, _: reply_from_proto(request.query, message),
-        )
+        message = request_to_proto(request, index)
+        parse = partial(reply_from_proto, request.query)
+        return UnaryCall(self, call, self._retrieval.Retrieve, message, parse)
 
     @_call
     def retrieve_batch(
@@ -164,48 +178,42 @@ class Client:
     ) -> UnaryCall[list[Reply | CallError]]:
         """Answer several queries in one call, in order; a query's own error takes the place of its reply."""
         queries = [request.query for request in requests]
-        return UnaryCall(
-            self,
-            call,
-            self._stubs.retrieval.BatchRetrieve,
-            batch_request_to_proto(requests, index),
-            lambda message, request_id: batch_reply_from_proto(queries, message, request_id),
-        )
+        message = pb.BatchRetrieveRequest(requests=[request_to_proto(one, index) for one in requests])
+        return self._batch(call, self._retrieval.BatchRetrieve, message, queries)
 
     @_call
     def link(
         self,
         mentions: Sequence[Mention],
         k: int = 1,
-        method: str = "auto",
+        method: str | MethodOptions = "auto",
         *,
         index: str = "",
         call: CallOptions | None = None,
         **options: Unpack[RequestOptions],
     ) -> UnaryCall[list[Reply | CallError]]:
         """Link mentions to entities, in order, all with the same options; see `RetrieveRequest`."""
-        return UnaryCall(
-            self,
-            call or {},
-            self._stubs.retrieval.Link,
-            link_request_to_proto(mentions, with_options(k, method, None, options), index),
-            lambda message, request_id: batch_reply_from_proto(
-                [mention.mention for mention in mentions], message, request_id
-            ),
-        )
+        texts = [mention.mention for mention in mentions]
+        message = link_request_to_proto(mentions, with_options(k, method, None, options), index)
+        return self._batch(call or {}, self._retrieval.Link, message, texts)
+
+    def _batch(
+        self, options: CallOptions, method: Any, message: Any, queries: Sequence[str]
+    ) -> UnaryCall[list[Reply | CallError]]:
+        def parse(reply: Any) -> list[Reply | CallError]:
+            return batch_reply_from_proto(queries, reply, call.request_id)
+
+        call = UnaryCall(self, options, method, message, parse)
+        return call
 
     @_call
     def answer(
         self, request: AnswerRequest, index: str = "", **call: Unpack[CallOptions]
     ) -> UnaryCall[AnswerReply]:
         """Answer one query with JSON."""
-        return UnaryCall(
-            self,
-            call,
-            self._stubs.retrieval.Answer,
-            answer_request_to_proto(request, index),
-            lambda message, _: answer_from_proto(request.query, message),
-        )
+        message = answer_request_to_proto(request, index)
+        parse = partial(answer_from_proto, request.query)
+        return UnaryCall(self, call, self._retrieval.Answer, message, parse)
 
     @_call
     def score(
@@ -230,34 +238,21 @@ class Client:
             InputError: the query or a title cannot be used.
         """
         query = subject.mention if isinstance(subject, Mention) else subject
-        return UnaryCall(
-            self,
-            call,
-            self._stubs.retrieval.Score,
-            score_request_to_proto(subject, titles, prompt, index),
-            lambda message, _: score_reply_from_proto(query, message),
-        )
+        message = score_request_to_proto(subject, titles, prompt, index)
+        return UnaryCall(self, call, self._retrieval.Score, message, partial(score_reply_from_proto, query))
 
     @_call
     def list_indexes(self, **call: Unpack[CallOptions]) -> UnaryCall[list[IndexInfo]]:
         """Return the served indexes, the default index first."""
-        return UnaryCall(
-            self,
-            call,
-            self._stubs.indexes.ListIndexes,
-            index_pb.ListIndexesRequest(),
-            lambda message, _: indexes_from_proto(message),
-        )
+        message = index_pb.ListIndexesRequest()
+        return UnaryCall(self, call, self._indexes.ListIndexes, message, indexes_from_proto)
 
     @_call
     def get_index(self, name: str = "", **call: Unpack[CallOptions]) -> UnaryCall[IndexInfo]:
         """Return the index of a name, by default the default index."""
+        message = index_pb.GetIndexRequest(name=name)
         return UnaryCall(
-            self,
-            call,
-            self._stubs.indexes.GetIndex,
-            index_pb.GetIndexRequest(name=name),
-            lambda message, _: index_from_proto(message.index),
+            self, call, self._indexes.GetIndex, message, lambda reply: index_from_proto(reply.index)
         )
 
     @_call
@@ -271,32 +266,21 @@ class Client:
             force: Whether to load a version that is served already.
             **call: See `CallOptions`.
         """
-        return UnaryCall(
-            self,
-            call,
-            self._stubs.indexes.ReloadIndex,
-            index_pb.ReloadIndexRequest(name=name, force=force),
-            lambda message, _: reload_from_proto(message),
-        )
+        message = index_pb.ReloadIndexRequest(name=name, force=force)
+        return UnaryCall(self, call, self._indexes.ReloadIndex, message, reload_from_proto)
 
     @_call
     def health(self, service: str = READINESS, **call: Unpack[CallOptions]) -> UnaryCall[str]:
         """Return the health of a service of the server: "SERVING", "NOT_SERVING" or "SERVICE_UNKNOWN"."""
-        return UnaryCall(
-            self,
-            call,
-            self._stubs.health.Check,
-            health_pb2.HealthCheckRequest(service=service),
-            lambda message, _: status_name(message),
-            not_found=UNKNOWN_SERVICE,
-        )
+        message = health_pb2.HealthCheckRequest(service=service)
+        return UnaryCall(self, call, self._health.Check, message, status_name, not_found=UNKNOWN_SERVICE)
 
     def _watch_readiness(self, end: float, request_id: str) -> Any:
         """Start the call that reports changes of readiness until `end`, `time.monotonic()`."""
-        return self._stubs.health.Watch(
+        return self._health.Watch(
             health_pb2.HealthCheckRequest(service=READINESS),
             timeout=max(0.0, end - time.monotonic()),
-            metadata=metadata(self.options, request_id),
+            metadata=self.metadata(request_id),
             wait_for_ready=True,
         )
 
@@ -331,8 +315,8 @@ class Stream:
 
     def start(self, messages: Any) -> Any:
         """Start and return gRPC's call with an iterator of messages."""
-        call_metadata = metadata(self._client.options, self._request_id)
-        retrieve_stream = self._client._stubs.retrieval.RetrieveStream
+        call_metadata = self._client.metadata(self._request_id)
+        retrieve_stream = self._client._retrieval.RetrieveStream
         return retrieve_stream(messages, timeout=self._timeout_s, metadata=call_metadata)
 
     def failed(self, error: grpc.RpcError) -> CallError:
@@ -344,7 +328,7 @@ class Stream:
         if not isinstance(request, RetrieveRequest):
             raise TypeError(f"a stream takes RetrieveRequest, got {type(request).__name__}")
         name = str(self._count)
-        message = stream_request_to_proto(name, request, self._index)
+        message = pb.RetrieveStreamRequest(id=name, request=request_to_proto(request, self._index))
         self._count += 1
         self._unanswered[name] = request
         return message
@@ -391,6 +375,14 @@ def seconds_of(timeout_s: float | None) -> float | None:
     return min(float(timeout_s), _LONGEST_S)
 
 
+def request_id_of(given: str) -> str:
+    """Return the id of a call: the given one, or a new one; raises InputError for a malformed one."""
+    sane = sane_request_id(given)
+    if given and sane != given:
+        raise InputError("request_id", f"must be 1 to 128 of A-Z a-z 0-9 . _ : / -, got {given!r}")
+    return sane
+
+
 def status_name(message: Any) -> str:
     """Return the status in a health check's answer."""
     return str(health_pb2.HealthCheckResponse.ServingStatus.Name(message.status))
@@ -429,3 +421,67 @@ def failed_call(error: Any, address: str, timeout_s: float | None, request_id: s
         if code == "RESOURCE_EXHAUSTED" and any(words in details.lower() for words in _TOO_LARGE):
             reason = MESSAGE_TOO_LARGE
     return CallError(code, message, reason=reason, request_id=request_id)
+
+
+_SERVICE_CONFIG = {
+    "methodConfig": [
+        {
+            "name": [{"service": "genret.v1.RetrievalService"}, {"service": "genret.v1.IndexService"}],
+            "retryPolicy": {
+                "maxAttempts": 4,
+                "initialBackoff": "0.1s",
+                "maxBackoff": "1s",
+                "backoffMultiplier": 2,
+                "retryableStatusCodes": ["UNAVAILABLE"],
+            },
+        }
+    ]
+}
+_KEEPALIVE_TIMEOUT_MS = 10_000
+# gRPC's own backoff goes from 1 s to 2 minutes: a client that waits for a server's start would notice late.
+_FIRST_BACKOFF_MS, _LAST_BACKOFF_MS = 100, 5_000
+
+
+def _open_channel(transport: Any, address: str, options: ClientOptions) -> Any:
+    """Open a channel of `transport`, `grpc` or `grpc.aio`; InputError for an unreadable PEM file."""
+    compression = grpc.Compression.Gzip if options.gzip else grpc.Compression.NoCompression
+    arguments = {"options": _arguments(options), "compression": compression}
+    if options.encrypted:
+        return transport.secure_channel(address, _credentials(options), **arguments)
+    return transport.insecure_channel(address, **arguments)
+
+
+def _arguments(options: ClientOptions) -> list[tuple[str, str | int]]:
+    arguments: list[tuple[str, str | int]] = [
+        ("grpc.service_config", json.dumps(_SERVICE_CONFIG)),
+        ("grpc.max_receive_message_length", options.max_reply_bytes),
+        ("grpc.initial_reconnect_backoff_ms", _FIRST_BACKOFF_MS),
+        ("grpc.min_reconnect_backoff_ms", _FIRST_BACKOFF_MS),
+        ("grpc.max_reconnect_backoff_ms", _LAST_BACKOFF_MS),
+    ]
+    if options.tls_server_name is not None:
+        arguments.append(("grpc.ssl_target_name_override", options.tls_server_name))
+    if options.keepalive_s is not None:
+        arguments.append(("grpc.keepalive_time_ms", int(options.keepalive_s * 1000)))
+        arguments.append(("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS))
+    return arguments
+
+
+def _credentials(options: ClientOptions) -> grpc.ChannelCredentials:
+    return grpc.ssl_channel_credentials(
+        root_certificates=_pem("tls_ca", options.tls_ca),
+        private_key=_pem("tls_key", options.tls_key),
+        certificate_chain=_pem("tls_certificate", options.tls_certificate),
+    )
+
+
+def _pem(name: str, path: Path | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        text = Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(name, f"{path}: {error.strerror or error}") from error
+    if b"-----BEGIN " not in text:
+        raise InputError(name, f"{path}: not a PEM file")
+    return text

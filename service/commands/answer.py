@@ -1,15 +1,20 @@
-"""`genret answer`: JSON answers of a running server, and what a schema's keywords will do."""
+"""`genret answer`: JSON answers of a running server, and what a schema's keywords will do.
+
+An answer is shown with its entities for people, as a line in a pipe, as JSON Lines to programs.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from genret.retrieval.answers.answer_types import AnswerRequest
-from genret.retrieval.command_options import SHOWN, request_flags, together
+from genret.retrieval.command_options import request_flags, shown_option, together
 from genret.retrieval.errors import InputError
 from genret.service.commands import usage_error
 from genret.service.commands.connection import (
@@ -19,13 +24,17 @@ from genret.service.commands.connection import (
     index_option,
     json_option,
 )
-from genret.service.commands.query_options import batches
+from genret.service.commands.query import batches
+from genret.service.commands.render import below, shared, show
 from genret.service.configuration.server_config import read_schema
+from genret.service.errors import CallError
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from genret.retrieval.answers.answer_types import AnswerEntity
     from genret.service.client import RetrievalClient
     from genret.service.client.reply import AnswerReply
-    from genret.service.errors import CallError
 
 # How a server begins what it says about a schema that was sent to it.
 _ABOUT_SCHEMA = "schema_json: "
@@ -36,26 +45,19 @@ _GRAMMAR = ("whitespace", "property_order", "formats", "extra_properties", "forc
 
 @click.command("answer")
 @click.argument("queries", nargs=-1)
-@click.option(
+@shown_option(
     "--schema",
     "schema_file",
     type=click.Path(path_type=Path),
     envvar="GENRET_ANSWER_SCHEMA",
     help="File with the JSON Schema of the answer.",
     show_default="--schema-name",
-    show_envvar=True,
 )
-@click.option(
-    "--schema-name",
-    help="A schema the server knows by name, instead.",
-    show_default="--schema",
-    show_envvar=True,
-)
-@click.option(
+@shown_option("--schema-name", help="A schema the server knows by name, instead.", show_default="--schema")
+@shown_option(
     "--explain-schema",
     is_flag=True,
     help="Say keyword by keyword what is enforced and what is refused, and ask no server.",
-    **SHOWN,
 )
 @together(*request_flags(AnswerRequest, last=_GRAMMAR))
 @index_option('Index that "titles" means in the schema.')
@@ -129,8 +131,6 @@ def _ask(
     client: RetrievalClient, request: AnswerRequest, index: str, file: Path | None
 ) -> AnswerReply | CallError:
     """Return the answer or the error; an error about the schema names its file."""
-    from genret.service.errors import CallError
-
     try:
         return client.answer(request, index)
     except CallError as error:
@@ -142,22 +142,103 @@ def _ask(
 
 def _print(query: str, reply: AnswerReply | CallError, as_json_lines: bool, *, alone: bool) -> bool:
     """Print an answer or an error, and return whether it was an answer. A lone error ends the command."""
-    from genret.service.commands import render_answers
-    from genret.service.errors import CallError
-
+    is_error = isinstance(reply, CallError)
     if isinstance(reply, CallError):
         if alone and not as_json_lines:
             raise call_error(reply)
         click.echo(f"Error: {query!r}: {call_error(reply).message}", err=True)
-        if as_json_lines:
-            click.echo(render_answers.as_json(query, reply))
-        return False
     if as_json_lines:
-        click.echo(render_answers.as_json(query, reply))
+        click.echo(json.dumps({"query": query, **_document(reply)}, ensure_ascii=False))
+    elif isinstance(reply, CallError):
+        return False
     elif sys.stdout.isatty():
-        from rich.console import Console
-
-        Console().print(render_answers.as_panel(reply))
+        show(_as_panel(reply))
     else:
-        click.echo(render_answers.as_line(reply))
-    return True
+        click.echo(_as_line(reply))
+    return not is_error
+
+
+def _as_line(reply: AnswerReply) -> str:
+    """Return the document on one line; text that is on one line already is not touched."""
+    text = reply.result.text
+    # Line breaks of JSON stand between its parts only, never inside a string.
+    return " ".join(line.strip() for line in text.split("\n")) if "\n" in text else text
+
+
+def _as_panel(reply: AnswerReply) -> RenderableType:
+    """Return the document, indented, with its entities and what it took below it."""
+    from rich.json import JSON
+    from rich.table import Table
+    from rich.text import Text
+
+    result = reply.result
+    parts: list[RenderableType] = [JSON(result.text, ensure_ascii=False)]
+    if result.entities:
+        table = Table(title=Text("Entities"), title_justify="left")
+        for column in ("Where", "Title", "Entity", "Index"):
+            table.add_column(column, overflow="fold")
+        for found in result.entities:
+            ids = shared(tuple(entity.entity_id for entity in found.entities), found.shares)
+            table.add_row(*(Text(cell) for cell in (found.pointer or "/", found.title, ids, found.index)))
+        parts.append(table)
+    return below(*parts, caption=_caption(reply))
+
+
+def _caption(reply: AnswerReply) -> str:
+    result = reply.result
+    parts = [f"log P {result.logprob:.2f}", f"{result.num_tokens} tokens in {result.num_forwards} forwards"]
+    if result.num_forced:
+        parts.append(f"{result.num_forced} tokens forced")
+    if result.num_drafted:
+        parts.append(f"{result.num_accepted} of {result.num_drafted} drafted tokens kept")
+    if result.mass is not None:
+        error = "" if result.mass_stderr is None else f" ± {result.mass_stderr:.2g}"
+        parts.append(f"valid without the schema with probability {result.mass:.2g}{error}")
+    if result.seed is not None:
+        parts.append(f"seed {result.seed}")
+    parts.append(f"{reply.total_ms:.0f} ms, {reply.queue_ms:.0f} of them waiting")
+    if result.compile_ms >= 1:
+        parts.append(f"{result.compile_ms:.0f} ms for the schema")
+    return "; ".join(parts)
+
+
+def _document(reply: AnswerReply | CallError) -> dict[str, Any]:
+    if isinstance(reply, CallError):
+        return {"error": {"code": reply.code, "message": str(reply), "retry_after_s": reply.retry_after_s}}
+    result = reply.result
+    return {
+        "answer": result.value,
+        "text": result.text,
+        "entities": [_entity(found) for found in result.entities],
+        "method": result.method,
+        "logprob": result.logprob,
+        "tokens": {
+            "total": result.num_tokens,
+            "forced": result.num_forced,
+            "drafted": result.num_drafted,
+            "accepted": result.num_accepted,
+            "forwards": result.num_forwards,
+        },
+        **{name: getattr(result, name) for name in ("mass", "mass_stderr", "seed", "schema_digest")},
+        "timings_ms": {
+            "queue": reply.queue_ms,
+            "compile": result.compile_ms,
+            "prefill": result.timings.prefill_ms,
+            "decode": result.timings.decode_ms,
+            "total": reply.total_ms,
+        },
+        "index": asdict(reply.index),
+    }
+
+
+def _entity(found: AnswerEntity) -> dict[str, Any]:
+    return {
+        "pointer": found.pointer,
+        "index": found.index,
+        "title": found.title,
+        "entities": [
+            {"entity_id": entity.entity_id, "title": entity.title, "metadata": dict(entity.metadata)}
+            for entity in found.entities
+        ],
+        "shares": list(found.shares),
+    }

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from genret.retrieval.command_options import SHOWN, together
+from genret.retrieval.command_options import shown_option, together
 from genret.retrieval.errors import InputError
 from genret.retrieval.interruption import surely_interrupted
 from genret.service.client.client_options import ClientOptions
@@ -90,8 +90,8 @@ def connection_options(timeout_s: float, waits_for: str = "an answer") -> Callab
                     raise _option_error(error) from error
                 command(**values, connection=Connection(address, options))
 
-        timeout = click.option(
-            "--timeout", type=float, default=timeout_s, help=f"Seconds to wait for {waits_for}.", **SHOWN
+        timeout = shown_option(
+            "--timeout", type=float, default=timeout_s, help=f"Seconds to wait for {waits_for}."
         )
         with_options: _F = together(*_OPTIONS, timeout)(run)
         return with_options
@@ -101,27 +101,22 @@ def connection_options(timeout_s: float, waits_for: str = "an answer") -> Callab
 
 def index_option(help_text: str) -> Callable[[_F], _F]:
     """Add --index, the name of an index of the server, to a command."""
-    return click.option(
-        "--index", default="", help=help_text, show_default="the server's first", show_envvar=True
-    )
+    return shown_option("--index", default="", help=help_text, show_default="the server's first")
 
 
 def json_option(command: str, item: str) -> Callable[[_F], _F]:
     """Add --json to a command, named as in its variable, that then prints an object per item."""
-    return click.option(
+    return shown_option(
         "--json",
         "as_json_lines",
         is_flag=True,
         envvar=f"GENRET_{command}_JSON",
         help=f"One JSON object per {item}.",
-        **SHOWN,
     )
 
 
 def _file_option(name: str, help_text: str, unset: str) -> Callable[[_F], _F]:
-    return click.option(
-        name, type=click.Path(path_type=Path), help=help_text, show_default=unset, show_envvar=True
-    )
+    return shown_option(name, type=click.Path(path_type=Path), help=help_text, show_default=unset)
 
 
 def _checked_address(context: click.Context, parameter: click.Parameter, value: str) -> str:
@@ -133,34 +128,31 @@ def _checked_address(context: click.Context, parameter: click.Parameter, value: 
 
 
 _OPTIONS = (
-    click.option(
+    shown_option(
         "--address",
         default=join_address(DEFAULT_HOST, DEFAULT_PORT),
         callback=_checked_address,
         help="The server, as host:port.",
-        **SHOWN,
     ),
-    click.option("--tls", is_flag=True, help="Encrypt; any of the next four implies it.", **SHOWN),
+    shown_option("--tls", is_flag=True, help="Encrypt; any of the next four implies it."),
     _file_option("--tls-ca", "PEM file of the authorities to trust.", "those that gRPC brings along"),
     _file_option("--tls-cert", "PEM file of this client's own certificate.", "none"),
     _file_option("--tls-key", "PEM file of its private key.", "none"),
-    click.option(
+    shown_option(
         "--tls-server-name",
         help="Name that the server's certificate must have.",
         show_default="that of the address",
-        show_envvar=True,
     ),
     _file_option(
         "--token-file", "File that holds a bearer token.", f"the token in {TOKEN_VARIABLE}, else none"
     ),
-    click.option("--insecure", is_flag=True, help="Send the token unencrypted to other machines.", **SHOWN),
-    click.option(
+    shown_option("--insecure", is_flag=True, help="Send the token unencrypted to other machines."),
+    shown_option(
         "--metadata",
         multiple=True,
         metavar="NAME=VALUE",
         help="Send this with every call: application=genret tells Ray Serve whom a call is for. Repeatable.",
         show_default="nothing",
-        show_envvar=True,
     ),
 )
 # Options that ClientOptions has under the same names.

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from genret.retrieval.command_options import shown_option
 from genret.retrieval.defaults import default_encoder_dir, sample_catalogue, sample_queries, sample_ranking
 from genret.retrieval.errors import GenretError
 
@@ -51,16 +52,15 @@ _READY_TIMEOUT_S = 180.0
 
 
 @click.command("demo")
-@click.option(
+@shown_option(
     "--dir",
     "folder",
     type=click.Path(path_type=Path),
     help="Keep the index here.",
     show_default="a temporary folder",
     envvar="GENRET_DEMO_DIR",
-    show_envvar=True,
 )
-@click.option("-k", "--k", default=3, show_default=True, show_envvar=True, help="Candidates shown per query.")
+@shown_option("-k", "--k", default=3, help="Candidates shown per query.")
 @click.argument("queries", nargs=-1)
 def demo_command(folder: Path | None, k: int, queries: tuple[str, ...]) -> None:
     """Build the sample index, start a server, answer QUERIES (or seven of ours) by auto and DISC, stop.

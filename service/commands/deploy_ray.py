@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from genret.retrieval.command_options import SHOWN
+from genret.retrieval.command_options import shown_option
 from genret.retrieval.errors import InputError
 from genret.service.commands import usage_error
 from genret.service.commands.serve import config_options, given_flags, mistakes_as_usage, setting_options
@@ -25,23 +25,21 @@ from genret.service.ray_serve.deployment import DEFAULT_APPLICATION, DEFAULT_HTT
     "TOML file of settings, as of genret serve. Flags and variables of genret serve win over it.",
     "Print the deployment as a file for `serve deploy`, and exit.",
 )
-@click.option("--name", default=DEFAULT_APPLICATION, help="Name of the application in Serve.", **SHOWN)
-@click.option("--num-replicas", type=int, default=1, help="How many servers there are.", **SHOWN)
-@click.option("--num-cpus", type=float, default=1.0, help="CPUs a replica takes of a node.", **SHOWN)
-@click.option("--num-gpus", type=float, default=0.0, help="GPUs a replica takes of a node.", **SHOWN)
-@click.option(
+@shown_option("--name", default=DEFAULT_APPLICATION, help="Name of the application in Serve.")
+@shown_option("--num-replicas", type=int, default=1, help="How many servers there are.")
+@shown_option("--num-cpus", type=float, default=1.0, help="CPUs a replica takes of a node.")
+@shown_option("--num-gpus", type=float, default=0.0, help="GPUs a replica takes of a node.")
+@shown_option(
     "--address",
     help="The Ray cluster, as auto or HOST:PORT.",
     show_default="that in RAY_ADDRESS, else one is started here and ends with this command",
-    show_envvar=True,
 )
 @click.option("--detach", is_flag=True, help="Leave it running on the cluster and exit.", show_envvar=True)
-@click.option(
+@shown_option(
     "--http-proxy-port",
     type=int,
     default=DEFAULT_HTTP_PORT,
     help="Port, on loopback, of the HTTP proxy that Serve always starts; nothing is served there.",
-    **SHOWN,
 )
 @setting_options
 @click.pass_context

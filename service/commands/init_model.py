@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from genret.retrieval.checkpoints import SETTINGS_FILE, WHEEL, file_of_wheel, find_checkpoint, local_folder
-from genret.retrieval.command_options import SHOWN, prompt_option
+from genret.retrieval.command_options import prompt_option, shown_option
 from genret.retrieval.compatibility import PROBE_TITLES
 from genret.retrieval.errors import InputError
 from genret.retrieval.prompts import CheckpointConfig
@@ -20,19 +20,15 @@ from genret.service.commands import usage_error
 @click.command("init-model")
 @click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
 @prompt_option("Made the default one for queries.")
-@click.option(
-    "--mention-prompt",
-    help="The same for mentions.",
-    show_default="what goes with the prompt for queries",
-    show_envvar=True,
+@shown_option(
+    "--mention-prompt", help="The same for mentions.", show_default="what goes with the prompt for queries"
 )
-@click.option(
+@shown_option(
     "--end-token",
     help="Token that closes every title: one of the vocabulary, or text that is one, such as \\n.",
     show_default="what ends the assistant's turn, the line or the text in the prompt",
-    show_envvar=True,
 )
-@click.option("--force", is_flag=True, help="Replace the genret.json that is there.", **SHOWN)
+@shown_option("--force", is_flag=True, help="Replace the genret.json that is there.")
 def init_model_command(
     model: Path, prompt: str | None, mention_prompt: str | None, end_token: str | None, force: bool
 ) -> None:

@@ -1,25 +1,36 @@
 """`genret query` and `genret ask`: candidates of a running server, or of an index opened here.
 
-Both print answers alike: a table on the terminal, lines in a pipe, JSON Lines with `--json`.
+Both take queries from arguments or standard input, and print answers alike: a table on the terminal, lines in
+a pipe, JSON Lines with `--json`.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from genret.retrieval.command_options import SHOWN, encoder_option, model_options
-from genret.retrieval.errors import InputError
+from genret.retrieval.arguments import options_of
+from genret.retrieval.command_options import (
+    encoder_option,
+    model_options,
+    request_flags,
+    shown_option,
+    together,
+)
+from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.filters.restriction import read_ids
 from genret.retrieval.interruption import surely_interrupted
-from genret.retrieval.types import RetrieveRequest
+from genret.retrieval.types import DEFAULT_NUM_SAMPLES, RetrieveRequest
 from genret.service.client.reply import IndexRef, Reply
-from genret.service.commands import usage_error
+from genret.service.commands import render, usage_error
 from genret.service.commands.connection import Connection, connection_options, hint, index_option
-from genret.service.commands.query_options import Question, most_items, question_options
 from genret.service.errors import CallError
 
 if TYPE_CHECKING:
@@ -31,16 +42,136 @@ if TYPE_CHECKING:
     from genret.service.client import RetrievalClient
 
 
+_F = Callable[..., None]
+BATCH_ITEMS = 64
+BATCH_ID_BYTES = 2 * 2**20  # half of what a server accepts in one message
+_STDIN_BYTES = 1 << 16
+
+
+def most_items(*lists: Sequence[str]) -> int:
+    """Return how many queries fit into a call when each carries these lists of ids."""
+    size = sum(len(entity_id.encode()) + 4 for ids in lists for entity_id in ids)  # tag and length
+    return max(1, min(BATCH_ITEMS, BATCH_ID_BYTES // max(size, 1)))
+
+
+def batches(queries: Iterable[str], most: int = BATCH_ITEMS) -> Iterator[list[str]]:
+    """Yield the queries in calls of bounded size, those of stdin as soon as they are there."""
+    for is_stdin, group in groupby(queries, key="-".__eq__):
+        for arrived in arrivals(sys.stdin.buffer) if is_stdin else [list(group)]:
+            for start in range(0, len(arrived), most):
+                yield arrived[start : start + most]
+
+
+def arrivals(stream: BinaryIO) -> Iterator[list[str]]:
+    """Yield the queries of every piece of input as it comes; reading waits for one byte, not for more.
+
+    Raises:
+        ClickException: a line is not UTF-8; those before it were yielded.
+    """
+    number, rest = 0, b""
+    while piece := _read_some(stream):
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from _decoded(lines, number)
+        number += len(lines)
+    yield from _decoded([rest], number)
+
+
+def _read_some(stream: BinaryIO) -> bytes:
+    # Past the buffer, where there is one: whoever is stopped while another thread waits here for input could
+    # not take the buffer's lock when it ends, and Python would abort.
+    raw = getattr(stream, "raw", None)
+    if raw is not None:
+        piece: bytes | None = raw.read(_STDIN_BYTES)
+        return piece or b""
+    # Not part of BinaryIO, but of what click's test runner puts behind stdin.
+    read_some: Callable[[int], bytes] = stream.read1  # type: ignore[attr-defined]
+    return read_some(_STDIN_BYTES)
+
+
+def _decoded(lines: Iterable[bytes], number: int) -> Iterator[list[str]]:
+    """Yield the texts of the lines after line `number`, without the blank ones."""
+    texts: list[str] = []
+    for place, line in enumerate(lines, start=number + 1):
+        try:
+            text = line.decode("utf-8-sig" if place == 1 else "utf-8").strip()
+        except UnicodeDecodeError:
+            yield texts
+            raise click.ClickException(f"standard input, line {place}: not valid UTF-8") from None
+        if text:
+            texts.append(text)
+    yield texts
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The queries of a command line ("-" stands for the lines of standard input) and their options."""
+
+    queries: tuple[str, ...]
+    as_json_lines: bool
+    options: Mapping[str, Any]
+
+    def request(self, query: str) -> RetrieveRequest:
+        """Return the request for one query; an option out of range is an `InputError`."""
+        return RetrieveRequest(query, **self.options)
+
+    def batches(self, most: int = BATCH_ITEMS) -> Iterator[list[RetrieveRequest]]:
+        """Yield the requests, at most `most` at once, those of standard input as soon as they are there."""
+        for batch in batches(self.queries, most):
+            yield [self.request(query) for query in batch]
+
+
+_FLAGS = request_flags(
+    RetrieveRequest,
+    last=("prompt", "filter", "allow_ids", "deny_ids", "explain"),
+    num_samples=DEFAULT_NUM_SAMPLES,
+)
+_FLAGS.insert(2, shown_option("--json", "json", is_flag=True, help="One JSON object per query."))
+
+
+def question_options(example: str) -> Callable[[_F], _F]:
+    """Add the options of a request to a command with an argument `queries`; it gets all as `question`.
+
+    Args:
+        example: A call of the command with a query.
+    """
+
+    def add(command: _F) -> _F:
+        @functools.wraps(command)
+        def run(queries: tuple[str, ...], json: bool, **values: Any) -> None:
+            options = {name: values.pop(name) for name in options_of(RetrieveRequest)}
+            if not queries:
+                raise click.UsageError(f"what is the query? {example}")
+            try:
+                for name in ("allow_ids", "deny_ids"):
+                    file = options.pop(name)
+                    if file is not None:
+                        options[name] = read_ids(file)
+                question = Question(queries, json, options)
+                # A wrong option must not wait for a server or a model, nor for the first line of stdin.
+                question.request("probe")
+            except SourceError as error:
+                raise click.ClickException(str(error)) from error
+            except InputError as error:
+                raise usage_error(error) from error
+            if any(text != "-" and not text.strip() for text in queries):
+                raise click.UsageError("query: must not be empty")
+            command(question=question, **values)
+
+        with_options: _F = together(*_FLAGS)(run)
+        return with_options
+
+    return add
+
+
 @click.command("query")
 @click.argument("queries", nargs=-1)
 @question_options('genret query "author of hamlet"')
 @index_option("Index to search.")
-@click.option(
+@shown_option(
     "--stream",
     is_flag=True,
     help="Ask over one stream and print every answer as soon as it is there, in any order, with bounded "
     "memory however many queries come; --timeout does not limit it.",
-    **SHOWN,
 )
 @connection_options(timeout_s=60.0)
 def query_command(question: Question, index: str, stream: bool, connection: Connection) -> None:
@@ -80,9 +211,7 @@ def _ask(client: RetrievalClient, requests: Sequence[RetrieveRequest], index: st
 @click.argument("index", type=click.Path())
 @click.argument("queries", nargs=-1)
 @question_options('genret ask INDEX "author of hamlet"')
-@click.option(
-    "--no-model", is_flag=True, help="Answer from the index's evidence alone, in milliseconds.", **SHOWN
-)
+@shown_option("--no-model", is_flag=True, help="Answer from the index's evidence alone, in milliseconds.")
 @model_options
 @encoder_option
 def ask_command(
@@ -161,35 +290,20 @@ class AnswerPrinter:
 
     def show(self, query: str, reply: Reply | CallError) -> None:
         """Print the answer to one query, or its error."""
-        from genret.service.commands import render
-
         if isinstance(reply, CallError):
             self.num_failed += 1
             click.echo(f"Error: {query!r}: {reply}{hint(reply)}", err=True)
         if self._as_json_lines:
             click.echo(render.as_json(query, reply))
-        elif isinstance(reply, CallError):
+        if self._as_json_lines or isinstance(reply, CallError):
             return
-        elif self._on_terminal:
-            from rich.console import Console
-
-            Console().print(render.as_table(query, reply, self._min_mass))
-            self._explain(reply, on_stderr=False)
-            return
+        if self._on_terminal:
+            render.show(render.as_table(query, reply, self._min_mass))
         elif reply.result.no_match:
             why = render.abstention(reply, self._min_mass)
             click.echo(f"no match: {query!r}{why and ': '}{why}", err=True)
         else:
             for line in render.as_lines(query, reply):
                 click.echo(line)
-        self._explain(reply, on_stderr=True)
-
-    def _explain(self, reply: Reply | CallError, on_stderr: bool) -> None:
-        """Show the explanation, where it was asked for; lines and JSON stay as they are."""
-        if self._as_json_lines or isinstance(reply, CallError) or reply.result.explanation is None:
-            return
-        from rich.console import Console
-
-        from genret.service.commands.render import as_tree
-
-        Console(stderr=on_stderr).print(as_tree(reply.result.explanation))
+        if reply.result.explanation is not None:  # beside lines it goes to stderr: they stay as they are
+            render.show(render.as_tree(reply.result.explanation), on_stderr=not self._on_terminal)

@@ -1,4 +1,4 @@
-"""Renders answers: a table for people, tab-separated lines for pipes, JSON Lines for programs.
+"""Renders answers to queries: a table for people, tab-separated lines for pipes, JSON Lines for programs.
 
 Explanations become the token tree and a table of the draws of DISC, or the same as JSON.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,30 @@ if TYPE_CHECKING:
 
 # Kinds of evidence told in a table, and the least that one must add to a score.
 _WHY_KINDS, _LEAST_SHARE = 3, 0.05
-_WHITESPACE = str.maketrans({"\t": " ", "\n": " ", "\r": " "})
+WHITESPACE = str.maketrans({"\t": " ", "\n": " ", "\r": " "})
+
+
+def show(renderable: RenderableType, *, on_stderr: bool = False) -> None:
+    """Print a table or the like for people."""
+    from rich.console import Console
+
+    Console(stderr=on_stderr).print(renderable)
+
+
+def below(*parts: RenderableType, caption: str) -> RenderableType:
+    """Return parts with a caption below them, which is not wrapped to a table's width as its own would be."""
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.text import Text
+
+    return Group(*parts, Padding(Text(caption, style="dim"), (0, 0, 1, 0)))
+
+
+def shared(entity_ids: Sequence[str], shares: Sequence[float]) -> str:
+    """Return ids of entities, with the share of each where there are several and it is known."""
+    if len(entity_ids) == 1 or len(shares) != len(entity_ids):
+        return ", ".join(entity_ids)
+    return ", ".join(f"{one} ({share:.0%})" for one, share in zip(entity_ids, shares, strict=True))
 
 
 def as_json(query: str, reply: Reply | CallError) -> str:
@@ -46,13 +69,11 @@ def as_lines(query: str, reply: Reply) -> Iterator[str]:
         probability = "" if likely is None else f"{likely:.6f}"
         shares = " ".join(f"{kind}={share:.6f}" for kind, share in candidate.shares.items())
         figures = (logprob, probability, f"{candidate.score:.6f}", shares)
-        yield "\t".join([*(cell.translate(_WHITESPACE) for cell in cells), *figures])
+        yield "\t".join([*(cell.translate(WHITESPACE) for cell in cells), *figures])
 
 
 def as_table(query: str, reply: Reply, min_mass: float | None = None) -> RenderableType:
     """Return a rich table of one query's candidates, with facts about the answer below it."""
-    from rich.console import Group
-    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
@@ -75,8 +96,7 @@ def as_table(query: str, reply: Reply, min_mass: float | None = None) -> Rendera
         cells = ["" if (v := candidate.metadata.get(name)) is None else str(v) for name in metadata]
         # Text, so that brackets in a title are not read as markup.
         table.add_row(*(Text(c) for c in (str(rank), written, candidate.entity_id, *figures, *cells)))
-    # Not the table's own caption, which is wrapped to the table's width.
-    return Group(table, Padding(Text(_caption(reply, min_mass), style="dim"), (0, 0, 1, 0)))
+    return below(table, caption=_caption(reply, min_mass))
 
 
 def _figures(result: RetrievalResult) -> dict[str, Callable[[Candidate], str]]:
@@ -199,6 +219,20 @@ def _rounded(value: float, digits: int, direction: str) -> float:
     return float(Context(prec=digits, rounding=direction).create_decimal(repr(value)))
 
 
+_CANDIDATE_FIELDS = ("entity_id", "title", "surface", "logprob", "probability", "score", "similarity")
+_RESULT_FIELDS = (
+    *("abstained", "num_draws", "num_accepted", "num_nodes", "num_exact_nodes", "num_scored"),
+    *("shortlist_size", "nothing_fits"),
+)
+
+
+def _candidate(candidate: Candidate) -> dict[str, Any]:
+    told = {name: getattr(candidate, name) for name in _CANDIDATE_FIELDS}
+    if math.isnan(candidate.logprob):
+        told["logprob"] = None
+    return {**told, "shares": dict(candidate.shares), "metadata": dict(candidate.metadata)}
+
+
 def _document(reply: Reply | CallError) -> dict[str, Any]:
     from genret.service.errors import CallError
 
@@ -209,34 +243,13 @@ def _document(reply: Reply | CallError) -> dict[str, Any]:
     return {
         "finish_reason": "NO_MATCH" if result.no_match else "OK",
         "method": result.method,
-        "candidates": [
-            {
-                "rank": rank,
-                "entity_id": candidate.entity_id,
-                "title": candidate.title,
-                "surface": candidate.surface,
-                "logprob": None if math.isnan(candidate.logprob) else candidate.logprob,
-                "probability": candidate.probability,
-                "score": candidate.score,
-                "similarity": candidate.similarity,
-                "shares": dict(candidate.shares),
-                "metadata": dict(candidate.metadata),
-            }
-            for rank, candidate in enumerate(result.candidates, start=1)
-        ],
+        "candidates": [{"rank": i, **_candidate(c)} for i, c in enumerate(result.candidates, start=1)],
         "certified": result.certified,
         "mass": result.mass,
         "mass_stderr": result.mass_stderr,
         "mass_lower_bound": result.mass_lower,
         "mass_upper_bound": result.mass_upper,
-        "abstained": result.abstained,
-        "num_draws": result.num_draws,
-        "num_accepted": result.num_accepted,
-        "num_nodes": result.num_nodes,
-        "num_exact_nodes": result.num_exact_nodes,
-        "num_scored": result.num_scored,
-        "shortlist_size": result.shortlist_size,
-        "nothing_fits": result.nothing_fits,
+        **{name: getattr(result, name) for name in _RESULT_FIELDS},
         "missing_evidence": list(result.missing_evidence),
         "num_steps": result.num_steps,
         "seed": result.seed,

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from genret.retrieval.command_options import SHOWN
+from genret.retrieval.command_options import shown_option
 from genret.service.commands.connection import Connection, connection_options, json_option
+from genret.service.commands.render import show
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,9 +40,7 @@ def indexes_command(name: str | None, as_json_lines: bool, connection: Connectio
         for index in found:
             click.echo(json.dumps(_document(index), ensure_ascii=False))
     elif sys.stdout.isatty():
-        from rich.console import Console
-
-        Console().print(_as_table(found) if name is None else _as_details(found[0]))
+        show(_as_table(found) if name is None else _as_details(found[0]))
     else:
         for index in found:
             click.echo(_as_line(index))
@@ -49,7 +48,7 @@ def indexes_command(name: str | None, as_json_lines: bool, connection: Connectio
 
 @click.command("reload")
 @click.argument("name", default="", required=False)
-@click.option("--force", is_flag=True, help="Load it also when it is the version that is served.", **SHOWN)
+@shown_option("--force", is_flag=True, help="Load it also when it is the version that is served.")
 @json_option("RELOAD", "index")
 @connection_options(timeout_s=600.0, waits_for="the new version to be loaded")
 def reload_command(name: str, force: bool, as_json_lines: bool, connection: Connection) -> None:
@@ -73,13 +72,12 @@ def reload_command(name: str, force: bool, as_json_lines: bool, connection: Conn
 
 
 @click.command("health")
-@click.option("--live", is_flag=True, help="Ask whether the server lives, not whether it is ready.", **SHOWN)
-@click.option(
+@shown_option("--live", is_flag=True, help="Ask whether the server lives, not whether it is ready.")
+@shown_option(
     "--wait",
     type=float,
     help="Wait so many seconds for it to be ready, also when it has not been started yet.",
     show_default="answer at once",
-    show_envvar=True,
 )
 @connection_options(timeout_s=5.0)
 def health_command(live: bool, wait: float | None, connection: Connection) -> None:

@@ -1,33 +1,43 @@
-"""`genret score`: probability of given titles (arguments or a file), by the model of a running server."""
+"""`genret score`: probability of given titles (arguments or a file), by the model of a running server.
+
+Scores are a table for people, tab-separated lines in a pipe, and JSON Lines to programs.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from genret.retrieval.command_options import SHOWN, prompt_option
+from genret.retrieval.command_options import prompt_option, shown_option
 from genret.retrieval.errors import InputError
 from genret.retrieval.score_types import ScoreRequest
 from genret.service.commands import usage_error
 from genret.service.commands.connection import Connection, connection_options, index_option, json_option
+from genret.service.commands.render import WHITESPACE, below, shared, show
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from genret.service.client.reply import ScoreReply
 
 
 @click.command("score")
 @click.argument("query")
 @click.argument("titles", nargs=-1)
-@click.option(
+@shown_option(
     "--titles",
     "titles_file",
     type=click.Path(allow_dash=True),
     help="File of titles, one per line; - for standard input.",
     show_default="the arguments",
-    show_envvar=True,
 )
-@click.option(
-    "--best-first", is_flag=True, help="The likeliest title first, in place of the order given.", **SHOWN
-)
+@shown_option("--best-first", is_flag=True, help="The likeliest title first, in place of the order given.")
 @index_option("Index whose model scores.")
 @prompt_option()
 @json_option("SCORE", "title")
@@ -48,8 +58,6 @@ def score_command(
     probability among the titles given, tokens, the ids of the catalogue's entities of that name and their
     shares of it, between tabs; a title that is too long for the model has no probability.
     """
-    from genret.service.commands import render_scores
-
     if bool(titles) == (titles_file is not None):
         raise click.UsageError(
             'what are the titles? genret score "author of hamlet" Hamlet Macbeth, or --titles FILE'
@@ -63,17 +71,12 @@ def score_command(
     with connection.open() as client:
         reply = client.score(request.query, request.titles, prompt=prompt, index=index)
     if best_first:
-        reply = render_scores.best_first(reply)
-    if as_json_lines:
-        for line in render_scores.as_json(reply):
-            click.echo(line)
-    elif sys.stdout.isatty():
-        from rich.console import Console
-
-        Console().print(render_scores.as_table(reply))
-    else:
-        for line in render_scores.as_lines(reply):
-            click.echo(line)
+        reply = in_order(reply)
+    if sys.stdout.isatty() and not as_json_lines:
+        show(as_table(reply))
+        return
+    for line in (as_json if as_json_lines else as_lines)(reply):
+        click.echo(line)
 
 
 # Most that a server takes in one message; more lines than it scores are refused by their number.
@@ -109,3 +112,47 @@ def read_titles(path: str) -> list[str]:
         if text:
             titles.append(text)
     return titles
+
+
+def in_order(reply: ScoreReply) -> ScoreReply:
+    """Return the scores by falling probability; those that have none last, equal ones in the order given."""
+    ordered = sorted(reply.result.scores, key=lambda s: (s.logprob is None, -(s.logprob or 0.0)))
+    return replace(reply, result=replace(reply.result, scores=tuple(ordered)))
+
+
+def as_lines(reply: ScoreReply) -> Iterator[str]:
+    """Yield a line per title: title, logprob and probability (or nothing), tokens, ids, their shares."""
+    for score in reply.result.scores:
+        figures = ("", "") if score.logprob is None else (f"{score.logprob:.6f}", f"{score.probability:.6f}")
+        shares = ",".join(f"{share:.6f}" for share in score.entity_shares)
+        cells = (score.title, *figures, str(score.num_tokens), ",".join(score.entity_ids), shares)
+        yield "\t".join(cell.translate(WHITESPACE) for cell in cells)
+
+
+def as_json(reply: ScoreReply) -> Iterator[str]:
+    """Yield one line of JSON per title."""
+    for score in reply.result.scores:
+        told = asdict(score if score.logprob is not None else replace(score, probability=None))
+        yield json.dumps({"query": reply.result.query, **told}, ensure_ascii=False)
+
+
+def as_table(reply: ScoreReply) -> RenderableType:
+    """Return a rich table of the titles, with what it took below it."""
+    from rich.table import Table
+    from rich.text import Text
+
+    result = reply.result
+    table = Table(title=Text(result.query, style="bold"), title_justify="left")
+    table.add_column("Title", overflow="fold")
+    for name in ("log P", "Among these", "Tokens"):
+        table.add_column(name, justify="right")
+    table.add_column("Entity", overflow="fold")
+    for score in result.scores:
+        is_scored = score.logprob is not None
+        figures = (f"{score.logprob:.2f}", f"{score.probability:.1%}") if is_scored else ("too long", "")
+        ids = shared(score.entity_ids, score.entity_shares) or "none"
+        cells = (score.title, *figures, str(score.num_tokens), ids)
+        table.add_row(*(Text(cell) for cell in cells))  # Text, so that brackets are not read as markup
+    took = f"{reply.total_ms:.0f} ms, {reply.queue_ms:.0f} of them waiting"
+    caption = f"{result.num_nodes:,} tokens computed behind the prompt; {took}; index {reply.index.name}"
+    return below(table, caption=caption)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from genret.retrieval.command_options import together
+from genret.retrieval.command_options import shown_option, together
 from genret.retrieval.errors import InputError
 from genret.service.commands import usage_error
 from genret.service.configuration.kinds import Word
@@ -88,14 +88,13 @@ def _option(setting: Setting) -> Callable[[_F], _F]:
 def config_options(command: str, file_help: str, print_help: str) -> Callable[[_F], _F]:
     """Add --config (`file`) and --print-config to a command, which is named as in its variable."""
     return together(
-        click.option(
+        shown_option(
             "--config",
             "file",
             type=click.Path(path_type=Path),
             metavar="FILE",
             envvar=f"GENRET_{command}_CONFIG",
             help=file_help,
-            show_envvar=True,
             show_default="none",
         ),
         click.option("--print-config", is_flag=True, help=print_help, show_envvar=True),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from genret.retrieval.command_options import SHOWN
+from genret.retrieval.command_options import shown_option
 from genret.retrieval.errors import InputError
 from genret.service.security.bearer_tokens import Scope, line_of, new_token, read_token_file
 
@@ -17,12 +17,11 @@ def token_command() -> None:
 
 
 @token_command.command("new")
-@click.option(
+@shown_option(
     "--scope",
     type=click.Choice([scope.value for scope in Scope]),
     default=Scope.READ.value,
     help="What it allows: read answers and indexes, or admin, which may reload indexes as well.",
-    **SHOWN,
 )
 def new_command(scope: str) -> None:
     """Print a fresh token, and below it the line that makes it live in a server's token file.

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from genret.retrieval.retriever import Retriever
 
 _ENV = "GENRET_TUNE_"
+_option = partial(click.option, show_envvar=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,84 +61,74 @@ class _Opened:
 
 @click.command("tune", context_settings={"show_default": True, "max_content_width": 100})
 @click.argument("index", type=click.Path(path_type=Path, file_okay=False))
-@click.option(
+@_option(
     "--queries",
     multiple=True,
     metavar="FILE[#SPLIT]",
-    show_envvar=True,
     show_default="none",
     help="Labelled queries: TSV with the columns query and entity_id or title, or JSON Lines; with #SPLIT "
     "the lines whose split it is. A line with neither id nor title says that nothing of the index is meant. "
     "May be given several times.",
 )
-@click.option(
+@_option(
     "--no-model",
     is_flag=True,
-    show_envvar=True,
     help="Fit the ranking of evidence alone; it also chooses what evidence proposes beside a model.",
 )
 @model_options
 @prompt_option()
 @encoder_option
-@click.option(
+@_option(
     "--prior",
     is_flag=True,
-    show_envvar=True,
     help="Compute what the model says of every entity whatever is asked, keep it with the index, and fit how "
     "much of it is divided out; for models that were not trained on the catalogue. What the index has of it "
     "is not computed again.",
 )
-@click.option(
+@_option(
     "--made",
     type=click.IntRange(min=0),
     show_default="as many as a build makes, 400 to 1000",
-    show_envvar=True,
     help="Queries made from the catalogue to go with them, typing errors among them; 0: none.",
 )
-@click.option(
+@_option(
     "--labelled-share",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     default=0.5,
-    show_envvar=True,
     help="What all labelled queries count of all queries.",
 )
-@click.option(
+@_option(
     "--folds",
     type=click.IntRange(2, 100),
     default=5,
-    show_envvar=True,
     help="Parts of the queries, each measured by weights fitted to the others.",
 )
-@click.option(
+@_option(
     "--limit",
     type=click.IntRange(min=1),
     default=2000,
-    show_envvar=True,
     help="Most queries of a file, drawn at random.",
 )
-@click.option(
+@_option(
     "--max-bad-rows",
     type=click.IntRange(min=0),
     default=0,
-    show_envvar=True,
     help="Leave out up to this many queries whose entities the index lacks; more are an error.",
 )
-@click.option(
+@_option(
     "--seed",
     type=click.IntRange(min=0),
     default=1,
-    show_envvar=True,
     help="Seed of everything random. A build fits its ranking to queries made by seed 0.",
 )
-@click.option(
+@_option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
-    show_envvar=True,
     show_default="a new version of INDEX",
     help="Write the rankings to this file, and publish nothing.",
 )
 @keep_versions_option(_ENV)
-@click.option("--dry-run", is_flag=True, show_envvar=True, help="Fit and measure, and publish nothing.")
+@_option("--dry-run", is_flag=True, help="Fit and measure, and publish nothing.")
 @talk_options(_ENV, has_threads=False)
 def tune_command(
     index: Path,

@@ -107,7 +107,7 @@ class Kind:
 
     Attributes:
         metavar: Placeholder of the value in the help of a flag.
-        expected: What a value must be, in the manual's words.
+        expected: Requirement on a value, in the manual's words.
     """
 
     metavar: str

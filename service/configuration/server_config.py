@@ -121,31 +121,34 @@ class AuthConfig:
     token_file: Path | None = None
 
 
+class _Checked:
+    """A part of the configuration whose fields break no rule of theirs."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
 @dataclass(frozen=True, slots=True)
-class HttpConfig:
+class HttpConfig(_Checked):
     """The JSON over HTTP face; off without a port. Port 0 picks a free one."""
 
     host: str = "127.0.0.1"
     port: Annotated[int | None, Bounds(0, 65_535, "http_port")] = None
     explorer: bool = True
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-
 
 @dataclass(frozen=True, slots=True)
-class MetricsConfig:
+class MetricsConfig(_Checked):
     """A separate port for /metrics, /livez and /readyz without tokens; off without a port."""
 
     host: str = "127.0.0.1"
     port: Annotated[int | None, Bounds(0, 65_535, "metrics_port")] = None
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-
 
 @dataclass(frozen=True, slots=True)
-class LogConfig:
+class LogConfig(_Checked):
     """Logging to stderr."""
 
     level: Annotated[str, OneOf(LOG_LEVELS, "log_level")] = "warning"
@@ -153,19 +156,13 @@ class LogConfig:
     requests: bool = False
     queries: bool = False
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-
 
 @dataclass(frozen=True, slots=True)
-class TracingConfig:
+class TracingConfig(_Checked):
     """OpenTelemetry traces (extra `otel`) to an OTLP/gRPC collector; off without an endpoint."""
 
     endpoint: str | None = None
     sample_ratio: Annotated[float, Bounds(0, 1, "tracing_sample_ratio")] = 1.0
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 DEFAULT_FILTER_CACHE_MIB = 256
@@ -224,7 +221,7 @@ def _name_and_path(field_name: str, place: str, text: str, named: Callable[[Path
 
 
 @dataclass(frozen=True, slots=True)
-class BatchLimits:
+class BatchLimits(_Checked):
     """Limits of a batch.
 
     Attributes:
@@ -237,12 +234,9 @@ class BatchLimits:
     max_tokens: Annotated[int, Bounds(1, 2**31, "max_batch_tokens")] = 16_384
     max_delay_ms: Annotated[float, Bounds(0, 10_000)] = 2.0
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-
 
 @dataclass(frozen=True, slots=True)
-class QueueLimits:
+class QueueLimits(_Checked):
     """Limits of the unfinished work of a device; what is more is refused.
 
     Attributes:
@@ -257,9 +251,6 @@ class QueueLimits:
     max_requests: Annotated[int, Bounds(1, 10**6, "max_queue_size")] = 512
     max_tokens: Annotated[int, Bounds(1, 2**40, "max_queue_tokens")] = 262_144
     max_wait_seconds: Annotated[float, Bounds(0.001, 86_400, "max_wait_seconds")] = 1.0
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from genret.retrieval.request_options import PROMPT
+from genret.retrieval.arguments import PROMPT
 from genret.service.configuration.kinds import CheckpointName, Kind, Switch, fields_of, kind_of
 from genret.service.configuration.server_config import IndexSpec, ModelSpec, SchemaSpec, ServerConfig
 

@@ -1,4 +1,7 @@
-"""Maps HTTP paths to methods of the API, and answers them; `service.gateway.streams` does RetrieveStream."""
+"""Maps HTTP paths to methods of the API, and answers them.
+
+RetrieveStream takes one message a line and gives one answer a line, both at the same time.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,20 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Send
+from starlette.types import Scope as AsgiScope
 
+from genret.decoding.errors import DecodingCancelledError
 from genret.retrieval.errors import InputError
 from genret.service.call import REQUEST_ID_KEY, Call, CallScope, enter
-from genret.service.errors import NotReadyError
+from genret.service.errors import MalformedMessageError, NotReadyError
 from genret.service.gateway.http_calls import (
     JSON_TYPE,
     attended,
     begin_call,
+    check_type,
     error_response,
+    off_the_loop,
     read_message,
     with_deadline,
     write_message,
@@ -31,7 +39,9 @@ from genret.service.observability.observations import CallObserver, ObservedCall
 from genret.service.security.authority import PRINCIPAL, Authority, refuse_cross_site, refuse_foreign_host
 from genret.service.security.bearer_tokens import METHOD_SCOPES, Scope
 from genret.service.serving.readiness import State
-from genret.service.wire.requests import index_of, queries_of
+from genret.service.wire.json import message_from_json
+from genret.service.wire.replies import index_of
+from genret.service.wire.requests import queries_of
 
 NDJSON_TYPE = "application/x-ndjson"
 
@@ -167,3 +177,145 @@ async def _message_of(request: Request, message: Message, endpoint: Endpoint, ma
             raise InputError(name, "stands in the path, and must not be in the body")
         setattr(message, name, value)
     return message
+
+
+# Bytes read of a body that is sent faster than it is answered.
+_READ_AHEAD_BYTES = 256 * 1024
+_BLANK_LINES = 256
+
+
+def stream(endpoint: Endpoint, methods: Methods, gate: Gate) -> Handler:
+    """Return the handler of a method with a stream of messages in and out."""
+
+    async def serve(request: Request) -> Response:
+        return _Exchange(endpoint, methods, gate, request)
+
+    return serve
+
+
+class _Exchange(Response):
+    """A reply that is written while its request is read."""
+
+    def __init__(self, endpoint: Endpoint, methods: Methods, gate: Gate, request: Request) -> None:
+        super().__init__(media_type=NDJSON_TYPE)
+        del self.headers["content-length"]
+        self._endpoint = endpoint
+        self._methods = methods
+        self._gate = gate
+        self._request = request
+        self._begun = False
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        async with self._gate.admit(self._request, self._endpoint) as (call, observed):
+            finished(self, call.request_id)
+            try:
+                self._gate.authorize(self._request, self._endpoint.scope)
+                check_type(self._request, NDJSON_TYPE)
+                await self._exchange(call, observed, send)
+            except (Exception, asyncio.CancelledError) as error:
+                reply = refusal(error, call, observed)
+                if not self._begun:
+                    await reply(scope, receive, send)
+                    return
+                # The status was sent: the reason is the last line, unlike answers without an id.
+                await self._write(bytes(reply.body), send)
+            await self._begin(send)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _exchange(self, call: Call, observed: ObservedCall, send: Send) -> None:
+        lines = _Lines(self._request, self._gate.max_bytes)
+        wants_queries = self._gate.observer.wants_queries
+        message_type = GetMessageClass(self._endpoint.row.descriptor.input_type)
+
+        async def messages() -> AsyncIterator[Message]:
+            async for number, line in lines:
+                message = await off_the_loop(len(line), _parsed, line, message_type(), number)
+                if wants_queries:
+                    observed.note_queries(queries_of(message))
+                yield message
+
+        async def write(answer: Message) -> None:
+            await self._write(await write_message(answer), send)
+
+        working = asyncio.ensure_future(self._methods.call(self._endpoint.row, messages(), call, write))
+        leaving = asyncio.create_task(lines.read_until_client_gone())
+        try:
+            await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise DecodingCancelledError("the client left")
+            working.result()
+        finally:
+            working.cancel()
+            leaving.cancel()
+            await asyncio.gather(working, leaving, return_exceptions=True)
+
+    async def _begin(self, send: Send) -> None:
+        if not self._begun:
+            self._begun = True
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+
+    async def _write(self, line: bytes, send: Send) -> None:
+        await self._begin(send)
+        await send({"type": "http.response.body", "body": line + b"\n", "more_body": True})
+
+
+class _Lines:
+    """The lines of a body as they come, numbered from 1, without blank ones; `max_bytes` limits each."""
+
+    def __init__(self, request: Request, max_bytes: int) -> None:
+        self._request = request
+        self._max_bytes = max_bytes
+        self._held = bytearray()
+        self._is_whole = False
+        self._news = asyncio.Event()
+        self._wanted = asyncio.Event()
+
+    async def read_until_client_gone(self) -> None:
+        """Read the body, some of it ahead, and return when the client has left.
+
+        A disconnect is only seen after the whole body: while a long body waits for its reader, it is not.
+        """
+        while (event := await self._request.receive())["type"] != "http.disconnect":
+            self._held += event.get("body", b"")
+            self._is_whole = not event.get("more_body", False)
+            self._news.set()
+            if len(self._held) > _READ_AHEAD_BYTES and not self._is_whole:
+                self._wanted.clear()
+                await self._wanted.wait()
+
+    async def __aiter__(self) -> AsyncIterator[tuple[int, bytes]]:
+        number = 1
+        seen = 0  # bytes of the line without an end of line
+        while True:
+            end = self._held.find(b"\n", seen)
+            if end < 0 and not self._is_whole:
+                seen = len(self._held)
+                self._check_length(seen, number)
+                self._news.clear()
+                self._wanted.set()
+                await self._news.wait()
+                continue
+            size = len(self._held) if end < 0 else end
+            self._check_length(size, number)
+            line = bytes(self._held[:size])
+            del self._held[: size + 1]
+            if line.strip():
+                yield number, line
+            elif number % _BLANK_LINES == 0:
+                await asyncio.sleep(0)  # let other tasks run
+            if end < 0:
+                return
+            number, seen = number + 1, 0
+
+    def _check_length(self, size: int, number: int) -> None:
+        if size > self._max_bytes:
+            raise MalformedMessageError(f"line {number} is longer than {self._max_bytes} bytes")
+
+
+def _parsed(line: bytes, message: Message, number: int) -> Message:
+    try:
+        return message_from_json(line, message)
+    except MalformedMessageError as error:
+        raise MalformedMessageError(f"line {number}: {error}") from None
+    except InputError as error:
+        raise InputError(error.field, f"{error.message} (line {number})") from None

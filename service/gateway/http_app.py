@@ -19,10 +19,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from genret.service.configuration.server_config import ServerConfig
-from genret.service.gateway.endpoints import ENDPOINTS, Endpoint, Gate, Handler, finished, unary
+from genret.service.gateway.endpoints import ENDPOINTS, Endpoint, Gate, Handler, finished, stream, unary
 from genret.service.gateway.http_calls import HttpError, begin_call, error_response
 from genret.service.gateway.http_server import ConnectionCloser
-from genret.service.gateway.streams import stream
 from genret.service.methods import Methods
 from genret.service.observability.metrics import Metrics, monitoring_app
 from genret.service.observability.observations import CallObserver

@@ -22,7 +22,7 @@ from genret.decoding.errors import DeadlineExceededError, DecodingCancelledError
 from genret.retrieval.errors import InputError
 from genret.service.call import REQUEST_ID_KEY, Call
 from genret.service.methods import logged_failure
-from genret.service.status import Failure, RetryAfter
+from genret.service.status import Failure
 from genret.service.wire.json import json_bytes, message_from_json, message_to_dict, message_to_json
 from genret.service.wire.rpc_status import failure_to_proto
 
@@ -196,33 +196,24 @@ class HttpError(Exception):
         self.headers = dict(headers or {})
 
 
-def code_of(error: Exception, request_id: str) -> tuple[Failure, int, dict[str, str]]:
-    """Return the failure of `error` with its HTTP status and further headers; a bug is logged."""
+def error_response(error: Exception, request_id: str) -> tuple[Response, StatusCode]:
+    """Return the reply to a failed request, and the failure's status in gRPC; a bug is logged."""
     if isinstance(error, HttpError):
-        return Failure(error.code, error.message), error.http_status, error.headers
-    failure = logged_failure(error, request_id)
-    headers: dict[str, str] = {}
+        failure, http_status, headers = Failure(error.code, error.message), error.http_status, error.headers
+    else:
+        failure, headers = logged_failure(error, request_id), {}
+        http_status = HTTP_STATUS.get(failure.code, 500)
     if failure.code is StatusCode.UNAUTHENTICATED:
         headers["www-authenticate"] = 'Bearer realm="genret"'
     for detail in failure.details:
-        if isinstance(detail, RetryAfter):
-            headers["retry-after"] = str(max(1, math.ceil(detail.seconds)))  # whole seconds in HTTP
-    return failure, HTTP_STATUS.get(failure.code, 500), headers
-
-
-def _failure_body(failure: Failure, http_status: int) -> bytes:
+        if delay := detail.fields.get("retry_delay"):
+            # Whole seconds in HTTP.
+            headers["retry-after"] = str(max(1, delay["seconds"] + (delay["nanos"] > 0)))
     status = message_to_dict(failure_to_proto(failure), defaults=False)
-    error = {
+    told = {
         "code": http_status,
         "status": failure.code.name,
         "message": status.get("message", ""),
         "details": status.get("details", []),
     }
-    return json_bytes({"error": error})
-
-
-def error_response(error: Exception, request_id: str) -> tuple[Response, StatusCode]:
-    """Return the reply to a failed request, and the failure's status in gRPC."""
-    failure, http_status, headers = code_of(error, request_id)
-    body = _failure_body(failure, http_status)
-    return Response(body, http_status, headers, media_type="application/json"), failure.code
+    return Response(json_bytes({"error": told}), http_status, headers, media_type=JSON_TYPE), failure.code

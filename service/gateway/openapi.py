@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
 from genret.retrieval.answers.answer_types import AnswerRequest
+from genret.retrieval.arguments import INT64, options_of
 from genret.retrieval.filters.restriction import MAX_IDS
-from genret.retrieval.request_options import INT64, options_of
 from genret.retrieval.score_types import MAX_SCORED_TITLES
 from genret.retrieval.types import RetrieveRequest
 from genret.service.gateway.endpoints import ENDPOINTS, NDJSON_TYPE, Endpoint
@@ -127,7 +127,9 @@ def _operation(endpoint: Endpoint, schemas: Schemas, comments: Mapping[str, str]
 
 
 def _body(endpoint: Endpoint, schemas: Schemas, in_path: list[str]) -> dict[str, Any]:
-    media: dict[str, Any] = {"schema": schemas.request(endpoint.row.descriptor.input_type, in_path)}
+    media: dict[str, Any] = {
+        "schema": schemas.add(endpoint.row.descriptor.input_type, reads=True, without=in_path)
+    }
     if example := _EXAMPLES.get(endpoint.method):
         media["example"] = example
     body = {"required": not in_path, "content": {_media_type(endpoint): media}}
@@ -137,7 +139,7 @@ def _body(endpoint: Endpoint, schemas: Schemas, in_path: list[str]) -> dict[str,
 
 
 def _reply(endpoint: Endpoint, schemas: Schemas) -> dict[str, Any]:
-    schema: Schema = schemas.response(endpoint.row.descriptor.output_type)
+    schema: Schema = schemas.add(endpoint.row.descriptor.output_type, reads=False)
     text = "The answers, one JSON object a line." if endpoint.row.is_stream else "The answer."
     return {"description": text, "headers": _HEADERS, "content": {_media_type(endpoint): {"schema": schema}}}
 
@@ -173,15 +175,9 @@ class Schemas:
         self._comments = comments
         self.components: dict[str, Schema] = {NUMBER: NUMBER_SCHEMA}
 
-    def request(self, message: Descriptor, without: Iterable[str] = ()) -> Schema:
-        """Return a reference to the schema of a request message, without some fields."""
-        return self._add(message.name, message, reads=True, without=tuple(without))
-
-    def response(self, message: Descriptor) -> Schema:
-        """Return a reference to the schema of a response message."""
-        return self._add(message.name, message, reads=False)
-
-    def _add(self, name: str, message: Descriptor, reads: bool, without: tuple[str, ...] = ()) -> Schema:
+    def add(self, message: Descriptor, reads: bool, without: Sequence[str] = (), name: str = "") -> Schema:
+        """Return a reference to the schema of a message that is read, or written, without some fields."""
+        name = name or message.name
         reference = {"$ref": f"#/components/schemas/{name}"}
         if name in self.components:
             return reference
@@ -236,8 +232,8 @@ class Schemas:
         if message.full_name in _KNOWN:
             return dict(_KNOWN[message.full_name])
         if f"{field.containing_type.name}.{field.name}" == LINK_OPTIONS_FIELD:
-            return self._add(LINK_OPTIONS, message, reads, NO_LINK_OPTIONS)
-        return self._add(message.name, message, reads)
+            return self.add(message, reads, NO_LINK_OPTIONS, LINK_OPTIONS)
+        return self.add(message, reads)
 
     def _enum(self, enum: EnumDescriptor) -> Schema:
         if enum.name not in self.components:

@@ -28,9 +28,15 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from genret.service.serving.batching import DeviceQueues
-from genret.service.serving.observer import REJECTIONS, STAGES
 from genret.service.serving.readiness import Readiness, State
-from genret.service.serving.served import CacheCounts, CachingRetriever, IndexTable, ServedIndex
+from genret.service.serving.served import (
+    REJECTIONS,
+    STAGES,
+    CacheCounts,
+    CachingRetriever,
+    IndexTable,
+    ServedIndex,
+)
 
 _DIGITS = 6
 

@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Literal
 from genret.retrieval.answers.answer_types import AnswerRequest, AnswerResult
 from genret.retrieval.score_types import ScoreRequest, ScoreResult
 from genret.retrieval.types import RetrievalResult, Timings
-from genret.service.call import Attribute, CallScope, current_scope
+from genret.service.call import Attribute, CallScope, CallSpan, current_scope
 from genret.service.configuration.server_config import LogConfig
 from genret.service.observability.logs import REQUEST_LOGGER, clipped
 from genret.service.observability.metrics import Metrics
 from genret.service.security.authority import PRINCIPAL
-from genret.service.serving.observer import QueueObserver, Rejection, Stage
-from genret.service.serving.served import Outcome, Request, Result
+from genret.service.serving.served import Outcome, QueueObserver, Rejection, Request, Result, Stage
 
 if TYPE_CHECKING:
     from genret.service.observability.tracing import Tracing
@@ -164,7 +163,7 @@ class QueueObservations(QueueObserver):
         scope.answered = time.monotonic()
         scope.num_answers += 1
         if scope.span is not None:
-            _add_stages(scope, request, result, scope.answered - seconds, queued_s)
+            _add_stages(scope.span, request, result, scope.answered - seconds, queued_s)
 
     def _note_work(self, result: Result) -> None:
         metrics = self._metrics
@@ -203,12 +202,7 @@ def finish_reason(result: Result) -> str:
     return "abstained" if result.abstained else "no_match"
 
 
-def _add_stages(
-    scope: CallScope, request: Request, result: Result, submitted: float, queued_s: float
-) -> None:
-    span = scope.span
-    if span is None:
-        return
+def _add_stages(span: CallSpan, request: Request, result: Result, submitted: float, queued_s: float) -> None:
     taken = submitted + queued_s
     timings = result.timings
     decoding = taken + timings.prefill_ms / 1000

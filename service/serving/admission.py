@@ -24,8 +24,7 @@ from genret.retrieval.score_types import ScoreRequest
 from genret.retrieval.types import RetrievalResult, RetrieveRequest
 from genret.service.configuration.server_config import BatchLimits, QueueLimits
 from genret.service.errors import OverloadedError
-from genret.service.serving.observer import SILENT, QueueObserver
-from genret.service.serving.served import Request, Result
+from genret.service.serving.served import SILENT, QueueObserver, Request, Result
 
 _QUEUE_PER_BUDGET = 4
 _MIN_RETRY_S, _MAX_RETRY_S = 0.05, 30.0

@@ -29,8 +29,16 @@ from genret.decoding.errors import DeadlineExceededError
 from genret.service.configuration.server_config import BatchLimits, QueueLimits
 from genret.service.errors import NotReadyError, OverloadedError
 from genret.service.serving.admission import Admission, FairQueue, done_tokens
-from genret.service.serving.observer import SILENT, ObserverOf, QueueObserver, Stage
-from genret.service.serving.served import BatchCall, Outcome, Request, Result
+from genret.service.serving.served import (
+    SILENT,
+    BatchCall,
+    ObserverOf,
+    Outcome,
+    QueueObserver,
+    Request,
+    Result,
+    Stage,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")

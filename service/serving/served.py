@@ -1,4 +1,4 @@
-"""Interfaces of a retriever and of its opener, descriptions of indexes, and the table of served indexes."""
+"""Interfaces of a retriever, its opener and an observer; descriptions of indexes, and the table of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.errors import DecodingError
@@ -82,6 +82,11 @@ class VectorsDescription:
     bytes: int
     recall: float | None = None
     problem: GenretError | None = None
+
+    @property
+    def usable(self) -> bool:
+        """Whether they can be used."""
+        return self.problem is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,3 +263,43 @@ class Opener(Protocol):
 
     def finish(self) -> None:
         """Finish when every index is open and published; raises GenretError. Blocks."""
+
+
+Rejection = Literal["queue_full", "memory_full", "shutting_down"]
+# Where a request was when it ended early: not yet accepted, waiting, in a batch.
+Stage = Literal["arrival", "queue", "running"]
+REJECTIONS: tuple[Rejection, ...] = get_args(Rejection)
+STAGES: tuple[Stage, ...] = get_args(Stage)
+
+
+class QueueObserver:
+    """Base of observers of one device's requests; ignores everything. Serving knows no metrics or traces.
+
+    Its methods are called on the event loop. They may not raise or block.
+    """
+
+    def rejected(self, reason: Rejection) -> None:
+        """Called for a request that was refused."""
+
+    def cancelled(self, stage: Stage) -> None:
+        """Called for a request whose client is gone."""
+
+    def deadline_exceeded(self, stage: Stage) -> None:
+        """Called for a passed deadline; at arrival also for one that would pass before its turn."""
+
+    def batch_formed(self, tokens: int, waits_s: Sequence[float]) -> None:
+        """Called for a batch of `tokens` work whose requests have waited so long, seconds."""
+
+    def batch_finished(self, outcomes: Sequence[Outcome | Exception], seconds: float) -> None:
+        """Called with the outcomes of all requests of a batch and the time on the device, seconds."""
+
+    def answered(self, request: Request, result: Result, queued_s: float, seconds: float) -> None:
+        """Called for an answer, in the context (`contextvars`) of the task that asked.
+
+        It waited `queued_s` for its batch, and was submitted `seconds` ago.
+        """
+
+
+SILENT = QueueObserver()
+# Makes the observer of a device's queue.
+ObserverOf = Callable[[str], QueueObserver]

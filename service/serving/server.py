@@ -142,7 +142,7 @@ class Server:
             hurried = asyncio.create_task(hurry.wait())
             await asyncio.wait({hurried}, timeout=self._config.lame_duck_seconds)
             hurried.cancel()
-        self.methods.streams.stop()
+        self.methods.stop_streams()
         await self.readiness.refuse(hurry)
         self.readiness.servicer.end_watches()
         await self.listeners.stop(self._config.drain_seconds, hurry)

@@ -1,59 +1,192 @@
-"""Converts answers to queries between protobuf messages and the library's values.
+"""Converts replies between protobuf messages and values: answers, scores, explanations, indexes.
 
-The parts that answers of all kinds share are here, too: times, index, key/value memory, metadata values.
+Fields of one name in both are converted by the descriptor of the message; only the others are written here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, replace
+from functools import cache
+from typing import Any, TypeVar, get_args, get_type_hints
 
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 
 from genret.retrieval.answers.answer_types import AnswerResult
-from genret.retrieval.explanation import Explanation, ExplanationDraw, ExplanationNode
-from genret.retrieval.score_types import ScoreResult
+from genret.retrieval.score_types import ScoreResult, TitleScore
 from genret.retrieval.types import Candidate, KvShare, MetadataValue, RetrievalResult, Timings
-from genret.service.client.reply import IndexRef, Reply
+from genret.service.client.reply import AnswerReply, IndexInfo, IndexRef, ReloadReply, Reply, ScoreReply
 from genret.service.errors import CallError
+from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.serving.served import IndexDescription
-from genret.service.wire.fields import fields_from_proto, fields_to_proto, numbers_of, words_of
+from genret.service.status import failure_of
+from genret.service.wire.requests import numbers_of, words_of
 from genret.service.wire.rpc_status import error_from_status
 
-_METHOD_NUMBERS = numbers_of(pb.RetrievalMethod.DESCRIPTOR)
-_METHODS = {0: "auto", **words_of(pb.RetrievalMethod.DESCRIPTOR)}
+T = TypeVar("T")
+_INT64 = range(-(2**63), 2**63)
+_METADATA_VALUE = pb.MetadataValue.DESCRIPTOR.full_name
+
+
+def to_proto(value: Any, kind: Any, **more: Any) -> Any:
+    """Return a message of a type with the fields that a value has under their names, and with `more`.
+
+    What is None stays unset. An error becomes the text that clients may see: its own may name a path.
+    """
+    found = {}
+    for name, write in _writers(kind):
+        one = more[name] if name in more else getattr(value, name, None)
+        if one is not None:
+            found[name] = write(one)
+    return kind(**found)
+
+
+def from_proto(message: Message, owner: Callable[..., T], **more: Any) -> T:
+    """Return a dataclass of the fields that a message has under its names (None if unset), and of `more`."""
+    kind: Any = type(message)
+    found: dict[str, Any] = {}
+    for name, may_be_unset, read in _readers(kind, owner):
+        if name not in more:
+            is_set = not may_be_unset or message.HasField(name)
+            found[name] = read(getattr(message, name)) if is_set else None
+    return owner(**found, **more)
+
+
+@cache
+def _writers(kind: Any) -> Sequence[tuple[str, Callable[[Any], Any]]]:
+    return [(field.name, _writer(field)) for field in kind.DESCRIPTOR.fields]
+
+
+@cache
+def _readers(kind: Any, owner: Any) -> Sequence[tuple[str, bool, Callable[[Any], Any]]]:
+    hints = get_type_hints(owner)
+    shared = [field for field in kind.DESCRIPTOR.fields if field.name in hints]
+    return [(field.name, field.has_presence, _reader(field, hints[field.name])) for field in shared]
+
+
+def _writer(field: FieldDescriptor) -> Callable[[Any], Any]:
+    """Return what converts the library's value of a field."""
+    message = field.message_type
+    one: Callable[[Any], Any] = _visible
+    if field.enum_type is not None:
+        one = numbers_of(field.enum_type).__getitem__
+    elif message is not None and message.GetOptions().map_entry:
+        write = _writer(message.fields_by_name["value"])
+        return lambda values: {name: write(value) for name, value in values.items()}
+    elif message is not None and message.full_name == _METADATA_VALUE:
+        one = _metadata_to_proto
+    elif message is not None:
+        kind = GetMessageClass(message)
+        one = lambda value: value if isinstance(value, Message) else to_proto(value, kind)  # noqa: E731
+    return (lambda values: [one(value) for value in values]) if field.is_repeated else one
+
+
+def _reader(field: FieldDescriptor, hint: Any) -> Callable[[Any], Any]:
+    """Return what converts the message's value of a field into one of the type of a dataclass's field."""
+    message = field.message_type
+    one: Callable[[Any], Any] = _same
+    if field.enum_type is not None:
+        one = words_of(field.enum_type).__getitem__
+    elif message is not None and message.GetOptions().map_entry:
+        read = _reader(message.fields_by_name["value"], None)
+        return lambda values: {name: read(value) for name, value in sorted(values.items())}
+    elif message is not None and message.full_name == _METADATA_VALUE:
+        one = _metadata_from_proto
+    elif message is not None:
+        owner = next(iter(get_args(hint)), hint)  # of `Owner | None` and `tuple[Owner, ...]`
+        one = lambda value: from_proto(value, owner)  # noqa: E731
+    return (lambda values: tuple(map(one, values))) if field.is_repeated else one
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _visible(value: Any) -> Any:
+    return failure_of(value, "").message if isinstance(value, Exception) else value
+
+
+def _metadata_to_proto(value: MetadataValue) -> pb.MetadataValue:
+    if value is None:
+        return pb.MetadataValue()
+    if isinstance(value, bool):  # before int: a bool is one
+        return pb.MetadataValue(bool_value=value)
+    if isinstance(value, str):
+        return pb.MetadataValue(string_value=value)
+    is_wide = isinstance(value, float) or value not in _INT64
+    return pb.MetadataValue(double_value=value) if is_wide else pb.MetadataValue(int_value=int(value))
+
+
+def _metadata_from_proto(message: pb.MetadataValue) -> MetadataValue:
+    kind = message.WhichOneof("kind")
+    value: MetadataValue = None if kind is None else getattr(message, kind)
+    return value
+
+
+def _answered(
+    result: RetrievalResult | AnswerResult | ScoreResult,
+    kind: Any,
+    index: IndexDescription,
+    queue_ms: float,
+    total_ms: float,
+    **more: Any,
+) -> Any:
+    """Return the reply of a result, with what replies of all kinds have: times, index, key/value memory."""
+    timings = to_proto(result.timings, pb.Timings, queue_ms=queue_ms, total_ms=total_ms)
+    return to_proto(result, kind, timings=timings, index=index, kv_usage=result.kv, **more)
+
+
+def _reply(kind: Callable[..., T], query: str, message: Any, result: Callable[..., Any], **more: Any) -> T:
+    """Return the client's reply of a message; the total time of its result is the model's."""
+    timings = from_proto(message.timings, Timings, total_ms=0.0)
+    timings = replace(timings, total_ms=sum(astuple(timings)))
+    kv = from_proto(message.kv_usage, KvShare)
+    found = from_proto(message, result, query=query, timings=timings, kv=kv, **more)
+    index = from_proto(message.index, IndexRef)
+    return kind(found, message.timings.queue_ms, message.timings.total_ms, index)
 
 
 def reply_to_proto(
     result: RetrievalResult, index: IndexDescription, queue_ms: float, total_ms: float
 ) -> pb.RetrieveResponse:
-    """Return the wire's form of an answer."""
-    return pb.RetrieveResponse(
-        **fields_to_proto(result, pb.RetrieveResponse),
-        candidates=[_candidate_to_proto(i, c) for i, c in enumerate(result.candidates, start=1)],
-        finish_reason=pb.FINISH_REASON_NO_MATCH if result.no_match else pb.FINISH_REASON_OK,
-        method=_METHOD_NUMBERS[result.method],
+    """Return the wire's form of an answer; times are milliseconds."""
+    message: pb.RetrieveResponse = _answered(
+        result,
+        pb.RetrieveResponse,
+        index,
+        queue_ms,
+        total_ms,
         mass_lower_bound=result.mass_lower,
         mass_upper_bound=result.mass_upper,
-        **shared_to_proto(result, index, queue_ms, total_ms),
-        explanation=None if result.explanation is None else explanation_to_proto(result.explanation),
     )
+    message.finish_reason = pb.FINISH_REASON_NO_MATCH if result.no_match else pb.FINISH_REASON_OK
+    for rank, candidate in enumerate(message.candidates, start=1):
+        candidate.rank = rank
+    return message
 
 
 def reply_from_proto(query: str, message: pb.RetrieveResponse) -> Reply:
     """Return the library's form of an answer to `query`."""
-    result = RetrievalResult(
-        **fields_from_proto(message, RetrievalResult),
-        query=query,
-        method=_METHODS[message.method],
-        candidates=tuple(_candidate_from_proto(candidate) for candidate in message.candidates),
-        mass_lower=optional(message, "mass_lower_bound"),
-        mass_upper=optional(message, "mass_upper_bound"),
-        **shared_from_proto(message),
-        explanation=explanation_from_proto(message.explanation) if message.HasField("explanation") else None,
+    return _reply(
+        Reply,
+        query,
+        message,
+        RetrievalResult,
+        method=words_of(pb.RetrievalMethod.DESCRIPTOR)[message.method] if message.method else "auto",
+        candidates=tuple(
+            from_proto(one, Candidate, shares=_largest_first(one.shares)) for one in message.candidates
+        ),
+        mass_lower=message.mass_lower_bound if message.HasField("mass_lower_bound") else None,
+        mass_upper=message.mass_upper_bound if message.HasField("mass_upper_bound") else None,
     )
-    return Reply(result, *times_and_index(message))
+
+
+def _largest_first(shares: Mapping[str, float]) -> Mapping[str, float]:
+    """Return the shares in the order of their size; a map of the wire has none."""
+    return dict(sorted(shares.items(), key=lambda share: (-abs(share[1]), share[0])))
 
 
 def outcome_from_proto(query: str, message: Any, request_id: str) -> Reply | CallError:
@@ -73,114 +206,71 @@ def batch_reply_from_proto(
     ]
 
 
-def _candidate_to_proto(rank: int, candidate: Candidate) -> pb.Candidate:
-    return pb.Candidate(
-        **fields_to_proto(candidate, pb.Candidate),
-        rank=rank,
-        shares=candidate.shares,
-        metadata=metadata_to_proto(candidate.metadata),
+def answer_to_proto(
+    result: AnswerResult, index: IndexDescription, queue_ms: float, total_ms: float
+) -> pb.AnswerResponse:
+    """Return the wire's form of a JSON answer; times are milliseconds."""
+    message: pb.AnswerResponse = _answered(
+        result, pb.AnswerResponse, index, queue_ms, total_ms, json=result.text
     )
+    return message
 
 
-def _candidate_from_proto(message: pb.Candidate) -> Candidate:
-    return Candidate(
-        **fields_from_proto(message, Candidate),
-        metadata=metadata_from_proto(message.metadata),
-        # A map of the wire has no order.
-        shares=dict(sorted(message.shares.items(), key=lambda share: (-abs(share[1]), share[0]))),
+def answer_from_proto(query: str, message: pb.AnswerResponse) -> AnswerReply:
+    """Return the library's form of a JSON answer to `query`."""
+    method = words_of(pb.AnswerMethod.DESCRIPTOR).get(message.method, "greedy")
+    return _reply(AnswerReply, query, message, AnswerResult, method=method, text=message.json)
+
+
+def score_reply_to_proto(
+    result: ScoreResult, index: IndexDescription, queue_ms: float, total_ms: float
+) -> pb.ScoreResponse:
+    """Return the wire's form of scores; times are milliseconds."""
+    message: pb.ScoreResponse = _answered(result, pb.ScoreResponse, index, queue_ms, total_ms)
+    for score in message.scores:
+        if not score.HasField("logprob"):
+            score.ClearField("probability")
+    return message
+
+
+def score_reply_from_proto(query: str, message: pb.ScoreResponse) -> ScoreReply:
+    """Return the library's form of scores of titles for `query`."""
+    scores = tuple(from_proto(one, TitleScore, probability=one.probability) for one in message.scores)
+    return _reply(ScoreReply, query, message, ScoreResult, scores=scores)
+
+
+def index_to_proto(index: IndexDescription, is_default: bool) -> index_pb.Index:
+    """Return the wire's form of an index description."""
+    columns = [index_pb.Column(name=name, type=kind) for name, kind in index.columns]
+    message: index_pb.Index = to_proto(
+        index, index_pb.Index, is_default=is_default, columns=columns, loaded_at=None
     )
+    if index.loaded_at:
+        message.loaded_at.FromMilliseconds(int(index.loaded_at * 1000))
+    return message
 
 
-def shared_to_proto(
-    result: RetrievalResult | AnswerResult | ScoreResult,
-    index: IndexDescription,
-    queue_ms: float,
-    total_ms: float,
-) -> dict[str, Any]:
-    """Return the fields that replies of all kinds have: times, index and key/value memory."""
-    timings = fields_to_proto(result.timings, pb.Timings) | {"queue_ms": queue_ms, "total_ms": total_ms}
-    return {
-        "timings": pb.Timings(**timings),
-        "index": pb.IndexRef(name=index.name, version=index.version, digest=index.digest),
-        "kv_usage": pb.KvUsage(**fields_to_proto(result.kv, pb.KvUsage), saved_bytes=result.kv.saved_bytes),
-    }
+def index_from_proto(message: index_pb.Index) -> IndexInfo:
+    """Return the client's form of an index description."""
+    at = message.loaded_at
+    loaded_at = at.seconds + at.nanos / 1e9 if message.HasField("loaded_at") else None
+    columns = tuple((column.name, column.type) for column in message.columns)
+    return from_proto(message, IndexInfo, loaded_at=loaded_at, columns=columns)
 
 
-def shared_from_proto(message: Any) -> dict[str, Any]:
-    """Return the fields that results of all kinds have; their time is the model's."""
-    took = fields_from_proto(message.timings, Timings) | {"total_ms": 0.0}
-    return {
-        "timings": Timings(**{**took, "total_ms": sum(took.values())}),
-        "kv": KvShare(**fields_from_proto(message.kv_usage, KvShare)),
-    }
+def indexes_from_proto(message: index_pb.ListIndexesResponse) -> list[IndexInfo]:
+    """Return the client's form of a list of indexes."""
+    return [index_from_proto(index) for index in message.indexes]
 
 
-def times_and_index(message: Any) -> tuple[float, float, IndexRef]:
-    """Return the wait and the whole time of a reply, milliseconds, and the index that answered."""
-    index = message.index
-    reference = IndexRef(index.name, index.version, index.digest)
-    return message.timings.queue_ms, message.timings.total_ms, reference
+def reload_from_proto(message: index_pb.ReloadIndexResponse) -> ReloadReply:
+    """Return the client's form of a reload's outcome."""
+    return from_proto(message, ReloadReply, index=index_from_proto(message.index))
 
 
-def optional(message: Message, name: str) -> Any:
-    """Return a field, None if it is not set."""
-    return getattr(message, name) if message.HasField(name) else None
-
-
-_INT64 = range(-(2**63), 2**63)
-
-
-def metadata_to_proto(metadata: Mapping[str, MetadataValue]) -> dict[str, pb.MetadataValue]:
-    """Return the wire's form of an entity's metadata."""
-    return {name: _value_to_proto(value) for name, value in metadata.items()}
-
-
-def metadata_from_proto(metadata: Mapping[str, pb.MetadataValue]) -> dict[str, MetadataValue]:
-    """Return the library's form of an entity's metadata, sorted by name."""
-    return {name: _value_from_proto(value) for name, value in sorted(metadata.items())}
-
-
-def _value_to_proto(value: MetadataValue) -> pb.MetadataValue:
-    if value is None:
-        return pb.MetadataValue()
-    if isinstance(value, bool):  # before int: a bool is one
-        return pb.MetadataValue(bool_value=value)
-    if isinstance(value, int):
-        return pb.MetadataValue(int_value=value) if value in _INT64 else pb.MetadataValue(double_value=value)
-    if isinstance(value, float):
-        return pb.MetadataValue(double_value=value)
-    return pb.MetadataValue(string_value=value)
-
-
-def _value_from_proto(message: pb.MetadataValue) -> MetadataValue:
-    kind = message.WhichOneof("kind")
-    value: MetadataValue = None if kind is None else getattr(message, kind)
-    return value
-
-
-_STATE_NUMBERS = numbers_of(pb.ExplanationState.DESCRIPTOR)
-_STATES = words_of(pb.ExplanationState.DESCRIPTOR)
-
-
-def explanation_to_proto(explanation: Explanation) -> pb.Explanation:
-    """Return the wire's form of an explanation."""
-    return pb.Explanation(
-        nodes=[
-            pb.ExplanationNode(**fields_to_proto(node, pb.ExplanationNode), state=_STATE_NUMBERS[node.state])
-            for node in explanation.nodes
-        ],
-        draws=[pb.ExplanationDraw(**fields_to_proto(draw, pb.ExplanationDraw)) for draw in explanation.draws],
-        truncated=explanation.truncated,
-    )
-
-
-def explanation_from_proto(message: pb.Explanation) -> Explanation:
-    """Return the library's form of an explanation."""
-    return Explanation(
-        nodes=tuple(
-            ExplanationNode(**fields_from_proto(node, ExplanationNode), state=_STATES[node.state])
-            for node in message.nodes
-        ),
-        draws=tuple(ExplanationDraw(**fields_from_proto(draw, ExplanationDraw)) for draw in message.draws),
-        truncated=message.truncated,
-    )
+def index_of(reply: Any) -> tuple[str, str]:
+    """Return name and version of the index that answered; empty if there is no single one."""
+    replies = [item.response for item in reply.results] if hasattr(reply, "results") else [reply]
+    indexes = {(one.index.name, one.index.version) for one in replies if hasattr(one, "index")}
+    named = [index for index in indexes if index[0]]  # an item that failed has none
+    return named[0] if len(named) == 1 else ("", "")

@@ -1,16 +1,100 @@
-"""Converts queries between protobuf messages and the library's values: alone, as mentions, and in streams."""
+"""Converts requests between protobuf messages and the library's values: queries, mentions, titles, schemas.
+
+The options of a request are converted by the table that the library declares them in. An unset field, 0 of an
+enum and an empty text leave an option at its default. Values of an enum are the library's words behind a
+prefix: RETRIEVAL_METHOD_BEAM is "beam".
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, cast
+
+from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
+from google.protobuf.message import Message
 
 from genret.decoding.errors import PromptTooLongError
+from genret.retrieval.answers.answer_types import AnswerRequest
+from genret.retrieval.arguments import RequestOption, options_of
 from genret.retrieval.errors import InputError
+from genret.retrieval.score_types import ScoreRequest
 from genret.retrieval.types import Mention, RetrieveRequest
-from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
-from genret.service.wire.fields import error_on_wire, options_from_proto, options_to_proto
+
+
+def options_from_proto(message: Message, request: Any) -> dict[str, Any]:
+    """Return the options that a message sets; InputError names the field of an enum that does not suit."""
+    found, kind = {}, cast(Any, type(message))
+    for option, field, inner in _option_fields(kind, request):
+        value = getattr(message, field.name)
+        if field.has_presence:
+            if message.HasField(field.name):
+                found[option.name] = tuple(getattr(value, inner)) if inner else value
+        elif field.is_repeated:
+            found[option.name] = tuple(value)
+        elif field.enum_type is not None:
+            if value:
+                found[option.name] = _word(option, field, value)
+        elif option.type is not str or value:
+            found[option.name] = value
+    return found
+
+
+def options_to_proto(request: Any, message: Any) -> dict[str, Any]:
+    """Return the options of a request as arguments of a message of that type."""
+    found, kind = {}, cast(Any, type(request))
+    for option, field, inner in _option_fields(message, kind):
+        value = getattr(request, option.name)
+        if value is not None:
+            if inner:
+                value = {inner: value}
+            elif field.enum_type is not None:
+                value = numbers_of(field.enum_type)[value]
+            found[field.name] = value
+    return found
+
+
+@cache
+def words_of(enum: EnumDescriptor) -> Mapping[int, str]:
+    """Return the library's word for every value of an enum, by number; 0 has none."""
+    prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
+    return {value.number: value.name.removeprefix(prefix).lower() for value in enum.values if value.number}
+
+
+@cache
+def numbers_of(enum: EnumDescriptor) -> Mapping[str, Any]:
+    """Return the number of an enum for every word of the library."""
+    return {word: number for number, word in words_of(enum).items()}
+
+
+def _word(option: RequestOption, field: FieldDescriptor, number: int) -> str:
+    words, names = words_of(field.enum_type), field.enum_type.values_by_number
+    if (word := words.get(number, "")) in option.choices:
+        return word
+    known = [
+        value.name for value in names.values() if words.get(value.number, option.choices[0]) in option.choices
+    ]
+    got = names[number].name if number in names else number
+    raise InputError(field.name, f"must be one of {', '.join(known)}, got {got}")
+
+
+@cache
+def _option_fields(message: Any, request: Any) -> tuple[tuple[RequestOption, FieldDescriptor, str], ...]:
+    """Return every option with its field, and the name of the list inside a field that is a message."""
+    found = []
+    for option in options_of(request).values():
+        name, _, inner = option.wire.partition(".")
+        found.append((option, message.DESCRIPTOR.fields_by_name[name], inner))
+    return tuple(found)
+
+
+def error_on_wire(error: InputError, request: Any) -> InputError:
+    """Return an error about a type of requests with the message's name of the field."""
+    if request is AnswerRequest and error.field == "schema":
+        return InputError("schema_json", error.message)
+    option = options_of(request).get(error.field)
+    return error if option is None else InputError(option.wire, error.message)
 
 
 def request_from_proto(message: pb.RetrieveRequest) -> RetrieveRequest:
@@ -19,23 +103,13 @@ def request_from_proto(message: pb.RetrieveRequest) -> RetrieveRequest:
     try:
         return RetrieveRequest(message.query, **options)
     except InputError as error:
-        raise request_error(error) from None
-
-
-def request_error(error: InputError) -> InputError:
-    """Return an error with the message's name of the field."""
-    return error_on_wire(error, RetrieveRequest)
+        raise error_on_wire(error, RetrieveRequest) from None
 
 
 def request_to_proto(request: RetrieveRequest, index: str = "") -> pb.RetrieveRequest:
     """Return the wire's form of a request."""
     options = options_to_proto(request, pb.RetrieveRequest)
     return pb.RetrieveRequest(index=index, query=request.query, **options)
-
-
-def batch_request_to_proto(requests: Sequence[RetrieveRequest], index: str = "") -> pb.BatchRetrieveRequest:
-    """Return the wire's form of several requests to one index."""
-    return pb.BatchRetrieveRequest(requests=[request_to_proto(request, index) for request in requests])
 
 
 _PLACEHOLDER = "-"
@@ -81,11 +155,73 @@ def link_request_to_proto(
     """Return the wire's form of mentions with their options; the query of `options` is not sent."""
     asked = request_to_proto(options)
     asked.query = ""
-    return pb.LinkRequest(
-        index=index,
-        mentions=[pb.Mention(mention=m.mention, left=m.left, right=m.right) for m in mentions],
-        options=asked,
-    )
+    return pb.LinkRequest(index=index, mentions=map(_mention_to_proto, mentions), options=asked)
+
+
+def _mention_to_proto(mention: Mention) -> pb.Mention:
+    return pb.Mention(mention=mention.mention, left=mention.left, right=mention.right)
+
+
+def answer_request_from_proto(message: pb.AnswerRequest) -> AnswerRequest:
+    """Return the library's form of a request for JSON; raises InputError for a field out of range."""
+    options = options_from_proto(message, AnswerRequest)
+    source = message.WhichOneof("schema")
+    if source is not None:
+        options["schema" if source == "schema_json" else source] = getattr(message, source)
+    try:
+        return AnswerRequest(message.query, **options)
+    except InputError as error:
+        raise error_on_wire(error, AnswerRequest) from None
+
+
+def answer_request_to_proto(request: AnswerRequest, index: str = "") -> pb.AnswerRequest:
+    """Return the wire's form of a request for JSON."""
+    options = options_to_proto(request, pb.AnswerRequest)
+    if request.schema_name is not None:
+        return pb.AnswerRequest(index=index, query=request.query, schema_name=request.schema_name, **options)
+    schema: Any = request.schema  # kept as text
+    return pb.AnswerRequest(index=index, query=request.query, schema_json=schema, **options)
+
+
+def score_request_from_proto(
+    message: pb.ScoreRequest, mention_request: Callable[[Mention, RetrieveRequest], RetrieveRequest]
+) -> ScoreRequest:
+    """Return the library's form of titles to be scored; `mention_request` is the `ServedRetriever`'s.
+
+    Raises:
+        InputError: a field is out of range, or does not fit another.
+    """
+    query, prompt = message.query, message.prompt_template or None
+    if message.HasField("mention"):
+        if prompt is not None:
+            raise InputError("prompt_template", "must be empty with a mention")
+        asked = mention_request(mention_from_proto(message.mention), RetrieveRequest(_PLACEHOLDER))
+        query, prompt = asked.query, asked.prompt
+    try:
+        return ScoreRequest(query, tuple(message.titles), prompt)
+    except InputError as error:
+        raise score_error(error, message) from None
+
+
+def score_error(error: InputError, message: pb.ScoreRequest) -> InputError:
+    """Return an error with the message's name of the field."""
+    if error.field == "query" and message.HasField("mention"):
+        return InputError("mention", error.message)
+    return error_on_wire(error, ScoreRequest)
+
+
+def score_request_to_proto(
+    subject: str | Mention, titles: Sequence[str], prompt: str | None = None, index: str = ""
+) -> pb.ScoreRequest:
+    """Return the wire's form of titles to be scored; raises InputError with the library's name of a field."""
+    query = subject.mention if isinstance(subject, Mention) else subject
+    checked = ScoreRequest(query, titles, prompt)  # type: ignore[arg-type]  # takes any iterable
+    message = pb.ScoreRequest(index=index, titles=checked.titles, prompt_template=prompt or "")
+    if isinstance(subject, Mention):
+        message.mention.CopyFrom(_mention_to_proto(subject))
+    else:
+        message.query = subject
+    return message
 
 
 MAX_ID_BYTES = 256
@@ -98,11 +234,6 @@ def check_stream_id(name: str) -> None:
         raise InputError("id", f"must be at most {MAX_ID_BYTES} bytes, got {size}")
 
 
-def stream_request_to_proto(name: str, request: RetrieveRequest, index: str = "") -> pb.RetrieveStreamRequest:
-    """Return the wire's form of a query of a stream."""
-    return pb.RetrieveStreamRequest(id=name, request=request_to_proto(request, index))
-
-
 _QUERIES: dict[type, Callable[[Any], Sequence[str]]] = {
     pb.RetrieveRequest: lambda m: (m.query,),
     pb.AnswerRequest: lambda m: (m.query,),
@@ -111,32 +242,9 @@ _QUERIES: dict[type, Callable[[Any], Sequence[str]]] = {
     pb.BatchRetrieveRequest: lambda m: [item.query for item in m.requests],
     pb.LinkRequest: lambda m: [item.mention for item in m.mentions],
 }
-_INDEXES: dict[type, Callable[[Any], Any]] = {
-    pb.RetrieveResponse: lambda m: m.index,
-    pb.AnswerResponse: lambda m: m.index,
-    pb.ScoreResponse: lambda m: m.index,
-    index_pb.GetIndexResponse: lambda m: m.index,
-    index_pb.ReloadIndexResponse: lambda m: m.index,
-    # Every item names one index; if all agree, it is the answer's.
-    pb.BatchRetrieveResponse: lambda m: _common([item.response.index for item in m.results]),
-    pb.LinkResponse: lambda m: _common([item.response.index for item in m.results]),
-}
 
 
 def queries_of(message: object) -> Sequence[str]:
     """Return the query texts of a request of the API; none for other messages."""
     read = _QUERIES.get(type(message))
     return () if read is None else read(message)
-
-
-def index_of(message: object) -> tuple[str, str]:
-    """Return name and version of the index that answered; empty if there is no single one."""
-    read = _INDEXES.get(type(message))
-    index = None if read is None else read(message)
-    return ("", "") if index is None else (index.name, index.version)
-
-
-def _common(indexes: Sequence[Any]) -> Any:
-    named = [index for index in indexes if index.name]
-    same = {(index.name, index.version) for index in named}
-    return named[0] if len(same) == 1 else None

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from google.protobuf.duration_pb2 import Duration
-from google.protobuf.message import DecodeError, Message
+from collections.abc import Mapping
+from typing import Any
+
+from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 from grpc import StatusCode
 
 from genret.service.errors import CallError
-from genret.service.status import (
-    DOMAIN,
-    Detail,
-    Failure,
-    FieldViolation,
-    Precondition,
-    Reason,
-    ResourceInfo,
-    RetryAfter,
-)
+from genret.service.status import Failure
 
 # Errors travel in HTTP/2 trailers, and a message may quote what was sent. Some clients refuse trailers from
 # 8 KiB on, and a text takes up to four times its bytes: escaped as %XX, and repeated in details.
@@ -31,7 +24,7 @@ def failure_to_proto(failure: Failure) -> status_pb2.Status:
     """Return `google.rpc.Status` with the failure's details."""
     status = status_pb2.Status(code=failure.code.value[0], message=_clip(failure.message))
     for detail in failure.details:
-        status.details.add().Pack(_detail_to_proto(detail))
+        status.details.add().Pack(getattr(error_details_pb2, detail.message)(**_clipped(detail.fields)))
     return status
 
 
@@ -61,32 +54,13 @@ def status_from_bytes(raw: bytes) -> status_pb2.Status | None:
         return None
 
 
-def _detail_to_proto(detail: Detail) -> Message:
-    match detail:
-        case FieldViolation():
-            violation = error_details_pb2.BadRequest.FieldViolation(
-                field=_clip(detail.field), description=_clip(detail.description)
-            )
-            return error_details_pb2.BadRequest(field_violations=[violation])
-        case ResourceInfo():
-            return error_details_pb2.ResourceInfo(
-                resource_type=detail.resource_type,
-                resource_name=_clip(detail.name),
-                description=_clip(detail.description),
-            )
-        case Precondition():
-            failed = error_details_pb2.PreconditionFailure.Violation(
-                type=detail.kind, subject=detail.subject, description=_clip(detail.description)
-            )
-            return error_details_pb2.PreconditionFailure(violations=[failed])
-        case Reason():
-            return error_details_pb2.ErrorInfo(
-                reason=detail.reason, domain=DOMAIN, metadata=dict(detail.metadata)
-            )
-        case RetryAfter():
-            delay = Duration()
-            delay.FromNanoseconds(int(detail.seconds * 1e9))
-            return error_details_pb2.RetryInfo(retry_delay=delay)
+def _clipped(value: Any) -> Any:
+    """Return a field's value with its texts clipped."""
+    if isinstance(value, Mapping):
+        return {name: _clipped(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_clipped(item) for item in value]
+    return _clip(value) if isinstance(value, str) else value
 
 
 def _clip(text: str) -> str:

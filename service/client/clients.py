@@ -1,19 +1,26 @@
-"""The asyncio client: single calls, and streams that take an iterable of queries, synchronous or not."""
+"""The blocking and the asyncio client: how each waits for single calls, and for streams of queries."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from functools import wraps
-from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 import grpc
 
 from genret.retrieval.types import RetrieveRequest
-from genret.service.client.calls import ASK_AGAIN_S, Answered, Client, Stream, UnaryCall, status_name
-from genret.service.client.channel import request_id_of
+from genret.service.client.calls import (
+    ASK_AGAIN_S,
+    Answered,
+    Client,
+    Stream,
+    UnaryCall,
+    request_id_of,
+    status_name,
+)
 from genret.service.client.client_options import CallOptions
 from genret.service.errors import CallError
 
@@ -23,7 +30,138 @@ _END: Any = object()
 _OWN_INTERNAL = "Internal error from Core"  # what grpc.aio calls a failed write
 
 
-def _ask(prepare: Callable[..., UnaryCall[T]]) -> Callable[..., Coroutine[Any, Any, T]]:
+def _ask(prepare: Callable[..., UnaryCall[T]]) -> Callable[..., T]:
+    """Wrap a prepared call into a method that waits for its answer."""
+
+    @wraps(prepare)
+    def ask(client: RetrievalClient, *args: Any, **kwargs: Any) -> T:
+        call = prepare(client, *args, **kwargs)
+        try:
+            message = call.send()
+        except grpc.RpcError as error:
+            return call.recover(error)
+        return call.parse(message)
+
+    return ask
+
+
+class RetrievalClient(Client, ask=_ask):
+    """A connection that threads may share. Its arguments and calls are those of `Client`."""
+
+    _transport = grpc
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; calls that run are cancelled. Idempotent."""
+        self._channel.close()
+
+    def retrieve_stream(
+        self,
+        requests: Iterable[RetrieveRequest],
+        index: str = "",
+        *,
+        max_in_flight: int = 64,
+        **call: Unpack[CallOptions],
+    ) -> Iterator[Answered]:
+        """Answer any number of queries, each as soon as it is ready, so in any order.
+
+        The iterable is read in a thread of gRPC's, only as far as answers are taken: it may be endless.
+        The server answers 64 queries of a stream at a time, so a larger `max_in_flight` brings nothing.
+
+        Args:
+            requests: The queries. An error of theirs is raised here when those before it are answered.
+            index: Name of the index that they ask.
+            max_in_flight: Most queries that were read and are not answered.
+            **call: The deadline here is that of the whole stream; left out, it has none.
+
+        Yields:
+            A query with its answer, or with the error that concerns it alone.
+
+        Raises:
+            CallError: the stream broke. Queries that were read and not answered were yielded with this error.
+            InputError: `max_in_flight` is below 1.
+        """
+        return _BlockingStream(self, index, max_in_flight, call).answers(requests)
+
+    def wait_until_ready(self, timeout_s: float) -> None:
+        """Return once the server takes requests; it may be started after this call.
+
+        Raises:
+            CallError: DEADLINE_EXCEEDED after `timeout_s` seconds; any other failure but UNAVAILABLE.
+        """
+        end = time.monotonic() + timeout_s
+        request_id = request_id_of("")
+        while True:
+            watch = self._watch_readiness(end, request_id)
+            try:
+                for message in watch:
+                    if status_name(message) == "SERVING":
+                        return
+            except grpc.RpcError as error:
+                self._check_unready(error, timeout_s, request_id)
+            finally:
+                watch.cancel()
+            # A proxy without a server refuses at once: wait before asking again.
+            time.sleep(ASK_AGAIN_S)
+
+
+class _BlockingStream(Stream):
+    """Hands queries to gRPC's sending thread while few enough are unanswered."""
+
+    def __init__(self, client: Client, index: str, max_in_flight: int, options: CallOptions) -> None:
+        super().__init__(client, index, max_in_flight, options)
+        self._changed = threading.Condition()
+        self._stopped = False
+
+    def answers(self, requests: Iterable[RetrieveRequest]) -> Iterator[Answered]:
+        failure: CallError | None = None
+        call = self.start(self._messages(requests))
+        try:
+            for message in call:
+                with self._changed:
+                    answered = self.answer(message)
+                    self._changed.notify_all()
+                yield answered
+        except grpc.RpcError as error:
+            failure = self.failed(error)
+        finally:
+            call.cancel()
+            with self._changed:
+                self._stopped = True
+                self._changed.notify_all()
+        yield from self.end(failure)
+
+    def _messages(self, requests: Iterable[RetrieveRequest]) -> Iterator[Any]:
+        """Yield the messages to send. An error of the iterable ends the sending and is kept."""
+        try:
+            queries = iter(requests)
+            while self._wait():
+                request = next(queries, _END)
+                if request is _END:
+                    return
+                with self._changed:
+                    if self._stopped:
+                        return
+                    message = self.ask(request)
+                yield message
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # gRPC would log it and cancel the call without saying why
+            self.error = error
+
+    def _wait(self) -> bool:
+        """Wait until one more query may be sent; returns whether any may."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or len(self._unanswered) < self._max_in_flight)
+            return not self._stopped
+
+
+def _ask_async(prepare: Callable[..., UnaryCall[T]]) -> Callable[..., Coroutine[Any, Any, T]]:
     """Wrap a prepared call into a method that awaits its answer."""
 
     @wraps(prepare)
@@ -38,7 +176,7 @@ def _ask(prepare: Callable[..., UnaryCall[T]]) -> Callable[..., Coroutine[Any, A
     return ask
 
 
-class AsyncRetrievalClient(Client, ask=_ask):
+class AsyncRetrievalClient(Client, ask=_ask_async):
     """A connection for the tasks of one event loop. Its arguments and calls are those of `Client`."""
 
     _transport = grpc.aio
@@ -46,9 +184,7 @@ class AsyncRetrievalClient(Client, ask=_ask):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     async def close(self) -> None:
