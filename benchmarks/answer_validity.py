@@ -12,20 +12,21 @@ missing answers count as not given.
 
 from __future__ import annotations
 
-import csv
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
 import torch
-from harness.answer_schemas import SCHEMAS
+from harness.answer_schemas import SCHEMAS, AnswerSchema
 from harness.leaning_model import random_llama
-from harness.report import announce, command_line, environment, write_json
-from harness.titles import JSON
-from harness.validity import ValidityRun
+from harness.report import COUNT, benchmark
+from harness.sample_data import DATA, SMALL_MODEL, read_tsv
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -34,20 +35,47 @@ from transformers import AutoConfig
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.index_builder.build import build_index
 from genret.index_builder.build_options import BuildOptions
+from genret.retrieval.answers.answer_types import AnswerOptions, AnswerRequest, AnswerResult
 from genret.retrieval.answers.answerer import Answerer
 from genret.retrieval.answers.schemas import AnswerEngine
+from genret.retrieval.answers.validation import AnswerValidator, InvalidAnswerError
 from genret.retrieval.filters.entity_filter import FilterStore
 from genret.retrieval.index.reader import Index
 from genret.retrieval.kv_memory import PrefixStore
 from genret.retrieval.prompts import CheckpointConfig
 from genret.retrieval.text import TextTokenizer
 
-_DATA = Path(__file__).resolve().parent.parent / "data"
-_MODEL = _DATA / "small-model"
+# name -> options of a request.
+METHODS: dict[str, AnswerOptions] = {
+    "greedy": {},
+    "greedy, nothing forced": {"forced_spans": False, "whitespace": "compact"},
+    "sample": {"method": "sample"},
+    "sample, cold": {"method": "sample", "temperature": 0.3, "extra_properties": "allowed"},
+    "sample, hot": {
+        "method": "sample",
+        "temperature": 5.0,
+        "whitespace": "flexible",
+        "property_order": "any",
+    },
+    "beam": {"method": "beam", "beam_size": 2},
+    "disc": {"method": "disc", "num_draws": 2},
+}
+# Tokens beyond those of the shortest document.
+SPARE = (0, 1, 8, 40)
 
 
-@click.command(context_settings={"show_default": True})
-@JSON
+def _missing(figures: dict[str, Any], options: SimpleNamespace) -> str | None:
+    """Say what is wrong with the answers of each model."""
+    wrong = []
+    for name, found in figures.items():
+        if found["valid"] != options.number:
+            causes = [str(dict(causes)) for causes in (found["invalid"], found["refused"]) if causes]
+            said = f"{name}: {found['valid']:,} of {options.number:,} answers are there and valid"
+            wrong.append(" ".join([said, *causes]))
+    return "; ".join(wrong) or None
+
+
+@benchmark("torch", "transformers", "tokenizers", "jsonschema", "numba", check=_missing)
 @click.option(
     "--model",
     "models",
@@ -56,10 +84,10 @@ _MODEL = _DATA / "small-model"
     default=("default", "random"),
     help="May be repeated.",
 )
-@click.option("--answers", "number", type=click.IntRange(min=1), default=10_000, help="Of each model.")
-@click.option("--batch-size", type=click.IntRange(min=1), default=100, help="Requests that decode together.")
+@click.option("--answers", "number", type=COUNT, default=10_000, help="Of each model.")
+@click.option("--batch-size", type=COUNT, default=100, help="Requests that decode together.")
 @click.option("--hidden", type=click.IntRange(min=64), default=768, help="Of the random model.")
-@click.option("--layers", type=click.IntRange(min=1), default=14, help="Of the random model.")
+@click.option("--layers", type=COUNT, default=14, help="Of the random model.")
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "bfloat16"]),
@@ -67,46 +95,153 @@ _MODEL = _DATA / "small-model"
     help="Of the random model: processors with matrix units are several times faster with bfloat16.",
 )
 @click.option("--tiny", is_flag=True, help="A small random model alone: to see that this runs.")
-def main(
-    json_file: Path | None,
-    models: Sequence[str],
-    number: int,
-    batch_size: int,
-    hidden: int,
-    layers: int,
-    dtype: str,
-    tiny: bool,
-) -> None:
+def main(options: SimpleNamespace) -> dict[str, Any]:
     """Count valid answers."""
     torch.set_num_threads(1)
-    facts = environment("torch", "transformers", "tokenizers", "jsonschema", "numba")
-    announce(facts)
-    tokenizer = TextTokenizer.load(_MODEL)
+    tokenizer, config = TextTokenizer.load(SMALL_MODEL), CheckpointConfig.load(SMALL_MODEL)
+    end_token = int(AutoConfig.from_pretrained(SMALL_MODEL).eos_token_id)
+    catalogue = DATA / "catalogue.tsv"
+    titles = frozenset(row["title"] for row in read_tsv(catalogue))
+    queries = [row["query"] for row in read_tsv(DATA / "queries.tsv")][:1000]
     figures: dict[str, Any] = {}
-    with _catalogue(tokenizer) as (index, titles):
-        for name in ("random",) if tiny else models:
-            model = HFLanguageModel.load(_MODEL, device="cpu", dtype="float32")
-            if name == "random":
-                size = (64, 1) if tiny else (hidden, layers)
-                model = random_llama(model.vocab_size, *size, dtype=getattr(torch, dtype))
-            engine = AnswerEngine(tokenizer, _end_token(), model.vocab_size)
-            engine.add_index("catalogue", index, FilterStore(index, "cpu", 1 << 24))
-            config = CheckpointConfig.load(_MODEL)
-            answerer = Answerer(model, tokenizer, config, PrefixStore(model), engine)
-            run = ValidityRun(answerer, SCHEMAS, titles, _queries())
-            _run(run, name, number, batch_size)
-            figures[name] = run.figures()
-            _print(name, figures[name])
-    write_json(json_file, command_line(), facts, figures)
-    wrong = [_wrong(name, found, number) for name, found in figures.items() if found["valid"] != number]
-    if wrong:
-        raise click.ClickException("; ".join(wrong))
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "catalogue.index"
+        build_index(catalogue, tokenizer, BuildOptions(out=out))
+        with Index.open(out) as index:
+            for name in ("random",) if options.tiny else options.models:
+                model = HFLanguageModel.load(SMALL_MODEL, device="cpu", dtype="float32")
+                if name == "random":
+                    size = (64, 1) if options.tiny else (options.hidden, options.layers)
+                    model = random_llama(model.vocab_size, *size, dtype=getattr(torch, options.dtype))
+                engine = AnswerEngine(tokenizer, end_token, model.vocab_size)
+                engine.add_index("catalogue", index, FilterStore(index, "cpu", 1 << 24))
+                answerer = Answerer(model, tokenizer, config, PrefixStore(model), engine)
+                run = ValidityRun(answerer, SCHEMAS, titles, queries)
+                _run(run, name, options.number, options.batch_size)
+                figures[name] = run.figures()
+                _print(name, figures[name])
+    return figures
 
 
-def _wrong(name: str, found: dict[str, Any], number: int) -> str:
-    """What is wrong with the answers of one model."""
-    causes = [str(causes) for causes in (found["invalid"], found["refused"]) if causes]
-    return " ".join([f"{name}: {found['valid']:,} of {number:,} answers are there and valid", *causes])
+@dataclass
+class Tally:
+    """Counts of some requests.
+
+    Attributes:
+        answers: Requests that were answered.
+        valid: Answers that are valid, their titles included.
+        invalid: Faults of the other answers, and how often each.
+        refused: Requests that were not answered, by message.
+        tokens: Tokens of all answers, end tokens included.
+        forced: Tokens of these that were forced.
+        forwards: Passes that answers took part in, behind their prompts.
+        smallest_budget: Answers under the smallest budget there is.
+    """
+
+    answers: int = 0
+    valid: int = 0
+    invalid: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    tokens: int = 0
+    forced: int = 0
+    forwards: int = 0
+    smallest_budget: int = 0
+
+    def figures(self) -> dict[str, Any]:
+        """Return the counts and the share of forced tokens."""
+        return {**vars(self), "forced_share": self.forced / self.tokens if self.tokens else 0.0}
+
+
+class ValidityRun:
+    """Answers requests in batches and checks every answer.
+
+    Args:
+        answerer: Answerer with an index called "titles".
+        schemas: Schemas, taken in turn.
+        titles: All titles of that index.
+        queries: Texts, taken in turn.
+    """
+
+    def __init__(
+        self,
+        answerer: Answerer,
+        schemas: Sequence[AnswerSchema],
+        titles: frozenset[str],
+        queries: Sequence[str],
+    ) -> None:
+        self._answerer = answerer
+        self._schemas = schemas
+        self._titles = titles
+        self._queries = queries
+        self._validators = {one.name: AnswerValidator(one.text) for one in schemas}
+        self._needed: dict[tuple[str, str], int] = {}
+        self.by_method: dict[str, Tally] = {name: Tally() for name in METHODS}
+        self.seconds = 0.0
+
+    def run(self, number: int, batch_size: int, on_answers: Callable[[int], None]) -> None:
+        """Answer so many requests, and say after every batch how many it had."""
+        waiting = self._requests(number)
+        while batch := [asked for _, asked in zip(range(batch_size), waiting, strict=False)]:
+            begun = time.perf_counter()
+            jobs = [self._answerer.job(request) for _, _, _, request in batch]
+            replies = self._answerer.run(jobs)
+            self.seconds += time.perf_counter() - begun
+            for (schema, method, is_smallest, _), reply in zip(batch, replies, strict=True):
+                self._count(schema, self.by_method[method], is_smallest, reply)
+            on_answers(len(batch))
+
+    def figures(self) -> dict[str, Any]:
+        """Return all counts, by method and together."""
+        total = Tally()
+        for tally in self.by_method.values():
+            for name, count in vars(tally).items():
+                setattr(total, name, getattr(total, name) + count)
+        return {
+            **total.figures(),
+            "seconds": self.seconds,
+            "answers_per_second": total.answers / self.seconds if self.seconds else 0.0,
+            "methods": {name: tally.figures() for name, tally in self.by_method.items()},
+        }
+
+    def _requests(self, number: int) -> Iterator[tuple[AnswerSchema, str, bool, AnswerRequest]]:
+        """Every schema under every method and budget in turn."""
+        methods = list(METHODS)
+        for asked in range(number):
+            schema = self._schemas[asked % len(self._schemas)]
+            turn = asked // len(self._schemas) + asked
+            method = methods[turn % len(methods)]
+            spare = SPARE[turn // len(methods) % len(SPARE)]
+            query = self._queries[asked % len(self._queries)]
+            request = AnswerRequest(query, schema.text, seed=asked, **METHODS[method])
+            key = (schema.name, method)
+            if key not in self._needed:
+                grammar = self._answerer.job(request).schema.grammar
+                self._needed[key] = grammar.tokens_to_finish(grammar.start)
+            yield schema, method, spare == 0, replace(request, max_tokens=self._needed[key] + spare)
+
+    def _count(self, schema: AnswerSchema, tally: Tally, is_smallest: bool, reply: object) -> None:
+        if isinstance(reply, InvalidAnswerError):
+            tally.answers += 1
+            tally.invalid[f"{schema.name}: {reply}"] += 1
+            return
+        if not isinstance(reply, AnswerResult):
+            tally.refused[f"{schema.name}: {reply}"] += 1
+            return
+        tally.answers += 1
+        tally.tokens += reply.num_tokens
+        tally.forced += reply.num_forced
+        tally.forwards += reply.num_forwards
+        tally.smallest_budget += is_smallest
+        try:
+            self._validators[schema.name].check(reply.text)
+        except InvalidAnswerError as error:
+            tally.invalid[f"{schema.name}: {error}"] += 1
+            return
+        unknown = [found.title for found in reply.entities if found.title not in self._titles]
+        if unknown:
+            tally.invalid[f"{schema.name}: no title: {unknown[0]!r}"] += 1
+            return
+        tally.valid += 1
 
 
 def _run(run: ValidityRun, name: str, number: int, batch_size: int) -> None:
@@ -120,34 +255,10 @@ def _run(run: ValidityRun, name: str, number: int, batch_size: int) -> None:
             progress.console.print("stopped; what was counted follows")
 
 
-@contextmanager
-def _catalogue(tokenizer: TextTokenizer) -> Iterator[tuple[Index, frozenset[str]]]:
-    """Yield an index of the sample catalogue, and its titles."""
-    file = _DATA / "catalogue.tsv"
-    with file.open(encoding="utf-8", newline="") as rows:
-        titles = frozenset(
-            row["title"] for row in csv.DictReader(rows, delimiter="\t", quoting=csv.QUOTE_NONE)
-        )
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "catalogue.index"
-        build_index(file, tokenizer, BuildOptions(out=out))
-        with Index.open(out) as index:
-            yield index, titles
-
-
-def _queries() -> list[str]:
-    with (_DATA / "queries.tsv").open(encoding="utf-8", newline="") as rows:
-        return [row["query"] for row in csv.DictReader(rows, delimiter="\t", quoting=csv.QUOTE_NONE)][:1000]
-
-
-def _end_token() -> int:
-    return int(AutoConfig.from_pretrained(_MODEL).eos_token_id)
-
-
 def _print(name: str, figures: dict[str, Any]) -> None:
-    table = Table(title=f"{name}: {figures['answers_per_second']:.1f} answers a second")
-    for heading in ("method", "answers", "valid", "smallest budget", "tokens", "forced %", "passes"):
-        table.add_column(heading, justify="left" if heading == "method" else "right")
+    table = Table("method", title=f"{name}: {figures['answers_per_second']:.1f} answers a second")
+    for heading in ("answers", "valid", "smallest budget", "tokens", "forced %", "passes"):
+        table.add_column(heading, justify="right")
     for method, line in [*figures["methods"].items(), ("all", figures)]:
         counts = (line["answers"], line["valid"], line["smallest_budget"], line["tokens"])
         cells = [f"{count:,}" for count in counts]

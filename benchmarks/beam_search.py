@@ -18,49 +18,82 @@ much memory are left out, and the table says so.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from statistics import median
+from types import SimpleNamespace
 from typing import Any
 
 import click
 import torch
-from beam_search_figures.ablation import ablation
-from beam_search_figures.free_outputs import SETTINGS as FREE_SETTINGS
-from beam_search_figures.free_outputs import free_outputs
-from beam_search_figures.plot import draw
-from beam_search_figures.settings import Setting, SettingType
-from beam_search_figures.shared_prefix import shared_prefix
-from beam_search_figures.tables import tables
-from beam_search_figures.title_search import SETTINGS as TITLE_SETTINGS
-from beam_search_figures.title_search import title_search
-from beam_search_figures.trace import trace
-from beam_search_figures.upkeep import SETTINGS as UPKEEP_SETTINGS
-from beam_search_figures.upkeep import upkeep
-from harness.beam_contest import generate, search
-from harness.equal_titles import EqualTitles
-from harness.report import announce, command_line, environment, write_json
-from harness.titles import JSON
-from harness.twin_models import Sizes, Twins
+from harness.beam_contest import (
+    OURS,
+    PLAIN,
+    PREFILLED,
+    Agreement,
+    EqualTitles,
+    FreeText,
+    Run,
+    Setting,
+    SettingType,
+    finished,
+    generate,
+    search,
+)
+from harness.beam_memory import NEVER, ablation, draw, trace, traced, works
+from harness.dictionary_trie import Node
+from harness.processes import available_bytes
+from harness.report import COUNT, NEW_FILE, Spread, benchmark
+from harness.sample_data import SMALL_MODEL, sample_prompts
+from harness.timing import timed
+from harness.twin_models import END, FIRST, Sizes, Twins
+from torch import Tensor, nn
 
+import genret.decoding.beam_search.trie_beam_search as walks
+from genret.decoding.beam_search import beam_search
+from genret.decoding.constraints import Constraint
+from genret.decoding.language_model import PromptPrefix
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.model.hf_session import TreeSession
+from genret.decoding.model.token_tree import CollectionPolicy, TokenTree
+from genret.decoding.model.tree_cache import TreeCache
+from genret.decoding.params import BeamParams
+
+TOLERANCE = 1e-3  # float32, sums of up to a hundred log-probabilities in the hundreds
 _SECTIONS = ("titles", "upkeep", "free", "ablation", "trace", "prefix")
+_TITLES = tuple(
+    Setting(prompt, beams, batch) for prompt in (64, 512, 2048) for beams in (5, 15, 40) for batch in (1, 8)
+)
+_UPKEEP = (*(Setting(512, beams) for beams in (5, 15, 40)), Setting(512, 15, 8))
+_FREE = tuple(Setting(prompt, beams) for prompt in (64, 400) for beams in (9, 15))
+# Tokens shared, queries at a time, tokens behind the prefix.
+_PREFIXES, _BATCHES, _OWN = (448, 1984), (1, 4), 64
+_COPY_S_PER_BYTE = 1e-9  # of a cache that is concatenated, reordered and attended to, per step; one thread
+_MARGIN = 1.25
+FORWARD, STEP, EXPAND = "forward", "step", "expansion"
+GROW, COLLECT = "masks and positions", "collection and room"
 
 
-@click.command(context_settings={"show_default": True})
-@JSON
+def _differing(figures: dict[str, Any], _options: SimpleNamespace) -> str | None:
+    compared = [figures[name]["agreement"] for name in ("titles", "free", "ablation") if name in figures]
+    return "lists differ" if any(agreement["different"] for agreement in compared) else None
+
+
+@benchmark("numpy", "numba", "torch", "transformers", check=_differing)
 @click.option(
     "--only", multiple=True, type=click.Choice(_SECTIONS), help="Run this section; may be repeated."
 )
 @click.option(
     "--settings",
-    "chosen_settings",
     multiple=True,
     type=SettingType(),
     show_default="each section's own",
     help="`titles`, `upkeep`, `free`: only this; may be repeated.",
 )
-@click.option("--repeats", type=click.IntRange(min=1), default=3, help="Rounds; all sides take turns.")
-@click.option("--threads", type=click.IntRange(min=1), default=1, help="Threads of torch, for all sides.")
+@click.option("--repeats", type=COUNT, default=3, help="Rounds; all sides take turns.")
+@click.option("--threads", type=COUNT, default=1, help="Threads of torch, for all sides.")
 @click.option(
     "--max-cell-seconds",
     type=click.FloatRange(min=0),
@@ -69,56 +102,28 @@ _SECTIONS = ("titles", "upkeep", "free", "ablation", "trace", "prefix")
 )
 @click.option("--titles", "number", type=click.IntRange(min=1000), default=100_000, help="Titles.")
 @click.option("--new-tokens", type=click.IntRange(min=2), default=100, help="Length of free outputs.")
-@click.option(
-    "--queries", type=click.IntRange(min=1), default=4, help="`ablation`, `trace`: queries averaged over."
-)
+@click.option("--queries", type=COUNT, default=4, help="`ablation`, `trace`: queries averaged over.")
 @click.option(
     "--prompt", type=click.IntRange(64, 400), default=400, help="`ablation`, `trace`: tokens of prompts."
 )
 @click.option("--hidden", type=click.IntRange(min=64), default=Sizes().hidden, help="Width of the model.")
-@click.option("--layers", type=click.IntRange(min=1), default=Sizes().layers, help="Depth of the model.")
-@click.option(
-    "--tables",
-    "tables_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write tables there.",
-)
-@click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw `trace` there.")
-def main(
-    json_file: Path | None,
-    only: Sequence[str],
-    chosen_settings: Sequence[Setting],
-    repeats: int,
-    threads: int,
-    max_cell_seconds: float,
-    number: int,
-    new_tokens: int,
-    queries: int,
-    prompt: int,
-    hidden: int,
-    layers: int,
-    tables_file: Path | None,
-    plot: Path | None,
-) -> None:
+@click.option("--layers", type=COUNT, default=Sizes().layers, help="Depth of the model.")
+@click.option("--plot", type=NEW_FILE, help="Draw `trace` there.")
+def main(options: SimpleNamespace) -> dict[str, Any]:
     """Measure trie beam search."""
-    chosen = only or _SECTIONS
-    if plot and "trace" not in chosen:
+    chosen, hidden, repeats = options.only or _SECTIONS, options.hidden, options.repeats
+    if options.plot and "trace" not in chosen:
         raise click.UsageError("--plot needs the section trace")
     if hidden % 64:
         raise click.UsageError(f"--hidden must be a multiple of 64, got {hidden}")
-    torch.set_num_threads(threads)
-    facts = environment("numpy", "numba", "torch", "transformers") | {"threads": threads}
-    announce(facts)
+    torch.set_num_threads(options.threads)
     usual = Sizes()
-    twins = Twins.random(
-        Sizes(
-            hidden=hidden,
-            layers=layers,
-            kv_heads=max(1, hidden // 192),
-            intermediate=hidden * usual.intermediate // usual.hidden,
-        )
+    intermediate = hidden * usual.intermediate // usual.hidden
+    sizes = Sizes(
+        hidden=hidden, layers=options.layers, kv_heads=max(1, hidden // 192), intermediate=intermediate
     )
-    titles = EqualTitles.make(number, twins.vocab_size)
+    twins = Twins.random(sizes)
+    titles = EqualTitles.make(options.number, twins.vocab_size)
     click.echo(
         f"random Llama of {twins.num_parameters / 1e6:.1f} M parameters, {twins.token_bytes:,} bytes of keys "
         f"and values per token; {titles.number:,} titles of {titles.tokens} tokens"
@@ -131,25 +136,17 @@ def main(
             click.echo(f"\n{name}")
             figures[name] = measure()
 
-    free, wide = Setting(prompt, 15, queries), Setting(min(512, prompt), 40, queries)
-    limits = (repeats, max_cell_seconds)
-    section("titles", lambda: title_search(twins, titles, chosen_settings or TITLE_SETTINGS, *limits))
-    section("upkeep", lambda: upkeep(twins, titles, chosen_settings or UPKEEP_SETTINGS, repeats))
-    section("free", lambda: free_outputs(twins, chosen_settings or FREE_SETTINGS, new_tokens, *limits))
-    section("ablation", lambda: ablation(twins, titles, free, wide, new_tokens, repeats))
-    section("trace", lambda: trace(twins, titles, free, wide, new_tokens))
+    searches = (options.prompt, options.queries, options.new_tokens)
+    section("titles", lambda: title_search(twins, titles, options))
+    section("upkeep", lambda: upkeep(twins, titles, options.settings or _UPKEEP, repeats))
+    section("free", lambda: free_outputs(twins, options))
+    section("ablation", lambda: collection(works(twins, titles, *searches), repeats))
+    section("trace", lambda: [trace(work) for work in works(twins, titles, *searches)[::-1]])
     section("prefix", lambda: shared_prefix(twins, repeats))
-    if plot:
-        draw(plot, figures["trace"])
-        click.echo(f"drawn: {plot}")
-    if tables_file:
-        tables_file.write_text(tables(figures), encoding="utf-8")
-        click.echo(f"written: {tables_file}")
-    write_json(json_file, command_line(), facts, figures)
-    different = [name for name in figures if name in ("titles", "free", "ablation")]
-    if any(figures[name]["agreement"]["different"] for name in different):
-        click.echo("lists differ", err=True)
-        sys.exit(1)
+    if options.plot:
+        draw(options.plot, figures["trace"])
+        click.echo(f"drawn: {options.plot}")
+    return figures
 
 
 def _warm_up(twins: Twins, titles: EqualTitles) -> None:
@@ -158,6 +155,393 @@ def _warm_up(twins: Twins, titles: EqualTitles) -> None:
     prompts = setting.prompts(twins.vocab_size)
     search(twins.model(), titles.trie, prompts, setting.beams)
     generate(twins.stock, prompts, setting.beams, titles.tokens, titles.dictionary)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerCost:
+    """Cost of `generate` by that of ours; a guess good to a third or so.
+
+    Attributes:
+        seconds: Time of one run, seconds.
+        cache_bytes: Bytes of its cache at the end.
+        peak_bytes: Bytes of memory beside the weights.
+    """
+
+    seconds: float
+    cache_bytes: int
+    peak_bytes: int
+
+    @classmethod
+    def of(cls, setting: Setting, ours: Run, twins: Twins, new_tokens: int, prefilled: bool) -> PeerCost:
+        """Estimate from one run of ours at the same setting."""
+        rows, config = setting.batch * setting.beams, twins.stock.config
+        cache = rows * (setting.prompt + new_tokens) * twins.token_bytes
+        prefills = 1 if prefilled else setting.beams
+        decode = ours.decode_s + new_tokens * cache * _COPY_S_PER_BYTE
+        # A prompt's widest activations are three arrays in the feed-forward layers.
+        rows_at_once = setting.batch if prefilled else rows
+        activations = (
+            3 * rows_at_once * setting.prompt * config.intermediate_size * twins.stock.dtype.itemsize
+        )
+        layer = 2 * cache // config.num_hidden_layers  # copied at a time: concatenated, then reordered
+        peak = cache + max(layer, activations if not prefilled else 0)
+        return cls(prefills * ours.prefill_s + decode, cache, peak)
+
+    def refusal(self, most_seconds: float) -> str | None:
+        """Return why it is not run; None: it is."""
+        free = available_bytes()
+        if self.peak_bytes * _MARGIN > free:
+            return f"not run: needs about {self.peak_bytes / 1e9:.0f} GB of memory, {free / 1e9:.0f} are free"
+        if self.seconds > most_seconds:
+            return f"not run: would take about {self.seconds:.0f} s, --max-cell-seconds is {most_seconds:g}"
+        return None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Work:
+    """Search that all sides do.
+
+    Attributes:
+        twins: The model.
+        constraint: Constraint of ours.
+        dictionary: The same for `generate`; None: whatever the length allows.
+        new_tokens: Number of tokens written.
+    """
+
+    twins: Twins
+    constraint: Constraint
+    dictionary: Node | None
+    new_tokens: int
+
+
+class Disagreements:
+    """Counts the comparisons of lists, and the ones that failed."""
+
+    def __init__(self) -> None:
+        self.compared = 0
+        self.largest_difference = 0.0
+        self.failed: list[str] = []
+
+    def add(self, place: str, agreement: Agreement) -> None:
+        """Take note of one comparison."""
+        self.compared += 1
+        self.largest_difference = max(self.largest_difference, agreement.largest_difference)
+        if not agreement.holds(TOLERANCE):
+            self.failed.append(place)
+
+    def report(self) -> dict[str, Any]:
+        """Say what was found."""
+        click.echo(
+            f"lists compared: {self.compared}, of them different: {len(self.failed)} {self.failed or ''}; "
+            f"largest difference of scores {self.largest_difference:.1e}"
+        )
+        return {
+            "compared": self.compared,
+            "different": self.failed,
+            "largest_difference": self.largest_difference,
+        }
+
+
+def compete(
+    work: Work, setting: Setting, prompts: Tensor, options: SimpleNamespace, disagreements: Disagreements
+) -> dict[str, Any]:
+    """Run all sides in turn; the first run of ours tells what the peers would cost.
+
+    Args:
+        work: The search.
+        setting: Its size.
+        prompts: Shape: (batch, prompt), int64.
+        options: Rounds (`repeats`), and seconds of the longest run of a peer (`max_cell_seconds`): one that
+            would take longer is left out by name.
+        disagreements: Account of lists that differ.
+    """
+    model = work.twins.model()
+    first = search(model, work.constraint, prompts, setting.beams)
+    runs: dict[str, list[Run]] = {OURS: [first]}
+    costs = {
+        name: PeerCost.of(setting, first, work.twins, work.new_tokens, prefilled=name == PREFILLED)
+        for name in (PLAIN, PREFILLED)
+    }
+    refusals = {name: cost.refusal(options.max_cell_seconds) for name, cost in costs.items()}
+    sides: dict[str, Callable[[], Run]] = {
+        OURS: lambda: search(model, work.constraint, prompts, setting.beams),
+        **{name: peer(work, setting, prompts, name) for name, why in refusals.items() if why is None},
+    }
+    for n in range(options.repeats):
+        for name, side in sides.items():
+            if n or name != OURS:
+                runs.setdefault(name, []).append(side())
+    figure = {**asdict(setting), OURS: _summary(runs[OURS])}
+    for name, why in refusals.items():
+        figure[name] = (
+            {"not_run": why, "kv_bytes_computed": costs[name].cache_bytes}
+            if why is not None
+            else _against(runs[name], runs[OURS], f"{setting.text()} {name}", disagreements)
+        )
+    _describe(setting, figure, work.dictionary is None)
+    return figure
+
+
+def peer(work: Work, setting: Setting, prompts: Tensor, name: str) -> Callable[[], Run]:
+    return lambda: generate(
+        work.twins.stock,
+        prompts,
+        setting.beams,
+        work.new_tokens,
+        work.dictionary,
+        prefilled=name == PREFILLED,
+    )
+
+
+def _summary(runs: list[Run]) -> dict[str, Any]:
+    usage = runs[0].usage
+    return {
+        "total_s": Spread.of([run.total_s for run in runs]),
+        "prefill_s": Spread.of([run.prefill_s for run in runs]),
+        "decode_s": Spread.of([run.decode_s for run in runs]),
+        "kv_bytes": max(run.kv_bytes for run in runs),
+        **({} if usage is None else {"usage": asdict(usage), "steps": runs[0].num_steps}),
+    }
+
+
+def _against(runs: list[Run], ours: list[Run], place: str, disagreements: Disagreements) -> dict[str, Any]:
+    agreements = [Agreement.of(a.lists, b.lists) for a, b in zip(ours, runs, strict=True)]
+    for agreement in agreements:
+        disagreements.add(place, agreement)
+    summary = _summary(runs)
+    return {
+        **summary,
+        "ratio": Spread.of_ratios([run.total_s for run in runs], [run.total_s for run in ours]),
+        "decode_ratio": Spread.of_ratios([run.decode_s for run in runs], [run.decode_s for run in ours]),
+        "kv_share": max(run.kv_bytes for run in ours) / summary["kv_bytes"],
+        "same_rows": all(agreement.same_rows for agreement in agreements),
+        "largest_difference": max(agreement.largest_difference for agreement in agreements),
+    }
+
+
+def _describe(setting: Setting, figure: dict[str, Any], free: bool) -> None:
+    ours = figure[OURS]
+    click.echo(
+        f"{setting.words()}: ours {ours['total_s'].text()} s, prefill {ours['prefill_s'].text()}, "
+        f"decode {ours['decode_s'].text()}, "
+        f"KV at most {ours['kv_bytes'] / 1e6:.1f} MB"
+    )
+    for name in (PLAIN, PREFILLED):
+        peer = figure[name]
+        if "not_run" in peer:
+            computed = peer["kv_bytes_computed"]
+            click.echo(
+                f"  {name}: {peer['not_run']}; its cache would hold {computed / 1e6:,.0f} MB (computed), "
+                f"ours is {ours['kv_bytes'] / computed:.3f} of that"
+            )
+            continue
+        share = peer["kv_share"]
+        click.echo(
+            f"  {name}: {peer['total_s'].text()} s, prefill {peer['prefill_s'].text()}, decode "
+            f"{peer['decode_s'].text()}, KV {peer['kv_bytes'] / 1e6:.1f} MB; over ours: time "
+            f"{peer['ratio'].text()}, decode {peer['decode_ratio'].text()}; KV of ours "
+            + (f"{1 / share:.1f} times less" if free else f"{share:.3f} of it")
+            + f"; same rows: {peer['same_rows']}, scores differ by up to {peer['largest_difference']:.1e}"
+        )
+
+
+def title_search(twins: Twins, titles: EqualTitles, options: SimpleNamespace) -> dict[str, Any]:
+    """Search the titles at several settings."""
+    disagreements = Disagreements()
+    work = Work(twins, titles.trie, titles.dictionary, titles.tokens)
+    cells = [
+        compete(work, setting, setting.prompts(twins.vocab_size), options, disagreements)
+        for setting in options.settings or _TITLES
+    ]
+    return {"titles": titles.number, "cells": cells, "agreement": disagreements.report()}
+
+
+def free_outputs(twins: Twins, options: SimpleNamespace) -> dict[str, Any]:
+    """Search free outputs at several settings, on a random model and on the small one behind real queries.
+
+    Beams of random weights need not have ancestors in common as those of a trained model have, and what they
+    share is what a tree saves.
+    """
+    disagreements, new_tokens = Disagreements(), options.new_tokens
+    figures: dict[str, Any] = {}
+    for name, model in (("random", twins), ("default", Twins.load(SMALL_MODEL))):
+        click.echo(f"{name} model of {model.num_parameters / 1e6:.1f} M parameters, {new_tokens} new tokens")
+        work = Work(model, FreeText(new_tokens, model.vocab_size, END), None, new_tokens)
+        figures[name] = []
+        for setting in options.settings or _FREE:
+            prompts = (
+                sample_prompts(setting.prompt, setting.batch)
+                if name == "default"
+                else setting.prompts(model.vocab_size)
+            )
+            cell = compete(work, setting, prompts, options, disagreements)
+            cell["live"] = _live(work, setting, prompts[0].tolist())
+            figures[name].append(cell)
+    return {"new_tokens": new_tokens, **figures, "agreement": disagreements.report()}
+
+
+def _live(work: Work, setting: Setting, prompt: list[int]) -> dict[str, float]:
+    """Count the tokens that live in the tree, in a run of its own."""
+    moments = traced(work.twins.model(CollectionPolicy.never()), work.constraint, prompt, setting.beams)
+    steps = len(moments)
+    figure = {
+        "live_per_depth": moments[-1].live / steps,
+        "written_per_depth": moments[-1].written / steps,
+        "branches": setting.beams,
+    }
+    click.echo(
+        f"  live at the end, per token of the text: {figure['live_per_depth']:.2f} of "
+        f"{figure['written_per_depth']:.2f} written"
+    )
+    return figure
+
+
+def collection(cases: Sequence[Any], repeats: int) -> dict[str, Any]:
+    """Compare policies of collection. The lists must not depend on them."""
+    disagreements = Disagreements()
+    figures: dict[str, Any] = {}
+    for work in cases:
+        figures[work.name], runs = ablation(work, repeats)
+        for policy, column in runs.items():
+            for one, other in zip(runs[NEVER], column, strict=True):
+                disagreements.add(f"{work.name}, {policy}", Agreement.of(one.lists, other.lists))
+    return {**figures, "agreement": disagreements.report()}
+
+
+def upkeep(
+    twins: Twins, titles: EqualTitles, settings: Sequence[Setting], repeats: int
+) -> list[dict[str, Any]]:
+    """Take the time of decoding apart, by medians over the repeats."""
+    figures = []
+    for setting in settings:
+        runs = [_shares(twins, titles, setting, seed) for seed in range(repeats)]
+        figure = {part: median(run[part] for run in runs) for part in runs[0]}
+        shares = {part: value for part, value in figure.items() if part != "ms_per_step"}
+        click.echo(
+            f"{setting.words()}: {figure['ms_per_step']:.1f} ms per step; "
+            + ", ".join(f"{part} {share:.1%}" for part, share in shares.items())
+        )
+        figures.append({"setting": setting.text(), **figure})
+    return figures
+
+
+def _shares(twins: Twins, titles: EqualTitles, setting: Setting, seed: int) -> dict[str, float]:
+    """Run one search and return shares of the time behind its prefill, and the time of a step."""
+    model = twins.model()
+    session = model.prefill(setting.prompts(model.vocab_size, seed).tolist())
+    clock = _Clock()
+    with clock.measuring(twins.own):
+        begun = time.perf_counter()
+        params = [BeamParams(setting.beams, setting.beams)] * setting.batch
+        result = finished(beam_search(session, titles.trie, params))[0]
+        whole = time.perf_counter() - begun
+    spent = clock.seconds
+    upkeep_s = whole - spent[FORWARD]
+    session_s = spent[STEP] - spent[FORWARD]
+    parts = {
+        "upkeep": upkeep_s,
+        GROW: spent[GROW],
+        COLLECT: spent[COLLECT],
+        "rest of the session": session_s - spent[GROW] - spent[COLLECT],
+        EXPAND: spent[EXPAND],
+        "choice and lists": upkeep_s - session_s - spent[EXPAND],
+    }
+    return {
+        **{part: seconds / whole for part, seconds in parts.items()},
+        "ms_per_step": 1e3 * whole / max(1, result.num_steps),
+    }
+
+
+class _Clock:
+    """Seconds spent in some functions of the decoder, by name."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys((FORWARD, STEP, GROW, COLLECT, EXPAND), 0.0)
+
+    @contextmanager
+    def measuring(self, module: nn.Module) -> Iterator[None]:
+        """Put clocks around the functions, and take them away at the end."""
+        parts = (
+            (module, "forward", FORWARD),
+            (TreeSession, "step", STEP),
+            (TokenTree, "grow", GROW),
+            (TokenTree, "collect", COLLECT),
+            (TreeCache, "compact", COLLECT),
+            (TreeCache, "make_room", COLLECT),
+            (walks, "listed", EXPAND),
+        )
+        with ExitStack() as stack:
+            for part in parts:
+                stack.enter_context(self._around(*part))
+            yield
+
+    @contextmanager
+    def _around(self, owner: Any, name: str, part: str) -> Iterator[None]:
+        inner: Callable[..., Any] = getattr(owner, name)
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            begun = time.perf_counter()
+            try:
+                return inner(*args, **kwargs)
+            finally:
+                self.seconds[part] += time.perf_counter() - begun
+
+        own = name in vars(owner)  # a module's `forward` is its class's
+        setattr(owner, name, timed)
+        try:
+            yield
+        finally:
+            setattr(owner, name, inner) if own else delattr(owner, name)
+
+
+def shared_prefix(twins: Twins, repeats: int) -> list[dict[str, Any]]:
+    """Time until the first token's logits, and keys and values per query, in both ways in turn."""
+    model, figures = twins.model(), []
+    for tokens in _PREFIXES:
+        generator = torch.Generator().manual_seed(tokens)
+        written = torch.randint(FIRST, twins.vocab_size, (tokens,), generator=generator).tolist()
+        once, _, prefix = timed(model.share_prefix, written)
+        assert prefix is not None  # a Llama has no encoder
+        for batch in _BATCHES:
+            behind = torch.randint(FIRST, twins.vocab_size, (batch, _OWN), generator=generator).tolist()
+            prompts = [written + part for part in behind]
+            figure = _compare_prefix(model, prefix, prompts, repeats)
+            figure |= {"prefix": tokens, "own": _OWN, "batch": batch, "once_s": once}
+            figures.append(figure)
+            _describe_prefix(figure)
+    return figures
+
+
+def _compare_prefix(
+    model: HFLanguageModel, prefix: PromptPrefix, prompts: list[list[int]], repeats: int
+) -> dict[str, Any]:
+    ways = {"again": lambda: model.prefill(prompts), "shared": lambda: model.prefill(prompts, prefix)}
+    times: dict[str, list[float]] = {way: [] for way in ways}
+    figure: dict[str, Any] = {"prefix_bytes": prefix.kv_bytes}
+    logits = {}
+    for n in range(repeats + 1):
+        for way, prefill in ways.items():
+            took = timed(prefill)
+            if n:  # the first round warms up
+                times[way].append(took.wall_s)
+            figure[f"{way}_bytes"] = took.value.usage.held_bytes / len(prompts)
+            logits[way] = took.value.root_logits.log_softmax(-1)
+    return figure | {
+        "shared_s": Spread.of(times["shared"]),
+        "again_s": Spread.of(times["again"]),
+        "ratio": Spread.of_ratios(times["again"], times["shared"]),
+        "largest_difference": float((logits["shared"] - logits["again"]).abs().max()),
+    }
+
+
+def _describe_prefix(figure: dict[str, Any]) -> None:
+    click.echo(
+        f"prefix of {figure['prefix']} tokens, {figure['own']} of its own, {figure['batch']} queries: first "
+        f"token after {figure['shared_s'].text(3)} s shared, {figure['again_s'].text(3)} s run again, "
+        f"{figure['ratio'].text(1)} times; KV per query {figure['shared_bytes'] / 1e6:.2f} MB and "
+        f"{figure['again_bytes'] / 1e6:.2f} MB, {figure['prefix_bytes'] / 1e6:.2f} MB shared by all; "
+        f"log-probabilities differ by up to {figure['largest_difference']:.1e}"
+    )
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 
 Branches stand on prefixes of real titles, 1 to 6 tokens deep; a figure is the mean over depths and prefixes.
 Verification of 50 candidates per branch, half of them valid where so many are, is measured against the
-full-row PPV of `harness.full_row_ppv`. Exact children are measured against a trie of nested dictionaries
+full-row PPV below. Exact children are measured against a trie of nested dictionaries
 walked from the root: bare, which lists the tokens, and inside transformers' PrefixConstrainedLogitsProcessor,
 which makes a masked (branches, vocabulary) matrix of them; `processor` is TitleTrieLogitsProcessor, which
 does the same with our trie. The dictionaries of 6,000,000 titles take about 7 GB.
@@ -19,26 +19,26 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
+import statistics
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import click
 import numpy as np
+import numpy.typing as npt
 import torch
 from harness.dictionary_trie import Node, path_dictionary, tokens_after, whole_dictionary
-from harness.full_row_ppv import FullRowPPV, row_matrix
 from harness.leaning_model import random_llama
-from harness.model_step import mean_step_seconds
 from harness.prefixes import sample_prefixes, walk
-from harness.processes import measured
-from harness.report import Spread, announce, command_line, environment, write_json
-from harness.timing import Eviction, Timed, in_turn, mean_seconds
-from harness.titles import batches, input_options, titles_file, tokenizer_file, write_tsv
+from harness.processes import build_index
+from harness.report import FOLDER, Spread, benchmark
+from harness.timing import timed
+from harness.titles import chosen_titles, input_options, tokenizer_file, write_tsv
 from torch import Tensor
 from transformers import PrefixConstrainedLogitsProcessor
 
@@ -49,7 +49,6 @@ from genret.decoding.trie.logits_processor import TitleTrieLogitsProcessor
 from genret.decoding.trie.title_trie import TitleTrie
 from genret.retrieval.index.reader import Index
 
-_BUILD = "from genret.index_builder.cli import build_command; build_command()"
 _BRANCHES = (1, 16, 128)
 _MODEL_BRANCHES = (1, 128)
 _HIDDEN, _LAYERS = 768, 9  # of the model: 102 M parameters with a vocabulary of 50,257
@@ -57,6 +56,9 @@ _DEPTHS = range(1, 7)
 _PREFIXES = 256  # per depth; steps of few branches are taken from several groups of them
 _MAX_GROUPS = 4
 _CANDIDATES = 50
+_CALLS = 3  # of a hot step, whose median counts
+_CACHE_BYTES = 64 << 20  # beyond a core's share of the last cache
+_PROMPT_TOKENS = 64
 _PAIRS = (
     ("full-row PPV", "verify"),
     ("dictionaries + processor", "children"),
@@ -66,13 +68,16 @@ _PAIRS = (
 )
 
 
+IntArray = npt.NDArray[np.int64]
+
+
 class Case(NamedTuple):
     """Branches that take a step together.
 
     Attributes:
-        prefixes: One per branch, of one length.
-        ids: The same. Shape: (n, d), int64.
-        candidates: To be verified. Shape: (n, 50), int64.
+        prefixes: One per branch, all of one length.
+        ids: Tokens of the prefixes. Shape: (n, d), int64.
+        candidates: Tokens to be verified. Shape: (n, 50), int64.
         logits: Shape: (n, V), float32.
     """
 
@@ -82,13 +87,84 @@ class Case(NamedTuple):
     logits: Tensor
 
 
-@click.command(context_settings={"show_default": True})
+class Timed(NamedTuple):
+    """A call to be timed, and an untimed one that must come before it."""
+
+    call: Callable[[], object]
+    prepare: Callable[[], object] = lambda: None
+
+    def seconds(self, caches: IntArray | None) -> float:
+        """Return the time of a call with emptied caches, or without `caches` the median of some calls.
+
+        Args:
+            caches: Array larger than the caches: adding to it leaves them as a model's weights do.
+        """
+        seconds = []
+        for _ in range(_CALLS if caches is None else 1):
+            self.prepare()
+            if caches is not None:
+                caches += 1
+            seconds.append(timed(self.call).wall_s)
+        return statistics.median(seconds)
+
+
+class FullRowPPV:
+    """Parallel prefix verification as the paper has it, corrected and batched: binary search over all rows.
+
+    The printed routine adds up the signs of the columns, which is no order, and reads past the last row; here
+    the first column that differs decides, and one search serves all branches and candidates. Columns behind
+    the deepest prefix are left out, which only makes it faster.
+
+    Args:
+        rows: Sorted rows, padded with -1. Shape: (R, W), int32.
+    """
+
+    def __init__(self, rows: Tensor) -> None:
+        self._prefixes = [rows[:, :width].contiguous() for width in range(1, rows.shape[1] + 1)]
+        # Of a difference, only the sign of the first column that differs may count.
+        self._weights = [2.0 ** torch.arange(width).flip(0) for width in range(1, rows.shape[1] + 1)]
+
+    def verify(self, prefixes: Tensor, token_ids: Tensor) -> Tensor:
+        """Return which candidates continue their prefix to the prefix of some row.
+
+        Args:
+            prefixes: Shape: (n, d), int32.
+            token_ids: Shape: (n, M), int32.
+
+        Returns:
+            Shape: (n, M), bool.
+        """
+        (branches, depth), candidates = prefixes.shape, token_ids.shape[1]
+        rows, weights = self._prefixes[depth], self._weights[depth]
+        repeated = prefixes.unsqueeze(1).expand(branches, candidates, depth)
+        wanted = torch.cat([repeated, token_ids.unsqueeze(2)], dim=2).view(-1, depth + 1)
+        low = torch.zeros(len(wanted), dtype=torch.int64)
+        high = torch.full_like(low, len(rows))
+        for _ in range(len(rows).bit_length()):
+            middle = (low + high) // 2
+            found = rows.index_select(0, middle.clamp(max=len(rows) - 1))
+            smaller = torch.mv(torch.sign(found - wanted).float(), weights) < 0
+            is_open = low < high
+            low = torch.where(is_open & smaller, middle + 1, low)
+            high = torch.where(is_open & ~smaller, middle, high)
+        there = rows.index_select(0, low.clamp(max=len(rows) - 1)) == wanted
+        return ((low < len(rows)) & there.all(dim=1)).view(branches, candidates)
+
+
+def row_matrix(index: Index, width: int) -> Tensor:
+    """Return the first tokens of all rows in the order of rank, padded with -1. Shape: (R, width), int32."""
+    tokens, offsets = index.rows.flat()
+    starts, lengths = offsets[:-1], np.diff(offsets)
+    matrix = np.full((len(starts), width), -1, dtype=np.int32)
+    for column in range(width):
+        there = lengths > column
+        matrix[there, column] = tokens[starts[there] + column]
+    return torch.from_numpy(matrix)
+
+
+@benchmark("numpy", "torch", "transformers", "numba")
 @input_options
-@click.option(
-    "--index",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Measure on this index instead of building one.",
-)
+@click.option("--index", type=FOLDER, help="Measure on this index instead of building one.")
 @click.option("--repeats", type=click.IntRange(min=5), default=7, help="Rounds; in each, everyone in turn.")
 @click.option(
     "--path-dictionary",
@@ -97,37 +173,19 @@ class Case(NamedTuple):
     help="Give the dictionaries only the nodes on the way to the prefixes, if memory is short. That is too "
     "good for them: in memory the whole trie lies far apart.",
 )
-def main(
-    data: Path,
-    titles: Path | None,
-    tokenizer: Path | None,
-    limit: int | None,
-    work: Path | None,
-    json_file: Path | None,
-    index: Path | None,
-    repeats: int,
-    paths_only: bool,
-) -> None:
+def main(options: SimpleNamespace) -> dict[str, Any]:
     """Measure steps of the constraint."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
-    facts = environment("numpy", "torch", "transformers", "numba")
-    announce(facts)
-    with tempfile.TemporaryDirectory(dir=work) as folder:
-        path = index or build(data, titles, tokenizer, limit, Path(folder))
+    with tempfile.TemporaryDirectory(dir=options.work) as folder:
+        path = options.index or Path(folder) / "step.index"
+        if options.index is None:
+            source = Path(folder) / "titles.tsv"
+            write_tsv(source, chosen_titles(options))
+            build_index(source, path, "--tokenizer", tokenizer_file(options), "--evidence", "none")
         with Index.open(path, verify_digests=False) as opened:
             click.echo(f"{opened.num_rows:,} rows, vocabulary of {opened.vocab_size:,}")
-            figures = measure(opened, repeats, paths_only)
-    write_json(json_file, command_line(), facts, figures)
-
-
-def build(data: Path, titles: Path | None, tokenizer: Path | None, limit: int | None, folder: Path) -> Path:
-    """Build an index of the titles and return its path."""
-    source, path = folder / "titles.tsv", folder / "step.index"
-    write_tsv(source, batches(titles_file(data, titles), limit))
-    options = ["--tokenizer", str(tokenizer_file(data, tokenizer)), "--out", str(path), "--quiet"]
-    measured([sys.executable, "-c", _BUILD, str(source), "--evidence", "none", *options])
-    return path
+            return measure(opened, options.repeats, options.paths_only)
 
 
 def measure(index: Index, repeats: int, paths_only: bool) -> dict[str, Any]:
@@ -222,8 +280,13 @@ def steps(
     contests: list[dict[str, Timed]], kernels: Iterable[str], branches: int, repeats: int, cold: bool
 ) -> dict[str, Any]:
     """Time everyone's step."""
-    timed = in_turn(contests, repeats, cold)
-    times = {name: [1e6 * seconds for seconds in column] for name, column in timed.items()}
+    caches = np.zeros(_CACHE_BYTES // 8, dtype=np.int64) if cold else None
+    times: dict[str, list[float]] = {name: [] for name in contests[0]}
+    for number in range(repeats + 1):
+        for name, column in times.items():
+            mean = statistics.fmean(contest[name].seconds(caches) for contest in contests)
+            if number:  # the first round warms up
+                column.append(1e6 * mean)
     entry: dict[str, Any] = {"branches": branches, "cold": cold, "ratios": {}}
     entry["us"] = {name: Spread.of(column) for name, column in times.items()}
     label = f"{branches:>4} branches, {'cold' if cold else 'hot'}"
@@ -267,10 +330,10 @@ def shares(
         for name, trie in tries.items()
     }
     times: dict[str, list[float]] = {name: [] for name in ("model", *tries)}
-    eviction = Eviction()
+    caches = np.zeros(_CACHE_BYTES // 8, dtype=np.int64)
     for number in range(repeats + 1):
         row = {"model": mean_step_seconds(model, branches, len(_DEPTHS))}
-        row |= {name: mean_seconds(timed, eviction) for name, timed in sums.items()}
+        row |= {name: statistics.fmean(one.seconds(caches) for one in some) for name, some in sums.items()}
         if number:
             for name, seconds in row.items():
                 times[name].append(1e3 * seconds)
@@ -285,6 +348,17 @@ def shares(
             f"{share.text()} % of it"
         )
     return entry
+
+
+def mean_step_seconds(model: HFLanguageModel, branches: int, num_steps: int) -> float:
+    """Return the mean time of the first steps of so many branches behind a prompt of 64 tokens."""
+    session = model.prefill([torch.randint(model.vocab_size, (_PROMPT_TOKENS,)).tolist()])
+    parents, seconds = torch.zeros(1, branches, dtype=torch.int64), []
+    for _ in range(num_steps):
+        tokens = torch.randint(model.vocab_size, (1, branches))
+        seconds.append(timed(session.step, parents, tokens).wall_s)
+        parents = torch.arange(branches).unsqueeze(0)
+    return statistics.fmean(seconds)
 
 
 def children_and_mass(trie: TitleTrie, states: Tensor, logits: Tensor) -> Tensor:

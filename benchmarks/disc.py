@@ -18,43 +18,63 @@ default model on the dev and test queries of data/.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
 import numpy as np
 import torch
-from disc_figures.adaptive import adaptive
-from disc_figures.beams import beams
-from disc_figures.calibration import calibration
-from disc_figures.exactness import exactness
-from disc_figures.plot import draw
-from disc_figures.sample_retriever import held_out_queries, sample_retriever
-from disc_figures.wall_time import wall_time
-from harness.report import announce, command_line, environment, write_json
-from harness.titles import JSON, TOKENIZER, batches, tokenizer_file
+from harness.divergence import Array, expected_draws
+from harness.exactness import adaptive, exactness
+from harness.leaning_model import LeaningModel, random_llama
+from harness.report import COUNT, FILE, FOLDER, NEW_FILE, NEW_FOLDER, Spread, benchmark, picture
+from harness.sample_data import Query, answers, held_out_queries, sample_retriever
+from harness.timing import timed
+from harness.titles import TOKENIZER, batches, tokenizer_file
+from scipy import stats
 from tokenizers import Tokenizer
+from torch import Tensor
 
+from genret import RetrievalResult, Retriever, RetrieveRequest
+from genret.decoding.disc import DiscResult, disc
+from genret.decoding.disc.draws import FIRST, DrawBatch
+from genret.decoding.disc.tree_proposer import TreeProposer
+from genret.decoding.params import DiscParams
+from genret.decoding.stopping import StopPoll
 from genret.decoding.trie.title_trie import TitleTrie
 from genret.retrieval.index.reader import Index
 
 _SECTIONS = ("time", "exactness", "adaptive", "beams", "calibration")
 _VOCAB, _TITLE_TOKENS = 50_257, 8  # GPT-2's vocabulary; mean length of Wikipedia's titles in it
 _HIDDEN, _LAYERS = 768, 9
+_COLOURS = ("#1f6feb", "#d9480f", "#2b8a3e", "#862e9c")
+_GREY = "#868e96"
+_MOST = 64  # draws on the left of the picture
+_PROMPT = 256
+_TOGETHER = 8
+# Probability of the valid tokens together at a step: most first draws are accepted; two in five are; none is,
+# so that phase two always runs.
+_VALID = (0.97, 0.9, 0.5)
+_TIMED = (1, 2, 4, 8)
+BEAM_SIZES = (1, 2, 4)
+DRAWS = (1, 2, 3, 4)
+_THRESHOLDS = (0.05, 0.1, 0.25, 0.5, 0.75)
+_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
-@click.command(context_settings={"show_default": True})
-@JSON
+@benchmark("numpy", "numba", "torch", "transformers")
 @TOKENIZER
 @click.option(
     "--titles",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=FILE,
     show_default="synthetic ones",
     help="`time`: titles as Parquet with a column `title`, TSV with such a header, or one per line.",
 )
 @click.option(
     "--data",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=NEW_FOLDER,
     default=Path("../shared/data"),
     envvar="GENRET_SHARED_DATA",
     show_envvar=True,
@@ -63,50 +83,22 @@ _HIDDEN, _LAYERS = 768, 9
 @click.option(
     "--only", multiple=True, type=click.Choice(_SECTIONS), help="Run this section; may be repeated."
 )
-@click.option(
-    "--index",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="`time`: titles of an index.",
-)
-@click.option(
-    "--limit", type=click.IntRange(min=1), default=200_000, help="`time`: most titles, but of an index."
-)
-@click.option("--repeats", type=click.IntRange(min=1), default=9, help="`time`: pairs of measurements.")
-@click.option(
-    "--results", type=click.IntRange(min=2), default=20_000, help="Results per law compared, at most."
-)
-@click.option("--runs", type=click.IntRange(min=1), default=50, help="`adaptive`: queries answered alone.")
-@click.option("--seeds", type=click.IntRange(min=1), default=3, help="`beams`: seeds.")
-@click.option("--queries", type=click.IntRange(min=1), help="`beams`, `calibration`: only so many queries.")
+@click.option("--index", type=FOLDER, help="`time`: titles of an index.")
+@click.option("--limit", type=COUNT, default=200_000, help="`time`: most titles, but of an index.")
+@click.option("--repeats", type=COUNT, default=9, help="`time`: pairs of measurements.")
+@click.option("--results", type=click.IntRange(min=2), default=20_000, help="Most results per law compared.")
+@click.option("--runs", type=COUNT, default=50, help="`adaptive`: queries answered alone.")
+@click.option("--seeds", type=COUNT, default=3, help="`beams`: seeds.")
+@click.option("--queries", type=COUNT, help="`beams`, `calibration`: only so many queries.")
 @click.option("--hidden", type=click.IntRange(min=64), default=_HIDDEN, help="`time`: width of the model.")
-@click.option("--layers", type=click.IntRange(min=1), default=_LAYERS, help="`time`: depth of the model.")
-@click.option(
-    "--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw `exactness` and `adaptive` there."
-)
-def main(
-    data: Path,
-    titles: Path | None,
-    tokenizer: Path | None,
-    json_file: Path | None,
-    only: Sequence[str],
-    index: Path | None,
-    limit: int,
-    repeats: int,
-    results: int,
-    runs: int,
-    seeds: int,
-    queries: int | None,
-    hidden: int,
-    layers: int,
-    plot: Path | None,
-) -> None:
+@click.option("--layers", type=COUNT, default=_LAYERS, help="`time`: depth of the model.")
+@click.option("--plot", type=NEW_FILE, help="Draw `exactness` and `adaptive` there.")
+def main(options: SimpleNamespace) -> dict[str, Any]:
     """Measure DISC."""
-    chosen = only or _SECTIONS
-    if plot and not {"exactness", "adaptive"} <= set(chosen):
+    chosen, results = options.only or _SECTIONS, options.results
+    if options.plot and not {"exactness", "adaptive"} <= set(chosen):
         raise click.UsageError("--plot needs the sections exactness and adaptive")
     torch.set_num_threads(1)
-    facts = environment("numpy", "numba", "torch", "transformers")
-    announce(facts)
     figures: dict[str, Any] = {}
 
     def section(name: str, measure: Callable[[], Any]) -> None:
@@ -114,40 +106,33 @@ def main(
             click.echo(f"\n{name}")
             figures[name] = measure()
 
-    section(
-        "time", lambda: _time(index, titles, tokenizer_file(data, tokenizer), limit, hidden, layers, repeats)
-    )
+    section("time", lambda: _time(options))
     section("exactness", lambda: exactness(results))
-    section("adaptive", lambda: adaptive(results, runs))
+    section("adaptive", lambda: adaptive(results, options.runs))
     if {"beams", "calibration"} & set(chosen):
-        asked = held_out_queries(queries)
+        asked = held_out_queries(options.queries)
         with sample_retriever() as retriever:
-            section("beams", lambda: beams(retriever, asked, seeds))
+            section("beams", lambda: beams(retriever, asked, options.seeds))
             section("calibration", lambda: calibration(retriever, asked))
-    if plot:
-        draw(plot, figures["exactness"], figures["adaptive"])
-        click.echo(f"drawn: {plot}")
-    write_json(json_file, command_line(), facts, figures)
+    if options.plot:
+        draw(options.plot, figures["exactness"], figures["adaptive"])
+        click.echo(f"drawn: {options.plot}")
+    return figures
 
 
-def _time(
-    index: Path | None,
-    titles: Path | None,
-    tokenizer: Path,
-    limit: int,
-    hidden: int,
-    layers: int,
-    repeats: int,
-) -> dict[str, Any]:
-    if index is not None:
-        with Index.open(index, verify_digests=False) as opened:
+def _time(options: SimpleNamespace) -> dict[str, Any]:
+    sizes = (_VOCAB, options.hidden, options.layers, options.repeats)
+    if options.index is not None:
+        with Index.open(options.index, verify_digests=False) as opened:
             trie = TitleTrie(opened.trie_arrays(), _VOCAB)
             click.echo(f"{opened.num_rows:,} rows of an index")
-            return {"rows": opened.num_rows, **wall_time(trie, _VOCAB, hidden, layers, repeats)}
-    rows = _synthetic(limit) if titles is None else _tokenised(titles, tokenizer, limit)
-    click.echo(f"{len(rows):,} {'synthetic titles' if titles is None else 'titles'}")
-    figures = wall_time(TitleTrie.from_rows(rows, _VOCAB), _VOCAB, hidden, layers, repeats)
-    return {"rows": len(rows), **figures}
+            return {"rows": opened.num_rows, **wall_time(trie, *sizes)}
+    if options.titles is None:
+        rows = _synthetic(options.limit)
+    else:
+        rows = _tokenised(options.titles, tokenizer_file(options), options.limit)
+    click.echo(f"{len(rows):,} {'synthetic titles' if options.titles is None else 'titles'}")
+    return {"rows": len(rows), **wall_time(TitleTrie.from_rows(rows, _VOCAB), *sizes)}
 
 
 def _synthetic(count: int) -> set[tuple[int, ...]]:
@@ -168,6 +153,320 @@ def _tokenised(file: Path, tokenizer: Path, limit: int) -> set[tuple[int, ...]]:
         for batch in batches(file, limit)
         for encoding in model.encode_batch([f" {title}" for title in batch])
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A request: seconds of its prefill and of all else, whether phase two was needed, and the mass found."""
+
+    prefill: float
+    drawing: float
+    second: bool
+    mass: float
+
+    @property
+    def whole(self) -> float:
+        return self.prefill + self.drawing
+
+
+def wall_time(trie: TitleTrie, vocab_size: int, hidden: int, layers: int, repeats: int) -> dict[str, Any]:
+    """Time draws for one prompt of 256 tokens on a random Llama that leans towards titles."""
+    base = random_llama(vocab_size, hidden, layers)
+    prompts = torch.randint(1, vocab_size, (repeats + 1, _PROMPT), generator=torch.Generator().manual_seed(0))
+    figures: dict[str, Any] = {"prompt": _PROMPT, "hidden": hidden, "layers": layers, "draws": []}
+    for valid in _VALID:
+        model = LeaningModel(base, trie, valid)
+        figures["draws"].append(_more_draws(model, trie, prompts, valid))
+    figures["together"] = _together(LeaningModel(base, trie, _VALID[0]), trie, prompts)
+    return figures
+
+
+def _more_draws(model: LeaningModel, trie: TitleTrie, prompts: Tensor, valid: float) -> dict[str, Any]:
+    """Time a whole request with 1, 2, 4 and 8 draws in turn; the share that is prefill is told apart."""
+    runs: dict[int, list[_Run]] = {k: [] for k in _TIMED}
+    for repeat, prompt in enumerate(prompts.tolist()):
+        for k in _TIMED:
+            params = DiscParams(num_draws=k, seed=repeat, reject_early=False)
+            began, _, session = timed(model.prefill, [prompt])
+            took, _, (result,) = timed(disc, session, trie, [params])
+            assert isinstance(result, DiscResult)  # nothing is cancelled here
+            if repeat:  # the first prompt warms up
+                runs[k].append(_Run(began, took, result.num_draws > k, result.mass))
+    one = runs[1]
+    figure: dict[str, Any] = {
+        "valid": valid,
+        "mass": sum(run.mass for run in runs[4]) / len(one),
+        "seconds_at_1": Spread.of([run.whole for run in one]),
+        "prefill_share_at_1": Spread.of([run.prefill / run.whole for run in one]),
+    }
+    click.echo(
+        f"valid mass {valid} per token, P_L(S) about {figure['mass']:.3f}: K=1 takes "
+        f"{figure['seconds_at_1'].text()} s, {figure['prefill_share_at_1'].median:.0%} of it prefill"
+    )
+    for k in _TIMED[1:]:
+        figure[f"K={k}"] = _against_one(k, runs[k], one)
+    return figure
+
+
+def _against_one(k: int, many: list[_Run], one: list[_Run]) -> dict[str, Any]:
+    """Return times of K draws over those of one, and apart for runs that had a second phase and had not."""
+    pairs = list(zip(many, one, strict=True))
+    figure: dict[str, Any] = {
+        "second_phase": sum(run.second for run in many) / len(many),
+        "ratio": Spread.of([a.whole / b.whole for a, b in pairs]),
+        "ratio_without_prefill": Spread.of([a.drawing / b.drawing for a, b in pairs]),
+    }
+    apart = []
+    for name, second in (("one_phase", False), ("two_phases", True)):
+        ratios = [a.whole / b.whole for a, b in pairs if a.second == second]
+        figure[f"ratio_{name}"] = Spread.of(ratios) if ratios else None
+        if ratios:
+            apart.append(f"{name.replace('_', ' ')} {figure[f'ratio_{name}'].text()}")
+    click.echo(
+        f"  K={k}: {figure['ratio'].text()} times that, {figure['ratio_without_prefill'].text()} without the "
+        f"prefill; phase two in {figure['second_phase']:.0%} of the runs ({', '.join(apart)})"
+    )
+    return figure
+
+
+def _together(model: LeaningModel, trie: TitleTrie, prompts: Tensor) -> dict[str, Any]:
+    """Time eight draws as one batch of branches and one by one, all with the same random numbers."""
+    whole: list[tuple[float, float]] = []
+    drawing: list[tuple[float, float]] = []
+    same = True
+    for repeat, prompt in enumerate(prompts.tolist()):
+        prefill, _, session = timed(model.prefill, [prompt])
+        one_by_one, _, apart = timed(_one_by_one, session, trie, repeat)
+        at_once, _, joined = timed(_draw, session, trie, repeat, 0, _TOGETHER)
+        same &= joined == apart
+        if repeat:
+            whole.append((prefill + one_by_one, prefill + at_once))
+            drawing.append((one_by_one, at_once))
+    figure = {
+        "draws": _TOGETHER,
+        "same_draws": same,
+        "together_s": Spread.of([b for _, b in whole]),
+        "one_by_one_s": Spread.of([a for a, _ in whole]),
+        "ratio": Spread.of([a / b for a, b in whole]),
+        "ratio_without_prefill": Spread.of([a / b for a, b in drawing]),
+    }
+    click.echo(
+        f"{_TOGETHER} draws together {figure['together_s'].text()} s, one by one over the same prompt KV "
+        f"{figure['one_by_one_s'].text()} s: {figure['ratio'].text()} times faster, "
+        f"{figure['ratio_without_prefill'].text()} without the prefill; same draws: {same}"
+    )
+    return figure
+
+
+def _one_by_one(session: Any, trie: TitleTrie, seed: int) -> list[tuple[int, ...]]:
+    return [row for number in range(_TOGETHER) for row in _draw(session.select([0]), trie, seed, number, 1)]
+
+
+def _draw(session: Any, trie: TitleTrie, seed: int, first: int, count: int) -> list[tuple[int, ...]]:
+    """Make draws first … first + count - 1 of the first phase, to their ends."""
+    params = [DiscParams(num_draws=_TOGETHER, seed=seed, reject_early=False)]
+    batch = DrawBatch(session, trie, params, StopPoll(1, None, None, session.root_logits.device), [0])
+    draws = batch.new_draws([(0, 0, first, count)])
+    TreeProposer(batch).run(draws, FIRST, None)
+    return [hypothesis.token_ids for hypothesis in draws.hypotheses(list(range(count)), trie)]
+
+
+def beams(retriever: Retriever, queries: Sequence[Query], seeds: int) -> dict[str, Any]:
+    """Share of right answers with one result per query, drawn by small beams (the paper's Table 6).
+
+    Right first answers are counted for every beam size and K, and those of trie beam search.
+    """
+    best = [result.candidates for result in retriever.retrieve([q.text for q in queries], k=1, method="beam")]
+    likeliest = _percent(queries, [c[0].entity_id if c else "" for c in best])
+    click.echo(
+        f"hits@1 of {len(queries)} queries, one result each, {seeds} seeds; "
+        f"trie beam search {likeliest:.1f} %"
+    )
+    table = []
+    for beam_size in BEAM_SIZES:
+        for num_draws in DRAWS:
+            hits = Spread.of([_hits(retriever, queries, num_draws, beam_size, seed) for seed in range(seeds)])
+            table.append({"beam_size": beam_size, "num_draws": num_draws, "hits_at_1": hits})
+            click.echo(f"  beam size {beam_size}, K={num_draws}: {hits.text(1)} %")
+    return {"queries": len(queries), "seeds": seeds, "beam_search": likeliest, "disc": table}
+
+
+def _hits(retriever: Retriever, queries: Sequence[Query], num_draws: int, beam_size: int, seed: int) -> float:
+    requests = [
+        RetrieveRequest(
+            query.text,
+            k=1,
+            method="disc",
+            num_samples=1,
+            num_draws=num_draws,
+            beam_size=beam_size,
+            seed=seed * len(queries) + number,
+        )
+        for number, query in enumerate(queries)
+    ]
+    results = answers(retriever, requests)
+    return _percent(queries, [r.candidates[0].entity_id if r.candidates else "" for r in results])
+
+
+def _percent(queries: Sequence[Query], answers: Sequence[str]) -> float:
+    right = sum(query.entity_id == answer for query, answer in zip(queries, answers, strict=True))
+    return 100.0 * right / len(queries)
+
+
+def calibration(retriever: Retriever, queries: Sequence[Query]) -> dict[str, Any]:
+    """Compare the masses of queries with those of the same queries when their answer is denied.
+
+    Those of right first answers are compared with those of wrong ones, too.
+    """
+    present = answers(retriever, [_request(q, n, ()) for n, q in enumerate(queries)])
+    absent = answers(retriever, [_request(q, n, (q.entity_id,)) for n, q in enumerate(queries)])
+    inside, outside = (
+        np.array([result.bounded_mass for result in results], dtype=np.float64)
+        for results in (present, absent)
+    )
+    right = np.array([_is_right(q, r) for q, r in zip(queries, present, strict=True)])
+    figures = {
+        "queries": len(queries),
+        "right_first": float(right.mean()),
+        "quantiles": list(_QUANTILES),
+        "mass_answer_present": np.quantile(inside, _QUANTILES).tolist(),
+        "mass_answer_denied": np.quantile(outside, _QUANTILES).tolist(),
+        "auc_present_against_denied": auc(inside, outside),
+        "auc_right_against_wrong": auc(inside[right], inside[~right]),
+        "thresholds": [_at(threshold, inside, outside, right) for threshold in _THRESHOLDS],
+    }
+    _describe(figures)
+    return figures
+
+
+def auc(above: Array, below: Array) -> float | None:
+    """Return the probability that one of the first is larger than one of the second, ties counted half."""
+    if not len(above) or not len(below):
+        return None
+    return float(stats.mannwhitneyu(above, below).statistic) / (len(above) * len(below))
+
+
+def _request(query: Query, number: int, denied: tuple[str, ...]) -> RetrieveRequest:
+    return RetrieveRequest(query.text, k=1, method="disc", seed=number, deny_ids=denied)
+
+
+def _is_right(query: Query, result: RetrievalResult) -> bool:
+    return bool(result.candidates) and result.candidates[0].entity_id == query.entity_id
+
+
+def _at(threshold: float, inside: Array, outside: Array, right: Array) -> dict[str, float]:
+    """Say what a `min_mass` would do."""
+    answered = inside >= threshold
+    return {
+        "min_mass": threshold,
+        "answered_though_denied": float((outside >= threshold).mean()),
+        "answered": float(answered.mean()),
+        "right_among_answered": float(right[answered].mean()) if answered.any() else 0.0,
+    }
+
+
+def _describe(figures: dict[str, Any]) -> None:
+    def masses(name: str) -> str:
+        return ", ".join(f"{value:.2f}" for value in figures[name])
+
+    click.echo(
+        f"mass of {figures['queries']} queries, quantiles {', '.join(map(str, _QUANTILES))}:\n"
+        f"  answer in the catalogue {masses('mass_answer_present')}\n"
+        f"  answer denied           {masses('mass_answer_denied')}\n"
+        f"  AUC {figures['auc_present_against_denied']:.3f}; of right against wrong first answers "
+        f"{figures['auc_right_against_wrong']:.3f}"
+    )
+    for entry in figures["thresholds"]:
+        click.echo(
+            f"  min_mass {entry['min_mass']}: answers {entry['answered']:.1%} of those in the catalogue "
+            f"({entry['right_among_answered']:.1%} of these right) and {entry['answered_though_denied']:.1%} "
+            f"of those denied"
+        )
+
+
+def draw(file: Path, exactness: dict[str, Any], adaptive: list[dict[str, Any]]) -> None:
+    """Draw docs/images/disc.png: divergence against K, and draws used against Theorem 3.1.
+
+    Args:
+        file: An image in any format matplotlib writes.
+        exactness: Figures of that section.
+        adaptive: Figures of that section.
+    """
+    with picture(file, 2, (9.0, 3.9), layout="constrained") as (_, (left, right)):
+        _divergences(left, adaptive)
+        _draws(right, exactness["catalogues"])
+
+
+def _divergences(axes: Any, figures: list[dict[str, Any]]) -> None:
+    """Plain DISC by its exact law; adaptive draws as measured, where they stand out of sampling error."""
+    figures = [f for f in figures if f["num_samples"] == 1 and f["catalogue"] == "broad"]
+    for colour, figure in zip(_COLOURS, figures, strict=False):
+        plain = [s for s in figure["settings"] if s["way"] == "plain" and s["num_draws"] <= _MOST]
+        adapted = [s for s in figure["settings"] if s["way"] == "adaptive" and s["num_draws"] <= _MOST]
+        draws = [s["num_draws"] for s in plain]
+        axes.plot(draws, [s["kl"] for s in plain], "o-", color=colour, markersize=4, linewidth=1)
+        seen = [s for s in adapted if s["kl"] > 2 * s["kl_stderr"]]
+        axes.errorbar(
+            [s["num_draws"] for s in seen],
+            [s["kl"] for s in seen],
+            yerr=[2 * s["kl_stderr"] for s in seen],
+            fmt="s--",
+            color=colour,
+            markersize=4,
+            markerfacecolor="white",
+            linewidth=1,
+        )
+        axes.plot([], [], color=colour, linewidth=3, label=f"$P_L(S)$ = {figure['mass']:.2g}")
+    floor = [min(2 * f["settings"][i]["measured"]["stderr"] for f in figures) for i in range(2 * len(draws))]
+    axes.fill_between(draws, [1e-9] * len(draws), floor[1::2], color=_GREY, alpha=0.25, linewidth=0)
+    axes.plot([], [], "o-", color=_GREY, markersize=4, linewidth=1, label="plain, its exact law")
+    axes.plot(
+        [], [], "s--", color=_GREY, markersize=4, markerfacecolor="white", linewidth=1, label="adaptive"
+    )
+    axes.fill_between([], [], color=_GREY, alpha=0.25, linewidth=0, label="lost in sampling error")
+    axes.set_yscale("log")
+    largest = max(s["kl"] for figure in figures for s in figure["settings"])
+    axes.set_ylim(min(floor) / 3, 60 * largest)  # room for the legend
+    _draws_axis(axes, draws)
+    axes.set_ylabel("KL($P_S$ || results), nats")
+    axes.set_title("Distance from the target, 3,000 titles")
+    axes.legend(frameon=False, fontsize=8, ncols=2)
+
+
+def _draws(axes: Any, figures: list[dict[str, Any]]) -> None:
+    """Lines: the formula; dots with 95 % intervals: what was counted."""
+    for colour, figure in zip(_COLOURS, figures, strict=False):
+        used = [f for f in figure["by_draws"] if f["num_draws"] > 1]
+        draws = [f["num_draws"] for f in used]
+        span = [draws[0] + i / 20 for i in range(20 * (draws[-1] - draws[0]) + 1)]
+        axes.plot(
+            span, [expected_draws(figure["mass"], k) for k in span], color=colour, linewidth=1, alpha=0.6
+        )
+        axes.errorbar(
+            draws,
+            [f["mean_draws"] for f in used],
+            yerr=[f["mean_draws_error"] for f in used],
+            fmt="o",
+            color=colour,
+            markersize=4,
+            capsize=3,
+            linewidth=1,
+            label=f"{figure['catalogue']}, $P_L(S)$ = {figure['mass']:.2g}",
+        )
+    axes.plot([], [], color=_GREY, linewidth=1, label="Theorem 3.1's formula")
+    axes.set_ylim(bottom=0)
+    _draws_axis(axes, draws)
+    axes.set_ylabel("mean draws per result")
+    axes.set_title("Draws used")
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _draws_axis(axes: Any, draws: list[int]) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(draws, [str(k) for k in draws])
+    axes.minorticks_off()
+    axes.set_xlabel("K, the most draws tried for acceptance")
+    axes.grid(axis="y", color=_GREY, alpha=0.15)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ query to write
 
 from __future__ import annotations
 
-import csv
 import json
 import time
 from collections.abc import Iterator
@@ -22,6 +21,8 @@ from random import Random
 
 import click
 import torch
+from harness.report import NEW_FOLDER
+from harness.sample_data import DATA, SMALL_MODEL, read_tsv
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
@@ -30,8 +31,6 @@ from genret.retrieval.text import TextTokenizer
 from genret.retrieval.training.examples import with_answers
 from genret.retrieval.training.trainer import build_optimizer
 
-_ROOT = Path(__file__).resolve().parent.parent
-_SHIPPED = _ROOT / "data" / "small-model"
 _IGNORED = -100  # what the loss leaves out
 _RISES = 0.03  # share of the run in which the rate rises
 _LOG_STEPS = 50
@@ -40,7 +39,7 @@ Example = tuple[list[int], list[int]]  # a prompt and the document behind it
 
 
 @click.command(context_settings={"show_default": True})
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True)
+@click.option("--out", type=NEW_FOLDER, required=True)
 @click.option("--only", type=click.Choice(["target", "draft"]), help="Make this one alone.")
 @click.option("--target-layers", type=click.IntRange(min=4), default=4)
 @click.option("--draft-layers", type=click.IntRange(min=1, max=4), default=1)
@@ -58,18 +57,18 @@ def main(
 ) -> None:
     """Make a target and a draft model."""
     torch.set_num_threads(1)
-    tokenizer = TextTokenizer.load(_SHIPPED)
-    config = with_answers(CheckpointConfig.load(_SHIPPED))
+    tokenizer = TextTokenizer.load(SMALL_MODEL)
+    config = with_answers(CheckpointConfig.load(SMALL_MODEL))
     for name, layers in (("target", target_layers), ("draft", draft_layers)):
         if only in (None, name):
             torch.manual_seed(17)
-            model = of_layers(LlamaForCausalLM.from_pretrained(_SHIPPED, dtype=torch.float32), layers)
+            model = of_layers(LlamaForCausalLM.from_pretrained(SMALL_MODEL, dtype=torch.float32), layers)
             loss = teach(model, examples(tokenizer, config), minutes, batch_size, learning_rate)
             click.echo(f"{name}: {layers} layers, last loss {loss:.3f}")
             model.save_pretrained(out / name)
             config.save(out / name)
             for file in ("tokenizer.json", "tokenizer_config.json"):
-                (out / name / file).write_bytes((_SHIPPED / file).read_bytes())
+                (out / name / file).write_bytes((SMALL_MODEL / file).read_bytes())
 
 
 def of_layers(shipped: LlamaForCausalLM, layers: int, spread: float = 0.0) -> LlamaForCausalLM:
@@ -92,9 +91,9 @@ def of_layers(shipped: LlamaForCausalLM, layers: int, spread: float = 0.0) -> Ll
 def examples(tokenizer: TextTokenizer, config: CheckpointConfig) -> Iterator[Example]:
     """Prompts and documents, without end and always the same."""
     random = Random(17)
-    entities = {row["entity_id"]: row for row in rows("catalogue")}
+    entities = {row["entity_id"]: row for row in read_tsv(DATA / "catalogue.tsv")}
     queries: dict[str, list[str]] = {}
-    for row in rows("queries"):
+    for row in read_tsv(DATA / "queries.tsv"):
         if row["split"] == "train" and row["entity_id"] in entities:
             queries.setdefault(row["entity_id"], []).append(row["query"])
     template = config.answer_template(None)
@@ -153,12 +152,6 @@ def _batch(chosen: list[Example]) -> tuple[Tensor, Tensor]:
         tokens[row, :whole] = torch.tensor([*prompt, *document])
         labels[row, len(prompt) : whole] = torch.tensor(document)
     return tokens, labels
-
-
-def rows(name: str) -> list[dict[str, str]]:
-    """The rows of a file of sample data."""
-    with (_ROOT / "data" / f"{name}.tsv").open(encoding="utf-8", newline="") as stream:
-        return list(csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
 if __name__ == "__main__":

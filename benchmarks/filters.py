@@ -1,4 +1,4 @@
-"""What filters cost: making one over an index, and a decoding step under one against a step without.
+"""Cost of filters: making one over an index, and a decoding step under one against a step without.
 
     python benchmarks/filters.py                                      # 907,150 titles of English Wikipedia
     python benchmarks/filters.py --titles six_million.parquet --work /large/disk --keep six_million.index
@@ -13,21 +13,21 @@ both ways in turn, one torch thread.
 from __future__ import annotations
 
 import statistics
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
 import numpy as np
 import torch
 from harness.prefixes import sample_prefixes, walk
-from harness.processes import measured
-from harness.report import Spread, announce, command_line, environment, write_json
-from harness.titles import batches, input_options, titles_file, tokenizer_file
+from harness.processes import build_index
+from harness.report import COUNT, FOLDER, Spread, benchmark
+from harness.timing import timed
+from harness.titles import chosen_titles, input_options, tokenizer_file
 
 from genret.decoding.trie.row_filter import FilteredTrie, RowFilter
 from genret.decoding.trie.title_trie import TitleTrie
@@ -36,13 +36,13 @@ from genret.retrieval.filters.predicate import parse
 from genret.retrieval.filters.restriction import Restriction
 from genret.retrieval.index.reader import Index
 
-_BUILD = "from genret.index_builder.cli import build_command; build_command()"
 _HEADER = "entity_id\ttitle\tkind\tcode\tyear\n"
 _KINDS = 40
 _FIRST_YEAR, _YEARS = 1000, 1025
 _BRANCHES = (1, 16, 128)
 _SELECTIVITIES = (0.5, 0.1, 0.01, 0.001)
 _QUERIES, _BEAMS = 32, 4
+_CALLS = 5
 _DIFFERENT_FILTERS = (1, 2, 8, 32)
 _PREDICATES = {
     "dictionary-encoded string, equal": "kind = 'kind 7'",
@@ -53,45 +53,27 @@ _PREDICATES = {
 }
 
 
-@click.command(context_settings={"show_default": True})
+@benchmark("numpy", "pyarrow", "torch")
 @input_options
-@click.option(
-    "--index",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="An index that --keep left behind.",
-)
+@click.option("--index", type=FOLDER, help="An index that --keep left behind.")
 @click.option("--keep", type=click.Path(path_type=Path), help="Build the index there and leave it.")
-@click.option("--repeats", type=click.IntRange(min=1), default=15, help="Measurements of each kind.")
-def main(
-    data: Path,
-    titles: Path | None,
-    tokenizer: Path | None,
-    limit: int | None,
-    work: Path | None,
-    json_file: Path | None,
-    index: Path | None,
-    keep: Path | None,
-    repeats: int,
-) -> None:
+@click.option("--repeats", type=COUNT, default=15, help="Measurements of each kind.")
+def main(options: SimpleNamespace) -> dict[str, Any]:
     """Measure the making of filters and steps under them."""
     torch.set_num_threads(1)
-    facts = environment("numpy", "pyarrow", "torch")
-    announce(facts)
-    with tempfile.TemporaryDirectory(dir=work) as folder:
-        path = index or keep or Path(folder) / "filters.index"
-        if index is None:
+    with tempfile.TemporaryDirectory(dir=options.work) as folder:
+        path = options.index or options.keep or Path(folder) / "filters.index"
+        if options.index is None:
             source = Path(folder) / "titles.tsv"
-            write_catalogue(source, batches(titles_file(data, titles), limit))
-            options = ["--tokenizer", str(tokenizer_file(data, tokenizer)), "--out", str(path), "--quiet"]
-            measured([sys.executable, "-c", _BUILD, str(source), "--evidence", "none", *options])
+            write_catalogue(source, chosen_titles(options))
+            build_index(source, path, "--tokenizer", tokenizer_file(options), "--evidence", "none")
         with Index.open(path, verify_digests=False) as opened:
             click.echo(f"{opened.num_rows:,} rows of {opened.num_entities:,} entities")
-            figures = {
+            return {
                 "rows": opened.num_rows,
-                "making": making(opened, repeats),
-                "steps": steps(opened, repeats),
+                "making": making(opened, options.repeats),
+                "steps": steps(opened, options.repeats),
             }
-    write_json(json_file, command_line(), facts, figures)
 
 
 def write_catalogue(file: Path, titles: Iterable[list[str]]) -> None:
@@ -123,7 +105,7 @@ def making(index: Index, repeats: int) -> dict[str, Any]:
                 restriction = Restriction(parse(text))
                 return cache.get_or_make(restriction.key(), lambda: maker.make(restriction))
 
-            first, second = _seconds(get), _seconds(get)
+            first, second = timed(get).wall_s, timed(get).wall_s
             allowed[name] = get().num_allowed
             if n:  # the first round brings the columns into memory
                 cold[name].append(1e3 * first)
@@ -156,26 +138,15 @@ def steps(index: Index, repeats: int) -> list[dict[str, Any]]:
         filtered = FilteredTrie(trie, [RowFilter.from_mask(mask)])
         prefixes = sample_prefixes(index, np.flatnonzero(mask), max(_BRANCHES), rng)
         for branches in _BRANCHES:
-            figures.append(
-                {
-                    "allowed": int(mask.sum()),
-                    "selectivity": selectivity,
-                    "branches": branches,
-                    **compare_steps(trie, filtered, [p[:branches] for p in prefixes], repeats),
-                }
-            )
-            click.echo(_describe_step(figures[-1]))
+            groups = [prefix[:branches] for prefix in prefixes]
+            free = [walk(trie, group) for group in groups]
+            narrow = [walk(filtered, group) for group in groups]
+            figure = compare(trie, free, filtered, narrow, repeats)
+            about = {"allowed": int(mask.sum()), "selectivity": selectivity, "branches": branches}
+            figures.append(about | figure)
+            click.echo(f"{branches:>4} branches, {selectivity:.1%} of the rows: {_describe_ratio(figure)}")
     figures += several_filters(index, trie, rng, repeats)
     return figures
-
-
-def compare_steps(
-    trie: TitleTrie, filtered: FilteredTrie, prefixes: list[list[tuple[int, ...]]], repeats: int
-) -> dict[str, Any]:
-    """Time steps from the same prefixes both ways."""
-    free = [walk(trie, group) for group in prefixes]
-    narrow = [walk(filtered, group) for group in prefixes]
-    return compare(trie, free, filtered, narrow, repeats)
 
 
 def compare(
@@ -219,36 +190,20 @@ def several_filters(
     figures = []
     for number in _DIFFERENT_FILTERS:
         chosen = [filters[query % number] for query in range(_QUERIES)]
-        joining = Spread.of([1e6 * _seconds(lambda: FilteredTrie(trie, chosen)) for _ in range(repeats)])  # noqa: B023
+        joining = Spread.of([1e6 * timed(FilteredTrie, trie, chosen).wall_s for _ in range(repeats)])
         filtered = FilteredTrie(trie, chosen)
         narrow = [walk(filtered, group, queries) for group in prefixes]
-        figures.append(
-            {
-                "filters_in_batch": number,
-                "joining_us": joining,
-                **compare(trie, free, filtered, narrow, repeats),
-            }
-        )
+        figure = compare(trie, free, filtered, narrow, repeats)
+        figures.append({"filters_in_batch": number, "joining_us": joining, **figure})
         click.echo(
             f"{_QUERIES} queries of {_BEAMS} branches, {number} different filters: joining them "
-            f"{joining.text(0)} us, {_describe_ratio(figures[-1])}"
+            f"{joining.text(0)} us, {_describe_ratio(figure)}"
         )
     return figures
 
 
-def _seconds(call: Callable[[], object]) -> float:
-    begun = time.perf_counter()
-    call()
-    return time.perf_counter() - begun
-
-
-def _seconds_per_call(call: Callable[[], object], calls: int = 5) -> float:
-    return statistics.median(_seconds(call) for _ in range(calls))
-
-
-def _describe_step(figure: dict[str, Any]) -> str:
-    branches, selectivity = figure["branches"], figure["selectivity"]
-    return f"{branches:>4} branches, {selectivity:.1%} of the rows: {_describe_ratio(figure)}"
+def _seconds_per_call(call: partial[object]) -> float:
+    return statistics.median(timed(call).wall_s for _ in range(_CALLS))
 
 
 def _describe_ratio(figure: dict[str, Any]) -> str:

@@ -12,22 +12,27 @@ ways of computing the same sum differ by more than beams do, so lists are compar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from statistics import fmean
+from types import SimpleNamespace
 from typing import Any
 
 import click
 import torch
-from beam_search_figures.contest import OURS, PLAIN, PREFILLED
-from beam_search_figures.settings import Setting, SettingType
-from harness.beam_contest import Run, generate, search
-from harness.device_loop import synchronize
-from harness.equal_titles import EqualTitles
-from harness.report import Spread, announce, command_line, environment, write_json
-from harness.titles import JSON
-from harness.twin_models import Sizes, Twins
+from beam_search import Work, peer
+from harness.beam_contest import (
+    OURS,
+    PLAIN,
+    PREFILLED,
+    EqualTitles,
+    Run,
+    Setting,
+    SettingType,
+    search,
+)
+from harness.report import COUNT, Spread, benchmark
+from harness.twin_models import Sizes, Twins, synchronize
 
 _MODELS = {
     "1b": Sizes(128_256, 2048, 16, 8, 8192, tied=True),
@@ -38,57 +43,43 @@ _TINY = Sizes(1000, 64, 1, 1, 128)
 _TINY_SETTING = Setting(16, 3, 2)
 
 
-@click.command(context_settings={"show_default": True})
-@JSON
-@click.option(
-    "--model",
-    "names",
-    multiple=True,
-    type=click.Choice(list(_MODELS)),
-    default=tuple(_MODELS),
-    help="Models.",
-)
+@benchmark("numpy", "torch", "transformers")
+@click.option("--model", "names", multiple=True, type=click.Choice(list(_MODELS)), default=tuple(_MODELS))
 @click.option(
     "--settings", multiple=True, type=SettingType(), default=_SETTINGS, help="Only this; may be repeated."
 )
 @click.option("--titles", "number", type=click.IntRange(min=1000), default=100_000, help="Titles.")
-@click.option("--repeats", type=click.IntRange(min=1), default=5, help="Rounds; all sides take turns.")
+@click.option("--repeats", type=COUNT, default=5, help="Rounds; all sides take turns.")
 @click.option("--device", default="cuda", help="Where to run.")
 @click.option("--tiny", is_flag=True, help="A tiny model on the CPU: checks the script, measures nothing.")
-def main(
-    json_file: Path | None,
-    names: Sequence[str],
-    settings: Sequence[Setting],
-    number: int,
-    repeats: int,
-    device: str,
-    tiny: bool,
-) -> None:
+def main(options: SimpleNamespace) -> list[dict[str, Any]] | None:
     """Measure trie beam search on a GPU."""
-    where = torch.device("cpu" if tiny else device)
+    where = torch.device("cpu" if options.tiny else options.device)
     if where.type == "cuda" and not torch.cuda.is_available():
         click.echo("no CUDA device on this machine: nothing was measured")
-        return
-    facts = environment("numpy", "torch", "transformers")
-    facts["device"] = torch.cuda.get_device_name(where) if where.type == "cuda" else "cpu"
-    announce(facts)
-    chosen = {"tiny": _TINY} if tiny else {name: _MODELS[name] for name in names}
+        return None
+    chosen = {"tiny": _TINY} if options.tiny else {name: _MODELS[name] for name in options.names}
     figures = []
     for name, sizes in chosen.items():
         twins = Twins.random(sizes, where, torch.bfloat16)
-        titles = EqualTitles.make(1000 if tiny else number, sizes.vocab_size, where)
+        titles = EqualTitles.make(1000 if options.tiny else options.number, sizes.vocab_size, where)
         click.echo(f"{name}: {twins.num_parameters / 1e9:.2f} G parameters, {titles.number:,} titles")
-        for setting in (_TINY_SETTING,) if tiny else settings:
-            figures.append({"model": name, **measure(twins, titles, setting, 1 if tiny else repeats)})
+        for setting in (_TINY_SETTING,) if options.tiny else options.settings:
+            repeats = 1 if options.tiny else options.repeats
+            figures.append({"model": name, **measure(twins, titles, setting, repeats)})
             describe(figures[-1])
         del twins, titles
-    write_json(json_file, command_line(), facts, figures)
+    return figures
 
 
 def measure(twins: Twins, titles: EqualTitles, setting: Setting, repeats: int) -> dict[str, Any]:
     """Run all sides in turn, after a round that warms up."""
     prompts = setting.prompts(twins.vocab_size).to(twins.stock.device)
-    sides = _sides(twins, titles, setting, prompts)
+    model, work = twins.model(), Work(twins, titles.trie, titles.dictionary, titles.tokens)
+    sides: dict[str, Callable[[], Run]] = {
+        OURS: lambda: search(model, titles.trie, prompts, setting.beams),
+        **{name: peer(work, setting, prompts, name) for name in (PLAIN, PREFILLED)},
+    }
     runs: dict[str, list[tuple[Run, int | None]]] = {name: [] for name in sides}
     failed: dict[str, str] = {}
     for n in range(repeats + 1):
@@ -110,23 +101,6 @@ def measure(twins: Twins, titles: EqualTitles, setting: Setting, repeats: int) -
         if not {name, OURS} & failed.keys():
             figure[name] |= _against([run for run, _ in runs[name]], [run for run, _ in runs[OURS]])
     return figure
-
-
-def _sides(
-    twins: Twins, titles: EqualTitles, setting: Setting, prompts: torch.Tensor
-) -> dict[str, Callable[[], Run]]:
-    model = twins.model()
-
-    def peer(prefilled: bool) -> Run:
-        return generate(
-            twins.stock, prompts, setting.beams, titles.tokens, titles.dictionary, prefilled=prefilled
-        )
-
-    return {
-        OURS: lambda: search(model, titles.trie, prompts, setting.beams),
-        PLAIN: lambda: peer(False),
-        PREFILLED: lambda: peer(True),
-    }
 
 
 def _measured(side: Callable[[], Run], twins: Twins) -> tuple[Run, int | None]:
@@ -170,7 +144,7 @@ def _against(runs: list[Run], ours: list[Run]) -> dict[str, Any]:
 
 def describe(figure: dict[str, Any]) -> None:
     """Print a cell."""
-    click.echo(f"prompt {figure['prompt']}, {figure['beams']} beams, {figure['batch']} queries")
+    click.echo(Setting(figure["prompt"], figure["beams"], figure["batch"]).words())
     for name in (OURS, PLAIN, PREFILLED):
         side = figure[name]
         if "failed" in side:

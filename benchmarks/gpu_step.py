@@ -19,20 +19,26 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import click
 import numpy as np
+import numpy.typing as npt
 import torch
-from harness.device_loop import PROMPT, loop, synchronize
-from harness.report import Spread, announce, command_line, environment, write_json
-from harness.synthetic_rows import VOCAB_SIZE, SyntheticRows
-from harness.titles import JSON
+from harness.report import COUNT, FOLDER, Spread, benchmark
+from harness.timing import in_turn
+from harness.twin_models import synchronize
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from genret.decoding.disc.static_proposer import DrawWalk, static_step
+from genret.decoding.disc.draws import FIRST, DrawBatch, Proposer
+from genret.decoding.disc.static_proposer import DrawWalk, StaticProposer, static_step
+from genret.decoding.disc.tree_proposer import TreeProposer
+from genret.decoding.late_flag import LateFlag
 from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.params import MAX_SAMPLES, DiscParams
+from genret.decoding.stopping import StopPoll
 from genret.decoding.trie.title_trie import TitleTrie
 from genret.decoding.trie.trie_arrays import derive_trie
 from genret.retrieval.index.reader import Index
@@ -41,6 +47,14 @@ _DEPTHS = range(7)
 _CANDIDATES = 50
 _STEPS = 6  # of the model, in a row
 _CALLS = 10
+PROMPT = [1] * 64
+VOCAB_SIZE = 50_257
+_END = VOCAB_SIZE - 1
+# Tokens that tell the rows apart: how many there are at each depth, and how much the first are preferred.
+_FAN_OUT = (50_256, 4_096, 512, 128)
+_SKEW = (4, 3, 2, 2)
+_LONGEST_TAIL = 8
+_BLOCK = 1 << 22
 
 
 class Resident(NamedTuple):
@@ -50,9 +64,50 @@ class Resident(NamedTuple):
     row: Callable[[int], tuple[int, ...]]
 
 
-@click.command(context_settings={"show_default": True})
-@JSON
-@click.option("--index", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Use its rows.")
+class SyntheticRows:
+    """About N distinct rows of 5 to 12 tokens in order, none a prefix of another.
+
+    The first four tokens are skewed, so that a few prefixes have most of the rows; the others are random.
+
+    Args:
+        number: N; rows that come out equal are left out, a few in a hundred.
+
+    Attributes:
+        tokens: All rows, one after the other. Shape: (total,), uint16.
+        offsets: Row r is tokens[offsets[r] : offsets[r + 1]]. Shape: (R + 1,), int64.
+    """
+
+    def __init__(self, number: int) -> None:
+        rng = np.random.default_rng(0)
+        sizes = [min(_BLOCK, number - first) for first in range(0, number, _BLOCK)]
+        keys = np.unique(np.concatenate([_keys(rng, size) for size in sizes]))
+        lengths = len(_FAN_OUT) + 1 + rng.integers(0, _LONGEST_TAIL, len(keys))
+        self.offsets = np.zeros(len(keys) + 1, dtype=np.int64)
+        np.cumsum(lengths, out=self.offsets[1:])
+        self.tokens = np.empty(self.offsets[-1], dtype=np.uint16)
+        for first in range(0, len(self.tokens), _BLOCK):
+            piece = self.tokens[first : first + _BLOCK]
+            piece[:] = rng.integers(0, _END, len(piece), dtype=np.uint16)
+        for depth in reversed(range(len(_FAN_OUT))):
+            keys, token = np.divmod(keys, _FAN_OUT[depth])
+            self.tokens[self.offsets[:-1] + depth] = token
+        self.tokens[self.offsets[1:] - 1] = _END
+
+    def row(self, rank: int) -> tuple[int, ...]:
+        """Return the tokens of a row."""
+        return tuple(self.tokens[self.offsets[rank] : self.offsets[rank + 1]].tolist())
+
+
+def _keys(rng: np.random.Generator, size: int) -> npt.NDArray[np.int64]:
+    """Return integers whose order is that of the first tokens they stand for."""
+    keys = np.zeros(size, dtype=np.int64)
+    for fan_out, skew in zip(_FAN_OUT, _SKEW, strict=True):
+        keys = keys * fan_out + (fan_out * rng.random(size) ** skew).astype(np.int64)
+    return keys
+
+
+@benchmark("numpy", "torch", "transformers")
+@click.option("--index", type=FOLDER, help="Use its rows.")
 @click.option(
     "--rows",
     type=click.IntRange(min=1000),
@@ -68,40 +123,28 @@ class Resident(NamedTuple):
     help="Branches at once.",
 )
 @click.option("--device", default="cuda", help="cpu checks the script; its figures mean nothing.")
-@click.option("--layers", type=click.IntRange(min=1), default=16, help="Layers of the model.")
+@click.option("--layers", type=COUNT, default=16, help="Layers of the model.")
 @click.option("--hidden", type=click.IntRange(min=64), default=2048, help="Its width, a multiple of 64.")
-@click.option("--repeats", type=click.IntRange(min=1), default=7, help="Measurements of each kind.")
-def main(
-    json_file: Path | None,
-    index: Path | None,
-    rows: tuple[int, ...],
-    branches: tuple[int, ...],
-    device: str,
-    layers: int,
-    hidden: int,
-    repeats: int,
-) -> None:
+@click.option("--repeats", type=COUNT, default=7, help="Measurements of each kind.")
+def main(options: SimpleNamespace) -> list[dict[str, Any]] | None:
     """Measure steps of the constraint and of DISC on a GPU."""
-    where = torch.device(device)
+    where, hidden = torch.device(options.device), options.hidden
     if where.type == "cuda" and not torch.cuda.is_available():
         click.echo("no CUDA device on this machine: nothing was measured")
-        return
+        return None
     if hidden % 64:
         raise click.UsageError(f"--hidden must be a multiple of 64, got {hidden}")
-    facts = environment("numpy", "torch", "transformers")
-    facts["device"] = torch.cuda.get_device_name(where) if where.type == "cuda" else "cpu"
-    announce(facts)
     torch.manual_seed(0)
     figures = []
     with torch.no_grad():
-        for resident in catalogues(index, rows, where):
+        for resident in catalogues(options.index, options.rows, where):
             trie = resident.trie
             click.echo(f"{trie.num_rows:,} rows, {trie.num_bytes / 1e9:.2f} GB on the device")
-            model = random_llama(trie.vocab_size, layers, hidden, where)
-            for number in branches:
-                figures.append(measure(resident, model, number, repeats))
+            model = random_llama(trie.vocab_size, options.layers, hidden, where)
+            for number in options.branches:
+                figures.append(measure(resident, model, number, options.repeats))
                 click.echo(describe(figures[-1]))
-    write_json(json_file, command_line(), facts, figures)
+    return figures
 
 
 def catalogues(index: Path | None, rows: Sequence[int], device: torch.device) -> Iterator[Resident]:
@@ -135,9 +178,7 @@ def random_llama(vocab_size: int, layers: int, hidden: int, device: torch.device
 def measure(resident: Resident, model: HFLanguageModel, branches: int, repeats: int) -> dict[str, Any]:
     """Take all figures for a number of branches."""
     trie, device = resident.trie, model.device
-    contests = []
-    for states, depth in prefixes(resident, branches):
-        contests.append(contestants(trie, states, depth, branches))
+    contests = [contestants(trie, states, depth, branches) for states, depth in prefixes(resident, branches)]
     times = {name: [0.0] * repeats for name in contests[0]}
     for contest in contests:
         for n in range(repeats + 1):
@@ -232,23 +273,19 @@ def decode_seconds(model: HFLanguageModel, branches: int) -> float:
     """Return the time of one forward of the model on so many branches."""
     session = model.prefill([PROMPT])
     parents = torch.arange(branches, device=model.device).unsqueeze(0)
-    session.step(parents, parents % model.vocab_size)
-    synchronize(model.device)
-    begun = time.perf_counter()
-    for _ in range(_STEPS):
-        session.step(parents, parents % model.vocab_size)
-    synchronize(model.device)
-    return (time.perf_counter() - begun) / _STEPS
+    step = partial(session.step, parents, parents % model.vocab_size)
+    step()
+    return seconds_per_call(step, model.device, _STEPS)
 
 
-def seconds_per_call(call: Callable[[], object], device: torch.device) -> float:
+def seconds_per_call(call: Callable[[], object], device: torch.device, calls: int = _CALLS) -> float:
     """Return the time of a call among several in a row."""
     synchronize(device)
     begun = time.perf_counter()
-    for _ in range(_CALLS):
+    for _ in range(calls):
         call()
     synchronize(device)
-    return (time.perf_counter() - begun) / _CALLS
+    return (time.perf_counter() - begun) / calls
 
 
 def describe(figure: dict[str, Any]) -> str:
@@ -267,6 +304,58 @@ def describe(figure: dict[str, Any]) -> str:
         f"step / model {figure['step_share_of_decode'].text(3)}; loop {loop['static_ms'].text(1)} ms "
         f"({waiting}), host-driven / static {loop['tree_over_static'].text()}"
     )
+
+
+def loop(trie: TitleTrie, model: HFLanguageModel, branches: int, repeats: int) -> dict[str, Any]:
+    """Draw whole titles: whether the loop waits, and its time against host-driven draws."""
+    waits: str | None = None
+    try:
+        draw(trie, model, branches, _NeverWaiting)
+    except RuntimeError as error:
+        if "synchroniz" not in str(error):
+            raise
+        waits = str(error)
+    kinds = {"static": StaticProposer, "tree": TreeProposer}
+    taken = in_turn({n: partial(draw, trie, model, branches, kind) for n, kind in kinds.items()}, repeats)
+    static, tree = ([took.value for took in taken[name]] for name in kinds)
+    return {
+        "checked": model.device.type == "cuda",
+        "waits": waits,
+        "static_ms": Spread.of([1e3 * s for s in static]),
+        "tree_ms": Spread.of([1e3 * s for s in tree]),
+        "tree_over_static": Spread.of_ratios(tree, static),
+    }
+
+
+def draw(
+    trie: TitleTrie, model: HFLanguageModel, branches: int, kind: Callable[[DrawBatch], Proposer]
+) -> float:
+    """Make so many draws for one query; return the time behind its prompt."""
+    samples = min(branches, MAX_SAMPLES)
+    params = DiscParams(num_samples=samples, num_draws=-(-branches // samples))
+    session = model.prefill([PROMPT])
+    batch = DrawBatch(session, trie, [params], StopPoll(1, None, None, model.device), range(1))
+    draws = batch.new_draws([(0, sample, 0, params.num_draws) for sample in range(samples)])
+    synchronize(model.device)
+    begun = time.perf_counter()
+    kind(batch).run(draws, FIRST, None)
+    synchronize(model.device)
+    return time.perf_counter() - begun
+
+
+class _NeverWaiting(StaticProposer):
+    """Fails where the loop over the steps waits for the device."""
+
+    def _walk(self, walking: Any, flag: LateFlag) -> None:
+        if self._batch.device.type != "cuda":
+            super()._walk(walking, flag)
+            return
+        before = torch.cuda.get_sync_debug_mode()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            super()._walk(walking, flag)
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
 
 
 if __name__ == "__main__":

@@ -9,17 +9,18 @@ second build has the same bytes as the first, the index verifies, and random tit
 
 from __future__ import annotations
 
-import os
+import filecmp
 import random
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
-from harness.processes import Usage, measured
-from harness.report import Spread, announce, command_line, environment, write_json
-from harness.titles import batches, input_options, titles_file, tokenizer_file, write_tsv
+from harness.processes import build_index, measured
+from harness.report import COUNT, Spread, benchmark
+from harness.titles import batches, chosen_titles, input_options, titles_file, tokenizer_file, write_tsv
 
 from genret.retrieval.index.layout import (
     ENTITIES_FILE,
@@ -32,7 +33,6 @@ from genret.retrieval.index.layout import (
 from genret.retrieval.index.reader import Index
 from genret.retrieval.text import Rendering, TextTokenizer
 
-_BUILD = "from genret.index_builder.cli import build_command; build_command()"
 _VERIFY = "from genret.retrieval.index.inspect_command import verify_command; verify_command()"
 _OPEN = """
 import sys, time
@@ -55,60 +55,45 @@ _PARTS = {
 }
 
 
-@click.command(context_settings={"show_default": True})
+@benchmark("numpy", "pyarrow", "tokenizers")
 @input_options
 @click.option("--memory-limit", default="2GiB", help="Passed to the build.")
-@click.option(
-    "--threads", type=click.IntRange(min=1), help="Threads of the tokenizer; all cores if not given."
-)
+@click.option("--threads", type=COUNT, help="Threads of the tokenizer; all cores if not given.")
 @click.option("--builds", type=click.IntRange(min=2), default=2, help="Builds, each from nothing.")
-@click.option("--repeats", type=click.IntRange(min=1), default=5, help="How often the index is opened.")
-def main(
-    data: Path,
-    titles: Path | None,
-    tokenizer: Path | None,
-    limit: int | None,
-    work: Path | None,
-    json_file: Path | None,
-    memory_limit: str,
-    threads: int | None,
-    builds: int,
-    repeats: int,
-) -> None:
+@click.option("--repeats", type=COUNT, default=5, help="How often the index is opened.")
+def main(options: SimpleNamespace) -> dict[str, Any]:
     """Build an index from a TSV file several times, and measure it."""
-    facts = environment("numpy", "pyarrow", "tokenizers")
-    announce(facts)
-    with tempfile.TemporaryDirectory(dir=work) as folder:
-        source, model = Path(folder) / "titles.tsv", tokenizer_file(data, tokenizer)
-        number = write_tsv(source, batches(titles_file(data, titles), limit))
-        options = ["--tokenizer", str(model), "--memory-limit", memory_limit]
-        if threads is not None:
-            options += ["--threads", str(threads)]
+    with tempfile.TemporaryDirectory(dir=options.work) as name:
+        folder, model = Path(name), tokenizer_file(options)
+        source = folder / "titles.tsv"
+        number = write_tsv(source, chosen_titles(options))
+        arguments = ["--tokenizer", model, "--memory-limit", options.memory_limit]
+        if options.threads is not None:
+            arguments += ["--threads", options.threads]
         runs = []
-        for n in range(builds):
-            runs.append(build(source, Path(folder) / f"{n}.index", options))
-            click.echo(f"build {n + 1}: {_describe(runs[-1])}")
-        first = Path(folder) / "0.index"
-        for n in range(1, builds):
-            compare(first, Path(folder) / f"{n}.index")
+        for n in range(options.builds):
+            run = build_index(source, folder / f"{n}.index", *arguments)
+            runs.append(run)
+            click.echo(
+                f"build {n + 1}: {run.seconds:.1f} s wall, {run.cpu_seconds:.1f} s CPU, "
+                f"{run.peak_bytes / _MIB:,.0f} MiB peak"
+            )
+        first = folder / "0.index"
+        for n in range(1, options.builds):
+            compare(first, folder / f"{n}.index")
         click.echo("every build has the same bytes")
         figures = {
             "titles": number,
-            "memory_limit": memory_limit,
+            "memory_limit": options.memory_limit,
             "build_wall_s": Spread.of([run.seconds for run in runs]),
             "build_cpu_s": Spread.of([run.cpu_seconds for run in runs]),
             "build_peak_rss_mib": Spread.of([run.peak_bytes / _MIB for run in runs]),
             **size(first),
-            **opening(first, repeats),
+            **opening(first, options.repeats),
         }
-        read_back(first, TextTokenizer.load(model), titles_file(data, titles), number)
+        read_back(first, TextTokenizer.load(model), titles_file(options), number)
     show(figures)
-    write_json(json_file, command_line(), facts, figures)
-
-
-def build(source: Path, out: Path, options: list[str]) -> Usage:
-    """Run one build as a process."""
-    return measured([sys.executable, "-c", _BUILD, str(source), "--out", str(out), "--quiet", *options])
+    return figures
 
 
 def compare(first: Path, second: Path) -> None:
@@ -117,7 +102,7 @@ def compare(first: Path, second: Path) -> None:
     if set(ours) != set(theirs):
         raise click.ClickException(f"a further build differs: {sorted(map(str, set(ours) ^ set(theirs)))}")
     for name, file in ours.items():
-        if not _same_bytes(file, theirs[name]):
+        if not filecmp.cmp(file, theirs[name], shallow=False):
             raise click.ClickException(f"a further build differs in {name}")
 
 
@@ -175,20 +160,6 @@ def show(figures: dict[str, Any]) -> None:
                 click.echo(f"{name}, {part}: {number:.2f}")
         else:
             click.echo(f"{name}: {value.text() if isinstance(value, Spread) else value}")
-
-
-def _describe(run: Usage) -> str:
-    return f"{run.seconds:.1f} s wall, {run.cpu_seconds:.1f} s CPU, {run.peak_bytes / _MIB:,.0f} MiB peak"
-
-
-def _same_bytes(first: Path, second: Path) -> bool:
-    if os.path.getsize(first) != os.path.getsize(second):
-        return False
-    with first.open("rb") as ours, second.open("rb") as theirs:
-        while block := ours.read(1 << 22):
-            if block != theirs.read(1 << 22):
-                return False
-    return True
 
 
 if __name__ == "__main__":

@@ -23,80 +23,63 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
 import numpy as np
-from harness.processes import measured, peak_bytes, resident_bytes
-from harness.report import Spread, announce, command_line, environment, write_json
-from harness.titles import batches, input_options, titles_file, tokenizer_file
+from harness.dictionary_trie import nested_dictionaries, row_lists
+from harness.processes import measured, memory_bytes
+from harness.report import COUNT, Spread, benchmark
+from harness.titles import chosen_titles, input_options, tokenizer_file
 
 from genret.decoding.trie.trie_arrays import TrieArrays, derive_trie
 from genret.index_builder.runs import IntArray, gather_rows, sort_rows
 from genret.retrieval.index.layout import token_type
 from genret.retrieval.text import Rendering, TextTokenizer
 
-_CONTESTANTS = ("ours", "dictionaries", "marisa-trie")
 _FIGURES = {"build_s": "s", "held_bytes": "MiB", "peak_bytes": "MiB", "saved_bytes": "MiB"}
 _CHUNK = 100_000
+_CONTEND = "contend"  # first argument of a contestant's process
 _MIB = 1 << 20
 _FIRST_SURROGATE, _SURROGATES = 0xD800, 0x800
 
 
-@click.command(context_settings={"show_default": True})
+@benchmark("numpy", "marisa-trie", "tokenizers")
 @input_options
-@click.option("--repeats", type=click.IntRange(min=1), default=5, help="Rounds; in each, everyone in turn.")
+@click.option("--repeats", type=COUNT, default=5, help="Rounds; in each, everyone in turn.")
 @click.option(
     "--dict-titles",
-    type=click.IntRange(min=1),
+    type=COUNT,
     show_default="all",
     help="Give the dictionaries only so many titles, if memory is short. Nothing is extrapolated; ratios to "
     "them are then left out.",
 )
-@click.option("--contestant", type=click.Choice(_CONTESTANTS), hidden=True)
-@click.option("--ids", type=click.Path(path_type=Path), hidden=True)
-def main(
-    data: Path,
-    titles: Path | None,
-    tokenizer: Path | None,
-    limit: int | None,
-    work: Path | None,
-    json_file: Path | None,
-    repeats: int,
-    dict_titles: int | None,
-    contestant: str | None,
-    ids: Path | None,
-) -> None:
+def main(options: SimpleNamespace) -> dict[str, Any]:
     """Build three tries from the same token ids and compare time, memory and size."""
-    if contestant is not None and ids is not None:
-        click.echo(json.dumps(contend(contestant, ids, limit)))
-        return
-    facts = environment("numpy", "marisa-trie", "tokenizers")
-    announce(facts)
-    with tempfile.TemporaryDirectory(dir=work) as folder:
-        number = tokenise(data, titles, tokenizer, limit, Path(folder))
-        sizes = dict.fromkeys(_CONTESTANTS, number)
-        sizes["dictionaries"] = min(dict_titles or number, number)
-        rounds: dict[str, list[dict[str, float]]] = {name: [] for name in _CONTESTANTS}
-        for n in range(repeats):
+    with tempfile.TemporaryDirectory(dir=options.work) as folder:
+        number = tokenise(options, Path(folder))
+        sizes = dict.fromkeys(_BUILDERS, number)
+        sizes["dictionaries"] = min(options.dict_titles or number, number)
+        rounds: dict[str, list[dict[str, float]]] = {name: [] for name in _BUILDERS}
+        for n in range(options.repeats):
             for name, results in rounds.items():
                 results.append(_in_a_process(name, Path(folder), sizes[name]))
                 click.echo(f"round {n + 1}, {name}: {_describe(results[-1])}")
-    figures = summarise(rounds, sizes)
-    write_json(json_file, command_line(), facts, figures)
+    return summarise(rounds, sizes)
 
 
-def tokenise(data: Path, titles: Path | None, tokenizer: Path | None, limit: int | None, folder: Path) -> int:
+def tokenise(options: SimpleNamespace, folder: Path) -> int:
     """Write the rows of all titles and return their number.
 
     They are shuffled: in the order of the alphabet, which lists of titles often have, neighbours share their
     prefixes, and whoever inserts them one by one finds the path still in the processor's cache.
     """
-    model = TextTokenizer.load(tokenizer_file(data, tokenizer))
+    model = TextTokenizer.load(tokenizer_file(options))
     dtype = token_type(model.vocab_size).to_pandas_dtype()
     lengths: list[IntArray] = []
     parts: list[IntArray] = []
-    for batch in batches(titles_file(data, titles), limit):
+    for batch in chosen_titles(options):
         rows = [row for row in model.encode_titles(batch, Rendering()) if row is not None]
         lengths.append(np.fromiter(map(len, rows), dtype=np.int64, count=len(rows)))
         parts.append(np.fromiter((token for row in rows for token in row), dtype=dtype))
@@ -110,25 +93,25 @@ def tokenise(data: Path, titles: Path | None, tokenizer: Path | None, limit: int
     return len(offsets) - 1
 
 
-def contend(name: str, folder: Path, limit: int | None) -> dict[str, float]:
+def contend(name: str, folder: Path, limit: int) -> dict[str, float]:
     """Build one contestant's structure and return its figures. Runs in a process of its own."""
-    offsets = np.load(folder / "offsets.npy")[: None if limit is None else limit + 1]
+    offsets = np.load(folder / "offsets.npy")[: limit + 1]
     vocab_size = json.loads((folder / "about.json").read_text())["vocab_size"]
     dtype = token_type(vocab_size).to_pandas_dtype()
     tokens = np.fromfile(folder / "tokens", dtype=dtype, count=int(offsets[-1]))
-    build, save = _BUILDERS[name], _SAVERS[name]
+    build, save = _BUILDERS[name]
     if name == "marisa-trie":
         import marisa_trie  # noqa: F401  # not part of what it takes
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     gc.collect()
     gc.disable()
     Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
-    before, begun = resident_bytes(), time.perf_counter()
+    before, begun = memory_bytes("VmRSS"), time.perf_counter()
     structure = build(tokens, offsets, vocab_size)
-    seconds, peak = time.perf_counter() - begun, peak_bytes()
+    seconds, peak = time.perf_counter() - begun, memory_bytes("VmHWM")
     # Freed memory that the allocator keeps for later is not part of the structure.
     ctypes.CDLL(None).malloc_trim(0)
-    held = resident_bytes() - before
+    held = memory_bytes("VmRSS") - before
     file = folder / f"saved-{os.getpid()}"
     save(structure, file)
     saved = file.stat().st_size
@@ -142,29 +125,13 @@ def _build_ours(tokens: IntArray, offsets: IntArray, vocab_size: int) -> TrieArr
 
 
 def _build_dictionaries(tokens: IntArray, offsets: IntArray, vocab_size: int) -> dict[int, Any]:
-    root: dict[int, Any] = {}
-    for row in _rows(tokens, offsets):
-        node = root
-        for token in row:
-            following = node.get(token)
-            if following is None:
-                following = node[token] = {}
-            node = following
-    return root
+    return nested_dictionaries(row_lists(tokens, offsets))
 
 
 def _build_marisa(tokens: IntArray, offsets: IntArray, vocab_size: int) -> Any:
     import marisa_trie
 
     return marisa_trie.Trie(_strings(tokens, offsets))
-
-
-def _rows(tokens: IntArray, offsets: IntArray) -> Iterator[list[int]]:
-    for begin in range(0, len(offsets) - 1, _CHUNK):
-        ends = offsets[begin : begin + _CHUNK + 1].tolist()
-        chunk = tokens[ends[0] : ends[-1]].tolist()
-        for a, b in itertools.pairwise(ends):
-            yield chunk[a - ends[0] : b - ends[0]]
 
 
 def _strings(tokens: IntArray, offsets: IntArray) -> Iterator[str]:
@@ -193,19 +160,11 @@ def _save_dictionaries(root: dict[int, Any], file: Path) -> None:
         pickler.dump(root)
 
 
-def _save_marisa(trie: Any, file: Path) -> None:
-    trie.save(str(file))
-
-
-_BUILDERS: dict[str, Callable[[IntArray, IntArray, int], Any]] = {
-    "ours": _build_ours,
-    "dictionaries": _build_dictionaries,
-    "marisa-trie": _build_marisa,
-}
-_SAVERS: dict[str, Callable[[Any, Path], None]] = {
-    "ours": _save_ours,
-    "dictionaries": _save_dictionaries,
-    "marisa-trie": _save_marisa,
+# name -> building the structure, and saving it.
+_BUILDERS: dict[str, tuple[Callable[[IntArray, IntArray, int], Any], Callable[[Any, Path], None]]] = {
+    "ours": (_build_ours, _save_ours),
+    "dictionaries": (_build_dictionaries, _save_dictionaries),
+    "marisa-trie": (_build_marisa, lambda trie, file: trie.save(str(file))),
 }
 
 
@@ -232,7 +191,7 @@ def summarise(rounds: dict[str, list[dict[str, float]]], sizes: dict[str, int]) 
 
 
 def _in_a_process(name: str, folder: Path, limit: int) -> dict[str, float]:
-    command = [sys.executable, __file__, "--contestant", name, "--ids", str(folder), "--limit", str(limit)]
+    command = [sys.executable, __file__, _CONTEND, name, str(folder), str(limit)]
     figures: dict[str, float] = json.loads(measured(command, {"OMP_NUM_THREADS": "1"}).stdout)
     return figures
 
@@ -247,4 +206,7 @@ def _describe(result: dict[str, float]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    if _CONTEND in sys.argv[1:2]:
+        print(json.dumps(contend(sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]))))
+    else:
+        main()

@@ -18,12 +18,13 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
 from harness.processes import Usage, measured
-from harness.report import Spread, announce, command_line, environment, write_json
-from harness.titles import batches, input_options, titles_file, tokenizer_file
+from harness.report import COUNT, Spread, benchmark
+from harness.titles import chosen_titles, input_options, tokenizer_file
 
 from genret.retrieval.index.layout import MANIFEST_FILE, RANKING_FILE
 from genret.retrieval.index.small_files import digest_file
@@ -33,49 +34,32 @@ _GENRET = "from genret.service.main import cli; cli()"
 _KINDS = ("person", "place", "work", "event", "organisation", "species", "other")
 _HEADER = "entity_id\ttitle\tkind\n"
 _MIB = 1 << 20
+_SHARE = click.FloatRange(0, 0.5, min_open=True)
 
 
-@click.command(context_settings={"show_default": True})
+@benchmark("numpy", "pyarrow", "tokenizers")
 @input_options
 @click.option("--memory-limit", default="2GiB", help="Passed to builds and updates.")
 @click.option(
-    "--share", type=click.FloatRange(0, 0.5, min_open=True), default=0.01, help="Part that changes."
+    "--share", type=click.FloatRange(0, 0.5, min_open=True), default=0.01, help="Share that changes."
 )
-@click.option("--repeats", type=click.IntRange(min=1), default=3, help="Rounds.")
-def main(
-    data: Path,
-    titles: Path | None,
-    tokenizer: Path | None,
-    limit: int | None,
-    work: Path | None,
-    json_file: Path | None,
-    memory_limit: str,
-    share: float,
-    repeats: int,
-) -> None:
+@click.option("--repeats", type=COUNT, default=3, help="Rounds.")
+def main(options: SimpleNamespace) -> dict[str, Any]:
     """Update an index and build the final catalogue anew, in turn, and compare."""
-    facts = environment("numpy", "pyarrow", "tokenizers")
-    announce(facts)
-    options = ["--tokenizer", str(tokenizer_file(data, tokenizer)), "--memory-limit", memory_limit, "--quiet"]
-    with tempfile.TemporaryDirectory(dir=work) as name:
+    common = ["--tokenizer", tokenizer_file(options), "--memory-limit", options.memory_limit, "--quiet"]
+    with tempfile.TemporaryDirectory(dir=options.work) as name:
         folder = Path(name)
-        counts = write_catalogues(folder, batches(titles_file(data, titles), limit), share)
+        counts = write_catalogues(folder, chosen_titles(options), options.share)
         click.echo(", ".join(f"{number:,} {what}" for what, number in counts.items()))
-        before = genret("build", folder / "before.tsv", "--out", folder / "before.index", *options)
+        before = genret("build", folder / "before.tsv", "--out", folder / "before.index", *common)
+        changes = ["--add", folder / "add.tsv", "--remove", folder / "remove.txt"]
         update: list[Usage] = []
         anew: list[Usage] = []
-        for n in range(repeats):
+        for n in range(options.repeats):
             updated, fresh = folder / "updated.index", folder / "fresh.index"
             shutil.copytree(folder / "before.index", updated)
-            update.append(
-                genret(
-                    "update",
-                    updated,
-                    *("--add", folder / "add.tsv", "--remove", folder / "remove.txt"),
-                    *options,
-                )
-            )
-            anew.append(genret("build", folder / "after.tsv", "--out", fresh, *options))
+            update.append(genret("update", updated, *changes, *common))
+            anew.append(genret("build", folder / "after.tsv", "--out", fresh, *common))
             if n == 0:
                 compare(updated, fresh)
                 genret("verify", updated)
@@ -83,23 +67,17 @@ def main(
             click.echo(f"round {n + 1}: " + ", ".join(f"{run[-1].seconds:.1f} s" for run in (update, anew)))
             shutil.rmtree(updated)
             shutil.rmtree(fresh)
-    figures = {
-        **counts,
-        "memory_limit": memory_limit,
-        "build_before_s": Spread.of([before.seconds]),
-        "update_s": Spread.of([run.seconds for run in update]),
-        "update_cpu_s": Spread.of([run.cpu_seconds for run in update]),
-        "update_peak_rss_mib": Spread.of([run.peak_bytes / _MIB for run in update]),
-        "build_anew_s": Spread.of([run.seconds for run in anew]),
-        "build_anew_cpu_s": Spread.of([run.cpu_seconds for run in anew]),
-        "build_anew_peak_rss_mib": Spread.of([run.peak_bytes / _MIB for run in anew]),
-        "build_anew_over_update": Spread.of_ratios(
-            [run.seconds for run in anew], [run.seconds for run in update]
-        ),
-    }
+    figures = {**counts, "memory_limit": options.memory_limit, "build_before_s": Spread.of([before.seconds])}
+    for what, runs in (("update", update), ("build_anew", anew)):
+        figures[f"{what}_s"] = Spread.of([run.seconds for run in runs])
+        figures[f"{what}_cpu_s"] = Spread.of([run.cpu_seconds for run in runs])
+        figures[f"{what}_peak_rss_mib"] = Spread.of([run.peak_bytes / _MIB for run in runs])
+    figures["build_anew_over_update"] = Spread.of_ratios(
+        [run.seconds for run in anew], [run.seconds for run in update]
+    )
     for what, value in figures.items():
         click.echo(f"{what}: {value.text() if isinstance(value, Spread) else value}")
-    write_json(json_file, command_line(), facts, figures)
+    return figures
 
 
 def write_catalogues(folder: Path, titles: Iterable[list[str]], share: float) -> dict[str, int]:

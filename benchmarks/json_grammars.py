@@ -15,91 +15,457 @@ work in one process.
 from __future__ import annotations
 
 import gc
-import os
+import gzip
+import json
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
-from harness.cold_masks import measure_cold_masks, print_cold_masks
-from harness.grammar_cache_times import measure_cache
-from harness.grammar_classes import measure_classes, print_classes
-from harness.grammar_engines import Engine, Llguidance, Ours, TokenizerFile, Xgrammar
-from harness.grammar_labels import measure_real, measure_suite, print_labels
-from harness.report import announce, command_line, environment, write_json
+import numpy as np
+from harness.grammar_engines import (
+    Engine,
+    Llguidance,
+    Matcher,
+    Ours,
+    RefusedError,
+    TokenizerFile,
+    Xgrammar,
+    admits,
+)
+from harness.report import Spread, benchmark, percentiles
+from harness.schema_classes import CLASSES
+from harness.titles import DATA
+from rich.console import Console
+from rich.table import Table
 
 from genret.decoding.grammar.compile_options import GrammarOptions
+from genret.decoding.grammar.errors import GrammarError
+from genret.decoding.grammar.grammar_cache import GrammarCache
+from genret.decoding.grammar.json_grammar import Grammar, compile_schema
+from genret.decoding.grammar.leaves.leaf_factory import Leaves
+from genret.decoding.grammar.schema.schema_document import canonical_text, parse_document
 
-_DATA = Path(os.environ.get("GENRET_SHARED_DATA", "../shared/data"))
+_PARTS = ("classes", "real", "cold", "suite", "cache")
+_SLOW_US = 1000.0
+_COLLECTED_EVERY = 20
+_FIELDS, _THREADS, _HITS = 60, 32, 2000
+_CACHE_BYTES = 3 << 20
+_now = time.perf_counter_ns
 
 
-@click.command()
-@click.option(
-    "--parts",
-    multiple=True,
-    type=click.Choice(["classes", "real", "cold", "suite", "cache"]),
-    default=("classes", "real", "cold", "suite", "cache"),
-    help="What to measure; may be given several times.",
-    show_default=True,
-)
-@click.option(
-    "--tokenizer", default="gpt2.tokenizer.json", help="File of the tokenizers/ folder.", show_default=True
-)
-@click.option("--repeats", default=5, help="Rounds of `classes`.", show_default=True)
-@click.option("--instances", default=20, help="Instances per class.", show_default=True)
-@click.option("--real-schemas", default=0, help="Real schemas drawn at random; 0: all.", show_default=True)
-@click.option("--seed", default=1, help="Of that draw.", show_default=True)
-@click.option("--peers/--no-peers", default=True, help="Whether the peers run too.", show_default=True)
-@click.option(
-    "--peer-seconds", default=30.0, help="Longest a peer may compile one real schema.", show_default=True
-)
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write all figures here.")
-def main(
-    parts: tuple[str, ...],
-    tokenizer: str,
-    repeats: int,
-    instances: int,
-    real_schemas: int,
-    seed: int,
-    peers: bool,
-    peer_seconds: float,
-    json_file: Path | None,
-) -> None:
+@benchmark("numpy", "numba", "xgrammar", "llguidance", "jsonschema")
+@DATA
+@click.option("--parts", multiple=True, type=click.Choice(_PARTS), default=_PARTS, help="May be repeated.")
+@click.option("--tokenizer", default="gpt2.tokenizer.json", help="File of the tokenizers/ folder.")
+@click.option("--repeats", default=5, help="Rounds of `classes`.")
+@click.option("--instances", default=20, help="Instances per class.")
+@click.option("--real-schemas", default=0, help="Real schemas drawn at random; 0: all.")
+@click.option("--seed", default=1, help="Seed of that draw.")
+@click.option("--peers/--no-peers", default=True, help="Whether the peers run too.")
+@click.option("--peer-seconds", default=30.0, help="Longest a peer may compile one real schema.")
+def main(options: SimpleNamespace) -> dict[str, Any]:
     """Measure grammars of JSON Schemas."""
-    facts = environment("numpy", "numba", "xgrammar", "llguidance", "jsonschema") | {"tokenizer": tokenizer}
-    announce(facts)
-    file = TokenizerFile(_DATA / "tokenizers" / tokenizer)
+    schemas, parts = options.data / "schemas", options.parts
+    file = TokenizerFile(options.data / "tokenizers" / options.tokenizer)
     ours = Ours(file)
     # As a server does once it has loaded what it keeps; of all sides' objects alike.
     gc.collect()
     gc.freeze()
     figures: dict[str, Any] = {}
     if "classes" in parts:
-        like_peers = Ours(file, GrammarOptions(property_order="schema"), ours.leaves)
-        engines: list[Engine] = [like_peers]
-        if peers:
+        engines: list[Engine] = [Ours(file, GrammarOptions(property_order="schema"), ours.leaves)]
+        if options.peers:
             engines += [Xgrammar(file), Llguidance(file)]
-        figures["classes"] = measure_classes(engines, file, repeats, instances)
+        figures["classes"] = measure_classes(engines, file, options.repeats, options.instances)
         print_classes(figures["classes"])
-    peer_engines: list[Engine] = (
-        [Xgrammar(file), Xgrammar(file, strict=False), Llguidance(file)] if peers else []
-    )
+    labelling: list[Engine] = [ours]
+    if options.peers:
+        labelling += [Xgrammar(file), Xgrammar(file, strict=False), Llguidance(file)]
     if "real" in parts:
-        rows = _DATA / "schemas" / "real_world.dev.jsonl.gz"
-        figures["real"] = measure_real([ours, *peer_engines], file, rows, real_schemas, seed, peer_seconds)
+        rows = read_rows(schemas / "real_world.dev.jsonl.gz")
+        if options.real_schemas:
+            rows = random.Random(options.seed).sample(rows, options.real_schemas)
+        figures["real"] = measure_labels(labelling, None, file, rows, options.peer_seconds)
         print_labels("real schemas", figures["real"])
     if "cold" in parts:
-        rows = _DATA / "schemas" / "real_world.dev.jsonl.gz"
+        rows = read_rows(schemas / "real_world.dev.jsonl.gz")
         figures["cold"] = measure_cold_masks(Ours(file).leaves, file, rows)
         print_cold_masks(figures["cold"])
     if "suite" in parts:
-        rows = _DATA / "schemas" / "json_schema_test_suite.draft2020-12.jsonl.gz"
+        rows = read_rows(schemas / "json_schema_test_suite.draft2020-12.jsonl.gz")
         annotating = Ours(file, GrammarOptions(formats="annotate"), ours.leaves)
-        figures["suite"] = measure_suite([ours, *peer_engines], annotating, file, rows, peer_seconds)
+        figures["suite"] = measure_labels(labelling, annotating, file, rows, options.peer_seconds)
         print_labels("test suite", figures["suite"])
     if "cache" in parts:
         figures["cache"] = measure_cache(file, ours)
         click.echo(f"cache: {figures['cache']}")
-    write_json(json_file, command_line(), facts, figures)
+    return figures
+
+
+def read_rows(file: Path) -> list[dict[str, Any]]:
+    """Read schemas with their labelled instances, a JSON object each line."""
+    with gzip.open(file, "rt", encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def measure_classes(
+    engines: Sequence[Engine], file: TokenizerFile, repeats: int, instances: int
+) -> list[dict[str, Any]]:
+    """Measure every class with every engine; one round before the others warms up and is left out.
+
+    A first request compiles anew. Figures of a class and engine: milliseconds of whole first requests, over
+    rounds the median instance; microseconds of masks and advances, of a first walk and of walks through
+    documents that were walked before.
+    """
+    figures = []
+    for schema in CLASSES:
+        documents = [file.encode(json.dumps(value)) for value in schema.instances(instances)]
+        whole: dict[str, list[float]] = {engine.name: [] for engine in engines}
+        compiled: dict[str, list[float]] = {engine.name: [] for engine in engines}
+        steps: dict[str, dict[str, list[float]]] = {engine.name: {} for engine in engines}
+        for number in range(repeats + 1):
+            for engine in engines:
+                firsts, compiles = [], []
+                for document in documents:
+                    begun = _now()
+                    start = engine.compile(schema.text)
+                    compiles.append(_now() - begun)
+                    walk(start, document)
+                    firsts.append(_now() - begun)
+                if number:
+                    whole[engine.name].append(float(np.median(firsts)) / 1e6)
+                    compiled[engine.name].append(float(np.median(compiles)) / 1e6)
+                    time_steps(engine.compile(schema.text), documents, steps[engine.name])
+        found = {
+            name: {
+                "first_ms": Spread.of(whole[name]),
+                "compile_ms": Spread.of(compiled[name]),
+                **{f"{kind}_us": percentiles(times, 50, 99, 100) for kind, times in steps[name].items()},
+            }
+            for name in whole
+        }
+        tokens = float(np.mean([len(document) for document in documents]))
+        figures.append({"class": schema.name, "tokens": tokens, "engines": found})
+    return figures
+
+
+def walk(start: Callable[[], Matcher], document: Sequence[int]) -> None:
+    """Walk one document, making every mask and looking at none."""
+    matcher = start()
+    for token in document:
+        matcher.mask()
+        if not matcher.advance(token):
+            raise ValueError("an instance of the class was refused")
+    matcher.mask()
+    if not matcher.is_complete():
+        raise ValueError("an instance of the class is not complete at its end")
+
+
+def time_steps(
+    start: Callable[[], Matcher], documents: Sequence[Sequence[int]], times: dict[str, list[float]]
+) -> None:
+    """Walk documents of a schema that was just compiled: the first time cold, the second warm.
+
+    Args:
+        start: Starts a walk.
+        documents: Instances of the schema.
+        times: Microseconds of masks and advances by kind, added to.
+    """
+    for kind in ("cold", "warm"):
+        masks, advances = times.setdefault(f"{kind}_mask", []), times.setdefault(f"{kind}_advance", [])
+        for document in documents:
+            matcher = start()
+            for token in document:
+                begun = _now()
+                matcher.mask()
+                masked = _now()
+                matcher.advance(token)
+                advances.append((_now() - masked) / 1e3)
+                masks.append((masked - begun) / 1e3)
+
+
+def print_classes(rows: Sequence[dict[str, Any]]) -> None:
+    """Print one table: whole first requests, then steps."""
+    columns = ("class", "engine", "first ms", "compile ms", "cold mask", "max", "warm mask", "warm advance")
+    table = Table(*columns, title="nine classes: whole first request, ms; mask and advance, us (p50/p99)")
+    for row in rows:
+        for name, found in row["engines"].items():
+            cold, mask, advance = (found[f"{kind}_us"] for kind in ("cold_mask", "warm_mask", "warm_advance"))
+            table.add_row(
+                row["class"],
+                name,
+                found["first_ms"].text(3),
+                found["compile_ms"].text(3),
+                f"{cold['p50']:.1f}/{cold['p99']:.1f}",
+                f"{cold['max']:.0f}",
+                f"{mask['p50']:.2f}/{mask['p99']:.2f}",
+                f"{advance['p50']:.2f}/{advance['p99']:.2f}",
+            )
+    Console(width=150).print(table)
+
+
+@dataclass
+class _Score:
+    """Counts and times of one engine on a set of schemas; pairs are counts of right ones and of all."""
+
+    schemas: int = 0
+    compiled: int = 0
+    wholly_right: int = 0
+    valid_admitted: list[int] = field(default_factory=lambda: [0, 0])
+    invalid_refused: list[int] = field(default_factory=lambda: [0, 0])
+    reasons: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    compile_ms: list[float] = field(default_factory=list)
+    mask_us: list[float] = field(default_factory=list)
+    advance_us: list[float] = field(default_factory=list)
+
+    def figures(self) -> dict[str, Any]:
+        times = {name: getattr(self, name) for name in ("compile_ms", "mask_us", "advance_us")}
+        summed = {name: percentiles(values, 50, 90, 95, 99, 99.9, 100) for name, values in times.items()}
+        return vars(self) | summed | {"reasons": dict(self.reasons.most_common(40))}
+
+
+def measure_labels(
+    engines: Sequence[Engine],
+    annotating: Engine | None,
+    file: TokenizerFile,
+    rows: Sequence[dict[str, Any]],
+    peer_seconds: float,
+) -> dict[str, Any]:
+    """Compile schemas, and count whether exactly their valid instances are admitted.
+
+    Args:
+        engines: The engines, ours first.
+        annotating: Ours for groups of the test suite whose formats are annotations, all but those of
+            optional/format; None: instances labelled invalid for their formats are to be refused.
+        file: The tokenizer.
+        rows: The schemas.
+        peer_seconds: Longest time for compiling one.
+    """
+    scores = {engine.name: _Score() for engine in engines}
+    gc.freeze()  # some hundred thousand objects of schemas and instances, which no engine holds
+    for row in rows:
+        group = row.get("file", "")
+        asserts = group.startswith("optional/format/") or "format-assertion" in group
+        name = row["name"] if annotating is None else f"{group}: {row['description']}"
+        for engine in engines:
+            is_annotated = annotating is not None and engine.name == annotating.name and not asserts
+            used = annotating if is_annotated else engine
+            _judge(scores[engine.name], used, file, name, row, peer_seconds)
+    return {name: score.figures() for name, score in scores.items()}
+
+
+def _judge(
+    score: _Score, engine: Engine, file: TokenizerFile, name: str, row: dict[str, Any], seconds: float
+) -> None:
+    score.schemas += 1
+    begun = time.perf_counter()
+    try:
+        with _limit(seconds):
+            start = engine.compile(json.dumps(row["schema"]))
+    except RefusedError as error:
+        score.reasons[str(error)[:120]] += 1
+        return
+    except TimeoutError:
+        score.reasons[f"more than {seconds:g} s"] += 1
+        return
+    finally:
+        score.compile_ms.append((time.perf_counter() - begun) * 1e3)
+    score.compiled += 1
+    right = True
+    for test in row["tests"]:
+        document = file.encode(json.dumps(test["data"], ensure_ascii=False))
+        admitted = admits(start(), document, score.mask_us, score.advance_us)
+        counts = score.valid_admitted if test["valid"] else score.invalid_refused
+        counts[0] += admitted == test["valid"]
+        counts[1] += 1
+        if admitted != test["valid"]:
+            right = False
+            score.wrong.append(f"{name}: {'refused' if test['valid'] else 'admitted'}: {test['description']}")
+    score.wholly_right += right
+
+
+@contextmanager
+def _limit(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError when the block takes longer; a peer inside C++ is stopped once it returns."""
+
+    def stop(number: int, frame: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def print_labels(title: str, scores: dict[str, dict[str, Any]]) -> None:
+    """Print one table."""
+    columns = ("engine", "compiled", "wholly right", "valid admitted", "invalid refused")
+    times = ("compile ms p50/p95/max", "mask us p50/p99/max", "advance us p50/p99")
+    table = Table(*columns, *times, title=title)
+    for name, score in scores.items():
+        table.add_row(
+            name,
+            f"{score['compiled']}/{score['schemas']}",
+            f"{score['wholly_right']}",
+            "{}/{}".format(*score["valid_admitted"]),
+            "{}/{}".format(*score["invalid_refused"]),
+            "/".join(f"{score['compile_ms'].get(p, 0):.2f}" for p in ("p50", "p95", "max")),
+            "/".join(f"{score['mask_us'].get(p, 0):.1f}" for p in ("p50", "p99", "max")),
+            "/".join(f"{score['advance_us'].get(p, 0):.1f}" for p in ("p50", "p99")),
+        )
+    Console(width=150).print(table)
+
+
+def measure_cold_masks(leaves: Leaves, file: TokenizerFile, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Walk every instance of every schema, and time the first mask of each state of its grammar.
+
+    Times are those of the thread, without the collector.
+
+    Args:
+        leaves: Leaves that are warmed up; what schemas share is kept between them, as in a server.
+        file: The tokenizer of the leaves.
+        rows: The schemas.
+    """
+    options = GrammarOptions()
+    times: list[float] = []
+    worst: dict[str, list[float]] = {}
+    gc.freeze()
+    gc.disable()
+    for number, row in enumerate(rows):
+        if not number % _COLLECTED_EVERY:
+            gc.collect()
+        try:
+            grammar = compile_schema(json.dumps(row["schema"]), leaves, options)
+        except GrammarError:
+            continue
+        seen: set[int] = set()
+        for test in row["tests"]:
+            state = grammar.start
+            for token in file.encode(json.dumps(test["data"], ensure_ascii=False)):
+                begun = time.thread_time_ns()
+                mask = grammar.mask(state)
+                taken = (time.thread_time_ns() - begun) / 1e3
+                if state not in seen:
+                    seen.add(state)
+                    times.append(taken)
+                    if taken > _SLOW_US:
+                        worst.setdefault(row["name"], []).append(taken)
+                if not int(mask[token >> 5]) >> (token & 31) & 1:
+                    break
+                state = grammar.advance(state, token)
+    gc.enable()
+    slowest = sorted(worst.items(), key=lambda found: -max(found[1]))[:20]
+    return {
+        "masks": len(times),
+        "mask_us": percentiles(times, 50, 90, 99, 99.9, 100),
+        "above_1_ms": sum(map(len, worst.values())),
+        "above_20_ms": sum(taken > 20_000 for found in worst.values() for taken in found),
+        "slowest": {name: [len(found), round(max(found))] for name, found in slowest},
+    }
+
+
+def print_cold_masks(figures: dict[str, Any]) -> None:
+    """Print two lines, and the schemas with the slowest masks."""
+    console = Console(width=150)
+    console.print(f"cold masks: {figures['masks']}, us: {figures['mask_us']}")
+    console.print(f"above 1 ms: {figures['above_1_ms']}, above 20 ms: {figures['above_20_ms']}")
+    table = Table("schema", "masks above 1 ms", "largest, us")
+    for name, (count, largest) in figures["slowest"].items():
+        table.add_row(name, str(count), str(largest))
+    console.print(table)
+
+
+def large_schema(tag: str = "") -> str:
+    """Return a schema of sixty fields and 27 kB, most of it descriptions; another one for another tag."""
+    fields: dict[str, Any] = {}
+    for number in range(_FIELDS):
+        description = f"What is known of part {number}{tag}. " * 12
+        kind = ({"type": "string"}, {"type": "integer"}, {"enum": ["low", "normal", "high"]})[number % 3]
+        fields[f"field_{number:02d}"] = {"description": description[:400], **kind}
+    return json.dumps({"type": "object", "properties": fields, "required": list(fields)})
+
+
+def measure_cache(file: TokenizerFile, ours: Ours) -> dict[str, Any]:
+    """Ask for one large schema again and again, from many threads at once, and for more than fits."""
+    options = GrammarOptions.for_writing()
+    cache: GrammarCache[Grammar] = GrammarCache(256 << 20)
+    text = large_schema()
+
+    def get(schema: str) -> Grammar:
+        def key() -> tuple[Any, int]:
+            canonical = canonical_text(parse_document(schema, options.limits))
+            return (canonical, options), len(canonical)
+
+        compiling = partial(compile_schema, schema, ours.leaves, options)
+        return cache.get((schema, options), len(schema), key, compiling)
+
+    begun = time.perf_counter()
+    grammar = get(text)
+    compile_ms = (time.perf_counter() - begun) * 1e3
+    hits = []
+    for _ in range(_HITS):
+        copy = text[:1] + text[1:]  # as a request brings it: an equal text that was never hashed
+        begun_ns = _now()
+        found = get(copy)
+        hits.append((_now() - begun_ns) / 1e3)
+        if found is not grammar:
+            raise ValueError("a hit gave another grammar")
+    before, new = cache.stats.compilations, large_schema(" (new)")
+    gate = threading.Barrier(_THREADS)
+    grammars: list[Grammar] = []
+
+    def ask() -> None:
+        gate.wait()
+        grammars.append(get(new))
+
+    threads = [threading.Thread(target=ask) for _ in range(_THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return {
+        "schema_bytes": len(text),
+        "compile_ms": round(compile_ms, 2),
+        "hit_us": percentiles(hits, 50, 99),
+        "threads": {
+            "threads": _THREADS,
+            "objects": len(set(map(id, grammars))),
+            "compilations": cache.stats.compilations - before,
+        },
+        "bounded": _fill(ours, file, options),
+    }
+
+
+def _fill(ours: Ours, file: TokenizerFile, options: GrammarOptions) -> dict[str, Any]:
+    """Compile more than fits, and walk a document under each so that masks grow; return what was held."""
+    cache: GrammarCache[Grammar] = GrammarCache(_CACHE_BYTES)
+    most = 0
+    for number in range(60):
+        chosen = CLASSES[number % len(CLASSES)]
+        schema = json.dumps({**chosen.schema, "description": f"number {number}"})
+        key, compiling = ((schema,), len(schema)), partial(compile_schema, schema, ours.leaves, options)
+        grammar = cache.get(schema, len(schema), lambda key=key: key, compiling)
+        state = grammar.start
+        for token in file.encode(json.dumps(chosen.instances(1)[0])):
+            grammar.mask(state)
+            state = grammar.advance(state, token)
+        cache.settle(grammar)
+        most = max(most, cache.stats.held_bytes)
+    return {"bound_bytes": _CACHE_BYTES, "most_held_bytes": most, "evictions": cache.stats.evictions}
 
 
 if __name__ == "__main__":

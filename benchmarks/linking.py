@@ -23,21 +23,38 @@ model and the index is the peak without that of the same run over a few document
 
 from __future__ import annotations
 
-import sys
+import json
+import math
+import random
+import shutil
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
-from harness.made_mentions import made_mentions, mentions_of, repeated, write_documents
-from harness.memory_trace import MemoryTrace
-from harness.report import Spread, announce, command_line, environment, write_json
-from harness.titles import JSON
+import pyarrow.parquet as pq
+import torch
+from harness.beam_contest import allowed, generated
+from harness.dictionary_trie import nested_dictionaries, row_lists
+from harness.processes import MemoryTrace
+from harness.report import COUNT, FILE, FOLDER, Spread, benchmark
+from harness.sample_data import read_tsv
+from harness.timing import in_turn
+from transformers import AutoModelForCausalLM
 
+from genret.retrieval.defaults import small_model_dir
+from genret.retrieval.linking.documents.corpus import CorpusOptions
+from genret.retrieval.linking.documents.document_records import MentionRow, read_mentions
+from genret.retrieval.linking.documents.text_document import Document, Span
+from genret.retrieval.linking.link_options import LinkOptions, WorkerOptions
+from genret.retrieval.linking.linker import DocumentLinker
+from genret.retrieval.linking.run import OutputOptions, RunnerOptions, link_corpus
+from genret.retrieval.linking.run_progress import LinkCounts
+from genret.retrieval.retriever import Retriever
 from genret.retrieval.types import Mention
 
 _TOLERANCE = 1e-4
@@ -45,207 +62,142 @@ _BASE = "single links"
 _RUN, _START = "run", "start of a run"
 _SAMPLES = 60
 _WARM_UP_DOCUMENTS = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What all ways of linking have in common."""
-
-    index: Path
-    k: int
-    batch_size: int
-    workers: int
-    threads: int
-    repeats: int
-
-
-@click.command(context_settings={"show_default": True})
-@JSON
-@click.option(
-    "--index",
-    required=True,
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="An index for the small model.",
+_SHARDS_PER_WORKER = 4
+_BEFORE = (
+    "Not long ago we read that ",
+    "In the second chapter of the guide, ",
+    "Those who ask about it are told of ",
+    "The notes of the journey name ",
+    "Beside all the others there is ",
+    "",
 )
+_BEHIND = (
+    ", which is known as: {}.",
+    " ({}) was on everybody's mind.",
+    ". For those who do not know: {}",
+    " and what is said of it, {}, filled the evening.",
+)
+
+
+def _disagreement(figures: dict[str, Any], _options: SimpleNamespace) -> str | None:
+    return None if figures.get("agrees", True) else "answers differ from those of single links"
+
+
+@benchmark("torch", "transformers", "pyarrow", check=_disagreement)
+@click.option("--index", required=True, type=FOLDER, help="An index for the small model.")
 @click.option(
     "--catalogue",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=FILE,
     default=Path("data/catalogue.tsv"),
     help="Sentences are made about its entities.",
 )
-@click.option(
-    "--mentions",
-    "mentions_file",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Take mentions from these JSON lines instead.",
-)
-@click.option("--number", type=click.IntRange(min=1), default=512, help="Mentions, all different.")
+@click.option("--mentions", type=FILE, help="Take mentions from these JSON lines instead.")
+@click.option("--number", type=COUNT, default=512, help="Mentions, all different.")
 @click.option("--repetitions", type=click.IntRange(min=2), default=4, help="Of each mention, second contest.")
 @click.option("--million", is_flag=True, help="Link --documents short documents, and watch the memory.")
-@click.option("--documents", type=click.IntRange(min=1), default=1_000_000, help="How many with --million.")
+@click.option("--documents", type=COUNT, default=1_000_000, help="How many with --million.")
 @click.option("-k", "--k", "k", type=click.IntRange(1, 10), default=5, help="Candidates kept per mention.")
-@click.option("--batch-size", type=click.IntRange(min=1), default=32, help="Mentions per forward.")
-@click.option("--workers", type=click.IntRange(min=1), default=2, help="Processes of a run.")
-@click.option("--threads", type=click.IntRange(min=1), default=2, help="Threads of torch, for all but a run.")
-@click.option("--repeats", type=click.IntRange(min=1), default=5, help="Rounds; all sides take turns.")
+@click.option("--batch-size", type=COUNT, default=32, help="Mentions per forward.")
+@click.option("--workers", type=COUNT, default=2, help="Processes of a run.")
+@click.option("--threads", type=COUNT, default=2, help="Threads of torch, for all but a run.")
+@click.option("--repeats", type=COUNT, default=5, help="Rounds; all sides take turns.")
 @click.option("--without-generate", is_flag=True, help="Leave out transformers' `generate`.")
-def main(
-    json_file: Path | None,
-    index: Path,
-    catalogue: Path,
-    mentions_file: Path | None,
-    number: int,
-    repetitions: int,
-    million: bool,
-    documents: int,
-    without_generate: bool,
-    **chosen: Any,
-) -> None:
+def main(options: SimpleNamespace) -> dict[str, Any]:
     """Measure linking."""
-    facts = environment("torch", "transformers", "pyarrow")
-    announce(facts)
-    options = Options(index=index, **chosen)
-    if mentions_file is None:
-        mentions = made_mentions(catalogue, number)
+    if options.mentions is None:
+        mentions = made_mentions(options.catalogue, options.number)
     else:
-        mentions = mentions_of(mentions_file, number)
-    figures: dict[str, Any]
+        mentions = mentions_of(options.mentions, options.number)
     with tempfile.TemporaryDirectory() as folder:
-        if million:
-            figures = {"million": in_bounded_memory(options, mentions, documents, Path(folder))}
-        else:
-            figures = contests(options, mentions, repetitions, not without_generate, Path(folder))
-    write_json(json_file, command_line(), facts, figures)
-    if not figures.get("agrees", True):
-        raise SystemExit(1)
+        if options.million:
+            return {"million": in_bounded_memory(options, mentions, Path(folder))}
+        return contests(options, mentions, Path(folder))
 
 
-def contests(
-    options: Options, mentions: Sequence[Mention], repetitions: int, with_generate: bool, folder: Path
-) -> dict[str, Any]:
+def contests(options: SimpleNamespace, mentions: Sequence[Mention], folder: Path) -> dict[str, Any]:
     """Link different mentions, then repeated ones."""
-    import torch
-    from harness.linking_contest import Generation, dictionary_of
-
-    from genret.retrieval.retriever import Retriever
-
     torch.set_num_threads(options.threads)
-    figures: dict[str, Any] = {}
+    figures: dict[str, Any] = {"agrees": True}
+    times = options.repetitions
+    works = {"all different": list(mentions), f"each about {times} times": repeated(mentions, times)}
     with Retriever.open(options.index, num_threads=options.threads) as retriever:
-        generation = None
-        if with_generate:
-            from transformers import AutoModelForCausalLM
-
-            from genret.retrieval.defaults import small_model_dir
-
-            stock = AutoModelForCausalLM.from_pretrained(small_model_dir(), dtype=torch.float32).eval()
-            beams = max(options.k, 10)
-            generation = Generation(stock, retriever, dictionary_of(retriever.index), beams)
-        agrees = True
-        for name, work in (
-            ("all different", list(mentions)),
-            (f"each about {repetitions} times", repeated(mentions, repetitions)),
-        ):
+        generation = None if options.without_generate else Generation(retriever, max(options.k, 10))
+        for name, work in works.items():
             click.echo(f"\n{len(work)} mentions, {name}")
-            contest = Contest(options, retriever, generation, work, folder)
-            figures[name] = contest.measured()
-            agrees &= contest.agrees
-    return {**figures, "agrees": agrees}
+            figures[name], agrees = contest(options, retriever, generation, work, folder)
+            figures["agrees"] &= agrees
+    return figures
 
 
-class Contest:
-    """All ways of linking some mentions."""
+def contest(
+    options: SimpleNamespace,
+    retriever: Retriever,
+    generation: Generation | None,
+    work: list[Mention],
+    folder: Path,
+) -> tuple[dict[str, Any], bool]:
+    """Link mentions in all ways: compare the answers, then take the times.
 
-    def __init__(
-        self, options: Options, retriever: Any, generation: Any, work: list[Mention], folder: Path
-    ) -> None:
-        from harness import linking_contest
-
-        self._options = options
-        self._number = len(work)
-        self._out = folder / "links"
-        k, batch_size, workers = options.k, options.batch_size, options.workers
-        documents, few = folder / "documents.jsonl", folder / "few.jsonl"
-        write_documents(documents, work)
-        write_documents(few, work[:workers])
-        run = partial(linking_contest.run, index=options.index, k=k, batch_size=batch_size, workers=workers)
-        self.ways: dict[str, Callable[[], Any]] = {
-            _BASE: partial(linking_contest.link_singly, retriever, work, k),
-            "links in batches": partial(linking_contest.link_together, retriever, work, k, batch_size),
-            "DocumentLinker": partial(linking_contest.link_as_documents, retriever, work, k, batch_size),
-            _RUN: partial(run, documents, len(work), self._out),
-            _START: partial(run, few, len(work[:workers]), folder / "few"),
-        }
-        if generation is not None:
-            self.ways["generate, one at a time"] = partial(generation.link, work, 1)
-            self.ways["generate in batches"] = partial(generation.link, work, batch_size)
-        self.agrees = True
-
-    def measured(self) -> dict[str, Any]:
-        """Compare the answers, then take the times."""
-        agreements = self._compare()
-        seconds: dict[str, list[float]] = {name: [] for name in self.ways}
-        for _ in range(self._options.repeats):
-            for name, way in self.ways.items():
-                begun = time.perf_counter()
-                way()
-                seconds[name].append(time.perf_counter() - begun)
-        seconds["run, workers started"] = [
-            max(whole - start, 1e-9) for whole, start in zip(seconds[_RUN], seconds[_START], strict=True)
-        ]
-        rates = {name: Spread.of([self._number / s for s in taken]) for name, taken in seconds.items()}
-        del rates[_START]
-        bases = [name for name in seconds if name == _BASE or name.startswith("generate")]
-        ratios = {
-            base: {
-                name: Spread.of_ratios(seconds[base], seconds[name]) for name in rates if name not in bases
-            }
-            for base in bases
-        }
-        for name, rate in rates.items():
-            click.echo(f"  {name:26} {rate.text(1):>24} mentions/s")
-        for base, columns in ratios.items():
-            for name, ratio in columns.items():
-                click.echo(f"  {name:26} {ratio.text(2):>24} x {base}")
-        return {"seconds": seconds, "per_second": rates, "ratios": ratios, "agreements": agreements}
-
-    def _compare(self) -> dict[str, Any]:
-        from harness.linking_contest import Agreement, answers_in
-
-        expected = self.ways[_BASE]()
-        agreements = {}
-        for name, way in self.ways.items():
-            if name in (_BASE, _START):
-                continue
-            answers = way()
-            found = Agreement.of(expected, answers_in(self._out) if name == _RUN else answers)
-            agreements[name] = found
-            click.echo(
-                f"  {name:26} the entity of single links in {found.num_equal} of {found.num_mentions}, "
-                f"log-probabilities differ by at most {found.largest_difference:.1e}"
-            )
-            if not name.startswith("generate"):
-                same = found.num_equal == found.num_mentions
-                self.agrees &= same and found.largest_difference <= _TOLERANCE
-        return agreements
+    Returns:
+        The figures, and whether all ways of ours gave the answers of single links.
+    """
+    k, size, out = options.k, options.batch_size, folder / "links"
+    documents, few = folder / "documents.jsonl", folder / "few.jsonl"
+    write_documents(documents, work)
+    write_documents(few, work[: options.workers])
+    ways: dict[str, Callable[[], Any]] = {
+        _BASE: lambda: _best(retriever.link(mention, k=k)[0] for mention in work),
+        "links in batches": lambda: _best(retriever.link(work, k=k, batch_size=size)),
+        "DocumentLinker": lambda: link_as_documents(retriever, work, k, size),
+        _RUN: lambda: run(documents, len(work), out, options),
+        _START: lambda: run(few, len(work[: options.workers]), folder / "few", options),
+    }
+    if generation is not None:
+        ways["generate, one at a time"] = lambda: generation.link(work, 1)
+        ways["generate in batches"] = lambda: generation.link(work, size)
+    agreements, agrees = {}, True
+    expected = ways[_BASE]()
+    for name, way in ways.items():
+        if name in (_BASE, _START):
+            continue
+        found = way()
+        agreements[name] = agreement = Agreement.of(expected, answers_in(out) if name == _RUN else found)
+        click.echo(
+            f"  {name:26} the entity of single links in {agreement.num_equal} of {agreement.num_mentions}, "
+            f"log-probabilities differ by at most {agreement.largest_difference:.1e}"
+        )
+        if not name.startswith("generate"):
+            agrees &= agreement.num_equal == agreement.num_mentions
+            agrees &= agreement.largest_difference <= _TOLERANCE
+    taken = in_turn(ways, options.repeats, warm_up=0)
+    seconds = {name: [took.wall_s for took in column] for name, column in taken.items()}
+    seconds["run, workers started"] = [
+        max(whole - start, 1e-9) for whole, start in zip(seconds[_RUN], seconds[_START], strict=True)
+    ]
+    rates = {name: Spread.of([len(work) / s for s in c]) for name, c in seconds.items() if name != _START}
+    bases = [name for name in seconds if name == _BASE or name.startswith("generate")]
+    ratios = {
+        base: {name: Spread.of_ratios(seconds[base], seconds[name]) for name in rates if name not in bases}
+        for base in bases
+    }
+    for name, rate in rates.items():
+        click.echo(f"  {name:26} {rate.text(1):>24} mentions/s")
+    for base, columns in ratios.items():
+        for name, ratio in columns.items():
+            click.echo(f"  {name:26} {ratio.text(2):>24} x {base}")
+    figures = {"seconds": seconds, "per_second": rates, "ratios": ratios, "agreements": agreements}
+    return figures, agrees
 
 
-def in_bounded_memory(
-    options: Options, mentions: Sequence[Mention], number: int, folder: Path
-) -> dict[str, Any]:
+def in_bounded_memory(options: SimpleNamespace, mentions: Sequence[Mention], folder: Path) -> dict[str, Any]:
     """Link many short documents, and a few for what model and index take."""
-    from harness.linking_contest import run
-
-    few, many = folder / "few.jsonl", folder / "many.jsonl"
+    few, many, number = folder / "few.jsonl", folder / "many.jsonl", options.documents
     write_documents(few, (mentions[n % len(mentions)] for n in range(_WARM_UP_DOCUMENTS)))
     write_documents(many, (mentions[n % len(mentions)] for n in range(number)))
-    link = partial(
-        run, index=options.index, k=options.k, batch_size=options.batch_size, workers=options.workers
-    )
     with MemoryTrace() as at_rest:
-        link(few, _WARM_UP_DOCUMENTS, folder / "few")
+        run(few, _WARM_UP_DOCUMENTS, folder / "few", options)
     with MemoryTrace() as trace:
-        seconds = link(many, number, folder / "many")
+        seconds = run(many, number, folder / "many", options)
     above = trace.peak_bytes - at_rest.peak_bytes
     click.echo(
         f"{number:,} documents of {len(mentions):,} different sentences in {seconds:,.0f} s: "
@@ -264,5 +216,201 @@ def in_bounded_memory(
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The best entity of a mention; None: NIL."""
+
+    entity_id: str | None
+    logprob: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Comparison of the answers of two ways.
+
+    Attributes:
+        num_equal: Number of mentions with the same entity.
+        num_mentions: Number of all mentions.
+        largest_difference: Largest difference of log-probabilities where the entity is the same.
+    """
+
+    num_equal: int
+    num_mentions: int
+    largest_difference: float
+
+    @classmethod
+    def of(cls, one: Sequence[Answer], other: Sequence[Answer]) -> Agreement:
+        """Compare answers mention by mention."""
+        same = [(a, b) for a, b in zip(one, other, strict=True) if a.entity_id == b.entity_id]
+        differences = [
+            abs(a.logprob - b.logprob) for a, b in same if a.logprob is not None and b.logprob is not None
+        ]
+        return cls(len(same), len(one), max(differences, default=0.0))
+
+
+def link_as_documents(
+    retriever: Retriever, mentions: Sequence[Mention], k: int, batch_size: int
+) -> list[Answer]:
+    """Link with a `DocumentLinker` of its own, with an empty cache."""
+    worker = WorkerOptions(str(retriever.index.path), batch_size=batch_size)
+    linker = DocumentLinker(retriever, LinkOptions(k=k), worker)
+    blocks = linker.link(list(as_documents(mentions)), LinkCounts(), _refuse)
+    return [Answer(row["entity_id"], row["logprob"]) for rows in blocks for row in rows]
+
+
+def run(documents: Path, number: int, out: Path, options: SimpleNamespace) -> float:
+    """Link a file with worker processes, which begin with nothing in their memory, and return the seconds."""
+    shutil.rmtree(out, ignore_errors=True)
+    size = max(1, math.ceil(number / (options.workers * _SHARDS_PER_WORKER)))
+    summary = link_corpus(
+        CorpusOptions((str(documents),), shard_documents=size),
+        OutputOptions(str(out)),
+        WorkerOptions(str(options.index), batch_size=options.batch_size),
+        LinkOptions(k=options.k),
+        RunnerOptions(num_workers=options.workers),
+    )
+    if summary.counts.num_failed or summary.counts.num_rows != number:
+        raise RuntimeError(f"{out}: expected {number} rows and no failure, got {summary.counts}")
+    return summary.seconds
+
+
+def answers_in(out: Path) -> list[Answer]:
+    """Read what a run wrote."""
+    found = []
+    for part in sorted(out.glob("*.parquet")):
+        table = pq.read_table(part, columns=["entity_id", "logprob"])
+        found += [Answer(row["entity_id"], row["logprob"]) for row in table.to_pylist()]
+    return found
+
+
+class Generation:
+    """transformers' `generate` with a dictionary of titles, on the prompts that `Retriever.link` makes.
+
+    Args:
+        retriever: Source of the prompts and titles.
+        beams: Number of beams, as many as `Retriever.link` keeps.
+    """
+
+    def __init__(self, retriever: Retriever, beams: int) -> None:
+        model = AutoModelForCausalLM.from_pretrained(small_model_dir(), dtype=torch.float32)
+        self._model, self._retriever, self._beams = model.eval(), retriever, beams
+        self._trie = nested_dictionaries(row_lists(*retriever.index.rows.flat()))
+        self._end = retriever.index.end_token_id
+
+    def link(self, mentions: Sequence[Mention], batch_size: int) -> list[Answer]:
+        """Link mentions in batches of neighbours in length, padded on the left."""
+        config, tokenizer = self._retriever.config, self._retriever.tokenizer
+        template = config.prompt(config.mention_prompt)
+        prompts = [template.encode(tokenizer, template.mention_query(mention)) for mention in mentions]
+        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+        answers: dict[int, Answer] = {}
+        for at in range(0, len(order), batch_size):
+            batch = order[at : at + batch_size]
+            answers.update(zip(batch, self._generate([prompts[i] for i in batch]), strict=True))
+        return [answers[i] for i in range(len(prompts))]
+
+    @torch.no_grad()
+    def _generate(self, prompts: Sequence[list[int]]) -> list[Answer]:
+        width = max(map(len, prompts))
+        padded = torch.tensor([[self._end] * (width - len(p)) + p for p in prompts])
+        mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts])
+        output = generated(
+            self._model,
+            padded,
+            mask,
+            self._beams,
+            self._retriever.trie.max_depth,
+            pad=self._end,
+            end=self._end,
+            prefix_allowed_tokens_fn=lambda _, written: allowed(
+                self._trie, written[width:].tolist(), self._end
+            ),
+        )
+        written = output.sequences[:, width:].reshape(len(prompts), self._beams, -1).tolist()
+        scores = output.sequences_scores.reshape(len(prompts), self._beams).tolist()
+        return [self._answer(rows, column) for rows, column in zip(written, scores, strict=True)]
+
+    def _answer(self, rows: Iterable[list[int]], scores: Iterable[float]) -> Answer:
+        """Sum the probabilities of the titles found by entity, as `Retriever.link` does."""
+        index = self._retriever.index
+        by_entity: defaultdict[int, list[float]] = defaultdict(list)
+        for row, score in zip(rows, scores, strict=True):
+            rank = -1 if self._end not in row else index.row_of(row[: row.index(self._end) + 1])
+            if rank >= 0 and score > -math.inf:
+                for number in index.entities_of(rank):
+                    by_entity[number].append(score)
+        if not by_entity:
+            return Answer(None, None)
+        sums = {number: math.log(math.fsum(map(math.exp, found))) for number, found in by_entity.items()}
+        best = max(sums, key=lambda number: (sums[number], -number))
+        return Answer(index.entity(best).entity_id, sums[best])
+
+
+def _best(results: Iterable[Any]) -> list[Answer]:
+    firsts = [result.candidates[0] if result.candidates else None for result in results]
+    return [Answer(first.entity_id, first.logprob) if first else Answer(None, None) for first in firsts]
+
+
+def _refuse(complaint: str) -> None:
+    raise RuntimeError(complaint)
+
+
+def made_mentions(catalogue: Path, number: int, seed: int = 0) -> list[Mention]:
+    """Make sentences about random entities, by title or alias, with their description behind the name.
+
+    Args:
+        catalogue: TSV with the columns `title`, `aliases`, `kind` and `description`.
+        number: Number of mentions, all different.
+        seed: Seed of the choice.
+    """
+    entries = read_tsv(catalogue)
+    rng = random.Random(seed)
+    mentions: dict[Mention, None] = {}
+    while len(mentions) < number:
+        entry = rng.choice(entries)
+        name = rng.choice([entry["title"], *filter(None, (entry["aliases"] or "").split("|"))])
+        behind = rng.choice(_BEHIND).format(entry["description"] or entry["kind"])
+        mentions[Mention(name, rng.choice(_BEFORE), behind)] = None
+    return list(mentions)
+
+
+def mentions_of(file: Path, number: int, seed: int = 0) -> list[Mention]:
+    """Return random mentions of a file of JSON lines with `left`, `mention` and `right`.
+
+    Raises:
+        click.ClickException: it has too few.
+    """
+    rows = [row.mention for row in read_mentions(str(file)) if isinstance(row, MentionRow)]
+    different = list(dict.fromkeys(rows))
+    if len(different) < number:
+        raise click.ClickException(f"{file}: expected at least {number} mentions, got {len(different)}")
+    return random.Random(seed).sample(different, number)
+
+
+def repeated(mentions: Sequence[Mention], times: int, seed: int = 0) -> list[Mention]:
+    """Return as many mentions, of which only one in `times` is another one, in random order."""
+    kept = list(mentions[: max(1, len(mentions) // times)])
+    drawn = (kept * (times + 1))[: len(mentions)]
+    random.Random(seed).shuffle(drawn)
+    return drawn
+
+
+def as_documents(mentions: Iterable[Mention]) -> Iterator[Document]:
+    """Yield one document per mention, with its span."""
+    for row, mention in enumerate(mentions, 1):
+        start = len(mention.left)
+        text = mention.left + mention.mention + mention.right
+        yield Document("made", row, str(row), text, (Span(start, start + len(mention.mention)),))
+
+
+def write_documents(file: Path, mentions: Iterable[Mention]) -> None:
+    """Write one document per mention as JSON lines."""
+    with file.open("w", encoding="utf-8") as out:
+        for made in as_documents(mentions):
+            spans = [{"start": span.start, "end": span.end} for span in made.spans or ()]
+            document = {"id": made.doc_id, "text": made.text, "mentions": spans}
+            out.write(json.dumps(document, ensure_ascii=False) + "\n")
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -11,7 +11,6 @@ finished shard was written again, or when a kill cost more than one shard per wo
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import random
@@ -23,13 +22,15 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
 import pyarrow.parquet as pq
-from harness.report import announce, command_line, environment, write_json
+from harness.report import COUNT, benchmark
+from harness.sample_data import DATA, read_tsv
+from harness.timing import timed
 
-_DATA = Path(__file__).resolve().parents[1] / "data"
 _GENRET = [sys.executable, "-m", "genret"]
 _LOGPROB_TOLERANCE = 1e-4  # answers are kept from batches that other mentions shared
 _FRAMES = (
@@ -45,10 +46,10 @@ class Kill:
 
     Attributes:
         victim: "run" or "worker".
-        seconds: After the start of the process, until all of it was gone.
+        seconds: Time from the start of the process until all of it was gone.
         num_done: Shards finished by then.
         num_begun: Shards that had been begun and are done again.
-        message: What the run said when a worker was killed.
+        message: Message of the run when a worker was killed.
     """
 
     victim: str
@@ -58,85 +59,54 @@ class Kill:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """What came out.
-
-    Attributes:
-        num_documents: Linked.
-        num_rows: Of the undisturbed run.
-        num_shards: Of the corpus.
-        num_workers: Of every run.
-        undisturbed_s: Wall time of the undisturbed run.
-        kills: In order.
-        completed: Runs that became complete under the kills.
-        lost: Rows that are missing.
-        doubled: Rows that are there twice.
-        different: Rows with another entity or log-probability.
-        rewritten: Finished shards that were written again.
-        most_redone: Shards that one kill had to be done again for, at most.
-    """
-
-    num_documents: int
-    num_rows: int
-    num_shards: int
-    num_workers: int
-    undisturbed_s: float
-    kills: list[Kill]
-    completed: int
-    lost: int
-    doubled: int
-    different: int
-    rewritten: int
-    most_redone: int
+def _wrong(figures: dict[str, Any], _options: SimpleNamespace) -> str | None:
+    if any(figures[kind] for kind in ("lost", "doubled", "different", "rewritten")):
+        return "rows or shards are not as they should be"
+    if figures["most_redone"] > figures["num_workers"]:
+        return f"a kill cost {figures['most_redone']} shards with {figures['num_workers']} workers"
+    return None
 
 
-@click.command(context_settings={"show_default": True})
+@benchmark("torch", "transformers", "pyarrow", check=_wrong)
 @click.option(
     "--index", type=click.Path(path_type=Path), help="Index; else one of the sample catalogue is built."
 )
 @click.option("--model", help="Checkpoint; else the shipped one.")
-@click.option("--documents", type=click.IntRange(min=1), default=400, help="Documents, of two mentions each.")
-@click.option("--shard-documents", type=click.IntRange(min=1), default=10, help="Documents per shard.")
-@click.option("--workers", type=click.IntRange(min=1), default=2, help="Workers of the run.")
-@click.option("--kills", type=click.IntRange(min=1), default=20, help="How often something is killed.")
+@click.option("--documents", type=COUNT, default=400, help="Documents, of two mentions each.")
+@click.option("--shard-documents", type=COUNT, default=10, help="Documents per shard.")
+@click.option("--workers", type=COUNT, default=2, help="Workers of the run.")
+@click.option("--kills", "num_kills", type=COUNT, default=20, help="How often something is killed.")
 @click.option("--seed", type=int, default=0, help="Of the documents and the moments.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Where the figures go.")
-def main(
-    index: Path | None,
-    model: str | None,
-    documents: int,
-    shard_documents: int,
-    workers: int,
-    kills: int,
-    seed: int,
-    json_file: Path | None,
-) -> None:
+def main(options: SimpleNamespace) -> dict[str, Any]:
     """Kill a linking run at random moments, and compare what it ends with."""
-    facts = environment("torch", "transformers", "pyarrow")
-    announce(facts)
-    chance = random.Random(seed)
+    chance = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        corpus = write_documents(folder / "documents.jsonl", documents, chance)
-        index = index or built_index(folder)
-        command = [*_GENRET, "link", str(corpus), "--index", str(index), "--workers", str(workers)]
-        command += ["--shard-documents", str(shard_documents), "--cache-dir", str(folder / "cache")]
-        command += ["--model", model] if model else []
-        started = time.monotonic()
-        subprocess.run([*command, "--out", str(folder / "undisturbed"), "--quiet"], check=True)
-        took = time.monotonic() - started
-        expected = rows(folder / "undisturbed")
-        click.echo(f"undisturbed: {len(expected)} rows in {took:.1f} s")
-        ended = [file.stat().st_mtime for file in (folder / "undisturbed").glob("_shards/*.json")]
-        linking_s = max(ended) - min(ended)
-        figures = killed_runs(command, folder, expected, took, linking_s, kills, workers, chance, documents)
-    report(figures)
-    write_json(json_file, command_line(), facts, figures)
-    if figures.lost or figures.doubled or figures.different or figures.rewritten:
-        raise click.ClickException("rows or shards are not as they should be")
-    if figures.most_redone > workers:
-        raise click.ClickException(f"a kill cost {figures.most_redone} shards with {workers} workers")
+        corpus = write_documents(folder / "documents.jsonl", options.documents, chance)
+        index = options.index or built_index(folder)
+        command = [*_GENRET, "link", str(corpus), "--index", str(index), "--workers", str(options.workers)]
+        command += ["--shard-documents", str(options.shard_documents), "--cache-dir", str(folder / "cache")]
+        command += ["--model", options.model] if options.model else []
+        undisturbed = folder / "undisturbed"
+        took = timed(subprocess.run, [*command, "--out", str(undisturbed), "--quiet"])
+        took.value.check_returncode()
+        expected = rows(undisturbed)
+        click.echo(f"undisturbed: {len(expected)} rows in {took.wall_s:.1f} s")
+        figures = {
+            "num_documents": options.documents,
+            "num_rows": len(expected),
+            "num_shards": len(list(undisturbed.glob("part-*"))),
+            "num_workers": options.workers,
+            "undisturbed_s": round(took.wall_s, 2),
+            **killed_runs(command, folder, expected, took.wall_s, options, chance),
+        }
+    click.echo(
+        f"{len(figures['kills'])} kills, {figures['completed']} complete runs of {figures['num_rows']} rows "
+        f"in {figures['num_shards']} shards with {figures['num_workers']} workers: {figures['lost']} rows "
+        f"lost, {figures['doubled']} doubled, {figures['different']} different; {figures['rewritten']} "
+        f"finished shards written again, at most {figures['most_redone']} shards begun anew for a kill"
+    )
+    return figures
 
 
 def killed_runs(
@@ -144,49 +114,52 @@ def killed_runs(
     folder: Path,
     expected: list[dict[str, Any]],
     took: float,
-    linking_s: float,
-    num_kills: int,
-    workers: int,
+    options: SimpleNamespace,
     chance: random.Random,
-    documents: int,
-) -> Figures:
-    """Kill runs until that was done often enough; one that becomes complete is followed by another."""
+) -> dict[str, Any]:
+    """Kill runs until that was done often enough; one that becomes complete is followed by another.
+
+    Args:
+        command: Command of a run, without --out.
+        folder: Folder of all outputs; `undisturbed` has that of the undisturbed run.
+        expected: Rows of the undisturbed run.
+        took: Wall time of the undisturbed run, seconds.
+        options: Number of kills and of workers.
+        chance: Source of the moments.
+
+    Returns:
+        The kills, and counts: runs that became complete, rows lost, doubled, or different (in entity or
+        log-probability), finished shards written again, and most shards begun anew for one kill.
+    """
+    ended = [file.stat().st_mtime for file in (folder / "undisturbed").glob("_shards/*.json")]
+    linking_s = max(ended) - min(ended)
     kills: list[Kill] = []
     written: dict[Path, int] = {}
-    compared = Counter[str]()
+    compared = Counter[str](lost=0, doubled=0, different=0, rewritten=0)
     completed = 0
-    while len(kills) < num_kills:
+    while len(kills) < options.num_kills:
         out = folder / f"killed-{completed}"
         # Three of four moments are in the linking, wherever it is by then; the others before it, or anywhere.
         is_linking = len(kills) % 4 != 0
-        seconds = chance.uniform(0, 2 * linking_s / num_kills if is_linking else took / 2)
-        kill = killed_once(command, out, seconds, is_linking, workers, chance)
+        seconds = chance.uniform(0, 2 * linking_s / options.num_kills if is_linking else took / 2)
+        kill = killed_once(command, out, seconds, is_linking, options.workers, chance)
         if kill is not None:
             kills.append(kill)
-            tell(len(kills), kill)
+            click.echo(
+                f"{len(kills):3}  {kill.victim:6}  after {kill.seconds:6.2f} s  "
+                f"{kill.num_done:4} shards done, {kill.num_begun} begun  {kill.message}"
+            )
         compared["rewritten"] += rewritten(out, written)
         if (out / "_summary.json").exists():
-            compared += compare(out, expected)
+            compared.update(compare(out, expected))
             completed += 1
     out = folder / f"killed-{completed}"
     if not (out / "_summary.json").exists():
         subprocess.run([*command, "--out", str(out), "--quiet"], check=True)
     compared["rewritten"] += rewritten(out, written)
-    compared += compare(out, expected)
-    return Figures(
-        num_documents=documents,
-        num_rows=len(expected),
-        num_shards=len(list((folder / "undisturbed").glob("part-*"))),
-        num_workers=workers,
-        undisturbed_s=round(took, 2),
-        kills=kills,
-        completed=completed + 1,
-        lost=compared["lost"],
-        doubled=compared["doubled"],
-        different=compared["different"],
-        rewritten=compared["rewritten"],
-        most_redone=max(kill.num_begun for kill in kills),
-    )
+    compared.update(compare(out, expected))
+    most_redone = max(kill.num_begun for kill in kills)
+    return {"kills": kills, "completed": completed + 1, **compared, "most_redone": most_redone}
 
 
 def killed_once(
@@ -195,15 +168,15 @@ def killed_once(
     """Start the run, kill it or a worker after some seconds, and wait until nothing of it is left.
 
     Args:
-        command: Of the run, without --out.
-        out: Its output.
-        seconds: When, after the start.
-        is_linking: Count the seconds from the first shard that is begun.
-        workers: Of the run.
-        chance: Says whether the run or a worker is killed.
+        command: Command of the run, without --out.
+        out: Its output folder.
+        seconds: Time of the kill after the start.
+        is_linking: Whether the seconds count from the first shard that is begun.
+        workers: Number of workers.
+        chance: Source of the choice between the run and a worker.
 
     Returns:
-        What happened; None where the run ended before.
+        The kill; None where the run ended before.
     """
     before = shard_files(out)
     started = time.monotonic()
@@ -287,10 +260,7 @@ def rows(out: Path) -> list[dict[str, Any]]:
 
 def write_documents(file: Path, number: int, chance: random.Random) -> Path:
     """Write sentences that name entities of the sample catalogue."""
-    with (_DATA / "catalogue.tsv").open(encoding="utf-8", newline="") as catalogue:
-        titles = [
-            entry["title"] for entry in csv.DictReader(catalogue, delimiter="\t", quoting=csv.QUOTE_NONE)
-        ]
+    titles = [entry["title"] for entry in read_tsv(DATA / "catalogue.tsv")]
     with file.open("w", encoding="utf-8") as documents:
         for i in range(number):
             text = chance.choice(_FRAMES).format(*chance.sample(titles, 2))
@@ -301,27 +271,9 @@ def write_documents(file: Path, number: int, chance: random.Random) -> Path:
 def built_index(folder: Path) -> Path:
     """Build the index of the sample catalogue."""
     index = folder / "sample.index"
-    build = ["build", str(_DATA / "catalogue.tsv"), "--out", str(index), "--quiet"]
+    build = ["build", str(DATA / "catalogue.tsv"), "--out", str(index), "--quiet"]
     subprocess.run([*_GENRET, *build], check=True)
     return index
-
-
-def tell(number: int, kill: Kill) -> None:
-    """Print a line of the table."""
-    click.echo(
-        f"{number:3}  {kill.victim:6}  after {kill.seconds:6.2f} s  {kill.num_done:4} shards done, "
-        f"{kill.num_begun} begun  {kill.message}"
-    )
-
-
-def report(figures: Figures) -> None:
-    """Print what came out."""
-    click.echo(
-        f"{len(figures.kills)} kills, {figures.completed} complete runs of {figures.num_rows} rows in "
-        f"{figures.num_shards} shards with {figures.num_workers} workers: {figures.lost} rows lost, "
-        f"{figures.doubled} doubled, {figures.different} different; {figures.rewritten} finished shards "
-        f"written again, at most {figures.most_redone} shards begun anew for a kill"
-    )
 
 
 if __name__ == "__main__":

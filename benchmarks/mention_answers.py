@@ -19,18 +19,18 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
 import numpy as np
 import numpy.typing as npt
-from harness.labelled_mentions import catalogue_of, labelled_sets, read_documents, write_catalogue
-from harness.report import announce, command_line, environment, write_json
+from harness.labelled_mentions import catalogue_of, labelled_sets, opened_index, read_documents
+from harness.report import NEW_FOLDER, benchmark
+from harness.titles import DATA
 from scipy.optimize import minimize
 
 from genret import Retriever
-from genret.index_builder.build import build_index
-from genret.index_builder.build_options import BuildOptions
 from genret.retrieval.checkpoints import folder_fingerprint
 from genret.retrieval.defaults import small_model_dir
 from genret.retrieval.index.owners import shares_by_role
@@ -38,7 +38,6 @@ from genret.retrieval.linking import Document, LinkOptions, link_documents
 from genret.retrieval.linking.finding.finder import open_finder
 from genret.retrieval.linking.finding.folding import fold_name
 from genret.retrieval.linking.named_entities import NEARBY_CHARS, NamedEntities
-from genret.retrieval.text import TextTokenizer
 
 _BINS = 10
 _RIDGE = 1e-3
@@ -46,7 +45,7 @@ _RIDGE = 1e-3
 
 @dataclass(frozen=True)
 class Asked:
-    """An ambiguous mention and what came of it.
+    """An ambiguous mention and its answer.
 
     Attributes:
         mention: Its text.
@@ -151,65 +150,33 @@ def fit(sets: Sequence[Sequence[Asked]]) -> dict[str, float]:
     return dict(zip(("mention", "title_weight", "spelling", "context"), np.exp(point).tolist(), strict=True))
 
 
-@click.command(context_settings={"show_default": True})
+@benchmark("generative-retrieval", "torch", "transformers", "numpy")
+@DATA
 @click.option("--model", help="Checkpoint directory.", show_default="the small model")
-@click.option(
-    "--shared",
-    type=click.Path(exists=True, path_type=Path, file_okay=False),
-    envvar="GENRET_SHARED_DATA",
-    default="../shared/data",
-    help="Folder with titles/ and el/.",
-)
 @click.option("--part", type=click.Choice(["dev", "train"]), default="dev", help="Part of the labelled sets.")
-@click.option("--set", "chosen", multiple=True, help="A labelled set.", show_default="all of them")
+@click.option("--set", "sets", multiple=True, help="A labelled set.", show_default="all of them")
 @click.option("--fit", "is_fitted", is_flag=True, help="Fit the weights on this part and print them.")
-@click.option(
-    "--work",
-    type=click.Path(path_type=Path, file_okay=False),
-    required=True,
-    help="Where catalogues and indexes are kept: 200 MB.",
-)
-@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False))
-def main(
-    model: str | None,
-    shared: Path,
-    part: str,
-    chosen: tuple[str, ...],
-    is_fitted: bool,
-    work: Path,
-    json_file: Path | None,
-) -> None:
+@click.option("--work", type=NEW_FOLDER, required=True, help="Where catalogues and indexes are kept: 200 MB.")
+def main(options: SimpleNamespace) -> dict[str, Any]:
     """Link the ambiguous mentions of labelled documents."""
-    machine = environment("generative-retrieval", "torch", "transformers", "numpy")
-    announce(machine)
+    data, work, part = options.data, options.work, options.part
     work.mkdir(parents=True, exist_ok=True)
-    place = model or str(small_model_dir())
+    model = Path(options.model or small_model_dir())
     found: dict[str, list[Asked]] = {}
-    opened: dict[str, tuple[Retriever, set[str]]] = {}
-    for name in chosen or labelled_sets(shared):
-        retriever, known = opened.setdefault(
-            catalogue_of(name), _opened(shared, work, catalogue_of(name), place)
-        )
-        found[name] = list(ambiguous(retriever, shared / "el" / f"{name}.{part}.jsonl.gz", known))
+    opened: dict[str, Retriever] = {}
+    for name in options.sets or labelled_sets(data):
+        catalogue = catalogue_of(name)
+        if catalogue not in opened:
+            opened_index(data, work, catalogue, model, None).close()
+            opened[catalogue] = Retriever.open(work / f"{catalogue}.index", str(model), num_threads=1)
+        known = set(opened[catalogue].index.entities.column("title").to_pylist())
+        found[name] = list(ambiguous(opened[catalogue], data / "el" / f"{name}.{part}.jsonl.gz", known))
         click.echo(f"{name}: {len(found[name])} mentions", err=True)
     figures = _report(found)
-    if is_fitted:
+    if options.is_fitted:
         figures["fitted"] = fit(list(found.values()))
         click.echo("fitted: " + ", ".join(f"{k} {v:.3g}" for k, v in figures["fitted"].items()))
-    if json_file is not None:
-        about = {"model": folder_fingerprint(Path(place)), "part": part}
-        write_json(json_file, command_line(), machine, {**about, **figures})
-
-
-def _opened(shared: Path, work: Path, catalogue: str, model: str) -> tuple[Retriever, set[str]]:
-    """Open the index of a catalogue, built where it is not there, and return its titles too."""
-    place = work / f"{catalogue}.index"
-    if not place.exists():
-        build_index(
-            write_catalogue(shared, work)[catalogue], TextTokenizer.load(model), BuildOptions(out=place)
-        )
-    retriever = Retriever.open(place, model, num_threads=1)
-    return retriever, set(retriever.index.entities.column("title").to_pylist())
+    return {"model": folder_fingerprint(model), "part": part, **figures}
 
 
 def _report(found: dict[str, list[Asked]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How well mentions are found: the likeliest names against the longest from the left, on labelled documents.
+"""Quality of found mentions: the likeliest names against the longest from the left, on labelled documents.
 
     python benchmarks/mention_detection.py                                  # builds both indexes: a minute
     python benchmarks/mention_detection.py --wikipedia wiki.index --places places.index --part train
@@ -15,12 +15,14 @@ overlap a labelled one. Weights were chosen with `--part train`.
 
 from __future__ import annotations
 
+import re
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -29,25 +31,33 @@ from harness.labelled_mentions import (
     WIKIPEDIA,
     LabelledDocument,
     LabelledSpan,
-    build_index,
     catalogue_of,
     labelled_sets,
+    opened_index,
     read_documents,
-    write_catalogue,
 )
-from harness.longest_from_left import LongestFromTheLeft
-from harness.report import Spread, announce, command_line, environment, write_json
-from harness.titles import DATA, JSON, WORK
+from harness.report import COUNT, FOLDER, Spread, benchmark
+from harness.titles import DATA, WORK
 
 from genret.retrieval.index.reader import Index
+from genret.retrieval.linking.documents.text_document import Span
 from genret.retrieval.linking.finding.find_options import FindOptions, load_stop_words
-from genret.retrieval.linking.finding.finder import MentionFinder
-from genret.retrieval.linking.finding.folding import fold_name
-from genret.retrieval.linking.finding.name_table import NameTable, build_table
+from genret.retrieval.linking.finding.finder import LONGEST_NAME_CHARS, MentionFinder
+from genret.retrieval.linking.finding.folding import (
+    IGNORED,
+    FoldedWindow,
+    fold_name,
+    is_boundary,
+    start_pattern,
+)
+from genret.retrieval.linking.finding.mention_odds import NamePolicy
+from genret.retrieval.linking.finding.name_table import WITHOUT_CAPITALS, NameTable, build_table
 
 _OLD, _NEW = "longest from the left", "likeliest"
 _PROSE = ("geovirus", "iitb", "msnbc", "news_fair_v2", "reuters128", "rss500")
-_INDEX = click.Path(path_type=Path, exists=True, file_okay=False)
+_PIECE_CHARS = 16_384
+_DIGIT = re.compile(r"\d")
+_PRONOUN = re.compile(r"(?<![\w\u0300-\u036f])I(?![\w\u0300-\u036f])")
 _CLASSES = (
     *("no name of the catalogue", "a name of other entities only", "inside a longer mention"),
     *("a shorter or crossing mention", "too many entities", "stop word", "number", "short capitals"),
@@ -57,17 +67,90 @@ _CLASSES = (
 Find = Callable[[str], set[tuple[int, int]]]
 
 
+class LongestFromTheLeft:
+    """At every place the longest name that counts is a mention, and the search goes on behind it.
+
+    A name counts in any letter case where the text has a capital letter or a digit, else only if some entity
+    writes it without capitals; otherwise as `FindOptions` say.
+    """
+
+    def __init__(self, table: NameTable, options: FindOptions) -> None:
+        self._table = table
+        self._policy = NamePolicy(table, options, load_stop_words(options.stop_words))
+        self._starts = start_pattern(table.first_marks)
+        self._max_chars = min(table.max_chars, LONGEST_NAME_CHARS)
+
+    def find(self, text: str) -> list[Span]:
+        """Return the mentions of a text."""
+        return list(self._mentions(text))
+
+    def _mentions(self, text: str) -> Iterator[Span]:
+        reach = self._max_chars + 1
+        window = FoldedWindow(text, 0, _PIECE_CHARS)
+        at = 0
+        while True:
+            while not window.is_whole and len(window.text) - at < reach:
+                window.read()
+            limit = len(window.text) if window.is_whole else len(window.text) - reach + 1
+            for span, behind in self._in_window(text, window, at, limit):
+                yield span
+                at = behind
+            at = max(at, limit)
+            if window.is_whole:
+                return
+            before = max(at - 1, 0)
+            window.drop(before)
+            at -= before
+
+    def _in_window(self, text: str, window: FoldedWindow, at: int, limit: int) -> Iterator[tuple[Span, int]]:
+        folded, reach, prefixes = window.text, self._max_chars, self._table.names.prefixes
+        for match in self._starts.finditer(folded, at):
+            begin = match.start()
+            if begin >= limit:
+                return
+            if begin < at:
+                continue
+            names = prefixes(folded[begin : begin + reach])
+            if not names or not is_boundary(folded, begin):
+                continue
+            start = window.place(begin)
+            if start is None:
+                continue
+            for name in reversed(names):
+                behind = begin + len(name)
+                end = window.place(behind) if is_boundary(folded, behind) else None
+                if end is None:
+                    continue
+                while text[end - 1] in IGNORED:
+                    end -= 1
+                num_names = self._num_names(name, text[start:end])
+                if num_names:
+                    at = behind
+                    yield Span(start, end, num_names=num_names), at
+                    break
+
+    def _num_names(self, name: str, mention: str) -> int:
+        if len(name) < self._policy.min_chars or name in self._policy.stop_words:
+            return 0
+        key = self._table.names[name]
+        num = self._policy.num_names(name, key)
+        others = _PRONOUN.sub("", mention) if "I" in mention else mention
+        if others != others.lower() or _DIGIT.search(mention):
+            return num
+        return num if self._table.written.item(key) & WITHOUT_CAPITALS else 0
+
+
 @dataclass(slots=True)
 class Counts:
-    """Of one set and one way to find: numbers of mentions.
+    """Numbers of mentions of one set, found in one way.
 
     Attributes:
         found: Mentions that are found.
-        right: Those that are labelled.
-        overlapping: Those that overlap a labelled one.
+        right: Found mentions that are labelled.
+        overlapping: Found mentions that overlap a labelled one.
         recalled: Labelled mentions of the catalogue's entities that are found.
-        named: Those of them that their entity is called.
-        lost: The others, by what became of them.
+        named: Recalled mentions that are a name of their entity.
+        lost: Labelled mentions that are not found, by reason.
     """
 
     found: int = 0
@@ -123,33 +206,25 @@ class Side:
         return _CLASSES[8] if mention == mention.lower() else _CLASSES[9]
 
 
-@click.command(context_settings={"show_default": True})
-@JSON
+@benchmark("marisa-trie", "numpy")
 @WORK
 @DATA
-@click.option("--wikipedia", type=_INDEX, help="Index of the catalogue of most sets.", show_default="built")
-@click.option("--places", type=_INDEX, help="Index of the catalogue of lgl.", show_default="built")
+@click.option("--wikipedia", type=FOLDER, help="Index of the catalogue of most sets.", show_default="built")
+@click.option("--places", type=FOLDER, help="Index of the catalogue of lgl.", show_default="built")
 @click.option("--part", type=click.Choice(["dev", "train"]), default="dev", help="The documents to use.")
 @click.option("--set", "sets", multiple=True, help="A set.", show_default="all")
-@click.option("--repeats", type=click.IntRange(min=1), default=9, help="Rounds of the comparison of speed.")
-def main(
-    data: Path,
-    work: Path | None,
-    wikipedia: Path | None,
-    places: Path | None,
-    part: str,
-    sets: tuple[str, ...],
-    repeats: int,
-    json_file: Path | None,
-) -> None:
+@click.option("--repeats", type=COUNT, default=9, help="Rounds of the comparison of speed.")
+def main(options: SimpleNamespace) -> dict[str, Any]:
     """Compare two ways to find mentions: what is found, what is lost and why, and how fast."""
-    machine = environment("marisa-trie", "numpy")
-    announce(machine)
-    with tempfile.TemporaryDirectory(dir=work) as folder:
-        names = sets or labelled_sets(data)
-        given = {WIKIPEDIA: wikipedia, PLACES: places}
-        needed = {catalogue_of(name) for name in names}
-        sides = {name: Side(_opened(data, Path(folder), name, given[name])) for name in sorted(needed)}
+    data, part = options.data, options.part
+    with tempfile.TemporaryDirectory(dir=options.work) as folder:
+        names = options.sets or labelled_sets(data)
+        given = {WIKIPEDIA: options.wikipedia, PLACES: options.places}
+        tokenizer = data / "tokenizers" / "gpt2.tokenizer.json"
+        sides = {
+            name: Side(opened_index(data, Path(folder), name, tokenizer, given[name]))
+            for name in sorted({catalogue_of(name) for name in names})
+        }
         documents = {name: read_documents(data / "el" / f"{name}.{part}.jsonl.gz") for name in names}
         figures: dict[str, Any] = {"part": part, "sets": {}}
         for name, read in documents.items():
@@ -157,15 +232,8 @@ def main(
         _show(figures["sets"])
         prose = [document.text for name in names if name in _PROSE for document in documents[name]]
         if prose:
-            figures["characters_per_second"] = speeds(sides[WIKIPEDIA].ways, prose, repeats)
-    write_json(json_file, command_line(), machine, figures)
-
-
-def _opened(data: Path, folder: Path, name: str, path: Path | None) -> Index:
-    if path is None:
-        path = folder / f"{name}.index"
-        build_index(data, write_catalogue(data, folder)[name], path)
-    return Index.open(path, verify_digests=False)
+            figures["characters_per_second"] = speeds(sides[WIKIPEDIA].ways, prose, options.repeats)
+    return figures
 
 
 def _scored(side: Side, documents: Sequence[LabelledDocument]) -> dict[str, Any]:

@@ -11,54 +11,41 @@ weights stands beside it, and both indexes' sizes.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
 import pyarrow as pa
 import pyarrow.parquet as pq
-from harness.report import announce, command_line, environment, write_json
+from harness.processes import build_index
+from harness.report import COUNT, NEW_FOLDER, benchmark
+from harness.titles import DATA
 
 from genret import Retriever
 from genret.retrieval.defaults import small_model_dir
 from genret.retrieval.linking import Document, LinkOptions, Span, link_documents
 
-_BUILD = "from genret.index_builder.cli import build_command; build_command()"
 
-
-@click.command(context_settings={"show_default": True})
+@benchmark("generative-retrieval", "torch", "transformers")
+@DATA
 @click.option("--model", help="Checkpoint directory.", show_default="the small model")
-@click.option(
-    "--shared",
-    type=click.Path(exists=True, path_type=Path, file_okay=False),
-    envvar="GENRET_SHARED_DATA",
-    default="../shared/data",
-    help="Folder with titles/.",
-)
-@click.option("--names", "num_names", type=click.IntRange(min=1), default=300, help="Names asked.")
-@click.option(
-    "--work", type=click.Path(path_type=Path, file_okay=False), required=True, help="For the indexes: 50 MB."
-)
-@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False))
-def main(model: str | None, shared: Path, num_names: int, work: Path, json_file: Path | None) -> None:
+@click.option("--names", "num_names", type=COUNT, default=300, help="Names asked.")
+@click.option("--work", type=NEW_FOLDER, required=True, help="For the indexes: 50 MB.")
+def main(options: SimpleNamespace) -> dict[str, Any]:
     """Ask for shared names, with and without weights."""
-    machine = environment("generative-retrieval", "torch", "transformers")
-    announce(machine)
+    work, model = options.work, options.model or str(small_model_dir())
     work.mkdir(parents=True, exist_ok=True)
     source = work / "places.parquet"
-    places = _write_places(shared, source)
-    asked = _shared_names(places, num_names)
-    place = model or str(small_model_dir())
+    places = _write_places(options.data, source)
+    asked = _shared_names(places, options.num_names)
     figures: dict[str, Any] = {"names": len(asked)}
-    for kind, options in (("without", []), ("with", ["--weight-column", "population"])):
+    for kind, arguments in (("without", []), ("with", ["--weight-column", "population"])):
         index = work / f"places-{kind}.index"
         if not index.exists():
-            arguments = [str(source), "--out", str(index), "--tokenizer", place]
-            subprocess.run([sys.executable, "-c", _BUILD, *arguments, "--quiet", *options], check=True)
-        with Retriever.open(index, place, num_threads=1) as retriever:
+            build_index(source, index, "--tokenizer", model, *arguments)
+        with Retriever.open(index, model, num_threads=1) as retriever:
             found = {
                 "beam": _retrieved(retriever, asked, places, "beam"),
                 "auto": _retrieved(retriever, asked, places, "auto"),
@@ -70,8 +57,7 @@ def main(model: str | None, shared: Path, num_names: int, work: Path, json_file:
         click.echo(f"{kind} weights: index {size:,} bytes, {num_postings:,} postings")
         for way, counts in found.items():
             click.echo(f"  {way}: " + ", ".join(f"{what} {n} of {len(asked)}" for what, n in counts.items()))
-    if json_file is not None:
-        write_json(json_file, command_line(), machine, figures)
+    return figures
 
 
 def _retrieved(
@@ -95,25 +81,15 @@ def _linked(retriever: Retriever, asked: dict[str, str]) -> dict[str, int]:
     return {"the greatest is first": sum(row["title"] == asked[row["mention"]] for row in rows)}
 
 
-def _write_places(shared: Path, file: Path) -> dict[str, tuple[str, float]]:
+def _write_places(data: Path, file: Path) -> dict[str, tuple[str, float]]:
     """Write the catalogue; return title -> name, population."""
-    table = pq.read_table(shared / "titles" / "places.parquet", columns=["title", "name", "population"])
-    names = [[name] if name and name != title else [] for title, name, _ in zip(*_lists(table), strict=True)]
-    catalogue = pa.table(
-        {
-            "title": table.column("title"),
-            "aliases": pa.array(names, pa.list_(pa.string())),
-            "population": table.column("population"),
-        }
-    )
-    pq.write_table(catalogue, file)
-    return {
-        title: (name, float(population or 0)) for title, name, population in zip(*_lists(table), strict=True)
-    }
-
-
-def _lists(table: pa.Table) -> list[list[Any]]:
-    return [table.column(name).to_pylist() for name in ("title", "name", "population")]
+    table = pq.read_table(data / "titles" / "places.parquet", columns=["title", "name", "population"])
+    rows = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+    names = [[name] if name and name != title else [] for title, name, _ in rows]
+    aliases = pa.array(names, pa.list_(pa.string()))
+    columns = {"title": table["title"], "aliases": aliases, "population": table["population"]}
+    pq.write_table(pa.table(columns), file)
+    return {title: (name, float(population or 0)) for title, name, population in rows}
 
 
 def _shared_names(places: dict[str, tuple[str, float]], count: int) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""How good the order of `auto` is beside every single kind of evidence, and what it costs.
+"""Quality of the order of `auto` beside every single kind of evidence, and its cost.
 
     python benchmarks/ranking.py titles --work /large/disk --json ranking_titles.json
     python benchmarks/ranking.py sample --work /large/disk --json ranking_sample.json
@@ -17,15 +17,14 @@ Ties count against whoever has them.
 
 from __future__ import annotations
 
-import csv
+import gzip
+import json
 import statistics
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -33,8 +32,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-from harness.report import announce, command_line, environment, write_json
-from harness.title_queries import Asked, beginning, mistyped, query_sets
+from harness.processes import build_index
+from harness.report import COUNT, FILE, NEW_FOLDER, benchmark
+from harness.sample_data import DATA as DATA_FOLDER
+from harness.sample_data import read_tsv
+from harness.timing import timed
+from harness.titles import DATA
 
 from genret import Retriever
 from genret.retrieval.evidence.evidence import NAMES
@@ -45,49 +48,143 @@ from genret.retrieval.ranking.fitting import Labelled, example_of, fit, outcome_
 from genret.retrieval.ranking.ranker import Ranker
 from genret.retrieval.ranking.rankings import Provenance, Ranking
 
-ROOT = Path(__file__).resolve().parents[1]
-_BUILD = "from genret.index_builder.cli import build_command; build_command()"
 _PACKAGES = ("generative-retrieval", "numpy", "numba", "rapidfuzz", "scipy", "bm25s", "torch")
 _LISTED = 10
 _SEED = 0
 _RESAMPLES = 2000
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+# A query and the titles that answer it.
+Asked = tuple[str, tuple[str, ...]]
 
 # From a query to scores: entity numbers and their scores, at least the best `_LISTED` and all ties.
 Search = Callable[[str], tuple[IntArray, npt.NDArray[np.float32]]]
 Bools = npt.NDArray[np.bool_]
 
-_work = click.option(
-    "--work", type=click.Path(path_type=Path, file_okay=False), required=True, help="For the indexes."
-)
-_shared = click.option(
-    "--shared",
-    type=click.Path(exists=True, path_type=Path, file_okay=False),
-    envvar="GENRET_SHARED_DATA",
-    default="../shared/data",
-    show_default=True,
-)
-_json = click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False))
+_work = click.option("--work", type=NEW_FOLDER, required=True, help="For the indexes.")
 
 
-@click.group()
-def main() -> None:
-    """Measure the ranking of `auto`."""
+def mistyped(text: str, random: Random) -> str:
+    """Return a text with one letter replaced, dropped, doubled or swapped with the next one."""
+    at, kind = random.randrange(len(text)), random.randrange(4)
+    if kind == 0:
+        return text[:at] + random.choice(_LETTERS) + text[at + 1 :]
+    if kind == 1 and len(text) > 2:
+        return text[:at] + text[at + 1 :]
+    if kind == 2 or at + 1 == len(text):
+        return text[: at + 1] + text[at:]
+    return text[:at] + text[at + 1] + text[at] + text[at + 2 :]
 
 
-@main.command()
-@_shared
+def beginning(text: str, random: Random) -> str:
+    """Return the first 60 % of a text."""
+    return text[: max(3, round(len(text) * 0.6))]
+
+
+def without_a_word(text: str, random: Random) -> str:
+    """Return a text of several words without one of them."""
+    words = text.split()
+    del words[random.randrange(len(words))]
+    return " ".join(words)
+
+
+def shuffled(text: str, random: Random) -> str:
+    """Return the words of a text in another order."""
+    words = text.split()
+    random.shuffle(words)
+    return " ".join(words)
+
+
+_MADE: Mapping[str, tuple[bool, Callable[[str, Random], str]]] = {
+    "small letters": (False, lambda text, random: text.lower()),
+    "one typing error": (False, mistyped),
+    "two typing errors": (False, lambda text, random: mistyped(mistyped(text, random), random)),
+    "no blanks": (True, lambda text, random: text.replace(" ", "").lower()),
+    "first 60 %": (False, beginning),
+    "a word left out": (True, without_a_word),
+    "another word order": (True, shuffled),
+}
+_PUBLIC = {
+    "questions about (LC-QuAD)": "lcquad1",
+    "claims (FEVER)": "fever",
+    "claims (FEVER, paper)": "fever_dev_extra",
+    "claims (HoVer)": "hover",
+    "claims (CREAK)": "creak",
+    "keywords (DBpedia-Entity)": "dbpedia_entity_v2",
+}
+_MENTIONS = ("conel22", "gerdaq", "geovirus", "msnbc")
+
+
+def query_sets(shared: Path, titles: list[str], part: str, count: int, seed: int) -> dict[str, list[Asked]]:
+    """Return at most `count` queries of every kind, of the part "train" or "dev" where a set has parts.
+
+    Queries that are made come from other titles with another seed.
+    """
+    random, known = Random(seed), set(titles)
+    sets: dict[str, list[Asked]] = {}
+    for name, (needs_words, make) in _MADE.items():
+        chosen: list[Asked] = []
+        while len(chosen) < count:
+            title = random.choice(titles)
+            if not needs_words or " " in title:
+                chosen.append((make(title, random), (title,)))
+        sets[name] = chosen
+    with gzip.open(shared / "titles" / "redirect_pairs.tsv.gz", "rt", encoding="utf-8") as lines:
+        pairs = [line.rstrip("\n").split("\t")[:2] for line in lines]
+    redirects = [(old, (new,)) for old, new in pairs if new in known and old not in known]
+    Random(0).shuffle(redirects)
+    half = len(redirects) // 2
+    sets["redirects"] = (redirects[:half] if part == "train" else redirects[half:])[:count]
+    for name, data_set in _PUBLIC.items():
+        sets[name] = _first(_gold(shared, data_set, part, known), count, seed)
+    sets["French spellings"] = _first(_gold(shared, "dbp15k", part, known, lang="fr"), count, seed)
+    mentions = [list(_mentions(shared, name, part, known)) for name in _MENTIONS]
+    for name, place in (("mentions", 0), ("mentions in context", 1)):
+        sets[name] = _first([(both[place], gold) for some in mentions for both, gold in some], count, seed)
+    return {name: asked for name, asked in sets.items() if asked}
+
+
+def _first(asked: Iterable[Asked], count: int, seed: int) -> list[Asked]:
+    every = list(asked)
+    Random(seed).shuffle(every)
+    return every[:count]
+
+
+def _rows(file: Path) -> Iterator[dict[str, Any]]:
+    with gzip.open(file, "rt", encoding="utf-8") as lines:
+        yield from map(json.loads, lines)
+
+
+def _gold(shared: Path, name: str, part: str, known: set[str], lang: str | None = None) -> Iterator[Asked]:
+    for row in _rows(shared / "queries" / f"{name}.{part}.jsonl.gz"):
+        titles = tuple(gold["title"] for gold in row["gold"] if gold["grade"] > 0 and gold["title"] in known)
+        if titles and lang in (None, row.get("lang")):
+            yield row["query"], titles
+
+
+def _mentions(
+    shared: Path, name: str, part: str, known: set[str]
+) -> Iterator[tuple[tuple[str, str], tuple[str, ...]]]:
+    for row in _rows(shared / "el" / f"{name}.{part}.jsonl.gz"):
+        title = row.get("title_wp") or row.get("title")
+        if title in known:
+            around = f"{row['left'][-60:]} {row['mention']} {row['right'][:60]}"
+            yield (row["mention"], around.strip()), (title,)
+
+
+@benchmark(*_PACKAGES)
+@DATA
 @_work
-@_json
-@click.option("--count", type=click.IntRange(min=20), default=250, show_default=True, help="Queries per set.")
-def titles(shared: Path, work: Path, json_file: Path | None, count: int) -> None:
+@click.option("--count", type=click.IntRange(min=20), default=250, help="Queries per set.")
+def titles(options: SimpleNamespace) -> dict[str, Any]:
     """0.9 million titles, nothing trained."""
-    machine = _begin(work)
-    source = shared / "titles" / "wikipedia_en.parquet"
-    index = _built(work / "titles.index", source)
+    data, count = options.data, options.count
+    source = data / "titles" / "wikipedia_en.parquet"
+    index = _built(options.work / "titles.index", source)
     names = pq.read_table(source).column("title").to_pylist()
     ranker = Ranker.open(index)
     number_of = {index.entity(number).title: number for number in range(index.num_entities)}
-    tuned = _tuned_on(ranker, query_sets(shared, names, "train", count, _SEED + 1), number_of)
+    tuned = _tuned_on(ranker, query_sets(data, names, "train", count, _SEED + 1), number_of)
     ways: dict[str, Search] = {
         "auto": lambda query: _ranked(ranker, ranker.alone, query),
         "auto, tuned": lambda query: _ranked(ranker, tuned, query),
@@ -97,7 +194,7 @@ def titles(shared: Path, work: Path, json_file: Path | None, count: int) -> None
     }
     figures: dict[str, Any] = {"counts": {}, "sets": {}}
     averages: dict[str, list[float]] = {way: [] for way in ways}
-    for name, asked in query_sets(shared, names, "dev", count, _SEED + 2).items():
+    for name, asked in query_sets(data, names, "dev", count, _SEED + 2).items():
         firsts, row = {}, {}
         for way, search in ways.items():
             first, ten, cost = _hits(search, asked, number_of)
@@ -112,23 +209,21 @@ def titles(shared: Path, work: Path, json_file: Path | None, count: int) -> None
         click.echo(f"  auto minus {single}: {row['best single']['difference']}")
     figures["average hits@1"] = {way: float(np.mean(values)) for way, values in averages.items()}
     click.echo(f"average hits@1: {figures['average hits@1']}")
-    _end(json_file, machine, figures)
+    return figures
 
 
-@main.command()
+@benchmark(*_PACKAGES)
 @_work
-@_json
 @click.option("--encoder", type=click.Path(path_type=Path), help="Makes vectors.", default=None)
-def sample(work: Path, json_file: Path | None, encoder: Path | None) -> None:
+def sample(options: SimpleNamespace) -> dict[str, Any]:
     """The sample catalogue with the default model."""
-    machine = _begin(work)
-    catalogue, queries = ROOT / "data" / "catalogue.tsv", ROOT / "data" / "queries.tsv"
+    queries = DATA_FOLDER / "queries.tsv"
     figures: dict[str, Any] = {}
-    for kind, options in (("with past queries", ["--queries", f"{queries}#train"]), ("without", [])):
-        if encoder is not None:
-            options = [*options, "--vectors", f"encoder:{encoder}"]
-        path = work / f"sample {kind}.index".replace(" ", "-")
-        _built(path, catalogue, *options).close()
+    for kind, arguments in (("with past queries", ["--queries", f"{queries}#train"]), ("without", [])):
+        if options.encoder is not None:
+            arguments = [*arguments, "--vectors", f"encoder:{options.encoder}"]
+        path = options.work / f"sample {kind}.index".replace(" ", "-")
+        _built(path, DATA_FOLDER / "catalogue.tsv", *arguments).close()
         with Retriever.open(path, num_threads=1) as retriever:
             sets = _sample_sets(retriever.index, queries)
             asked = {name: _examples(retriever, some) for name, some in sets.items()}
@@ -153,20 +248,20 @@ def sample(work: Path, json_file: Path | None, encoder: Path | None) -> None:
                 }
                 click.echo(f"{kind}, {name}: {figures[kind][name]}")
             figures[kind]["shares of weights"] = fitted.to_json()["weights"]
-    _end(json_file, machine, figures)
+    return figures
 
 
-@main.command()
-@_shared
+@benchmark(*_PACKAGES)
+@DATA
 @_work
-@_json
-@click.option("--count", type=click.IntRange(min=1), default=300, show_default=True, help="Largest places.")
-def places(shared: Path, work: Path, json_file: Path | None, count: int) -> None:
+@click.option("--count", type=COUNT, default=300, help="Largest places.")
+def places(options: SimpleNamespace) -> dict[str, Any]:
     """487,000 places and people with population: the largest places, mistyped and cut."""
-    machine = _begin(work)
+    work, folder = options.work, options.data / "titles"
+    work.mkdir(parents=True, exist_ok=True)
     source = work / "places.parquet"
-    table = pq.read_table(shared / "titles" / "places.parquet")
-    people = pq.read_table(shared / "titles" / "people.parquet").column("title").to_pylist()
+    table = pq.read_table(folder / "places.parquet")
+    people = pq.read_table(folder / "people.parquet").column("title").to_pylist()
     title, name = table.column("title").to_pylist(), table.column("name").to_pylist()
     population = [value or 0 for value in table.column("population").to_pylist()]
     if not source.exists():
@@ -180,7 +275,7 @@ def places(shared: Path, work: Path, json_file: Path | None, count: int) -> None
     ranker = Ranker.open(index)
     number_of = {index.entity(number).title: number for number in range(index.num_entities)}
     random = Random(_SEED)
-    largest = sorted(range(len(title)), key=lambda i: -population[i])[:count]
+    largest = sorted(range(len(title)), key=lambda i: -population[i])[: options.count]
     # Four of the largest are called Suzhou, and nothing in half of the name says which: any of them is right.
     called: dict[str, list[str]] = {}
     folded = fold_all(name)
@@ -198,34 +293,31 @@ def places(shared: Path, work: Path, json_file: Path | None, count: int) -> None
             first, ten, cost = _hits(lambda query: _ranked(ranker, ranker.alone, query), asked, number_of)
             figures[kind][right] = {"hits@1": first.mean(), "hits@10": ten.mean(), "cpu_ms": cost}
             click.echo(f"{kind}, {right}: {figures[kind][right]}")
-    _end(json_file, machine, figures)
+    return figures
 
 
 _PLACES = pa.schema([("title", pa.string()), ("aliases", pa.list_(pa.string())), ("population", pa.int64())])
 
 
-@main.command()
-@_shared
+@benchmark(*_PACKAGES)
+@DATA
 @_work
-@_json
-@click.option(
-    "--titles", "titles_file", type=click.Path(exists=True, path_type=Path), help="One title per line."
-)
-@click.option("--count", type=click.IntRange(min=1), default=200, show_default=True, help="Queries.")
-def cost(shared: Path, work: Path, json_file: Path | None, titles_file: Path | None, count: int) -> None:
+@click.option("--titles", type=FILE, help="One title per line.")
+@click.option("--count", type=COUNT, default=200, help="Queries.")
+def cost(options: SimpleNamespace) -> dict[str, Any]:
     """Processor time, bytes, and the model beside beam search."""
-    machine = _begin(work)
+    data, work = options.data, options.work
     figures: dict[str, Any] = {}
-    wikipedia = shared / "titles" / "wikipedia_en.parquet"
+    wikipedia = data / "titles" / "wikipedia_en.parquet"
     names = pq.read_table(wikipedia).column("title").to_pylist()
-    asked = [query for some in query_sets(shared, names, "dev", 40, _SEED + 3).values() for query, _ in some]
+    asked = [query for some in query_sets(data, names, "dev", 40, _SEED + 3).values() for query, _ in some]
     Random(_SEED).shuffle(asked)
-    for source in (wikipedia, *([titles_file] if titles_file else [])):
+    for source in (wikipedia, *filter(None, [options.titles])):
         index = _built(work / f"{'titles' if source == wikipedia else source.stem}.index", source)
         ranker = Ranker.open(index)
         for query in asked[:20]:
             _ranked(ranker, ranker.alone, query)
-        times = [_timed(partial(_ranked, ranker, ranker.alone, query)) for query in asked[:count]]
+        times = [1e3 * timed(_ranked, ranker, ranker.alone, query).cpu_s for query in asked[: options.count]]
         size = (index.path / NAMES_FILE).stat().st_size
         figures[f"{index.num_entities:,} titles"] = {
             "cpu_ms p50": statistics.median(times),
@@ -234,38 +326,26 @@ def cost(shared: Path, work: Path, json_file: Path | None, titles_file: Path | N
         }
         click.echo(f"{index.num_entities:,} titles: {figures[f'{index.num_entities:,} titles']}")
     path = work / "sample-with-past-queries.index"
-    queries = ROOT / "data" / "queries.tsv"
-    _built(path, ROOT / "data" / "catalogue.tsv", "--queries", f"{queries}#train").close()
+    queries = DATA_FOLDER / "queries.tsv"
+    _built(path, DATA_FOLDER / "catalogue.tsv", "--queries", f"{queries}#train").close()
     with Retriever.open(path, num_threads=1) as retriever:
-        test = [row["query"] for row in _rows(queries) if row["split"] == "test"][:60]
+        test = [row["query"] for row in read_tsv(queries) if row["split"] == "test"][:60]
         for method in ("auto", "beam"):
             retriever.retrieve(test[:5], method=method)
         ratios = [
-            _timed(partial(retriever.retrieve, [query], method="auto"))
-            / _timed(partial(retriever.retrieve, [query], method="beam"))
+            timed(partial(retriever.retrieve, [query], method="auto")).cpu_s
+            / timed(partial(retriever.retrieve, [query], method="beam")).cpu_s
             for query in test
         ]
     figures["auto over beam"] = {"median": statistics.median(ratios), "p90": float(np.percentile(ratios, 90))}
     click.echo(f"auto over beam search: {figures['auto over beam']}")
-    _end(json_file, machine, figures)
+    return figures
 
 
-def _begin(work: Path) -> dict[str, Any]:
-    machine = environment(*_PACKAGES)
-    announce(machine)
-    work.mkdir(parents=True, exist_ok=True)
-    return machine
-
-
-def _end(json_file: Path | None, machine: dict[str, Any], figures: dict[str, Any]) -> None:
-    if json_file is not None:
-        write_json(json_file, command_line(), machine, figures)
-
-
-def _built(path: Path, source: Path, *options: str) -> Index:
+def _built(path: Path, source: Path, *arguments: str) -> Index:
+    path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
-        arguments = [str(source), "--out", str(path), "--quiet", *options]
-        subprocess.run([sys.executable, "-c", _BUILD, *arguments], check=True)
+        build_index(source, path, *arguments)
     return Index.open(path, verify_digests=False)
 
 
@@ -289,7 +369,8 @@ def _bm25s(names: Sequence[str]) -> dict[str, Search]:
     import bm25s
 
     def trigrams(text: str) -> list[str]:
-        return [part for word in text.split() for part in _trigrams(f"<{word}>")]
+        words = [f"<{word}>" for word in text.split()]
+        return [word[i : i + 3] for word in words for i in range(len(word) - 2)]
 
     ways: dict[str, Search] = {}
     folded = fold_all(names)
@@ -312,17 +393,12 @@ def _bm25s(names: Sequence[str]) -> dict[str, Search]:
     return ways
 
 
-def _trigrams(text: str) -> list[str]:
-    return [text[i : i + 3] for i in range(len(text) - 2)]
-
-
 def _hits(search: Search, asked: Sequence[Asked], number_of: dict[str, int]) -> tuple[Bools, Bools, float]:
     """Return per query whether a right entity is first and among ten, and the median processor time in ms."""
     first, ten, times = [], [], []
     for query, gold in asked:
-        begin = time.process_time()
-        entities, scores = search(query)
-        times.append((time.process_time() - begin) * 1e3)
+        _, cpu_s, (entities, scores) = timed(search, query)
+        times.append(1e3 * cpu_s)
         right = np.isin(entities, [number_of[title] for title in gold])
         place = np.inf
         if right.any():
@@ -352,20 +428,15 @@ def _tuned_on(ranker: Ranker, sets: dict[str, list[Asked]], number_of: dict[str,
     return fit(examples, Provenance("train parts", len(examples), ranker.evidence.kinds))
 
 
-def _rows(file: Path) -> list[dict[str, str]]:
-    with file.open(encoding="utf-8", newline="") as lines:
-        return list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
-
-
 def _sample_sets(index: Index, queries: Path) -> dict[str, list[Labelled]]:
     entities = [index.entity(number) for number in range(index.num_entities)]
     number = {entity.entity_id: i for i, entity in enumerate(entities)}
-    rows = _rows(queries)
+    rows = read_tsv(queries)
     sets = {
         split: [Labelled(row["query"], (number[row["entity_id"]],)) for row in rows if row["split"] == split]
         for split in ("dev", "test")
     }
-    plain = _rows(queries.with_name("plain-questions.tsv"))
+    plain = read_tsv(queries.with_name("plain-questions.tsv"))
     sets["plain questions"] = [Labelled(row["query"], (number[row["entity_id"]],)) for row in plain]
     random = Random(_SEED)
     drawn = random.sample(range(len(entities)), 800)
@@ -398,11 +469,7 @@ def _auc(pairs: Sequence[tuple[float, float]]) -> float:
     return float(above + (away[:, None] == there[None]).mean() / 2)
 
 
-def _timed(call: Callable[[], object]) -> float:
-    begin = time.process_time()
-    call()
-    return (time.process_time() - begin) * 1e3
-
+main = click.Group(commands=[titles, sample, places, cost], help="Measure the ranking of `auto`.")
 
 if __name__ == "__main__":
     main()

@@ -1,16 +1,16 @@
-"""Write the files of the reproduction: a catalogue, what a model is trained on, three sets to evaluate on.
+"""Write the files of the reproduction: a catalogue, training data of a model, three sets to evaluate on.
 
 Reads the data that `GENRET_SHARED_DATA` names and writes, into one folder:
 
 - `catalogue.parquet`: entity_id and title of every English Wikipedia title;
-- `train-queries.tsv`, `train-mentions.jsonl`: what `genret train` reads;
-- `mentions.dev.jsonl`, `dbpedia.dev.jsonl`, `questions.dev.jsonl`: what `genret evaluate` reads;
-- `mentions.tune.jsonl`, `queries.tune.jsonl`: what settings such as the weight of vectors are chosen on.
+- `train-queries.tsv`, `train-mentions.jsonl`: the input of `genret train`;
+- `mentions.dev.jsonl`, `dbpedia.dev.jsonl`, `questions.dev.jsonl`: the input of `genret evaluate`;
+- `mentions.tune.jsonl`, `queries.tune.jsonl`: data for choosing settings such as the weight of vectors.
 
 Only gold titles of the catalogue are kept; a query without one is left out. No training text is, letter case
-apart, also a dev text. What settings are chosen on is made of dev texts too, which nothing is trained on, but
-of none that is evaluated on: of mentions those behind the first of each set, in other documents; of queries
-other sets. A model is surer of what it was trained on: settings chosen there would trust it too much.
+apart, also a dev text. The data for choosing settings are dev texts too, which nothing is trained on, but
+none that is evaluated on: of mentions those behind the first of each set, in other documents; of queries
+other sets. A model is surer of its training data: settings chosen there would trust it too much.
 
     python benchmarks/reproduction_data.py --out runs/reproduction
 """
@@ -102,34 +102,31 @@ def main() -> None:
             TUNE_PER_SET,
         )
     ]
-    counts = {
-        "train-mentions.jsonl": _write(out / "train-mentions.jsonl", mentions),
-        "mentions.dev.jsonl": _write(out / "mentions.dev.jsonl", dev_mentions),
-        "dbpedia.dev.jsonl": _write(out / "dbpedia.dev.jsonl", dbpedia),
-        "questions.dev.jsonl": _write(out / "questions.dev.jsonl", questions),
-        "mentions.tune.jsonl": _write(out / "mentions.tune.jsonl", tune_mentions),
-        "queries.tune.jsonl": _write(out / "queries.tune.jsonl", tune_queries),
+    files = {
+        "train-mentions": mentions,
+        "mentions.dev": dev_mentions,
+        "dbpedia.dev": dbpedia,
+        "questions.dev": questions,
+        "mentions.tune": tune_mentions,
+        "queries.tune": tune_queries,
     }
     print(f"catalogue.parquet: {len(titles):,} titles\ntrain-queries.tsv: {len(pairs):,} pairs")
-    for name, count in counts.items():
-        print(f"{name}: {count:,} lines")
+    for name, rows in files.items():
+        _write(out / f"{name}.jsonl", rows)
+        print(f"{name}.jsonl: {len(rows):,} lines")
 
 
 def _lines(file: Path) -> Iterator[dict[str, Any]]:
     with gzip.open(file, "rt", encoding="utf-8") as lines:
-        for line in lines:
-            yield json.loads(line)
+        yield from map(json.loads, lines)
 
 
 def _queries(data: Path, sets: Iterable[str], split: str, known: set[str]) -> Iterator[dict[str, Any]]:
     """Yield id, query, gold and the best grade of every query with a gold title in the catalogue."""
     for name in sets:
         for line in _lines(data / "queries" / f"{name}.{split}.jsonl.gz"):
-            gold = [
-                {"title": g["title"], "grade": g["grade"]}
-                for g in line["gold"]
-                if g["title"] in known and g["grade"] > 0
-            ]
+            found = [g for g in line["gold"] if g["title"] in known and g["grade"] > 0]
+            gold = [{"title": g["title"], "grade": g["grade"]} for g in found]
             if gold:
                 query = " ".join(line["query"].split())
                 best = max(g["grade"] for g in gold)
@@ -155,12 +152,11 @@ def _sentence(mention: dict[str, Any]) -> str:
     return " ".join(f"{mention['left']}{mention['mention']}{mention['right']}".split()).casefold()
 
 
-def _write(file: Path, rows: list[dict[str, Any]]) -> int:
+def _write(file: Path, rows: list[dict[str, Any]]) -> None:
     with file.open("w", encoding="utf-8") as out:
         for row in rows:
             row.pop("best", None)
             out.write(json.dumps(row, ensure_ascii=False) + "\n")
-    return len(rows)
 
 
 if __name__ == "__main__":

@@ -11,26 +11,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
 from harness.bare_grpc import bare_overhead_ms
 from harness.load_generator import Ended, Load, Percentiles, closed_loop, open_loop, probe_health
-from harness.report import announce, command_line, environment, write_json
+from harness.report import Spread, benchmark
 from harness.served_process import ServedProcess, sample_queries, serving
-from harness.service_turns import measure_turns
 
+from genret.retrieval.retriever import Retriever
 from genret.retrieval.types import METHODS, RetrieveRequest
 from genret.service.client import AsyncRetrievalClient
 
 PARTS = ("overhead", "clients", "turns", "health", "overload")
-_QUERIES = Path(__file__).resolve().parents[1] / "data" / "queries.tsv"
 _CLIENTS = (1, 4, 16, 64)
 _BARE_CALLS = 150
 _TURNS = 5
+_ONE_S, _MANY_S = 5.0, 8.0
+_NUM_CLIENTS = 64
+_BATCH_SIZE, _BATCHES = 32, 5  # of the library in a turn; batches are those of a server by default
 _PAUSE_S = 5.0  # after four times the capacity: what was let in is answered
 _REFUSED_WITHIN_S = 0.05
 _BUSY_SHARE = 0.2  # of a core: what client and event loop took with 64 clients, where that was not measured
@@ -57,7 +62,7 @@ async def measure_overhead(
     figures = {name: Percentiles.of(values) for name, values in parts.items()}
     for name, figure in figures.items():
         click.echo(f"  {name:9} ms p50 / p99: {figure.text(2)}")
-    return {name: vars_of(figure) for name, figure in figures.items()}
+    return figures
 
 
 async def measure_clients(
@@ -109,7 +114,7 @@ async def measure_health(
     click.echo(
         f"  health ms p50 / p99: {figure.text()} of {figure.count}, at {load.per_second:.1f} answers/s"
     )
-    return {"health_ms": vars_of(figure), "per_second": load.per_second}
+    return {"health_ms": figure, "per_second": load.per_second}
 
 
 async def measure_overload(
@@ -159,12 +164,12 @@ async def measure_overload(
         "capacity_kept": kept,
         "usual": figures_of(usual),
         "overloaded": figures_of(load),
-        "refused_ms": vars_of(load.milliseconds("RESOURCE_EXHAUSTED")),
+        "refused_ms": load.milliseconds("RESOURCE_EXHAUSTED"),
         "refused_with_retry_info": with_hint,
         "refused_later_than_50_ms": [len(slow), slow_itself],
         "p99_ratio": ratio,
-        "health_ms": vars_of(Percentiles.of(times_ms)),
-        "generator_late_ms": vars_of(late),
+        "health_ms": Percentiles.of(times_ms),
+        "generator_late_ms": late,
         "anonymous_mib": [before.anonymous_mib, after.anonymous_mib],
     }
 
@@ -188,50 +193,94 @@ def said(load: Load) -> str:
 
 def figures_of(load: Load) -> dict[str, Any]:
     """Return what is kept of a load."""
-    return {"per_second": load.per_second, "codes": load.codes(), "ms": vars_of(load.milliseconds())}
+    return {"per_second": load.per_second, "codes": load.codes(), "ms": load.milliseconds()}
 
 
-def vars_of(figure: Percentiles) -> dict[str, float]:
-    """Return percentiles by name."""
-    return {
-        "p50": figure.p50,
-        "p90": figure.p90,
-        "p99": figure.p99,
-        "worst": figure.worst,
-        "count": figure.count,
+@contextlib.contextmanager
+def busy_process(share: float) -> Iterator[None]:
+    """Let another process use a share of a core during the block, a millisecond at a time."""
+    code = (
+        "import time\nprint(flush=True)\nwhile True:\n"
+        "    end = time.thread_time() + 0.001\n    while time.thread_time() < end: pass\n"
+        f"    time.sleep({0.001 * (1 - share) / share!r})"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        try:
+            if process.stdout is not None:
+                process.stdout.readline()  # it runs
+            yield
+        finally:
+            process.kill()
+
+
+async def measure_turns(
+    client: AsyncRetrievalClient, requests: Sequence[RetrieveRequest], index: Path, busy_share: float
+) -> dict[str, Any]:
+    """Compare 64 clients with one, and with the library in this process, in turn.
+
+    Served, the model shares its cores with the client and the server's event loop; so the library answers
+    alone, and beside a process that is as busy as those two were.
+
+    Args:
+        client: Client of the server.
+        requests: Requests, of the library too.
+        index: Index of the server.
+        busy_share: Share of a core that the process beside the library uses.
+
+    Returns:
+        Answers per second by turn, and the ratios of them within turns.
+    """
+    per_second: dict[str, list[float]] = {"one": [], "many": [], "alone": [], "beside": []}
+    with Retriever.open(index, num_threads=1) as retriever:
+        retriever.warm_up()
+        for turn in range(_TURNS):
+            per_second["one"].append((await closed_loop(client, requests, 1, _ONE_S)).per_second)
+            per_second["many"].append((await closed_loop(client, requests, _NUM_CLIENTS, _MANY_S)).per_second)
+            seconds = {"alone": 0.0, "beside": 0.0}
+            for number in range(turn * _BATCHES, (turn + 1) * _BATCHES):
+                first = number * _BATCH_SIZE % (len(requests) - _BATCH_SIZE + 1)
+                for name in seconds:
+                    with busy_process(busy_share) if name == "beside" else contextlib.nullcontext():
+                        begun = time.perf_counter()
+                        retriever.retrieve_batch(list(requests[first : first + _BATCH_SIZE]))
+                        seconds[name] += time.perf_counter() - begun
+            for name, taken in seconds.items():
+                per_second[name].append(_BATCHES * _BATCH_SIZE / taken)
+    ratios = {
+        name: Spread.of_ratios(per_second["many"], per_second[name]) for name in ("one", "alone", "beside")
     }
+    names = {
+        "one": "one client",
+        "many": f"{_NUM_CLIENTS} clients",
+        "alone": f"the library, batches of {_BATCH_SIZE}",
+        "beside": f"the same beside a process that uses {busy_share:.0%} of a core",
+    }
+    for name, values in per_second.items():
+        click.echo(f"  {names[name]}: {Spread.of(values).text(1)} answers/s")
+    for name, ratio in ratios.items():
+        click.echo(f"  {_NUM_CLIENTS} clients against {names[name]}: {ratio.text()}x")
+    return {"busy_share": busy_share, "per_second": per_second, "ratios": ratios}
 
 
-@click.command()
+@benchmark("torch", "grpcio")
 @click.option("--index", type=click.Path(path_type=Path, exists=True), required=True)
-@click.option("--parts", default=",".join(PARTS), show_default=True)
-@click.option("--seconds", type=float, default=60.0, show_default=True, help="Length of the overload.")
-@click.option("--method", type=click.Choice(METHODS), default="beam", show_default=True)
-@click.option("--k", type=int, default=5, show_default=True)
-@click.option("--json", "json_file", type=click.Path(path_type=Path))
+@click.option("--parts", default=",".join(PARTS))
+@click.option("--seconds", type=float, default=60.0, help="Length of the overload.")
+@click.option("--method", type=click.Choice(METHODS), default="beam")
+@click.option("--k", type=int, default=5)
 @click.argument("serve_options", nargs=-1)
-def main(
-    index: Path,
-    parts: str,
-    seconds: float,
-    method: str,
-    k: int,
-    json_file: Path | None,
-    serve_options: tuple[str, ...],
-) -> None:
+def main(options: SimpleNamespace) -> dict[str, Any]:
     """Start a server on INDEX and put load on it. Options behind -- go to `genret serve`."""
-    facts = environment("torch", "grpcio")
-    announce(facts)
-    wanted = parts.split(",")
+    wanted, seconds = options.parts.split(","), options.seconds
     if unknown := set(wanted) - set(PARTS):
         raise click.UsageError(f"unknown parts {sorted(unknown)}; known: {', '.join(PARTS)}")
-    requests = [RetrieveRequest(query, k=k, method=method) for query in sample_queries(_QUERIES)]
+    requests = [RetrieveRequest(query, k=options.k, method=options.method) for query in sample_queries()]
     figures: dict[str, Any] = {}
-    with serving(index, *serve_options) as served:
+    with serving(options.index, *options.serve_options) as served:
         measures: dict[str, Callable[[AsyncRetrievalClient], Awaitable[dict[str, Any]]]] = {
             "overhead": lambda client: measure_overhead(client, requests),
             "clients": lambda client: measure_clients(client, requests, 15, served),
-            "turns": lambda client: measure_turns(client, requests, index, busy_share(figures), _TURNS),
+            "turns": lambda client: measure_turns(client, requests, options.index, busy_share(figures)),
             "health": lambda client: measure_health(client, requests, 20),
             "overload": lambda client: measure_overload(client, requests, seconds, served),
         }
@@ -244,7 +293,7 @@ def main(
                     figures[part] = await measures[part](client)
 
         asyncio.run(run())
-    write_json(json_file, command_line(), facts, figures)
+    return figures
 
 
 if __name__ == "__main__":

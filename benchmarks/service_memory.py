@@ -1,4 +1,4 @@
-"""What a server holds: the model, indexes of different sizes, and requests at the same time.
+"""Memory of a server: the model, indexes of different sizes, and requests at the same time.
 
     python benchmarks/service_memory.py --index small.index --index large.index
 
@@ -13,17 +13,16 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
 from harness.load_generator import closed_loop
-from harness.report import announce, command_line, environment, write_json
+from harness.report import benchmark
 from harness.served_process import Footprint, ServedProcess, sample_queries, serving
 
 from genret.retrieval.types import RetrieveRequest
 from genret.service.client import AsyncRetrievalClient
-
-_QUERIES = Path(__file__).resolve().parents[1] / "data" / "queries.tsv"
 
 
 async def peak_under(
@@ -59,19 +58,16 @@ async def measure(served: ServedProcess, requests: Sequence[RetrieveRequest]) ->
     return figures
 
 
-@click.command()
+@benchmark("torch", "grpcio")
 @click.option(
     "--index", "indexes", type=click.Path(path_type=Path, exists=True), multiple=True, required=True
 )
-@click.option("--k", type=int, default=10, show_default=True)
-@click.option("--json", "json_file", type=click.Path(path_type=Path))
-def main(indexes: Sequence[Path], k: int, json_file: Path | None) -> None:
+@click.option("--k", type=int, default=10)
+def main(options: SimpleNamespace) -> dict[str, Any]:
     """Measure a server on each INDEX."""
-    facts = environment("torch", "grpcio")
-    announce(facts)
-    requests = [RetrieveRequest(query, k=k) for query in sample_queries(_QUERIES)]
+    requests = [RetrieveRequest(query, k=options.k) for query in sample_queries()]
     figures = {}
-    for index in indexes:
+    for index in options.indexes:
         with serving(index, start_seconds=600) as served:
             figures[index.name] = seen = asyncio.run(measure(served, requests))
         click.echo(f"{index.name}: {seen['titles']:,} titles; KV of a request {seen['kv_peak_kib']:,.0f} KiB")
@@ -81,7 +77,7 @@ def main(indexes: Sequence[Path], k: int, json_file: Path | None) -> None:
                 click.echo(
                     f"  {name:11} anonymous {footprint.anonymous_mib:6.0f} MiB, mapped {mapped:6.0f} MiB"
                 )
-    write_json(json_file, command_line(), facts, figures)
+    return figures
 
 
 if __name__ == "__main__":

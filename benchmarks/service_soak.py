@@ -22,14 +22,15 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
 from harness.load_generator import slope
-from harness.report import announce, command_line, environment, write_json
+from harness.report import benchmark
 from harness.served_process import Footprint, ServedProcess, sample_queries, serving
 
 from genret.retrieval.answers.answer_types import AnswerRequest
@@ -37,8 +38,7 @@ from genret.retrieval.types import Mention, RetrieveRequest
 from genret.service.client import AsyncRetrievalClient
 from genret.service.errors import CallError
 
-_QUERIES = Path(__file__).resolve().parents[1] / "data" / "queries.tsv"
-# What the status table calls retryable.
+# Codes that the status table calls retryable.
 RETRYABLE = {"UNAVAILABLE", "RESOURCE_EXHAUSTED"}
 SCHEMA = {
     "type": "object",
@@ -75,16 +75,16 @@ asyncio.run(main())
 
 @dataclass(slots=True)
 class Soak:
-    """What was seen.
+    """Observations of a soak.
 
     Attributes:
-        codes: Per kind of call and code how many there were.
-        failures: Of calls that must not have failed, the first texts.
+        codes: Number of calls per kind and code.
+        failures: First texts of calls that must not have failed.
         versions: Versions of the index that answered.
         at_s: Times of the footprints, seconds from the beginning.
-        footprints: What the server held at these times.
-        reload_s: How long each reload took, seconds.
-        killed: Clients that were killed.
+        footprints: Footprints of the server at these times.
+        reload_s: Time of each reload, seconds.
+        killed: Number of clients that were killed.
     """
 
     codes: Counter[str] = field(default_factory=Counter)
@@ -106,9 +106,9 @@ class MixedLoad:
     """Clients that send every kind of request until they are cancelled.
 
     Args:
-        client: Sends them.
-        queries: What is asked.
-        soak: Where the ends are counted.
+        client: Client of the server.
+        queries: Queries, taken in turn.
+        soak: Counts of how calls end.
     """
 
     def __init__(self, client: AsyncRetrievalClient, queries: Sequence[str], soak: Soak) -> None:
@@ -119,14 +119,32 @@ class MixedLoad:
     async def run(self, seconds: float) -> None:
         """Send requests for that long, then let what is in flight end."""
         until = time.monotonic() + seconds
-        kinds = [self._retrieve, self._sample, self._filtered, self._batch, self._answer, self._link]
-        kinds += [self._beam, self._score, self._stream, self._impatient]
-        if (await self._client.get_index()).vectors is not None:
-            kinds.append(self._shortlist)
-        await asyncio.gather(*(self._repeat(kind, until) for kind in kinds))
+        retrieve, client = self._retrieve, self._client
+        mentions = [Mention("Lion", left="The ", right=" roared."), Mention("Paris")]
+        kinds: dict[str, Callable[[], Awaitable[object]]] = {
+            "retrieve": lambda: retrieve(k=5),
+            "sample": lambda: retrieve(method="disc", num_samples=4),
+            "filtered": lambda: retrieve(k=3, filter="kind = 'animal'"),
+            "batch": self._batch,
+            "answer": lambda: client.answer(AnswerRequest(self._next(), schema=SCHEMA, max_tokens=64)),
+            "link": lambda: client.link(mentions),
+            "beam": lambda: retrieve(k=5, method="beam"),
+            "score": lambda: client.score(self._next(), ["Lion", "Paris", "no such title"]),
+            "stream": self._stream,
+            "impatient": self._impatient,
+        }
+        if (await client.get_index()).vectors is not None:
+            kinds["shortlist"] = lambda: retrieve(k=5, method="shortlist", shortlist_size=20)
+        await asyncio.gather(*(self._repeat(name, kind, until) for name, kind in kinds.items()))
 
-    async def _repeat(self, kind: Any, until: float) -> None:
-        name = kind.__name__.removeprefix("_")
+    def _next(self) -> str:
+        return next(self._queries)
+
+    async def _retrieve(self, **options: Any) -> None:
+        reply = await self._client.retrieve(RetrieveRequest(self._next(), **options))
+        self._soak.versions.add(reply.index.version)
+
+    async def _repeat(self, name: str, kind: Callable[[], Awaitable[object]], until: float) -> None:
         while time.monotonic() < until:
             try:
                 await kind()
@@ -136,50 +154,23 @@ class MixedLoad:
                 self._soak.count(name, "OK" if expected else error.code, str(error))
                 await asyncio.sleep(min(error.retry_after_s or 0.1, 2.0))
 
-    async def _retrieve(self) -> None:
-        reply = await self._client.retrieve(RetrieveRequest(next(self._queries), k=5))
-        self._soak.versions.add(reply.index.version)
-
-    async def _beam(self) -> None:
-        await self._client.retrieve(RetrieveRequest(next(self._queries), k=5, method="beam"))
-
-    async def _shortlist(self) -> None:
-        request = RetrieveRequest(next(self._queries), k=5, method="shortlist", shortlist_size=20)
-        reply = await self._client.retrieve(request)
-        self._soak.versions.add(reply.index.version)
-
-    async def _score(self) -> None:
-        await self._client.score(next(self._queries), ["Lion", "Paris", "no such title"])
-
-    async def _sample(self) -> None:
-        await self._client.retrieve(RetrieveRequest(next(self._queries), method="disc", num_samples=4))
-
-    async def _filtered(self) -> None:
-        await self._client.retrieve(RetrieveRequest(next(self._queries), k=3, filter="kind = 'animal'"))
-
     async def _batch(self) -> None:
-        requests = [RetrieveRequest(next(self._queries), k=2) for _ in range(6)]
+        requests = [RetrieveRequest(self._next(), k=2) for _ in range(6)]
         for reply in await self._client.retrieve_batch(requests):
             if isinstance(reply, CallError):
                 raise reply
 
-    async def _answer(self) -> None:
-        await self._client.answer(AnswerRequest(next(self._queries), schema=SCHEMA, max_tokens=64))
-
-    async def _link(self) -> None:
-        await self._client.link([Mention("Lion", left="The ", right=" roared."), Mention("Paris")])
-
     async def _stream(self) -> None:
         async def queries() -> AsyncIterator[RetrieveRequest]:
             for _ in range(20):
-                yield RetrieveRequest(next(self._queries), k=1)
+                yield RetrieveRequest(self._next(), k=1)
 
         async for _, reply in self._client.retrieve_stream(queries()):
             if isinstance(reply, CallError):
                 raise reply
 
     async def _impatient(self) -> None:
-        call = asyncio.create_task(self._client.retrieve(RetrieveRequest(next(self._queries), k=50)))
+        call = asyncio.create_task(self._client.retrieve(RetrieveRequest(self._next(), k=50)))
         await asyncio.sleep(random.uniform(0, 0.3))
         call.cancel()
         await asyncio.wait({call})
@@ -222,18 +213,18 @@ async def keep_looking(served: ServedProcess, soak: Soak, every_s: float) -> Non
         await asyncio.sleep(every_s)
 
 
-async def soak_server(served: ServedProcess, index: Path, seconds: float, reload_s: float, seed: int) -> Soak:
+async def soak_server(served: ServedProcess, index: Path, options: SimpleNamespace) -> Soak:
     """Put every kind of load on a server."""
-    soak, rng = Soak(), random.Random(seed)
+    soak, rng = Soak(), random.Random(options.seed)
     async with AsyncRetrievalClient(served.address, timeout_s=60) as client:
-        load = MixedLoad(client, sample_queries(_QUERIES), soak)
+        load = MixedLoad(client, sample_queries(), soak)
         others = [
-            asyncio.create_task(keep_publishing(index, client, soak, reload_s)),
+            asyncio.create_task(keep_publishing(index, client, soak, options.reload_seconds)),
             asyncio.create_task(keep_killing(served.address, soak, rng)),
             asyncio.create_task(keep_looking(served, soak, 5)),
         ]
         try:
-            main_load = asyncio.create_task(load.run(seconds))
+            main_load = asyncio.create_task(load.run(options.minutes * 60))
             done, _ = await asyncio.wait({main_load, *others}, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
@@ -299,38 +290,28 @@ def report(soak: Soak, served: ServedProcess) -> dict[str, Any]:
         "memory_slope_error": error,
         "log_errors": errors,
         "at_s": soak.at_s,
-        "footprints": [asdict(footprint) for footprint in soak.footprints],
+        "footprints": soak.footprints,
     }
 
 
-@click.command()
+def _failed(figures: dict[str, Any], _options: SimpleNamespace) -> str | None:
+    return f"{len(figures['failures'])} calls failed" if figures["failures"] else None
+
+
+@benchmark("torch", "grpcio", check=_failed)
 @click.option("--index", type=click.Path(path_type=Path, exists=True), required=True, help="Is copied first.")
-@click.option("--minutes", type=float, default=30.0, show_default=True)
-@click.option("--reload-seconds", type=float, default=60.0, show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--json", "json_file", type=click.Path(path_type=Path))
+@click.option("--minutes", type=float, default=30.0)
+@click.option("--reload-seconds", type=float, default=60.0)
+@click.option("--seed", type=int, default=0)
 @click.argument("serve_options", nargs=-1)
-def main(
-    index: Path,
-    minutes: float,
-    reload_seconds: float,
-    seed: int,
-    json_file: Path | None,
-    serve_options: tuple[str, ...],
-) -> None:
+def main(options: SimpleNamespace) -> dict[str, Any]:
     """Soak a server on a copy of INDEX. Options behind -- go to `genret serve`. Exit code 1: calls failed."""
-    facts = environment("torch", "grpcio")
-    announce(facts)
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "soak.index"
-        shutil.copytree(index, copy, symlinks=True)
+        shutil.copytree(options.index, copy, symlinks=True)
         os.environ.setdefault("OMP_NUM_THREADS", "1")
-        with serving(copy, *serve_options) as served:
-            soak = asyncio.run(soak_server(served, copy, minutes * 60, reload_seconds, seed))
-            figures = report(soak, served)
-    write_json(json_file, command_line(), facts, figures)
-    if soak.failures:
-        raise SystemExit(1)
+        with serving(copy, *options.serve_options) as served:
+            return report(asyncio.run(soak_server(served, copy, options)), served)
 
 
 if __name__ == "__main__":

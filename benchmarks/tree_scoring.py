@@ -18,30 +18,30 @@ The exit status is 1 when a score of ours differs from one of a peer by 1e-4 or 
 
 from __future__ import annotations
 
+import copy
 import random
-import sys
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
 import pyarrow.parquet as pq
 import torch
-from harness.peer_scoring import PromptOnce, padded
-from harness.report import Spread, announce, command_line, environment, write_json
-from harness.titles import DATA, JSON
+from harness.report import COUNT, Spread, benchmark
+from harness.sample_data import SMALL_MODEL
+from harness.timing import in_turn
+from harness.titles import DATA
 from harness.twin_models import END, FIRST, Sizes, Twins
 from tokenizers import Tokenizer
-from transformers import GPT2Config, GPT2LMHeadModel
+from torch import Tensor
+from transformers import DynamicCache, GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from genret.decoding.row_scores import RowScores, score_rows
 from genret.decoding.row_trees import RowLayout
 
-Rows = list[list[int]]
+Rows = Sequence[Sequence[int]]
 
-ROOT = Path(__file__).resolve().parent.parent
 _GPT2_TOKENS = 50_257
 _SMALL_VOCABULARY = 4_096
 _TITLE_TOKENS = 8
@@ -49,79 +49,41 @@ _MODELS = ("llama", "llama-small-vocabulary", "gpt2", "default")
 _ALLOWED = 1e-4
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """Of one model and one list of titles. Seconds of the process unless said otherwise.
-
-    Attributes:
-        model: Its name.
-        titles: Which titles, how many.
-        tree_nodes: Distinct beginnings of titles, whole titles included.
-        forward_nodes: Of these, those with a forward.
-        head_share: Of the tree's multiplications, those of the output layer.
-        floor: Multiplications of the tree over those of the prompt.
-        cpu_s: By side.
-        wall_s: By side.
-        ratio: Tree over `prefill`, measured in pairs.
-        largest_difference: Of a log-probability, by peer.
-    """
-
-    model: str
-    titles: str
-    tree_nodes: int
-    forward_nodes: int
-    head_share: float
-    floor: float
-    cpu_s: dict[str, Spread]
-    wall_s: dict[str, Spread]
-    ratio: Spread
-    largest_difference: dict[str, float]
+def _differing(figures: list[dict[str, Any]], _options: SimpleNamespace) -> str | None:
+    apart = [apart for one in figures for apart in one["largest_difference"].values()]
+    return "scores differ from those of a peer" if max(apart, default=0.0) >= _ALLOWED else None
 
 
-@click.command(context_settings={"show_default": True})
-@JSON
+@benchmark("torch", "transformers", check=_differing)
 @DATA
 @click.option("--models", multiple=True, type=click.Choice(_MODELS), default=_MODELS, help="May be repeated.")
 @click.option("--titles", "kind", type=click.Choice(("made", "real")), default="made", help="Which titles.")
-@click.option("--numbers", multiple=True, type=click.IntRange(min=1), default=(100,), help="Titles scored.")
-@click.option("--prompt", type=click.IntRange(min=1), default=256, help="Tokens of the prompt.")
-@click.option("--repeats", type=click.IntRange(min=1), default=5, help="Rounds; all sides take turns.")
+@click.option("--numbers", multiple=True, type=COUNT, default=(100,), help="Titles scored.")
+@click.option("--prompt", type=COUNT, default=256, help="Tokens of the prompt.")
+@click.option("--repeats", type=COUNT, default=5, help="Rounds; all sides take turns.")
 @click.option("--peers", type=click.Choice(("none", "once", "all")), default="all", help="`padded` in `all`.")
-@click.option("--peer-batch", type=click.IntRange(min=1), default=100, help="Rows of a peer's batch.")
-@click.option("--threads", type=click.IntRange(min=1), default=1, help="Threads of torch, for all sides.")
-def main(
-    json_file: Path | None,
-    data: Path,
-    models: Sequence[str],
-    kind: str,
-    numbers: Sequence[int],
-    prompt: int,
-    repeats: int,
-    peers: str,
-    peer_batch: int,
-    threads: int,
-) -> None:
+@click.option("--peer-batch", type=COUNT, default=100, help="Rows of a peer's batch.")
+@click.option("--threads", type=COUNT, default=1, help="Threads of torch, for all sides.")
+def main(options: SimpleNamespace) -> list[dict[str, Any]]:
     """Measure the scoring of given titles."""
-    torch.set_num_threads(threads)
-    facts = environment("torch", "transformers") | {"threads": threads}
-    announce(facts)
+    torch.set_num_threads(options.threads)
     found = []
-    for name in models:
+    for name in options.models:
         twins = _twins(name)
-        for number in numbers:
-            rows = (
-                _made(number, twins.vocab_size) if kind == "made" else _real(number, data, twins.vocab_size)
-            )
-            found.append(_measure(name, f"{number} {kind}", twins, rows, prompt, repeats, peers, peer_batch))
+        for number in options.numbers:
+            if options.kind == "made":
+                rows = _made(number, twins.vocab_size)
+            else:
+                rows = _real(number, options.data, twins.vocab_size)
+            about = {"model": name, "titles": f"{number} {options.kind}"}
+            found.append(about | _measure(twins, rows, options))
             _show(found[-1])
-    write_json(json_file, command_line(), facts, found)
-    if any(apart >= _ALLOWED for one in found for apart in one.largest_difference.values()):
-        sys.exit(1)
+    return found
 
 
 def _twins(name: str) -> Twins:
     if name == "default":
-        return Twins.load(ROOT / "data" / "small-model")
+        return Twins.load(SMALL_MODEL)
     if name == "gpt2":
         torch.manual_seed(0)
         return Twins(GPT2LMHeadModel(GPT2Config()))
@@ -150,11 +112,17 @@ def _real(number: int, data: Path, vocab_size: int) -> Rows:
     return [[*(token % (vocab_size - FIRST) + FIRST for token in one.ids), END] for one in encoded]
 
 
-def _measure(
-    name: str, titles: str, twins: Twins, rows: Rows, prompt: int, repeats: int, peers: str, batch: int
-) -> Figures:
-    rng = random.Random(1)
-    tokens = [rng.randrange(FIRST, twins.vocab_size) for _ in range(prompt)]
+def _measure(twins: Twins, rows: Rows, options: SimpleNamespace) -> dict[str, Any]:
+    """Score titles with all sides in turn.
+
+    Returns:
+        Distinct beginnings of titles, whole titles included (`tree_nodes`); those with a forward; the share
+        of the tree's multiplications that is the output layer's; multiplications of the tree over those of
+        the prompt (`floor`); processor and wall time by side, seconds; tree over `prefill`, in pairs; and the
+        largest difference of a log-probability by peer.
+    """
+    rng, batch = random.Random(1), options.peer_batch
+    tokens = [rng.randrange(FIRST, twins.vocab_size) for _ in range(options.prompt)]
     model, stock = twins.model(), twins.stock
     session, asked = model.prefill([tokens]), torch.tensor([tokens])
 
@@ -173,68 +141,113 @@ def _measure(
         "prompt, all logits": forward,
         "tree": scored,
     }
-    if peers != "none":
+    if options.peers != "none":
         once = PromptOnce(stock, tokens)
         sides["prompt once"] = lambda: once.scores(rows, batch)
-    if peers == "all":
+    if options.peers == "all":
         sides["padded"] = lambda: padded(stock, tokens, rows, min(batch, 20))
-    cpu: dict[str, list[float]] = {side: [] for side in sides}
-    wall: dict[str, list[float]] = {side: [] for side in sides}
-    answers: dict[str, list[float]] = {}
     sides["tree"](), sides["prefill"]()
-    for _ in range(repeats):
-        for side, call in sides.items():
-            begun, begun_cpu = time.perf_counter(), time.process_time()
-            answer = call()
-            cpu[side].append(time.process_time() - begun_cpu)
-            wall[side].append(time.perf_counter() - begun)
-            if side in ("tree", "prompt once", "padded"):
-                answers[side] = answer
-    layout = RowLayout.of([rows], twins.vocab_size)
-    nodes, head = len(layout.trees.tokens), _head_size(twins)
-    body = sum(p.numel() for p in twins.stock.parameters() if p.ndim == 2) - _embedding_sizes(twins)
-    return Figures(
-        name,
-        titles,
-        len(layout.step_nodes),
-        nodes,
-        head / (head + body),
-        nodes * (body + head) / (prompt * body + head),
-        {side: Spread.of(values) for side, values in cpu.items()},
-        {side: Spread.of(values) for side, values in wall.items()},
-        Spread.of_ratios(cpu["tree"], cpu["prefill"]),
-        {
-            side: max(abs(mine - theirs) for mine, theirs in zip(answers["tree"], answer, strict=True))
-            for side, answer in answers.items()
+    taken = in_turn(sides, options.repeats, warm_up=0)
+    cpu = {side: [took.cpu_s for took in column] for side, column in taken.items()}
+    scores = {side: taken[side][-1].value for side in ("tree", "prompt once", "padded") if side in taken}
+    nodes, head = RowLayout.of([rows], twins.vocab_size), stock.get_output_embeddings().weight
+    tables = [module.weight for module in stock.modules() if isinstance(module, torch.nn.Embedding)]
+    # Tied tables count once.
+    outside = sum({id(table): table.numel() for table in (*tables, head)}.values())
+    body = sum(p.numel() for p in stock.parameters() if p.ndim == 2) - outside
+    forwards = len(nodes.trees.tokens)
+    return {
+        "tree_nodes": len(nodes.step_nodes),
+        "forward_nodes": forwards,
+        "head_share": head.numel() / (head.numel() + body),
+        "floor": forwards * (body + head.numel()) / (options.prompt * body + head.numel()),
+        "cpu_s": {side: Spread.of(values) for side, values in cpu.items()},
+        "wall_s": {side: Spread.of([took.wall_s for took in column]) for side, column in taken.items()},
+        "ratio": Spread.of_ratios(cpu["tree"], cpu["prefill"]),
+        "largest_difference": {
+            side: max(abs(mine - theirs) for mine, theirs in zip(scores["tree"], peer, strict=True))
+            for side, peer in scores.items()
             if side != "tree"
         },
-    )
+    }
 
 
-def _head_size(twins: Twins) -> int:
-    return int(twins.stock.get_output_embeddings().weight.numel())
+@torch.no_grad()
+def padded(model: PreTrainedModel, prompt: Sequence[int], rows: Rows, batch: int) -> list[float]:
+    """Score prompt and row together, some rows at a time, with logits of the rows' tokens alone."""
+    found: list[float] = []
+    for start in range(0, len(rows), batch):
+        some = rows[start : start + batch]
+        tokens, lengths = _rectangle(some)
+        width = tokens.shape[1]
+        texts = torch.cat([torch.tensor(prompt).expand(len(some), -1), tokens], dim=1)
+        # Rows end on the right, where nothing that counts looks; logits from the prompt's last token on.
+        logits = model(input_ids=texts, use_cache=False, logits_to_keep=width + 1).logits
+        found += _sums(logits[:, :-1], tokens, lengths)
+    return found
 
 
-def _embedding_sizes(twins: Twins) -> int:
-    """Parameters of embeddings and head, tied ones once: what no linear layer inside the model has."""
-    tables = [module.weight for module in twins.stock.modules() if isinstance(module, torch.nn.Embedding)]
-    tables.append(twins.stock.get_output_embeddings().weight)
-    return sum({id(table): table.numel() for table in tables}.values())
+class PromptOnce:
+    """A prompt that was run once, whose keys and values every row gets a copy of.
+
+    Args:
+        model: Stock model.
+        prompt: Tokens of the prompt.
+    """
+
+    @torch.no_grad()
+    def __init__(self, model: PreTrainedModel, prompt: Sequence[int]) -> None:
+        self._model = model
+        output = model(input_ids=torch.tensor([list(prompt)]), use_cache=True, logits_to_keep=1)
+        self._last: Tensor = output.logits
+        self._cache: DynamicCache = output.past_key_values
+
+    @torch.no_grad()
+    def scores(self, rows: Rows, batch: int) -> list[float]:
+        """Score rows of at least two tokens, some at a time, each with its copy."""
+        found: list[float] = []
+        for start in range(0, len(rows), batch):
+            some = rows[start : start + batch]
+            tokens, lengths = _rectangle(some)
+            cache = copy.deepcopy(self._cache)
+            cache.batch_repeat_interleave(len(some))
+            first = self._last.expand(len(some), -1, -1)
+            later = self._model(input_ids=tokens[:, :-1], past_key_values=cache, use_cache=True).logits
+            beginnings = _sums(first, tokens[:, :1], lengths)
+            endings = _sums(later, tokens[:, 1:], lengths - 1)
+            found += [one + other for one, other in zip(beginnings, endings, strict=True)]
+        return found
 
 
-def _show(figures: Figures) -> None:
+def _rectangle(rows: Rows) -> tuple[Tensor, Tensor]:
+    """Rows padded on the right, and their lengths. Shapes: (n, L) and (n, 1)."""
+    lengths = torch.tensor([[len(row)] for row in rows])
+    width = int(lengths.max())
+    return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows]), lengths
+
+
+def _token_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Shapes: (n, L, V) and (n, L) to (n, L)."""
+    return (logits.gather(2, tokens[..., None])[..., 0] - logits.logsumexp(-1)).double()
+
+
+def _sums(logits: Tensor, tokens: Tensor, lengths: Tensor) -> list[float]:
+    counts = torch.arange(tokens.shape[1]) < lengths
+    return torch.where(counts, _token_logprobs(logits, tokens), 0.0).sum(1).tolist()
+
+
+def _show(figures: dict[str, Any]) -> None:
     click.echo(
-        f"\n{figures.model}, {figures.titles} titles: {figures.tree_nodes:,} nodes, "
-        f"{figures.forward_nodes:,} with a forward; head {figures.head_share:.0%} of the tree; "
-        f"floor {figures.floor:.2f}"
+        f"\n{figures['model']}, {figures['titles']} titles: {figures['tree_nodes']:,} nodes, "
+        f"{figures['forward_nodes']:,} with a forward; head {figures['head_share']:.0%} of the tree; "
+        f"floor {figures['floor']:.2f}\ntree / prefill {figures['ratio'].text()}"
     )
-    click.echo(f"tree / prefill {figures.ratio.text()}")
-    for side, spread in figures.cpu_s.items():
-        apart = figures.largest_difference.get(side)
+    for side, spread in figures["cpu_s"].items():
+        apart = figures["largest_difference"].get(side)
         click.echo(
             f"  {side:20} {1000 * spread.median:9,.0f} ms CPU "
             f"({1000 * spread.min:,.0f}–{1000 * spread.max:,.0f}), "
-            f"{1000 * figures.wall_s[side].median:9,.0f} ms wall"
+            f"{1000 * figures['wall_s'][side].median:9,.0f} ms wall"
             + ("" if apart is None else f", differs by at most {apart:.1e}")
         )
 

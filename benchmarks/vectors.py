@@ -10,26 +10,27 @@ entity in a hundred or in ten, drawn at random) take turns in every round. Embed
 search; `similarities` is the time for 100 entities drawn at random. CPU is the processor time of all threads.
 
 `recall@100` is the share of the 100 entities that full effort finds, `first` that of the known items (queries
-whose title full effort finds first) that are found first; hits are those of the title that was meant.
+whose title full effort finds first) that are found first; hits are those of the title that was meant. An
+effort is the number of cells visited or candidates kept, 0 for everything; times are medians over queries.
 """
 
 from __future__ import annotations
 
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import click
 import numpy as np
 import numpy.typing as npt
-from harness.processes import measured
-from harness.report import Spread, announce, command_line, environment, write_json
-from harness.titles import batches, input_options, titles_file, tokenizer_file, write_tsv
+from harness.processes import build_index
+from harness.report import COUNT, FOLDER, Spread, benchmark
+from harness.timing import timed
+from harness.titles import chosen_titles, input_options, tokenizer_file, write_tsv
 
 from genret.retrieval.index.layout import VECTORS_FILE
 from genret.retrieval.index.reader import Index
@@ -41,7 +42,6 @@ from genret.retrieval.vectors.vector_search import VectorSearcher
 IntArray = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-_BUILD = "from genret.index_builder.cli import build_command; build_command()"
 SIZE = 100
 DEPTHS = (1, 10, 100)
 _SELECTIVITIES = (0.01, 0.1)
@@ -53,29 +53,6 @@ class TitleQuery:
 
     text: str
     entity: int
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """Of one setting. Times are medians over the queries, summarised over rounds, in milliseconds.
-
-    Attributes:
-        effort: Cells visited or candidates kept; 0: everything.
-        selectivity: Share of entities that a filter allows; 1 without one.
-        search_ms: Wall time of a search.
-        cpu_ms: Processor time of a search.
-        recall: Share of the entities found by full effort.
-        first: Share of the known items that are found first.
-        hits: By depth the share of queries whose title is found.
-    """
-
-    effort: int
-    selectivity: float
-    search_ms: Spread
-    cpu_ms: Spread
-    recall: float
-    first: float
-    hits: dict[int, float]
 
 
 def title_queries(index: Index, number: int, seed: int) -> list[TitleQuery]:
@@ -101,46 +78,31 @@ def title_queries(index: Index, number: int, seed: int) -> list[TitleQuery]:
     raise click.ClickException(f"expected titles for {number} queries, got {len(queries)}")
 
 
-@click.command(context_settings={"show_default": True})
+@benchmark("faiss-cpu", "numpy", "torch", "pyarrow")
 @input_options
 @click.option("--vectors", help="What makes the vectors of an index that is built, such as encoder:MODEL.")
-@click.option("--index", type=click.Path(path_type=Path, exists=True, file_okay=False), help="With vectors.")
+@click.option("--index", type=FOLDER, help="With vectors.")
 @click.option("--keep", type=click.Path(path_type=Path), help="Build the index there and leave it.")
 @click.option("--queries", "number", type=click.IntRange(min=2), default=200, help="How many are asked.")
-@click.option("--rounds", type=click.IntRange(min=1), default=3, help="All settings take turns in each.")
+@click.option("--rounds", type=COUNT, default=3, help="All settings take turns in each.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Of queries and filters.")
-def main(
-    data: Path,
-    titles: Path | None,
-    tokenizer: Path | None,
-    limit: int | None,
-    work: Path | None,
-    json_file: Path | None,
-    vectors: str | None,
-    index: Path | None,
-    keep: Path | None,
-    number: int,
-    rounds: int,
-    seed: int,
-) -> None:
+def main(options: SimpleNamespace) -> dict[str, Any]:
     """Measure the vectors of an index."""
-    if (vectors is None) == (index is None):
+    if (options.vectors is None) == (options.index is None):
         raise click.UsageError("expected either --vectors, to build an index, or --index")
-    facts = environment("faiss-cpu", "numpy", "torch", "pyarrow")
-    announce(facts)
-    with tempfile.TemporaryDirectory(dir=work) as folder:
-        path, built = index or keep or Path(folder) / "vectors.index", None
-        if vectors is not None:
+    with tempfile.TemporaryDirectory(dir=options.work) as folder:
+        path, built = options.index or options.keep or Path(folder) / "vectors.index", None
+        if options.vectors is not None:
             source = Path(folder) / "titles.tsv"
-            write_tsv(source, batches(titles_file(data, titles), limit))
-            options = ["--tokenizer", str(tokenizer_file(data, tokenizer)), "--out", str(path), "--quiet"]
-            options += ["--evidence", "none"]
-            usage = measured([sys.executable, "-c", _BUILD, str(source), "--vectors", vectors, *options])
+            write_tsv(source, chosen_titles(options))
+            arguments = ["--tokenizer", tokenizer_file(options), "--evidence", "none"]
+            usage = build_index(source, path, "--vectors", options.vectors, *arguments)
             built = {"seconds": usage.seconds, "peak_bytes": usage.peak_bytes}
             click.echo(f"built in {usage.seconds:,.0f} s, peak {usage.peak_bytes / (1 << 20):,.0f} MiB")
         with Index.open(path) as opened:
-            figures = measure(opened, title_queries(opened, number, seed), rounds, seed)
-    write_json(json_file, command_line(), facts, {"built": built, "queries": number, "seed": seed, **figures})
+            queries = title_queries(opened, options.number, options.seed)
+            figures = measure(opened, queries, options.rounds, options.seed)
+    return {"built": built, "queries": options.number, "seed": options.seed, **figures}
 
 
 def measure(index: Index, queries: Sequence[TitleQuery], rounds: int, seed: int) -> dict[str, Any]:
@@ -156,9 +118,9 @@ def measure(index: Index, queries: Sequence[TitleQuery], rounds: int, seed: int)
     )
     embedding_ms, vectors = [], []
     for query in queries:
-        begun = time.perf_counter()
-        vectors.append(embedder.embed_queries([query.text])[0])
-        embedding_ms.append(1000 * (time.perf_counter() - begun))
+        embedded = timed(embedder.embed_queries, [query.text])
+        vectors.append(embedded.value[0])
+        embedding_ms.append(1000 * embedded.wall_s)
     draw = np.random.default_rng(seed)
     meant = [query.entity for query in queries]
     settings: list[tuple[int, float, Mask | None]] = [(0, 1, None)]
@@ -176,13 +138,12 @@ def measure(index: Index, queries: Sequence[TitleQuery], rounds: int, seed: int)
         full = [[searcher.search(v, SIZE, mask, 0).entities for v in vectors] for _, _, mask in settings]
         for _ in range(rounds):
             for at, (effort, _, mask) in enumerate(settings):
-                timed = [_timed(searcher.search, v, SIZE, mask, effort) for v in vectors]
-                found[at] = [answer.entities for answer, _, _ in timed]
-                wall[at].append(float(np.median([seconds for _, seconds, _ in timed])))
-                cpu[at].append(float(np.median([seconds for _, _, seconds in timed])))
-            pairs = zip(vectors, few, strict=True)
-            timed = [_timed(searcher.similarities, v, f) for v, f in pairs]
-            similarities_ms.append(float(np.median([ms for _, ms, _ in timed])))
+                searches = [timed(searcher.search, v, SIZE, mask, effort) for v in vectors]
+                found[at] = [search.value.entities for search in searches]
+                wall[at].append(1000 * float(np.median([search.wall_s for search in searches])))
+                cpu[at].append(1000 * float(np.median([search.cpu_s for search in searches])))
+            described = [timed(searcher.similarities, v, f) for v, f in zip(vectors, few, strict=True)]
+            similarities_ms.append(1000 * float(np.median([took.wall_s for took in described])))
     click.echo(
         f"a query: embedding {np.median(embedding_ms):.2f} ms, "
         f"similarities of {SIZE} entities {Spread.of(similarities_ms).median:.2f} ms"
@@ -190,11 +151,21 @@ def measure(index: Index, queries: Sequence[TitleQuery], rounds: int, seed: int)
     listed = []
     for at, (effort, selectivity, _) in enumerate(settings):
         recall, first, hits = quality(meant, found[at], full[at])
-        timings = Spread.of(wall[at]), Spread.of(cpu[at])
-        listed.append(Figures(effort, selectivity, *timings, recall, first, hits))
+        search_ms, cpu_ms = Spread.of(wall[at]), Spread.of(cpu[at])
+        listed.append(
+            {
+                "effort": effort,
+                "selectivity": selectivity,
+                "search_ms": search_ms,
+                "cpu_ms": cpu_ms,
+                "recall": recall,
+                "first": first,
+                "hits": hits,
+            }
+        )
         click.echo(
-            f"effort {effort or 'full'}, {selectivity:.0%} of the entities: {timings[0].median:.2f} ms, CPU "
-            f"{timings[1].median:.2f} ms; recall@{SIZE} {recall:.1%}, first {first:.1%}; hits@1/10/100 "
+            f"effort {effort or 'full'}, {selectivity:.0%} of the entities: {search_ms.median:.2f} ms, CPU "
+            f"{cpu_ms.median:.2f} ms; recall@{SIZE} {recall:.1%}, first {first:.1%}; hits@1/10/100 "
             + " / ".join(f"{hits[depth]:.1%}" for depth in DEPTHS)
         )
     return {
@@ -220,13 +191,6 @@ def quality(
         for depth in DEPTHS
     }
     return float(np.mean(recall)), float(np.mean(first)) if first else 1.0, hits
-
-
-def _timed(call: Callable[..., Any], *arguments: object) -> tuple[Any, float, float]:
-    """Return what a call returns, and its wall and processor time in milliseconds."""
-    cpu, wall = time.process_time(), time.perf_counter()
-    answer = call(*arguments)
-    return answer, 1000 * (time.perf_counter() - wall), 1000 * (time.process_time() - cpu)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How much of the code one call passes through: files, functions and hand-overs.
+"""Files, functions and hand-overs of the code that one call passes through.
 
     python benchmarks/walks.py
 
@@ -21,15 +21,17 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import click
 import grpc
 import torch
-from harness.report import announce, command_line, environment, write_json
+from harness.report import benchmark
+from harness.sample_data import SMALL_MODEL
 
 import genret
 from genret.index_builder.build import build_index
@@ -44,7 +46,6 @@ from genret.service.serving.models import IndexOpener
 from genret.service.serving.server import Server
 
 _PACKAGE = Path(genret.__file__).parent  # of the code that runs
-_MODEL = Path(__file__).resolve().parents[1] / "data/small-model"
 _QUERY = "a large cat with stripes"
 _TITLES = "Amazon\nNile\nTiger\n"
 _IMPORTS = """
@@ -56,10 +57,10 @@ print(sum(name.split(".")[0] == "genret" for name in sys.modules))
 
 @dataclass
 class Walk:
-    """What one call entered.
+    """Code that one call entered.
 
     Attributes:
-        calls: Calls of each function of the product, by file and qualified name.
+        calls: Number of calls of each function of the product, by file and qualified name.
         queued: Files of the stack that put the request into the queue of the device, the outermost first.
         computing: Files of the stack that made the first tensor on the thread of the device.
     """
@@ -76,19 +77,15 @@ class Walk:
     @property
     def hand_overs(self) -> int:
         """Steps from one file to another between the handler and the first tensor."""
-        path = self.queued + self.computing
-        return sum(a != b for a, b in pairwise(path))
+        return sum(a != b for a, b in pairwise(self.queued + self.computing))
 
 
-_FILES: dict[str, str] = {}  # by a code's file name: the product's file, empty for others
-
-
+@cache
 def _file(name: str) -> str:
-    if name not in _FILES:
-        path = Path(name)
-        inside = path.relative_to(_PACKAGE).as_posix() if path.is_relative_to(_PACKAGE) else ""
-        _FILES[name] = inside if "/pb/" not in inside else ""
-    return _FILES[name]
+    """Return the product's file of a code's file name; empty for other code."""
+    path = Path(name)
+    inside = path.relative_to(_PACKAGE).as_posix() if path.is_relative_to(_PACKAGE) else ""
+    return inside if "/pb/" not in inside else ""
 
 
 def _stack(frame: FrameType | None) -> list[str]:
@@ -136,14 +133,16 @@ def build(folder: Path) -> Path:
     source = folder / "titles.txt"
     folder.mkdir(parents=True, exist_ok=True)
     source.write_text(_TITLES, encoding="utf-8")
-    rendering = CheckpointConfig.load(_MODEL).title_rendering()
-    build_index(source, TextTokenizer.load(_MODEL), BuildOptions(out=folder / "index", rendering=rendering))
+    rendering = CheckpointConfig.load(SMALL_MODEL).title_rendering()
+    build_index(
+        source, TextTokenizer.load(SMALL_MODEL), BuildOptions(out=folder / "index", rendering=rendering)
+    )
     return folder / "index"
 
 
 def library_walk(index: Path) -> Walk:
     """Trace a query that the library answers by beam search."""
-    with Retriever.open(index, _MODEL) as retriever:
+    with Retriever.open(index, SMALL_MODEL) as retriever:
         retriever.retrieve(_QUERY, method="beam")
         with traced() as walk:
             retriever.retrieve(_QUERY, method="beam")
@@ -153,7 +152,7 @@ def library_walk(index: Path) -> Walk:
 async def service_walk(index: Path) -> Walk:
     """Trace the same query as a gRPC Retrieve: from the handler to its reply."""
     config = ServerConfig(
-        indexes=(IndexSpec("walk", index),), models=(ModelSpec(checkpoint=str(_MODEL)),), port=0
+        indexes=(IndexSpec("walk", index),), models=(ModelSpec(checkpoint=str(SMALL_MODEL)),), port=0
     )
     server = Server(config, IndexOpener.of(config))
     await server.start()
@@ -193,13 +192,10 @@ def figures(name: str, walk: Walk, list_files: bool) -> dict[str, Any]:
     }
 
 
-@click.command()
+@benchmark("torch", "grpcio")
 @click.option("--files", "list_files", is_flag=True, help="List the files, each with its functions entered.")
-@click.option("--json", "out", type=click.Path(dir_okay=False, path_type=Path), help="File for the figures.")
-def main(list_files: bool, out: Path | None) -> None:
+def main(options: SimpleNamespace) -> dict[str, Any]:
     """Trace a query, a call and a build, and say how much of the code each passes through."""
-    surroundings = environment("torch", "grpcio")
-    announce(surroundings)
     threading.setprofile(_trace)
     with tempfile.TemporaryDirectory() as folder:
         index = build(Path(folder, "first"))
@@ -210,10 +206,10 @@ def main(list_files: bool, out: Path | None) -> None:
             "gRPC Retrieve": asyncio.run(service_walk(index)),
             "build of three titles": building,
         }
-    told: dict[str, Any] = {name: figures(name, walk, list_files) for name, walk in walks.items()}
+    told: dict[str, Any] = {name: figures(name, walk, options.list_files) for name, walk in walks.items()}
     told["modules"] = num_modules()
-    print(f"from genret import Retriever: {told['modules']} modules")
-    write_json(out, command_line(), surroundings, told)
+    click.echo(f"from genret import Retriever: {told['modules']} modules")
+    return told
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ class AnswerSchema:
     """A schema of an answer.
 
     Attributes:
-        name: What it is of.
-        schema: As Python values, properties in order.
+        name: Name of the schema.
+        schema: JSON Schema as Python values, properties in order.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What gRPC takes of a call by itself: of a server that does nothing but be busy as long as a model would be.
+"""Overhead of gRPC alone: calls of a server that is only busy as long as a model would be.
 
 A thread of its own computes, as the model's does, and leaves as little of the loop's code and data in the
 processor's caches.
@@ -27,7 +27,7 @@ _SIZE, _ROWS = 512, 64
 
 
 def computing(seconds: float) -> Callable[[], float]:
-    """Return what keeps its thread busy so long, and returns how long it did."""
+    """Return a function that keeps its thread busy so long, and returns the seconds it did."""
     import torch
 
     torch.set_num_threads(1)
@@ -80,11 +80,11 @@ async def bare_channel(busy_ms: float) -> AsyncIterator[Any]:
 
 
 async def bare_overhead_ms(busy_ms: float, num_calls: int) -> list[float]:
-    """Return what each of some calls took beyond the time that the server was busy, milliseconds.
+    """Return the time of each of some calls beyond that for which the server was busy, milliseconds.
 
     Args:
-        busy_ms: How long it is busy for a call.
-        num_calls: One after the other; as many as a tenth of them come before and are not counted.
+        busy_ms: Time that the server is busy for a call.
+        num_calls: Number of calls, one after the other; a tenth as many come before and are not counted.
     """
     times_ms = []
     async with bare_channel(busy_ms) as channel:

@@ -12,20 +12,166 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import click
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from genret.decoding.beam_search import BeamResult, beam_search
-from genret.decoding.constraints import Constraint
+from genret.decoding.constraints import Children, Constraint
 from genret.decoding.language_model import KvUsage, LanguageModel
 from genret.decoding.params import BeamParams
-from harness.device_loop import synchronize
-from harness.dictionary_trie import Node
-from harness.twin_models import END, PAD
+from genret.decoding.trie.title_trie import TitleTrie
+from harness.dictionary_trie import Node, whole_dictionary
+from harness.twin_models import END, FIRST, PAD, synchronize
+
+OURS, PLAIN, PREFILLED = "ours", "generate", "generate, prompt run once"
+LENGTH = 10  # tokens of a synthetic title, without the end token
 
 Row = tuple[int, ...]
 Lists = list[dict[Row, float]]  # by query: the score of every row found
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A cell of a table.
+
+    Attributes:
+        prompt: Number of tokens of a prompt.
+        beams: Number of beams, and of results.
+        batch: Number of prompts at a time.
+    """
+
+    prompt: int
+    beams: int
+    batch: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Setting:
+        """Read PROMPT/BEAMS/BATCH.
+
+        Raises:
+            ValueError: the text has another form.
+        """
+        parts = text.split("/")
+        if len(parts) != 3 or not all(part.isdecimal() and int(part) for part in parts):
+            raise ValueError(f"a setting is PROMPT/BEAMS/BATCH, such as 512/15/8, got {text!r}")
+        return cls(*map(int, parts))
+
+    def text(self) -> str:
+        """Return PROMPT/BEAMS/BATCH."""
+        return f"{self.prompt}/{self.beams}/{self.batch}"
+
+    def words(self) -> str:
+        """Return the setting for people."""
+        return f"prompt {self.prompt}, {self.beams} beams, {self.batch} queries"
+
+    def prompts(self, vocab_size: int, seed: int = 0) -> Tensor:
+        """Return random prompts. Shape: (batch, prompt), int64."""
+        generator = torch.Generator().manual_seed(1000 * seed + self.prompt)
+        return torch.randint(FIRST, vocab_size, (self.batch, self.prompt), generator=generator)
+
+
+class SettingType(click.ParamType):
+    """A setting on the command line."""
+
+    name = "prompt/beams/batch"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Setting:
+        """Read a setting."""
+        try:
+            return value if isinstance(value, Setting) else Setting.parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+@dataclass(frozen=True, slots=True)
+class EqualTitles:
+    """Synthetic titles of one length, for which beam searches with different ideas of an end agree.
+
+    Attributes:
+        number: Number of titles.
+        tokens: Tokens of each, the end token included.
+        trie: Title trie.
+        dictionary: The same titles as nested dictionaries.
+    """
+
+    number: int
+    tokens: int
+    trie: TitleTrie
+    dictionary: Node
+
+    @classmethod
+    def make(cls, number: int, vocab_size: int, device: torch.device | str = "cpu") -> EqualTitles:
+        """Make about so many with skewed tokens, so that prefixes are shared as in real titles.
+
+        Args:
+            number: Number of titles; fewer where some come out equal.
+            vocab_size: Number of tokens there are.
+            device: Device of the trie.
+        """
+        ranks = np.random.default_rng(0).zipf(1.2, size=(number, LENGTH)) % (vocab_size - FIRST) + FIRST
+        rows = np.unique(ranks, axis=0)
+        rows = np.concatenate([rows, np.full((len(rows), 1), END)], axis=1)
+        offsets = np.arange(len(rows) + 1, dtype=np.int64) * (LENGTH + 1)
+        trie = TitleTrie.from_rows([tuple(row) for row in rows.tolist()], vocab_size, torch.device(device))
+        return cls(len(rows), LENGTH + 1, trie, whole_dictionary(rows.reshape(-1).astype(np.int32), offsets))
+
+
+class FreeText:
+    """A constraint that lets every token through until n have been written (`constraints.WideConstraint`).
+
+    A state is the number of tokens written.
+
+    Args:
+        num_tokens: n, at least 1.
+        vocab_size: Number of tokens there are.
+        banned: The one token that may not be written.
+    """
+
+    is_wide = True
+
+    def __init__(self, num_tokens: int, vocab_size: int, banned: int) -> None:
+        self._length, self._banned = num_tokens, banned
+        tokens = torch.arange(vocab_size)
+        self._tokens = tokens[tokens != banned]
+
+    @property
+    def max_depth(self) -> int:
+        """Tokens of every text."""
+        return self._length
+
+    def start(self, queries: Tensor) -> Tensor:
+        """Return the state before the first token."""
+        return torch.zeros_like(queries)
+
+    def children(self, states: Tensor) -> Children:
+        """Return every token for every state that is not final."""
+        going = torch.nonzero(self._goes_on(states)).squeeze(1)
+        tokens = self._tokens.to(states.device)
+        owner = going.repeat_interleave(len(tokens))
+        return Children(owner, tokens.repeat(len(going)), states[owner] + 1)
+
+    def verify(self, states: Tensor, token_ids: Tensor) -> Tensor:
+        """Check tokens; see `Constraint.verify`."""
+        allowed = self._goes_on(states).unsqueeze(1) & (token_ids != self._banned)
+        return torch.where(allowed, states.unsqueeze(1) + 1, -1)
+
+    def advance(self, states: Tensor, token_ids: Tensor) -> Tensor:
+        """Follow one token per state."""
+        return self.verify(states, token_ids.unsqueeze(1)).squeeze(1)
+
+    def is_final(self, states: Tensor) -> Tensor:
+        """Whether all tokens have been written."""
+        return states == self._length
+
+    def row(self, states: Tensor) -> Tensor:
+        """Return -1: texts have no ranks."""
+        return torch.full_like(states, -1)
+
+    def _goes_on(self, states: Tensor) -> Tensor:
+        return (states >= 0) & (states < self._length)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,9 +182,9 @@ class Run:
         prefill_s: Time until every prompt had been run and, where they are, repeated for the beams.
         decode_s: Time of all else.
         kv_bytes: Keys and values: of ours the peak, of transformers' what the cache holds at the end.
-        lists: What was found.
-        usage: Of ours, the session's own account.
-        num_steps: Of ours, forwards behind the prompts.
+        lists: Rows found, with their scores.
+        usage: Account of the session; None for transformers.
+        num_steps: Forwards behind the prompts; 0 for transformers.
     """
 
     prefill_s: float
@@ -56,11 +202,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How far two searches found the same.
+    """Comparison of two searches.
 
     Attributes:
         same_rows: Whether the sets are equal for every query.
-        largest_difference: Between the scores of a row that both found.
+        largest_difference: Largest difference between the scores of a row that both found.
     """
 
     same_rows: bool
@@ -84,17 +230,11 @@ def search(model: LanguageModel, constraint: Constraint, prompts: Tensor, beams:
     session = model.prefill(prompts.tolist())
     synchronize(model.device)
     filled = time.perf_counter()
-    results = beam_search(session, constraint, [BeamParams(beams, beams)] * len(prompts))
+    results = finished(beam_search(session, constraint, [BeamParams(beams, beams)] * len(prompts)))
     ended = time.perf_counter()
     usage = session.usage
-    return Run(
-        filled - begun,
-        ended - filled,
-        usage.peak_bytes,
-        found(results),
-        usage,
-        finished(results)[0].num_steps,
-    )
+    lists = [{h.token_ids: h.logprob for h in result.hypotheses} for result in results]
+    return Run(filled - begun, ended - filled, usage.peak_bytes, lists, usage, results[0].num_steps)
 
 
 def finished(results: Sequence[Any]) -> list[BeamResult]:
@@ -103,11 +243,6 @@ def finished(results: Sequence[Any]) -> list[BeamResult]:
         if isinstance(result, Exception):
             raise result
     return list(results)
-
-
-def found(results: Sequence[Any]) -> Lists:
-    """Return what a search found, by query."""
-    return [{h.token_ids: h.logprob for h in result.hypotheses} for result in finished(results)]
 
 
 @torch.no_grad()
@@ -122,84 +257,100 @@ def generate(
     """Search with `generate`.
 
     Args:
-        model: Stock, in its usual attention.
+        model: Stock model, in its usual attention.
         prompts: Shape: (Q, T), int64.
         beams: Beams, and sequences returned.
         new_tokens: Most tokens written; without a trie, exactly so many, the end token not among them.
-        trie: What may be written.
+        trie: Trie of the texts that may be written; None: any.
         prefilled: Whether to run the prompts once and repeat their cache, but for the last token, which
             `generate` needs to see.
     """
     width = prompts.shape[1]
     options: dict[str, Any] = {"min_new_tokens": new_tokens}
     if trie is not None:
-        options = {"prefix_allowed_tokens_fn": lambda _, written: _allowed(trie, written[width:].tolist())}
+        options = {
+            "prefix_allowed_tokens_fn": lambda _, written: allowed(trie, written[width:].tolist(), PAD)
+        }
     begun = time.perf_counter()
     if prefilled:
         cache = DynamicCache(config=model.config)
         model(prompts[:, :-1], past_key_values=cache, use_cache=True, logits_to_keep=1)
         cache.batch_repeat_interleave(beams)
         options["past_key_values"] = cache
-    clock = _FirstForward(model)
+    first: list[float] = []  # when the first forward ended, which runs the prompts
+
+    def note(module: torch.nn.Module, _inputs: Any, _output: Any) -> None:
+        if not first:
+            synchronize(model.device)
+            first.append(time.perf_counter())
+
+    hook = model.register_forward_hook(note)
     filled = time.perf_counter()
     try:
-        output = model.generate(
-            prompts,
-            attention_mask=torch.ones_like(prompts),
-            num_beams=beams,
-            num_return_sequences=beams,
-            max_new_tokens=new_tokens,
-            do_sample=False,
-            length_penalty=0.0,
-            return_dict_in_generate=True,
-            output_scores=True,
-            pad_token_id=PAD,
-            eos_token_id=END,
-            **options,
+        output = generated(
+            model, prompts, torch.ones_like(prompts), beams, new_tokens, pad=PAD, end=END, **options
         )
         ended = time.perf_counter()
     finally:
-        clock.remove()
-    filled = filled if prefilled else clock.ended
-    return Run(filled - begun, ended - filled, _cache_bytes(output), _lists(output, len(prompts), width))
+        hook.remove()
+    filled = filled if prefilled else first[0]
+    layers = output.past_key_values.layers
+    cached = [part for layer in layers for part in (layer.keys, layer.values)]
+    kv_bytes = sum(part.numel() * part.element_size() for part in cached)
+    sequences = output.sequences[:, width:].reshape(len(prompts), beams, -1).tolist()
+    scores = output.sequences_scores.reshape(len(prompts), beams).tolist()
+    lists = [
+        {_cut(row): score for row, score in zip(rows, column, strict=True)}
+        for rows, column in zip(sequences, scores, strict=True)
+    ]
+    return Run(filled - begun, ended - filled, kv_bytes, lists)
 
 
-def _allowed(trie: Node, written: list[int]) -> list[int]:
+def generated(
+    model: PreTrainedModel,
+    prompts: Tensor,
+    mask: Tensor,
+    beams: int,
+    new_tokens: int,
+    *,
+    pad: int,
+    end: int,
+    **options: Any,
+) -> Any:
+    """Call `generate` as a beam search whose scores are sums of log-probabilities.
+
+    Args:
+        model: Stock model.
+        prompts: Shape: (Q, T), int64.
+        mask: Attention mask of the prompts. Shape: (Q, T).
+        beams: Beams, and sequences returned.
+        new_tokens: Most tokens written.
+        pad: Padding token.
+        end: End token.
+        options: Further options of `generate`.
+    """
+    return model.generate(
+        prompts,
+        attention_mask=mask,
+        num_beams=beams,
+        num_return_sequences=beams,
+        max_new_tokens=new_tokens,
+        do_sample=False,
+        length_penalty=0.0,
+        return_dict_in_generate=True,
+        output_scores=True,
+        pad_token_id=pad,
+        eos_token_id=end,
+        **options,
+    )
+
+
+def allowed(trie: Node, written: list[int], pad: int) -> list[int]:
     """Walk from the root, as `prefix_allowed_tokens_fn` has to; ended and idle beams are padded."""
     node = trie
     for token in written:
         node = node.get(token, {})
-    return list(node) or [PAD]
-
-
-class _FirstForward:
-    """Notes when the first forward ends: the prompts have been run."""
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        self.ended = 0.0
-        self._hook = model.register_forward_hook(self._note)
-
-    def _note(self, module: torch.nn.Module, _inputs: Any, _output: Any) -> None:
-        if not self.ended:
-            synchronize(next(module.parameters()).device)
-            self.ended = time.perf_counter()
-
-    def remove(self) -> None:
-        self._hook.remove()
-
-
-def _cache_bytes(output: Any) -> int:
-    layers = output.past_key_values.layers
-    return sum(part.numel() * part.element_size() for layer in layers for part in (layer.keys, layer.values))
-
-
-def _lists(output: Any, queries: int, width: int) -> Lists:
-    sequences = output.sequences[:, width:].reshape(queries, -1, output.sequences.shape[1] - width).tolist()
-    scores = output.sequences_scores.reshape(queries, -1).tolist()
-    return [
-        {_cut(row): score for row, score in zip(rows, column, strict=True)}
-        for rows, column in zip(sequences, scores, strict=True)
-    ]
+    return list(node) or [pad]
 
 
 def _cut(row: list[int]) -> Row:

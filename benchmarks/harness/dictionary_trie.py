@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,18 +28,29 @@ def whole_dictionary(tokens: npt.NDArray[Any], offsets: npt.NDArray[np.int64]) -
         offsets: Row i is tokens[offsets[i] : offsets[i + 1]]. Shape: (R + 1,).
     """
     tokens, offsets = gather_rows(tokens, offsets, np.random.default_rng(0).permutation(len(offsets) - 1))
+    return nested_dictionaries(row_lists(tokens, offsets))
+
+
+def nested_dictionaries(rows: Iterable[Iterable[int]]) -> Node:
+    """Return the trie of rows, inserted in their order."""
     root: Node = {}
+    for row in rows:
+        node = root
+        for token in row:
+            following = node.get(token)
+            if following is None:
+                following = node[token] = {}
+            node = following
+    return root
+
+
+def row_lists(tokens: npt.NDArray[Any], offsets: npt.NDArray[np.int64]) -> Iterator[list[int]]:
+    """Yield rows as lists. Row i is tokens[offsets[i] : offsets[i + 1]]; shape of the offsets: (R + 1,)."""
     for begin in range(0, len(offsets) - 1, _CHUNK):
         ends = offsets[begin : begin + _CHUNK + 1].tolist()
         chunk = tokens[ends[0] : ends[-1]].tolist()
         for a, b in itertools.pairwise(ends):
-            node = root
-            for token in chunk[a - ends[0] : b - ends[0]]:
-                following = node.get(token)
-                if following is None:
-                    following = node[token] = {}
-                node = following
-    return root
+            yield chunk[a - ends[0] : b - ends[0]]
 
 
 def path_dictionary(rows: Tensor, prefixes: Iterable[Sequence[int]]) -> Node:
@@ -50,7 +61,7 @@ def path_dictionary(rows: Tensor, prefixes: Iterable[Sequence[int]]) -> Node:
 
     Args:
         rows: Sorted rows, padded with -1. Shape: (R, W), int32.
-        prefixes: Of fewer tokens than W.
+        prefixes: Prefixes of fewer tokens than W.
     """
     root = _node(rows, 0, len(rows), 0)
     for prefix in prefixes:

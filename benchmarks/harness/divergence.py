@@ -1,4 +1,4 @@
-"""How far results are from a law that is known: Kullback-Leibler divergence beside its sampling error.
+"""Distance of results from a known law: Kullback-Leibler divergence beside its sampling error.
 
 P is a target law over N rows and counts are of n results. KL(P || counts) is not zero even when results
 follow P: its mean is about (N - 1) / 2n. How it scatters is found by drawing counts from P itself, again and
@@ -41,7 +41,7 @@ class Divergence:
 
     @property
     def ratio(self) -> float:
-        """What was measured, over what sampling error alone gives on average."""
+        """Measured divergence over the mean of sampling error alone."""
         return self.kl / self.expected
 
     def text(self) -> str:
@@ -78,9 +78,9 @@ def clustered(law: Array, counts: Counts, seed: int = 0) -> Distance:
     """Return how far the law of the results is from another one.
 
     Args:
-        law: Shape: (N,).
-        counts: Of every query's results. Shape: (Q, N).
-        seed: Of the queries that are drawn again.
+        law: The other law. Shape: (N,).
+        counts: Counts of every query's results. Shape: (Q, N).
+        seed: Seed of the queries that are drawn again.
     """
     rng = np.random.default_rng(seed)
     times = rng.multinomial(len(counts), np.full(len(counts), 1.0 / len(counts)), size=_RESAMPLED)

@@ -1,8 +1,8 @@
 """Catalogues so small, under models so simple, that every row's probability is known.
 
 A `TableModel` has a table of next-token logits, one line per prefix of a row: a decoder that writes rows of
-the catalogue alone never asks for another. `Law` is what follows from such a table: P_L of every row, the
-weight DISC gives it, P_S and P_L(S).
+the catalogue alone never asks for another. `Law` follows from such a table: P_L of every row, the weight DISC
+gives it, P_S and P_L(S).
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from torch import Tensor
 
 from genret.decoding.language_model import KvUsage, PromptPrefix
 from genret.decoding.row_trees import RowTrees
-from harness.branches import Branches
 from harness.divergence import Array
-from harness.stepped_trees import SteppedTrees
+from harness.stepped_trees import Branches, SteppedTrees
 
 Row = tuple[int, ...]
 END = 0
@@ -27,7 +26,7 @@ END = 0
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """What a model says about all rows of a catalogue.
+    """Probabilities of all rows of a catalogue under a model.
 
     Attributes:
         mass: P_L(S).
@@ -45,8 +44,8 @@ class TableModel:
 
     Args:
         rows: The catalogue, sorted.
-        logits: For every prefix of a row that is none itself, in the order of `prefixes(rows)`. Shape:
-            (number of prefixes, V), float32.
+        logits: Logits behind every prefix of a row that is none itself, in the order of `prefixes(rows)`.
+            Shape: (number of prefixes, V), float32.
     """
 
     device = torch.device("cpu")
@@ -155,10 +154,10 @@ def random_rows(number: int, vocab_size: int, most_tokens: int, seed: int, skew:
     """Return random rows of one to so many tokens and the end token; some titles continue others.
 
     Args:
-        number: Rows.
-        vocab_size: Ids, that of the end token included.
-        most_tokens: In front of the end token.
-        seed: Of the rows.
+        number: Number of rows.
+        vocab_size: Number of token ids, that of the end token included.
+        most_tokens: Most tokens in front of the end token.
+        seed: Seed of the rows.
         skew: Exponent of Zipf's law, which the tokens follow: the larger, the more prefixes are shared.
     """
     rng = np.random.default_rng(seed)

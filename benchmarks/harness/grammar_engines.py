@@ -1,9 +1,10 @@
-"""Grammar engines behind one face: ours, xgrammar and llguidance, over the same tokenizer."""
+"""Grammar engines behind one interface: ours, xgrammar and llguidance, over the same tokenizer."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +16,11 @@ from genret.decoding.grammar.errors import GrammarError
 from genret.decoding.grammar.json_grammar import Grammar, compile_schema
 from genret.decoding.grammar.leaves.leaf_factory import Leaves
 from genret.decoding.grammar.vocabulary import Vocabulary
+
+_LIMITS = (
+    *("max_items_in_row", "initial_lexer_fuel", "step_lexer_fuel", "step_max_items"),
+    *("max_lexer_states", "max_grammar_size"),
+)
 
 
 class RefusedError(Exception):
@@ -95,8 +101,8 @@ class Ours:
 
     Args:
         file: The tokenizer.
-        options: How schemas are read and written.
-        leaves: Of another engine for the same tokenizer; None: made, and warmed up.
+        options: Options of reading and writing schemas.
+        leaves: Leaves of another engine for the same tokenizer; None: made, and warmed up.
     """
 
     name = "genret"
@@ -106,8 +112,7 @@ class Ours:
     ) -> None:
         self._options = options or GrammarOptions()
         if leaves is None:
-            vocabulary = Vocabulary.from_tokenizer(file.text, file.end_token_id, file.vocab_size)
-            leaves = Leaves(vocabulary)
+            leaves = Leaves(Vocabulary.from_tokenizer(file.text, file.end_token_id, file.vocab_size))
             leaves.warm_up()
         self.leaves = leaves
 
@@ -120,7 +125,16 @@ class Ours:
         return lambda: _OurMatcher(grammar)
 
 
-class _XgrammarMatcher:
+class _PeerMatcher:
+    """Base of the peers' walks: both write the mask as bits of 32-bit words, shape (1, words)."""
+
+    _bits: Any
+
+    def allows(self, token: int) -> bool:
+        return bool((int(self._bits[0, token >> 5]) & 0xFFFFFFFF) >> (token & 31) & 1)
+
+
+class _XgrammarMatcher(_PeerMatcher):
     def __init__(self, module: Any, compiled: Any, vocab_size: int) -> None:
         self._matcher = module.GrammarMatcher(compiled)
         self._bits = module.allocate_token_bitmask(1, vocab_size)
@@ -128,9 +142,6 @@ class _XgrammarMatcher:
     def mask(self) -> object:
         self._matcher.fill_next_token_bitmask(self._bits)
         return self._bits
-
-    def allows(self, token: int) -> bool:
-        return bool((int(self._bits[0, token >> 5]) & 0xFFFFFFFF) >> (token & 31) & 1)
 
     def advance(self, token: int) -> bool:
         return bool(self._matcher.accept_token(token))
@@ -154,13 +165,14 @@ class Xgrammar:
         self._module = xgrammar
         self._strict = strict
         self._vocab_size = file.vocab_size
-        vocabulary = file.tokenizer.get_vocab(with_added_tokens=True)
         names = [""] * file.vocab_size
-        for name, number in vocabulary.items():
+        for name, number in file.tokenizer.get_vocab(with_added_tokens=True).items():
             names[number] = name
+        decoder = json.dumps(json.loads(file.text).get("decoder"))
+        kinds = xgrammar.VocabType
         info = xgrammar.TokenizerInfo(
             names,
-            vocab_type=_xgrammar_kind(xgrammar, file.text),
+            vocab_type=kinds.BYTE_FALLBACK if "ByteFallback" in decoder else kinds.BYTE_LEVEL,
             vocab_size=file.vocab_size,
             stop_token_ids=[file.end_token_id],
         )
@@ -175,13 +187,7 @@ class Xgrammar:
         return lambda: _XgrammarMatcher(self._module, compiled, self._vocab_size)
 
 
-def _xgrammar_kind(module: Any, tokenizer: str) -> Any:
-    decoder = json.dumps(json.loads(tokenizer).get("decoder"))
-    byte_fallback = "ByteFallback" in decoder
-    return module.VocabType.BYTE_FALLBACK if byte_fallback else module.VocabType.BYTE_LEVEL
-
-
-class _LlguidanceMatcher:
+class _LlguidanceMatcher(_PeerMatcher):
     def __init__(self, module: Any, made: Any, vocab_size: int) -> None:
         self._module = module
         self._matcher = made.deep_copy()
@@ -190,9 +196,6 @@ class _LlguidanceMatcher:
     def mask(self) -> object:
         self._module.numpy.fill_next_token_bitmask(self._matcher, self._bits, 0)
         return self._bits
-
-    def allows(self, token: int) -> bool:
-        return bool((int(self._bits[0, token >> 5]) & 0xFFFFFFFF) >> (token & 31) & 1)
 
     def advance(self, token: int) -> bool:
         return bool(self._matcher.consume_token(token))
@@ -206,26 +209,52 @@ class Llguidance:
 
     Args:
         file: The tokenizer.
+        is_bounded: False lifts the limits that make it refuse large sets.
     """
 
     name = "llguidance"
 
-    def __init__(self, file: TokenizerFile) -> None:
+    def __init__(self, file: TokenizerFile, is_bounded: bool = True) -> None:
         import llguidance
         import llguidance.numpy
 
         self._module = llguidance
         self._vocab_size = file.vocab_size
         self._tokenizer = llguidance.LLTokenizer(file.text, eos_token=file.end_token_id)
+        limits = dict.fromkeys(_LIMITS, 1 << 62)
+        self._options = {} if is_bounded else {"limits": llguidance.LLParserLimits(**limits)}
 
     def compile(self, schema: str) -> Callable[[], Matcher]:
         """Compile a schema; see `Engine`."""
         matcher_class = self._module.LLMatcher
         try:
             grammar = matcher_class.grammar_from_json_schema(schema)
-        except Exception as error:
-            raise RefusedError(str(error)[:200]) from error
-        made = matcher_class(self._tokenizer, grammar, log_level=0)
+            made = matcher_class(self._tokenizer, grammar, log_level=0, **self._options)
+        except Exception as error:  # it raises whatever its Rust panics with
+            raise RefusedError(f"{type(error).__name__}: {str(error)[:200]}") from error
         if made.is_error():
             raise RefusedError(str(made.get_error())[:200])
         return lambda: _LlguidanceMatcher(self._module, made, self._vocab_size)
+
+
+def admits(matcher: Matcher, tokens: Sequence[int], masks_us: list[float], advances_us: list[float]) -> bool:
+    """Take tokens as long as the masks allow them; return whether they are a whole document.
+
+    Args:
+        matcher: A walk at its beginning.
+        tokens: The document.
+        masks_us: Times of masks, microseconds, added to.
+        advances_us: Times of advances, microseconds, added to.
+    """
+    for token in tokens:
+        begun = time.perf_counter_ns()
+        matcher.mask()
+        masks_us.append((time.perf_counter_ns() - begun) / 1e3)
+        if not matcher.allows(token):
+            return False
+        begun = time.perf_counter_ns()
+        advanced = matcher.advance(token)
+        advances_us.append((time.perf_counter_ns() - begun) / 1e3)
+        if not advanced:
+            return False
+    return matcher.is_complete()

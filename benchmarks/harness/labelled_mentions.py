@@ -9,8 +9,6 @@ from __future__ import annotations
 import gzip
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +17,13 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from genret.retrieval.index.reader import Index
+from harness.processes import build_index
+
 # Sets whose titles are places of GeoNames; those of all others are articles of Wikipedia.
 PLACE_SETS = ("lgl",)
 WIKIPEDIA, PLACES = "wikipedia_en", "places_geonames_lgl"
 _QUALIFIED = (re.compile(r"(.+?) \([^()]*\)"), re.compile(r"([^,]+), .+"))
-_BUILD = "from genret.index_builder.cli import build_command; build_command()"
 # Two windows are of one stretch of text if they agree over so many characters.
 _OVERLAP_CHARS = 48
 
@@ -73,7 +73,7 @@ def labelled_sets(shared: Path) -> list[str]:
 
 
 def write_catalogue(shared: Path, folder: Path) -> dict[str, Path]:
-    """Write both catalogues, with base names as aliases, as Parquet files for `build_index`.
+    """Write both catalogues, with base names as aliases, as Parquet files.
 
     Returns:
         The file of `WIKIPEDIA` and that of `PLACES`.
@@ -88,17 +88,20 @@ def write_catalogue(shared: Path, folder: Path) -> dict[str, Path]:
     return files
 
 
-def build_index(shared: Path, catalogue: Path, index: Path) -> None:
-    """Build the index of a catalogue in a process of its own: 20 s for the titles of Wikipedia."""
-    tokenizer = shared / "tokenizers" / "gpt2.tokenizer.json"
-    arguments = [str(catalogue), "--out", str(index), "--tokenizer", str(tokenizer), "--quiet"]
-    subprocess.run([sys.executable, "-c", _BUILD, *arguments], check=True)
+def opened_index(shared: Path, folder: Path, catalogue: str, tokenizer: Path, given: Path | None) -> Index:
+    """Open an index of `WIKIPEDIA` or `PLACES`, built in 20 s where it is not there.
 
-
-def gold_title(row: Mapping[str, Any]) -> str | None:
-    """Return the title that a line links its mention to, as the catalogue writes it; None: it has none."""
-    title: str | None = row.get("title_wp" if row.get("title_kind") == "wikidata_label" else "title")
-    return title
+    Args:
+        shared: Folder with titles/.
+        folder: Folder of the catalogue, and of an index that is built.
+        catalogue: Name of the catalogue.
+        tokenizer: Tokenizer of an index that is built.
+        given: Index to open; None: the one in the folder.
+    """
+    path = given or folder / f"{catalogue}.index"
+    if not path.exists():
+        build_index(write_catalogue(shared, folder)[catalogue], path, "--tokenizer", tokenizer)
+    return Index.open(path, verify_digests=False)
 
 
 def read_documents(path: Path) -> list[LabelledDocument]:
@@ -119,7 +122,8 @@ def _joined(doc_id: str, rows: Iterable[Mapping[str, Any]]) -> list[LabelledDocu
     for row in rows:
         start = len(row["left"])
         window = _Stretch(row["left"] + row["mention"] + row["right"], set())
-        window.spans.add(LabelledSpan(start, start + len(row["mention"]), gold_title(row)))
+        title = row.get("title_wp" if row.get("title_kind") == "wikidata_label" else "title")
+        window.spans.add(LabelledSpan(start, start + len(row["mention"]), title))
         apart = []
         for stretch in stretches:
             offset = _offset(stretch.text, window.text)
@@ -128,14 +132,11 @@ def _joined(doc_id: str, rows: Iterable[Mapping[str, Any]]) -> list[LabelledDocu
             else:
                 window = stretch.joined(window, offset)
         stretches = [*apart, window]
-    return [
-        LabelledDocument(doc_id, stretch.text, tuple(sorted(stretch.spans, key=_order)))
-        for stretch in stretches
-    ]
 
+    def order(span: LabelledSpan) -> tuple[int, int, str]:
+        return span.start, span.end, span.title or ""
 
-def _order(span: LabelledSpan) -> tuple[int, int, str]:
-    return span.start, span.end, span.title or ""
+    return [LabelledDocument(doc_id, one.text, tuple(sorted(one.spans, key=order))) for one in stretches]
 
 
 @dataclass(slots=True)

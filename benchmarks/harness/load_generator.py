@@ -1,4 +1,4 @@
-"""Load on a server: open loop, closed loop, and what becomes of every call.
+"""Load on a server: open loop, closed loop, and how every call ends.
 
 Open loop means that calls are sent when they are due, whether or not earlier ones have been answered, and
 that the time of a call counts from when it was due. A generator that waits for answers slows down with the
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import random
 import statistics
 import time
@@ -27,12 +28,12 @@ class Ended:
 
     Attributes:
         code: "OK", or the name of its gRPC status.
-        seconds: From when it was due to its end.
-        late_seconds: From when it was due until it was sent: the generator's own fault.
-        model_ms: Of the answer: time its batch took on the device, searching vectors included.
-        queue_ms: Of the answer: time it waited for its batch.
-        server_ms: Of the answer: from its arrival at the server to the reply.
-        retry_after_s: Of a refusal: when it may be tried again, None where the server did not say.
+        seconds: Time from when it was due to its end.
+        late_seconds: Time from when it was due until it was sent: the generator's own fault.
+        model_ms: Time of an answer's batch on the device, searching vectors included.
+        queue_ms: Time an answer waited for its batch.
+        server_ms: Time of an answer from its arrival at the server to the reply.
+        retry_after_s: Time after which a refused call may be tried again; None where the server did not say.
     """
 
     code: str
@@ -46,10 +47,10 @@ class Ended:
 
 @dataclass(slots=True)
 class Load:
-    """What became of the calls of one run.
+    """Calls of one run.
 
     Attributes:
-        seconds: How long the run was.
+        seconds: Length of the run.
         calls: Every call that ended.
     """
 
@@ -76,7 +77,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Of a list of figures; NaN where there were none."""
+    """Percentiles of a list of figures; NaN where there were none."""
 
     p50: float
     p90: float
@@ -88,8 +89,7 @@ class Percentiles:
     def of(cls, values: Sequence[float]) -> Percentiles:
         """Summarise figures by the nearest rank."""
         if not values:
-            nothing = float("nan")
-            return cls(nothing, nothing, nothing, nothing, 0)
+            return cls(*[math.nan] * 4, 0)
         ordered = sorted(values)
         p50, p90, p99 = (
             ordered[min(len(ordered) - 1, int(len(ordered) * share))] for share in (0.5, 0.9, 0.99)
@@ -102,12 +102,12 @@ class Percentiles:
 
 
 async def ask(client: AsyncRetrievalClient, request: RetrieveRequest, due: float) -> Ended:
-    """Send one call and say what became of it.
+    """Send one call and return how it ended.
 
     Args:
-        client: Sends it.
-        request: What is asked.
-        due: `time.perf_counter()` at which it was due.
+        client: Client of the server.
+        request: The request.
+        due: `time.perf_counter()` at which the call was due.
     """
     sent = time.perf_counter()
     try:

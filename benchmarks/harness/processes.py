@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -12,20 +13,21 @@ from pathlib import Path
 
 import click
 
+_BUILD = "from genret.index_builder.cli import build_command; build_command()"
 _SAMPLE_SECONDS = 0.02
 _KIB = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one process and its children took.
+    """Time and memory of one process and its children.
 
     Attributes:
         seconds: Wall time.
         cpu_seconds: User and system time of all threads, and of children it waited for.
         peak_bytes: Largest resident memory: the kernel's high-water mark of the process itself, or the
             largest sum over the process and its descendants that was sampled, whichever is larger.
-        stdout: What it printed.
+        stdout: Standard output.
     """
 
     seconds: float
@@ -42,68 +44,95 @@ def measured(command: Sequence[str], environment: Mapping[str, str] | None = Non
     """
     begun = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, **(environment or {})})
-    sampler = _Sampler(process.pid)
-    assert process.stdout is not None  # a pipe was asked for
-    stdout = process.stdout.read().decode()
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # its number stays its own until it is reaped
-    seconds = time.perf_counter() - begun
-    sampler.stop()
+    with MemoryTrace(_SAMPLE_SECONDS, process.pid) as trace:
+        assert process.stdout is not None  # a pipe was asked for
+        stdout = process.stdout.read().decode()
+        # The process number stays its own until the process is reaped.
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        seconds = time.perf_counter() - begun
     _, status, usage = os.wait4(process.pid, 0)
     process.stdout.close()
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise click.ClickException(f"{' '.join(command)} failed with status {process.returncode}")
-    return Usage(seconds, usage.ru_utime + usage.ru_stime, sampler.peak_bytes, stdout)
+    return Usage(seconds, usage.ru_utime + usage.ru_stime, trace.peak_bytes, stdout)
 
 
-def resident_bytes(pid: int | str = "self") -> int:
-    """Return the resident memory of one process now; 0 when it is gone."""
-    try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    except (OSError, IndexError):
-        return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")
+def build_index(source: Path, out: Path, *arguments: object) -> Usage:
+    """Build an index in a process of its own; the arguments are further ones of `build-index`."""
+    words = map(str, (source, "--out", out, "--quiet", *arguments))
+    return measured([sys.executable, "-c", _BUILD, *words])
 
 
-def peak_bytes(pid: int | str = "self") -> int:
-    """Return the high-water mark of one process's resident memory since its exec; 0 when it is gone.
+def memory_bytes(field: str, pid: int | str = "self") -> int:
+    """Return an entry of a process's memory now; 0 when the process is gone.
 
-    Not `ru_maxrss`, which a child starts with the resident memory of the process that forked it.
+    Args:
+        field: Entry of /proc/PID/status: "VmRSS", resident memory; "RssAnon", the part that is no file's;
+            "VmHWM", the high-water mark since the exec (not `ru_maxrss`, which a child starts with the
+            resident memory of the process that forked it).
+        pid: Number of the process.
     """
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
+        return _kib_entry(Path(f"/proc/{pid}/status"), field)
     except OSError:
         return 0
-    marks = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
-    return int(marks[0]) * _KIB if marks else 0
 
 
 def available_bytes() -> int:
     """Return the memory that the machine can give without swapping, file caches that it can drop included."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * _KIB
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return _kib_entry(Path("/proc/meminfo"), "MemAvailable")
 
 
-class _Sampler(threading.Thread):
-    """Looks at the resident memory of a process and its descendants, again and again."""
+def _kib_entry(file: Path, name: str) -> int:
+    found = [line.split()[1] for line in file.read_text().splitlines() if line.startswith(f"{name}:")]
+    return int(found[0]) * _KIB if found else 0
 
-    def __init__(self, pid: int) -> None:
-        super().__init__(daemon=True)
+
+class MemoryTrace:
+    """Samples the resident memory of a process and its descendants while a block runs.
+
+    Memory that processes share (a mapped index, libraries) is counted in each of them.
+
+    Args:
+        interval_s: Time between two samples.
+        pid: Number of the process; None: this one.
+
+    Attributes:
+        samples: Seconds since the block began, and bytes.
+        peak_bytes: Largest sum sampled; with `pid`, the high-water mark of that process if it is larger.
+    """
+
+    def __init__(self, interval_s: float = 0.2, pid: int | None = None) -> None:
+        self.samples: list[tuple[float, int]] = []
         self.peak_bytes = 0
-        self._pid = pid
+        self._interval_s, self._pid = interval_s, pid
         self._done = threading.Event()
-        self.start()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
 
-    def run(self) -> None:
-        while not self._done.wait(_SAMPLE_SECONDS):
-            together = sum(map(resident_bytes, process_tree(self._pid)))
-            self.peak_bytes = max(self.peak_bytes, together, peak_bytes(self._pid))
+    def thinned(self, number: int) -> list[tuple[float, int]]:
+        """Return at most so many stretches of the time, each with the largest sum in it."""
+        step = max(1, -(-len(self.samples) // number))
+        parts = [self.samples[at : at + step] for at in range(0, len(self.samples), step)]
+        return [(round(part[-1][0], 1), max(memory for _, memory in part)) for part in parts]
 
-    def stop(self) -> None:
+    def __enter__(self) -> MemoryTrace:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
         self._done.set()
-        self.join()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        begun = time.perf_counter()
+        while True:
+            together = sum(memory_bytes("VmRSS", pid) for pid in process_tree(self._pid or os.getpid()))
+            self.samples.append((time.perf_counter() - begun, together))
+            own = 0 if self._pid is None else memory_bytes("VmHWM", self._pid)
+            self.peak_bytes = max(self.peak_bytes, together, own)
+            if self._done.wait(self._interval_s):
+                return
 
 
 def process_tree(pid: int) -> list[int]:

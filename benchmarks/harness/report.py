@@ -1,19 +1,30 @@
-"""Figures: median and spread, the environment they were taken in, and a JSON file for both."""
+"""The command that every benchmark is, and its figures: median and spread, environment, JSON file."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import platform
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, is_dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
+import numpy as np
+
+FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
+FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+NEW_FOLDER = click.Path(path_type=Path, file_okay=False)
+NEW_FILE = click.Path(path_type=Path, dir_okay=False)
+COUNT = click.IntRange(min=1)
+_JSON = click.option("--json", "json_file", type=NEW_FILE, help="Write the figures there.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +62,7 @@ class Spread:
 
 def environment(*packages: str) -> dict[str, Any]:
     """Return the machine, the load it is under, and the versions of Python and some packages."""
-    return {
+    facts = {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30), 1),
@@ -59,29 +70,58 @@ def environment(*packages: str) -> dict[str, Any]:
         "python": platform.python_version(),
         **{name: _version(name) for name in packages},
     }
+    if "torch" in sys.modules and sys.modules["torch"].cuda.is_available():
+        facts["device"] = sys.modules["torch"].cuda.get_device_name()
+    return facts
 
 
-def announce(facts: dict[str, Any]) -> None:
-    """Print the environment."""
-    click.echo(", ".join(f"{name} {value}" for name, value in facts.items()))
+def percentiles(values: Sequence[float], *shares: float) -> dict[str, float]:
+    """Return percentiles by name, "p99" of 99 and "max" of 100; no values have none."""
+    chosen = {"max" if share == 100 else f"p{share:g}": share for share in shares if len(values)}
+    return {name: round(float(np.percentile(values, share)), 3) for name, share in chosen.items()}
 
 
-def write_json(file: Path | None, command: Sequence[str], environment: dict[str, Any], figures: Any) -> None:
-    """Write what was measured, if a file is given."""
-    if file is not None:
-        document = {"command": list(command), "environment": environment, "figures": figures}
-        file.write_text(json.dumps(document, indent=1, default=_plain) + "\n", encoding="utf-8")
-        click.echo(f"written: {file}")
+def benchmark(
+    *packages: str, check: Callable[[Any, SimpleNamespace], str | None] | None = None
+) -> Callable[[Callable[[SimpleNamespace], Any]], click.Command]:
+    """Make a command of a function that takes options and returns figures.
 
+    The command prints the environment, calls the function, and writes the figures to the file of `--json`.
+    Figures that are None, where nothing could be measured, are not written.
 
-def command_line() -> list[str]:
-    """Return the command that runs this process, without the path of the interpreter."""
-    return ["python", *sys.argv]
+    Args:
+        packages: Packages whose versions belong to the environment.
+        check: Complaint about the figures, which makes the exit status 1; it returns None for good ones.
+    """
+
+    def decorated(measure: Callable[[SimpleNamespace], Any]) -> click.Command:
+        @functools.wraps(measure)
+        def run(json_file: Path | None, **given: Any) -> None:
+            facts, options = environment(*packages), SimpleNamespace(**given)
+            click.echo(", ".join(f"{name} {value}" for name, value in facts.items()))
+            figures = measure(options)
+            if json_file is not None and figures is not None:
+                document = {
+                    "command": ["python", *sys.argv],
+                    "options": given,
+                    "environment": facts,
+                    "figures": figures,
+                }
+                json_file.write_text(json.dumps(document, indent=1, default=_plain) + "\n", encoding="utf-8")
+                click.echo(f"written: {json_file}")
+            if check is not None and (complaint := check(figures, options)):
+                raise click.ClickException(complaint)
+
+        return click.command(context_settings={"show_default": True})(_JSON(run))
+
+    return decorated
 
 
 def _plain(value: object) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
+    if isinstance(value, Path):
+        return str(value)
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
@@ -97,3 +137,26 @@ def _version(name: str) -> str:
         return version(name)
     except PackageNotFoundError:
         return "absent"
+
+
+@contextmanager
+def picture(file: Path, panels: int, size: tuple[float, float], **options: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield a figure of matplotlib and its panels side by side, and write it to a file at the end.
+
+    Args:
+        file: An image in any format matplotlib writes.
+        panels: Number of panels.
+        size: Width and height, inches.
+        options: Further options of `pyplot.subplots`.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    pyplot.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
+    figure, axes = pyplot.subplots(1, panels, figsize=size, dpi=160, **options)
+    yield figure, axes
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file)
+    pyplot.close(figure)

@@ -9,26 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 _WORDS = [
-    "amber",
-    "river",
-    "northern",
-    "quiet",
-    "engine",
-    "seven",
-    "paper",
-    "window",
-    "Lisbon",
-    "orchard",
-    "silver",
-    "report",
-    "winter",
-    "station",
-    "garden",
-    "violet",
-    "harbour",
-    "method",
-    "copper",
-    "lantern",
+    *("amber", "river", "northern", "quiet", "engine", "seven", "paper"),
+    *("window", "Lisbon", "orchard", "silver", "report", "winter", "station"),
+    *("garden", "violet", "harbour", "method", "copper", "lantern"),
 ]
 
 
@@ -37,9 +20,9 @@ class SchemaClass:
     """A schema and a way to make instances of it.
 
     Attributes:
-        name: Of the class.
-        schema: As Python values, properties in order.
-        instance: Makes one instance, its properties in the schema's order.
+        name: Name of the class.
+        schema: JSON Schema as Python values, properties in order.
+        instance: Function that makes one instance, its properties in the schema's order.
     """
 
     name: str
@@ -65,6 +48,7 @@ def _object(properties: dict[str, Any], required: list[str] | None = None) -> di
 _TEXT = {"type": "string"}
 _INTEGER = {"type": "integer"}
 _COLOURS = ["red", "green", "blue", "yellow", "black", "white"]
+_FLAGS = ("ready", "checked", "shipped", "paid", "closed")
 _STATES = ["open", "in progress", "blocked", "done"]
 
 
@@ -77,11 +61,8 @@ def _person(chosen: random.Random) -> dict[str, Any]:
 
 
 def _nested(chosen: random.Random) -> dict[str, Any]:
-    address = {
-        "street": _words(chosen),
-        "city": _words(chosen, 1, 1),
-        "code": str(chosen.randint(10000, 99999)),
-    }
+    street, city, code = _words(chosen), _words(chosen, 1, 1), str(chosen.randint(10000, 99999))
+    address = {"street": street, "city": city, "code": code}
     return {"id": chosen.randint(1, 10**6), "user": {"name": _words(chosen, 2, 2), "address": address}}
 
 
@@ -105,9 +86,7 @@ def _enums(chosen: random.Random) -> dict[str, Any]:
 
 
 def _flags(chosen: random.Random) -> dict[str, Any]:
-    return {
-        name: chosen.choice([True, False, None]) for name in ("ready", "checked", "shipped", "paid", "closed")
-    }
+    return {name: chosen.choice([True, False, None]) for name in _FLAGS}
 
 
 def _some(chosen: random.Random) -> dict[str, Any]:
@@ -119,27 +98,17 @@ def _tree(chosen: random.Random, depth: int = 3) -> dict[str, Any]:
     return {"value": chosen.randint(0, 99), "children": children}
 
 
+_PERSON = _object({"name": _TEXT, "age": _INTEGER, "active": {"type": "boolean"}})
+_PLACE = _object({"street": _TEXT, "city": _TEXT, "code": _TEXT})
+_LEAVES = {"type": "array", "items": {"$ref": "#/$defs/node"}}
+
 CLASSES: tuple[SchemaClass, ...] = (
-    SchemaClass("simple3", _object({"name": _TEXT, "age": _INTEGER, "active": {"type": "boolean"}}), _person),
+    SchemaClass("simple3", _PERSON, _person),
     SchemaClass(
-        "nested2",
-        _object(
-            {
-                "id": _INTEGER,
-                "user": _object(
-                    {"name": _TEXT, "address": _object({"street": _TEXT, "city": _TEXT, "code": _TEXT})}
-                ),
-            }
-        ),
-        _nested,
+        "nested2", _object({"id": _INTEGER, "user": _object({"name": _TEXT, "address": _PLACE})}), _nested
     ),
     SchemaClass(
-        "array_objs",
-        {
-            "type": "array",
-            "items": _object({"name": _TEXT, "age": _INTEGER, "active": {"type": "boolean"}}),
-        },
-        lambda chosen: [_person(chosen) for _ in range(10)],
+        "array_objs", {"type": "array", "items": _PERSON}, lambda chosen: [_person(chosen) for _ in range(10)]
     ),
     SchemaClass(
         "complex10",
@@ -161,24 +130,11 @@ CLASSES: tuple[SchemaClass, ...] = (
     ),
     SchemaClass("enum5", _object({f"choice{i}": {"enum": _COLOURS} for i in range(5)}), _enums),
     SchemaClass("freetext", _object({"text": _TEXT}), lambda chosen: {"text": _words(chosen, 40, 60)}),
-    SchemaClass(
-        "boolnull",
-        _object(
-            {n: {"type": ["boolean", "null"]} for n in ("ready", "checked", "shipped", "paid", "closed")}
-        ),
-        _flags,
-    ),
+    SchemaClass("boolnull", _object({name: {"type": ["boolean", "null"]} for name in _FLAGS}), _flags),
     SchemaClass("optional10", _object({f"field{i}": _TEXT for i in range(10)}, required=[]), _some),
     SchemaClass(
         "tree",
-        {
-            "$defs": {
-                "node": _object(
-                    {"value": _INTEGER, "children": {"type": "array", "items": {"$ref": "#/$defs/node"}}}
-                )
-            },
-            "$ref": "#/$defs/node",
-        },
+        {"$defs": {"node": _object({"value": _INTEGER, "children": _LEAVES})}, "$ref": "#/$defs/node"},
         _tree,
     ),
 )

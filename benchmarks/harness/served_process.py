@@ -14,19 +14,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+_QUERIES = Path(__file__).resolve().parents[2] / "data" / "queries.tsv"
 _READY = re.compile(r"genret: ready on (\S+?):? ")
 
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What a process holds.
+    """Memory, files and threads of a process.
 
     Attributes:
         rss_mib: Resident memory, MiB, files that are mapped included.
-        anonymous_mib: Of it, memory that is no file's, MiB.
-        num_fds: Open files and sockets.
-        num_threads: Threads.
-        mapped_versions: Versions of indexes of which files are mapped.
+        anonymous_mib: Resident memory that is no file's, MiB.
+        num_fds: Number of open files and sockets.
+        num_threads: Number of threads.
+        mapped_versions: Number of versions of indexes of which files are mapped.
     """
 
     rss_mib: float
@@ -38,11 +39,11 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class ThreadTimes:
-    """Where a thread's time went; in what is left of a span it had nothing to do, or waited for a lock.
+    """Times of a thread; in what is left of a span it had nothing to do, or waited for a lock.
 
     Attributes:
-        ran_s: On a core, seconds.
-        queued_s: Ready to run while the cores were others', seconds.
+        ran_s: Time on a core, seconds.
+        queued_s: Time ready to run while the cores were others', seconds.
     """
 
     ran_s: float
@@ -60,8 +61,8 @@ class ServedProcess:
 
     Attributes:
         process: Its process.
-        address: Where it listens.
-        log: File with what it wrote to stderr.
+        address: Host and port.
+        log: File with its stderr.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], address: str, log: Path) -> None:
@@ -142,7 +143,7 @@ def _end(log: Path) -> str:
     return log.read_text(errors="replace")[-2000:]
 
 
-def sample_queries(path: Path) -> Sequence[str]:
-    """Return the queries of a TSV file whose first column they are, without its header."""
+def sample_queries(path: Path = _QUERIES) -> Sequence[str]:
+    """Return the queries of a TSV file, its first column without the header."""
     lines = path.read_text(encoding="utf-8").splitlines()[1:]
     return [line.split("\t", 1)[0] for line in lines if line.strip()]

@@ -1,4 +1,4 @@
-"""Writes token trees by the steps of a session: one forward per level, for sessions without a tree writer."""
+"""Parts of sessions that are made for tests and benchmarks: what branches carry, and token trees by steps."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from genret.decoding.row_trees import Ints, NodeSpan, RowTrees
 
 
 class SteppedTrees:
-    """Writes token trees below the prompts of any session (`decoding.language_model.TreeWriter`).
+    """Writes token trees below prompts of any session, one forward per level (`language_model.TreeWriter`).
 
     Args:
-        session: Stays as it is.
-        trees: One per query of the session.
+        session: Session, which stays as it is.
+        trees: Token trees, one per query of the session.
     """
 
     def __init__(self, session: DecodeSession, trees: RowTrees) -> None:
@@ -62,3 +62,38 @@ class SteppedTrees:
         for query, of_query, nodes in zip(queries, pieces, order, strict=True):
             back = torch.from_numpy(np.argsort(np.concatenate(nodes)))
             self._logits[query] = torch.cat(of_query)[back.to(of_query[0].device)]
+
+
+class Branches:
+    """One integer per branch and prompt of a batch of Q queries.
+
+    Args:
+        root: Integers of the prompts. Shape: (Q,), int64.
+    """
+
+    def __init__(self, root: Tensor) -> None:
+        self.root = root
+        self._levels = [root.unsqueeze(1)]
+
+    def next_depth(self, depth: int | None) -> int:
+        """Return the depth of a step: one deeper than the deepest level unless it is said."""
+        return len(self._levels) if depth is None else depth
+
+    def parents(self, parents: Tensor, depth: int) -> Tensor:
+        """Return what the parents of branches of a depth carry. Shapes: (Q, B), int64."""
+        index = torch.zeros_like(parents) if depth == 1 else parents.clamp(min=0)
+        return self._levels[depth - 1].gather(1, index)
+
+    def add(self, carried: Tensor, depth: int) -> None:
+        """Write branches of a depth. `carried` shape: (Q, B), int64."""
+        if depth == len(self._levels):
+            self._levels.append(carried)
+        else:
+            self._levels[depth] = torch.cat([self._levels[depth], carried], dim=1)
+
+    def select(self, queries: list[int], branches: bool) -> Branches:
+        """Return those of some queries, with what was written on them or without."""
+        selected = Branches(self.root[queries])
+        if branches:
+            selected._levels = [level[queries] for level in self._levels]
+        return selected

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import click
 import pyarrow.parquet as pq
+
+from harness.report import COUNT, FILE, FOLDER
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _BATCH = 1 << 16
 
 DATA = click.option(
     "--data",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    type=FOLDER,
     default=Path("../shared/data"),
     envvar="GENRET_SHARED_DATA",
     show_envvar=True,
-    help="Directory with titles/ and tokenizers/.",
+    help="Directory with titles/, queries/, el/, schemas/ and tokenizers/.",
 )
 TITLES = click.option(
     "--titles",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=FILE,
     show_default="titles/wikipedia_en.parquet below --data",
     help="Titles: Parquet with a column `title`, TSV with such a header, or one title per line. A list of "
     "6,000,000: scripts/expand_titles.py below --data.",
@@ -33,33 +36,35 @@ TOKENIZER = click.option(
     show_default="tokenizers/gpt2.tokenizer.json below --data",
     help="A tokenizer.json or a checkpoint directory.",
 )
-LIMIT = click.option("--limit", type=click.IntRange(min=1), help="Use only the first so many titles.")
+LIMIT = click.option("--limit", type=COUNT, help="Use only the first so many titles.")
 WORK = click.option(
     "--work",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    type=FOLDER,
     show_default="the system's temporary directory",
     help="Where scratch files go; they are removed. It needs about 3 GB for 6,000,000 titles.",
-)
-JSON = click.option(
-    "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the figures there."
 )
 
 
 def input_options(command: _Command) -> _Command:
-    """Add the options that say what to work on and where."""
-    for option in (JSON, WORK, LIMIT, TOKENIZER, TITLES, DATA):
+    """Add the options `data`, `titles`, `tokenizer`, `limit` and `work`."""
+    for option in (WORK, LIMIT, TOKENIZER, TITLES, DATA):
         command = option(command)
     return command
 
 
-def titles_file(data: Path, titles: Path | None) -> Path:
-    """Return the file to read."""
-    return titles or data / "titles" / "wikipedia_en.parquet"
+def titles_file(options: SimpleNamespace) -> Path:
+    """Return the file that titles are read from."""
+    return options.titles or options.data / "titles" / "wikipedia_en.parquet"
 
 
-def tokenizer_file(data: Path, tokenizer: Path | None) -> Path:
+def tokenizer_file(options: SimpleNamespace) -> Path:
     """Return the tokenizer to use."""
-    return tokenizer or data / "tokenizers" / "gpt2.tokenizer.json"
+    return options.tokenizer or options.data / "tokenizers" / "gpt2.tokenizer.json"
+
+
+def chosen_titles(options: SimpleNamespace) -> Iterator[list[str]]:
+    """Yield the titles that options name, in batches."""
+    return batches(titles_file(options), options.limit)
 
 
 def batches(file: Path, limit: int | None = None) -> Iterator[list[str]]:

@@ -25,7 +25,7 @@ _INITIAL = 0.02  # standard deviation of transformers' initial weights
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Of a Llama. As they stand: 100 M parameters.
+    """Sizes of a Llama; the defaults make 100 M parameters.
 
     Attributes:
         vocab_size: Number of logits.
@@ -64,6 +64,12 @@ class Sizes:
             eos_token_id=END,
             bos_token_id=END,
         )
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until a device has done its work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 class Twins:

@@ -1,1 +1,0 @@
-"""The sections of `benchmarks/beam_search.py`, one per file."""

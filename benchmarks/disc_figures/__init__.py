@@ -1,1 +1,0 @@
-"""The sections of `benchmarks/disc.py`, one per file."""
