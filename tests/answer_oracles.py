@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
 
-from genret.decoding.answering import AnswerText
+from genret.decoding.answering import AnswerParams, AnswerText, write_answers
 from tests.fakes import TableModel
 from tests.text_grammar import TextGrammar
 
@@ -61,11 +63,27 @@ def constraint_logprob(
     return total
 
 
-def count_rows(write: Callable[[Sequence[int]], Sequence[object]], num: int) -> Counter[Row]:
-    """Rows of answers under seeds 0, 1, ..., several to a batch."""
-    counts: Counter[Row] = Counter()
+def count_rows(
+    model: TableModel, grammar: TextGrammar, num: int, prompt: Sequence[int] = (7,), **options: Any
+) -> tuple[Counter[Row], Counter[str]]:
+    """Rows of answers under seeds 0, 1, ..., and the sums of their counts.
+
+    Args:
+        model: The model that answers.
+        grammar: The texts that may be written.
+        num: Number of answers; several are written in one batch.
+        prompt: The prompt of all of them.
+        options: Fields of `AnswerParams` (the temperature is 1 where nothing is said); draft and speller.
+    """
+    rows: Counter[Row] = Counter()
+    sums: Counter[str] = Counter()
+    helpers = {name: options.pop(name) for name in ("draft", "speller") if name in options}
     for first in range(0, num, ROUND):
-        for answer in write(range(first, min(first + ROUND, num))):
+        seeds = range(first, min(first + ROUND, num))
+        params = [AnswerParams(**{"temperature": 1.0, **options}, seed=seed) for seed in seeds]
+        many = len(params)
+        for answer in write_answers(model, [prompt] * many, [grammar] * many, params, **helpers):
             assert isinstance(answer, AnswerText)
-            counts[answer.token_ids] += 1
-    return counts
+            rows[answer.token_ids] += 1
+            sums.update(asdict(answer.counts))
+    return rows, sums

@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -150,26 +151,39 @@ class Batch:
             self.model.next_logprobs(query, prefix[:depth])[token] for depth, token in enumerate(prefix)
         )
 
-    def only(self, queries: Sequence[int], **options: object) -> Batch:
-        """Some of the queries; their parameters with options changed."""
+    def only(self, queries: Sequence[int] | None = None, **options: object) -> Batch:
+        """Some of the queries, None for all; their parameters with options changed."""
+        chosen = range(len(self.params)) if queries is None else queries
         return Batch(
             self.rows,
-            [self.filters[query] for query in queries],
-            [self.kinds[query] for query in queries],
-            self.model.only(queries),
-            [dataclasses.replace(self.params[query], **options) for query in queries],
-            [self.room[query] for query in queries],
+            [self.filters[query] for query in chosen],
+            [self.kinds[query] for query in chosen],
+            self.model.only(chosen),
+            [dataclasses.replace(self.params[query], **options) for query in chosen],
+            [self.room[query] for query in chosen],
         )
+
+    def unbounded(self) -> Batch:
+        """The same without bounds on what may be written."""
+        return dataclasses.replace(self, room=[None] * len(self.room))
+
+    def plain(self) -> list[BeamResult]:
+        """Results of the beam search alone."""
+        return self.only(exact=False).search().results
 
     def search(
         self,
         device: torch.device | str = "cpu",
         cancel: Sequence[CancelToken | None] | None = None,
         meter: Meter | None = None,
+        **options: Any,
     ) -> Searched:
+        """Search all queries; `options` are goals and traces."""
         session = self.model.to(device).prefill(meter)
-        results = beam_search(session, self.constraint(device), self.params, cancel, self.room)
-        return Searched(results, session.meter)
+        constraint = self.constraint(device)
+        return Searched(
+            beam_search(session, constraint, self.params, cancel, self.room, **options), session.meter
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import pytest
 from torch import Tensor
 
 from genret.decoding.beam_search import BeamResult
 from genret.decoding.params import BeamParams
+from genret.decoding.trace import Trace
 
 Row = tuple[int, ...]
 
@@ -205,3 +207,62 @@ def check_certificate(result: BeamResult, truth: Truth, params: BeamParams) -> N
         assert is_true_top_k(result, truth, params)
     else:
         assert result.best_pruned_score > kth or close(result.best_pruned_score, kth)
+
+
+def assert_same_lists(left: Sequence[object], right: Sequence[object], tolerance: float = 0.0) -> None:
+    """The same rows, certificates and nodes, with numbers that differ by no more than rounding."""
+    for mine, theirs in zip(left, right, strict=True):
+        assert isinstance(mine, BeamResult)
+        assert isinstance(theirs, BeamResult)
+        for a, b in zip(mine.hypotheses, theirs.hypotheses, strict=True):
+            assert (a.token_ids, a.row) == (b.token_ids, b.row)
+            assert a.logprob == pytest.approx(b.logprob, abs=tolerance, rel=0)
+        assert mine.best_pruned_score == pytest.approx(theirs.best_pruned_score, abs=tolerance, rel=0)
+        for name in ("certified", "num_nodes", "num_exact_nodes"):
+            assert getattr(mine, name) == getattr(theirs, name)
+
+
+def prefixes_of(trace: Trace) -> list[Row]:
+    """Return the tokens of every node of a trace, by its place."""
+    written: list[Row] = []
+    for place, node in enumerate(trace.nodes):
+        assert node.parent < place
+        written.append(() if node.parent < 0 else (*written[node.parent], node.token))
+        assert node.depth == len(written[-1])
+    assert len(set(written)) == len(written)
+    return written
+
+
+def check_nodes(
+    trace: Trace,
+    rows: Sequence[Row],
+    after: Callable[[Row], list[tuple[int, float]]],
+    tolerance: float = TOLERANCE,
+) -> None:
+    """Hold every number of a trace to (token, log P(token | prefix)) of the valid tokens after a prefix.
+
+    Args:
+        trace: The trace.
+        rows: Every row that the constraint knows, by rank.
+        after: Valid tokens after a prefix with their log-probabilities; none after a whole row.
+        tolerance: Largest error of a log-probability, absolute; a tenth of it where it is relative.
+    """
+    below: defaultdict[int, float] = defaultdict(float)
+    for node, prefix in zip(trace.nodes, prefixes_of(trace), strict=True):
+        steps = [dict(after(prefix[:depth]))[token] for depth, token in enumerate(prefix)]
+        expected = math.fsum(steps)
+        assert math.isclose(node.total_logprob, expected, rel_tol=tolerance / 10, abs_tol=tolerance)
+        if node.parent >= 0:
+            assert trace.nodes[node.parent].state == "expanded"
+            below[node.parent] += math.exp(node.total_logprob - trace.nodes[node.parent].total_logprob)
+        valid = after(prefix)
+        if node.state == "expanded":
+            mass = math.fsum(math.exp(logprob) for _, logprob in valid)
+            assert math.isclose(node.valid_mass, mass, rel_tol=1e-5, abs_tol=tolerance * 1e-5)
+            assert node.num_valid == len(valid)
+        else:
+            assert (node.valid_mass, node.num_valid) == (None, None)
+        assert (node.state == "finished") == (not valid and len(prefix) > 0)
+        assert node.row == (rows.index(prefix) if node.state == "finished" else -1)
+    for place, mass in below.items():
+        assert mass <= trace.nodes[place].valid_mass + tolerance / 10  # both out of float32 logits

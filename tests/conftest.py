@@ -82,7 +82,6 @@ THOROUGH = (
     "decoding/markup/",
     "decoding/test_chain_session.py",
     "decoding/test_collection.py",
-    "decoding/test_hf_model_levels.py",
     "decoding/test_kernels.py",
     "decoding/tree/",
     "e2e/test_answer_commands.py",

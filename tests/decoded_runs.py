@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from genret.decoding.cancellation import CancelToken
 from genret.decoding.errors import DecodingCancelledError
 from genret.decoding.language_model import DecodeSession
-from genret.decoding.trace import Trace
 from genret.decoding.trie.title_trie import TitleTrie
-from genret.retrieval.filters.entity_filter import EntityFilter
 from genret.retrieval.index.reader import Index
 from genret.retrieval.methods.decoded_methods import Decoded, decode_by_beam, decode_by_disc, or_abstain
 from genret.retrieval.types import RetrievalResult, RetrieveRequest
@@ -18,17 +16,10 @@ Outcome = RetrievalResult | DecodingCancelledError
 
 
 def run_disc(
-    session: DecodeSession,
-    trie: TitleTrie,
-    index: Index,
-    requests: Sequence[RetrieveRequest],
-    cancel: Sequence[CancelToken | None],
-    room: Sequence[int | None],
-    filters: Sequence[EntityFilter | None] | None = None,
-    traces: Sequence[Trace] | None = None,
+    session: DecodeSession, trie: TitleTrie, index: Index, requests: Sequence[RetrieveRequest], *more: Any
 ) -> list[Outcome]:
-    """Answer requests by DISC. See `decode_by_disc`."""
-    found = decode_by_disc(session, trie, index, requests, cancel, room, filters, traces)
+    """Answer requests by DISC; `more` are further arguments of `decode_by_disc`."""
+    found = decode_by_disc(session, trie, index, requests, *more)
     return [
         or_abstain(request, query.answer) if isinstance(query, Decoded) else query
         for request, query in zip(requests, found, strict=True)
@@ -36,15 +27,8 @@ def run_disc(
 
 
 def run_beam(
-    session: DecodeSession,
-    trie: TitleTrie,
-    index: Index,
-    requests: Sequence[RetrieveRequest],
-    cancel: Sequence[CancelToken | None],
-    room: Sequence[int | None],
-    filters: Sequence[EntityFilter | None] | None = None,
-    traces: Sequence[Trace] | None = None,
+    session: DecodeSession, trie: TitleTrie, index: Index, requests: Sequence[RetrieveRequest], *more: Any
 ) -> list[Outcome]:
-    """Answer requests by trie beam search. See `decode_by_beam`."""
-    found = decode_by_beam(session, trie, index, requests, cancel, room, filters, traces)
+    """Answer requests by trie beam search; `more` are further arguments of `decode_by_beam`."""
+    found = decode_by_beam(session, trie, index, requests, *more)
     return [query.answer if isinstance(query, Decoded) else query for query in found]

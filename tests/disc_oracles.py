@@ -7,11 +7,18 @@ import math
 from collections.abc import Sequence
 from functools import cache
 
+import pytest
 import torch
+from torch import Tensor
 
+from genret.decoding.constraints import Constraint
 from genret.decoding.counter_rng import uniforms
-from genret.decoding.disc.draws import ACCEPT, CHOOSE, FIRST, SECOND
+from genret.decoding.disc import DiscResult
+from genret.decoding.disc.draws import ACCEPT, CHOOSE, FIRST, SECOND, DrawBatch
+from genret.decoding.disc.static_proposer import DrawWalk, Step
 from genret.decoding.language_model import PromptPrefix
+from genret.decoding.params import DiscParams
+from genret.decoding.stopping import StopPoll
 from tests.fakes import TableModel, TableSession, all_sequences, end_with, normalise
 
 Row = tuple[int, ...]
@@ -40,6 +47,37 @@ def true_mass(model: TableModel, rows: set[Row], prompt: Row = PROMPT, temperatu
 def target(model: TableModel, rows: set[Row], temperature: float = 1.0) -> dict[Row, float]:
     """P_S."""
     return normalise({row: math.exp(model.logprob(PROMPT, row, temperature)) for row in rows})
+
+
+def constrained_law(model: TableModel, rows: set[Row]) -> dict[Row, float]:
+    """Plain constrained sampling: P_L(s) divided by the valid masses met on the way."""
+    return {row: math.exp(model.logprob(PROMPT, row)) / model.valid_masses(PROMPT, row, rows) for row in rows}
+
+
+def batch_of(session: object, constraint: Constraint, params: Sequence[DiscParams]) -> DrawBatch:
+    stop = StopPoll(len(params), None, None, torch.device("cpu"))
+    return DrawBatch(session, constraint, params, stop, range(len(params)))
+
+
+def rows_of(columns: Sequence[Tensor]) -> list[Row]:
+    """What every draw wrote, by its tokens at every depth (-1 is none)."""
+    return [tuple(t for t in tokens if t >= 0) for tokens in torch.stack(list(columns), dim=1).tolist()]
+
+
+def assert_same_draws(left: Sequence[object], right: Sequence[object], tolerance: float = 1e-9) -> None:
+    """The same rows in the same way, with numbers that differ by no more than rounding."""
+    for mine, theirs in zip(left, right, strict=True):
+        assert type(mine) is type(theirs)
+        if not isinstance(mine, DiscResult):
+            continue
+        assert mine.num_draws == theirs.num_draws
+        for name in ("mass", "mass_stderr", "mass_lower"):
+            assert getattr(mine, name) == pytest.approx(getattr(theirs, name), abs=tolerance, nan_ok=True)
+        for a, b in zip(mine.samples, theirs.samples, strict=True):
+            assert (a.hypothesis.token_ids, a.hypothesis.row) == (b.hypothesis.token_ids, b.hypothesis.row)
+            assert (a.accepted, a.num_draws) == (b.accepted, b.num_draws)
+            assert a.log_weight == pytest.approx(b.log_weight, abs=tolerance)
+            assert a.hypothesis.logprob == pytest.approx(b.hypothesis.logprob, abs=tolerance)
 
 
 @cache
@@ -95,7 +133,8 @@ class ByHand:
         self._after = cache(self._uncached_after)
 
     def _uncached_after(self, prefix: Row) -> list[tuple[int, float]]:
-        valid = sorted({row[len(prefix)] for row in self.rows if row[: len(prefix)] == prefix})
+        depth = len(prefix)
+        valid = sorted({row[depth] for row in self.rows if len(row) > depth and row[:depth] == prefix})
         logits = self._model.logits(self._prompt, prefix).double() / self._temperature
         logprob = torch.log_softmax(logits, -1).tolist()
         return [(token, logprob[token]) for token in valid]
@@ -171,3 +210,44 @@ class Lockstep:
         target = self._uniform(CHOOSE, sample, 0, 0) * ends[-1]
         row = next(draw[0] for draw, end in zip(draws, ends, strict=True) if draw and target < end)
         return row, False, 2 * self._num_draws
+
+
+def arguments_of_a_step(
+    constraint: Constraint, depth: int, top_m: int | None, seed: int, vocab_size: int = VOCAB
+) -> list[object]:
+    """Arguments of `static_step` on the constraint's device: three queries of four draws, random rows."""
+    device = constraint.device
+    generator = torch.Generator().manual_seed(seed)
+    state = constraint.start(torch.arange(3, device=device).repeat_interleave(4))
+    for _ in range(depth):
+        owner, _, following = constraint.children(state)
+        last = [int(torch.nonzero(owner == n).max()) if (owner == n).any() else -1 for n in range(12)]
+        state = torch.stack([following[at] if at >= 0 else state[n] for n, at in enumerate(last)])
+    done = constraint.is_final(state).view(3, 4)
+
+    def random(*shape: int) -> Tensor:
+        return torch.rand(*shape, generator=generator, dtype=torch.float64).to(device)
+
+    walk = DrawWalk(
+        state=state.view(3, 4),
+        log_weight=-random(3, 4),
+        logprob=-random(3, 4),
+        running=~done & (random(3, 4) < 0.8),
+        finished=done,
+        broken=torch.tensor(False, device=device),
+    )
+    return [
+        constraint,
+        walk,
+        torch.randn(3, 4 if depth else 1, vocab_size, generator=generator).to(device),
+        random(3, 4),
+        torch.tensor([False, False, True], device=device),
+        torch.full((3, 4), -2.0, dtype=torch.float64, device=device),
+        torch.tensor([1.0, 0.5, 2.0], device=device),
+        constraint.width_at(depth),
+        top_m,
+    ]
+
+
+def outcome(step: Step) -> list[Tensor]:
+    return [*step.walk, *step[1:]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ from genret.retrieval.evidence.evidence import Evidence
 from genret.retrieval.index.reader import Index
 from genret.retrieval.ranking.ranker import Ranker
 from genret.retrieval.ranking.rankings import NO_MODEL, Rankings
-from genret.retrieval.vectors.vector_search import Shortlist, VectorProposer
+from genret.retrieval.vectors.vector_search import SimilarEntities, VectorProposer
 
 
 class MadeUpVectors:
@@ -32,17 +32,13 @@ class MadeUpVectors:
         self._vectors = _unit(np.random.default_rng(seed).normal(size=(index.num_entities, 8)))
         self.asked: list[list[str]] = []
 
-    @classmethod
-    def of(cls, index: Index, seed: int = 0) -> Self:
-        return cls(index, seed)
-
     def opened(self) -> Ranker:
         """Return them as a retriever takes them: as the only evidence, beside a model never weighed."""
         ranking, _ = Rankings().of("unweighed")
         alone, _ = Rankings().of(NO_MODEL)
         return Ranker(Evidence(self._index, vectors=cast("VectorProposer", self)), ranking, alone)
 
-    def propose(self, texts: Sequence[str], sizes: Sequence[int]) -> list[Shortlist]:
+    def propose(self, texts: Sequence[str], sizes: Sequence[int]) -> list[SimilarEntities]:
         vectors = self.embed(texts)
         return [self.search(vector, size, None) for vector, size in zip(vectors, sizes, strict=True)]
 
@@ -52,12 +48,12 @@ class MadeUpVectors:
 
     def search(
         self, vector: npt.NDArray[np.float32], size: int, allowed: npt.NDArray[np.bool_] | None
-    ) -> Shortlist:
+    ) -> SimilarEntities:
         alike = self._alike(vector)
         order = np.argsort(-alike, kind="stable")
         if allowed is not None:
             order = order[allowed[order]]
-        return Shortlist(order[:size], alike[order[:size]])
+        return SimilarEntities(order[:size], alike[order[:size]])
 
     def similarities(
         self, vector: npt.NDArray[np.float32], entities: npt.NDArray[np.int64]

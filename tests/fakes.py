@@ -13,6 +13,7 @@ from scipy import stats
 from torch import Tensor
 
 from benchmarks.harness.stepped_trees import SteppedTrees
+from genret.decoding.cancellation import CancelToken
 from genret.decoding.constraints import Constraint
 from genret.decoding.language_model import KvUsage, PromptPrefix
 from genret.decoding.row_trees import RowTrees
@@ -37,11 +38,7 @@ class TableSession:
         self._levels: list[list[list[tuple[int, ...] | None]]] = []
 
     def keep_levels(self) -> None:
-        if self._levels and not self._keeps_levels:
-            deepest = len(self._levels)
-            raise ValueError(
-                f"keep_levels must come before the first step, at depth 0, got it at depth {deepest}"
-            )
+        assert self._keeps_levels or not self._levels
         self._keeps_levels = True
 
     def tree_writer(self, trees: RowTrees) -> SteppedTrees:
@@ -60,12 +57,8 @@ class TableSession:
 
     def step(self, parents: Tensor, token_ids: Tensor, depth: int | None = None) -> Tensor:
         following = len(self._levels) + 1
-        if depth is None:
-            depth = following
-        if depth != following and not self._keeps_levels:
-            raise ValueError(f"depth must be {following}, the next, without keep_levels, got {depth}")
-        if not 1 <= depth <= following:
-            raise ValueError(f"depth must be in [1, {following}], got {depth}")
+        depth = following if depth is None else depth
+        assert depth == following or (self._keeps_levels and 1 <= depth < following)
         self.num_forwards += 1
         written = [
             [self._write(q, *branch, depth) for branch in zip(parents[q].tolist(), row, strict=True)]
@@ -236,6 +229,20 @@ class TableModel:
             allowed = {r[depth] for r in rows if r[:depth] == prefix and len(r) > depth}
             weight *= float(sum(p[t] for t in allowed))
         return weight
+
+
+class SelfCancelling(CancelToken):
+    """Cancels itself when it has been polled a number of times."""
+
+    def __init__(self, polls: int) -> None:
+        super().__init__()
+        self._left = polls
+
+    def check(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            self.cancel()
+        super().check()
 
 
 def roots(constraint: Constraint, count: int = 1) -> Tensor:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -29,6 +29,9 @@ PENALTIES = (-1.0, 0.5, 2.0)
 NUM_TITLES = 40
 TOLERANCE = 1e-4  # float32, sums of up to five log-probabilities
 FILLER = -1e6  # `generate` starts its idle beams at -1e9, and divides that by the length too
+
+
+Allowed = Callable[[int, Tensor], list[int]]
 
 
 class Scored(NamedTuple):
@@ -57,8 +60,38 @@ def truth(name: str, catalogue: str) -> list[Enumeration]:
     return enumerations
 
 
+def _padded(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+    """Prompts in one batch: padded on the left for a decoder, on the right for an encoder."""
+    width = max(map(len, prompts))
+    right = model.config.is_encoder_decoder
+    rows = [([*p, *[PAD] * (width - len(p))] if right else [*[PAD] * (width - len(p)), *p]) for p in prompts]
+    ids = torch.tensor(rows)
+    return {"input_ids": ids, "attention_mask": (ids != PAD).long()}
+
+
+def prompt_width(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> int:
+    return 1 if model.config.is_encoder_decoder else max(map(len, prompts))
+
+
+def run(model: PreTrainedModel, prompts: Sequence[Sequence[int]], **options: Any) -> tuple[Tensor, Any]:
+    """Generate; return what was written behind the prompts, and all of what `generate` says."""
+    output = model.generate(
+        **_padded(model, prompts),
+        **{
+            "max_new_tokens": 5,
+            "do_sample": False,
+            "length_penalty": 0.0 if options.get("num_beams", 1) > 1 else None,
+            "eos_token_id": END,
+            "pad_token_id": PAD,
+            "return_dict_in_generate": True,
+            "output_scores": True,
+            **options,
+        },
+    )
+    return output.sequences[:, prompt_width(model, prompts) :], output
+
+
 def dict_trie(rows: Sequence[Row]) -> dict[Row, list[int]]:
-    """Prefix -> tokens that may follow."""
     following: defaultdict[Row, set[int]] = defaultdict(set)
     for row in rows:
         for depth, token in enumerate(row):
@@ -66,41 +99,38 @@ def dict_trie(rows: Sequence[Row]) -> dict[Row, list[int]]:
     return {prefix: sorted(tokens) for prefix, tokens in following.items()}
 
 
+def allowed_fn(width: int, *catalogues: Sequence[Row]) -> Allowed:
+    """The argument of `prefix_allowed_tokens_fn`: one catalogue per query, or one for all."""
+    tries = [dict_trie(rows) for rows in catalogues]
+
+    def allowed(query: int, written: Tensor) -> list[int]:
+        trie = tries[query if len(tries) > 1 else 0]
+        return trie.get(tuple(written[width:].tolist()), [END])  # idle beams run on after their end
+
+    return allowed
+
+
 def generate(
     model: PreTrainedModel, prompt: Sequence[int], rows: Sequence[Row], beams: int, penalty: float = 0.0
 ) -> list[Scored]:
     """Everything Hugging Face returns for k = beams, filler included."""
-    following = dict_trie(rows)
-    written_from = 1 if model.config.is_encoder_decoder else len(prompt)
-
-    def allowed(_: int, written: Tensor) -> list[int]:
-        # Idle beams run on after their end; `generate` wants some token for them too.
-        return following.get(tuple(written[written_from:].tolist()), [END])
-
-    ids = torch.tensor([list(prompt)])
-    output = model.generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
+    written, output = run(
+        model,
+        [prompt],
         num_beams=beams,
         num_return_sequences=beams,
-        do_sample=False,
         length_penalty=penalty,
         early_stopping="never",
         max_new_tokens=max(len(row) for row in rows),
-        prefix_allowed_tokens_fn=allowed,
-        return_dict_in_generate=True,
-        output_scores=True,
-        eos_token_id=END,
-        pad_token_id=PAD,
+        prefix_allowed_tokens_fn=allowed_fn(prompt_width(model, [prompt]), rows),
     )
-    sequences = output.sequences[:, written_from:].tolist()
-    scores = output.sequences_scores.tolist()
-    return [Scored(cut(sequence), score) for sequence, score in zip(sequences, scores, strict=True)]
+    pairs = zip(written.tolist(), output.sequences_scores.tolist(), strict=True)
+    return [Scored(cut(sequence), score) for sequence, score in pairs]
 
 
 def cut(sequence: Sequence[int]) -> Row:
-    end = sequence.index(END) + 1 if END in sequence else len(sequence)
-    return tuple(sequence[:end])
+    """A sequence up to its first end token."""
+    return tuple(sequence[: list(sequence).index(END) + 1]) if END in sequence else tuple(sequence)
 
 
 def search(name: str, catalogue: str, k: int, width: int, penalty: float = 0.0) -> list[BeamResult]:

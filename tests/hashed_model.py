@@ -15,9 +15,7 @@ from torch import Tensor
 from benchmarks.harness.stepped_trees import SteppedTrees
 from genret.decoding.language_model import KvUsage
 from genret.decoding.row_trees import RowTrees
-
-_PRIME = 2_147_483_647
-_FACTOR = 1_000_003
+from tests.tables_model import follow
 
 
 class HashedModel:
@@ -45,7 +43,7 @@ class HashedModel:
         for token in row:
             logits = self.table[key % len(self.table)].double() / temperature
             total += float(torch.log_softmax(logits, -1)[token])
-            key = _follow(key, token)
+            key = follow(key, token)
         return total
 
 
@@ -72,7 +70,7 @@ class HashedSession:
         assert 1 <= depth <= len(self._levels)
         assert depth == len(self._levels) or self._keeps_levels
         source = parents.clamp(min=0) if depth > 1 else torch.zeros_like(parents)
-        keys = _follow(self._levels[depth - 1].gather(1, source), token_ids)
+        keys = follow(self._levels[depth - 1].gather(1, source), token_ids)
         if depth == len(self._levels):
             self._levels.append(keys)
         else:
@@ -95,7 +93,3 @@ class HashedSession:
     @property
     def usage(self) -> KvUsage:
         return KvUsage()
-
-
-def _follow(key, token):
-    return (key * _FACTOR + token + 1) % _PRIME

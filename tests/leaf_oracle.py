@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from genret.decoding.grammar.leaves.leaf import FEW_TOKENS, Leaf, LeafTokens, TokenWalk
 from genret.decoding.grammar.regular.byte_dfa import ByteDfa
 from genret.decoding.grammar.token_trie import TokenNode
-from genret.decoding.grammar.vocabulary import Vocabulary
+from genret.decoding.grammar.vocabulary import Vocabulary, read_token_bytes
 from tests.shared_titles import shared_file
 
 Answer = TypeVar("Answer")
@@ -36,8 +35,25 @@ def label_of(leaf: Leaf, text: bytes, state: int = 0) -> int:
     return -1 if state < 0 else leaf.label(state)
 
 
+def steps_of(leaf: Leaf, state: int) -> dict[int, int]:
+    """The states behind all bytes that are allowed, asked one by one."""
+    return {byte: behind for byte in range(256) if (behind := leaf.step(state, byte)) >= 0}
+
+
+def shortest_ways(leaf: Leaf, start: int = 0) -> dict[int, bytes]:
+    """The shortest bytes that lead to every state, the lowest of them; the nearest states come first."""
+    ways = {start: b""}
+    waiting = [start]
+    for state in waiting:  # grows while it is read
+        for byte, behind in steps_of(leaf, state).items():
+            if behind not in ways:
+                ways[behind] = ways[state] + bytes([byte])
+                waiting.append(behind)
+    return ways
+
+
 def in_threads(ask: Callable[[], Answer], number: int = 8) -> list[Answer]:
-    """What threads answer that ask at the same moment."""
+    """Return the answers of threads that ask at the same moment."""
     barrier = threading.Barrier(number)
 
     def wait_and_ask(_: int) -> Answer:
@@ -178,13 +194,5 @@ def random_vocabulary(rng: np.random.Generator, alphabet: bytes, size: int) -> V
 
 def real_vocabulary(name: str, padded: int = 0) -> Vocabulary:
     """The vocabulary of a real tokenizer, or skip the test; one id more than it has ends the text."""
-    path: Path = shared_file("tokenizers", f"{name}.tokenizer.json")
-    return vocabulary_of(path.read_text(), padded)
-
-
-def vocabulary_of(serialised: str, padded: int = 0) -> Vocabulary:
-    """The vocabulary of a tokenizer's file; one id more than it has ends the text."""
-    from genret.decoding.grammar.vocabulary import read_token_bytes
-
-    texts: Sequence[bytes | None] = read_token_bytes(serialised)
+    texts = read_token_bytes(shared_file("tokenizers", f"{name}.tokenizer.json").read_text())
     return Vocabulary(texts, len(texts), len(texts) + 1 + padded)

@@ -88,6 +88,22 @@ class _WatchedCalls(TorchFunctionMode):
         return func(*args, **options)
 
 
+class LazyEvent:
+    """The mark of a device that does nothing until somebody waits for it."""
+
+    def __init__(self) -> None:
+        self._passed = False
+
+    def record(self) -> None:
+        self._passed = False
+
+    def query(self) -> bool:
+        return self._passed
+
+    def synchronize(self) -> None:
+        self._passed = True
+
+
 @contextmanager
 def no_sync() -> Iterator[None]:
     """Raise `DeviceWaitError` where the body would wait for a device. For any device, the CPU included.

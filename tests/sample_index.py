@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from genret.index_builder.build import build_index
-from genret.index_builder.build_options import BuildOptions, EvidenceOptions
+from genret.index_builder.build_options import BuildOptions, EvidenceOptions, VectorBuildOptions
 from genret.index_builder.past_queries import QueryFile
 from genret.retrieval.defaults import sample_catalogue, sample_queries, small_model_dir
 from genret.retrieval.errors import ModelError
@@ -15,20 +15,23 @@ from genret.retrieval.prompts import CheckpointConfig
 from genret.retrieval.text import TextTokenizer
 
 
-def build_sample_index(out: Path, with_queries: bool = False) -> Path:
+def build_sample_index(
+    out: Path, with_queries: bool = False, vectors: VectorBuildOptions | None = None
+) -> Path:
     """Build it, or skip where the shipped model is not.
 
     Args:
         out: Where.
         with_queries: Whether it knows the past queries that the pages build it with.
+        vectors: The vectors to make, if any.
     """
     try:
         model = small_model_dir()
     except ModelError as error:
         pytest.skip(str(error))
     rendering = CheckpointConfig.load(model).title_rendering()
-    assert rendering is not None
     queries = (QueryFile(sample_queries(), "train"),) if with_queries else ()
-    options = BuildOptions(out=out, rendering=rendering, evidence=EvidenceOptions(queries=queries))
+    evidence = EvidenceOptions(queries=queries)
+    options = BuildOptions(out=out, rendering=rendering, evidence=evidence, vectors=vectors)
     build_index(sample_catalogue(), TextTokenizer.load(model), options)
     return out

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator
 
 from genret.decoding.grammar.leaves.distinct_leaf import DistinctLeaf
 from genret.decoding.grammar.leaves.leaf import Leaf
 from genret.decoding.grammar.leaves.leaf_factory import Leaves
 from genret.decoding.grammar.shapes import ArrayShape, ObjectShape, Option, ValueNode
 from genret.decoding.grammar.vocabulary import Vocabulary
-from tests.json_texts import spelled
-
-
-def label_of(leaf: Leaf, text: bytes) -> int:
-    """Label of a text of a leaf, -1 if it is none."""
-    state = 0
-    for byte in text:
-        state = leaf.step(state, byte)
-        if state < 0:
-            return -1
-    return leaf.label(state)
+from tests.leaf_oracle import label_of, shortest_ways, steps_of
 
 
 def byte_leaves() -> Leaves:
     """Leaves over a vocabulary of single bytes, which can write everything."""
     return Leaves(Vocabulary([*(bytes([byte]) for byte in range(256)), None], 256, 257))
+
+
+def spelled(value: object) -> bytes:
+    """The JSON of a value, nothing escaped that need not be."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 class ShapeWalker:
@@ -130,7 +125,7 @@ class RandomWriter:
         while True:
             if leaf.label(state) >= 0 and (not leaf.goes_on(state) or self._rng.random() < 0.3):
                 break
-            edges = edges_of(leaf, state)
+            edges = steps_of(leaf, state)
             if len(text) > 8 or self._left <= 0:
                 text += leaf.shortest(state)
                 break
@@ -195,29 +190,15 @@ class RandomWriter:
             written.append(text)
 
 
-def edges_of(leaf: Leaf, state: int) -> Mapping[int, int]:
-    """All edges of a state, however many."""
-    listed = leaf.edges(state)
-    if listed is not None:
-        return listed
-    return {byte: after for byte in range(256) if (after := leaf.step(state, byte)) >= 0}
-
-
 def shortest_texts(leaf: Leaf) -> dict[int, bytes]:
     """A shortest text of each label; of a leaf that tells texts apart, of each kind of text, and of all."""
     if isinstance(leaf, DistinctLeaf):
         texts = [*shortest_texts(leaf.writings.base).values(), leaf.shortest(0)]
         return {label: text for text in texts if (label := label_of(leaf, text)) >= 0}
     found: dict[int, bytes] = {}
-    seen = {0}
-    queue = [(0, b"")]
-    for state, text in queue:  # grows while it is read: breadth first
+    for state, text in shortest_ways(leaf).items():
         if leaf.label(state) >= 0:
             found.setdefault(leaf.label(state), text)
-        for byte, after in edges_of(leaf, state).items():
-            if after not in seen:
-                seen.add(after)
-                queue.append((after, text + bytes([byte])))
     return found
 
 

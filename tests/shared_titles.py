@@ -37,11 +37,11 @@ def shared_file(*parts: str) -> Path:
     return path
 
 
-def schema_rows(name: str = "real_world.dev.jsonl.gz", **options: Any) -> Iterator[dict[str, Any]]:
-    """Rows of a file of schemas, each with labelled values; `options` are those of `json.loads`."""
+def schema_rows(name: str = "real_world.dev.jsonl.gz") -> Iterator[dict[str, Any]]:
+    """Rows of a file of schemas, each with labelled values."""
     with gzip.open(shared_file("schemas", name), "rt", encoding="utf-8") as lines:
         for line in lines:
-            yield json.loads(line, **options)
+            yield json.loads(line)
 
 
 @cache

@@ -15,56 +15,22 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel
 
 from tests.fakes import normalise
+from tests.verified_architectures import BART, COMMON, T5
 
 PAD, BOS, END = 0, 1, 2
 FIRST_LETTER = 3  # titles and prompts are written with the tokens from here on
 
 Row = tuple[int, ...]
 
-_SPECIAL = {"pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": END}
-_DECODER: dict[str, Any] = {
-    **_SPECIAL,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 64,
-}
+_DECODER = {**COMMON, "num_hidden_layers": 2, "max_position_embeddings": 64}
+_SHALLOW = {"encoder_layers": 1, "decoder_layers": 2}
 _CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", {**_DECODER, "num_key_value_heads": 2}),
     "gpt2": ("GPT2Config", {**_DECODER, "n_inner": 48}),
     "qwen2": ("Qwen2Config", {**_DECODER, "num_key_value_heads": 1}),
-    "bart": (
-        "BartConfig",
-        {
-            **_SPECIAL,
-            "d_model": 32,
-            "encoder_layers": 1,
-            "decoder_layers": 2,
-            "encoder_attention_heads": 4,
-            "decoder_attention_heads": 4,
-            "encoder_ffn_dim": 48,
-            "decoder_ffn_dim": 48,
-            "max_position_embeddings": 40,
-            "decoder_start_token_id": END,
-            "forced_eos_token_id": None,  # BART's default gives the end token probability one at the end
-        },
-    ),
-    "t5": (
-        "T5Config",
-        {
-            **_SPECIAL,
-            "d_model": 32,
-            "d_kv": 8,
-            "d_ff": 48,
-            "num_layers": 2,
-            "num_decoder_layers": 2,
-            "num_heads": 4,
-            "relative_attention_num_buckets": 8,
-            "relative_attention_max_distance": 12,
-            "decoder_start_token_id": PAD,
-        },
-    ),
+    # BART's default gives the end token probability one at the end.
+    "bart": ("BartConfig", {**BART, **_SHALLOW, "dropout": 0.1, "forced_eos_token_id": None}),
+    "t5": ("T5Config", {**T5, "num_decoder_layers": 2}),
 }
 ARCHITECTURES = tuple(_CONFIGS)
 

@@ -7,7 +7,7 @@ A `Script` is valid by construction and knows no model, so one script is played 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from genret.decoding.model.token_tree import CollectionPolicy
@@ -153,10 +153,11 @@ class BranchTruth:
         }
         return other
 
-    def num_live(self, query: int) -> int:
-        """Branches of a query on the path of any branch of the last frontier, padding included."""
+    def num_live(self, query: int, columns: Collection[int] | None = None) -> int:
+        """Branches of a query on the path of some of the last frontier's, None for all, padding included."""
         frontier = self.frontier()[query]
-        return len({id(ancestor) for branch in frontier for ancestor in branch.ancestors()})
+        chosen = frontier if columns is None else [frontier[column] for column in columns]
+        return len({id(ancestor) for branch in chosen for ancestor in branch.ancestors()})
 
 
 def random_script(rng: random.Random, vocab_size: int) -> Script:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import strategies as st
 
-from genret.decoding.constraints import Children, PaddedChildren
+from genret.decoding.constraints import Children, Constraint, PaddedChildren
+from genret.decoding.trie.row_filter import FilteredTrie, RowFilter
+from genret.decoding.trie.title_trie import TitleTrie
 
 Row = tuple[int, ...]
 
@@ -77,3 +80,23 @@ def catalogues(draw: st.DrawFn, max_rows: int = 40) -> tuple[set[Row], int]:
     end = draw(st.integers(0, vocab_size - 1))
     rows = {(*(t for t in title if t != end), end) for title in titles}
     return rows, vocab_size
+
+
+@st.composite
+def filtered_catalogues(
+    draw: st.DrawFn, max_rows: int = 40
+) -> tuple[int, Constraint, int, list[int | None] | None]:
+    """A vocabulary size, a trie or filters over one, a number of queries, and the room of each."""
+    vocab_size = draw(st.sampled_from([2, 3, 5, 17, 300]))
+    token = st.one_of(st.integers(0, min(3, vocab_size - 1)), st.integers(0, vocab_size - 1))
+    titles = draw(st.lists(st.lists(token, max_size=6), max_size=max_rows))
+    end = draw(st.integers(0, vocab_size - 1))
+    trie = TitleTrie.from_rows({(*(t for t in title if t != end), end) for title in titles}, vocab_size)
+    queries = draw(st.integers(1, 4))
+    room = draw(st.none() | st.lists(st.none() | st.integers(0, 5), min_size=queries, max_size=queries))
+    if not draw(st.booleans()):
+        return vocab_size, trie, queries, room
+    bits = np.random.default_rng(draw(st.integers(0, 99)))
+    filters = [None, *(RowFilter.from_mask(bits.random(trie.num_rows) < p) for p in (0.0, 0.5, 0.9))]
+    chosen = [draw(st.sampled_from(filters)) for _ in range(queries)]
+    return vocab_size, FilteredTrie(trie, chosen), queries, room

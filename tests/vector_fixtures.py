@@ -89,12 +89,7 @@ class FakeVectors:
             columns = ("description",) if index.metadata_types.get("description") == "string" else ()
         named["progress"].phase("training vectors")
         named["progress"].phase("adding vectors")
-        entry = replace(
-            ENTRY,
-            method=method.name,
-            source=method.source,
-            columns=columns,
-        )
+        entry = replace(ENTRY, method=method.name, source=method.source, columns=columns)
         return self._write(index, entry, folder)
 
     def carry_over(
@@ -115,7 +110,6 @@ class FakeVectors:
                 assert new.entity(number).entity_id == old.entity(was).entity_id
         assert old.evidence_path(VECTORS_FILE).read_bytes() == listed(old, old.vectors)
         named["progress"].phase("taking vectors over")
-        assert old.vectors is not None
         return self._write(new, old.vectors, folder)
 
     def _write(self, index: Index, entry: VectorsEntry, folder: Path) -> tuple[VectorsEntry, tuple[str, ...]]:

@@ -12,20 +12,18 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel
 
 VOCAB = 61
+SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 COMMON = {
-    "vocab_size": VOCAB,
+    **SPECIAL,
     "hidden_size": 32,
     "intermediate_size": 48,
     "num_hidden_layers": 3,
     "num_attention_heads": 4,
     "max_position_embeddings": 96,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
 }
-SEQ2SEQ = {"vocab_size": VOCAB, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "dropout": 0.0}
 BART = {
-    **SEQ2SEQ,
+    **SPECIAL,
+    "dropout": 0.0,
     "d_model": 32,
     "encoder_layers": 2,
     "decoder_layers": 3,
@@ -37,7 +35,8 @@ BART = {
     "decoder_start_token_id": 2,
 }
 T5 = {
-    **SEQ2SEQ,
+    **SPECIAL,
+    "dropout": 0.0,
     "d_model": 32,
     "d_kv": 8,
     "d_ff": 48,
@@ -49,113 +48,58 @@ T5 = {
     "decoder_start_token_id": 0,
 }
 
-SLIDING_AND_FULL = ["sliding_attention", "full_attention", "sliding_attention"]
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 1000.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 24,
+}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0, 1.1, 1.2, 1.3],
+    "long_factor": [2.0, 3.0, 4.0, 5.0],
+    "original_max_position_embeddings": 48,
+}
+GROUPED = {"num_key_value_heads": 2}
+WINDOWED = {**GROUPED, "sliding_window": 6}  # shorter than prompts, like all windows here
+MIXED = {**WINDOWED, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+NARROW = {"head_dim": 8}
+GEMMA = {**NARROW, "query_pre_attn_scalar": 8}
+EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 
-# name -> configuration class and what differs from the common tiny model. Windows are shorter than prompts.
+# name -> configuration class and what differs from the common tiny model.
 ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-mha": ("LlamaConfig", {}),
-    "llama-gqa": ("LlamaConfig", {"num_key_value_heads": 2}),
-    "llama-mqa-llama3-rope": (
-        "LlamaConfig",
-        {
-            "num_key_value_heads": 1,
-            "rope_parameters": {
-                "rope_type": "llama3",
-                "rope_theta": 1000.0,
-                "factor": 4.0,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 24,
-            },
-        },
-    ),
-    "qwen2": ("Qwen2Config", {"num_key_value_heads": 2}),
-    "qwen2-mixed-windows": (
-        "Qwen2Config",
-        {"num_key_value_heads": 2, "use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
-    ),
-    "qwen3": ("Qwen3Config", {"num_key_value_heads": 2, "head_dim": 8}),
-    "mistral-window": ("MistralConfig", {"num_key_value_heads": 2, "sliding_window": 5}),
+    "llama-gqa": ("LlamaConfig", GROUPED),
+    "llama-mqa-llama3-rope": ("LlamaConfig", {"num_key_value_heads": 1, "rope_parameters": LLAMA3_ROPE}),
+    "qwen2": ("Qwen2Config", GROUPED),
+    "qwen2-mixed-windows": ("Qwen2Config", {**WINDOWED, "use_sliding_window": True, "max_window_layers": 1}),
+    "qwen3": ("Qwen3Config", {**GROUPED, **NARROW}),
+    "mistral-window": ("MistralConfig", {**GROUPED, "sliding_window": 5}),
     "phi3": ("Phi3Config", {}),
-    "phi3-window": ("Phi3Config", {"num_key_value_heads": 2, "sliding_window": 7}),
-    "phi3-longrope": (
-        "Phi3Config",
-        {
-            "max_position_embeddings": 96,
-            "original_max_position_embeddings": 48,
-            "rope_parameters": {
-                "rope_type": "longrope",
-                "rope_theta": 10000.0,
-                "short_factor": [1.0, 1.1, 1.2, 1.3],
-                "long_factor": [2.0, 3.0, 4.0, 5.0],
-                "original_max_position_embeddings": 48,
-            },
-        },
-    ),
-    "gemma": ("GemmaConfig", {"num_key_value_heads": 1, "head_dim": 8}),
-    "gemma2": (
-        "Gemma2Config",
-        {"num_key_value_heads": 2, "head_dim": 8, "sliding_window": 6, "query_pre_attn_scalar": 8},
-    ),
-    "gemma3": (
-        "Gemma3TextConfig",
-        {
-            "num_key_value_heads": 2,
-            "head_dim": 8,
-            "sliding_window": 6,
-            "query_pre_attn_scalar": 8,
-            "layer_types": SLIDING_AND_FULL,
-        },
-    ),
+    "phi3-window": ("Phi3Config", {**GROUPED, "sliding_window": 7}),
+    "phi3-longrope": ("Phi3Config", {"original_max_position_embeddings": 48, "rope_parameters": LONGROPE}),
+    "gemma": ("GemmaConfig", {"num_key_value_heads": 1, **NARROW}),
+    "gemma2": ("Gemma2Config", {**WINDOWED, **GEMMA}),
+    "gemma3": ("Gemma3TextConfig", {**MIXED, **GEMMA}),
     "gpt2": ("GPT2Config", {"n_inner": 48, "scale_attn_by_inverse_layer_idx": True}),
     "gpt_neox": ("GPTNeoXConfig", {}),
-    "starcoder2-window": ("Starcoder2Config", {"num_key_value_heads": 2, "sliding_window": 6}),
-    "ministral": ("MinistralConfig", {"num_key_value_heads": 2, "head_dim": 8, "sliding_window": 5}),
+    "starcoder2-window": ("Starcoder2Config", WINDOWED),
+    "ministral": ("MinistralConfig", {**GROUPED, **NARROW, "sliding_window": 5}),
     # Their full layers are without rotary positions.
-    "cohere2": (
-        "Cohere2Config",
-        {"num_key_value_heads": 2, "sliding_window": 6, "logit_scale": 0.5, "layer_types": SLIDING_AND_FULL},
-    ),
-    "exaone4": (
-        "Exaone4Config",
-        {
-            "num_key_value_heads": 2,
-            "sliding_window": 6,
-            "sliding_window_pattern": 2,
-            "layer_types": SLIDING_AND_FULL,
-        },
-    ),
+    "cohere2": ("Cohere2Config", {**MIXED, "logit_scale": 0.5}),
+    "exaone4": ("Exaone4Config", {**MIXED, "sliding_window_pattern": 2}),
     # One layer is without rotary positions.
-    "smollm3-window": (
-        "SmolLM3Config",
-        {
-            "num_key_value_heads": 2,
-            "use_sliding_window": True,
-            "sliding_window": 6,
-            "no_rope_layer_interval": 2,
-            "layer_types": SLIDING_AND_FULL,
-        },
-    ),
-    "olmo3": (
-        "Olmo3Config",
-        {"num_key_value_heads": 2, "sliding_window": 6, "layer_types": SLIDING_AND_FULL},
-    ),
-    "vaultgemma": (
-        "VaultGemmaConfig",
-        {"num_key_value_heads": 2, "head_dim": 8, "sliding_window": 6, "query_pre_attn_scalar": 8},
-    ),
+    "smollm3-window": ("SmolLM3Config", {**MIXED, "use_sliding_window": True, "no_rope_layer_interval": 2}),
+    "olmo3": ("Olmo3Config", MIXED),
+    "vaultgemma": ("VaultGemmaConfig", {**WINDOWED, **GEMMA}),
     # Attention sinks of every head, and two experts of four for every token.
     "gpt_oss": (
         "GptOssConfig",
-        {
-            "num_key_value_heads": 2,
-            "head_dim": 8,
-            "sliding_window": 6,
-            "num_local_experts": 4,
-            "num_experts_per_tok": 2,
-            "layer_types": SLIDING_AND_FULL,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
-        },
+        {**MIXED, **NARROW, **EXPERTS, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
     ),
     "bart": ("BartConfig", BART),
     "mbart": ("MBartConfig", BART),
@@ -200,7 +144,7 @@ def build(
     config_name, options = ARCHITECTURES[name]
     encoder_decoder = "d_model" in options
     config = getattr(transformers, config_name)(
-        **{**({} if encoder_decoder else COMMON), **options, **changes}
+        **{"vocab_size": VOCAB, **({} if encoder_decoder else COMMON), **options, **changes}
     )
     auto = AutoModelForSeq2SeqLM if encoder_decoder else AutoModelForCausalLM
     torch.manual_seed(seed)

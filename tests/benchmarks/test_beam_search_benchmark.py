@@ -1,60 +1,136 @@
-"""`benchmarks/beam_search.py` and `gpu_beam_search.py` run, with models too small to measure anything."""
+"""`beam_search.py` and `gpu_beam_search.py`: their parts, and runs too small to measure anything."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from beam_search import PeerCost
+from harness.beam_contest import Agreement, EqualTitles, FreeText, Run, Setting, generate, search
+from harness.beam_memory import TracedSession
+from harness.sample_data import sample_prompts
+from harness.twin_models import Sizes, Twins
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+from genret.decoding.constraints import WideConstraint
+from genret.decoding.model.token_tree import CollectionPolicy
+
+VOCAB, LENGTH, END = 300, 6, 1
 TINY = ["--hidden", "64", "--layers", "1", "--titles", "2000", "--repeats", "1"]
-NEW_TOKENS = 12
-SHORT = ["--new-tokens", str(NEW_TOKENS), "--queries", "2", "--prompt", "64", "--settings", "64/5/2"]
+SHORT = ["--new-tokens", "12", "--queries", "2", "--prompt", "64", "--settings", "64/5/2"]
 
 
-def run(script: str, *options: str, file: Path) -> Any:
-    """Return the figures that a script writes."""
-    command = [sys.executable, str(BENCHMARKS / script), *options, "--json", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads(file.read_text(encoding="utf-8"))["figures"]
+@pytest.fixture
+def twins() -> Twins:
+    return Twins.random(Sizes(VOCAB, 64, 1, 1, 128, 256))
 
 
-def assert_tables(file: Path, sections: list[str]) -> None:
-    """Every section has tables, and every row as many cells as its head."""
-    lines = file.read_text(encoding="utf-8").splitlines()
-    assert [line.removeprefix("### ") for line in lines if line.startswith("###")] == sections
-    widths = [line.count("|") for line in lines if line.startswith("|")]
-    for place, line in enumerate(lines):
-        if line.startswith("|---"):
-            assert lines[place - 1].count("|") == line.count("|") == lines[place + 1].count("|")
-    assert len(widths) >= 3 * len(sections)
+def test_both_models_have_the_same_weights_and_the_stock_one_its_own_attention(twins: Twins) -> None:
+    pairs = zip(twins.stock.parameters(), twins.own.parameters(), strict=True)
+    assert all(one is other for one, other in pairs)
+    twins.model()
+    assert twins.stock.config._attn_implementation == "sdpa"
+    assert twins.own.config._attn_implementation == "genret_tree"
+    assert twins.token_bytes == 2 * 64 * 4
 
 
-def refused(*options: str) -> str:
-    """Return what is said of options that make no sense."""
-    command = [sys.executable, str(BENCHMARKS / "beam_search.py"), *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 2
-    return done.stderr
+def test_logits_are_spread_as_wide_as_is_said(twins: Twins) -> None:
+    with torch.no_grad():
+        logits = twins.stock(torch.arange(2, 40).unsqueeze(0)).logits
+    assert 3.0 < float(logits.std()) < 9.0
 
 
-def test_what_makes_no_sense_is_refused_by_name() -> None:
+@pytest.mark.parametrize("prefilled", [False, True])
+def test_titles_and_scores_are_those_of_generate(twins: Twins, prefilled: bool) -> None:
+    titles = EqualTitles.make(400, VOCAB)
+    prompts = Setting(9, 4, 2).prompts(VOCAB)
+    ours = search(twins.model(), titles.trie, prompts, 4)
+    peer = generate(twins.stock, prompts, 4, titles.tokens, titles.dictionary, prefilled)
+    agreement = Agreement.of(ours.lists, peer.lists)
+    assert agreement.holds(1e-3)
+    assert all(len(found) == 4 for found in peer.lists)
+    assert peer.kv_bytes == 2 * 4 * (9 + titles.tokens - 1) * twins.token_bytes
+
+
+def test_free_text_and_scores_are_those_of_generate(twins: Twins) -> None:
+    prompts = Setting(9, 4, 2).prompts(VOCAB)
+    constraint = FreeText(LENGTH, VOCAB, END)
+    ours = search(twins.model(), constraint, prompts, 4)
+    peer = generate(twins.stock, prompts, 4, LENGTH, None)
+    assert Agreement.of(ours.lists, peer.lists).holds(1e-3)
+    assert all(len(row) == LENGTH and END not in row for found in peer.lists for row in found)
+
+
+def test_a_difference_is_seen() -> None:
+    of = Agreement.of
+    assert of([{(2, 1): -1.0}], [{(2, 1): -1.0}]).holds(0.0)
+    assert not of([{(2, 1): -1.0}], [{(3, 1): -1.0}]).holds(1.0)
+    assert not of([{(2, 1): -1.0}], [{(2, 1): -1.5}]).holds(0.4)
+
+
+def test_free_text_lists_what_it_verifies() -> None:
+    text = FreeText(2, 5, 1)
+    assert isinstance(text, WideConstraint)
+    states = torch.tensor([0, -1, 1, 2])
+    children = text.children(states)
+    assert children.owner.tolist() == [0] * 4 + [2] * 4
+    assert children.token.tolist() == [0, 2, 3, 4] * 2
+    assert children.next_state.tolist() == [1] * 4 + [2] * 4
+    verified = text.verify(states, torch.arange(5).expand(4, 5))
+    assert verified.tolist() == [[1, -1, 1, 1, 1], [-1] * 5, [2, -1, 2, 2, 2], [-1] * 5]
+    assert text.is_final(states).tolist() == [False, False, False, True]
+
+
+def test_a_trace_counts_live_tokens(twins: Twins) -> None:
+    session = twins.model(CollectionPolicy.never()).prefill([[2, 3, 4]])
+    traced = TracedSession(session)
+    traced.step(torch.tensor([[0, 0, 0]]), torch.tensor([[2, 3, 4]]))
+    traced.step(torch.tensor([[0, 0, 2]]), torch.tensor([[2, 3, 4]]))
+    traced.step(torch.tensor([[1, 1, -1]]), torch.tensor([[2, 3, 4]]))
+    assert [moment.branches for moment in traced.moments] == [3, 3, 2]
+    assert [moment.live for moment in traced.moments] == [3, 5, 4]
+    assert [moment.written for moment in traced.moments] == [3, 6, 8]
+    assert traced.usage == session.usage
+
+
+def test_settings_are_read_and_costs_are_guessed(twins: Twins) -> None:
+    setting = Setting.parse("512/15/8")
+    assert (setting.prompt, setting.beams, setting.batch) == (512, 15, 8)
+    assert setting.text() == "512/15/8"
+    for text in ("512", "512/15", "512/15/0", "a/b/c"):
+        with pytest.raises(ValueError, match="PROMPT/BEAMS/BATCH"):
+            Setting.parse(text)
+    ours = Run(2.0, 1.0, 0, [])
+    plain, once = (PeerCost.of(setting, ours, twins, 10, prefilled) for prefilled in (False, True))
+    assert plain.cache_bytes == once.cache_bytes == 8 * 15 * 522 * twins.token_bytes
+    assert plain.seconds - once.seconds == pytest.approx(14 * 2.0)
+    assert plain.refusal(1e9) is None
+    assert "--max-cell-seconds is 3" in plain.refusal(3.0)
+    assert "memory" in PeerCost(1.0, 1 << 50, 1 << 50).refusal(1e9)
+
+
+def test_prompts_of_the_default_model_end_in_queries() -> None:
+    prompts = sample_prompts(64, 3)
+    assert prompts.shape == (3, 64)
+    assert len({tuple(row) for row in prompts.tolist()}) == 3
+    assert prompts[0].tolist()[-1] == prompts[1].tolist()[-1]  # the template's end
+
+
+def test_what_makes_no_sense_is_refused_by_name(output_of: Callable[..., str]) -> None:
+    def refused(*options: str) -> str:
+        return output_of("beam_search.py", *options, status=2)
+
     assert "--plot needs the section trace" in refused("--only", "titles", "--plot", "p.png")
     assert "PROMPT/BEAMS/BATCH" in refused("--settings", "512/15")
     assert "--hidden must be a multiple of 64, got 100" in refused("--hidden", "100")
 
 
 @pytest.mark.slow
-def test_lists_agree_with_generate_and_everything_is_reported(tmp_path: Path) -> None:
-    tables = tmp_path / "tables.md"
-    sections = ["--only", "titles", "--only", "upkeep", "--only", "free", "--tables", str(tables)]
-    figures = run("beam_search.py", *TINY, *SHORT, *sections, file=tmp_path / "f.json")
-    assert_tables(tables, ["titles", "upkeep", "free"])
+def test_lists_agree_with_generate_and_everything_is_reported(figures_of: Callable[..., Any]) -> None:
+    sections = ["--only", "titles", "--only", "upkeep", "--only", "free"]
+    figures = figures_of("beam_search.py", *TINY, *SHORT, *sections)
     assert figures["titles"]["agreement"] == {
         "compared": 2,
         "different": [],
@@ -78,12 +154,10 @@ def test_lists_agree_with_generate_and_everything_is_reported(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_collection_memory_and_prefixes_with_the_plot(tmp_path: Path) -> None:
-    plot, tables = tmp_path / "kv.png", tmp_path / "tables.md"
+def test_collection_memory_and_prefixes_with_the_plot(tmp_path: Path, figures_of: Callable[..., Any]) -> None:
+    plot = tmp_path / "kv.png"
     sections = ["--only", "ablation", "--only", "trace", "--only", "prefix"]
-    outputs = ["--plot", str(plot), "--tables", str(tables)]
-    figures = run("beam_search.py", *TINY, *SHORT, *sections, *outputs, file=tmp_path / "f.json")
-    assert_tables(tables, ["ablation", "trace", "prefix"])
+    figures = figures_of("beam_search.py", *TINY, *SHORT, *sections, "--plot", plot)
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert figures["ablation"]["agreement"]["different"] == []
     for case in ("titles", "free", "free, default model"):
@@ -103,9 +177,9 @@ def test_collection_memory_and_prefixes_with_the_plot(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_peer_that_would_take_too_long_is_named(tmp_path: Path) -> None:
+def test_a_peer_that_would_take_too_long_is_named(figures_of: Callable[..., Any]) -> None:
     options = ["--only", "titles", "--settings", "64/5/1", "--max-cell-seconds", "0"]
-    figures = run("beam_search.py", *TINY, *options, file=tmp_path / "f.json")
+    figures = figures_of("beam_search.py", *TINY, *options)
     (cell,) = figures["titles"]["cells"]
     assert "--max-cell-seconds" in cell["generate"]["not_run"]
     assert cell["generate"]["kv_bytes_computed"] > cell["ours"]["kv_bytes"]
@@ -113,8 +187,8 @@ def test_a_peer_that_would_take_too_long_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_script_for_a_gpu_runs_without_one(tmp_path: Path) -> None:
-    (figure,) = run("gpu_beam_search.py", "--tiny", file=tmp_path / "g.json")
+def test_the_script_for_a_gpu_runs_without_one(figures_of: Callable[..., Any]) -> None:
+    (figure,) = figures_of("gpu_beam_search.py", "--tiny")
     assert figure["model"] == "tiny"
     for side in ("ours", "generate", "generate, prompt run once"):
         assert figure[side]["tokens_per_s"]["median"] > 0

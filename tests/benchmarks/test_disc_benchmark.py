@@ -1,45 +1,130 @@
-"""`benchmarks/disc.py` runs, section by section, with settings too small to measure anything."""
+"""`disc.py`: the laws of results, against enumeration, and runs too small to measure anything."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+import itertools
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from harness.divergence import clustered, divergence, expected_draws, holm, kl, law_of_results
+from harness.exactness import needed
 
-SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "disc.py"
-
-
-def run(*options: str, file: Path | None = None) -> dict[str, Any]:
-    command = [sys.executable, str(SCRIPT), "--data", str(SCRIPT.parent / "absent"), *options]
-    if file is not None:
-        command += ["--json", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return {} if file is None else json.loads(file.read_text(encoding="utf-8"))["figures"]
+ABSENT = ["--data", "absent"]  # no shared data is needed
+TARGET = np.array([0.5, 0.3, 0.15, 0.05])
+WEIGHTS = np.array([0.9, 0.12, 0.4, 0.05])
+# A proposal must be a law: P_L / x adds up to one at one mass alone.
+MASS = 1.0 / float((TARGET / WEIGHTS).sum())
 
 
-def test_help_names_the_sections() -> None:
-    done = subprocess.run([sys.executable, str(SCRIPT), "--help"], capture_output=True, text=True, check=True)
-    assert "time|exactness|adaptive|beams|calibration" in done.stdout
+def enumerated(num_draws: int) -> np.ndarray:
+    """The law of Algorithm 1's results, over all ways K draws of phase two can come out."""
+    proposal = MASS * TARGET / WEIGHTS
+    chosen = np.zeros(len(TARGET))
+    for drawn in itertools.product(range(len(TARGET)), repeat=num_draws):
+        probability = math.prod(proposal[row] for row in drawn)
+        total = sum(WEIGHTS[row] for row in drawn)
+        for row in drawn:
+            chosen[row] += probability * WEIGHTS[row] / total
+    refused = (1 - MASS) ** num_draws
+    return (1 - refused) * TARGET + refused * chosen
 
 
-def test_a_plot_needs_its_sections(tmp_path: Path) -> None:
-    command = [sys.executable, str(SCRIPT), "--data", str(tmp_path), "--only", "time"]
-    done = subprocess.run(
-        [*command, "--plot", str(tmp_path / "p.png")], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert "--plot needs the sections exactness and adaptive" in done.stderr
+@pytest.mark.parametrize("num_draws", [2, 3, 5])
+def test_the_law_of_results_is_that_of_algorithm_1(num_draws: int) -> None:
+    law = law_of_results(MASS, TARGET, WEIGHTS, num_draws)
+    np.testing.assert_allclose(law, enumerated(num_draws), atol=1e-9)
+
+
+def test_one_draw_is_plain_constrained_sampling() -> None:
+    np.testing.assert_allclose(law_of_results(MASS, TARGET, WEIGHTS, 1), MASS * TARGET / WEIGHTS, rtol=1e-12)
+
+
+def test_the_divergence_of_the_exact_law_falls_with_the_draws() -> None:
+    found = [kl(TARGET, law_of_results(MASS, TARGET, WEIGHTS, k)) for k in (1, 2, 4, 8, 16)]
+    assert found == sorted(found, reverse=True)
+    assert found[-1] < 0.01 * found[0]
+
+
+@pytest.mark.parametrize("num_draws", [1, 2, 7])
+def test_expected_draws_are_those_of_a_geometric_wait(num_draws: int) -> None:
+    refused = 1 - MASS
+    waits = sum(k * refused ** (k - 1) * MASS for k in range(1, num_draws + 1))
+    expected = waits + 2 * num_draws * refused**num_draws
+    assert expected_draws(MASS, num_draws) == pytest.approx(expected, rel=1e-12)
+
+
+def test_sampling_error_is_told_from_another_law() -> None:
+    rng = np.random.default_rng(3)
+    own = divergence(TARGET, rng.multinomial(20_000, TARGET))
+    assert own.p_value > 0.01
+    assert own.expected == pytest.approx((len(TARGET) - 1) / 40_000, rel=0.1)
+    other = divergence(TARGET, rng.multinomial(20_000, [0.47, 0.33, 0.15, 0.05]))
+    assert other.p_value < 0.001
+
+
+def test_a_distance_of_dependent_results_is_unbiased_and_knows_its_error() -> None:
+    """Results come in fours that are all alike: sampling error is four times that of independent ones."""
+    rng = np.random.default_rng(4)
+    far = np.array([0.4, 0.35, 0.2, 0.05])
+    for law in (TARGET, far):
+        true = kl(TARGET, law)
+        found = [clustered(TARGET, 4 * rng.multinomial(1, law, size=1000), seed=n) for n in range(40)]
+        spread = np.std([f.kl for f in found], ddof=1)
+        assert abs(np.mean([f.kl for f in found]) - true) < 4 * spread / math.sqrt(40) + 1e-4
+        stderr = np.mean([f.stderr for f in found])
+        if law is far:
+            assert stderr == pytest.approx(spread, rel=0.5)
+        else:
+            assert spread < stderr < 3 * spread  # on the safe side
+
+
+def test_many_tests_are_judged_together() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.9]) == pytest.approx([0.04, 0.09, 0.09, 0.9])
+    assert holm([0.6, 0.7]) == [1.0, 1.0]
+
+
+def setting(way: str, k: int, kl: float, steps: float, nodes: float, stderr: float = 0.0) -> dict[str, Any]:
+    return {
+        "way": way,
+        "num_draws": k,
+        "kl": kl,
+        "kl_stderr": stderr,
+        "steps": steps,
+        "nodes": nodes,
+        "draws": float(k),
+    }
+
+
+TABLE = [
+    setting("plain", 4, 0.2, 9.0, 20.0),
+    setting("plain", 64, 0.02, 5.0, 90.0),
+    setting("adaptive", 4, 0.02, 8.0, 22.0, stderr=0.001),
+    setting("adaptive", 16, 0.008, 7.0, 50.0, stderr=0.005),
+]
+
+
+def test_every_cost_has_its_own_cheapest_setting() -> None:
+    found = {(entry["kl"], entry["cost"]): entry for entry in needed(TABLE)}
+    assert found[0.03, "steps"]["cheaper"] == "plain"
+    assert found[0.03, "nodes"]["cheaper"] == "adaptive"
+    assert found[0.03, "nodes"]["adaptive"]["num_draws"] == 4
+    assert found[0.03, "steps"]["adaptive"]["num_draws"] == 16
+
+
+def test_sampling_error_counts_against_a_setting() -> None:
+    found = {(entry["kl"], entry["cost"]): entry for entry in needed(TABLE)}
+    assert found[0.01, "nodes"]["adaptive"] is None  # 0.008 with an error of 0.005
+    assert found[0.01, "nodes"]["cheaper"] == "neither"
 
 
 @pytest.mark.slow
-def test_wall_time(tmp_path: Path) -> None:
+def test_wall_time(figures_of: Callable[..., Any]) -> None:
     options = ["--only", "time", "--hidden", "64", "--layers", "1", "--limit", "300", "--repeats", "1"]
-    figures = run(*options, file=tmp_path / "time.json")["time"]
+    figures = figures_of("disc.py", *ABSENT, *options)["time"]
     assert figures["together"]["same_draws"]
     assert figures["draws"][-1]["K=4"]["second_phase"] == 1.0
     for measured in figures["draws"]:
@@ -54,10 +139,10 @@ def test_wall_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_exactness_and_adaptive_with_their_plot(tmp_path: Path) -> None:
+def test_exactness_and_adaptive_with_their_plot(tmp_path: Path, figures_of: Callable[..., Any]) -> None:
     plot = tmp_path / "disc.png"
     options = ["--only", "exactness", "--only", "adaptive", "--results", "256", "--runs", "1"]
-    figures = run(*options, "--plot", str(plot), file=tmp_path / "exact.json")
+    figures = figures_of("disc.py", *ABSENT, *options, "--plot", plot)
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert figures["exactness"]["together"]["tests"] == 56
     assert len(figures["exactness"]["catalogues"]) == 4
@@ -76,9 +161,9 @@ def test_exactness_and_adaptive_with_their_plot(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_beams_and_calibration(tmp_path: Path) -> None:
+def test_beams_and_calibration(figures_of: Callable[..., Any]) -> None:
     options = ["--only", "beams", "--only", "calibration", "--queries", "6", "--seeds", "1"]
-    figures = run(*options, file=tmp_path / "default.json")
+    figures = figures_of("disc.py", *ABSENT, *options)
     assert len(figures["beams"]["disc"]) == 12
     calibration = figures["calibration"]
     assert calibration["queries"] == 6

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import random
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -23,13 +19,7 @@ from tests.index_fixtures import character_tokenizer, write_titles
 
 pytest.importorskip("faiss", reason="needs the extra vectors")
 
-SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "vectors.py"
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-
-
-@pytest.fixture(autouse=True)
-def _import_path(benchmark_path: None) -> None:
-    """All tests here import from the benchmarks."""
 
 
 @pytest.fixture(scope="module")
@@ -69,15 +59,12 @@ def test_quality_is_counted_beside_full_effort() -> None:
     assert hits == {1: 0.25, 10: 0.5, 100: 0.75}
 
 
-def test_the_script_reports(index: Index, tmp_path: Path) -> None:
-    file = tmp_path / "figures.json"
-    options = ["--index", str(index.path.parent.parent), "--queries", "6", "--rounds", "1"]
-    command = [sys.executable, str(SCRIPT), *options, "--json", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
-    assert done.returncode == 0, done.stdout + done.stderr
-    figures: dict[str, Any] = json.loads(file.read_text())["figures"]
-    full, *others = figures["settings"]
+def test_the_script_reports(
+    index: Index, figures_of: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--index", index.path.parent.parent, "--queries", "6", "--rounds", "1"]
+    full, *others = figures_of("vectors.py", *options)["settings"]
     assert (full["effort"], full["recall"], full["first"]) == (0, 1, 1)
     assert [one["selectivity"] for one in others[-2:]] == [0.01, 0.1]
     assert all(0 <= one["recall"] <= 1 for one in others)
-    assert "hits@1/10/100" in done.stdout
+    assert "hits@1/10/100" in capsys.readouterr().out

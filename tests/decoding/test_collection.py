@@ -1,124 +1,40 @@
-"""Collection of dead branches, key/value memory by hand, and prefixes that prompts share."""
+"""Collection of dead branches, key/value memory, and prefixes that prompts share."""
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+import weakref
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import PreTrainedModel
 
-from genret.decoding.conformance.difference import exactly
 from genret.decoding.errors import PromptTooLongError
-from genret.decoding.language_model import KvUsage, PerBranchCost
+from genret.decoding.language_model import KvUsage
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.model.hf_session import TreeSession
 from genret.decoding.model.prefill import TreePrefix
-from genret.decoding.model.token_tree import CollectionPolicy, survivors
+from genret.decoding.model.token_tree import CollectionPolicy
 from genret.decoding.model.tree_cache import INITIAL_DEPTH
 from tests.fakes import TablePrefix
-from tests.no_sync import DeviceWaitError, no_sync
-from tests.verified_architectures import ARCHITECTURES, VOCAB, build, plain_logprobs, random_prompts
+from tests.no_sync import no_sync
+from tests.tree_oracles import Play
+from tests.tree_scripts import BranchTruth, Collect, Grow, Operation, Script, Select, random_script
+from tests.verified_architectures import ARCHITECTURES, VOCAB, build, random_prompts
 
-NAMES = ["llama-gqa", "mistral-window", "gemma3", "gpt2", "bart", "t5"]
 EVERY_STEP = CollectionPolicy(interval=1)
 NEVER = CollectionPolicy.never()
-ON_DEMAND = CollectionPolicy(interval=None, under_pressure=False)
-
-
-def prompts() -> list[list[int]]:
-    return random_prompts([11, 2, 6], torch.Generator().manual_seed(5))
 
 
 def model(
     name: str = "llama-gqa", policy: CollectionPolicy = NEVER, packs: bool | None = None
 ) -> HFLanguageModel:
     return HFLanguageModel(build(name, torch.float64), collection=policy, pack_frontiers=packs)
-
-
-@dataclass(slots=True)
-class Twins:
-    """A session that collects and one that does not, grown alike at random.
-
-    Attributes:
-        collecting: Collects.
-        keeping: Does not.
-        rng: Decides widths, parents and tokens.
-        frontier: Per query, which branches of the last frontier are no padding.
-        ended: Queries that get no more branches.
-    """
-
-    collecting: TreeSession
-    keeping: TreeSession
-    rng: random.Random
-    frontier: list[list[int]]
-    ended: set[int] = field(default_factory=set)
-
-    def grow(self, width: int) -> float:
-        """Write one frontier; return the largest difference between log-probabilities of live branches."""
-        rows = [self._parents(query, width) for query in range(len(self.frontier))]
-        parents = torch.tensor(rows)
-        tokens = torch.tensor([[self.rng.randrange(3, VOCAB) for _ in row] for row in rows])
-        got, wanted = (session.step(parents, tokens) for session in (self.collecting, self.keeping))
-        assert got.isfinite().all()
-        self.frontier = [[branch for branch, parent in enumerate(row) if parent >= 0] for row in rows]
-        difference = (got.log_softmax(-1) - wanted.log_softmax(-1)).abs().amax(-1)
-        return float(torch.where(parents >= 0, difference, 0.0).max())
-
-    def select(self, queries: list[int]) -> None:
-        self.collecting = self.collecting.select(queries, branches=True)
-        self.keeping = self.keeping.select(queries, branches=True)
-        self.frontier = [self.frontier[query] for query in queries]
-        self.ended = {index for index, query in enumerate(queries) if query in self.ended}
-
-    def _parents(self, query: int, width: int) -> list[int]:
-        """Few parents per query, another number for each, so that much dies and live counts differ."""
-        if query in self.ended or not self.frontier[query]:
-            return [-1] * width
-        few = self.rng.sample(self.frontier[query], min(len(self.frontier[query]), 1 + query))
-        return [self.rng.choice(few) if self.rng.random() < 0.8 else -1 for _ in range(width)]
-
-
-def twins(name: str, policy: CollectionPolicy, seed: int) -> Twins:
-    collecting, keeping = (model(name, p).prefill(prompts()) for p in (policy, NEVER))
-    return Twins(collecting, keeping, random.Random(seed), [[0], [0], [0]])
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(
-    "policy", [EVERY_STEP, CollectionPolicy(interval=3), CollectionPolicy(interval=None), ON_DEMAND], ids=str
-)
-def test_answers_are_those_of_a_session_that_keeps_everything(name: str, policy: CollectionPolicy) -> None:
-    with exactly(torch.float64):
-        pair = twins(name, policy, len(name))
-        for step in range(14):
-            if step == 9:
-                pair.ended.add(1)
-            if policy is ON_DEMAND and step % 4 == 2:
-                pair.collecting.collect()
-            assert pair.grow(pair.rng.randint(2, 6)) < 1e-9
-        usage = pair.collecting.usage
-        assert usage.num_collections > 0
-        assert pair.keeping.usage.num_collections == 0
-        assert usage.used_bytes < pair.keeping.usage.used_bytes
-        pair.select([2, 0])
-        for _ in range(4):
-            assert pair.grow(3) < 1e-9
-
-
-def test_the_comparison_notices_a_slot_that_is_moved_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
-    import genret.decoding.model.token_tree
-
-    def shuffled(paths: Tensor, wanted: Tensor, num_slots: int) -> object:
-        kept = survivors(paths, wanted, num_slots)
-        return None if kept is None else type(kept)(kept.old_slots.flip(1), kept.new_slots)
-
-    monkeypatch.setattr(genret.decoding.model.token_tree, "survivors", shuffled)
-    pair = twins("llama-gqa", EVERY_STEP, 0)
-    assert max(pair.grow(4) for _ in range(5)) > 1e-3
 
 
 def slots_used(session: TreeSession) -> int:
@@ -165,38 +81,6 @@ def test_nothing_is_collected_where_nothing_can_be_dead() -> None:
     assert (session.usage.num_collections, slots_used(session)) == (0, 20)
 
 
-def test_only_a_collection_waits_for_the_device() -> None:
-    policy = CollectionPolicy(interval=4, under_pressure=False)
-    session = model(policy=policy, packs=False).prefill([[5, 6], [7]])
-    for _ in range(3):
-        with no_sync():
-            line(session, 4)
-        with pytest.raises(DeviceWaitError), no_sync():
-            line(session, 1)
-        session.collect()
-    with pytest.raises(DeviceWaitError), no_sync():
-        session.collect()
-
-
-def test_collect_keeps_the_paths_of_the_last_frontier() -> None:
-    session = model().prefill([[5, 6], [7]])
-    session.collect()  # nothing is written yet
-    line(session, 3, width=4)
-    session.collect()
-    assert (slots_used(session), session.usage.num_collections) == (2 + 4, 1)
-    session.collect()  # nothing is left to be done
-    assert (slots_used(session), session.usage.num_collections) == (2 + 4, 1)
-
-
-def test_with_levels_nothing_is_collected() -> None:
-    session = model(policy=EVERY_STEP).prefill([[5, 6]])
-    session.keep_levels()
-    line(session, 20, width=3)
-    session.collect()
-    assert (slots_used(session), session.usage.num_collections) == (60, 0)
-    assert session.step(torch.tensor([[59, 1]]) * 0 + 2, torch.tensor([[4, 5]]), depth=2).isfinite().all()
-
-
 def test_all_queries_ended() -> None:
     session = model(policy=EVERY_STEP).prefill([[5, 6], [7]])
     line(session, 2, width=3)
@@ -240,15 +124,6 @@ def test_intervals_that_make_no_sense(interval: int) -> None:
         CollectionPolicy(interval=interval)
 
 
-def test_survivors_of_paths_by_hand() -> None:
-    paths = torch.tensor([[[0, 2], [1, 3]], [[1, 2], [1, 3]]])
-    kept = survivors(paths, torch.tensor([[False, True], [True, True]]), 4)
-    assert kept is not None
-    assert kept.old_slots.tolist() == [[1, 3, 0], [1, 2, 3]]
-    assert kept.new_slots.gather(1, paths.flatten(1)).tolist()[1] == [0, 1, 0, 2]
-    assert survivors(paths, torch.ones(2, 2, dtype=torch.bool), 4) is None
-
-
 # Three layers, keys and values of two heads of eight float32 numbers.
 LLAMA_TOKEN = 3 * 2 * (2 * 8) * 4
 # The same with four heads, in self-attention and in cross-attention.
@@ -264,14 +139,6 @@ def write(session: TreeSession, width: int, steps: int = 1) -> KvUsage:
     return session.usage
 
 
-def test_prompts_alone() -> None:
-    usage = llama(CollectionPolicy()).prefill([[5] * 10, [6] * 4]).usage
-    held = 2 * 10 * LLAMA_TOKEN
-    assert usage == KvUsage(
-        held_bytes=held, used_bytes=held, peak_bytes=held, per_branch_bytes=held, num_collections=0
-    )
-
-
 def test_growing_copies_one_buffer_at_a_time() -> None:
     session = llama(NEVER).prefill([[5] * 10, [6] * 4])
     first = write(session, 3)
@@ -285,16 +152,6 @@ def test_growing_copies_one_buffer_at_a_time() -> None:
     assert grown.used_bytes == 2 * (10 + 3 * (INITIAL_DEPTH + 1)) * LLAMA_TOKEN
 
 
-def test_compacting_copies_what_is_live_of_one_buffer() -> None:
-    session = llama(CollectionPolicy(interval=4, under_pressure=False)).prefill([[5] * 10, [6] * 4])
-    before = write(session, 3, 4)
-    after = write(session, 3)
-    assert after.num_collections == 1
-    assert after.used_bytes == 2 * (10 + 4 + 3) * LLAMA_TOKEN
-    assert after.held_bytes == before.held_bytes
-    assert after.peak_bytes == before.held_bytes + 2 * 4 * LLAMA_TOKEN // 6
-
-
 def test_shrinking_holds_both_buffers_of_one_layer() -> None:
     session = llama(NEVER).prefill([[5] * 10])
     wide = write(session, 40)
@@ -305,40 +162,6 @@ def test_shrinking_holds_both_buffers_of_one_layer() -> None:
     assert usage.held_bytes == (10 + room) * LLAMA_TOKEN
     assert usage.used_bytes == (10 + 2) * LLAMA_TOKEN
     assert usage.peak_bytes == wide.held_bytes + (2 + room) * LLAMA_TOKEN // 6
-
-
-def test_one_cache_per_branch_is_counted_in_its_costliest_step() -> None:
-    session = llama(CollectionPolicy()).prefill([[5] * 10, [6] * 4])
-    assert write(session, 3).per_branch_bytes == 2 * 3 * (10 + 1) * LLAMA_TOKEN
-    assert write(session, 7).per_branch_bytes == 2 * 7 * (10 + 2) * LLAMA_TOKEN
-    assert write(session, 2).per_branch_bytes == 2 * 7 * (10 + 2) * LLAMA_TOKEN
-    # A session over some of the queries keeps an account of its own.
-    part = session.select([1], branches=True)
-    assert part.usage.per_branch_bytes == 4 * LLAMA_TOKEN
-    assert write(part, 2).per_branch_bytes == 2 * (4 + 4) * LLAMA_TOKEN
-    assert part.usage.num_collections <= 1
-
-
-def test_levels_count_at_their_own_depth() -> None:
-    session = llama(CollectionPolicy()).prefill([[5] * 10])
-    session.keep_levels()
-    write(session, 2, 3)
-    zeros = torch.zeros(1, 3, dtype=torch.int64)
-    session.step(zeros, zeros + 4, depth=1)
-    assert session.usage.per_branch_bytes == 3 * (10 + 1) * LLAMA_TOKEN
-
-
-def test_a_shared_prefix_is_counted_apart() -> None:
-    model = llama(CollectionPolicy())
-    prefix = model.share_prefix([7] * 8)
-    assert prefix is not None
-    session = model.prefill([[7] * 8 + [5] * 2, [7] * 8 + [6] * 5], prefix)
-    usage = write(session, 3)
-    assert prefix.kv_bytes == usage.shared_bytes == 8 * LLAMA_TOKEN
-    assert usage.used_bytes == 2 * (5 + 3) * LLAMA_TOKEN
-    assert usage.held_bytes == usage.peak_bytes == 2 * (5 + 3 * INITIAL_DEPTH) * LLAMA_TOKEN
-    assert usage.per_branch_bytes == 2 * 3 * (13 + 1) * LLAMA_TOKEN
-    assert session.select([0]).usage.shared_bytes == 8 * LLAMA_TOKEN
 
 
 @pytest.mark.parametrize("name", ["bart", "t5"])
@@ -354,16 +177,7 @@ def test_cross_attention_counts_once_per_query_and_once_per_branch(name: str) ->
     assert usage.per_branch_bytes == 2 * 3 * (10 + 1 + 1) * BART_TOKEN
 
 
-def test_the_cost_per_branch_starts_with_the_prompts() -> None:
-    cost = PerBranchCost(num_queries=3, prompt_tokens=7, token_bytes=10, fixed_bytes=100)
-    assert cost.most_bytes == 3 * (70 + 100)
-    cost.note(5, 2)
-    cost.note(1, 9)
-    assert cost.most_bytes == 3 * 5 * (90 + 100)
-
-
-CAUSAL = [name for name, (_, options) in ARCHITECTURES.items() if "d_model" not in options]
-ENCODER_DECODERS = [name for name in ARCHITECTURES if name not in CAUSAL]
+ENCODER_DECODERS = [name for name, (_, options) in ARCHITECTURES.items() if "d_model" in options]
 
 
 def tokens(*lengths: int, seed: int = 0) -> list[list[int]]:
@@ -374,73 +188,6 @@ def shared(model: HFLanguageModel, token_ids: list[int]) -> TreePrefix:
     prefix = model.share_prefix(token_ids)
     assert isinstance(prefix, TreePrefix)
     return prefix
-
-
-def grow_and_compare(
-    session: TreeSession, reference: PreTrainedModel, prompts: list[list[int]], steps: int, seed: int
-) -> float:
-    """Largest difference from plain passes over every branch alone, in log-probabilities."""
-    rng = random.Random(seed)
-    worst = 0.0
-    for query, prompt in enumerate(prompts):
-        expected = plain_logprobs(reference, prompt, [])
-        worst = max(worst, float((session.root_logits[query].log_softmax(-1) - expected).abs().max()))
-    paths: list[list[list[int]]] = [[[]] for _ in prompts]
-    for _ in range(steps):
-        parents = [[rng.randrange(len(above)) for _ in range(3)] for above in paths]
-        written = [[rng.randrange(3, VOCAB) for _ in range(3)] for _ in paths]
-        logits = session.step(torch.tensor(parents), torch.tensor(written))
-        paths = [
-            [[*paths[query][parent], token] for parent, token in zip(*row, strict=True)]
-            for query, row in enumerate(zip(parents, written, strict=True))
-        ]
-        for query, branch in [(q, rng.randrange(3)) for q in range(len(prompts))]:
-            expected = plain_logprobs(reference, prompts[query], paths[query][branch])
-            difference = logits[query, branch].log_softmax(-1) - expected
-            worst = max(worst, float(difference.abs().max()))
-    return worst
-
-
-@pytest.mark.parametrize("name", CAUSAL)
-@pytest.mark.parametrize("length", [1, 4, 17])
-def test_equal_to_plain_passes_over_whole_prompts(name: str, length: int) -> None:
-    """Windows are 5 to 7 tokens: they end in the prefix, in the prompts, and in the tree."""
-    with exactly(torch.float64):
-        model = HFLanguageModel(build(name, torch.float64))
-        (beginning,) = tokens(length)
-        prompts = [beginning + rest for rest in tokens(9, 1, 4, 4, seed=1)]
-        session = model.prefill(prompts, shared(model, beginning))
-        reference = build(name, torch.float64)
-        part = session.select([3, 1])
-        assert grow_and_compare(session, reference, prompts, 6, seed=length) < 1e-9
-        assert grow_and_compare(part, reference, [prompts[3], prompts[1]], 3, seed=length) < 1e-9
-
-
-@pytest.mark.parametrize("name", ["llama-gqa", "mistral-window", "gemma2"])
-@pytest.mark.parametrize("lengths", [(1,), (1, 1), (3, 3), (7,), (20, 20)])
-def test_prompts_of_one_length(name: str, lengths: tuple[int, ...]) -> None:
-    with exactly(torch.float64):
-        model = HFLanguageModel(build(name, torch.float64))
-        (beginning,) = tokens(8)
-        prompts = [beginning + rest for rest in tokens(*lengths, seed=2)]
-        session = model.prefill(prompts, shared(model, beginning))
-        assert grow_and_compare(session, build(name, torch.float64), prompts, 3, seed=0) < 1e-9
-
-
-@pytest.mark.parametrize("name", ["gemma2", "gemma3", "mistral-window", "t5", "umt5"])
-@pytest.mark.parametrize("rows_at_once", [1, 3])
-def test_prompts_whose_scores_are_materialised_in_pieces(
-    name: str, rows_at_once: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("genret.decoding.model.prefill.ROWS_AT_ONCE", rows_at_once)
-    with exactly(torch.float64):
-        model = HFLanguageModel(build(name, torch.float64))
-        (beginning,) = tokens(8)
-        prompts = [beginning + rest for rest in tokens(18, 7, seed=2)]
-        reference = build(name, torch.float64)
-        for prefix in (None, model.share_prefix(beginning)):
-            session = model.prefill(prompts, prefix)
-            assert grow_and_compare(session, reference, prompts, 2, seed=0) < 1e-9
 
 
 def test_float32_and_bfloat16() -> None:
@@ -455,63 +202,6 @@ def test_float32_and_bfloat16() -> None:
     torch.testing.assert_close(answers[1], answers[0], atol=1e-4, rtol=0)
     assert answers[2].dtype == torch.float32
     assert float((answers[2] - answers[0]).norm() / answers[0].norm()) < 0.1
-
-
-def test_another_beginning_gives_other_answers() -> None:
-    """The comparison above is no comparison if the prefix does not matter."""
-    model = HFLanguageModel(build("llama-gqa"))
-    first, second = tokens(6, 6)
-    logits = [model.prefill([[*b, 5, 6]], shared(model, b)).root_logits for b in (first, second)]
-    assert float((logits[0] - logits[1]).abs().max()) > 0.1
-
-
-def test_a_prefix_serves_many_sessions_and_is_copied_by_none() -> None:
-    model = HFLanguageModel(build("llama-gqa"))
-    (beginning,) = tokens(10)
-    prefix = shared(model, beginning)
-    kept = [part.clone() for segment in prefix.segments for part in segment]
-    zeros = torch.zeros(2, 3, dtype=torch.int64)
-    sessions = [model.prefill([[*beginning, 5, 6], [*beginning, 7]], prefix) for _ in range(2)]
-    for session in (*sessions, sessions[0].select([1, 0])):
-        session.step(zeros, zeros + 4)
-        assert session._cache.prefix is prefix.segments
-    now = [part for segment in prefix.segments for part in segment]
-    assert all(torch.equal(*pair) for pair in zip(kept, now, strict=True))
-
-
-class _LargestResult(TorchDispatchMode):
-    """Most elements of any one tensor that is made or copied."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.elements = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        result = func(*args, **(kwargs or {}))
-        for tensor in result if isinstance(result, tuple | list) else [result]:
-            if isinstance(tensor, Tensor):
-                self.elements = max(self.elements, tensor.untyped_storage().nbytes() // tensor.element_size())
-        return result
-
-
-@pytest.mark.parametrize("name", ["llama-gqa", "qwen2-mixed-windows"])
-def test_nothing_is_as_large_as_the_prefix_once_per_query(name: str) -> None:
-    """Sixteen queries behind 60 tokens: keys of one prefix in all heads are 60 * 32 numbers."""
-    model = HFLanguageModel(build(name))
-    (beginning,) = tokens(60)
-    prefix = shared(model, beginning)
-    prompts = [[*beginning, 5 + query % 20, 6][: 61 + query % 2] for query in range(16)]
-    zeros = torch.zeros(16, 2, dtype=torch.int64)
-    session = model.prefill(prompts, prefix)
-    weights = max(parameter.numel() for parameter in build(name).parameters())
-    scores = 16 * 4 * 2 * (60 + 2 + 2)  # of all branches in all heads
-    with torch.no_grad(), _LargestResult() as prefill:
-        model.prefill(prompts, prefix)
-    with torch.no_grad(), _LargestResult() as step:
-        session.step(zeros, zeros + 4)
-    assert prefill.elements <= max(weights, 62 * 32)
-    assert step.elements <= max(weights, scores, 16 * 2 * VOCAB)
-    assert max(weights, scores, 62 * 32, 16 * 2 * VOCAB) < 16 * 60 * 16
 
 
 def test_the_prefix_is_not_run_again() -> None:
@@ -604,3 +294,201 @@ def test_limits() -> None:
     inner.train()
     with pytest.raises(RuntimeError, match="training mode"):
         model.share_prefix([5])
+
+
+PROMPTS = random_prompts([13, 1, 7], torch.Generator().manual_seed(3))
+
+
+def frontier(width: int, queries: int = len(PROMPTS)) -> tuple[Tensor, Tensor]:
+    zeros = torch.zeros(queries, width, dtype=torch.int64)
+    return zeros, zeros + 4
+
+
+@pytest.mark.parametrize("name", ["llama-gqa", "bart", "t5"])
+def test_levels_hold_no_more_keys_and_values(name: str) -> None:
+    model = HFLanguageModel(build(name), collection=CollectionPolicy.never())
+    plain, levels = model.prefill(PROMPTS), model.prefill(PROMPTS)
+    levels.keep_levels()
+    for width in (2, 5, 3, 1, 9):
+        plain.step(*frontier(width))
+        levels.step(*frontier(width))
+        assert levels.usage.held_bytes == plain.usage.held_bytes
+
+
+@pytest.mark.parametrize("name", ["llama-gqa", "bart", "t5"])
+def test_a_selection_holds_the_branches_it_took_over(name: str) -> None:
+    session = HFLanguageModel(build(name)).prefill(PROMPTS)
+    empty = session.usage.held_bytes
+    session.keep_levels()
+    session.step(*frontier(4))
+    per_slot = (session.usage.held_bytes - empty) // (len(PROMPTS) * 4 * INITIAL_DEPTH)
+    session.step(*frontier(2))
+    held = session.usage.held_bytes
+    bare, full = session.select([2]), session.select([2], branches=True)
+    assert full.usage.held_bytes == bare.usage.held_bytes + 6 * per_slot
+    assert session.usage.held_bytes == held
+    full.step(*frontier(1, queries=1), depth=1)
+    assert full.usage.held_bytes == bare.usage.held_bytes + (6 + INITIAL_DEPTH) * per_slot
+
+
+MODULES = {name: build(name) for name in ("llama-gqa", "bart")}
+# Layers, keys and values, heads, size, bytes of a float32.
+TOKEN_BYTES = {"llama-gqa": 3 * 2 * 2 * 8 * 4, "bart": 3 * 2 * 4 * 8 * 4}
+
+
+class Account:
+    """Expected usage of one session.
+
+    Args:
+        name: The architecture.
+        script: Script that the session follows.
+        truth: True answers of the session.
+    """
+
+    def __init__(self, name: str, script: Script, truth: BranchTruth) -> None:
+        self.truth = truth
+        self.written = 0
+        self._name = name
+        self._script = script
+        # An encoder's prompts stay as wide as the whole batch was; the decoder's prompt is one token.
+        self._widest = max(len(prompt) for prompt in script.prompts)
+        self._per_branch_bytes = 0
+        self._before = KvUsage()
+        self.note_branches(1, 0)
+
+    @property
+    def _decoder_prompt(self) -> int:
+        """Tokens of the longest decoder prompt and, of an encoder-decoder, of the encoder's."""
+        if self._name == "bart":
+            return self._widest + 1
+        return max(len(prompt) for prompt in self.truth.prompts)
+
+    @property
+    def _own_prefix(self) -> int:
+        return 0 if self._name == "bart" else self._script.prefix
+
+    def note_branches(self, width: int, depth: int) -> None:
+        """One cache per branch would hold every branch's whole prompt and path."""
+        tokens = len(self.truth.prompts) * width * (self._decoder_prompt + depth)
+        self._per_branch_bytes = max(self._per_branch_bytes, tokens * TOKEN_BYTES[self._name])
+
+    def check(self, usage: KvUsage, just_collected: bool) -> None:
+        """Compare everything that can be reckoned."""
+        token = TOKEN_BYTES[self._name]
+        assert usage.used_bytes <= usage.held_bytes <= usage.peak_bytes
+        assert usage.peak_bytes >= self._before.peak_bytes
+        assert usage.num_collections >= self._before.num_collections
+        assert usage.per_branch_bytes == self._per_branch_bytes
+        assert usage.shared_bytes == self._own_prefix * token
+        row = len(self.truth.prompts) * token
+        slots, rest = divmod(usage.used_bytes - (self._decoder_prompt - self._own_prefix) * row, row)
+        assert rest == 0
+        if self.truth.depth == 0:
+            live = 0
+        elif self.truth.keep_levels:
+            live = self.written
+        else:
+            live = max(self.truth.num_live(query) for query in range(len(self.truth.prompts)))
+        assert slots == live if just_collected else live <= slots <= self.written
+        self._before = usage
+
+
+class Auditor:
+    """Plays a script and audits every session after every operation."""
+
+    def __init__(self, name: str, script: Script) -> None:
+        self._name = name
+        self._script = script
+        self._play = Play(script, MODULES[name])
+        self._accounts = [Account(name, script, self._play.truths[0])]
+
+    def act(self, operation: Operation) -> None:
+        self._play.act(operation)
+        account = self._accounts[operation.session]
+        match operation:
+            case Grow():
+                width = len(operation.parents[0])
+                account.written += width
+                account.note_branches(width, operation.depth or account.truth.depth)
+            case Select():
+                self._accounts.append(Account(self._name, self._script, self._play.truths[-1]))
+                self._accounts[-1].written = account.written if operation.branches else 0
+        self.audit(operation.session, isinstance(operation, Collect))
+
+    def audit(self, number: int, just_collected: bool) -> None:
+        for other, account in enumerate(self._accounts):
+            account.check(self._play.sessions[other].usage, just_collected and other == number)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_usage_is_what_was_written(name: str) -> None:
+    @settings(max_examples=25, deadline=None)
+    @given(st.randoms(use_true_random=False))
+    def holds(rng: random.Random) -> None:
+        script = random_script(rng, VOCAB)
+        auditor = Auditor(name, script)
+        auditor.audit(0, just_collected=False)
+        for operation in script.operations:
+            auditor.act(operation)
+
+    holds()
+
+
+class HeldStorages(TorchDispatchMode):
+    """Adds up the storages of real numbers that are alive, from those given on, and remembers the most.
+
+    Args:
+        parts: Alive at the beginning.
+    """
+
+    def __init__(self, parts: list[Tensor]) -> None:
+        super().__init__()
+        self.most = 0
+        self._now = 0
+        self._known: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
+        for part in parts:
+            self._add(part)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor):
+            self._add(result)
+        return result
+
+    def _add(self, part: Tensor) -> None:
+        storage = part.untyped_storage()
+        if part.is_floating_point() and storage not in self._known:
+            self._known.add(storage)
+            self._now += storage.nbytes()
+            self.most = max(self.most, self._now)
+            weakref.finalize(storage, self._drop, storage.nbytes())
+
+    def _drop(self, num_bytes: int) -> None:
+        self._now -= num_bytes
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_peak_is_the_most_that_was_ever_held(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    policy = CollectionPolicy(rng.choice([None, 2, 5]), rng.random() < 0.7)
+    session = HFLanguageModel(MODULES["llama-gqa"], collection=policy).prefill([[5, 6, 7], [8]])
+    cache = session._cache
+    layers = [cache.tree_layer(index) for index in range(3)]
+    held = HeldStorages([part for layer in layers for part in layer.prompt])
+
+    def watched(act: Callable[..., None]) -> Callable[..., None]:
+        def watching(*arguments: object) -> None:
+            with held:
+                act(*arguments)
+
+        return watching
+
+    for name in ("make_room", "compact"):
+        monkeypatch.setattr(cache, name, watched(getattr(cache, name)))
+    above = 1
+    for _ in range(20):
+        width = rng.choice([1, 2, rng.randint(1, 20)])
+        parents = torch.tensor([[rng.randrange(above)] * width, [rng.randrange(above)] * width])
+        session.step(parents, parents + 3)
+        above = width
+        assert session.usage.peak_bytes == held.most

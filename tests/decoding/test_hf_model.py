@@ -1,39 +1,35 @@
-"""The adapter around equivalence: memory, limits, errors, threads, batches, refused architectures."""
+"""The adapter around equivalence: memory, positions, errors, training, refused architectures."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
+import transformers
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
-    BartConfig,
-    BartForConditionalGeneration,
     BloomConfig,
     FalconConfig,
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
     MambaConfig,
     MistralConfig,
     MixtralConfig,
     OlmoConfig,
     PreTrainedModel,
     StableLmConfig,
-    T5Config,
-    T5ForConditionalGeneration,
 )
 
+from genret.decoding.beam_search import beam_search
+from genret.decoding.disc import disc
 from genret.decoding.errors import ModelLoadError, PromptTooLongError, UnsupportedModelError
+from genret.decoding.model.architectures import VERIFIED
 from genret.decoding.model.hf_model import HFLanguageModel
+from genret.decoding.params import BeamParams, DiscParams
+from genret.decoding.trie.title_trie import TitleTrie
+from tests.no_sync import no_sync
+from tests.verified_architectures import ARCHITECTURES, VOCAB, build, random_prompts
 
-VOCAB, LAYERS, HEADS, KV_HEADS, SIZE = 53, 2, 4, 2, 8
 TINY = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+NAMES = ["llama-gqa", "gpt2", "bart", "t5"]
 
 
 def wider(model: PreTrainedModel) -> PreTrainedModel:
@@ -45,65 +41,12 @@ def wider(model: PreTrainedModel) -> PreTrainedModel:
     return model.eval()
 
 
-def llama(**options: Any) -> PreTrainedModel:
-    torch.manual_seed(1)
-    config = LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=HEADS * SIZE,
-        intermediate_size=40,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS,
-        num_key_value_heads=KV_HEADS,
-        max_position_embeddings=64,
-        **options,
-    )
-    return wider(LlamaForCausalLM(config))
+def built(name: str, positions: int | None = None) -> PreTrainedModel:
+    return build(name, changes={} if positions is None else {"max_position_embeddings": positions})
 
 
-def gpt2() -> PreTrainedModel:
-    torch.manual_seed(2)
-    config = GPT2Config(vocab_size=VOCAB, n_embd=HEADS * SIZE, n_layer=LAYERS, n_head=HEADS, n_positions=16)
-    return wider(GPT2LMHeadModel(config))
-
-
-def bart(**options: Any) -> PreTrainedModel:
-    torch.manual_seed(3)
-    config = BartConfig(
-        vocab_size=VOCAB,
-        d_model=HEADS * SIZE,
-        encoder_layers=1,
-        decoder_layers=LAYERS,
-        encoder_attention_heads=HEADS,
-        decoder_attention_heads=HEADS,
-        encoder_ffn_dim=40,
-        decoder_ffn_dim=40,
-        max_position_embeddings=12,
-        **options,
-    )
-    return wider(BartForConditionalGeneration(config))
-
-
-def t5() -> PreTrainedModel:
-    torch.manual_seed(4)
-    config = T5Config(
-        vocab_size=VOCAB,
-        d_model=HEADS * SIZE,
-        d_kv=SIZE,
-        d_ff=40,
-        num_layers=1,
-        num_decoder_layers=LAYERS,
-        num_heads=HEADS,
-        decoder_start_token_id=0,
-    )
-    return T5ForConditionalGeneration(config).eval()
-
-
-BUILDERS = {"llama": llama, "gpt2": gpt2, "bart": bart, "t5": t5}
-
-
-def prompts_of(lengths: list[int], seed: int = 0) -> list[list[int]]:
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randint(3, VOCAB, (length,), generator=generator).tolist() for length in lengths]
+def prompts_of(lengths: list[int]) -> list[list[int]]:
+    return random_prompts(lengths, torch.Generator().manual_seed(0))
 
 
 def rows(*values: int, queries: int = 1) -> Tensor:
@@ -111,85 +54,18 @@ def rows(*values: int, queries: int = 1) -> Tensor:
 
 
 def test_fused_projections_do_not_keep_their_buffers_alive() -> None:
-    session = HFLanguageModel(gpt2()).prefill(prompts_of([1, 1]))
-    assert session.usage.held_bytes == 2 * 1 * LAYERS * 2 * HEADS * SIZE * 4
-
-
-@pytest.mark.parametrize("name", BUILDERS)
-def test_prompts_run_once(name: str) -> None:
-    model = BUILDERS[name]()
-    encoder_decoder = model.config.is_encoder_decoder
-    reader = model.get_encoder() if encoder_decoder else model
-    read: list[int] = []
-    reader.register_forward_pre_hook(
-        lambda _, __, kwargs: read.append(kwargs["input_ids"].numel()), with_kwargs=True
-    )
-    session = HFLanguageModel(model).prefill(prompts_of([6, 6]))
-    session.step(rows(0, 0, 0, queries=2), rows(4, 5, 6, queries=2))
-    session.step(rows(2, 0, 0, queries=2), rows(4, 5, 6, queries=2))
-    assert read == ([12] if encoder_decoder else [12, 6, 6])
-
-
-@pytest.mark.parametrize("name", BUILDERS)
-def test_selected_queries_start_again_from_their_prompts(name: str) -> None:
-    session = HFLanguageModel(BUILDERS[name]()).prefill(prompts_of([7, 4, 6]))
-    first = session.step(rows(0, 0, queries=3), rows(5, 6, queries=3))
-    second = session.step(rows(1, 1, queries=3), rows(9, 3, queries=3))
-    for queries in ([0, 1, 2], [1], [2, 1]):
-        again = session.select(queries)
-        n = len(queries)
-        torch.testing.assert_close(again.root_logits, session.root_logits[queries], atol=0, rtol=0)
-        got = again.step(rows(0, 0, queries=n), rows(5, 6, queries=n))
-        torch.testing.assert_close(got, first[queries], atol=1e-5, rtol=1e-5)
-        got = again.step(rows(1, 1, queries=n), rows(9, 3, queries=n))
-        torch.testing.assert_close(got, second[queries], atol=1e-5, rtol=1e-5)
-    # ... and the session they came from goes on undisturbed.
-    third = session.step(rows(0, 1, queries=3), rows(4, 4, queries=3))
-    assert third.isfinite().all()
-    for branches in (False, True):
-        with pytest.raises(ValueError, match="at least one"):
-            session.select([], branches)
-
-
-@pytest.mark.parametrize("name", BUILDERS)
-def test_alone_and_in_a_batch_of_32(name: str) -> None:
-    """Other queries and their padding change a query's log-probabilities by rounding only."""
-    model = HFLanguageModel(BUILDERS[name]())
-    prompts = prompts_of([1 + (5 * index) % 11 for index in range(32)], seed=5)
-    together = model.prefill(prompts)
-    generator = torch.Generator().manual_seed(6)
-    tokens = torch.randint(3, VOCAB, (3, 32, 4), generator=generator)
-    parents = torch.randint(4, (3, 32, 4), generator=generator)
-    batch = [together.root_logits] + [together.step(p, t) for p, t in zip(parents, tokens, strict=True)]
-    for query in (0, 13, 31):
-        alone = model.prefill(prompts[query : query + 1])
-        single = [alone.root_logits] + [
-            alone.step(p[query, None], t[query, None]) for p, t in zip(parents, tokens, strict=True)
-        ]
-        for one, many in zip(single, batch, strict=True):
-            difference = one[0].log_softmax(-1) - many[query].log_softmax(-1)
-            assert float(difference.abs().max()) < 2e-5
-
-
-def test_logits_are_float32_in_a_bfloat16_model() -> None:
-    model = HFLanguageModel(llama().to(torch.bfloat16))
-    session = model.prefill(prompts_of([7, 4]))
-    logits = session.step(rows(0, 0, queries=2), rows(5, 6, queries=2))
-    assert session.root_logits.dtype == logits.dtype == torch.float32
-    exact = HFLanguageModel(llama()).prefill(prompts_of([7, 4]))
-    wanted = exact.step(rows(0, 0, queries=2), rows(5, 6, queries=2))
-    difference = logits.log_softmax(-1) - wanted.log_softmax(-1)
-    assert float(difference.norm() / wanted.log_softmax(-1).norm()) < 0.05
+    session = HFLanguageModel(built("gpt2")).prefill(prompts_of([1, 1]))
+    assert session.usage.held_bytes == 2 * 1 * 3 * 2 * 32 * 4  # two prompts of a token, three layers
 
 
 def test_answers_may_be_changed_in_place() -> None:
-    session = HFLanguageModel(llama()).prefill(prompts_of([4]))
+    session = HFLanguageModel(built("llama-gqa")).prefill(prompts_of([4]))
     session.root_logits.add_(1.0)
     session.step(rows(0), rows(4)).masked_fill_(torch.ones(VOCAB, dtype=torch.bool), 0.0)
 
 
 def test_limits_of_a_causal_model() -> None:
-    model = HFLanguageModel(gpt2())
+    model = HFLanguageModel(built("gpt2", 16))
     assert (model.max_positions, model.max_prompt_tokens, model.vocab_size) == (16, 16, VOCAB)
     with pytest.raises(PromptTooLongError, match=r"17 tokens.*at most 16"):
         model.prefill(prompts_of([3, 17]))
@@ -200,11 +76,11 @@ def test_limits_of_a_causal_model() -> None:
 
 
 def test_limits_of_encoder_decoders() -> None:
-    model = HFLanguageModel(bart())
+    model = HFLanguageModel(built("bart", 12))
     assert (model.max_positions, model.max_prompt_tokens) == (11, 12)
     with pytest.raises(PromptTooLongError, match=r"13 tokens.*at most 12"):
         model.prefill(prompts_of([13]))
-    relative = HFLanguageModel(t5())
+    relative = HFLanguageModel(built("t5"))
     assert (relative.max_positions, relative.max_prompt_tokens) == (None, None)
 
 
@@ -215,7 +91,7 @@ def test_positions_end_where_rotary_frequencies_change() -> None:
         "factor": 2.0,
         "original_max_position_embeddings": 32,
     }
-    assert HFLanguageModel(llama(rope_parameters=rope)).max_positions == 32
+    assert HFLanguageModel(build("llama-gqa", changes={"rope_parameters": rope})).max_positions == 32
 
 
 @pytest.mark.parametrize(
@@ -229,29 +105,32 @@ def test_positions_end_where_rotary_frequencies_change() -> None:
 )
 def test_bad_prompts(prompts: list[list[int]], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        HFLanguageModel(llama()).prefill(prompts)
+        HFLanguageModel(built("llama-gqa")).prefill(prompts)
 
 
 def test_bad_frontiers() -> None:
-    session = HFLanguageModel(llama()).prefill(prompts_of([3, 4]))
+    session = HFLanguageModel(built("llama-gqa")).prefill(prompts_of([3, 4]))
     for parents, tokens in [(rows(0), rows(4)), (rows(0, queries=2), rows(4, 5, queries=2))]:
         with pytest.raises(ValueError, match=r"shape \(2, B\)"):
             session.step(parents, tokens)
     with pytest.raises(ValueError, match="at least one branch"):
         session.step(torch.zeros(2, 0, dtype=torch.int64), torch.zeros(2, 0, dtype=torch.int64))
+    for branches in (False, True):
+        with pytest.raises(ValueError, match="at least one"):
+            session.select([], branches)
 
 
 def test_a_model_put_back_into_training_is_not_decoded() -> None:
-    inner = llama()
+    inner = built("llama-gqa")
     model = HFLanguageModel(inner)
     inner.train()
     with pytest.raises(RuntimeError, match="training mode"):
         model.prefill([[3]])
 
 
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_wrapped_model_still_trains(name: str) -> None:
-    plain, wrapped = BUILDERS[name](), BUILDERS[name]()
+    plain, wrapped = built(name), built(name)
     HFLanguageModel(wrapped).prefill(prompts_of([4])).step(rows(0, 0), rows(4, 5))
     ids = torch.tensor(prompts_of([6, 6]))
     losses = []
@@ -266,22 +145,9 @@ def test_a_wrapped_model_still_trains(name: str) -> None:
             torch.testing.assert_close(got.grad, expected.grad, atol=1e-3, rtol=1e-3, msg=parameter_name)
 
 
-def softcapped() -> PreTrainedModel:
-    torch.manual_seed(5)
-    config = Gemma2Config(
-        **TINY,
-        intermediate_size=40,
-        num_key_value_heads=2,
-        head_dim=8,
-        query_pre_attn_scalar=8,
-        sliding_window=3,
-    )
-    return wider(Gemma2ForCausalLM._from_config(config, attn_implementation="eager"))
-
-
 def test_a_wrapped_softcap_model_answers_and_trains_as_before() -> None:
     """Soft caps are beyond plain scaled dot product attention, which serves other models outside sessions."""
-    model, plain = softcapped(), softcapped()
+    model, plain = built("gemma2"), built("gemma2")
     ids = torch.tensor(prompts_of([7, 7]))
     mask = torch.ones_like(ids)
     mask[0, :3] = 0
@@ -299,7 +165,7 @@ def test_a_wrapped_softcap_model_answers_and_trains_as_before() -> None:
 
 
 def test_decoder_prompt_is_what_generate_would_place() -> None:
-    model = bart(decoder_start_token_id=2)
+    model = built("bart", 12)
     assert HFLanguageModel(model).decoder_prompt == (2,)
     model.generation_config.forced_bos_token_id = 7
     model.generation_config.forced_eos_token_id = None
@@ -317,11 +183,11 @@ def test_decoder_prompt_is_what_generate_would_place() -> None:
 
 def test_decoder_prompt_is_for_encoder_decoders() -> None:
     with pytest.raises(ValueError, match="encoder-decoders only"):
-        HFLanguageModel(llama(), decoder_prompt=[1])
+        HFLanguageModel(built("llama-gqa"), decoder_prompt=[1])
     with pytest.raises(ValueError, match="must not be empty"):
-        HFLanguageModel(bart(), decoder_prompt=[])
-    with pytest.raises(ValueError, match=r"\[0, 53\), got \[53\]"):
-        HFLanguageModel(bart(), decoder_prompt=[VOCAB])
+        HFLanguageModel(built("bart", 12), decoder_prompt=[])
+    with pytest.raises(ValueError, match=r"\[0, 61\), got \[61\]"):
+        HFLanguageModel(built("bart", 12), decoder_prompt=[VOCAB])
 
 
 REFUSED = {
@@ -361,4 +227,82 @@ def test_an_unverified_architecture_passes_the_self_check() -> None:
 
 def test_float16_is_not_computed_on_a_cpu() -> None:
     with pytest.raises(ModelLoadError, match="float16"):
-        HFLanguageModel(llama().half())
+        HFLanguageModel(built("llama-gqa").half())
+
+
+def test_every_verified_architecture_is_tested() -> None:
+    tested = {getattr(transformers, config_name)().model_type for config_name, _ in ARCHITECTURES.values()}
+    assert tested == VERIFIED
+
+
+def frontier(width: int, queries: int) -> tuple[Tensor, Tensor]:
+    zeros = torch.zeros(queries, width, dtype=torch.int64)
+    return zeros, zeros + 4
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bart"])
+def test_positions_are_counted_at_the_depth_that_is_written(name: str) -> None:
+    """The deepest branches have used up the positions; others have not."""
+    model = HFLanguageModel(build(name), pack_frontiers=False)
+    assert model.max_positions is not None
+    prompt = 2 if model.is_encoder_decoder else model.max_positions - 3
+    room = model.max_positions - (0 if model.is_encoder_decoder else prompt)
+    session = model.prefill([[5] * prompt])
+    session.keep_levels()
+    for _ in range(room):
+        session.step(*frontier(1, queries=1))
+    limit = model.max_positions + len(model.decoder_prompt)
+    with pytest.raises(PromptTooLongError, match=f"position {limit + 1} of {limit}.*{room} were written"):
+        session.step(*frontier(1, queries=1))
+    with no_sync():  # the device is asked only where positions run out
+        logits = [session.step(*frontier(1, queries=1), depth=depth) for depth in (1, room, 2)]
+    assert torch.stack(logits).isfinite().all()
+
+
+def test_a_dead_prompt_without_positions_does_not_end_shallow_branches() -> None:
+    """One query has no position left and no branches; the other has used all of its own in the deepest."""
+    model = HFLanguageModel(build("gpt2"))
+    limit = model.max_positions
+    assert limit is not None
+    session = model.prefill([[5] * limit, [6] * (limit - 2)])
+    session.keep_levels()
+    tokens = torch.tensor([[4], [4]])
+    parents = torch.tensor([[-1], [0]])
+    for _ in range(2):
+        session.step(parents, tokens)
+    with pytest.raises(PromptTooLongError, match=f"{limit - 2} tokens and 2 were written"):
+        session.step(parents, tokens)
+    for depth in (1, 2):
+        assert session.step(parents, tokens, depth).isfinite().all()
+
+
+LIMIT = 24  # positions
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama-gqa"])
+def test_only_living_branches_need_positions(name):
+    session = HFLanguageModel(built(name, LIMIT)).prefill([[1, 2], [3] * LIMIT])
+    one = torch.tensor([[5], [5]])
+    logits = session.step(torch.tensor([[0], [-1]]), one)
+    alone = HFLanguageModel(built(name, LIMIT)).prefill([[1, 2]]).step(torch.tensor([[0]]), one[:1])
+    assert torch.allclose(logits[0], alone[0], atol=1e-5)
+    assert torch.isfinite(logits).all()
+    with pytest.raises(PromptTooLongError, match=f"position {LIMIT + 2} of {LIMIT}"):
+        session.step(torch.tensor([[0], [0]]), one)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama-gqa"])
+def test_a_long_prompt_does_not_end_the_search_of_a_short_one(name):
+    rows = [(7, 0), (*([8] * 12), 0)]
+    trie = TitleTrie.from_rows(rows, VOCAB)
+    prompts = [[1, 2], [3] * (LIMIT - 3)]
+    room = [LIMIT - len(prompt) for prompt in prompts]
+    model = HFLanguageModel(built(name, LIMIT))
+    short, long = beam_search(model.prefill(prompts), trie, [BeamParams(5)] * 2, room=room)
+    assert {h.token_ids for h in short.hypotheses} == set(rows)
+    assert short.certified
+    assert {h.token_ids for h in long.hypotheses} == {(7, 0)}
+    assert not long.certified
+    samples = disc(model.prefill(prompts), trie, [DiscParams(num_samples=20, seed=1)] * 2, room=room)
+    assert {s.hypothesis.token_ids for s in samples[1].samples} == {(7, 0)}
+    assert len(samples[0].samples) == 20

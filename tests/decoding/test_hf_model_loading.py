@@ -16,11 +16,10 @@ import transformers.dynamic_module_utils
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
-    BartConfig,
-    BartForConditionalGeneration,
     BitsAndBytesConfig,
     LlamaConfig,
     LlamaForCausalLM,
+    PreTrainedModel,
 )
 
 from genret.decoding.errors import ModelLoadError, UnsupportedModelError
@@ -35,18 +34,8 @@ from tests.tiny_transformers import build
 VOCAB = 40
 
 
-def llama() -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=VOCAB,
-            hidden_size=16,
-            intermediate_size=24,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            tie_word_embeddings=True,
-        )
-    ).eval()
+def llama() -> PreTrainedModel:
+    return build("llama", VOCAB)
 
 
 @pytest.fixture
@@ -64,18 +53,7 @@ def test_a_saved_model_answers_as_before(checkpoint: Path) -> None:
 
 
 def test_an_encoder_decoder_is_recognised(tmp_path: Path) -> None:
-    config = BartConfig(
-        vocab_size=VOCAB,
-        d_model=16,
-        encoder_layers=1,
-        decoder_layers=1,
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
-        encoder_ffn_dim=24,
-        decoder_ffn_dim=24,
-        max_position_embeddings=20,
-    )
-    BartForConditionalGeneration(config).save_pretrained(tmp_path)
+    build("bart", VOCAB).save_pretrained(tmp_path)
     loaded = HFLanguageModel.load(str(tmp_path), device="cpu")
     assert loaded.decoder_prompt == (2,)
     assert loaded.prefill([[3, 4]]).root_logits.shape == (1, VOCAB)
@@ -132,17 +110,14 @@ def test_number_of_threads(checkpoint: Path) -> None:
         HFLanguageModel.load(checkpoint, device="cpu", num_threads=0)
 
 
-def test_pickled_weights_are_refused(checkpoint: Path) -> None:
+def test_other_weights_than_safetensors_are_refused(checkpoint: Path) -> None:
     weights = checkpoint / "model.safetensors"
-    torch.save(load_file(weights), checkpoint / "pytorch_model.bin")
+    loaded = load_file(weights)
     weights.unlink()
-    with pytest.raises(ModelLoadError, match=r"only pickled weights \(pytorch_model\.bin\)"):
-        HFLanguageModel.load(checkpoint, device="cpu")
-
-
-def test_no_weights_at_all(checkpoint: Path) -> None:
-    (checkpoint / "model.safetensors").unlink()
     with pytest.raises(ModelLoadError, match=r"holds no \*\.safetensors"):
+        HFLanguageModel.load(checkpoint, device="cpu")
+    torch.save(loaded, checkpoint / "pytorch_model.bin")
+    with pytest.raises(ModelLoadError, match=r"only pickled weights \(pytorch_model\.bin\)"):
         HFLanguageModel.load(checkpoint, device="cpu")
 
 
@@ -190,9 +165,7 @@ def test_missing_weights_are_not_invented(checkpoint: Path) -> None:
 
 
 def test_weights_of_another_shape(checkpoint: Path) -> None:
-    config = json.loads((checkpoint / "config.json").read_text())
-    config["intermediate_size"] = 32
-    (checkpoint / "config.json").write_text(json.dumps(config))
+    change_config(checkpoint, intermediate_size=32)
     with pytest.raises(ModelLoadError, match="llama"):
         HFLanguageModel.load(checkpoint, device="cpu")
 
@@ -354,9 +327,7 @@ PACKAGES = {
 
 def quantised_by(folder: Path, method: str, **fields: Any) -> Path:
     build("llama", 256).save_pretrained(folder)
-    file = folder / "config.json"
-    config = json.loads(file.read_text()) | {"quantization_config": {"quant_method": method, **fields}}
-    file.write_text(json.dumps(config))
+    change_config(folder, quantization_config={"quant_method": method, **fields})
     return folder
 
 

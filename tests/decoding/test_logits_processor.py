@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -21,21 +20,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from genret.decoding.beam_search import BeamResult, beam_search
 from genret.decoding.constraints import Children
 from genret.decoding.errors import InvalidLogitsError
-from genret.decoding.model.hf_model import HFLanguageModel
-from genret.decoding.params import BeamParams
 from genret.decoding.trie.logits_processor import TitleTrieLogitsProcessor
 from genret.decoding.trie.row_filter import FilteredTrie, RowFilter
 from genret.decoding.trie.title_trie import TitleTrie
-from tests.fakes import chi_square
+from tests.generate_peer import Allowed, allowed_fn, cut, dict_trie, prompt_width, run
 from tests.tiny_transformers import (
     ARCHITECTURES,
     END,
     FIRST_LETTER,
     PAD,
-    Enumeration,
     Row,
     build,
     random_prompts,
@@ -48,9 +43,6 @@ PROMPTS = random_prompts([9, 4, 1], VOCAB)
 TITLES = random_titles(40, (1, 2, 3, 4), num_letters=4)
 LONGEST = max(map(len, TITLES))
 FILLER = -1e8  # `generate` starts its idle beams at -1e9
-ALPHA = 1e-3  # of each chi-square test; seeds are fixed
-
-Allowed = Callable[[int, Tensor], list[int]]
 
 
 @cache
@@ -58,64 +50,10 @@ def model_of(name: str) -> PreTrainedModel:
     return build(name, VOCAB)
 
 
-def padded(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> dict[str, Tensor]:
-    """Prompts in one batch: padded on the left for a decoder, on the right for an encoder."""
-    width = max(map(len, prompts))
-    right = model.config.is_encoder_decoder
-    rows = [([*p, *[PAD] * (width - len(p))] if right else [*[PAD] * (width - len(p)), *p]) for p in prompts]
-    ids = torch.tensor(rows)
-    return {"input_ids": ids, "attention_mask": (ids != PAD).long()}
-
-
-def prompt_width(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> int:
-    return 1 if model.config.is_encoder_decoder else max(map(len, prompts))
-
-
-def run(model: PreTrainedModel, prompts: Sequence[Sequence[int]], **options: Any) -> tuple[Tensor, Any]:
-    """Generate; return what was written behind the prompts, and all of what `generate` says."""
-    output = model.generate(
-        **padded(model, prompts),
-        **{
-            "max_new_tokens": LONGEST,
-            "do_sample": False,
-            "length_penalty": 0.0 if options.get("num_beams", 1) > 1 else None,
-            "eos_token_id": END,
-            "pad_token_id": PAD,
-            "return_dict_in_generate": True,
-            "output_scores": True,
-            **options,
-        },
-    )
-    return output.sequences[:, prompt_width(model, prompts) :], output
-
-
-def dict_trie(rows: Sequence[Row]) -> dict[Row, list[int]]:
-    following: defaultdict[Row, set[int]] = defaultdict(set)
-    for row in rows:
-        for depth, token in enumerate(row):
-            following[row[:depth]].add(token)
-    return {prefix: sorted(tokens) for prefix, tokens in following.items()}
-
-
-def allowed_fn(width: int, *catalogues: Sequence[Row]) -> Allowed:
-    """The argument of `prefix_allowed_tokens_fn`: one catalogue per query, or one for all."""
-    tries = [dict_trie(rows) for rows in catalogues]
-
-    def allowed(query: int, written: Tensor) -> list[int]:
-        trie = tries[query if len(tries) > 1 else 0]
-        return trie.get(tuple(written[width:].tolist()), [END])  # idle beams run on after their end
-
-    return allowed
-
-
 def processor_for(
     model: PreTrainedModel, prompts: Sequence[Sequence[int]], rows: Sequence[Row] = TITLES
 ) -> TitleTrieLogitsProcessor:
     return TitleTrieLogitsProcessor(TitleTrie.from_rows(rows, VOCAB), prompt_width(model, prompts), END)
-
-
-def cut(sequence: Sequence[int]) -> Row:
-    return tuple(sequence[: list(sequence).index(END) + 1]) if END in sequence else tuple(sequence)
 
 
 def assert_alike(
@@ -154,63 +92,20 @@ def test_beams_equal_generate_with_a_dictionary(name: str, num_beams: int) -> No
     assert bool(real.all()) == (num_beams < len(TITLES))
 
 
+SAMPLED = {"do_sample": True, "num_return_sequences": 3, "temperature": 0.7, "top_k": 3, "top_p": 0.9}
+
+
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_greedy_equals_generate_with_a_dictionary(name: str) -> None:
+@pytest.mark.parametrize("options", [{}, SAMPLED, {**SAMPLED, "num_beams": 3}], ids=str)
+def test_texts_equal_generate_with_a_dictionary(name: str, options: dict[str, Any]) -> None:
+    """Greedily, sampling and beam sampling, several sequences per prompt, cuts after the constraint."""
     model = model_of(name)
     processor = processor_for(model, PROMPTS)
-    mine, output = assert_alike(model, PROMPTS, processor, allowed_fn(prompt_width(model, PROMPTS), TITLES))
+    allowed = allowed_fn(prompt_width(model, PROMPTS), TITLES)
+    mine, output = assert_alike(model, PROMPTS, processor, allowed, **options)
     rows = [cut(row) for row in mine.tolist()]
     assert set(rows) <= set(TITLES)
     assert processor.rows(output.sequences).tolist() == [TITLES.index(row) for row in rows]
-
-
-@pytest.mark.parametrize("name", ARCHITECTURES)
-@pytest.mark.parametrize("num_beams", [1, 3])
-def test_samples_equal_generate_with_a_dictionary(name: str, num_beams: int) -> None:
-    """Sampling and beam sampling, several sequences per prompt, temperature, cuts after the constraint."""
-    model = model_of(name)
-    options = {"do_sample": True, "num_beams": num_beams, "num_return_sequences": 3, "temperature": 0.7}
-    assert_alike(
-        model,
-        PROMPTS,
-        processor_for(model, PROMPTS),
-        allowed_fn(prompt_width(model, PROMPTS), TITLES),
-        **options,
-        top_k=3,
-        top_p=0.9,
-    )
-
-
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_wide_beams_equal_our_beam_search(name: str) -> None:
-    trie = TitleTrie.from_rows(TITLES, VOCAB)
-    results = beam_search(
-        HFLanguageModel(build(name, VOCAB)).prefill(PROMPTS), trie, [BeamParams(10, 40)] * 3
-    )
-    for prompt, result in zip(PROMPTS, results, strict=True):
-        assert isinstance(result, BeamResult)
-        assert result.certified
-        model = model_of(name)
-        options = {"num_beams": 40, "num_return_sequences": 10}
-        mine, output = run(model, [prompt], logits_processor=[processor_for(model, [prompt])], **options)
-        assert [cut(row) for row in mine.tolist()] == [h.token_ids for h in result.hypotheses]
-        expected = [h.logprob for h in result.hypotheses]
-        assert output.sequences_scores.tolist() == pytest.approx(expected, abs=1e-4)
-
-
-@pytest.mark.statistical
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_samples_follow_the_constrained_law(name: str) -> None:
-    """One chi-square test per architecture at alpha = 0.001."""
-    model, prompt = model_of(name), PROMPTS[1]
-    enumeration = Enumeration(model, prompt, TITLES)
-    processor = processor_for(model, [prompt])
-    torch.manual_seed(11)
-    options = {"do_sample": True, "num_return_sequences": 4000, "top_k": 0}
-    mine, _ = run(model, [prompt], logits_processor=[processor], **options)
-    counts = Counter(cut(row) for row in mine.tolist())
-    assert set(counts) <= set(TITLES)
-    assert chi_square(counts, enumeration.constrained_law()) > ALPHA
 
 
 @pytest.mark.parametrize("name", ["llama", "t5"])

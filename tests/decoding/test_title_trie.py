@@ -1,11 +1,8 @@
-"""The trie and its row filters against brute force, and the paper's listing against both."""
+"""The trie and its row filters against brute force."""
 
 from __future__ import annotations
 
 import itertools
-import math
-import random
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -15,14 +12,11 @@ from hypothesis import strategies as st
 
 import genret.decoding.trie.row_filter as row_filter_module
 import genret.decoding.trie.trie_arrays as trie_arrays_module
-from genret.decoding.beam_search import BeamResult, beam_search
-from genret.decoding.disc import DiscResult, disc
-from genret.decoding.params import BeamParams, DiscParams
 from genret.decoding.trie.row_filter import FilteredTrie, RowFilter
 from genret.decoding.trie.title_trie import TitleTrie
 from genret.decoding.trie.trie_arrays import TrieArrays, TrieDeriver, derive_trie
 from genret.decoding.trie.trie_kernels import TrieTables
-from tests.fakes import TableModel, all_sequences, chi_square, end_with, normalise, roots
+from tests.fakes import roots
 from tests.trie_oracles import (
     BACKENDS,
     Row,
@@ -143,26 +137,6 @@ def test_states_and_candidates_may_be_views(device, kernels):
 
 
 @every_backend
-def test_an_empty_catalogue_allows_nothing_and_is_not_final(device, kernels):
-    trie = TitleTrie.from_rows([], 5, device, kernels)
-    assert trie.children(roots(trie, 3)).owner.tolist() == []
-    assert trie.is_final(roots(trie)).tolist() == [False]
-    candidates = torch.tensor([[0], [1]], device=device)
-    assert trie.verify(roots(trie, 2), candidates).tolist() == [[-1], [-1]]
-    assert trie.padded_children(roots(trie, 2), 2).next_state.tolist() == [[-1, -1]] * 2
-    assert [trie.width_at(depth) for depth in range(3)] == [0, 0, 0]
-
-
-@every_backend
-def test_the_whole_vocabulary_at_the_root(device, kernels):
-    trie = TitleTrie.from_rows([(t, 0) for t in range(1, 5000)], 5000, device, kernels)
-    assert trie.children(roots(trie)).token.tolist() == list(range(1, 5000))
-    assert trie.padded_children(roots(trie), trie.width_at(0)).token[0].tolist() == list(range(1, 5000))
-    every = torch.arange(5000, device=device).unsqueeze(0)
-    assert (trie.verify(roots(trie), every)[0] >= 0).tolist() == [False] + [True] * 4999
-
-
-@every_backend
 def test_all_of_a_vocabulary_of_two_hundred_thousand_in_any_order(device, kernels):
     size = 200_000
     trie = TitleTrie.from_rows([(t, 0) for t in range(1, size)], size, device, kernels)
@@ -176,18 +150,6 @@ def test_all_of_a_vocabulary_of_two_hundred_thousand_in_any_order(device, kernel
     in_order = torch.empty_like(verified)
     in_order[shuffled] = verified
     assert torch.equal(in_order[1:], trie.children(roots(trie)).next_state)
-
-
-@every_backend
-def test_a_title_of_ten_thousand_tokens(device, kernels):
-    long = (*([7] * 10_000), 0)
-    trie = TitleTrie.from_rows([long, (7, 0)], 10, device, kernels)
-    state = roots(trie)
-    for token in long:
-        state = trie.advance(state, torch.tensor([token], device=device))
-    assert bool(trie.is_final(state))
-    assert trie.max_depth == 10_001
-    assert [trie.width_at(depth) for depth in (0, 1, 2, 10_000, 10_001, 99_999)] == [1, 2, 1, 1, 0, 0]
 
 
 @pytest.mark.parametrize("kernels", ["torch", pytest.param("numba", marks=needs_numba)])
@@ -326,18 +288,6 @@ def test_the_arrays_are_not_copied_on_the_cpu(vocab_size):
 
 
 @every_backend
-def test_one_row_and_rows_of_one_token(device, kernels):
-    trie = TitleTrie.from_rows([(3,)], 5, device, kernels)
-    states = trie.children(roots(trie)).next_state
-    assert (trie.is_final(states).tolist(), trie.row(states).tolist()) == ([True], [0])
-    assert trie.children(states).owner.tolist() == []
-    assert [trie.width_at(depth) for depth in range(2)] == [1, 0]
-    assert trie.padded_children(states, 1).token.tolist() == [[-1]]
-    many = TitleTrie.from_rows([(t,) for t in range(4)], 5, device, kernels)
-    assert many.row(many.children(roots(many)).next_state).tolist() == [0, 1, 2, 3]
-
-
-@every_backend
 def test_two_rows_that_part_after_ten_thousand_tokens(device, kernels):
     stem = [7] * 10_000
     trie = TitleTrie.from_rows([(*stem, 1, 0), (*stem, 2, 2, 0)], 10, device, kernels)
@@ -352,51 +302,7 @@ def test_two_rows_that_part_after_ten_thousand_tokens(device, kernels):
     assert trie.row(finals).tolist() == [0, 1]
 
 
-# --- the two faults of the paper's printed listing -------------------------------------------------
-
-
-def printed_listing(prefix: torch.Tensor, matrix: torch.Tensor, candidates: torch.Tensor) -> torch.Tensor:
-    """The search of DISC's Listing 1 as printed, candidates given: which continue `prefix`."""
-    queries = torch.cat([prefix.expand(len(candidates), -1), candidates.unsqueeze(1)], dim=1)
-    low = torch.zeros(len(candidates), dtype=torch.long)
-    high = torch.full_like(low, len(matrix))
-    for _ in range(200):
-        if not (low < high).any():
-            break
-        middle = (low + high) // 2
-        against = matrix[middle][:, : queries.shape[1]]
-        signs = (queries > against).float() - (queries < against).float()
-        greater = signs.cumsum(dim=1)[:, -1] > 0  # the fault: a sum of signs is no lexicographic order
-        low = torch.where(greater, middle + 1, low)
-        high = torch.where(~greater, middle, high)
-    inside = low < len(matrix)
-    valid = torch.zeros(len(candidates), dtype=torch.bool)
-    valid[inside] = (queries[inside] == matrix[low[inside], : queries.shape[1]]).all(dim=1)
-    return valid
-
-
-def test_regression_lexicographic_order_is_not_a_sum_of_signs():
-    rows = [(1, 9, 9), (5, 1, 1), (5, 2, 2), (5, 3, 3)]
-    matrix = torch.tensor(rows)
-    candidates = torch.tensor([1, 2, 3])
-    trie = TitleTrie.from_rows(rows, 10)
-    state = trie.advance(roots(trie), torch.tensor([5]))
-    assert (trie.verify(state, candidates.unsqueeze(0))[0] >= 0).tolist() == [True, True, True]
-    assert not printed_listing(torch.tensor([5]), matrix, candidates).all()
-
-
-def test_regression_a_candidate_above_the_last_row():
-    rows = [(1, 0), (2, 0)]  # 9 converges past the end while 1 is still searching
-    matrix = torch.tensor(rows)
-    candidates = torch.tensor([9, 1])
-    trie = TitleTrie.from_rows(rows, 10)
-    assert (trie.verify(roots(trie), candidates.unsqueeze(0))[0] >= 0).tolist() == [False, True]
-    with pytest.raises(IndexError):
-        printed_listing(torch.tensor([], dtype=torch.long), matrix, candidates)
-
-
 END = 0
-ALPHA = 1e-4
 
 
 def allowed_rows(ordered: list[Row], mask: np.ndarray | None) -> set[Row]:
@@ -543,17 +449,6 @@ def test_queries_with_one_filter_are_in_one_lane():
 
 
 @every_backend
-@pytest.mark.parametrize("number", [0, 1, 2])
-def test_a_batch_without_states_has_no_children(device, kernels, number):
-    trie = TitleTrie.from_rows([(1, END), (2, END)], 3, device, kernels)
-    filters = [None, RowFilter.from_mask(np.array([True, False]), device)][:number]
-    nothing = torch.zeros(0, dtype=torch.int64, device=device)
-    children = FilteredTrie(trie, filters).children(nothing)
-    assert [len(column) for column in children] == [0, 0, 0]
-    assert FilteredTrie(trie, filters).verify(nothing, nothing.view(0, 3)).shape == (0, 3)
-
-
-@every_backend
 def test_states_are_for_the_queries_asked_in_any_order(device, kernels):
     trie = TitleTrie.from_rows([(1, END), (2, END)], 3, device, kernels)
     one, other = (RowFilter.from_mask(np.array(mask), device) for mask in ([True, False], [False, True]))
@@ -561,101 +456,6 @@ def test_states_are_for_the_queries_asked_in_any_order(device, kernels):
     children = FilteredTrie(trie, [one, other, None]).children(states)
     assert children.owner.tolist() == [0, 0, 1, 2, 3]
     assert children.token.tolist() == [1, 2, 2, 1, 2]
-
-
-@settings(max_examples=200, deadline=None)
-@given(seed=st.integers(0, 10**9), k=st.integers(1, 20))
-def test_beam_search_finds_the_best_allowed_rows_of_every_query(seed, k):
-    rng = random.Random(seed)
-    titles = all_sequences(range(1, 4), 3)
-    rows = end_with(rng.sample(titles, rng.randint(1, len(titles))), END)
-    ordered = sorted(rows)
-    chosen = [None, *(np.array([rng.random() < share for _ in rows]) for share in (0.5, 0.1, 0.0))]
-    model = TableModel.random(4, seed)
-    filters = [None if mask is None else RowFilter.from_mask(mask) for mask in chosen]
-    trie = FilteredTrie(TitleTrie.from_rows(rows, 4), filters)
-    prompts = [(1, query) for query in range(4)]
-    results = beam_search(model.prefill(prompts), trie, [BeamParams(k, 100)] * 4)
-    for prompt, mask, result in zip(prompts, chosen, results, strict=True):
-        assert isinstance(result, BeamResult)
-        allowed = allowed_rows(ordered, mask)
-        truth = sorted(((model.logprob(prompt, row), row) for row in allowed), reverse=True)[:k]
-        assert result.certified
-        assert [h.token_ids for h in result.hypotheses] == [row for _, row in truth]
-        for hypothesis, (logprob, row) in zip(result.hypotheses, truth, strict=True):
-            assert ordered[hypothesis.row] == row
-            assert hypothesis.logprob == pytest.approx(logprob, abs=1e-5)
-
-
-# Titles that are prefixes of others, shared prefixes, one-token titles; two filters and none.
-DISC_ROWS = sorted(end_with([(1,), (1, 2), (1, 2, 3), (2,), (2, 2), (4, 1), (3, 3), (3, 4)], END))
-DISC_MASKS = [
-    np.array([row[:2] in {(1, 2), (3, 3), (3, 4)} for row in DISC_ROWS]),
-    np.array([row[0] != 1 for row in DISC_ROWS]),
-    None,
-]
-DISC_PROMPT = (1,)
-
-
-def disc_batch(model: TableModel, repeats: int, **params) -> list[list[DiscResult]]:
-    """Run one batch in which the filters take turns; return the results of each filter."""
-    filters = [None if mask is None else RowFilter.from_mask(mask) for mask in DISC_MASKS] * repeats
-    trie = FilteredTrie(TitleTrie.from_rows(DISC_ROWS, 5), filters)
-    all_params = [DiscParams(num_samples=250, seed=seed, **params) for seed in range(len(filters))]
-    results = disc(model.prefill([DISC_PROMPT] * len(filters)), trie, all_params)
-    return [results[which :: len(DISC_MASKS)] for which in range(len(DISC_MASKS))]
-
-
-@pytest.mark.statistical
-@pytest.mark.parametrize("top_m", [None, 2])
-def test_disc_samples_each_query_from_its_own_allowed_rows(top_m):
-    """Three laws in one batch, each against its enumeration: chi-square at alpha, mass at four errors."""
-    model = TableModel.random(5, 11)
-    truth = {row: math.exp(model.logprob(DISC_PROMPT, row)) for row in DISC_ROWS}
-    for mask, results in zip(DISC_MASKS, disc_batch(model, 40, num_draws=4, top_m=top_m), strict=True):
-        allowed = allowed_rows(DISC_ROWS, mask)
-        samples = [sample for result in results for sample in result.samples]
-        assert len(samples) == 40 * 250
-        assert any(not sample.accepted for sample in samples)  # the second phase knows the queries, too
-        assert {sample.hypothesis.token_ids for sample in samples} <= allowed
-        assert all(DISC_ROWS[s.hypothesis.row] == s.hypothesis.token_ids for s in samples)
-        if top_m is not None:
-            continue  # unlikely tokens are never asked about, so the law is another
-        counts = Counter(s.hypothesis.token_ids for s in samples if s.accepted)
-        assert chi_square(counts, normalise({row: truth[row] for row in sorted(allowed)})) > ALPHA
-        masses = torch.tensor([result.mass for result in results], dtype=torch.float64)
-        error = float(masses.std()) / math.sqrt(len(masses))
-        assert abs(float(masses.mean()) - math.fsum(truth[row] for row in allowed)) < 4 * error
-
-
-def test_a_query_that_is_done_leaves_the_others_their_filters():
-    """Only the last query needs a second phase, where it is alone: it must stay under its own filter."""
-    rows = sorted(end_with([(1,), (2,)], END))
-    likely = torch.tensor([-30.0, 20.0, 0.0])
-    model = TableModel(3, lambda _, written: likely if not written else torch.tensor([20.0, 0.0, 0.0]))
-    first, second = (RowFilter.from_mask(np.array(mask)) for mask in ([True, False], [False, True]))
-    trie = FilteredTrie(TitleTrie.from_rows(rows, 3), [first, first, second])
-    results = disc(model.prefill([(1,)] * 3), trie, [DiscParams(5, 3, seed=s) for s in range(3)])
-    for result, row, accepted in zip(results, [rows[0], rows[0], rows[1]], [True, True, False], strict=True):
-        assert isinstance(result, DiscResult)
-        assert [(s.hypothesis.token_ids, s.accepted) for s in result.samples] == [(row, accepted)] * 5
-
-
-def test_an_empty_filter_gives_no_rows_and_no_mass():
-    rows = sorted(end_with([(1,), (2,)], END))
-    trie = TitleTrie.from_rows(rows, 3)
-    nothing = RowFilter.from_mask(np.zeros(2, dtype=bool))
-    model = TableModel.random(3, 1)
-    filtered = FilteredTrie(trie, [nothing, None])
-    assert nothing.num_allowed == 0
-    empty, full = disc(model.prefill([(1,)] * 2), filtered, [DiscParams(3, 2)] * 2)
-    assert isinstance(empty, DiscResult)
-    assert isinstance(full, DiscResult)
-    assert (empty.samples, empty.mass, len(full.samples)) == ((), 0.0, 3)
-    empty_list, full_list = beam_search(model.prefill([(1,)] * 2), filtered, [BeamParams(5, 5)] * 2)
-    assert isinstance(empty_list, BeamResult)
-    assert isinstance(full_list, BeamResult)
-    assert (empty_list.hypotheses, empty_list.certified, len(full_list.hypotheses)) == ((), True, 2)
 
 
 @pytest.mark.parametrize("num_rows", [0, 1, 65_535, 65_536, 65_537, 200_000])

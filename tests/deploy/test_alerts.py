@@ -23,22 +23,15 @@ def assert_firing(folder: Path, series: dict[str, str], minute: int, names: list
         name.replace("{", '{job="genret",instance="a",').replace(",}", "}"): values
         for name, values in series.items()
     }
-    test = {
-        "interval": "1m",
-        "input_series": [{"series": name, "values": values} for name, values in labelled.items()],
-        "promql_expr_test": [
-            {
-                "expr": 'count by (alertname) (ALERTS{alertstate="firing"})',
-                "eval_time": f"{minute}m",
-                "exp_samples": [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in names],
-            }
-        ],
+    firing = {
+        "expr": 'count by (alertname) (ALERTS{alertstate="firing"})',
+        "eval_time": f"{minute}m",
+        "exp_samples": [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in names],
     }
+    given = [{"series": name, "values": values} for name, values in labelled.items()]
+    test = {"interval": "1m", "input_series": given, "promql_expr_test": [firing]}
     path = folder / "test.yaml"  # JSON is YAML, too
-    path.write_text(
-        json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [test]}),
-        encoding="utf-8",
-    )
+    path.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [test]}))
     ran = subprocess.run(["promtool", "test", "rules", path], capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
@@ -59,27 +52,18 @@ def test_nothing_fires_for_a_server_that_is_well(tmp_path: Path) -> None:
     assert_firing(tmp_path, well, 59, [])
 
 
+ANSWERED = 'genret_requests_total{method="Retrieve",code="OK"}'
+REFUSED = 'genret_rejected_total{reason="queue_full"}'
+ONE, OTHER = (f'genret_index_info{{name="p",digest="{digest}"}}' for digest in "12")
+
+
 @pytest.mark.parametrize(
     ("name", "minute", "series"),
     [
         ("GenretDown", 5, {"up{}": "0x60"}),
         ("GenretNotReady", 8, {"genret_ready{}": "0x60"}),
-        (
-            "GenretRefusing",
-            30,
-            {
-                'genret_rejected_total{reason="queue_full"}': "0+6x60",
-                'genret_requests_total{method="Retrieve",code="OK"}': "0+100x60",
-            },
-        ),
-        (
-            "GenretVersionsDiffer",
-            40,
-            {
-                'genret_index_info{name="p",digest="1"}': "1x60",
-                'genret_index_info{name="p",digest="2"}': "1x60",
-            },
-        ),
+        ("GenretRefusing", 30, {REFUSED: "0+6x60", ANSWERED: "0+100x60"}),
+        ("GenretVersionsDiffer", 40, {ONE: "1x60", OTHER: "1x60"}),
         ("GenretMemoryHigh", 30, {"process_resident_memory_bytes{}": "13e9x60"}),
     ],
 )

@@ -120,14 +120,11 @@ def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
     text = (DEPLOY / "genret.service").read_text()
     here = tmp_path / "genret.service"
     here.write_text(text.replace("ExecStart=/opt/genret/bin/genret", "ExecStart=/bin/sh"))
-    checked = subprocess.run(
-        ["systemd-analyze", "verify", str(here)], capture_output=True, text=True, timeout=60
-    )
+    verify = ["systemd-analyze", "verify", str(here)]
+    checked = subprocess.run(verify, capture_output=True, text=True, timeout=60)
     assert (checked.returncode, checked.stderr) == (0, "")
     here.write_text(here.read_text().replace("LimitNOFILE", "LimitNoFiles"))
-    broken = subprocess.run(
-        ["systemd-analyze", "verify", str(here)], capture_output=True, text=True, timeout=60
-    )
+    broken = subprocess.run(verify, capture_output=True, text=True, timeout=60)
     assert "LimitNoFiles" in broken.stderr
 
 
@@ -203,17 +200,11 @@ def test_the_pod_is_stopped_in_time_and_probed_where_the_server_listens(
     assert_accepted(container()["args"])
     ports = {port["name"]: port["containerPort"] for port in container()["ports"]}
     assert ports == {"grpc": kubernetes_config.port, "metrics": kubernetes_config.metrics.port}
-    for probe, path in (
-        ("startupProbe", "/readyz"),
-        ("readinessProbe", "/readyz"),
-        ("livenessProbe", "/livez"),
-    ):
-        assert container()[probe]["httpGet"] == {"path": path, "port": "metrics"}
+    for probe, path in (("startup", "/readyz"), ("readiness", "/readyz"), ("liveness", "/livez")):
+        assert container()[f"{probe}Probe"]["httpGet"] == {"path": path, "port": "metrics"}
     readiness = container()["readinessProbe"]
-    # It must be noticed well within the lame-duck time.
-    assert (
-        readiness["periodSeconds"] * readiness["failureThreshold"] * 2 <= kubernetes_config.lame_duck_seconds
-    )
+    noticed_s = readiness["periodSeconds"] * readiness["failureThreshold"]
+    assert noticed_s * 2 <= kubernetes_config.lame_duck_seconds, "well within that time"
 
 
 def test_what_the_settings_name_is_mounted_in_the_pod(kubernetes_config: ServerConfig) -> None:

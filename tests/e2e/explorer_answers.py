@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import math
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any
@@ -23,16 +23,13 @@ from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.security.authority import Authority
 from genret.service.serving.readiness import Readiness
+from tests.service.asynchronous import in_a_thread
 from tests.service.running_server import make_config
 
 ATTACK = '<img src=x onerror="window.attacked=true">'
 _INDEX = pb.IndexRef(name="plays", version="20260101", digest="sha256:abc")
 _TIMINGS = pb.Timings(queue_ms=0.5, prefill_ms=4, decode_ms=12.5, total_ms=18)
-E, P, F = (
-    pb.EXPLANATION_STATE_EXPANDED,
-    pb.EXPLANATION_STATE_PRUNED,
-    pb.EXPLANATION_STATE_FINISHED,
-)
+E, P, F = (pb.EXPLANATION_STATE_EXPANDED, pb.EXPLANATION_STATE_PRUNED, pb.EXPLANATION_STATE_FINISHED)
 
 
 def _node(
@@ -296,35 +293,11 @@ def canned_server(
     retrieval: CannedRetrieval, authority: Authority | None = None
 ) -> contextlib.AbstractContextManager[str]:
     """The gateway over canned answers; gives its URL."""
-    return on_a_thread(lambda: _canned(retrieval, authority))
+    return on_a_thread(_canned(retrieval, authority))
 
 
 @contextlib.contextmanager
-def on_a_thread(serving: Callable[[], AbstractAsyncContextManager[str]]) -> Iterator[str]:
-    """Run a server on a thread with an event loop of its own.
-
-    Args:
-        serving: The server; gives the address of its HTTP face.
-
-    Yields:
-        Its URL.
-    """
-    ready, loop, stop = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
-    urls: list[str] = []
-
-    async def serve() -> None:
-        async with serving() as address:
-            urls.append(f"http://{address}/")
-            ready.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), name="explorer-server")
-    thread.start()
-    try:
-        if not ready.wait(60):
-            raise RuntimeError("the server did not start")
-        yield urls[0]
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(30)
-        loop.close()
+def on_a_thread(serving: AbstractAsyncContextManager[str]) -> Iterator[str]:
+    """Run a server, which gives the address of its HTTP face, on another thread; give its URL."""
+    with in_a_thread(serving) as (address, _):
+        yield f"http://{address}/"

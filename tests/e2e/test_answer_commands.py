@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
+import shlex
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +15,8 @@ import jsonschema
 import pytest
 
 from tests.checkpoints import make_checkpoint as make_other_checkpoint
-from tests.service.tiny_assets import make_checkpoint, make_index
+from tests.service.server_process import ENVIRONMENT, GENRET, ServerProcess
 
-ROOT = Path(__file__).resolve().parents[2]
-GENRET = [sys.executable, "-m", "genret"]
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -31,10 +27,11 @@ SCHEMA = {
 }
 
 
-@dataclass
+@dataclass(frozen=True)
 class Assets:
-    checkpoint: Path
-    index: Path
+    """What `genret serve` is started with, and a folder for schemas."""
+
+    served: tuple[str, ...]
     folder: Path
 
     def file(self, name: str, content: str | bytes) -> str:
@@ -43,9 +40,8 @@ class Assets:
         return str(path)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Server:
-    process: subprocess.Popen[str]
     address: str
 
     def answer(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -58,74 +54,32 @@ def genret(*arguments: str, stdin: str | None = None) -> subprocess.CompletedPro
     )
 
 
-def serve(assets: Assets, *options: str) -> subprocess.Popen[str]:
-    command = [
-        "serve",
-        str(assets.index),
-        "--model",
-        str(assets.checkpoint),
-        "--device",
-        "cpu",
-        "--port",
-        "0",
-    ]
-    return subprocess.Popen([*GENRET, *command, *options], stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
-
-
-def ready(process: subprocess.Popen[str]) -> Server:
-    assert process.stderr is not None
-    said = []
-    for line in process.stderr:
-        said.append(line)
-        if " ready on " in line:
-            return Server(process, line.split(" ready on ", 1)[1].split(": ", 1)[0])
-    process.stderr.close()
-    raise AssertionError(f"exit {process.wait()} before it was ready: {said}")
-
-
-def stop(server: Server) -> None:
-    server.process.send_signal(signal.SIGTERM)
-    server.process.communicate(timeout=60)
-    assert server.process.returncode == 0
-
-
-def refused_to_start(process: subprocess.Popen[str]) -> str:
-    _, said = process.communicate(timeout=120)
-    assert process.returncode in (1, 2), said
+def refused_to_start(assets: Assets, *options: str) -> str:
+    with ServerProcess(*assets.served, *options) as process:
+        assert process.exit_code() in (1, 2)
+        said = "\n".join(process.lines)
     assert "ready" not in said
     assert "Traceback" not in said
     return said
 
 
 @pytest.fixture(scope="module")
-def assets(tmp_path_factory: pytest.TempPathFactory) -> Assets:
-    folder = tmp_path_factory.mktemp("assets")
-    checkpoint = make_checkpoint(folder / "checkpoint")
-    made = Assets(checkpoint, make_index(folder / "index", checkpoint), folder)
-    made.file("entity.json", json.dumps(SCHEMA))
-    return made
+def assets(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path, tiny_index: Path) -> Assets:
+    return Assets((str(tiny_index), "--model", str(checkpoint)), tmp_path_factory.mktemp("assets"))
 
 
 @pytest.fixture(scope="module")
 def schema(assets: Assets) -> str:
-    return str(assets.folder / "entity.json")
+    return assets.file("entity.json", json.dumps(SCHEMA))
 
 
 @pytest.fixture(scope="module")
-def server(assets: Assets, schema: str) -> Iterator[Server]:
-    running = ready(
-        serve(
-            assets,
-            "--schema",
-            f"entity={schema}",
-            "--grammar-cache",
-            "0",
-            "--draft-model",
-            str(assets.checkpoint),
-        )
-    )
-    yield running
-    stop(running)
+def server(assets: Assets, schema: str, checkpoint: Path) -> Iterator[Server]:
+    options = ("--schema", f"entity={schema}", "--grammar-cache", "0", "--draft-model", str(checkpoint))
+    with ServerProcess(*assets.served, *options) as process:
+        yield Server(process.address())
+        process.send(signal.SIGTERM)
+        assert process.exit_code() == 0
 
 
 def test_a_pipe_gets_the_document_and_nothing_else(server: Server, schema: str) -> None:
@@ -223,30 +177,26 @@ def test_what_is_no_file_is_said(server: Server, assets: Assets, name: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "words"),
+    ("line", "code", "words"),
     [
-        (["query"], 2, "name a schema: --schema FILE, or --schema-name NAME"),
-        (["--schema-name", "entity", "--schema", "SCHEMA", "query"], 2, "name a schema"),
-        (["--schema-name", "entity"], 2, "what is the query?"),
-        (["--schema-name", "entity", " "], 2, "query: must not be empty"),
-        (["--schema-name", "entity", "--explain-schema"], 2, "--explain-schema needs --schema FILE"),
-        (["--schema-name", "entity", "--max-tokens", "0", "x"], 2, "--max-tokens: must be in [1, 65536]"),
-        (["--schema-name", "entity", "--timeout", "0", "x"], 2, "--timeout: must be a positive number"),
-        (["--schema-name", "entity", "--method", "best", "x"], 2, "'best' is not one of"),
-        (["--schema-name", "other", "x"], 1, "no schema named 'other'; known: entity"),
-        (
-            ["--schema-name", "entity", "--max-tokens", "3", "x"],
-            1,
-            "the shortest answer to this schema takes",
-        ),
-        (["--schema-name", "entity", "--index", "nope", "x"], 1, "no index named 'nope' is served here"),
-        (["--schema-name", "entity", "--prompt", "nope", "x"], 1, "unknown template 'nope'"),
+        ("query", 2, "name a schema: --schema FILE, or --schema-name NAME"),
+        ("--schema-name entity --schema SCHEMA query", 2, "name a schema"),
+        ("--schema-name entity", 2, "what is the query?"),
+        ("--schema-name entity ' '", 2, "query: must not be empty"),
+        ("--schema-name entity --explain-schema", 2, "--explain-schema needs --schema FILE"),
+        ("--schema-name entity --max-tokens 0 x", 2, "--max-tokens: must be in [1, 65536]"),
+        ("--schema-name entity --timeout 0 x", 2, "--timeout: must be a positive number"),
+        ("--schema-name entity --method best x", 2, "'best' is not one of"),
+        ("--schema-name other x", 1, "no schema named 'other'; known: entity"),
+        ("--schema-name entity --max-tokens 3 x", 1, "the shortest answer to this schema takes"),
+        ("--schema-name entity --index nope x", 1, "no index named 'nope' is served here"),
+        ("--schema-name entity --prompt nope x", 1, "unknown template 'nope'"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(
-    server: Server, schema: str, arguments: list[str], code: int, words: str
+    server: Server, schema: str, line: str, code: int, words: str
 ) -> None:
-    done = server.answer(*(schema if word == "SCHEMA" else word for word in arguments))
+    done = server.answer(*shlex.split(line.replace("SCHEMA", schema)))
     assert (done.returncode, done.stdout) == (code, "")
     assert words in done.stderr
     assert "Traceback" not in done.stderr
@@ -288,18 +238,18 @@ def test_interrupted_it_stops_in_silence(server: Server) -> None:
 
 def test_a_named_schema_that_cannot_be_used_keeps_the_server_from_starting(assets: Assets) -> None:
     file = assets.file("refused.json", '{"type": "strin"}')
-    said = refused_to_start(serve(assets, "--schema", f"broken={file}"))
+    said = refused_to_start(assets, "--schema", f"broken={file}")
     assert f"Error: {file}: #/type: type: expected one of" in said
 
 
 def test_two_schemas_of_one_name_are_refused(assets: Assets, schema: str) -> None:
-    said = refused_to_start(serve(assets, "--schema", f"a={schema}", "--schema", f"a={schema}"))
+    said = refused_to_start(assets, "--schema", f"a={schema}", "--schema", f"a={schema}")
     assert "'a'" in said
     assert "--schema" in said
 
 
 def test_a_draft_with_another_tokenizer_is_refused_in_words(assets: Assets) -> None:
     other = make_other_checkpoint(assets.folder / "other")
-    said = refused_to_start(serve(assets, "--draft-model", str(other)))
+    said = refused_to_start(assets, "--draft-model", str(other))
     assert "Error: " in said
     assert "tokenizer" in said

@@ -1,13 +1,15 @@
 """Messages made of the descriptors, and bytes that are none, at every method that a server offers.
 
 Whatever is sent, a call ends in time, with a status of the table that is not the server's fault, and leaves a
-server that answers. The retriever is a fake one; `test_any_message_real` has a model.
+server that answers. One server has a fake retriever, the other a real model and a real index.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
+import grpc
 import pytest
 from google.protobuf.message_factory import GetMessageClass
 from grpc_reflection.v1alpha import reflection_pb2
@@ -21,6 +23,7 @@ from tests.service.fuzzed_server import (
     CLIENT_DEADLINE_S,
     LEGAL,
     METHODS,
+    RETRIEVAL,
     SERVICES,
     Code,
     Fuzzed,
@@ -33,17 +36,44 @@ from tests.service.fuzzed_server import (
 
 ENDLESS = {name for name, m in METHODS.items() if m.server_streaming and not m.client_streaming}
 STREAMS = [name for name, m in METHODS.items() if m.client_streaming]
-GARBAGE = b"\x0a\x0a\x01"
-QUERY = pb.RetrieveStreamRequest(id="a", request=pb.RetrieveRequest(query="a")).SerializeToString()
+GARBAGE = b"\x0a\x0a\x01"  # a field of ten bytes, of which one is there
+QUERY = pb.RetrieveRequest(query="a").SerializeToString()
+# Which server is asked by which method; a model takes its time.
+PLACES = [*(("fake", name) for name in METHODS), *(("model", name) for name in RETRIEVAL)]
+at_every_place = pytest.mark.parametrize(("place", "name"), PLACES, indirect=["place"], scope="module")
+at_the_fake = pytest.mark.parametrize("place", ["fake"], indirect=True, scope="module")
+# How many examples, and how many messages in a stream of one.
+SIZES = {"fake": (25, 40), "model": (12, 6)}
+
+
+class Place(NamedTuple):
+    server: Fuzzed
+    examples: int
+    most: int
+
+    def in_a_stream(self, name: str, most: int) -> int:
+        """Return how many messages a call has at most."""
+        return min(most, self.most) if name in STREAMS else 1
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Fuzzed]:
-    with fuzzed([FakeRetriever()], max_request_seconds=60) as found:
-        yield found
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """The one server there is, and how much is asked of a method; in the end nothing is left of it."""
+    if request.param == "fake":
+        serving = fuzzed([FakeRetriever()], max_request_seconds=60)
+    else:
+        serving = fuzzed(indexes={"tiny": request.getfixturevalue("tiny")})
+    with serving as found:
+        yield Place(found, *SIZES[request.param])
         found.check_idle()
 
 
+@pytest.fixture
+def server(place: Place) -> Fuzzed:
+    return place.server
+
+
+@at_the_fake
 def test_every_service_that_is_offered_is_tried(server: Fuzzed) -> None:
     request = reflection_pb2.ServerReflectionRequest(list_services="*").SerializeToString()
     method = METHODS["ServerReflectionInfo"]
@@ -55,83 +85,96 @@ def test_every_service_that_is_offered_is_tried(server: Fuzzed) -> None:
     assert len(METHODS) == len(methods()), "methods share a name"
 
 
-def explore(server: Fuzzed, name: str, budget: settings) -> set[Code]:
+def explore(place: Place, name: str, budget: settings) -> set[Code]:
     """Send examples to a method; return the statuses of calls and of items that were seen."""
     seen: set[Code] = set()
     at_once = 0 if name in ENDLESS else None
+    kind, fewest = METHODS[name].input_type, int(name not in STREAMS)
+    requests = st.lists(any_bytes(kind), min_size=fewest, max_size=place.in_a_stream(name, 8))
 
     @budget
-    @given(st.data())
-    def send(data: st.DataObject) -> None:
-        kind = METHODS[name].input_type
-        if METHODS[name].client_streaming:
-            raws = data.draw(st.lists(any_bytes(kind), max_size=8))
-        else:
-            raws = [data.draw(any_bytes(kind))]
-        outcome = server.check(name, *raws, cancel_after=at_once)
+    @given(requests)
+    def send(raws: list[bytes]) -> None:
+        outcome = place.server.check(name, *raws, cancel_after=at_once)
         seen.update([outcome.code, *outcome.items])
 
     send()
-    server.check_idle()
+    place.server.check_idle()
     return seen
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_some_messages_and_bytes_at_every_method(server: Fuzzed, name: str) -> None:
-    seen = explore(server, name, some(25))
+@at_every_place
+def test_some_messages_and_bytes_at_every_method(place: Place, name: str) -> None:
+    seen = explore(place, name, some(place.examples))
     assert seen & {Code.OK, Code.CANCELLED}
     assert name in ENDLESS or Code.INVALID_ARGUMENT in seen
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", METHODS)
-def test_many_messages_and_bytes_at_every_method(server: Fuzzed, name: str) -> None:
-    explore(server, name, many(25))
+@at_every_place
+def test_many_messages_and_bytes_at_every_method(place: Place, name: str) -> None:
+    explore(place, name, many(place.examples))
 
 
-def give_up(server: Fuzzed, name: str, budget: settings) -> None:
+def give_up(place: Place, name: str, budget: settings) -> None:
     """Give calls up: at once, between two answers, by a deadline, or with garbage behind what is good."""
 
     @budget
     @given(st.data())
     def send(data: st.DataObject) -> None:
-        kind = METHODS[name].input_type
-        whole = messages(kind).map(lambda message: message.SerializeToString())
-        raws = data.draw(st.lists(whole, min_size=1, max_size=40 if name in STREAMS else 1))
+        whole = messages(METHODS[name].input_type).map(lambda message: message.SerializeToString())
+        raws = data.draw(st.lists(whole, min_size=1, max_size=place.in_a_stream(name, 40)))
         if data.draw(st.booleans()):
             raws.insert(data.draw(st.integers(0, len(raws))), GARBAGE)
         after = data.draw(st.none() | st.integers(0, 3))
         if after is None and name in ENDLESS:
             after = 1
-        timeout = data.draw(st.sampled_from([20.0, 20.0, 0.02, 0.001, 0.0, -1.0]))
-        outcome = server.send(name, *raws, cancel_after=after, timeout=timeout)
+        timeout = data.draw(st.sampled_from([20.0, 20.0, 0.1, 0.03, 0.02, 0.01, 0.003, 0.001, 0.0, -1.0]))
+        outcome = place.server.send(name, *raws, cancel_after=after, timeout=timeout)
         assert outcome.code in LEGAL, outcome
 
     send()
-    server.check_idle()
+    place.server.check_idle()
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_some_calls_are_given_up(server: Fuzzed, name: str) -> None:
-    give_up(server, name, some(12))
+@at_every_place
+def test_some_calls_are_given_up(place: Place, name: str) -> None:
+    give_up(place, name, some(place.examples // 2))
 
 
 @pytest.mark.soak
+@at_every_place
+def test_many_calls_are_given_up(place: Place, name: str) -> None:
+    give_up(place, name, many(place.examples // 2))
+
+
+@at_the_fake
 @pytest.mark.parametrize("name", METHODS)
-def test_many_calls_are_given_up(server: Fuzzed, name: str) -> None:
-    give_up(server, name, many(12))
+def test_bytes_that_are_no_message_are_the_callers_mistake(server: Fuzzed, name: str) -> None:
+    assert server.check(name, GARBAGE).code is Code.INVALID_ARGUMENT
 
 
-def test_what_a_stream_has_read_before_garbage_is_answered(server: Fuzzed) -> None:
-    outcome = server.check("RetrieveStream", QUERY, QUERY, GARBAGE, QUERY)
-    assert (outcome.code, outcome.num_answers) == (Code.INVALID_ARGUMENT, 2)
+@at_the_fake
+def test_text_that_is_not_utf8_is_the_callers_mistake(server: Fuzzed) -> None:
+    raw = pb.RetrieveRequest(query="ab").SerializeToString().replace(b"ab", b"\xff\xfe")
+    assert server.check("Retrieve", raw).code is Code.INVALID_ARGUMENT
 
 
+@at_the_fake
+@pytest.mark.parametrize("path", ["/genret.v1.RetrievalService/Nothing", "/no.Service/Nothing"])
+def test_unknown_methods_are_unimplemented(server: Fuzzed, path: str) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        server.channel.unary_unary(path)(b"", timeout=60)
+    assert caught.value.code() is Code.UNIMPLEMENTED
+
+
+@at_the_fake
 @pytest.mark.parametrize("name", STREAMS)
 def test_a_stream_without_messages_ends_well(server: Fuzzed, name: str) -> None:
     assert server.check(name).code is Code.OK
 
 
+@at_the_fake
 def test_a_call_without_the_message_it_needs_costs_the_server_nothing(server: Fuzzed) -> None:
     """gRPC's asyncio server never ends it: it waits for the client's deadline, and nobody waits for it."""
     outcome = server.send("Retrieve", timeout=0.3)
@@ -139,7 +182,7 @@ def test_a_call_without_the_message_it_needs_costs_the_server_nothing(server: Fu
     server.check_idle()
 
 
-HEADERS = (
+HEADERS = [
     "x-request-id",
     "authorization",
     "grpc-timeout",
@@ -153,33 +196,17 @@ HEADERS = (
     "user-agent",
     "host",
     "x-forwarded-for",
-)
-VALUES = (
-    "",
-    " ",
-    "0",
-    "0n",
-    "1n",
-    "-5S",
-    "99999999H",
-    "123456789S",
-    "gzip",
-    "none, such",
-    "Bearer",
-    "Bearer " + "x" * 8000,
-    "x" * 8000,
-    "00-" + "0" * 32 + "-" + "0" * 16 + "-01",
-    "00-" + "f" * 32 + "-" + "f" * 16 + "-ff",
-    "%00%ff%",
-    "'; drop",
-    "{}",
-)
+]
+TRACES = ("00-" + "0" * 32 + "-" + "0" * 16 + "-01", "00-" + "f" * 32 + "-" + "f" * 16 + "-ff")
+DURATIONS = ("0", "0n", "1n", "-5S", "99999999H", "123456789S")
+LONG = ("x" * 8000, "Bearer " + "x" * 8000)
+OTHERS = ("", " ", "gzip", "none, such", "Bearer", "%00%ff%", "'; drop", "{}")
+VALUES = (*OTHERS, *LONG, *DURATIONS, *TRACES)
 _PRINTABLE = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=200)
 
 
 def decorate(server: Fuzzed, budget: settings) -> None:
     """Send a good query with all kinds of metadata and deadlines."""
-    query = pb.RetrieveRequest(query="a").SerializeToString()
     key = st.sampled_from(HEADERS) | st.from_regex(r"\A[a-z0-9_.-]{1,20}\Z")
     pairs = st.tuples(key, st.sampled_from(VALUES) | _PRINTABLE)
     binary = st.tuples(
@@ -195,7 +222,7 @@ def decorate(server: Fuzzed, budget: settings) -> None:
         st.sampled_from([*[CLIENT_DEADLINE_S] * 3, 0.0, -1.0, 1e-9, 1e9]),
     )
     def send(metadata: list[tuple[str, str | bytes]], timeout: float) -> None:
-        outcome = server.send("Retrieve", query, metadata=metadata, timeout=timeout)
+        outcome = server.send("Retrieve", QUERY, metadata=metadata, timeout=timeout)
         allowed = {Code.OK, Code.RESOURCE_EXHAUSTED}
         if timeout < 1:
             allowed.add(Code.DEADLINE_EXCEEDED)
@@ -208,22 +235,24 @@ def decorate(server: Fuzzed, budget: settings) -> None:
     server.check_idle()
 
 
+@at_the_fake
 def test_some_metadata(server: Fuzzed) -> None:
     decorate(server, some(100))
 
 
+@at_the_fake
 @pytest.mark.soak
 def test_much_metadata(server: Fuzzed) -> None:
     decorate(server, many(100))
 
 
+@at_the_fake
 def test_a_message_that_says_it_is_compressed_is_refused_by_the_transport(server: Fuzzed) -> None:
-    query = pb.RetrieveRequest(query="a").SerializeToString()
-    outcome = server.send("Retrieve", query, metadata=[("grpc-encoding", "gzip")])
+    outcome = server.send("Retrieve", QUERY, metadata=[("grpc-encoding", "gzip")])
     assert outcome.code is Code.UNIMPLEMENTED
 
 
+@at_the_fake
 def test_metadata_beyond_what_is_carried_is_refused_by_the_transport(server: Fuzzed) -> None:
-    query = pb.RetrieveRequest(query="a").SerializeToString()
-    outcome = server.check("Retrieve", query, metadata=[("x-request-id", "x" * 20_000)])
+    outcome = server.check("Retrieve", QUERY, metadata=[("x-request-id", "x" * 20_000)])
     assert outcome.code is Code.RESOURCE_EXHAUSTED

@@ -11,35 +11,22 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from genret.index_builder.build import build_index
-from genret.index_builder.build_options import BuildOptions
 from genret.retrieval.errors import EvidenceMissingError
 from genret.retrieval.ranking.evidence_search import EvidenceSearch
-from genret.retrieval.text import TextTokenizer
 from genret.retrieval.types import RetrieveRequest
 from genret.service.main import cli
 from tests.service.changing_index import ChangingIndex
-from tests.service.tiny_assets import CATALOGUE, make_checkpoint, make_index
+
+
+@pytest.fixture
+def index(tiny_index: Path) -> Path:
+    return tiny_index
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("ask") / "checkpoint")
-
-
-@pytest.fixture(scope="module")
-def index(checkpoint: Path) -> Path:
-    return make_index(checkpoint.parent / "index", checkpoint)
-
-
-@pytest.fixture(scope="module")
-def bare(checkpoint: Path) -> Path:
-    """The same entities without evidence."""
-    source = checkpoint.parent / "bare.tsv"
-    source.write_text(CATALOGUE, encoding="utf-8")
-    out = checkpoint.parent / "bare"
-    build_index(source, TextTokenizer.load(checkpoint), BuildOptions(out=out, evidence=None))
-    return out
+def bare(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index without evidence."""
+    return ChangingIndex(tmp_path_factory.mktemp("bare"), checkpoint, evidence=None).path
 
 
 def genret(*arguments: str, stdin: str | None = None) -> Result:
@@ -141,8 +128,8 @@ def test_what_cannot_be_asked_is_told_in_a_line(index: Path, bare: Path, tmp_pat
     assert "Traceback" not in lost.output + plain.output + odd.output
 
 
-def test_damaged_evidence_is_named(checkpoint: Path) -> None:
-    index = ChangingIndex(checkpoint.parent / "damaged", checkpoint)
+def test_damaged_evidence_is_named(checkpoint: Path, tmp_path: Path) -> None:
+    index = ChangingIndex(tmp_path, checkpoint)
     index.damage("names.arrow")
     done = genret(str(index.path), "hamlett", "--no-model")
     assert (done.exit_code, done.stdout) == (1, "")

@@ -7,7 +7,6 @@ import io
 import json
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,12 +24,18 @@ from genret.service.serving.served import EvidenceDescription, RankingDescriptio
 from tests.service.certificates import Authority
 from tests.service.fake_retriever import FakeRetriever, served, wait_until
 from tests.service.running_server import Threaded, threaded
+from tests.service.server_process import GENRET
 
 COLUMNS = (("kind", "string"), ("year", "int"))
 
 
 def genret(*arguments: str, stdin: str | bytes | None = None, **environment: str) -> Result:
     return CliRunner().invoke(cli, arguments, input=stdin, env=environment)
+
+
+def at(api: Threaded, *arguments: str, **named: Any) -> Result:
+    """Run a command that talks to a server."""
+    return genret(*arguments, "--address", api.server.address, **named)
 
 
 def described(name: str, **fields: Any) -> Any:
@@ -60,7 +65,7 @@ def api() -> Iterator[Threaded]:
 
 
 def test_indexes_are_lines_in_a_pipe(api: Threaded) -> None:
-    done = genret("indexes", "--address", api.server.address)
+    done = at(api, "indexes")
     assert (done.exit_code, done.stderr) == (0, "")
     first, second = (line.split("\t") for line in done.stdout.splitlines())
     assert first[:6] == ["films", "v1", "20", "30", "fake-model", "cpu"]
@@ -68,60 +73,46 @@ def test_indexes_are_lines_in_a_pipe(api: Threaded) -> None:
     assert (second[0], second[7:]) == ("people", ["", "names, -vectors"])
 
 
+FILMS = json.loads("""{
+    "name": "films", "version": "v1", "digest": "d1", "num_rows": 30, "num_entities": 20,
+    "model": "fake-model", "device": "cpu", "is_default": true, "loaded_at": "2023-11-14T22:13:20Z",
+    "max_title_tokens": 9, "columns": {"kind": "string", "year": "int"},
+    "vectors": null, "evidence": [], "ranking": null
+}""")
+VECTORS = json.loads("""{
+    "method": "lexical", "kind": "flat", "dimensions": 256, "count": 50, "bytes": 51200, "recall": 1.0,
+    "usable": false
+}""")
+RANKING = json.loads("""{
+    "fitted": true, "fitted_with_model": false, "queries": "asked.tsv", "num_queries": 25556, "problem": ""
+}""")
+
+
 def test_indexes_are_objects_for_programs(api: Threaded) -> None:
-    done = genret("indexes", "--json", "--address", api.server.address)
+    done = at(api, "indexes", "--json")
     first, second = map(json.loads, done.stdout.splitlines())
-    assert first == {
-        "name": "films",
-        "version": "v1",
-        "digest": "d1",
-        "num_rows": 30,
-        "num_entities": 20,
-        "model": "fake-model",
-        "device": "cpu",
-        "is_default": True,
-        "loaded_at": "2023-11-14T22:13:20Z",
-        "columns": {"kind": "string", "year": "int"},
-        "max_title_tokens": 9,
-        "vectors": None,
-        "evidence": [],
-        "ranking": None,
-    }
+    assert first == FILMS
     assert not second["is_default"]
-    assert second["vectors"] == {
-        "method": "lexical",
-        "kind": "flat",
-        "dimensions": 256,
-        "count": 50,
-        "bytes": 51_200,
-        "recall": 1.0,
-        "usable": False,
-        "problem": "vectors.faiss: size or digest differs from the index manifest",
-    }
+    problem = "vectors.faiss: size or digest differs from the index manifest"
+    assert second["vectors"] == {**VECTORS, "problem": problem}
     assert second["evidence"] == [
         {"kind": "names", "count": 8094, "bytes": 3 * 2**19, "problem": ""},
-        {"kind": "vectors", "count": 50, "bytes": 51_200, "problem": second["vectors"]["problem"]},
+        {"kind": "vectors", "count": 50, "bytes": 51_200, "problem": problem},
     ]
-    assert second["ranking"] == {
-        "fitted": True,
-        "fitted_with_model": False,
-        "queries": "asked.tsv",
-        "num_queries": 25_556,
-        "problem": "",
-    }
-    (alone,) = genret("indexes", "people", "--json", "--address", api.server.address).stdout.splitlines()
+    assert second["ranking"] == RANKING
+    (alone,) = at(api, "indexes", "people", "--json").stdout.splitlines()
     assert json.loads(alone) == second
 
 
 def test_indexes_are_tables_for_people(api: Threaded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("genret.service.commands.running_server.sys", Terminal())
-    every = genret("indexes", "--address", api.server.address, COLUMNS="160")
+    every = at(api, "indexes", COLUMNS="160")
     assert "films (default)" in every.stdout
     assert "2023-11-14T22:13:20Z" in every.stdout
-    one = genret("indexes", "films", "--address", api.server.address, COLUMNS="160")
+    one = at(api, "indexes", "films", COLUMNS="160")
     assert "kind (string), year (int)" in one.stdout
     assert "9 tokens" in one.stdout
-    broken = genret("indexes", "people", "--address", api.server.address, COLUMNS="160")
+    broken = at(api, "indexes", "people", COLUMNS="160")
     for said in (
         "names: 8,094, 1.5 MiB",
         "vectors: cannot be used: vectors.faiss: size or digest differs",
@@ -141,19 +132,19 @@ class Terminal:
 
 def test_an_unknown_index_is_said(api: Threaded) -> None:
     for command in ("indexes", "reload"):
-        done = genret(command, "nowhere", "--address", api.server.address)
+        done = at(api, command, "nowhere")
         assert done.exit_code == 1
         assert done.stderr == "Error: no index named 'nowhere' is served here; served: films, people\n"
 
 
 def test_reload_says_what_it_did(api: Threaded) -> None:
-    same = genret("reload", "people", "--address", api.server.address)
+    same = at(api, "reload", "people")
     assert (same.exit_code, same.stdout) == (0, "index 'people': version v1 is served already\n")
     api.opener.table["people"] = described("people", version="v2")
-    done = genret("reload", "people", "--address", api.server.address)
+    done = at(api, "reload", "people")
     assert done.exit_code == 0
     assert done.stdout.startswith("index 'people': version v1 -> v2; opened in 0.")
-    forced = genret("reload", "people", "--force", "--json", "--address", api.server.address)
+    forced = at(api, "reload", "people", "--force", "--json")
     document = json.loads(forced.stdout)
     assert (document["reloaded"], document["previous_version"], document["index"]["version"]) == (
         True,
@@ -163,8 +154,7 @@ def test_reload_says_what_it_did(api: Threaded) -> None:
 
 
 def test_given_titles_are_scored_in_their_order_or_the_best_first(api: Threaded, tmp_path: Path) -> None:
-    reach = ("--address", api.server.address)
-    done = genret("score", "author", "Macbeth", "Hamlet", "w " * 21, *reach)
+    done = at(api, "score", "author", "Macbeth", "Hamlet", "w " * 21)
     assert (done.exit_code, done.stderr) == (0, "")
     rows = [line.split("\t") for line in done.stdout.splitlines()]
     assert rows == [
@@ -174,16 +164,14 @@ def test_given_titles_are_scored_in_their_order_or_the_best_first(api: Threaded,
     ]
     file = tmp_path / "titles.txt"
     file.write_text("Macbeth\n\n  Hamlet \n", encoding="utf-8")
-    best = genret("score", "author", "--titles", str(file), "--best-first", "--json", *reach)
+    best = at(api, "score", "author", "--titles", str(file), "--best-first", "--json")
     assert [json.loads(line)["title"] for line in best.stdout.splitlines()] == ["Hamlet", "Macbeth"]
-    piped = genret("score", "author", "--titles", "-", *reach, stdin="Macbeth\nHamlet\n")
-    assert piped.stdout == "".join(
-        "\t".join(row) + "\n"
-        for row in [
-            ["Macbeth", "-7.000000", "0.500000", "2", "Q1,Q2", "0.750000,0.250000"],
-            ["Hamlet", "-6.000000", "0.500000", "2", "Q1,Q2", "0.750000,0.250000"],
-        ]
-    )
+    piped = at(api, "score", "author", "--titles", "-", stdin="Macbeth\nHamlet\n")
+    rows = [line.split("\t") for line in piped.stdout.splitlines()]
+    assert rows == [
+        ["Macbeth", "-7.000000", "0.500000", "2", "Q1,Q2", "0.750000,0.250000"],
+        ["Hamlet", "-6.000000", "0.500000", "2", "Q1,Q2", "0.750000,0.250000"],
+    ]
 
 
 def test_titles_that_cannot_be_read_are_told_by_file_and_line(tmp_path: Path) -> None:
@@ -198,18 +186,17 @@ def test_titles_that_cannot_be_read_are_told_by_file_and_line(tmp_path: Path) ->
 
 
 def test_a_query_by_shortlist_shows_probabilities(api: Threaded) -> None:
-    reach = ("--address", api.server.address)
-    done = genret("query", "hamlet", "--method", "shortlist", "--shortlist-size", "5", "-k", "1", *reach)
+    done = at(api, "query", "hamlet", "--method", "shortlist", "--shortlist-size", "5", "-k", "1")
     assert done.stdout.split("\t")[5:] == ["-1.500000", "0.500000", "-1.500000", "\n"]
     asked = ("--decoder", "disc", "--vector-weight", "2", "--shortlist-query", "ham")
     asked = (*asked, "--title-weight", "3", "--json")
-    document = json.loads(genret("query", "hamlet", *asked, *reach).stdout)
+    document = json.loads(at(api, "query", "hamlet", *asked).stdout)
     assert (document["method"], document["num_scored"], document["shortlist_size"]) == ("auto", 3, 2)
 
 
 def test_a_stream_answers_all_of_stdin(api: Threaded) -> None:
     queries = [f"query {i}" for i in range(200)]
-    done = genret("query", "-", "--stream", "--address", api.server.address, stdin="\n".join(queries))
+    done = at(api, "query", "-", "--stream", stdin="\n".join(queries))
     assert done.exit_code == 0, done.stderr
     rows = [line.split("\t") for line in done.stdout.splitlines()]
     assert sorted({row[0] for row in rows}) == sorted(queries)
@@ -217,7 +204,7 @@ def test_a_stream_answers_all_of_stdin(api: Threaded) -> None:
 
 
 def test_what_fails_in_a_stream_is_named_and_the_rest_is_answered(api: Threaded) -> None:
-    done = genret("query", "fine", "word " * 200, "--stream", "--json", "--address", api.server.address)
+    done = at(api, "query", "fine", "word " * 200, "--stream", "--json")
     assert done.exit_code == 1
     answers = {document["query"]: document for document in map(json.loads, done.stdout.splitlines())}
     assert answers["fine"]["candidates"]
@@ -226,7 +213,7 @@ def test_what_fails_in_a_stream_is_named_and_the_rest_is_answered(api: Threaded)
 
 
 def test_input_of_a_stream_that_is_no_text_is_named_behind_the_answers_before_it(api: Threaded) -> None:
-    done = genret("query", "-", "--stream", "--address", api.server.address, stdin=b"good\n\xff\xfe\n")
+    done = at(api, "query", "-", "--stream", stdin=b"good\n\xff\xfe\n")
     assert done.exit_code == 1
     assert done.stdout.startswith("good\t1\t")
     assert done.stderr == "Error: standard input, line 2: not valid UTF-8\n"
@@ -234,19 +221,9 @@ def test_input_of_a_stream_that_is_no_text_is_named_behind_the_answers_before_it
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stream_whose_input_is_open_can_be_interrupted(api: Threaded, number: signal.Signals) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "genret.service.main",
-        "query",
-        "-",
-        "--stream",
-        "--address",
-        api.server.address,
-    ]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
+    command = [*GENRET, "query", "-", "--stream", "--address", api.server.address]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
@@ -270,7 +247,7 @@ def test_an_interruption_that_breaks_a_lock_is_one_all_the_same(
         yield
 
     monkeypatch.setattr(RetrievalClient, "retrieve_stream", interrupted)
-    done = genret("query", "-", "--stream", "--address", api.server.address, stdin="first\n")
+    done = at(api, "query", "-", "--stream", stdin="first\n")
     assert (done.exit_code, done.stderr) == (130, "interrupted\n")
 
 
@@ -374,12 +351,7 @@ def test_a_handshake_that_fails_is_one_line_that_says_what_to_do(tmp_path: Path)
             ),
             (address, "a server that encrypts is asked with --tls"),
         ):
-            done = subprocess.run(
-                [sys.executable, "-m", "genret", "health", *reach],
-                capture_output=True,
-                text=True,
-                timeout=60,
-            )
+            done = subprocess.run([*GENRET, "health", *reach], capture_output=True, text=True, timeout=60)
             assert done.returncode == 1
             # Of a name that does not fit, and of nothing else, gRPC writes a line whatever its verbosity is.
             said = [line for line in done.stderr.splitlines() if "No match found for server name" not in line]
@@ -405,7 +377,7 @@ def test_a_stream_of_input_that_waits_is_answered_as_it_comes(
             return b""
 
     printed: list[str] = []
-    monkeypatch.setattr("genret.service.commands.query_options.sys.stdin", io.TextIOWrapper(Pipe()))
+    monkeypatch.setattr("genret.service.commands.query.sys.stdin", io.TextIOWrapper(Pipe()))
     monkeypatch.setattr(
         "genret.service.commands.query.click.echo", lambda line, **_: printed.append(str(line))
     )

@@ -8,8 +8,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +15,8 @@ import pytest
 
 from genret.retrieval.defaults import small_model_dir
 from genret.retrieval.errors import ModelError
+from tests.service.fake_retriever import wait_until
+from tests.service.server_process import GENRET
 
 
 @pytest.fixture(autouse=True)
@@ -29,14 +29,9 @@ def shipped_model() -> None:
 
 @pytest.fixture
 def demo(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "genret", "demo", "--dir", str(tmp_path / "kept"), "-k", "2", "big cat"]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    command = [*GENRET, "demo", "--dir", str(tmp_path / "kept"), "-k", "2", "big cat"]
+    pipe, environment = subprocess.PIPE, {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
     yield process
     process.kill()
     process.communicate()
@@ -73,7 +68,4 @@ def test_a_demo_that_is_terminated_takes_its_server_along(demo: subprocess.Popen
     demo.send_signal(signal.SIGTERM)
     demo.communicate(timeout=60)  # returns only when nobody holds the pipes any more
     assert demo.returncode == 130
-    deadline = time.monotonic() + 60
-    while listens(port) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not listens(port)
+    wait_until(lambda: not listens(port))

@@ -34,24 +34,20 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def evaluate(
-    place: Path, out: Path, *arguments: str, sets: Sequence[str] = ("queries", "mentions")
+    place: Path,
+    out: Path,
+    *arguments: str,
+    sets: Sequence[str] = ("queries", "mentions"),
+    index: Path | None = None,
 ) -> Result:
     files = {
         "queries": f"asked=queries:{place / 'asked.jsonl'}",
         "mentions": f"mentions:{place / 'marked.jsonl'}",
     }
-    command = [
-        "evaluate",
-        "--index",
-        str(place / "index"),
-        "--model",
-        str(place / "model"),
-        "--out",
-        str(out),
-    ]
+    command = ["evaluate", "--index", str(index or place / "index"), "--model", str(place / "model")]
     for name in sets:
         command += ["--set", files.get(name, name)]
-    return CliRunner().invoke(cli, [*command, *arguments])
+    return CliRunner().invoke(cli, [*command, "--out", str(out), *arguments])
 
 
 def test_default_methods_make_a_whole_report(place: Path, tmp_path: Path) -> None:
@@ -61,37 +57,21 @@ def test_default_methods_make_a_whole_report(place: Path, tmp_path: Path) -> Non
     results = json.loads(done.stdout)
     assert results["out"] == str(out)
     assert [s["name"] for s in results["sets"]] == ["asked", "marked"]
-    methods = [
-        "unconstrained",
-        "trie",
-        "disc:1",
-        "disc:2",
-        "disc:3",
-        "disc:4",
-        "beam:10",
-        "bm25-shortlist",
-        "bm25",
-        "evidence",
-        "shortlist",
-        "auto",
-    ]
+    drawn = ["unconstrained", "trie", "disc:1", "disc:2", "disc:3", "disc:4"]
+    methods = [*drawn, "beam:10", "bm25-shortlist", "bm25", "evidence", "shortlist", "auto"]
     for labelled in results["sets"]:
         assert [m["method"] for m in labelled["methods"]] == methods
         for method in labelled["methods"]:
             assert method["is_constrained"] == (method["method"] != "unconstrained")
             if method["is_constrained"]:
                 assert method["rates"]["invalid"] == 0
-            is_drawn = method["method"] in ("unconstrained", "trie") or method["method"].startswith("disc")
-            assert len(method["seeds"]) == (2 if is_drawn else 0)
+            assert len(method["seeds"]) == (2 if method["method"] in drawn else 0)
     on_disk = json.loads((out / "results.json").read_text())
     assert {**on_disk, "out": str(out)} == results
     assert "genret evaluate" in (out / "report.md").read_text()
     assert (out / "report.html").read_text().count("<svg") == 3
-    assert sorted(file.name for file in (out / "plots").iterdir()) == [
-        "overview.svg",
-        "set-asked.svg",
-        "set-marked.svg",
-    ]
+    plots = sorted(file.name for file in (out / "plots").iterdir())
+    assert plots == ["overview.svg", "set-asked.svg", "set-marked.svg"]
     assert len(list((out / "runs" / "asked").glob("*.run"))) == 6 * 2 + 6
     assert "36/36 marked auto: 4/4" in done.stderr
 
@@ -116,18 +96,8 @@ def test_another_index_is_refused_by_its_digest(place: Path, tmp_path: Path) -> 
     out = tmp_path / "report"
     assert evaluate(place, out, "--method", "bm25", "--no-plots", sets=["queries"]).exit_code == 0
     other = make_index(tmp_path / "other", place / "model", "title\nOne\nTwo\n")
-    command = [
-        "evaluate",
-        "--index",
-        str(other),
-        "--model",
-        str(place / "model"),
-        "--out",
-        str(out),
-        "--resume",
-    ]
-    command += ["--set", f"asked=queries:{place / 'asked.jsonl'}", "--method", "bm25", "--no-plots"]
-    refused = CliRunner().invoke(cli, command)
+    options = ("--method", "bm25", "--no-plots", "--resume")
+    refused = evaluate(place, out, *options, sets=["queries"], index=other)
     assert refused.exit_code == 1
     assert "holds an evaluation of something else: index: was" in refused.stderr
 

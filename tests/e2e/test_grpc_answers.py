@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
-from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import grpc
 import jsonschema
 import pytest
 
-from genret.service.configuration.server_config import IndexSpec, ModelSpec, SchemaSpec
+from genret.service.configuration.server_config import IndexSpec, SchemaSpec
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.serving.models import IndexOpener
 from genret.service.serving.served import ServedIndex
 from tests.checkpoints import make_index as make_other_index
-from tests.service.running_server import Running, failure, open_all, overtaken, retriever_of, running, until
-from tests.service.tiny_assets import make_checkpoint, make_index
+from tests.e2e.conftest import model_of
+from tests.service.asynchronous import asynchronous
+from tests.service.running_server import Running, failure, open_all, retriever_of, running
 
 TITLE = {"type": "string", "x-genret-index": "titles"}
 SCHEMA = {
@@ -36,29 +36,16 @@ METHODS = {
 }
 
 
-def synchronous(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test in an event loop of its own."""
-
-    @wraps(test)
-    def run(*arguments: Any, **named: Any) -> None:
-        asyncio.run(test(*arguments, **named))
-
-    return run
-
-
 @pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, ServedIndex]]:
+def tables(
+    tmp_path_factory: pytest.TempPathFactory, checkpoint: Path, tiny_index: Path
+) -> Iterator[dict[str, ServedIndex]]:
     folder = tmp_path_factory.mktemp("answers")
-    checkpoint = make_checkpoint(folder / "checkpoint")
     schema = folder / "entity.json"
     schema.write_text(json.dumps(SCHEMA), encoding="utf-8")
-    opener = IndexOpener(
-        ModelSpec(checkpoint=str(checkpoint), device="cpu", dtype="float32", num_threads=1),
-        schemas=[SchemaSpec("entity", schema)],
-    )
+    opener = IndexOpener(model_of(checkpoint), schemas=[SchemaSpec("entity", schema)])
     films = make_other_index(folder / "films", checkpoint, "title\tentity_id\nAlien\tF1\nVertigo\tF2\n")
-    tiny = make_index(folder / "index", checkpoint)
-    served = open_all(opener, IndexSpec("tiny", tiny), IndexSpec("films", films))
+    served = open_all(opener, IndexSpec("tiny", tiny_index), IndexSpec("films", films))
     yield served
     for index in served.values():
         retriever_of(index).close()
@@ -75,7 +62,7 @@ def request(schema: Any = SCHEMA, **fields: Any) -> pb.AnswerRequest:
     return pb.AnswerRequest(**{"query": "who wrote hamlet", **fields})
 
 
-@synchronous
+@asynchronous
 async def test_every_method_answers_with_valid_json_and_its_entities(server: Any) -> None:
     async with server as up:
         for method, options in METHODS.items():
@@ -95,25 +82,18 @@ async def test_every_method_answers_with_valid_json_and_its_entities(server: Any
             assert reply.logprob < 0
 
 
-@synchronous
-async def test_without_a_method_the_answer_is_greedy(server: Any) -> None:
+@asynchronous
+async def test_an_answer_is_greedy_by_default_and_a_named_schema_is_that_of_its_file(server: Any) -> None:
     async with server as up:
         plain = await up.stub.Answer(request(), timeout=60)
         greedy = await up.stub.Answer(request(method=pb.ANSWER_METHOD_GREEDY), timeout=60)
-        assert plain.method == pb.ANSWER_METHOD_GREEDY
-        assert plain.json == greedy.json
-
-
-@synchronous
-async def test_a_named_schema_is_the_schema_of_its_file(server: Any) -> None:
-    async with server as up:
         named = await up.stub.Answer(request(schema_name="entity"), timeout=60)
-        given = await up.stub.Answer(request(), timeout=60)
-        assert named.json == given.json
-        assert named.schema_digest == given.schema_digest
+        assert plain.method == pb.ANSWER_METHOD_GREEDY
+        assert plain.json == greedy.json == named.json
+        assert plain.schema_digest == named.schema_digest
 
 
-@synchronous
+@asynchronous
 async def test_titles_are_those_of_the_index_that_is_asked(server: Any) -> None:
     async with server as up:
         for name, there in (("", False), ("tiny", False), ("films", True)):
@@ -141,11 +121,7 @@ async def test_titles_are_those_of_the_index_that_is_asked(server: Any) -> None:
             "schema_json",
             "there is no index 'nope'; there are: 'tiny'",
         ),
-        (
-            {"schema": {**TITLE, "x-genret-filter": "kind ="}},
-            "schema_json",
-            "filter: at character 7",
-        ),
+        ({"schema": {**TITLE, "x-genret-filter": "kind ="}}, "schema_json", "filter: at character 7"),
         ({"max_tokens": 3}, "max_tokens", "the shortest answer to this schema takes"),
         ({"max_tokens": 0}, "max_tokens", "must be in [1, 65536], got 0"),
         ({"temperature": 0.0}, "temperature", "must be in [0.01, 100]"),
@@ -155,7 +131,7 @@ async def test_titles_are_those_of_the_index_that_is_asked(server: Any) -> None:
     ],
     ids=lambda value: "" if isinstance(value, dict) else None,
 )
-@synchronous
+@asynchronous
 async def test_what_is_wrong_with_a_request_is_said_of_its_field(
     server: Any, fields: dict[str, Any], field: str, words: str
 ) -> None:
@@ -167,7 +143,7 @@ async def test_what_is_wrong_with_a_request_is_said_of_its_field(
         assert words in violation.description
 
 
-@synchronous
+@asynchronous
 async def test_an_index_that_is_not_served_is_not_found(server: Any) -> None:
     async with server as up:
         error, details = await failure(up.stub.Answer(request(index="nope"), timeout=60))
@@ -175,74 +151,7 @@ async def test_an_index_that_is_not_served_is_not_found(server: Any) -> None:
         assert details["ResourceInfo"].resource_name == "nope"
 
 
-LONG = {"type": "array", "items": {"type": "integer"}, "minItems": 30}
-
-
-@synchronous
-async def test_an_answer_that_is_late_or_cancelled_frees_its_place(
-    tables: dict[str, ServedIndex], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = retriever_of(tables["tiny"]).model
-    steps, go_on = 0, threading.Event()
-    go_on.set()  # as the server warms up
-    prefill = type(model).prefill
-
-    def slow_prefill(self: Any, *arguments: Any, **options: Any) -> Any:
-        nonlocal steps
-        session = prefill(self, *arguments, **options)
-        step = session.step
-
-        def slow_step(*given: Any, **named: Any) -> Any:
-            nonlocal steps
-            steps += 1
-            assert go_on.wait(60)
-            return step(*given, **named)
-
-        session.step = slow_step
-        return session
-
-    monkeypatch.setattr(type(model), "prefill", slow_prefill)
-    async with running(indexes=tables) as up:
-        asked = request(LONG, forced_spans=False, method=pb.ANSWER_METHOD_BEAM)
-
-        async def forgotten() -> None:
-            """The server knows that nobody waits, while the model stands at a step; now it may go on."""
-            in_flight = up.server.metrics.in_flight
-            await until(lambda: not any(s.value for family in in_flight.collect() for s in family.samples))
-            taken = steps
-            go_on.set()
-            reply = await up.stub.Answer(request(True, max_tokens=20), timeout=60)
-            json.loads(reply.json)
-            assert steps - taken < 40, "the answer nobody waits for was written to its end"
-
-        go_on.clear()
-        steps = 0
-        error, _ = await overtaken(
-            lambda seconds: failure(up.stub.Answer(asked, timeout=seconds)), lambda: steps > 0
-        )
-        assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        await forgotten()
-        go_on.clear()
-        steps = 0
-        call = up.stub.Answer(asked, timeout=60)
-        pending = asyncio.ensure_future(_result(call))
-        await until(lambda: steps > 0)
-        call.cancel()
-        assert await pending is grpc.StatusCode.CANCELLED
-        await forgotten()
-
-
-async def _result(call: Any) -> grpc.StatusCode | None:
-    try:
-        await call
-    except asyncio.CancelledError:
-        return grpc.StatusCode.CANCELLED
-    except grpc.aio.AioRpcError as error:
-        return error.code()
-    return None
-
-
-@synchronous
+@asynchronous
 async def test_answers_and_titles_are_served_beside_one_another(server: Any) -> None:
     async with server as up:
         batch = up.batch(*(pb.RetrieveRequest(query=f"query {n}", k=2) for n in range(5)))

@@ -9,39 +9,20 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from tests.service.tiny_assets import NUM_ENTITIES, make_checkpoint, make_index
+from genret.service.main import cli
+from tests.e2e.conftest import odd_checkpoint
+from tests.service.changing_index import ChangingIndex
+from tests.service.server_process import ENVIRONMENT, GENRET, ServerProcess
+from tests.service.tiny_assets import NUM_ENTITIES
 
-ROOT = Path(__file__).resolve().parents[2]
-GENRET = [sys.executable, "-m", "genret"]
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-READY = re.compile(
-    r"^genret: ready on (\S+): index 'tiny' \(12 entities, (\d+) rows\); model (\S+) on cpu$", re.M
-)
-
-
-@dataclass
-class Assets:
-    checkpoint: Path
-    index: Path
-
-
-@dataclass
-class Process:
-    process: subprocess.Popen[bytes]
-    address: str
-    said: Path
-
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=60)
+READY = r"^genret: ready on (\S+): index 'tiny' \(12 entities, (\d+) rows\); model (\S+) on cpu$"
 
 
 def genret(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -50,44 +31,25 @@ def genret(*arguments: str, stdin: str | None = None) -> subprocess.CompletedPro
     )
 
 
-def start(assets: Assets, *options: str) -> Process:
-    command = [*GENRET, "serve", str(assets.index), "--model", str(assets.checkpoint), "--device", "cpu"]
-    said = assets.index.with_name(f"stderr-{time.monotonic_ns()}")
-    with said.open("w") as stderr:
-        process = subprocess.Popen(
-            [*command, *options], stderr=stderr, stdout=subprocess.DEVNULL, env=ENVIRONMENT
-        )
-    end = time.monotonic() + 60
-    while time.monotonic() < end and process.poll() is None:
-        if ready := READY.search(said.read_text()):
-            return Process(process, ready[1], said)
-        time.sleep(0.02)
-    process.kill()
-    raise AssertionError(f"exit {process.wait()} before it was ready: {said.read_text()}")
+@pytest.fixture(scope="module")
+def files(checkpoint: Path, tiny_index: Path) -> tuple[str, ...]:
+    return str(tiny_index), "--model", str(checkpoint)
 
 
 @pytest.fixture(scope="module")
-def assets(tmp_path_factory: pytest.TempPathFactory) -> Assets:
-    folder = tmp_path_factory.mktemp("assets")
-    checkpoint = make_checkpoint(folder / "checkpoint")
-    return Assets(checkpoint, make_index(folder / "index", checkpoint))
+def server(files: tuple[str, ...]) -> Iterator[str]:
+    """The address of a server."""
+    with ServerProcess(*files) as process:
+        address = process.address()
+        assert re.fullmatch(r"127\.0\.0\.1:[1-9]\d*", address), "a free port is found and told"
+        yield address
+        process.send(signal.SIGTERM)
+        assert process.exit_code() == 0, "SIGTERM ends in exit code 0"
+        assert any(re.match(READY, line) for line in process.lines)
 
 
-@pytest.fixture(scope="module")
-def server(assets: Assets) -> Iterator[Process]:
-    running = start(assets, "--port", "0")
-    yield running
-    assert running.stop() == 0, "SIGTERM ends in exit code 0"
-
-
-def test_a_free_port_is_found_and_told(server: Process) -> None:
-    host, port = server.address.rsplit(":", 1)
-    assert host == "127.0.0.1"
-    assert int(port) > 0
-
-
-def test_a_pipe_gets_lines(server: Process) -> None:
-    done = genret("query", "who wrote hamlet", "-k", "3", "--address", server.address)
+def test_a_pipe_gets_lines(server: str) -> None:
+    done = genret("query", "who wrote hamlet", "-k", "3", "--address", server)
     assert (done.returncode, done.stderr) == (0, "")
     rows = [line.split("\t") for line in done.stdout.splitlines()]
     assert [row[:2] for row in rows] == [["who wrote hamlet", str(rank)] for rank in (1, 2, 3)]
@@ -98,8 +60,8 @@ def test_a_pipe_gets_lines(server: Process) -> None:
     assert 0 < sum(float(row[6]) for row in rows) <= 1
 
 
-def test_json_has_everything_and_the_same_seed_the_same_answer(server: Process) -> None:
-    arguments = ("query", "metal", "--method", "disc", "--seed", "4", "--json", "--address", server.address)
+def test_json_has_everything_and_the_same_seed_the_same_answer(server: str) -> None:
+    arguments = ("query", "metal", "--method", "disc", "--seed", "4", "--json", "--address", server)
     first, second = (json.loads(genret(*arguments).stdout) for _ in range(2))
     assert first["seed"] == 4
     assert first["candidates"] == second["candidates"]
@@ -107,8 +69,8 @@ def test_json_has_everything_and_the_same_seed_the_same_answer(server: Process) 
     assert first["index"]["name"] == "tiny"
 
 
-def test_an_answer_below_the_least_mass_is_withheld_and_said_why(server: Process) -> None:
-    sampled = ("query", "metal", "--method", "disc", "--seed", "4", "--adaptive", "--address", server.address)
+def test_an_answer_below_the_least_mass_is_withheld_and_said_why(server: str) -> None:
+    sampled = ("query", "metal", "--method", "disc", "--seed", "4", "--adaptive", "--address", server)
     answered = json.loads(genret(*sampled, "--json").stdout)
     assert 0 < answered["mass_lower_bound"] <= answered["mass_upper_bound"] <= 1
     assert answered["num_nodes"] > 0
@@ -128,17 +90,15 @@ def test_an_answer_below_the_least_mass_is_withheld_and_said_why(server: Process
     assert 0 < float(told[1]) < 1
 
 
-def test_draws_of_several_prefixes_are_asked_for(server: Process) -> None:
-    done = genret(
-        "query", "metal", "--method", "disc", "--beam-size", "3", "--json", "--address", server.address
-    )
+def test_draws_of_several_prefixes_are_asked_for(server: str) -> None:
+    done = genret("query", "metal", "--method", "disc", "--beam-size", "3", "--json", "--address", server)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["candidates"]
 
 
-def test_lists_are_proven_and_scored_as_asked(server: Process) -> None:
+def test_lists_are_proven_and_scored_as_asked(server: str) -> None:
     method = ("--method", "beam", "--beam-size", "1")
-    asked = ("query", "metal", "-k", "4", *method, "--json", "--address", server.address)
+    asked = ("query", "metal", "-k", "4", *method, "--json", "--address", server)
     plain = json.loads(genret(*asked).stdout)
     exact = json.loads(genret(*asked, "--exact").stdout)
     assert (plain["certified"], exact["certified"]) == (False, True)
@@ -157,60 +117,52 @@ def test_lists_are_proven_and_scored_as_asked(server: Process) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("line", "message"),
     [
-        (("--method", "disc", "--exact"), "--exact: needs the method beam, got the method disc"),
-        (("--exact-budget", "5"), "--exact-budget: needs exact, which is not asked for; got 5"),
-        (("--exact", "--exact-budget", "-1"), "--exact-budget: must be in [0, 1000000], got -1"),
-        (("--length-penalty", "5"), "--length-penalty: must be in [-4, 4], got 5.0"),
+        ("--method disc --exact", "--exact: needs the method beam, got the method disc"),
+        ("--exact-budget 5", "--exact-budget: needs exact, which is not asked for; got 5"),
+        ("--exact --exact-budget -1", "--exact-budget: must be in [0, 1000000], got -1"),
+        ("--length-penalty 5", "--length-penalty: must be in [-4, 4], got 5.0"),
         (
-            ("--length-penalty", "1", "--aggregate", "sum"),
+            "--length-penalty 1 --aggregate sum",
             "--aggregate: must be max with a length_penalty, as a sum of probabilities has no length; "
             "got sum with length_penalty 1",
         ),
+        ("--method disc --aggregate max", "--aggregate: needs the method beam, got the method disc"),
+        ("--aggregate mean", "Invalid value for '--aggregate': 'mean' is not one of 'sum', 'max'."),
+        ("--min-mass 0.2", "--min-mass: needs the method disc, got the method auto with"),
+        ("--adaptive", "--adaptive: needs the method disc, got the method auto with"),
+        ("--method disc --min-mass 7", "--min-mass: must be in [0, 1], got 7.0"),
         (
-            ("--method", "disc", "--aggregate", "max"),
-            "--aggregate: needs the method beam, got the method disc",
-        ),
-        (("--aggregate", "mean"), "Invalid value for '--aggregate': 'mean' is not one of 'sum', 'max'."),
-        (("--min-mass", "0.2"), "--min-mass: needs the method disc, got the method auto with"),
-        (("--adaptive",), "--adaptive: needs the method disc, got the method auto with"),
-        (("--method", "disc", "--min-mass", "7"), "--min-mass: must be in [0, 1], got 7.0"),
-        (
-            ("--method", "disc", "--adaptive", "--beam-size", "2"),
+            "--method disc --adaptive --beam-size 2",
             "--adaptive: excludes top_m and a beam_size above 1, got beam_size 2",
         ),
-        (
-            ("--method", "disc", "--beam-size", "65"),
-            "--beam-size: must be in [1, 64] with the method disc, got 65",
-        ),
+        ("--method disc --beam-size 65", "--beam-size: must be in [1, 64] with the method disc, got 65"),
     ],
 )
-def test_options_of_a_method_are_refused_before_a_server_is_asked(
-    arguments: tuple[str, ...], message: str
-) -> None:
-    done = genret("query", "x", *arguments, "--address", "127.0.0.1:1")
-    assert done.returncode == 2
+def test_options_of_a_method_are_refused_before_a_server_is_asked(line: str, message: str) -> None:
+    done = CliRunner().invoke(cli, ["query", "x", *line.split(), "--address", "127.0.0.1:1"])
+    assert done.exit_code == 2
     assert f"Error: {message}" in done.stderr
 
 
-def test_several_queries_and_stdin_go_in_one_stream(server: Process) -> None:
+def test_several_queries_and_stdin_go_in_one_stream(server: str) -> None:
     lines = "\n".join(f"query {i}" for i in range(70)) + "\n\n"
-    done = genret("query", "first", "-", "-k", "1", "--json", "--address", server.address, stdin=lines)
+    done = genret("query", "first", "-", "-k", "1", "--json", "--address", server, stdin=lines)
     queries = [json.loads(line)["query"] for line in done.stdout.splitlines()]
     assert queries == ["first", *(f"query {i}" for i in range(70))]
 
 
-def test_one_bad_query_among_good_ones_fails_alone(server: Process) -> None:
-    done = genret("query", "good", "word " * 400, "-k", "1", "--address", server.address)
+def test_one_bad_query_among_good_ones_fails_alone(server: str) -> None:
+    done = genret("query", "good", "word " * 400, "-k", "1", "--address", server)
     assert done.returncode == 1
     assert done.stdout.startswith("good\t1\t")
     assert "too long" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_k_beyond_the_catalogue_gives_what_there_is(server: Process) -> None:
-    done = genret("query", "x", "-k", "1000", "--address", server.address)
+def test_k_beyond_the_catalogue_gives_what_there_is(server: str) -> None:
+    done = genret("query", "x", "-k", "1000", "--address", server)
     assert len(done.stdout.splitlines()) == NUM_ENTITIES
 
 
@@ -223,8 +175,8 @@ def test_k_beyond_the_catalogue_gives_what_there_is(server: Process) -> None:
         (("--timeout", "0.0001"), r"no answer from|the deadline passed"),
     ],
 )
-def test_refusals_are_one_line(server: Process, arguments: tuple[str, ...], message: str) -> None:
-    done = genret("query", "x", *arguments, "--address", server.address)
+def test_refusals_are_one_line(server: str, arguments: tuple[str, ...], message: str) -> None:
+    done = genret("query", "x", *arguments, "--address", server)
     assert (done.returncode, done.stdout) == (1, "")
     assert re.search(message, done.stderr)
     assert done.stderr.count("\n") == 1
@@ -239,54 +191,45 @@ def test_no_server_is_said_with_what_to_do() -> None:
     assert "genret serve" in genret("query", "x", "--address", "127.0.0.1:1").stderr
 
 
-def test_health_is_an_exit_code(server: Process) -> None:
+def test_health_is_an_exit_code(server: str) -> None:
     for options in ((), ("--live",)):
-        done = genret("health", *options, "--address", server.address)
+        done = genret("health", *options, "--address", server)
         assert (done.returncode, done.stdout.strip()) == (0, "SERVING")
 
 
-def test_a_port_in_use_is_one_line(server: Process, assets: Assets) -> None:
-    port = server.address.rsplit(":", 1)[1]
-    done = genret("serve", str(assets.index), "--model", str(assets.checkpoint), "--port", port)
+def refused_to_serve(*arguments: str) -> str:
+    """Return the one line that is said."""
+    done = genret("serve", *arguments)
     assert done.returncode == 1
-    assert done.stderr == f"Error: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+    assert "Traceback" not in done.stderr
+    (line,) = done.stderr.splitlines()
+    return line
 
 
-def test_a_port_held_by_something_else_is_one_line_too(assets: Assets) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        done = genret("serve", str(assets.index), "--model", str(assets.checkpoint), "--port", str(port))
-    assert done.stderr == f"Error: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+def test_a_port_in_use_is_one_line(server: str, files: tuple[str, ...]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:  # of a server, and of something else
+        for port in (server.rsplit(":", 1)[1], other.getsockname()[1]):
+            said = refused_to_serve(*files, "--port", str(port))
+            assert said == f"Error: cannot listen on 127.0.0.1:{port}: Address already in use"
 
 
-def test_an_index_that_is_not_there_is_one_line(assets: Assets, tmp_path: Path) -> None:
-    done = genret("serve", str(tmp_path / "nope"), "--model", str(assets.checkpoint), "--port", "0")
-    assert done.returncode == 1
-    assert str(tmp_path / "nope") in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_an_index_that_is_not_there_is_one_line(checkpoint: Path, tmp_path: Path) -> None:
+    said = refused_to_serve(str(tmp_path / "nope"), "--model", str(checkpoint), "--port", "0")
+    assert str(tmp_path / "nope") in said
 
 
-def test_a_model_with_another_tokenizer_is_one_line(assets: Assets, tmp_path: Path) -> None:
-    other = make_checkpoint(tmp_path / "other")
-    file = other / "tokenizer.json"
-    text = file.read_text(encoding="utf-8")
-    document = json.loads(text)
-    document["model"]["merges"] = document["model"]["merges"][:-1]
-    file.write_text(json.dumps(document), encoding="utf-8")
-    done = genret("serve", str(assets.index), "--model", str(other), "--port", "0")
+def test_a_model_with_another_tokenizer_is_told(tiny_index: Path, tmp_path: Path) -> None:
+    other = odd_checkpoint(tmp_path / "other")
+    done = genret("serve", str(tiny_index), "--model", str(other), "--port", "0")
     assert done.returncode == 1
     assert "tokenizer" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_damaged_index_is_one_line_and_debug_shows_the_traceback(assets: Assets, tmp_path: Path) -> None:
-    damaged = Assets(assets.checkpoint, make_index(tmp_path / "index", assets.checkpoint))
-    file = next(damaged.index.rglob("trie.arrow"))
-    raw = bytearray(file.read_bytes())
-    raw[len(raw) // 2] ^= 1
-    file.chmod(0o644)
-    file.write_bytes(bytes(raw))
-    arguments = ("serve", str(damaged.index), "--model", str(damaged.checkpoint), "--port", "0")
+def test_a_damaged_index_is_told_and_debug_shows_the_traceback(checkpoint: Path, tmp_path: Path) -> None:
+    damaged = ChangingIndex(tmp_path, checkpoint)
+    damaged.damage("trie.arrow")
+    arguments = ("serve", str(damaged.path), "--model", str(checkpoint), "--port", "0")
     done = genret(*arguments)
     assert done.returncode == 1
     assert "trie.arrow" in done.stderr
@@ -294,12 +237,12 @@ def test_a_damaged_index_is_one_line_and_debug_shows_the_traceback(assets: Asset
     assert "IndexChecksumError" in genret("--debug", *arguments).stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_server_says_so_and_exits_with_0(assets: Assets, number: signal.Signals) -> None:
-    running = start(assets, "--port", "0")
-    running.process.send_signal(number)
-    assert running.process.wait(timeout=60) == 0
-    assert running.said.read_text().splitlines()[-1] == "genret: stopped"
+def test_an_interrupted_server_says_so_and_exits_with_0(files: tuple[str, ...]) -> None:
+    with ServerProcess(*files) as process:
+        process.address()
+        process.send(signal.SIGINT)
+        assert process.exit_code() == 0
+        assert process.lines[-1] == "genret: stopped"
 
 
 # A disk that takes its time: whoever reads the model's files waits for whoever writes to the pipe.
@@ -319,20 +262,14 @@ pathlib.Path.read_text = slowly
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_server_stopped_before_it_was_ready_exits_as_shells_say(
-    assets: Assets, tmp_path: Path, number: signal.Signals, code: int
+    files: tuple[str, ...], tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     (tmp_path / "sitecustomize.py").write_text(WAITING)
-    process = subprocess.Popen(
-        [*GENRET, "serve", str(assets.index), "--model", str(assets.checkpoint), "--port", "0"],
-        stderr=subprocess.PIPE,
-        env={
-            **ENVIRONMENT,
-            "PYTHONPATH": f"{tmp_path}:{ENVIRONMENT.get('PYTHONPATH', '')}",
-            "PIPE": str(pipe),
-        },
-    )
+    environment = {**ENVIRONMENT, "PYTHONPATH": f"{tmp_path}:{ENVIRONMENT['PYTHONPATH']}", "PIPE": str(pipe)}
+    command = [*GENRET, "serve", *files, "--port", "0"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, env=environment)
     writer = open_for_writing(pipe, process)
     process.send_signal(number)
     os.close(writer)  # what is being opened ends before the process does
@@ -357,8 +294,8 @@ def open_for_writing(pipe: Path, reader: subprocess.Popen[bytes]) -> int:
     raise AssertionError(f"nothing was read from {pipe}")
 
 
-def test_slow_input_is_answered_as_it_comes(server: Process) -> None:
-    command = [*GENRET, "query", "-", "-k", "1", "--address", server.address]
+def test_slow_input_is_answered_as_it_comes(server: str) -> None:
+    command = [*GENRET, "query", "-", "-k", "1", "--address", server]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=ENVIRONMENT) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -370,8 +307,8 @@ def test_slow_input_is_answered_as_it_comes(server: Process) -> None:
     assert process.returncode == 0
 
 
-def test_input_that_is_not_utf8_is_named_after_the_answers_before_it(server: Process) -> None:
-    command = [*GENRET, "query", "-", "-k", "1", "--address", server.address]
+def test_input_that_is_not_utf8_is_named_after_the_answers_before_it(server: str) -> None:
+    command = [*GENRET, "query", "-", "-k", "1", "--address", server]
     done = subprocess.run(
         command, input=b"good\n\xff\xfe\n", capture_output=True, timeout=120, env=ENVIRONMENT
     )

@@ -1,43 +1,59 @@
-"""Examples of README.md and docs/{disc,beam-search,numbers,ranking}.md run as they stand.
+"""Examples of README.md and docs run as they stand, and print what the pages say.
 
 Those of the README are answered by the default model, whose weights are a package of their own; those of the
-pages by the small one, as the pages say.
+pages by the small one, as the pages say. Of docs/http.md, times, digests and last digits may differ.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import shlex
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from genret.index_builder.build_options import VectorBuildOptions
 from genret.retrieval.defaults import DEFAULT_MODEL_VARIABLE, missing_weights
+from genret.retrieval.vectors.embedder import VectorMethod
+from tests.e2e.pages import ROOT, blocks, examples, genret, run, run_command, text_of
 from tests.sample_index import build_sample_index
 from tests.service.server_process import ServerProcess
 
-ROOT = Path(__file__).resolve().parents[2]
+README = text_of("README.md")
+EVALUATION = text_of("docs/evaluation.md")
+JSON_ANSWERS = text_of("docs/json-answers.md")
+
+
+def with_data(folder: Path) -> Path:
+    """Put the data that came with the code where a reader has it."""
+    (folder / "data").symlink_to(ROOT / "data")
+    return folder
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where a reader stands: the sample index, and the data that came with the code."""
-    folder = tmp_path_factory.mktemp("reader")
-    (folder / "data").symlink_to(ROOT / "data")
+    """Where a reader stands: the sample index with past queries, and the data."""
+    folder = with_data(tmp_path_factory.mktemp("reader"))
     build_sample_index(folder / "sample.index", with_queries=True)
     return folder
 
 
 @pytest.fixture(scope="module")
-def ranked_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where a reader of docs/ranking.md stands: the sample index with past queries."""
-    folder = tmp_path_factory.mktemp("ranked")
-    (folder / "data").symlink_to(ROOT / "data")
-    commands = re.findall(r"^genret (build .*)$", text_of("docs/ranking.md"), re.MULTILINE)
-    genret(commands[0], folder)  # the second one weighs the model too
+def evaluation_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a reader of docs/evaluation.md stands: no past queries, and the sets of the page."""
+    folder = with_data(tmp_path_factory.mktemp("evaluated"))
+    build_sample_index(folder / "sample.index")
+    sets = r"^`(sets/[\w./]+)`[^`]*(?:`[^`\n]+`[^`]*)*?\n```\w*\n(.*?)```"
+    shown = re.findall(sets, EVALUATION, re.DOTALL | re.MULTILINE)
+    assert len(shown) == 8
+    for name, text in shown:
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
     return folder
 
 
@@ -46,10 +62,8 @@ def built_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where a reader of the README stands, with what its commands build with the default model."""
     if (missing := missing_weights()) is not None:
         pytest.skip(f"the default model's weights are not installed: {missing}")
-    folder = tmp_path_factory.mktemp("readme")
-    (folder / "data").symlink_to(ROOT / "data")
-    page = text_of("README.md").replace("\\\n", " ")
-    commands = re.findall(r"^(?:\$ )?genret (build data/.*)$", page, re.MULTILINE)
+    folder = with_data(tmp_path_factory.mktemp("readme"))
+    commands = re.findall(r"^(?:\$ )?genret (build data/.*)$", README.replace("\\\n", " "), re.MULTILINE)
     assert len(commands) == 2
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(DEFAULT_MODEL_VARIABLE, raising=False)
@@ -65,71 +79,65 @@ def readme_folder(built_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return built_folder
 
 
-def text_of(page: str) -> str:
-    return (ROOT / page).read_text(encoding="utf-8")
-
-
-def run(code: str, folder: Path) -> str:
-    """Return what the code prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def genret(command: str, folder: Path) -> str:
-    """Return what a command prints."""
-    return run(
-        f"from genret.service.main import cli; cli({shlex.split(command)!r}, standalone_mode=False)", folder
-    )
-
-
 def example(word: str) -> str:
     """Return the one block of the README that uses a name."""
-    (found,) = [b for b in re.findall(r"```python\n(.*?)```", text_of("README.md"), re.DOTALL) if word in b]
+    (found,) = [block for block in blocks(README) if word in block]
     return found
 
 
 @pytest.mark.parametrize(
-    ("name", "examples"),
+    ("name", "number"),
     [
         pytest.param("disc", 5, marks=pytest.mark.slow),
         pytest.param("beam-search", 6, marks=pytest.mark.slow),
         ("numbers", 3),
     ],
 )
-def test_the_examples_of_a_page_print_what_it_says(folder: Path, name: str, examples: int) -> None:
+def test_the_examples_of_a_page_print_what_it_says(folder: Path, name: str, number: int) -> None:
     page = text_of(f"docs/{name}.md")
-    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    printed = re.findall(r"```python\n.*?```\n```\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) == examples
-    assert len(printed) == examples
-    assert run("\n".join(blocks), folder) == "".join(printed)
+    printed = [said for _, said in examples(page)]
+    assert len(blocks(page)) == len(printed) == number
+    assert run("\n".join(blocks(page)), folder) == "".join(printed)
 
 
 @pytest.mark.slow
-def test_the_examples_of_the_ranking_page_print_what_it_says(ranked_folder: Path) -> None:
+def test_the_examples_of_the_ranking_page_print_what_it_says(tmp_path: Path) -> None:
     page = text_of("docs/ranking.md")
-    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    printed = re.findall(r"```python\n.*?```\n```\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) == len(printed) == 3
-    assert run("\n".join(blocks), ranked_folder) == "".join(printed)
+    commands = re.findall(r"^genret (build .*)$", page, re.MULTILINE)
+    genret(commands[0], with_data(tmp_path))  # the second one weighs the model too
+    printed = [said for _, said in examples(page)]
+    assert len(blocks(page)) == len(printed) == 3
+    assert run("\n".join(blocks(page)), tmp_path) == "".join(printed)
     ((command, told),) = re.findall(r"^\$ genret (tune [^\n]*)\n(.*?)```", page, re.DOTALL | re.MULTILINE)
-    lines = genret(f"{command} --dry-run", ranked_folder).splitlines()
+    lines = genret(f"{command} --dry-run", tmp_path).splitlines()
     shown = [line for line in told.splitlines() if line != "…"]
     assert len(shown) > 8
     assert [line for line in lines if line in shown] == shown
 
 
 @pytest.mark.slow
+def test_the_examples_of_the_page_of_shortlists_print_what_it_says(tmp_path: Path) -> None:
+    wish = VectorBuildOptions(VectorMethod("encoder", str(ROOT / "data" / "small-model")))
+    build_sample_index(with_data(tmp_path) / "sample.index", vectors=wish)
+    (library, printed), (client, replied) = examples(text_of("docs/shortlists.md"))
+    assert run(library, tmp_path) == printed
+    with ServerProcess(str(tmp_path / "sample.index")) as server:
+        assert run(client.replace("127.0.0.1:50051", server.address()), tmp_path) == replied
+
+
+@pytest.mark.slow
+def test_the_first_json_answer_is_written(evaluation_folder: Path) -> None:
+    answer, entity, figures = run(blocks(JSON_ANSWERS)[0], evaluation_folder).splitlines()
+    assert re.search(r" (person|city|chemical element|animal|book|film)$", answer)
+    assert re.fullmatch(r"/title \['\w+\.[^']+'(, '[^']+')*\]", entity)
+    assert re.fullmatch(r"\d+ tokens, \d+ of them forced", figures)
+
+
+@pytest.mark.slow
 def test_the_first_session_of_the_readme_prints_what_it_says(readme_folder: Path) -> None:
     """Titles, entities and reasons; numbers are those of one processor, and of another a little different."""
-    asked = re.findall(
-        r"^\$ genret (ask [^\n|]*?)(?: \|[^\n]*)?\n(.*?)(?=^\$|^```)",
-        text_of("README.md"),
-        re.MULTILINE | re.DOTALL,
-    )
+    session = r"^\$ genret (ask [^\n|]*?)(?: \|[^\n]*)?\n(.*?)(?=^\$|^```)"
+    asked = re.findall(session, README, re.MULTILINE | re.DOTALL)
     assert len(asked) == 2
     for command, printed in asked:
         as_json = command if "--json" in command else f"{command} --json"
@@ -155,7 +163,7 @@ def test_the_example_of_the_library_prints_an_answer_a_mass_and_shares(readme_fo
 
 @pytest.mark.slow
 def test_the_example_of_a_json_answer_prints_a_title_and_its_entity(readme_folder: Path) -> None:
-    (schema,) = re.findall(r"```json\n(.*?)```", text_of("README.md"), re.DOTALL)
+    (schema,) = blocks(README, "json")
     (readme_folder / "entity.json").write_text(schema, encoding="utf-8")
     (line,) = run(example("retriever.answer("), readme_folder).splitlines()
     source = json.loads(schema)["properties"]["source"]["const"]
@@ -170,3 +178,140 @@ def test_the_example_of_the_client_library_prints_what_a_server_finds(readme_fol
     assert re.fullmatch(r"\w.* [0-9a-f]{32}", lines[0])
     assert len(lines) == 3
     assert "german city where oktoberfest is held -> Munich" in lines[1:]
+
+
+def evaluate(command: str, folder: Path) -> str:
+    """Return what a command of docs/evaluation.md prints."""
+    assert command.startswith("genret evaluate")
+    shell = command.replace("genret evaluate", f"OMP_NUM_THREADS=1 {sys.executable} -m genret evaluate")
+    return run_command(["sh", "-c", shell], folder)
+
+
+def figures(table: str, method: str) -> list[float]:
+    """Return the metric of a method and its interval."""
+    (line,) = [line for line in table.splitlines() if line.startswith(f"{method} ")]
+    return [float(number) for number in re.findall(r"\d\.\d{3}", line)]
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_evaluation_page_print_what_it_says(evaluation_folder: Path) -> None:
+    folder = evaluation_folder
+    quick, five, own = blocks(EVALUATION, "bash")
+    before = EVALUATION.split("## Labelled sets")[0]
+    (said,) = re.findall(r"```bash\n.*?```\n```\n(.*?)```", before, re.DOTALL)
+    printed = evaluate(quick, folder)
+    names = [[line.split()[0] for line in table.splitlines()] for table in (printed, said)]
+    assert names[0] == names[1]
+    for method in ("beam", "bm25"):  # the others draw, and torch draws otherwise on other machines
+        assert figures(printed, method) == pytest.approx(figures(said, method), abs=0.0101)
+    mine = evaluate(own, folder)
+    assert figures(mine, "run:report/runs/questions/beam.run") == figures(printed, "beam")
+    assert figures(mine, "bm25") == figures(printed, "bm25")
+    files = (
+        "report.html",
+        "report.md",
+        "results.json",
+        "evaluation.json",
+        "plots",
+        "runs/questions/qrels.txt",
+    )
+    for name in files:
+        assert (folder / "report" / name).exists()
+        assert name.rpartition("/")[2] in EVALUATION
+    evaluate(five, folder)
+    sets = {s["name"]: s for s in json.loads((folder / "five" / "results.json").read_text())["sets"]}
+    assert [(s["kind"], s["primary"]) for s in sets.values()] == [
+        ("queries", "nDCG@10"),
+        ("kilt", "Rprec(KILT)"),
+        ("queries", "nDCG@10"),
+        ("mentions", "F1(InKB)"),
+        ("queries", "nDCG@10"),
+    ]
+    assert sets["topics"]["num_missing"] == 1
+    qrels = (folder / "five" / "runs" / "topics" / "qrels.txt").read_text()
+    assert "52 0 missing:No" in qrels
+    assert "51 0 celestial.mercury-planet 0" in qrels
+    assert "city.paris 1" in (folder / "five" / "runs" / "asked" / "qrels.txt").read_text()
+
+
+@pytest.mark.slow
+def test_the_program_of_the_evaluation_page_prints_what_it_says(evaluation_folder: Path) -> None:
+    ((code, said),) = examples(EVALUATION)
+    printed, expected = run(code, evaluation_folder).split(), said.split()
+    assert printed[::2] == expected[::2] == ["bm25", "beam"]
+    # The last digits of the model's figures differ between machines, and with them a query or two.
+    assert [float(v) for v in printed[1::2]] == pytest.approx([float(v) for v in expected[1::2]], abs=0.041)
+
+
+HTTP = text_of("docs/http.md")
+CONSOLE = blocks(HTTP, "console")
+# What depends on the ranking, which is fitted when the index is built.
+_FITTED = (
+    "score|probability|nothing_fits|names|texts|queries|model|mass_lower_bound|num_nodes|num_scored|"
+    "(?:peak|per_branch|saved)_bytes"
+)
+
+
+@pytest.fixture(scope="module")
+def http_address(folder: Path) -> Iterator[str]:
+    """Where the server of docs/http.md listens, on ports of its own."""
+    command = [sys.executable, "-m", "genret", "serve", "sample.index", "--port", "0", "--http-port", "0"]
+    server = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
+    try:
+        assert server.stderr is not None
+        ready = server.stderr.readline()
+        found = re.search(r"HTTP on (\S+)", ready)
+        assert found is not None, ready
+        yield found.group(1)
+    finally:
+        server.terminate()
+        server.communicate(timeout=60)
+    assert server.returncode == 0
+
+
+def commands_of(block: str) -> tuple[list[str], str]:
+    """Return the commands of a block, and what it says they print."""
+    commands: list[str] = []
+    printed: list[str] = []
+    open_until = ""
+    for line in block.splitlines():
+        if commands and open_until:
+            commands[-1] += f"\n{line}"
+            open_until = "" if line == open_until else open_until
+        elif line.startswith("$ "):
+            commands.append(line[2:])
+            heredoc = re.search(r"<<'(\w+)'$", line)
+            open_until = heredoc.group(1) if heredoc else ""
+        elif commands and commands[-1].endswith("\\"):
+            commands[-1] += f"\n{line}"
+        else:
+            printed.append(line)
+    return commands, "\n".join(printed)
+
+
+def masked(text: str) -> str:
+    if text.startswith("{\n"):  # metadata come in any order
+        text = json.dumps(json.loads(text), sort_keys=True, indent=2)
+    text = re.sub(r'"[0-9a-f]{32}"', '"DIGEST"', text)
+    text = re.sub(rf'"({_FITTED})": "?-?[\d.]+"?', r'"\1": FITTED', text)
+    text = re.sub(r"_ms\": .*", "_ms", text)
+    return re.sub(r"-?\d+\.\d+", lambda number: f"{float(number.group()):.3f}", text)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not all(map(shutil.which, ("bash", "curl", "jq"))), reason="needs bash, curl and jq")
+@pytest.mark.parametrize("number", range(len(CONSOLE)))
+def test_an_example_of_the_http_page_prints_what_it_says(
+    number: int, folder: Path, http_address: str
+) -> None:
+    commands, says = commands_of(CONSOLE[number])
+    script = "set -o pipefail\n" + "\n".join(commands).replace("localhost:8080", http_address)
+    assert masked(run_command(["bash", "-c", script], folder).rstrip("\n")) == masked(says)
+    assert commands
+    assert says
+
+
+def test_the_http_page_has_an_example_for_every_method() -> None:
+    for path in re.findall(r"\| `(?:POST|GET) (/v1/\S+)` \|", HTTP):
+        shown = path.replace("NAME", "sample.index")
+        assert shown in "".join(CONSOLE) or path == "/v1/indexes/NAME", path

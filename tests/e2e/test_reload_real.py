@@ -20,7 +20,7 @@ from genret.retrieval.errors import GenretError
 from genret.retrieval.index.reader import read_manifest
 from genret.retrieval.index.small_files import digest_bytes
 from genret.retrieval.retriever import Retriever
-from genret.service.configuration.server_config import IndexSpec, ModelSpec, SchemaSpec, ServerConfig
+from genret.service.configuration.server_config import IndexSpec, SchemaSpec
 from genret.service.errors import UnservableIndexError
 from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
 from genret.service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
@@ -28,6 +28,7 @@ from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
 from genret.service.serving.models import IndexOpener
 from genret.service.serving.server import Server
+from tests.e2e.conftest import model_of, odd_checkpoint, real_server
 from tests.service.asynchronous import asynchronous
 from tests.service.changing_index import ChangingIndex
 from tests.service.running_server import failure, retriever_of
@@ -60,11 +61,6 @@ class Api:
         return retriever_of(self.server.indexes.resolve(name))
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("reload") / "checkpoint")
-
-
 @pytest.fixture
 def a(tmp_path: Path, checkpoint: Path) -> ChangingIndex:
     return ChangingIndex(tmp_path / "a", checkpoint)
@@ -75,25 +71,15 @@ def b(tmp_path: Path, checkpoint: Path) -> ChangingIndex:
     return ChangingIndex(tmp_path / "b", checkpoint, ("Iron", "Mercury"))
 
 
-def model(checkpoint: Path, name: str = "default") -> ModelSpec:
-    return ModelSpec(name, str(checkpoint), device="cpu", dtype="float32", num_threads=1)
-
-
 @asynccontextmanager
 async def serving(*indexes: ChangingIndex, **options: Any) -> AsyncIterator[Api]:
-    specs = tuple(IndexSpec(index.folder.name, index.path) for index in indexes)
-    options = {"models": (model(indexes[0].checkpoint),), "drain_seconds": 10, **options}
-    config = ServerConfig(**{"indexes": specs, "port": 0, **options})
-    server = Server(config, IndexOpener.of(config))
-    await server.start()
-    try:
-        await server.load()
-        async with grpc.aio.insecure_channel(server.address) as channel:
-            retrieval: Any = pb_grpc.RetrievalServiceStub  # generated, so untyped
-            indexes_stub: Any = index_grpc.IndexServiceStub
-            yield Api(server, retrieval(channel), indexes_stub(channel))
-    finally:
-        await server.drain()
+    async with (
+        real_server(*indexes, **options) as server,
+        grpc.aio.insecure_channel(server.address) as channel,
+    ):
+        retrieval: Any = pb_grpc.RetrievalServiceStub  # generated, so untyped
+        indexes_stub: Any = index_grpc.IndexServiceStub
+        yield Api(server, retrieval(channel), indexes_stub(channel))
 
 
 def mapped(index: ChangingIndex) -> set[str]:
@@ -224,11 +210,7 @@ async def test_an_index_that_is_gone_or_of_another_tokenizer_is_refused(
     a: ChangingIndex, tmp_path: Path
 ) -> None:
     async with serving(a) as api:
-        other = make_checkpoint(tmp_path / "other")
-        file = other / "tokenizer.json"
-        document = json.loads(file.read_text(encoding="utf-8"))
-        document["model"]["merges"] = document["model"]["merges"][:-1]
-        file.write_text(json.dumps(document), encoding="utf-8")
+        other = odd_checkpoint(tmp_path / "other")
         moved = a.path.rename(a.folder / "moved")
         error, _ = await failure(api.reload())
         assert (error.code(), error.details()) == (StatusCode.FAILED_PRECONDITION, "the index is not there")
@@ -269,7 +251,7 @@ async def test_several_models_answer_for_their_own_indexes(a: ChangingIndex, tmp
     schema = tmp_path / "named.json"
     schema.write_text(json.dumps(NAMES_A), encoding="utf-8")
     specs = (IndexSpec("a", a.path, "first"), IndexSpec("second", second.path, "other"))
-    models = (model(a.checkpoint, "first"), model(other, "other"))
+    models = (model_of(a.checkpoint, "first"), model_of(other, "other"))
     async with serving(a, indexes=specs, models=models, schemas=(SchemaSpec("in-a", schema),)) as api:
         assert await api.titles("a") == set(a.titles)
         assert await api.titles("second") == {"Iron", "Mercury"}
@@ -296,7 +278,7 @@ def empty_the_manifest(index: ChangingIndex) -> None:
 
 
 def test_a_model_that_is_not_there_and_an_empty_index_are_refused(a: ChangingIndex, checkpoint: Path) -> None:
-    opener = IndexOpener(model(checkpoint))
+    opener = IndexOpener(model_of(checkpoint))
     with pytest.raises(GenretError, match="'a' names the model 'other'; known: 'default'"):
         opener.open(IndexSpec("a", a.path, "other"))
     empty_the_manifest(a)

@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 from weakref import WeakSet
 
 import grpc
@@ -29,18 +29,19 @@ from genret.index_builder.build_options import VectorBuildOptions
 from genret.retrieval.ranking.ranker import Ranker
 from genret.retrieval.vectors.embedder import VectorMethod
 from genret.service import rpc as observation
-from genret.service.configuration.server_config import HttpConfig, IndexSpec, ModelSpec
+from genret.service.configuration.server_config import HttpConfig, IndexSpec
 from genret.service.gateway import endpoints as handlers
 from genret.service.gateway.endpoints import ENDPOINTS, NDJSON_TYPE
 from genret.service.methods import Methods, Query
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.serving.models import IndexOpener
 from genret.service.serving.served import ServedIndex
+from tests.e2e.conftest import model_of
 from tests.service.asynchronous import asynchronous
 from tests.service.fuzzed_server import held_for_requests, statuses
 from tests.service.held_model import HeldModel, watch_sessions
 from tests.service.running_server import Running, open_all, retriever_of, running, until
-from tests.service.tiny_assets import make_checkpoint, make_index
+from tests.service.tiny_assets import make_index
 from tests.service.turned_clock import TurnedClock
 
 _BEAM = pb.RETRIEVAL_METHOD_BEAM
@@ -81,6 +82,7 @@ else:
     PROPOSED = {}
 FORMS |= {form: ("Retrieve", message, 1) for form, message in PROPOSED.items()}
 UNARY = [form for form in FORMS if form != "stream"]
+Served: TypeAlias = "AbstractAsyncContextManager[Api]"
 Transport = Literal["grpc", "http"]
 TRANSPORTS: tuple[Transport, ...] = ("grpc", "http")
 DEADLINE_S = 30.0
@@ -88,20 +90,12 @@ CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedIndex]:
-    folder: Path = tmp_path_factory.mktemp("tiny")
-    checkpoint = make_checkpoint(folder / "checkpoint")
+def tiny(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Iterator[ServedIndex]:
     wish = VectorBuildOptions(VectorMethod("encoder", str(checkpoint))) if HAS_FAISS else None
-    index = make_index(folder / "index", checkpoint, wish)
-    opener = IndexOpener(ModelSpec(checkpoint=str(checkpoint), device="cpu", dtype="float32", num_threads=1))
-    served = open_all(opener, IndexSpec("tiny", index))["tiny"]
+    index = make_index(tmp_path_factory.mktemp("tiny"), checkpoint, wish)
+    served = open_all(IndexOpener(model_of(checkpoint)), IndexSpec("tiny", index))["tiny"]
     yield served
     retriever_of(served).close()
-
-
-@pytest.fixture
-def sessions(monkeypatch: pytest.MonkeyPatch) -> WeakSet[TreeSession]:
-    return watch_sessions(monkeypatch)
 
 
 @dataclass(frozen=True)
@@ -164,6 +158,12 @@ class Api:
         await until(lambda: not self.held())
         assert (await self.running.retrieve(k=1)).candidates
         await until(lambda: not self.held())
+
+
+@pytest.fixture
+def served(tiny: ServedIndex, monkeypatch: pytest.MonkeyPatch) -> Served:
+    """A server with a model that waits where it is told to."""
+    return serving(tiny, watch_sessions(monkeypatch))
 
 
 @asynccontextmanager
@@ -246,10 +246,8 @@ async def passes_of(api: Api, transport: Transport, form: str) -> int:
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @asynchronous
-async def test_a_client_leaves_the_queue(
-    tiny: ServedIndex, sessions: WeakSet[TreeSession], transport: Transport
-) -> None:
-    async with serving(tiny, sessions) as api:
+async def test_a_client_leaves_the_queue(served: Served, transport: Transport) -> None:
+    async with served as api:
         for form, (_, _, number) in FORMS.items():
             before = api.ended("cancelled", "queue")
             await leave_the_queue(api, transport, form, gone)
@@ -259,9 +257,9 @@ async def test_a_client_leaves_the_queue(
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @asynchronous
 async def test_a_client_leaves_the_model_at_the_prompts_and_at_steps(
-    tiny: ServedIndex, sessions: WeakSet[TreeSession], transport: Transport
+    served: Served, transport: Transport
 ) -> None:
-    async with serving(tiny, sessions) as api:
+    async with served as api:
         for form, (_, _, asked) in FORMS.items():
             number = await passes_of(api, transport, form)
             assert number >= {"score": 1, "shortlist": 2}.get(form, 3)
@@ -275,29 +273,17 @@ async def test_a_client_leaves_the_model_at_the_prompts_and_at_steps(
 @pytest.mark.parametrize(
     ("transport", "form", "at"),
     [
-        ("grpc", "beam", 0),
-        ("grpc", "beam", 2),
-        ("grpc", "disc", 1),
-        ("grpc", "auto", 1),
-        ("grpc", "score", 0),
-        ("grpc", "answer", 2),
-        ("grpc", "stream", 1),
-        ("grpc", "batch", 1),
-        ("grpc", "link", 1),
-        ("http", "beam", 1),
+        *(("grpc", form, at) for form, at in (("beam", 0), ("beam", 2), ("disc", 1), ("auto", 1))),
+        *(("grpc", form, 1) for form in ("stream", "batch", "link")),
+        *(("grpc", "score", 0), ("grpc", "answer", 2), ("http", "beam", 1)),
     ],
 )
 @asynchronous
 async def test_the_deadline_passes_in_the_model(
-    tiny: ServedIndex,
-    sessions: WeakSet[TreeSession],
-    form: str,
-    transport: Transport,
-    at: int,
-    monkeypatch: pytest.MonkeyPatch,
+    served: Served, form: str, transport: Transport, at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late = lets_its_deadline_pass(TurnedClock(monkeypatch))
-    async with serving(tiny, sessions) as api:
+    async with served as api:
         before = api.ended("deadline_exceeded", "running")
         await leave_the_model(api, transport, form, at, late, DEADLINE_S)
         assert api.ended("deadline_exceeded", "running") == before + FORMS[form][2]
@@ -308,14 +294,10 @@ async def test_the_deadline_passes_in_the_model(
 )
 @asynchronous
 async def test_the_deadline_passes_in_the_queue(
-    tiny: ServedIndex,
-    sessions: WeakSet[TreeSession],
-    form: str,
-    transport: Transport,
-    monkeypatch: pytest.MonkeyPatch,
+    served: Served, form: str, transport: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late = lets_its_deadline_pass(TurnedClock(monkeypatch))
-    async with serving(tiny, sessions) as api:
+    async with served as api:
         before = api.ended("deadline_exceeded", "queue")
         await leave_the_queue(api, transport, form, late, DEADLINE_S)
         assert api.ended("deadline_exceeded", "queue") == before + 1
@@ -325,12 +307,9 @@ async def test_the_deadline_passes_in_the_queue(
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @asynchronous
 async def test_a_client_leaves_while_vectors_are_asked(
-    tiny: ServedIndex,
-    sessions: WeakSet[TreeSession],
-    transport: Transport,
-    monkeypatch: pytest.MonkeyPatch,
+    served: Served, transport: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with serving(tiny, sessions) as api:
+    async with served as api:
         late = lets_its_deadline_pass(TurnedClock(monkeypatch))
         ask = Ranker.ask
         asked, go = threading.Event(), threading.Event()
@@ -359,12 +338,9 @@ async def test_a_client_leaves_while_vectors_are_asked(
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @asynchronous
 async def test_a_client_leaves_while_its_answer_is_converted(
-    tiny: ServedIndex,
-    sessions: WeakSet[TreeSession],
-    transport: Transport,
-    monkeypatch: pytest.MonkeyPatch,
+    served: Served, transport: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with serving(tiny, sessions) as api:
+    async with served as api:
         calls: list[asyncio.Task[Any]] = []
         converted = 0
 
@@ -396,10 +372,10 @@ async def test_a_client_leaves_while_its_answer_is_converted(
 
 @asynchronous
 async def test_a_client_leaves_while_its_answer_is_on_its_way_out(
-    tiny: ServedIndex, sessions: WeakSet[TreeSession], monkeypatch: pytest.MonkeyPatch
+    served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The method has returned; the server learns of it before the answer is written."""
-    async with serving(tiny, sessions) as api:
+    async with served as api:
         calls: list[asyncio.Task[Any]] = []
         answered = asyncio.Event()
         answering = observation._answered
@@ -425,9 +401,9 @@ async def test_a_client_leaves_while_its_answer_is_on_its_way_out(
 
 @asynchronous
 async def test_a_client_hangs_up_while_its_answer_is_written_as_json(
-    tiny: ServedIndex, sessions: WeakSet[TreeSession], monkeypatch: pytest.MonkeyPatch
+    served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with serving(tiny, sessions) as api:
+    async with served as api:
         calls: list[asyncio.Task[Any]] = []
         write: Callable[[Message], Awaitable[bytes]] = getattr(handlers, "write_message")  # noqa: B009
 

@@ -1,4 +1,4 @@
-"""The whole server, encrypted and with tokens: gRPC, HTTP, health, metrics and SIGHUP."""
+"""Tokens over real gRPC, and a whole server that is encrypted and asks for them: who is let in, to what."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from typing import Any
 import grpc
 import httpx
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc import StatusCode
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_status import rpc_status
 
 from genret.retrieval.errors import InputError
 from genret.retrieval.types import RetrieveRequest
-from genret.service.client.async_client import AsyncRetrievalClient
+from genret.service.client.clients import AsyncRetrievalClient
 from genret.service.configuration.server_config import (
     AuthConfig,
     HttpConfig,
@@ -27,41 +28,156 @@ from genret.service.configuration.server_config import (
     TlsConfig,
 )
 from genret.service.errors import CallError
-from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
-from genret.service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
+from genret.service.security.authority import Authority
 from genret.service.security.bearer_tokens import Scope, digest_of, line_of, new_token
-from tests.service.certificates import Authority
+from tests.service import secured_server as methods
+from tests.service.asynchronous import asynchronous
+from tests.service.certificates import Authority as CertificateAuthority
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import Running, failure, running
+from tests.service.secured_server import Secured, secured
 
 READ, ADMIN, NEWER = new_token(), new_token(), new_token()
+KINDS = {
+    "unary_unary": methods.READ_METHOD,
+    "unary_stream": methods.SERVER_STREAM,
+    "stream_unary": methods.CLIENT_STREAM,
+    "stream_stream": methods.BIDIRECTIONAL,
+}
 
 
-def bearer(token: str) -> tuple[tuple[str, str], ...]:
-    return (("authorization", f"Bearer {token}"),)
-
-
-def write_tokens(path: Path, *lines: str) -> None:
-    path.write_text("\n".join(lines))
-    path.chmod(0o600)
-
-
-@pytest.fixture
-def ca(tmp_path: Path) -> Authority:
-    return Authority(tmp_path / "ca")
+def bearer(token: str) -> tuple[str, str]:
+    return "authorization", f"Bearer {token}"
 
 
 @pytest.fixture
 def token_file(tmp_path: Path) -> Path:
     path = tmp_path / "tokens"
-    write_tokens(path, line_of(Scope.READ, READ), line_of(Scope.ADMIN, ADMIN))
+    write_tokens(path, f"read {READ}", line_of(Scope.ADMIN, ADMIN))
     return path
 
 
+def write_tokens(path: Path, *lines: str) -> None:
+    path.write_text("\n".join(lines) + "\n")
+    path.chmod(0o600)
+
+
+def authority_of(token_file: Path) -> Authority:
+    return Authority(AuthConfig(token_file))
+
+
+async def call(running: Secured, *metadata: tuple[str, str], method: str) -> StatusCode:
+    async with running.channel() as channel:
+        try:
+            await running.echo(channel, *metadata, method=method)
+        except grpc.aio.AioRpcError as error:
+            return error.code()
+    return StatusCode.OK
+
+
+@pytest.mark.parametrize(
+    ("metadata", "method", "code"),
+    [
+        ([], methods.READ_METHOD, "UNAUTHENTICATED"),
+        ([bearer("w" * 40)], methods.READ_METHOD, "UNAUTHENTICATED"),
+        ([bearer(READ[:-1])], methods.READ_METHOD, "UNAUTHENTICATED"),
+        ([("authorization", READ)], methods.READ_METHOD, "UNAUTHENTICATED"),
+        ([("authorization", f"Basic {READ}")], methods.READ_METHOD, "UNAUTHENTICATED"),
+        ([("authorization", "")], methods.READ_METHOD, "UNAUTHENTICATED"),
+        ([bearer(READ), bearer(ADMIN)], methods.READ_METHOD, "UNAUTHENTICATED"),
+        ([("authorization-bin", b"Bearer " + READ.encode())], methods.READ_METHOD, "UNAUTHENTICATED"),
+        ([bearer(READ)], methods.READ_METHOD, "OK"),
+        ([("authorization", f"bearer  {READ}")], methods.READ_METHOD, "OK"),
+        ([bearer(ADMIN)], methods.READ_METHOD, "OK"),
+        ([bearer(READ)], methods.ADMIN_METHOD, "PERMISSION_DENIED"),
+        ([bearer(ADMIN)], methods.ADMIN_METHOD, "OK"),
+        ([], methods.HEALTH_METHOD, "OK"),
+        ([bearer("w" * 40)], methods.HEALTH_METHOD, "OK"),
+        ([], methods.UNLISTED_METHOD, "UNAUTHENTICATED"),
+        ([bearer(ADMIN)], methods.UNLISTED_METHOD, "PERMISSION_DENIED"),
+        ([], "/genret.v1.RetrievalService/Nothing", "UNAUTHENTICATED"),
+        ([bearer(READ)], "/genret.v1.RetrievalService/Nothing", "UNIMPLEMENTED"),
+    ],
+)
+@asynchronous
+async def test_a_call_is_allowed_by_its_token(
+    token_file: Path, metadata: list[Any], method: str, code: str
+) -> None:
+    async with secured(authority_of(token_file)) as running:
+        assert await call(running, *metadata, method=method) is StatusCode[code]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@asynchronous
+async def test_every_kind_of_method_is_refused_before_its_request_is_parsed(
+    token_file: Path, kind: str
+) -> None:
+    async with secured(authority_of(token_file)) as running:
+        for metadata in ((), (bearer("w" * 40),)):
+            with pytest.raises(grpc.RpcError) as caught:
+                await asyncio.to_thread(consume, running.port, kind, metadata)
+            assert_refused(caught.value)
+        assert running.parsed == []
+        replies = await asyncio.to_thread(consume, running.port, kind, (bearer(READ),))
+        assert b"".join(replies) in {b"one", b"oneone", b"onetwo"}
+        assert running.parsed
+    (principal,) = running.principals
+    assert principal is not None
+    assert principal.scope is Scope.READ
+    assert len(principal.fingerprint) == 8
+    assert principal.fingerprint not in READ
+
+
+def assert_refused(error: Any) -> None:
+    assert error.code() is StatusCode.UNAUTHENTICATED
+    assert "bearer" in error.details()
+    assert ("x-request-id", "of-the-client") in {(key, value) for key, value in error.trailing_metadata()}
+    status = rpc_status.from_call(error)
+    assert status.message == error.details()
+
+
+def consume(port: int, kind: str, metadata: tuple[tuple[str, str], ...]) -> list[bytes]:
+    """Call with the blocking client: asyncio's says INTERNAL when a call ends while a request is written."""
+    with grpc.insecure_channel(f"localhost:{port}") as channel:
+        multicallable = getattr(channel, kind)(KINDS[kind])
+        request = iter([b"one", b"two"]) if kind.startswith("stream") else b"one"
+        reply = multicallable(request, metadata=(*metadata, ("x-request-id", "of-the-client")), timeout=60)
+        return list(reply) if kind.endswith("stream") else [reply]
+
+
+@asynchronous
+async def test_a_header_of_a_megabyte_is_refused_and_the_server_goes_on(token_file: Path) -> None:
+    async with secured(authority_of(token_file)) as running:
+        huge = await call(running, bearer("x" * 2**20), method=methods.READ_METHOD)
+        assert huge in {StatusCode.RESOURCE_EXHAUSTED, StatusCode.UNAUTHENTICATED}
+        assert await call(running, bearer(READ), method=methods.READ_METHOD) is StatusCode.OK
+
+
+@pytest.mark.parametrize(("trusted", "code"), [(True, StatusCode.OK), (False, StatusCode.PERMISSION_DENIED)])
+@asynchronous
+async def test_without_tokens_reading_is_free_and_the_rest_depends_on_who_can_connect(
+    trusted: bool, code: StatusCode
+) -> None:
+    async with secured(Authority(AuthConfig(), admin_without_token=trusted)) as running:
+        assert await call(running, method=methods.READ_METHOD) is StatusCode.OK
+        unasked = bearer("not asked for")
+        assert await call(running, unasked, method=methods.UNLISTED_METHOD) is StatusCode.OK
+        assert await call(running, method=methods.ADMIN_METHOD) is code
+        unknown = await call(running, method="/genret.v1.RetrievalService/Nothing")
+        assert unknown is StatusCode.UNIMPLEMENTED
+
+
+@pytest.fixture
+def ca(tmp_path: Path) -> CertificateAuthority:
+    return CertificateAuthority(tmp_path / "ca")
+
+
 @asynccontextmanager
-async def serving(ca: Authority, token_file: Path, **options: Any) -> AsyncIterator[tuple[Running, Any]]:
+async def serving(
+    ca: CertificateAuthority, token_file: Path, **options: Any
+) -> AsyncIterator[tuple[Running, Any]]:
     """Run a server; yields it with a channel that trusts its certificate."""
     settings = {"tls": ca.server_tls(), "auth": AuthConfig(token_file), "http": HttpConfig(port=0)} | options
     async with running(FakeRetriever(), **settings) as server:
@@ -70,55 +186,23 @@ async def serving(ca: Authority, token_file: Path, **options: Any) -> AsyncItera
             yield server, channel
 
 
-def test_grpc_callers_need_encryption_and_a_token(ca: Authority, token_file: Path) -> None:
-    async def scenario() -> None:
-        async with serving(ca, token_file) as (server, channel):
-            stub = pb_grpc.RetrievalServiceStub(channel)
-            request = pb.RetrieveRequest(query="hamlet")
-            await stub.Retrieve(request, metadata=bearer(READ), timeout=60)
-            error, _ = await failure(stub.Retrieve(request, timeout=60))
-            assert error.code() is grpc.StatusCode.UNAUTHENTICATED
-            error, _ = await failure(server.retrieve())  # over a plaintext channel
-            assert error.code() is grpc.StatusCode.UNAVAILABLE
-
-    asyncio.run(scenario())
-
-
-def test_logs_tell_callers_apart_without_their_tokens(
-    ca: Authority, token_file: Path, caplog: pytest.LogCaptureFixture
+@asynchronous
+async def test_logs_tell_callers_apart_without_their_tokens(
+    ca: CertificateAuthority, token_file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-
-    async def scenario() -> None:
-        log = LogConfig(level="debug", requests=True)
-        async with serving(ca, token_file, log=log) as (_, channel):
-            stub = pb_grpc.RetrievalServiceStub(channel)
-            request = pb.RetrieveRequest(query="to be or not to be")
-            await stub.Retrieve(request, metadata=bearer(READ), timeout=60)
-            for wrong in (bearer(NEWER), bearer(READ[:-1]), (("authorization", READ),)):
-                await failure(stub.Retrieve(request, metadata=wrong, timeout=60))
-
-    asyncio.run(scenario())
+    log = LogConfig(level="debug", requests=True)
+    async with serving(ca, token_file, log=log) as (_, channel):
+        stub = pb_grpc.RetrievalServiceStub(channel)
+        request = pb.RetrieveRequest(query="to be or not to be")
+        await stub.Retrieve(request, metadata=[bearer(READ)], timeout=60)
+        for wrong in (bearer(NEWER), bearer(READ[:-1]), ("authorization", READ)):
+            await failure(stub.Retrieve(request, metadata=[wrong], timeout=60))
     logged = " ".join(f"{record.getMessage()} {vars(record)}" for record in caplog.records)
     assert digest_of(READ).hex()[:8] in logged
     assert logged.count("UNAUTHENTICATED") >= 3
     for secret in (READ[:-1], NEWER, ADMIN, "not to be"):
         assert secret not in logged
-
-
-def test_only_admins_reload_and_anybody_asks_for_health(ca: Authority, token_file: Path) -> None:
-    async def scenario() -> None:
-        async with serving(ca, token_file) as (_, channel):
-            indexes = index_grpc.IndexServiceStub(channel)
-            request = index_pb.ReloadIndexRequest(name="fake")
-            error, _ = await failure(indexes.ReloadIndex(request, metadata=bearer(READ), timeout=60))
-            assert error.code() is grpc.StatusCode.PERMISSION_DENIED
-            await indexes.ReloadIndex(request, metadata=bearer(ADMIN), timeout=60)
-            health = health_pb2_grpc.HealthStub(channel)
-            status = (await health.Check(health_pb2.HealthCheckRequest(), timeout=60)).status
-            assert status == health_pb2.HealthCheckResponse.SERVING
-
-    asyncio.run(scenario())
 
 
 async def code_of_end(answers: AsyncIterator[Any]) -> str:
@@ -130,110 +214,102 @@ async def code_of_end(answers: AsyncIterator[Any]) -> str:
     return "OK"
 
 
-def test_a_refused_stream_says_why_whatever_is_being_sent(ca: Authority, token_file: Path) -> None:
-    async def scenario() -> list[str]:
-        codes = []
-        async with serving(ca, token_file) as (server, _):
-            address = server.server.address
-            for _ in range(20):
-                async with AsyncRetrievalClient(address, tls_ca=ca.ca_file, token=NEWER) as client:
-                    answers = client.retrieve_stream([RetrieveRequest(query) for query in "abcde"])
-                    codes.append(await code_of_end(answers))
-        return codes
-
-    assert set(asyncio.run(scenario())) == {"UNAUTHENTICATED"}
+@asynchronous
+async def test_a_refused_stream_says_why_whatever_is_being_sent(
+    ca: CertificateAuthority, token_file: Path
+) -> None:
+    async with serving(ca, token_file) as (server, _):
+        address = server.server.address
+        for _ in range(20):
+            async with AsyncRetrievalClient(address, tls_ca=ca.ca_file, token=NEWER) as client:
+                answers = client.retrieve_stream([RetrieveRequest(query) for query in "abcde"])
+                assert await code_of_end(answers) == "UNAUTHENTICATED"
 
 
-def test_reflection_needs_a_token(ca: Authority, token_file: Path) -> None:
-    async def scenario() -> list[str]:
-        async with serving(ca, token_file) as (_, channel):
-            reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
-            refused = reflection.ServerReflectionInfo(timeout=60)
-            assert await refused.code() is grpc.StatusCode.UNAUTHENTICATED
-            asked = [reflection_pb2.ServerReflectionRequest(list_services="")]
-            replies = reflection.ServerReflectionInfo(iter(asked), metadata=bearer(READ), timeout=60)
-            return [s.name async for reply in replies for s in reply.list_services_response.service]
-
-    assert "genret.v1.RetrievalService" in asyncio.run(scenario())
-
-
-def test_http_callers_need_encryption_and_a_token(ca: Authority, token_file: Path) -> None:
-    async def scenario() -> None:
-        async with serving(ca, token_file) as (server, _):
-            http = server.server.listeners.http
-            assert http is not None
-            trusting = ssl.create_default_context(cafile=ca.ca_file)
-            url = f"https://{http.address}"
-            body = {"query": "hamlet"}
-            async with httpx.AsyncClient(verify=trusting, base_url=url, timeout=60) as client:
-                answered = await client.post("/v1/retrieve", json=body, headers=dict(bearer(READ)))
-                assert answered.status_code == 200
-                for path, headers, code in (
-                    ("/v1/retrieve", {}, 401),
-                    ("/v1/retrieve", dict(bearer(NEWER)), 401),
-                    ("/v1/indexes/fake:reload", dict(bearer(READ)), 403),
-                    ("/v1/indexes/fake:reload", dict(bearer(ADMIN)), 200),
-                    ("/v1/indexes/fake:reload", dict(bearer(ADMIN)) | {"sec-fetch-site": "cross-site"}, 403),
-                ):
-                    assert (await client.post(path, json={}, headers=headers)).status_code == code, path
-                assert (await client.get("/metrics")).status_code == 401
-                assert (await client.get("/readyz")).status_code == 200
-            async with httpx.AsyncClient(base_url=f"http://{http.address}", timeout=60) as plaintext:
-                with pytest.raises(httpx.TransportError):
-                    await plaintext.get("/readyz")
-
-    asyncio.run(scenario())
+@asynchronous
+async def test_reflection_needs_a_token(ca: CertificateAuthority, token_file: Path) -> None:
+    async with serving(ca, token_file) as (_, channel):
+        reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
+        refused = reflection.ServerReflectionInfo(timeout=60)
+        assert await refused.code() is grpc.StatusCode.UNAUTHENTICATED
+        asked = [reflection_pb2.ServerReflectionRequest(list_services="")]
+        replies = reflection.ServerReflectionInfo(iter(asked), metadata=[bearer(READ)], timeout=60)
+        names = [s.name async for reply in replies for s in reply.list_services_response.service]
+        assert "genret.v1.RetrievalService" in names
 
 
-def test_pages_of_other_sites_do_not_reload_a_server_on_this_machine() -> None:
-    async def scenario() -> None:
-        async with running(FakeRetriever(), http=HttpConfig(port=0)) as server:
-            http = server.server.listeners.http
-            assert http is not None
-            async with httpx.AsyncClient(base_url=f"http://{http.address}", timeout=60) as client:
-                for headers, code in (
-                    ({}, 200),
-                    ({"sec-fetch-site": "same-origin"}, 200),
-                    ({"origin": "https://evil.example"}, 403),
-                    ({"host": "rebound.example"}, 403),
-                ):
-                    reply = await client.post("/v1/indexes/fake:reload", headers=headers)
-                    assert reply.status_code == code, headers
-
-    asyncio.run(scenario())
-
-
-def test_a_hangup_takes_the_changed_token_file(ca: Authority, token_file: Path) -> None:
-    async def scenario() -> None:
-        async with serving(ca, token_file) as (server, channel):
-            stub = pb_grpc.RetrievalServiceStub(channel)
-            request = pb.RetrieveRequest(query="hamlet")
-            write_tokens(token_file, f"read {NEWER}")
-            server.server.hang_up()
-            await stub.Retrieve(request, metadata=bearer(NEWER), timeout=60)
-            error, _ = await failure(stub.Retrieve(request, metadata=bearer(READ), timeout=60))
-            assert error.code() is grpc.StatusCode.UNAUTHENTICATED
-
-    asyncio.run(scenario())
+@asynchronous
+async def test_http_callers_need_encryption_and_a_token(ca: CertificateAuthority, token_file: Path) -> None:
+    async with serving(ca, token_file) as (server, _):
+        http = server.server.listeners.http
+        assert http is not None
+        trusting = ssl.create_default_context(cafile=ca.ca_file)
+        url = f"https://{http.address}"
+        body = {"query": "hamlet"}
+        async with httpx.AsyncClient(verify=trusting, base_url=url, timeout=60) as client:
+            answered = await client.post("/v1/retrieve", json=body, headers=dict([bearer(READ)]))
+            assert answered.status_code == 200
+            for path, headers, code in (
+                ("/v1/retrieve", {}, 401),
+                ("/v1/retrieve", dict([bearer(NEWER)]), 401),
+                ("/v1/indexes/fake:reload", dict([bearer(READ)]), 403),
+                ("/v1/indexes/fake:reload", dict([bearer(ADMIN)]), 200),
+                ("/v1/indexes/fake:reload", dict([bearer(ADMIN)]) | {"sec-fetch-site": "cross-site"}, 403),
+            ):
+                assert (await client.post(path, json={}, headers=headers)).status_code == code, path
+            assert (await client.get("/metrics")).status_code == 401
+            assert (await client.get("/readyz")).status_code == 200
+        async with httpx.AsyncClient(base_url=f"http://{http.address}", timeout=60) as plaintext:
+            with pytest.raises(httpx.TransportError):
+                await plaintext.get("/readyz")
 
 
-def test_metrics_of_a_port_of_their_own_ask_for_nothing(ca: Authority, token_file: Path) -> None:
-    async def scenario() -> None:
-        async with serving(ca, token_file, metrics=MetricsConfig(port=0)) as (server, _):
-            monitoring = server.server.listeners.monitoring
-            assert monitoring is not None
-            async with httpx.AsyncClient(base_url=f"http://{monitoring.address}", timeout=60) as client:
-                shown = await client.get("/metrics")
-                assert shown.status_code == 200
-                for secret in (READ, ADMIN):
-                    assert secret not in shown.text
+@asynchronous
+async def test_pages_of_other_sites_do_not_reload_a_server_on_this_machine() -> None:
+    async with running(FakeRetriever(), http=HttpConfig(port=0)) as server:
+        http = server.server.listeners.http
+        assert http is not None
+        async with httpx.AsyncClient(base_url=f"http://{http.address}", timeout=60) as client:
+            for headers, code in (
+                ({}, 200),
+                ({"sec-fetch-site": "same-origin"}, 200),
+                ({"origin": "https://evil.example"}, 403),
+                ({"host": "rebound.example"}, 403),
+            ):
+                reply = await client.post("/v1/indexes/fake:reload", headers=headers)
+                assert reply.status_code == code, headers
 
-    asyncio.run(scenario())
+
+@asynchronous
+async def test_a_hangup_takes_the_changed_token_file(ca: CertificateAuthority, token_file: Path) -> None:
+    async with serving(ca, token_file) as (server, channel):
+        stub = pb_grpc.RetrievalServiceStub(channel)
+        request = pb.RetrieveRequest(query="hamlet")
+        write_tokens(token_file, f"read {NEWER}")
+        server.server.hang_up()
+        await stub.Retrieve(request, metadata=[bearer(NEWER)], timeout=60)
+        error, _ = await failure(stub.Retrieve(request, metadata=[bearer(READ)], timeout=60))
+        assert error.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+@asynchronous
+async def test_metrics_of_a_port_of_their_own_ask_for_nothing(
+    ca: CertificateAuthority, token_file: Path
+) -> None:
+    async with serving(ca, token_file, metrics=MetricsConfig(port=0)) as (server, _):
+        monitoring = server.server.listeners.monitoring
+        assert monitoring is not None
+        async with httpx.AsyncClient(base_url=f"http://{monitoring.address}", timeout=60) as client:
+            shown = await client.get("/metrics")
+            assert shown.status_code == 200
+            for secret in (READ, ADMIN):
+                assert secret not in shown.text
 
 
 @pytest.mark.parametrize("setting", ["tls.key", "auth.token_file"])
-def test_what_cannot_be_used_is_told_before_anything_is_bound(
-    ca: Authority, token_file: Path, setting: str
+@asynchronous
+async def test_what_cannot_be_used_is_told_before_anything_is_bound(
+    ca: CertificateAuthority, token_file: Path, setting: str
 ) -> None:
     tls = ca.server_tls()
     if setting == "tls.key":
@@ -241,10 +317,7 @@ def test_what_cannot_be_used_is_told_before_anything_is_bound(
     else:
         token_file.write_text("admin short")
 
-    async def scenario() -> None:
+    with pytest.raises(InputError) as caught:
         async with serving(ca, token_file, tls=tls):
             raise AssertionError("the server started")
-
-    with pytest.raises(InputError) as caught:
-        asyncio.run(scenario())
     assert caught.value.field == setting

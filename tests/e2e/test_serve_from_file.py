@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
-import sys
-import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
+from genret.service.call import REQUEST_ID_KEY
 from genret.service.client import RetrievalClient
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
+from tests.service.fake_retriever import wait_until
+from tests.service.server_process import ENVIRONMENT, GENRET
 from tests.service.tiny_assets import make_checkpoint, make_index
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "a-token-that-is-long-enough"
 SETTINGS = """
 [server]
@@ -55,52 +57,24 @@ SERVED = (
     *(rf"index '{name}' \(12 entities, \d+ rows\)" for name in ("first", "other")),
     *(f"model {name} on cpu" for name in ("one", "two")),
 )
-READY = re.compile(rf"ready on (\S+): {'; '.join(SERVED)}; HTTP on (\S+); metrics on ([^\s\"]+)")
-
-
-class Heard:
-    """What a process writes to stderr, read by a thread of its own until its end."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.lines: list[str] = []
-        self._process = process
-        self._more = threading.Condition()
-        self._ended = False
-        self._thread = threading.Thread(target=self._listen, daemon=True)
-        self._thread.start()
-
-    def _listen(self) -> None:
-        assert self._process.stderr is not None
-        with self._process.stderr as stderr:
-            for line in stderr:
-                with self._more:
-                    self.lines.append(line)
-                    self._more.notify_all()
-        with self._more:
-            self._ended = True
-            self._more.notify_all()
-
-    def wait_for(self, found: Callable[[str], Any]) -> Any:
-        """Return what is found in the first line in which anything is."""
-        with self._more:
-            self._more.wait_for(lambda: self._ended or any(map(found, self.lines)), 120)
-            first = next(filter(None, map(found, self.lines)), None)
-            assert first, self.lines
-            return first
-
-    def close(self) -> None:
-        """Wait for the end."""
-        self._thread.join(10)
+READY = re.compile(rf"ready on (\S+): {'; '.join(SERVED)}; HTTP on (\S+); metrics on ([^\s\"]+)\"")
 
 
 @dataclass
 class Running:
-    """A server, where it listens, and what it has said."""
+    """A server, where it listens, and the file of what it has said."""
 
     grpc: str
     http: str
     metrics: str
-    heard: Heard
+    said: Path
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return what was said; every line of it is an object."""
+        return [json.loads(line) for line in self.said.read_text().splitlines()]
+
+    def calls(self, request_id: str) -> list[dict[str, Any]]:
+        return [entry for entry in self.lines() if entry.get("request_id") == request_id]
 
 
 @pytest.fixture(scope="module")
@@ -112,23 +86,27 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     tokens = folder / "tokens"
     tokens.write_text(f"read {TOKEN}\n", encoding="utf-8")
     tokens.chmod(0o600)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "genret", "serve", "--config", str(folder / "server.toml")],
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=folder / "one",  # not where the file lies
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-    )
-    heard = Heard(process)
+    said = folder / "stderr"
+    with said.open("w") as stderr:
+        process = subprocess.Popen(
+            [*GENRET, "serve", "--config", str(folder / "server.toml")],
+            stderr=stderr,
+            cwd=folder / "one",  # not where the file lies
+            env=ENVIRONMENT,
+        )
     try:
-        ready = heard.wait_for(READY.search)
-        yield Running(ready[1], ready[2], ready[3], heard)
+        wait_until(lambda: process.poll() is not None or READY.search(said.read_text()) is not None, 120)
+        ready = READY.search(said.read_text())
+        assert ready, said.read_text()
+        running = Running(ready[1], ready[2], ready[3], said)
+        yield running
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
+        assert running.lines()[-1]["message"] == "stopped"
+        assert "metal" not in said.read_text(), "no text of a query is logged unless asked for"
     finally:
         process.kill()  # nothing is left of it, unless something went wrong
         process.wait()
-        heard.close()
 
 
 def ask(url: str, body: dict[str, Any] | None = None, token: str | None = None) -> tuple[int, str]:
@@ -157,14 +135,24 @@ def test_the_token_file_beside_the_settings_holds(server: Running) -> None:
     assert ask(f"http://{server.http}/v1/retrieve", {"query": "metal"})[0] == 401
 
 
-def test_who_watches_needs_no_token(server: Running) -> None:
-    assert ask(f"http://{server.metrics}/readyz")[0] == 200
-    assert "genret_" in ask(f"http://{server.metrics}/metrics")[1]
-
-
-def test_calls_are_logged_as_the_file_says(server: Running) -> None:
-    with RetrievalClient(server.grpc, token=TOKEN) as client:
-        client.list_indexes()
-    record = server.heard.wait_for(lambda line: line.startswith("{") and "ListIndexes" in line and line)
-    assert json.loads(record)
-    assert "metal" not in "".join(server.heard.lines), "no text of a query is logged unless asked for"
+def test_calls_are_logged_and_counted_as_the_file_says(server: Running) -> None:
+    metadata = (("authorization", f"Bearer {TOKEN}"), (REQUEST_ID_KEY, "one"))
+    with grpc.insecure_channel(server.grpc) as channel:
+        stub = pb_grpc.RetrievalServiceStub(channel)
+        stub.Retrieve(pb.RetrieveRequest(query="metal"), metadata=metadata, timeout=60)
+        with pytest.raises(grpc.RpcError):
+            stub.Retrieve(pb.RetrieveRequest(query="metal", k=5000), metadata=metadata, timeout=60)
+    wait_until(lambda: len(server.calls("one")) == 2)
+    called = [(entry["logger"], entry["method"], entry["code"]) for entry in server.calls("one")]
+    assert called == [("genret.requests", "Retrieve", code) for code in ("OK", "INVALID_ARGUMENT")]
+    assert ask(f"http://{server.metrics}/readyz")[0] == 200, "who watches needs no token"
+    counted = ask(f"http://{server.metrics}/metrics")[1]
+    for line in (
+        'genret_requests_total{code="OK",method="Retrieve"} ',
+        'genret_requests_total{code="INVALID_ARGUMENT",method="Retrieve"} 1.0',
+        'genret_results_total{finish_reason="ok",method="auto"} ',
+        'genret_grammar_cache_hits_total{model="one"}',
+        'genret_filter_cache_held_bytes{index="first"}',
+        "genret_ready 1.0",
+    ):
+        assert line in counted

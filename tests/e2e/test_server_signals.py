@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import signal
 from collections import Counter
@@ -20,18 +19,14 @@ from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
 from genret.service.pb.genret.v1 import index_service_pb2_grpc as index_grpc
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
 from genret.service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
+from tests.index_fixtures import files_of
 from tests.service.asynchronous import asynchronous
 from tests.service.changing_index import ChangingIndex
+from tests.service.running_server import until
 from tests.service.server_process import ServerProcess
-from tests.service.tiny_assets import make_checkpoint
 
 StatusCode = grpc.StatusCode
 _LOGGED = ("--log-level", "info", "--log-requests", "--log-format", "json")
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("signals") / "checkpoint")
 
 
 @pytest.fixture
@@ -109,9 +104,7 @@ async def test_sigterm_under_load_loses_no_accepted_request(index: ChangingIndex
         load = Load(await asyncio.to_thread(process.address))
         clients = [asyncio.ensure_future(load.unary(client)) for client in range(8)]
         clients += [asyncio.ensure_future(load.stream(100 + client)) for client in range(2)]
-        async with asyncio.timeout(60):
-            while load.codes[StatusCode.OK] < 100 or load.item_codes[0] < 50:
-                await asyncio.sleep(0.01)
+        await until(lambda: load.codes[StatusCode.OK] >= 100 and load.item_codes[0] >= 50)
         process.send(signal.SIGTERM)
         await asyncio.wait_for(asyncio.gather(*clients), 60)
         assert await asyncio.to_thread(process.exit_code) == 0
@@ -129,14 +122,10 @@ async def test_a_second_signal_does_not_wait_for_what_is_in_flight(index: Changi
     with served(index, "--lame-duck-seconds", "600") as process:
         load = Load(await asyncio.to_thread(process.address))
         clients = [asyncio.ensure_future(load.unary(client)) for client in range(4)]
-        async with asyncio.timeout(60):
-            while load.codes[StatusCode.OK] < 20:
-                await asyncio.sleep(0.01)
+        await until(lambda: load.codes[StatusCode.OK] >= 20)
         process.send(signal.SIGTERM)
         before = load.codes[StatusCode.OK]
-        async with asyncio.timeout(60):
-            while load.codes[StatusCode.OK] < before + 20:  # a lame duck goes on
-                await asyncio.sleep(0.01)
+        await until(lambda: load.codes[StatusCode.OK] >= before + 20)  # a lame duck goes on
         process.send(signal.SIGTERM)
         await asyncio.wait_for(asyncio.gather(*clients), 60)
         assert await asyncio.to_thread(process.exit_code) == 0
@@ -178,7 +167,7 @@ async def test_sighup_serves_new_versions_under_load_and_logs_them(
 async def test_kill_during_a_reload_leaves_the_index_intact(index: ChangingIndex) -> None:
     with served(index) as process:
         index.add("Berlin")
-        before = digests(index.path)
+        before = files_of(index.path)
         async with grpc.aio.insecure_channel(await asyncio.to_thread(process.address)) as channel:
             stub: Any = index_grpc.IndexServiceStub(channel)  # type: ignore[no-untyped-call]
             request = index_pb.ReloadIndexRequest(force=True)
@@ -196,16 +185,7 @@ async def test_kill_during_a_reload_leaves_the_index_intact(index: ChangingIndex
                 await asyncio.wait_for(reloading, 60)
             assert refused.value.code() is StatusCode.UNAVAILABLE
         assert await asyncio.to_thread(process.exit_code) == -signal.SIGKILL
-    assert digests(index.path) == before
+    assert files_of(index.path) == before
     assert verify(index.path).ok
     index.add("Rome")
     assert verify(index.path).ok
-
-
-def digests(folder: Path) -> dict[str, str]:
-    """Everything below a folder by name."""
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }

@@ -90,37 +90,30 @@ async def faces(
 Trigger = Callable[[Path], AbstractAsyncContextManager[tuple[Face, Ask]]]
 
 
-def answered_with(error: GenretError | DecodingError) -> Trigger:
-    """The retriever's answer is an error."""
+def sent(
+    method: str = "Retrieve",
+    message: Message = RETRIEVE.message,
+    raw: tuple[bytes, bytes] | None = None,
+    retriever: FakeRetriever | None = None,
+) -> Trigger:
+    """The request itself is what is wrong, or what the retriever makes of it."""
 
     @asynccontextmanager
     async def trigger(folder: Path) -> AsyncIterator[tuple[Face, Ask]]:
-        async with faces(FakeRetriever({"q": error})) as face:
-            yield face, RETRIEVE
+        async with faces(retriever) as face:
+            yield face, Ask(method, message, raw)
 
     return trigger
+
+
+def answered_with(error: GenretError | DecodingError) -> Trigger:
+    """The retriever's answer is an error."""
+    return sent(retriever=FakeRetriever({"q": error}))
 
 
 def dies_of(bug: BaseException) -> Trigger:
     """The retriever dies."""
-
-    @asynccontextmanager
-    async def trigger(folder: Path) -> AsyncIterator[tuple[Face, Ask]]:
-        async with faces(FakeRetriever(bugs={"q": bug})) as face:
-            yield face, RETRIEVE
-
-    return trigger
-
-
-def sent(method: str, message: Message, raw: tuple[bytes, bytes] | None = None) -> Trigger:
-    """The request itself is what is wrong."""
-
-    @asynccontextmanager
-    async def trigger(folder: Path) -> AsyncIterator[tuple[Face, Ask]]:
-        async with faces() as face:
-            yield face, Ask(method, message, raw)
-
-    return trigger
+    return sent(retriever=FakeRetriever(bugs={"q": bug}))
 
 
 def reload_fails_with(error: Exception) -> Trigger:
@@ -230,15 +223,21 @@ class Case:
     retry_after: str | None = None
 
 
-BAD, WRONG_STATE = frozenset({"BadRequest"}), frozenset({"PreconditionFailure"})
+def point_nowhere(index: ChangingIndex) -> None:
+    (index.path / "CURRENT").write_text("nonsense\n")
+
+
 C = grpc.StatusCode
+BAD = (C.INVALID_ARGUMENT, 400, frozenset({"BadRequest"}))
+WRONG_STATE = (C.FAILED_PRECONDITION, 400, frozenset({"PreconditionFailure"}))
+LOST = (C.DATA_LOSS, 500, frozenset({"ErrorInfo"}))
 TOO_MANY = frozenset({"ErrorInfo", "RetryInfo"})
 NO_QUERY = pb.RetrieveRequest(query=" ")
 UNKNOWN = pb.RetrieveRequest(query="q", index="none")
 CASES = [
-    Case(MalformedMessageError, sent("Retrieve", NO_QUERY, GARBAGE), C.INVALID_ARGUMENT, 400, BAD),
-    Case(InputError, sent("Retrieve", NO_QUERY), C.INVALID_ARGUMENT, 400, BAD),
-    Case(PromptTooLongError, answered_with(PromptTooLongError("long")), C.INVALID_ARGUMENT, 400, BAD),
+    Case(MalformedMessageError, sent("Retrieve", NO_QUERY, GARBAGE), *BAD),
+    Case(InputError, sent("Retrieve", NO_QUERY), *BAD),
+    Case(PromptTooLongError, answered_with(PromptTooLongError("long")), *BAD),
     Case(UnknownIndexError, sent("Retrieve", UNKNOWN), C.NOT_FOUND, 404, frozenset({"ResourceInfo"})),
     Case(OverloadedError, full, C.RESOURCE_EXHAUSTED, 429, TOO_MANY, "1"),
     Case(OverloadedError, dies_of(MemoryError()), C.RESOURCE_EXHAUSTED, 429, TOO_MANY, "5"),
@@ -248,36 +247,12 @@ CASES = [
     Case(PermissionDeniedError, with_too_little_a_token, C.PERMISSION_DENIED, 403),
     Case(DeadlineExceededError, too_late, C.DEADLINE_EXCEEDED, 504),
     Case(DecodingCancelledError, answered_with(DecodingCancelledError("gone")), C.CANCELLED, 499),
-    Case(
-        IndexChecksumError,
-        reload_finds(lambda index: index.damage("entities.arrow")),
-        C.DATA_LOSS,
-        500,
-        frozenset({"ErrorInfo"}),
-    ),
-    Case(
-        IndexChecksumError,
-        answered_with(IndexChecksumError("vectors.faiss", "digest")),
-        C.DATA_LOSS,
-        500,
-        frozenset({"ErrorInfo"}),
-    ),
-    Case(
-        IndexNotFoundError,
-        reload_finds(lambda index: shutil.rmtree(index.path)),
-        C.FAILED_PRECONDITION,
-        400,
-        WRONG_STATE,
-    ),
-    Case(
-        IndexDirectoryError,
-        reload_finds(lambda index: (index.path / "CURRENT").write_text("nonsense\n")),
-        C.FAILED_PRECONDITION,
-        400,
-        WRONG_STATE,
-    ),
+    Case(IndexChecksumError, reload_finds(lambda index: index.damage("entities.arrow")), *LOST),
+    Case(IndexChecksumError, answered_with(IndexChecksumError("vectors.faiss", "digest")), *LOST),
+    Case(IndexNotFoundError, reload_finds(lambda index: shutil.rmtree(index.path)), *WRONG_STATE),
+    Case(IndexDirectoryError, reload_finds(point_nowhere), *WRONG_STATE),
     *(
-        Case(type(error), reload_fails_with(error), C.FAILED_PRECONDITION, 400, WRONG_STATE)
+        Case(type(error), reload_fails_with(error), *WRONG_STATE)
         for error in (
             UnservableIndexError("empty"),
             IndexMismatchError("another tokenizer"),
@@ -287,7 +262,7 @@ CASES = [
         )
     ),
     *(
-        Case(type(error), answered_with(error), C.FAILED_PRECONDITION, 400, WRONG_STATE)
+        Case(type(error), answered_with(error), *WRONG_STATE)
         for error in (
             InvalidLogitsError("NaN"),
             DecodingError("odd"),

@@ -19,6 +19,7 @@ from grpc import StatusCode
 from genret.service.configuration.server_config import AuthConfig, TlsConfig
 from genret.service.security.authority import Authority
 from genret.service.security.tls import ssl_context
+from tests.service.asynchronous import asynchronous
 from tests.service.certificates import Authority as CertificateAuthority
 from tests.service.certificates import CertificateFiles
 from tests.service.secured_server import Secured, secured
@@ -48,40 +49,35 @@ async def code_of(
     return StatusCode.OK
 
 
-def test_a_client_that_trusts_the_authority_gets_through_and_others_do_not(
+@asynchronous
+async def test_a_client_that_trusts_the_authority_gets_through_and_others_do_not(
     ca: CertificateAuthority, tmp_path: Path
 ) -> None:
     stranger = CertificateAuthority(tmp_path / "stranger")
 
-    async def scenario() -> None:
-        async with secured(ANYBODY, ca.server_tls()) as running:
-            assert await code_of(running, client_of(ca)) is StatusCode.OK
-            assert await code_of(running, client_of(stranger)) is StatusCode.UNAVAILABLE
-            assert await code_of(running, None) is StatusCode.UNAVAILABLE  # plaintext
-            assert await code_of(running, client_of(ca)) is StatusCode.OK
-
-    asyncio.run(scenario())
+    async with secured(ANYBODY, ca.server_tls()) as running:
+        assert await code_of(running, client_of(ca)) is StatusCode.OK
+        assert await code_of(running, client_of(stranger)) is StatusCode.UNAVAILABLE
+        assert await code_of(running, None) is StatusCode.UNAVAILABLE  # plaintext
+        assert await code_of(running, client_of(ca)) is StatusCode.OK
 
 
-def test_a_certificate_for_another_host_is_refused_by_the_client(ca: CertificateAuthority) -> None:
+@asynchronous
+async def test_a_certificate_for_another_host_is_refused_by_the_client(ca: CertificateAuthority) -> None:
     files = ca.issue("elsewhere", hosts=("elsewhere.example",))
 
-    async def scenario() -> None:
-        async with secured(ANYBODY, TlsConfig(files.certificate, files.key)) as running:
-            assert await code_of(running, client_of(ca)) is StatusCode.UNAVAILABLE
-
-    asyncio.run(scenario())
+    async with secured(ANYBODY, TlsConfig(files.certificate, files.key)) as running:
+        assert await code_of(running, client_of(ca)) is StatusCode.UNAVAILABLE
 
 
-def test_a_chain_with_an_intermediate_authority_is_sent_whole(ca: CertificateAuthority) -> None:
-    async def scenario() -> None:
-        async with secured(ANYBODY, ca.intermediate().server_tls()) as running:
-            assert await code_of(running, client_of(ca)) is StatusCode.OK
-
-    asyncio.run(scenario())
+@asynchronous
+async def test_a_chain_with_an_intermediate_authority_is_sent_whole(ca: CertificateAuthority) -> None:
+    async with secured(ANYBODY, ca.intermediate().server_tls()) as running:
+        assert await code_of(running, client_of(ca)) is StatusCode.OK
 
 
-def test_with_a_client_authority_only_its_clients_get_through(
+@asynchronous
+async def test_with_a_client_authority_only_its_clients_get_through(
     ca: CertificateAuthority, tmp_path: Path
 ) -> None:
     clients = CertificateAuthority(tmp_path / "clients", "clients' CA")
@@ -89,14 +85,11 @@ def test_with_a_client_authority_only_its_clients_get_through(
     expired = clients.issue("expired client", client=True, days_valid=-1)
     of_another = ca.issue("client of another", client=True)
 
-    async def scenario() -> None:
-        async with secured(ANYBODY, ca.server_tls(client_ca=clients.ca_file)) as running:
-            assert await code_of(running, client_of(ca, right)) is StatusCode.OK
-            for refused in (None, of_another, expired):
-                assert await code_of(running, client_of(ca, refused)) is StatusCode.UNAVAILABLE
-            assert running.principals[1:] == []
-
-    asyncio.run(scenario())
+    async with secured(ANYBODY, ca.server_tls(client_ca=clients.ca_file)) as running:
+        assert await code_of(running, client_of(ca, right)) is StatusCode.OK
+        for refused in (None, of_another, expired):
+            assert await code_of(running, client_of(ca, refused)) is StatusCode.UNAVAILABLE
+        assert running.principals[1:] == []
 
 
 def replace_files(target: TlsConfig, source: CertificateFiles) -> None:
@@ -152,7 +145,8 @@ async def greeting_listener(context: ssl.SSLContext) -> AsyncIterator[int]:
 
 
 @pytest.mark.parametrize("listener", [grpc_listener, http_listener])
-def test_changed_files_serve_new_connections_and_broken_ones_do_not(
+@asynchronous
+async def test_changed_files_serve_new_connections_and_broken_ones_do_not(
     ca: CertificateAuthority, caplog: pytest.LogCaptureFixture, listener: Listener
 ) -> None:
     first, second = ca.issue("first"), ca.issue("second")
@@ -160,56 +154,25 @@ def test_changed_files_serve_new_connections_and_broken_ones_do_not(
     tls = TlsConfig(files.certificate, files.key)
     replace_files(tls, first)
 
-    async def scenario() -> None:
-        async with listener(tls) as port:
+    async with listener(tls) as port:
 
-            async def shown() -> int:
-                return await asyncio.to_thread(serial_shown, port, ca)
+        async def shown() -> int:
+            return await asyncio.to_thread(serial_shown, port, ca)
 
-            assert await shown() == first.serial
-            replace_files(tls, second)
-            assert await shown() == second.serial
-            files.key.write_text("no key")
-            assert await shown() == second.serial
-            assert await shown() == second.serial
-            files.key.unlink()
-            assert await shown() == second.serial
-            replace_files(tls, first)
-            assert await shown() == first.serial
-
-    asyncio.run(scenario())
+        assert await shown() == first.serial
+        replace_files(tls, second)
+        assert await shown() == second.serial
+        files.key.write_text("no key")
+        assert await shown() == second.serial
+        assert await shown() == second.serial
+        files.key.unlink()
+        assert await shown() == second.serial
+        replace_files(tls, first)
+        assert await shown() == first.serial
     errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert len(errors) == 2  # once for each state of the files
     assert "tls.key" in errors[0]
     assert "no key" not in "".join(errors)
-
-
-def test_http_clients_need_a_certificate_where_grpc_clients_do(
-    ca: CertificateAuthority, tmp_path: Path
-) -> None:
-    clients = CertificateAuthority(tmp_path / "clients", "clients' CA")
-    right, of_another = clients.issue("client", client=True), ca.issue("other", client=True)
-
-    async def greeting(port: int, files: CertificateFiles | None) -> bytes:
-        context = ssl.create_default_context(cafile=ca.ca_file)
-        if files is not None:
-            context.load_cert_chain(files.certificate, files.key)
-        # With TLS 1.3 a client learns of its refusal when it reads.
-        try:
-            reader, writer = await asyncio.open_connection("localhost", port, ssl=context)
-            received = await reader.read()
-        except (ssl.SSLError, ConnectionError):
-            return b""
-        writer.close()
-        return received
-
-    async def scenario() -> None:
-        async with http_listener(ca.server_tls(client_ca=clients.ca_file)) as port:
-            assert await greeting(port, right) == b"hello"
-            assert await greeting(port, None) == b""
-            assert await greeting(port, of_another) == b""
-
-    asyncio.run(scenario())
 
 
 def context_of_version(ca: CertificateAuthority, version: ssl.TLSVersion) -> ssl.SSLContext:
@@ -235,19 +198,17 @@ def negotiated(port: int, context: ssl.SSLContext) -> str | None:
 
 
 @pytest.mark.parametrize("listener", [grpc_listener, http_listener])
-def test_tls_before_1_2_is_refused(ca: CertificateAuthority, listener: Listener) -> None:
+@asynchronous
+async def test_tls_before_1_2_is_refused(ca: CertificateAuthority, listener: Listener) -> None:
     newest, older, too_old = (
         context_of_version(ca, version)
         for version in (ssl.TLSVersion.TLSv1_3, ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_1)
     )
 
-    async def scenario() -> None:
-        async with listener(ca.server_tls()) as port:
-            assert await asyncio.to_thread(negotiated, port, newest) == "TLSv1.3"
-            assert await asyncio.to_thread(negotiated, port, older) == "TLSv1.2"
-            with pytest.raises((ssl.SSLError, ConnectionError)):
-                await asyncio.to_thread(negotiated, port, too_old)
-        async with permissive_listener(ca.server_tls()) as port:  # it is the server that refuses
-            assert await asyncio.to_thread(negotiated, port, too_old) == "TLSv1.1"
-
-    asyncio.run(scenario())
+    async with listener(ca.server_tls()) as port:
+        assert await asyncio.to_thread(negotiated, port, newest) == "TLSv1.3"
+        assert await asyncio.to_thread(negotiated, port, older) == "TLSv1.2"
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await asyncio.to_thread(negotiated, port, too_old)
+    async with permissive_listener(ca.server_tls()) as port:  # it is the server that refuses
+        assert await asyncio.to_thread(negotiated, port, too_old) == "TLSv1.1"

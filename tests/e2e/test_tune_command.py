@@ -35,6 +35,7 @@ from genret.service.commands import tune as tune_module
 from genret.service.main import cli
 from tests.checkpoints import make_checkpoint, make_index, train_tokenizer
 from tests.evidence_fixtures import made_up_texts
+from tests.index_fixtures import files_of
 
 NUM_ENTITIES = 60
 QUICK = ("--made", "40", "--folds", "2", "--quiet")
@@ -74,21 +75,39 @@ def place(made: Path, tmp_path: Path) -> Path:
     return tmp_path / "place"
 
 
-def tune(place: Path, *arguments: str, model: bool = True) -> Result:
-    command = ["tune", str(place / "index"), "--queries", f"{place / 'labels.tsv'}#dev"]
-    command += ["--model", str(place / "model"), "--device", "cpu"] if model else ["--no-model"]
-    return CliRunner().invoke(cli, [*command, *QUICK, *arguments], catch_exceptions=False)
+def genret(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, list(map(str, arguments)), catch_exceptions=False)
 
 
-def told(done: Result) -> dict[str, Any]:
-    assert done.exit_code == 0, done.output
-    found: dict[str, Any] = json.loads(done.stdout)
+def done(result: Result) -> Result:
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def tune(place: Path, *arguments: object, model: bool = True) -> Result:
+    asked = ("tune", place / "index", "--queries", f"{place / 'labels.tsv'}#dev")
+    answering = ("--model", place / "model", "--device", "cpu") if model else ("--no-model",)
+    return genret(*asked, *answering, *QUICK, *arguments)
+
+
+def told(place: Path, *arguments: object, model: bool = True) -> dict[str, Any]:
+    """Tune and return what is said."""
+    found: dict[str, Any] = json.loads(done(tune(place, "--json", *arguments, model=model)).stdout)
     return found
+
+
+def rankings_of(index: Path) -> Rankings:
+    with Index.open(index) as opened:
+        return Rankings.read(opened)
+
+
+def opened(place: Path, model: Path | None = None, **options: Any) -> Retriever:
+    return Retriever.open(place / "index", model or place / "model", device="cpu", **options)
 
 
 def test_a_model_is_weighed_and_answers_by_the_new_ranking(place: Path) -> None:
     before = live_version(place / "index")
-    facts = told(tune(place, "--json"))
+    facts = told(place)
     fingerprint = folder_fingerprint(place / "model")
     assert facts["model"] == fingerprint
     assert facts["parent"] == before
@@ -108,7 +127,7 @@ def test_a_model_is_weighed_and_answers_by_the_new_ranking(place: Path) -> None:
         assert "labels.tsv#dev (xxh3_128 " in fitted.provenance.queries
         assert index.manifest.history[-1].operation == "tune"
         assert [source.name for source in index.manifest.history[-1].sources] == ["labels.tsv"]
-        with Retriever.open(place / "index", place / "model", device="cpu") as retriever:
+        with opened(place) as retriever:
             np.testing.assert_array_equal(retriever.ranker.ranking.weights, fitted.weights)
             (answer,) = retriever.retrieve("the old town")
             assert answer.nothing_fits is not None
@@ -117,28 +136,19 @@ def test_a_model_is_weighed_and_answers_by_the_new_ranking(place: Path) -> None:
 def test_a_new_version_differs_in_its_ranking_alone_and_can_be_taken_back(place: Path) -> None:
     index = place / "index"
     before = live_version(index)
-    version = told(tune(place, "--json", model=False))["version"]
-    files = {
-        name: {
-            str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()
-        }
-        for name in (before, version)
-        for folder in (index / "versions" / name,)
-    }
-    assert set(files[before]) == set(files[version])
-    differ = {name for name, data in files[version].items() if files[before][name] != data}
-    assert differ == {RANKING_FILE, "manifest.json"}
-    checked = CliRunner().invoke(cli, ["verify", str(index)])
-    assert checked.exit_code == 0, checked.output
-    assert CliRunner().invoke(cli, ["rollback", str(index)]).exit_code == 0
+    version = told(place, model=False)["version"]
+    old, new = (files_of(index / "versions" / name) for name in (before, version))
+    assert set(old) == set(new)
+    assert {name for name, data in new.items() if old[name] != data} == {RANKING_FILE, "manifest.json"}
+    done(genret("verify", index))
+    done(genret("rollback", index))
     assert live_version(index) == before
 
 
 def test_rankings_of_other_models_stay(place: Path) -> None:
-    told(tune(place, "--json"))
-    told(tune(place, "--json", model=False))
-    with Index.open(place / "index") as index:
-        rankings = Rankings.read(index)
+    told(place)
+    told(place, model=False)
+    rankings = rankings_of(place / "index")
     assert set(rankings.fitted) == {NO_MODEL, folder_fingerprint(place / "model")}
     alone = rankings.fitted[NO_MODEL].provenance
     assert alone is not None
@@ -148,15 +158,12 @@ def test_rankings_of_other_models_stay(place: Path) -> None:
 def test_the_same_tuning_gives_the_same_version(place: Path, made: Path, tmp_path: Path) -> None:
     other = tmp_path / "other" / "place"
     shutil.copytree(made, other)
-    assert (
-        told(tune(place, "--json", model=False))["version"]
-        == (told(tune(other, "--json", model=False))["version"])
-    )
+    assert told(place, model=False)["version"] == told(other, model=False)["version"]
 
 
 def test_a_dry_run_publishes_nothing(place: Path) -> None:
     before = live_version(place / "index")
-    facts = told(tune(place, "--json", "--dry-run", model=False))
+    facts = told(place, "--dry-run", model=False)
     assert facts["dry_run"]
     assert not facts["published"]
     assert live_version(place / "index") == before
@@ -165,7 +172,7 @@ def test_a_dry_run_publishes_nothing(place: Path) -> None:
 
 def test_a_file_gets_the_rankings_instead(place: Path) -> None:
     before = live_version(place / "index")
-    facts = told(tune(place, "--json", "--out", str(place / "ranking.json"), model=False))
+    facts = told(place, "--out", str(place / "ranking.json"), model=False)
     assert facts["out"] == str(place / "ranking.json")
     assert live_version(place / "index") == before
     rankings = Rankings.from_bytes((place / "ranking.json").read_bytes())
@@ -176,10 +183,9 @@ def test_a_file_gets_the_rankings_instead(place: Path) -> None:
 
 
 def test_people_are_told_what_changed(place: Path) -> None:
-    command = ["tune", str(place / "index"), "--queries", str(place / "labels.tsv"), "--no-model"]
-    done = CliRunner().invoke(cli, [*command, "--made", "40", "--folds", "2"])
-    assert done.exit_code == 0, done.output
-    lines = done.stdout.splitlines()
+    command = ("tune", place / "index", "--queries", place / "labels.tsv", "--no-model")
+    shown = done(genret(*command, "--made", "40", "--folds", "2"))
+    lines = shown.stdout.splitlines()
     assert lines[0].startswith("labels.tsv: 46 queries, 5 for nothing of the index; ")
     assert lines[1].startswith("  hits@1             0.")
     assert " -> " in lines[1]
@@ -187,14 +193,12 @@ def test_people_are_told_what_changed(place: Path) -> None:
     assert any("edit distance" in line for line in lines)
     assert lines[-1].startswith(f"{place / 'index'}: version ")
     assert lines[-1].endswith("; ranking without a model")
-    assert "genret tune: looking for candidates" in done.stderr
+    assert "genret tune: looking for candidates" in shown.stderr
 
 
 def test_queries_made_from_the_catalogue_alone_will_do(place: Path) -> None:
-    done = CliRunner().invoke(
-        cli, ["tune", str(place / "index"), "--no-model", "--json", *QUICK, "--made", "60"]
-    )
-    assert [one["name"] for one in told(done)["sets"]] == ["made from the catalogue"]
+    facts = json.loads(done(genret("tune", place / "index", "--no-model", "--json", *QUICK)).stdout)
+    assert [one["name"] for one in facts["sets"]] == ["made from the catalogue"]
 
 
 def _refused(done: Result, *said: str) -> None:
@@ -208,7 +212,7 @@ def test_labels_that_the_index_lacks_are_named(place: Path) -> None:
     file = place / "labels.tsv"
     file.write_text(file.read_text() + "who\tE999\tdev\n")
     _refused(tune(place, model=False), "1 queries are for entities", f"{file}, line 48: 'who' is for 'E999'")
-    facts = told(tune(place, "--max-bad-rows", "1", "--json", "--dry-run", model=False))
+    facts = told(place, "--max-bad-rows", "1", "--dry-run", model=False)
     assert facts["left_out"] == 1
 
 
@@ -224,8 +228,7 @@ def test_too_few_queries_are_named(place: Path) -> None:
 
 
 def test_nothing_to_fit_to_is_named(place: Path) -> None:
-    done = CliRunner().invoke(cli, ["tune", str(place / "index"), "--no-model", "--made", "0"])
-    _refused(done, "there is nothing to fit to")
+    _refused(genret("tune", place / "index", "--no-model", "--made", "0"), "there is nothing to fit to")
     _refused(tune(place, "--no-model"), "--model and --no-model exclude each other")
 
 
@@ -237,21 +240,17 @@ def test_files_that_are_no_labels_are_named(place: Path) -> None:
 
 
 def test_an_index_without_evidence_is_named(place: Path) -> None:
-    dropped = CliRunner().invoke(cli, ["update", str(place / "index"), "--evidence", "none"])
-    assert dropped.exit_code == 0, dropped.output
-    _refused(
-        tune(place, model=False),
-        "has no evidence that proposes entities",
-        "genret update INDEX --evidence all",
-    )
-    _refused(tune(place), "has no evidence that proposes entities")
+    done(genret("update", place / "index", "--evidence", "none"))
+    said = "has no evidence that proposes entities"
+    _refused(tune(place, model=False), said, "genret update INDEX --evidence all")
+    _refused(tune(place), said)
 
 
 def test_damaged_evidence_is_named_and_a_damaged_ranking_replaced(place: Path) -> None:
     folder = place / "index" / "versions" / live_version(place / "index")
     ranking = folder / RANKING_FILE
     ranking.write_bytes(ranking.read_bytes()[::-1])
-    facts = told(tune(place, "--json", model=False))
+    facts = told(place, model=False)
     assert facts["published"]
     folder = place / "index" / "versions" / facts["version"]
     names = folder / "names.arrow"
@@ -280,8 +279,7 @@ def test_an_index_that_was_changed_meanwhile_is_left_alone(
     updated: list[str] = []
 
     def late(*arguments: Any) -> str:
-        done = CliRunner().invoke(cli, ["update", str(index), "--remove-id", "E1"])
-        assert done.exit_code == 0, done.output
+        done(genret("update", index, "--remove-id", "E1"))
         updated.append(live_version(index))
         return publish(*arguments)
 
@@ -293,13 +291,10 @@ def test_an_index_that_was_changed_meanwhile_is_left_alone(
 
 def test_past_queries_do_not_give_their_answers_away(place: Path) -> None:
     """The same queries are in the index: fitted as if they were not, the weights are not those of knowing."""
-    done = CliRunner().invoke(
-        cli, ["update", str(place / "index"), "--queries", f"{place / 'labels.tsv'}#test"]
-    )
-    assert done.exit_code == 0, done.output
+    done(genret("update", place / "index", "--queries", f"{place / 'labels.tsv'}#test"))
     with Index.open(place / "index") as index:
         assert index.manifest.file(QUERIES_FILE) is not None
-    assert told(tune(place, "--json", model=False))["published"]
+    assert told(place, model=False)["published"]
 
 
 def test_interrupting_leaves_the_index_alone(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,27 +304,26 @@ def test_interrupting_leaves_the_index_alone(place: Path, monkeypatch: pytest.Mo
         raise KeyboardInterrupt
 
     monkeypatch.setattr(tune_module, "_fitted", interrupted)
-    done = tune(place, model=False)
-    assert done.exit_code == 130
-    assert f"version {before} stays live" in done.output
+    cut = tune(place, model=False)
+    assert cut.exit_code == 130
+    assert f"version {before} stays live" in cut.output
 
 
-def build(place: Path, *arguments: str, out: str = "weighed") -> Result:
+def build(place: Path, *arguments: object, out: str = "weighed") -> Result:
     """Build the catalogue anew as `out`, with the model and one thread, as `genret tune` takes."""
-    command = ["build", str(place / "titles.tsv"), "--out", str(place / out), "--threads", "1"]
-    return CliRunner().invoke(cli, [*command, *arguments], catch_exceptions=False)
+    return genret("build", place / "titles.tsv", "--out", place / out, "--threads", 1, *arguments)
+
+
+def weigh(place: Path, model: object = None, *arguments: object) -> Result:
+    return build(place, "--weigh-model", model or place / "model", *arguments)
 
 
 def test_a_build_weighs_a_model_as_a_tuning_without_labels_does(place: Path) -> None:
     model = place / "model"
-    done = build(place, "--weigh-model", str(model))
-    assert done.exit_code == 0, done.output
-    assert "the model is weighed: hits@1 of queries made from the catalogue 0." in done.stderr
-    plain = build(place, "--tokenizer", str(model), out="plain")
-    assert plain.exit_code == 0, plain.output
-    command = ["tune", str(place / "plain"), "--model", str(model), "--device", "cpu", "--quiet"]
-    tuned = CliRunner().invoke(cli, command, catch_exceptions=False)
-    assert tuned.exit_code == 0, tuned.output
+    said = done(weigh(place)).stderr
+    assert "the model is weighed: hits@1 of queries made from the catalogue 0." in said
+    done(build(place, "--tokenizer", model, out="plain"))
+    done(genret("tune", place / "plain", "--model", model, "--device", "cpu", "--quiet"))
     with Index.open(place / "weighed") as index, Index.open(place / "plain") as other:
         assert Rankings.read(index).to_bytes() == Rankings.read(other).to_bytes()
         (step,) = index.manifest.history
@@ -337,13 +331,12 @@ def test_a_build_weighs_a_model_as_a_tuning_without_labels_does(place: Path) -> 
         assert step.options["evidence"] == {"weigh_model": str(model)}
     with Retriever.open(place / "weighed", model, device="cpu") as retriever:
         assert retriever.ranker.is_weighed
-    verified = CliRunner().invoke(cli, ["verify", str(place / "weighed")])
-    assert verified.exit_code == 0, verified.output
+    done(genret("verify", place / "weighed"))
 
 
 def test_a_model_that_knows_nothing_counts_next_to_nothing_and_does_no_harm(place: Path) -> None:
     """The model is random; it is asked other queries than those that it was weighed by."""
-    assert build(place, "--weigh-model", str(place / "model")).exit_code == 0
+    done(weigh(place))
     with Index.open(place / "index") as index:
         made = make_queries(index, open_evidence(index), ("description",), 300, seed=7)
         right = [index.entity(query.entity).title for query in made]
@@ -374,8 +367,7 @@ def test_the_shipped_model_is_weighed_by_its_name(place: Path, monkeypatch: pyte
     monkeypatch.setattr(weighing, "NUM_QUERIES", (120, 120))
     lines = sample_catalogue().read_text(encoding="utf-8").splitlines(keepends=True)[:201]
     (place / "titles.tsv").write_text("".join(lines), encoding="utf-8")
-    done = build(place, "--weigh-model", "shipped")
-    assert done.exit_code == 0, done.output
+    done(weigh(place, "shipped"))
     with Index.open(place / "weighed") as index:
         rankings = Rankings.read(index)
         assert index.manifest.history[-1].options["evidence"] == {"weigh_model": "shipped"}
@@ -391,64 +383,52 @@ def test_a_build_cut_short_while_weighing_goes_on_from_what_was_tokenised(
 
     with monkeypatch.context() as patch:
         patch.setattr(weighing, "tune", interrupted)
-        done = build(place, "--weigh-model", str(place / "model"))
-    assert done.exit_code == 130
-    assert f"nothing was built at {place / 'weighed'}; 60 records are tokenised already" in done.output
-    facts = told(build(place, "--weigh-model", str(place / "model"), "--json"))
+        cut = weigh(place)
+    assert cut.exit_code == 130
+    assert f"nothing was built at {place / 'weighed'}; 60 records are tokenised already" in cut.output
+    facts = json.loads(done(weigh(place, None, "--json")).stdout)
     assert facts["resumed"] == {"shards": 1, "records": 60}
     assert not work_root(place / "weighed").exists()
-    with Index.open(place / "weighed") as index:
-        assert set(Rankings.read(index).fitted) == {NO_MODEL, folder_fingerprint(place / "model")}
+    assert set(rankings_of(place / "weighed").fitted) == {NO_MODEL, folder_fingerprint(place / "model")}
 
 
 def test_models_that_cannot_be_weighed_are_refused_before_anything_is_made(place: Path) -> None:
-    model = str(place / "model")
-    other = str(make_checkpoint(place / "other", tokenizer=train_tokenizer(["quite other words"])))
-    _refused(
-        build(place, "--weigh-model", other, "--tokenizer", model),
-        f"weigh_model: {other}: expected the tokenizer of the index, {model} (",
-    )
-    _refused(
-        build(place, "--weigh-model", model, "--title-prefix", "-"),
-        f"weigh_model: {model}: expected a model taught the titles of the index",
-    )
-    _refused(build(place, "--weigh-model", str(place / "gone")), str(place / "gone"))
-    _refused(
-        build(place, "--weigh-model", model, "--evidence", "none"),
-        "--weigh-model goes without --evidence none",
-    )
-    (place / "model" / "config.json").unlink()
-    _refused(build(place, "--weigh-model", model), "has no config.json")
+    model = place / "model"
+    other = make_checkpoint(place / "other", tokenizer=train_tokenizer(["quite other words"]))
+    another = f"weigh_model: {other}: expected the tokenizer of the index, {model} ("
+    _refused(weigh(place, other, "--tokenizer", model), another)
+    untaught = f"weigh_model: {model}: expected a model taught the titles of the index"
+    _refused(weigh(place, model, "--title-prefix", "-"), untaught)
+    _refused(weigh(place, place / "gone"), str(place / "gone"))
+    _refused(weigh(place, model, "--evidence", "none"), "--weigh-model goes without --evidence none")
+    (model / "config.json").unlink()
+    _refused(weigh(place), "has no config.json")
     assert not (place / "weighed").exists()
 
 
 def test_a_catalogue_too_small_to_fit_to_is_built_without_weights_of_a_model(place: Path) -> None:
     lines = (place / "titles.tsv").read_text(encoding="utf-8").splitlines(keepends=True)[:21]
     (place / "titles.tsv").write_text("".join(lines), encoding="utf-8")
-    done = build(place, "--weigh-model", str(place / "model"))
-    assert done.exit_code == 0, done.output
-    assert "20 entities are too few to fit a ranking to" in done.stderr
+    assert "20 entities are too few to fit a ranking to" in done(weigh(place)).stderr
     with Index.open(place / "weighed") as index:
         assert index.manifest.file(RANKING_FILE) is None
 
 
 def test_too_few_queries_leave_a_model_unweighed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weighing, "NUM_QUERIES", (10, 10))
-    done = build(place, "--weigh-model", str(place / "model"))
-    assert done.exit_code == 0, done.output
-    assert "the model was not weighed: expected at least 20 with their entity among" in done.stderr
-    with Index.open(place / "weighed") as index:
-        assert set(Rankings.read(index).fitted) == {NO_MODEL}
+    said = done(weigh(place)).stderr
+    assert "the model was not weighed: expected at least 20 with their entity among" in said
+    assert set(rankings_of(place / "weighed").fitted) == {NO_MODEL}
 
 
 def test_asking_names_what_weighs_a_model(place: Path) -> None:
     model = place / "model"
-    asked = ["ask", str(place / "index"), "the old town", "--model", str(model), "--device", "cpu"]
+    asked = ("ask", place / "index", "the old town", "--model", model, "--device", "cpu")
     hint = f"the model was never weighed on this index, and counts little: genret tune {place / 'index'} "
-    assert hint + f"--model {model}\n" in CliRunner().invoke(cli, asked).stderr
-    assert "weighed" not in CliRunner().invoke(cli, [*asked, "--method", "beam"]).stderr
-    told(tune(place, "--json"))
-    assert "weighed" not in CliRunner().invoke(cli, asked).stderr
+    assert hint + f"--model {model}\n" in genret(*asked).stderr
+    assert "weighed" not in genret(*asked, "--method", "beam").stderr
+    told(place)
+    assert "weighed" not in genret(*asked).stderr
 
 
 def prior_of(place: Path, version: str | None = None) -> Prior:
@@ -456,10 +436,6 @@ def prior_of(place: Path, version: str | None = None) -> Prior:
     with Index.open(folder) as index:
         (prior,) = read_priors(index).values()
         return replace(prior, logprobs=prior.logprobs.copy())
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, list(arguments), catch_exceptions=False)
 
 
 def prior_is_used(retriever: Retriever) -> bool:
@@ -481,17 +457,16 @@ def give_weight_to_the_prior(index: Path) -> str:
 
 
 def test_a_prior_is_computed_kept_and_fitted(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = run(
-        "tune", str(place / "index"), "--queries", f"{place / 'labels.tsv'}#dev", "--model",
-        str(place / "model"), "--device", "cpu", "--made", "40", "--folds", "2", "--prior", "--json",
-    )  # fmt: skip
-    facts = told(done)
-    assert facts["prior"] == list(NULL_QUERIES)
-    assert "genret tune: the prior: 60 entities, 60 titles and aliases of about " in done.stderr
+    loud = [word for word in QUICK if word != "--quiet"]
+    labels = f"{place / 'labels.tsv'}#dev"
+    command = ("tune", place / "index", "--queries", labels, "--model", place / "model", "--device", "cpu")
+    result = done(genret(*command, *loud, "--prior", "--json"))
+    assert json.loads(result.stdout)["prior"] == list(NULL_QUERIES)
+    assert "genret tune: the prior: 60 entities, 60 titles and aliases of about " in result.stderr
     prior = prior_of(place)
     fingerprint = folder_fingerprint(place / "model")
     assert (prior.model, prior.queries, prior.num_missing) == (fingerprint, NULL_QUERIES, 0)
-    with Retriever.open(place / "index", place / "model", device="cpu") as retriever:
+    with opened(place) as retriever:
         assert prior_is_used(retriever)
         names = [retriever.index.entity(number).title for number in range(NUM_ENTITIES)]
         by_title = [
@@ -501,25 +476,24 @@ def test_a_prior_is_computed_kept_and_fitted(place: Path, monkeypatch: pytest.Mo
         expected = [np.logaddexp(*[mine[name] for mine in by_title]) - np.log(2) for name in names]
         assert prior.logprobs.tolist() == pytest.approx(expected, abs=1e-4)
         assert retriever.index.manifest.history[-1].options["prior"] == list(NULL_QUERIES)
-    assert run("verify", str(place / "index")).exit_code == 0
-    shown = run("inspect", str(place / "index")).stdout
+    done(genret("verify", place / "index"))
+    shown = genret("inspect", place / "index").stdout
     assert f"prior       of the model {fingerprint}, behind 'something', 'N/A'" in shown
     assert "have none yet" not in shown
     made: list[object] = []
     make = prior_module.null_prompts
     monkeypatch.setattr(prior_module, "null_prompts", lambda *of: made.append(of) or make(*of))
-    again = tune(place, "--prior", "--json", "--debug")
+    assert told(place, "--prior", "--debug")["prior"] == list(NULL_QUERIES)
     assert len(made) == 1
-    assert told(again)["prior"] == list(NULL_QUERIES)
     assert np.array_equal(prior_of(place).logprobs, prior.logprobs)
     # A tuning without the option keeps what there is, and fits its weight all the same.
-    assert told(tune(place, "--json"))["prior"] is None
+    assert told(place)["prior"] is None
     assert np.array_equal(prior_of(place).logprobs, prior.logprobs)
 
 
 def test_an_update_keeps_the_prior_of_what_is_the_same_and_a_rollback_brings_it_back(place: Path) -> None:
     """One entity is removed, one renamed, one gets another description, one is new and shares a title."""
-    first = told(tune(place, "--prior", "--json"))["version"]
+    first = told(place, "--prior")["version"]
     rows = [row.split("\t") for row in (place / "titles.tsv").read_text(encoding="utf-8").splitlines()]
     header, lines = rows[0], {row[0]: row for row in rows[1:]}
     shared = lines["E9"][1]
@@ -530,11 +504,9 @@ def test_an_update_keeps_the_prior_of_what_is_the_same_and_a_rollback_brings_it_
     ]
     more = place / "more.tsv"
     more.write_text("\n".join("\t".join(row) for row in [header, *changed]) + "\n", encoding="utf-8")
-    index = str(place / "index")
-    tokenizer = str(place / "model")
-    updated = run("update", index, "--add", str(more), "--remove-id", "E7", "--tokenizer", tokenizer)
-    assert updated.exit_code == 0, updated.output
-    assert "3 entities have no prior of the model" in updated.stderr
+    index = place / "index"
+    updated = genret("update", index, "--add", more, "--remove-id", "E7", "--tokenizer", place / "model")
+    assert "3 entities have no prior of the model" in done(updated).stderr
     before, after = prior_of(place, first), prior_of(place)
     with Index.open(place / "index" / "versions" / first) as old, Index.open(place / "index") as new:
         number_of = {old.entity(n).entity_id: n for n in range(old.num_entities)}
@@ -546,20 +518,19 @@ def test_an_update_keeps_the_prior_of_what_is_the_same_and_a_rollback_brings_it_
             else:
                 assert after.logprobs[number] == before.logprobs[number_of[entity_id]]
     assert missing == {"E5", "E9", "new"}
-    assert run("verify", index).exit_code == 0
-    assert "3 entities have none yet and count as the mean" in run("inspect", index).stdout
+    done(genret("verify", index))
+    assert "3 entities have none yet and count as the mean" in genret("inspect", index).stdout
     # They are computed by the next tuning, as those of an index that was built so.
-    assert told(tune(place, "--prior", "--json", "--max-bad-rows", "5"))["published"]
+    assert told(place, "--prior", "--max-bad-rows", "5")["published"]
     assert prior_of(place).num_missing == 0
-    undone = run("rollback", index, "--to", first)
-    assert undone.exit_code == 0, undone.output
+    done(genret("rollback", index, "--to", first))
     assert np.array_equal(prior_of(place).logprobs, before.logprobs)
 
 
 def test_a_damaged_prior_is_named_and_its_ranking_is_not_used(place: Path) -> None:
-    told(tune(place, "--prior", "--json"))
+    told(place, "--prior")
     folder = place / "index" / "versions" / give_weight_to_the_prior(place / "index")
-    with Retriever.open(place / "index", place / "model", device="cpu") as retriever:
+    with opened(place) as retriever:
         assert retriever.ranker.is_weighed
         assert retriever.retrieve(["old town"], k=3)[0].missing_evidence == ()
     file = folder / PRIOR_FILE
@@ -567,49 +538,48 @@ def test_a_damaged_prior_is_named_and_its_ranking_is_not_used(place: Path) -> No
     for version in (place / "index" / "versions").iterdir():
         if version != folder:
             shutil.rmtree(version)
-    with Retriever.open(place / "index", place / "model", device="cpu") as retriever:
+    with opened(place) as retriever:
         assert not retriever.ranker.is_weighed
         assert list(retriever.ranker.problems) == ["prior"]
         assert retriever.ranker.ranking.weights[MODEL_LOGPROB] == UNWEIGHED_MODEL
         (result,) = retriever.retrieve(["old town"], k=3)
         assert result.missing_evidence == ("prior",)
         assert result.candidates
-    verified = run("verify", str(place / "index"))
+    verified = genret("verify", place / "index")
     assert verified.exit_code == 1
     assert f"{PRIOR_FILE}: the manifest says digest" in verified.stderr
     assert "a prior is computed with: genret tune INDEX --model MODEL --prior" in verified.stderr
-    assert f"DAMAGED: {PRIOR_FILE}" in run("inspect", str(place / "index")).stdout
+    assert f"DAMAGED: {PRIOR_FILE}" in genret("inspect", place / "index").stdout
     # An update does without it; whoever opens the index is told.
-    updated = run("update", str(place / "index"), "--remove-id", "E1")
-    assert updated.exit_code == 0, updated.output
-    assert f"the priors of models are dropped: {PRIOR_FILE}: the manifest says digest" in updated.stderr
-    with Retriever.open(place / "index", place / "model", device="cpu") as retriever:
+    updated = done(genret("update", place / "index", "--remove-id", "E1")).stderr
+    assert f"the priors of models are dropped: {PRIOR_FILE}: the manifest says digest" in updated
+    with opened(place) as retriever:
         assert list(retriever.ranker.problems) == ["prior"]
-    assert told(tune(place, "--prior", "--json", "--max-bad-rows", "5"))["published"]
-    with Retriever.open(place / "index", place / "model", device="cpu") as retriever:
+    assert told(place, "--prior", "--max-bad-rows", "5")["published"]
+    with opened(place) as retriever:
         assert retriever.ranker.is_weighed
         assert not retriever.ranker.problems
 
 
 def test_the_prior_of_another_model_or_another_prompt_is_not_used(place: Path) -> None:
-    told(tune(place, "--prior", "--json"))
+    told(place, "--prior")
     tokenizer = train_tokenizer([_catalogue()])
     other = make_checkpoint(place / "other", seed=5, tokenizer=tokenizer)
-    with Retriever.open(place / "index", other, device="cpu") as retriever:
+    with opened(place, other) as retriever:
         assert not prior_is_used(retriever)
         assert not retriever.ranker.problems
-    told(tune(place, "--prior", "--json", "--model", str(other)))
+    told(place, "--prior", "--model", str(other))
     with Index.open(place / "index") as index:
         priors = read_priors(index)
         assert set(priors) == {folder_fingerprint(place / "model"), folder_fingerprint(other)}
         first, second = (prior.logprobs for prior in priors.values())
         assert not np.array_equal(first, second)
     give_weight_to_the_prior(place / "index")
-    with Retriever.open(place / "index", other, device="cpu", prompt="mention") as retriever:
+    with opened(place, other, prompt="mention") as retriever:
         assert not prior_is_used(retriever)
         assert "computed with other prompts" in str(retriever.ranker.problems["prior"])
         assert not retriever.ranker.is_weighed
-    with Retriever.open(place / "index", other, device="cpu") as retriever:
+    with opened(place, other) as retriever:
         assert prior_is_used(retriever)
 
 
@@ -635,16 +605,15 @@ def test_what_is_computed_of_a_prior_is_kept_whatever_comes_then(
         assert dry.exit_code == 130
         assert live_version(place / "index") == before
         num_calls = 0
-        done = tune(place, "--prior")
-    assert done.exit_code == 130
+        cut_off = tune(place, "--prior")
+    assert cut_off.exit_code == 130
     version = live_version(place / "index")
-    assert f"interrupted after publication: {place / 'index'} is now at version {version}" in done.output
+    assert f"interrupted after publication: {place / 'index'} is now at version {version}" in cut_off.output
     assert prior_of(place).num_missing == NUM_ENTITIES - 25
     (place / "labels.tsv").write_text("query\tentity_id\tsplit\nred\tE1\tdev\n")
     _refused(tune(place, "--prior", "--made", "0"), "expected at least 20 with their entity among")
     assert prior_of(place).num_missing == 0
-    with Index.open(place / "index") as index:
-        assert set(Rankings.read(index).fitted) == {NO_MODEL}
+    assert set(rankings_of(place / "index").fitted) == {NO_MODEL}
 
 
 def test_a_prior_needs_a_model_and_an_index(place: Path) -> None:

@@ -18,23 +18,16 @@ from genret.retrieval.ranking.rankings import DEFAULT_RANKING, NO_MODEL, Provena
 from genret.retrieval.types import Mention, RetrieveRequest
 from genret.retrieval.vectors.embedder import VectorMethod
 from genret.service.client import AsyncRetrievalClient, CallError
-from genret.service.configuration.server_config import IndexSpec, ModelSpec, ServerConfig
-from genret.service.serving.models import IndexOpener
 from genret.service.serving.readiness import State
 from genret.service.serving.server import Server
+from tests.e2e.conftest import real_server
 from tests.service.asynchronous import asynchronous
 from tests.service.changing_index import ChangingIndex
-from tests.service.tiny_assets import make_checkpoint
 
 pytest.importorskip("faiss")
 
 TITLES = ("Hamlet", "Macbeth", "Othello", "Paris", "Paris, Texas", "Berlin", "Nile", "Amazon", "Mercury")
 SHORT = {"shortlist_size": 3, "k": 3}
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("vectors") / "checkpoint")
 
 
 @pytest.fixture
@@ -57,16 +50,8 @@ def plain(tmp_path: Path, checkpoint: Path) -> ChangingIndex:
 
 @asynccontextmanager
 async def served(index: ChangingIndex) -> AsyncIterator[tuple[Server, AsyncRetrievalClient]]:
-    model = ModelSpec("default", str(index.checkpoint), device="cpu", dtype="float32", num_threads=1)
-    config = ServerConfig(indexes=(IndexSpec("a", index.path),), models=(model,), port=0)
-    server = Server(config, IndexOpener.of(config))
-    await server.start()
-    try:
-        await server.load()
-        async with AsyncRetrievalClient(server.address) as client:
-            yield server, client
-    finally:
-        await server.drain()
+    async with real_server(index) as server, AsyncRetrievalClient(server.address) as client:
+        yield server, client
 
 
 async def error_of(call: Any) -> CallError:

@@ -23,17 +23,10 @@ from genret.index_builder.faults import ENVIRONMENT_VARIABLE
 from genret.index_builder.shard_maker import ShardMaker
 
 _CONTEXT = multiprocessing.get_context("forkserver")
+_COMMANDS = ("service.main", "index_builder.cli", "retrieval.index.inspect_command")
+_EVIDENCE = ("retrieval.evidence.field_maker", "retrieval.ranking.fitting", "retrieval.vectors.encoder")
 _CONTEXT.set_forkserver_preload(
-    [
-        "genret.service.main",
-        "genret.index_builder.cli",
-        "genret.retrieval.index.inspect_command",
-        "genret.retrieval.evidence.field_maker",
-        "genret.retrieval.ranking.fitting",
-        "genret.retrieval.vectors.encoder",
-        "faiss",
-        "tests.index_fixtures",
-    ]
+    [*(f"genret.{name}" for name in (*_COMMANDS, *_EVIDENCE)), "faiss", "tests.index_fixtures"]
 )
 
 DEFAULT_LIMIT_S = 60.0
@@ -43,32 +36,18 @@ BLOCK_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """Under which a command runs.
+    """Under which a command runs."""
 
-    Attributes:
-        fault: "point:action[:passage]" for `GENRET_FAULT`, or "".
-        max_file_bytes: No file can grow beyond this, as if the disk were full; None for no such bound.
-        user: Run as this user id; None for the one that runs the tests.
-        shard_records: Most records per shard, so that a small source has several.
-        block_bytes: Size of a range of the merge, so that a small index has several.
-    """
-
-    fault: str = ""
-    max_file_bytes: int | None = None
-    user: int | None = None
-    shard_records: int = SHARD_RECORDS
-    block_bytes: int = BLOCK_BYTES
+    fault: str = ""  # "point:action[:passage]" for `GENRET_FAULT`
+    max_file_bytes: int | None = None  # no file can grow beyond this, as if the disk were full
+    user: int | None = None  # run as this user id
+    shard_records: int = SHARD_RECORDS  # most records per shard, so that a small source has several
+    block_bytes: int = BLOCK_BYTES  # size of a range of the merge, so that a small index has several
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a command ended.
-
-    Attributes:
-        status: Exit code; -n when signal n ended it.
-        stdout: What it said.
-        stderr: What it complained about.
-    """
+    """How a command ended; `status` is -n when signal n ended it."""
 
     status: int
     stdout: str
@@ -79,12 +58,7 @@ NORMAL = Circumstances()
 
 
 class Command:
-    """One running `genret` command.
-
-    Args:
-        arguments: Of `genret`.
-        circumstances: Under which it runs.
-    """
+    """One running `genret` command."""
 
     def __init__(self, arguments: Sequence[str], circumstances: Circumstances = NORMAL) -> None:
         out, write_out = _CONTEXT.Pipe(duplex=False)
@@ -108,11 +82,7 @@ class Command:
             os.kill(self.process.pid, number)
 
     def wait(self, limit_s: float = DEFAULT_LIMIT_S) -> Outcome:
-        """Wait for the end.
-
-        Raises:
-            TimeoutError: it took too long; the command is killed.
-        """
+        """Wait for the end; a command that takes too long is killed, and a TimeoutError."""
         texts: dict[Connection, bytes] = dict.fromkeys(self._pipes, b"")
         deadline = time.monotonic() + limit_s
         with selectors.DefaultSelector() as selector:
@@ -134,11 +104,6 @@ class Command:
         out, err = (text.decode() for text in texts.values())
         assert self.process.exitcode is not None
         return Outcome(self.process.exitcode, out, err)
-
-
-def run(arguments: Sequence[str], circumstances: Circumstances = NORMAL) -> Outcome:
-    """Run a command to its end."""
-    return Command(arguments, circumstances).wait()
 
 
 def _run(

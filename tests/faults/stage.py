@@ -11,26 +11,22 @@ from genret.retrieval.errors import IndexNotFoundError
 from genret.retrieval.index.verification import verify
 from genret.retrieval.index.versions import live_version
 from tests.checkpoints import make_checkpoint
-from tests.faults.command import NORMAL, Circumstances, Command, Outcome, run
+from tests.faults.command import NORMAL, Circumstances, Command, Outcome
 from tests.fuzz.rich_index import TOKENIZER, lines
 from tests.index_fixtures import END, write_titles
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A command, and what has happened to the index before it.
-
-    Attributes:
-        name: For messages.
-        setup: Commands that were run before, in order.
-        command: The command that meets the fault. {index} and {folder} stand for places.
-        repeatable: Whether running the command again when it has been done changes nothing.
-    """
+    """A command that meets a fault, and those that were run before; {index} and {folder} stand for places."""
 
     name: str
     setup: tuple[tuple[str, ...], ...]
     command: tuple[str, ...]
-    repeatable: bool = True
+    repeatable: bool = True  # whether the command changes nothing when it has been done
+
+    def __str__(self) -> str:
+        return self.name
 
 
 _OPTIONS = ("--out", "{index}", "--tokenizer", "{folder}/tokenizer.json", "--end-token", END)
@@ -46,37 +42,22 @@ ROLLBACK = Scenario("rollback", (_BUILD, ("build", *_BUILD_OTHER[1:-1], "2")), (
 _BUILD_LARGER = ("build", "{folder}/larger.tsv", *_OPTIONS, "--keep-versions", "0")
 _ASKED = ("--evidence-columns", "note", "--queries", "{folder}/asked.tsv")
 EVIDENCE = Scenario("evidence", (_BUILD,), (*_BUILD_LARGER, *_ASKED))
-EVIDENCE_ADDED = Scenario(
-    "evidence-added",
-    ((*_BUILD_LARGER, "--evidence", "none"),),
-    (*_UPDATE, "--evidence", "all", *_ASKED),
-    repeatable=False,
-)
-EVIDENCE_UPDATED = Scenario(
-    "evidence-updated", ((*_BUILD_LARGER, *_ASKED),), (*_UPDATE, *_CHANGES), repeatable=False
-)
+_WITHOUT = (*_BUILD_LARGER, "--evidence", "none")
+EVIDENCE_ADDED = Scenario("evidence-added", (_WITHOUT,), (*_UPDATE, "--evidence", "all", *_ASKED), False)
+EVIDENCE_UPDATED = Scenario("evidence-updated", ((*_BUILD_LARGER, *_ASKED),), (*_UPDATE, *_CHANGES), False)
 _ENCODER = ("--vectors", "encoder:{folder}/encoder", "--evidence-columns", "note", "--threads", "1")
 VECTORS = Scenario("vectors", (_BUILD,), (*_BUILD_OTHER, *_ENCODER))
-VECTORS_UPDATED = Scenario(
-    "vectors-updated", ((*_BUILD, *_ENCODER),), (*_UPDATE, *_CHANGES, "--threads", "1"), repeatable=False
-)
+_UPDATE_VECTORS = (*_UPDATE, *_CHANGES, "--threads", "1")
+VECTORS_UPDATED = Scenario("vectors-updated", ((*_BUILD, *_ENCODER),), _UPDATE_VECTORS, False)
 SCENARIOS = (FRESH, OVER, UPDATE, ROLLBACK)
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A scenario played once without any fault.
-
-    Attributes:
-        scenario: It.
-        template: The index before the command; absent when there was none.
-        before: The live version then, or None.
-        after: The live version after the command.
-        tree: Every file after the command.
-    """
+    """A scenario played once without any fault: the index, its live version before and after, its files."""
 
     scenario: Scenario
-    template: Path
+    template: Path  # the index before the command; absent when there was none
     before: str | None
     after: str
     tree: Mapping[str, bytes]
@@ -88,11 +69,7 @@ class Prepared:
 
 
 class Stage:
-    """A directory with catalogues and prepared scenarios.
-
-    Args:
-        folder: An empty directory.
-    """
+    """A directory with catalogues and prepared scenarios."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -120,9 +97,8 @@ class Stage:
                 shutil.copytree(template, index)
                 before = live_version(template)
             self._expect_success(self.run(scenario.command, index))
-            self._prepared[scenario.name] = Prepared(
-                scenario, template, before, live_version(index), tree(index)
-            )
+            after = live_version(index)
+            self._prepared[scenario.name] = Prepared(scenario, template, before, after, tree(index))
         return self._prepared[scenario.name]
 
     def fresh_copy(self, prepared: Prepared, index: Path) -> Path:
@@ -143,7 +119,7 @@ class Stage:
 
     def run(self, command: tuple[str, ...], index: Path, circumstances: Circumstances = NORMAL) -> Outcome:
         """Run a command on an index to its end."""
-        return run([part.format(index=index, folder=self.folder) for part in command], circumstances)
+        return self.start(command, index, circumstances).wait()
 
     @staticmethod
     def _expect_success(outcome: Outcome) -> None:
@@ -199,11 +175,7 @@ def check_no_traceback(outcome: Outcome) -> None:
 
 
 def check_success_after(stage: Stage, prepared: Prepared, index: Path) -> Outcome | None:
-    """Run the command again without a fault; everything must be as if there had never been one.
-
-    Returns:
-        Its outcome; None where the command had been done and is not one to be repeated.
-    """
+    """Run the command again, if it may be; everything must be as if there had never been a fault."""
     done = live_of(index) == prepared.after
     if done and not prepared.scenario.repeatable:
         return None

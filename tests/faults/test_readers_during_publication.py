@@ -28,44 +28,35 @@ REPOSITORY = Path(__file__).parents[2]
 class Reader:
     """A process that holds one version open."""
 
-    def __init__(self, index: Path) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.publication_reader", str(index)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=REPOSITORY,
-        )
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
         self.version = self._answer()["version"]
 
     def read(self) -> str:
         """Let it read everything; return the digest of that."""
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
+        assert self._process.stdin is not None
+        print(file=self._process.stdin, flush=True)
         answer = self._answer()
         assert answer["version"] == self.version
         return answer["digest"]
 
     def _answer(self) -> dict[str, str]:
-        assert self.process.stdout is not None
-        answer: dict[str, str] = json.loads(self.process.stdout.readline())
+        assert self._process.stdout is not None
+        answer: dict[str, str] = json.loads(self._process.stdout.readline())
         return answer
-
-    def close(self) -> None:
-        self.process.communicate(timeout=60)
-        assert self.process.returncode == 0
 
 
 @contextmanager
 def reader(index: Path) -> Iterator[Reader]:
-    opened = Reader(index)
-    try:
-        yield opened
-        opened.close()
-    finally:
-        opened.process.kill()
-        opened.process.communicate()
+    command = [sys.executable, "-m", "tests.faults.publication_reader", str(index)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=REPOSITORY) as process:
+        try:
+            yield Reader(process)
+            process.communicate(timeout=60)
+            assert process.returncode == 0
+        finally:
+            process.kill()
 
 
 def digest_of(index: Path) -> str:

@@ -12,15 +12,7 @@ from genret.index_builder import publish
 from genret.retrieval.index.verification import verify
 from genret.retrieval.index.versions import list_versions, live_version
 from tests.faults.command import SHARD_RECORDS, Circumstances, Outcome
-from tests.faults.stage import (
-    FRESH,
-    OVER,
-    UPDATE,
-    Scenario,
-    Stage,
-    check_success_after,
-    tree,
-)
+from tests.faults.stage import FRESH, OVER, UPDATE, Scenario, Stage, check_success_after, tree
 from tests.fuzz.rich_index import TOKENIZER
 from tests.index_fixtures import build
 

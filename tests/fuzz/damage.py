@@ -39,23 +39,15 @@ ODD_KINDS = (Kind.MISSING, Kind.DIRECTORY, Kind.DANGLING, Kind.LOOP, Kind.PIPE)
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One way to damage one file.
+    """One way to damage one file."""
 
-    Attributes:
-        file: CURRENT, or a path relative to the version directory.
-        kind: What is done.
-        at: Where, in bytes.
-        value: See `Kind`.
-        text: See `Kind`.
-        refit: Make manifest, directory name and CURRENT fit the damaged file, as a faulty builder or an
-            adversary would; otherwise digests find the damage.
-    """
-
-    file: str
+    file: str  # CURRENT, or a path relative to the version directory
     kind: Kind
     at: int = 0
     value: int = 0
     text: str = ""
+    # Whether manifest, directory name and CURRENT are made to fit the damaged file, as a faulty builder or an
+    # adversary would; otherwise digests find the damage.
     refit: bool = False
 
     def to_line(self) -> str:
@@ -99,17 +91,7 @@ def read_version(folder: Path) -> dict[str, bytes]:
 def write_damaged(
     index: Path, sound: Mapping[str, bytes], other: Mapping[str, bytes], damage: Damage
 ) -> bool:
-    """Write an index of one damaged version.
-
-    Args:
-        index: The index directory; replaced.
-        sound: Files of the version to damage.
-        other: Files of another version.
-        damage: What to do.
-
-    Returns:
-        Whether the damaged file differs from the sound one.
-    """
+    """Write an index of one version, damaged, a file of `other` perhaps; return whether anything differs."""
     shutil.rmtree(index, ignore_errors=True)
     pointer = (digest_bytes(sound[MANIFEST]) + "\n").encode()
     files = {**sound}

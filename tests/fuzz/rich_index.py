@@ -28,11 +28,7 @@ def lines(number: int) -> list[str]:
 
 
 def build_rich(folder: Path) -> tuple[Path, Path]:
-    """Build an index of two versions.
-
-    Returns:
-        The directories of the live version and of the one before.
-    """
+    """Build an index of two versions; return the directories of the live one and of the one before."""
     before = build(folder, lines(23), TOKENIZER)
     live = build(folder, lines(31), TOKENIZER)
     versions = live.index / "versions"

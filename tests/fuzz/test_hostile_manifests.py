@@ -7,12 +7,15 @@ import json
 import random
 import re
 from collections.abc import Callable, Iterator
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from genret.retrieval.errors import GenretError, IndexDirectoryError, IndexFormatError
+from genret.retrieval.index.layout import FORMAT_VERSION
 from genret.retrieval.index.manifest import Manifest
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.verification import verify
@@ -23,31 +26,11 @@ Document = dict[str, Any]
 
 HUGE = 10**30
 
-_HOSTILE_VALUES: tuple[Any, ...] = (
-    None,
-    True,
-    -1,
-    0,
-    1,
-    2**31,
-    2**32,
-    2**63,
-    HUGE,
-    1e308,
-    0.5,
-    "",
-    "x",
-    "\0",
-    "\ud800",
-    "../" * 20 + "etc/passwd",
-    "/etc/passwd",
-    "x" * 100_000,
-    [],
-    {},
-    [[]],
-    [None],
-    {"": None},
-)
+_NUMBERS = (-1, 0, 1, 2**31, 2**32, 2**63, HUGE, 1e308, 0.5)
+_TEXTS = ("", "x", "\0", "\ud800", "../" * 20 + "etc/passwd", "/etc/passwd", "x" * 100_000)
+_HOSTILE_VALUES: tuple[Any, ...] = (None, True, *_NUMBERS, *_TEXTS, [], {}, [[]], [None], {"": None})
+_PATHS = ("../../x", "/etc/passwd", "rows/../../x", "rows//x", "./trie.arrow", "rows/", "", ".", "..")
+_NO_NAMES = ("C:\\x", "a\0b", "\ud800", "trie.arrow\n", "x" * 10_000, "unexpected.arrow", "manifest.json")
 
 
 @pytest.fixture(scope="module")
@@ -65,92 +48,57 @@ def document(sound: dict[str, bytes]) -> Document:
     return parsed
 
 
-def set_file_name(name: str) -> Callable[[Document], object]:
-    return lambda d: d["files"][0].update(name=name)
+_COUNTS = (-1, 0, 1, 2**31, HUGE, 1.0, "1", None)
+# What may not stand at a place of a manifest.
+VALUES: dict[str, tuple[Any, ...]] = {
+    "files": ([], [1]),
+    "files.0.name": (*_PATHS, *_NO_NAMES),
+    "files.0.xxh3_128": (None,),
+    "files.0.bytes": (HUGE, 0),
+    "buckets": ([], "x"),
+    "buckets.0.length": (0,),
+    "buckets.-1.length": (HUGE,),
+    "buckets.0.rows": (2**62,),
+    "tokenizer.vocab_size": (2**40, 70_000, True),
+    "stored_ids": (False,),
+    "stored_aliases": (False,),
+    "metadata": (3, [1, 2, 3, 4, 5], [], [[], [], [], [], []]),
+    "metadata.0.name": (5, "", "title", "\ud800"),
+    "metadata.0.type": ("object", "float"),
+    "history": ([], [1]),
+    "history.0.operation": ("destroy",),
+    "history.0.records": (0.5,),
+    "weight_column": ("\ud800", "title", []),
+    "rendering": (None,),
+    "rendering.prefix": (["x"],),
+    "format_version": (True, float(FORMAT_VERSION), HUGE, None, [2]),
+    "counts.entities": _COUNTS,
+    "counts.rows": _COUNTS,
+    "counts.nodes": _COUNTS,
+}
+
+
+def put(at: str, value: Any) -> Callable[[Document], object]:
+    *path, last = (int(step) if step.lstrip("-").isdigit() else step for step in at.split("."))
+    return lambda manifest: reduce(getitem, path, manifest).__setitem__(last, value)
+
+
+def last_bucket_of(tokens: int) -> Callable[[Document], object]:
+    return lambda d: (d["buckets"][-1].update(length=tokens), d["counts"].update(depth=tokens))
 
 
 CHANGES: dict[str, Callable[[Document], object]] = {
-    **{
-        f"file called {name[:20]!a}": set_file_name(name)
-        for name in (
-            "../../x",
-            "/etc/passwd",
-            "rows/../../x",
-            "rows//x",
-            "./trie.arrow",
-            "rows/",
-            "",
-            ".",
-            "..",
-            "a\0b",
-            "\ud800",
-            "trie.arrow\n",
-            "x" * 10_000,
-            "C:\\x",
-            "unexpected.arrow",
-            "manifest.json",
-        )
-    },
+    **{f"{at} is {value!a:.20}": put(at, value) for at, values in VALUES.items() for value in values},
     "file listed twice": lambda d: d["files"].append(d["files"][0]),
     "file not listed": lambda d: d["files"].pop(),
-    "files empty": lambda d: d.update(files=[]),
-    "files of numbers": lambda d: d.update(files=[1]),
     "file without a digest": lambda d: d["files"][0].pop("xxh3_128"),
-    "file with a null digest": lambda d: d["files"][0].update(xxh3_128=None),
-    "file of huge size": lambda d: d["files"][0].update(bytes=HUGE),
-    "file of no bytes": lambda d: d["files"][0].update(bytes=0),
-    "buckets empty": lambda d: d.update(buckets=[]),
     "bucket twice": lambda d: d["buckets"].append(d["buckets"][-1]),
     "bucket out of order": lambda d: d["buckets"].reverse(),
-    "bucket of length 0": lambda d: d["buckets"][0].update(length=0),
-    "bucket of huge length": lambda d: d["buckets"][-1].update(length=HUGE),
-    "bucket of 2**31 tokens": lambda d: (
-        d["buckets"][-1].update(length=2**31),
-        d["counts"].update(depth=2**31),
-    ),
-    "bucket of many tokens": lambda d: (
-        d["buckets"][-1].update(length=2**31 - 1),
-        d["counts"].update(depth=2**31 - 1),
-    ),
-    "bucket of many rows": lambda d: d["buckets"][0].update(rows=2**62),
-    "buckets a string": lambda d: d.update(buckets="x"),
-    "huge vocabulary": lambda d: d["tokenizer"].update(vocab_size=2**40),
-    "other token type": lambda d: d["tokenizer"].update(vocab_size=70_000),
-    "vocabulary of true": lambda d: d["tokenizer"].update(vocab_size=True),
-    "no ids": lambda d: d.update(stored_ids=False),
-    "no aliases": lambda d: d.update(stored_aliases=False),
-    "metadata a number": lambda d: d.update(metadata=3),
-    "metadata of numbers": lambda d: d.update(metadata=[1, 2, 3, 4, 5]),
-    "metadata of a number": lambda d: d["metadata"][0].update(name=5),
-    "metadata without a name": lambda d: d["metadata"][0].update(name=""),
-    "metadata with a reserved name": lambda d: d["metadata"][0].update(name="title"),
-    "metadata with half a character": lambda d: d["metadata"][0].update(name="\ud800"),
-    "metadata of an unknown type": lambda d: d["metadata"][0].update(type="object"),
-    "metadata of another type": lambda d: d["metadata"][0].update(type="float"),
-    "metadata in another order": lambda d: d["metadata"].reverse(),
-    "history empty": lambda d: d.update(history=[]),
-    "history of a number": lambda d: d.update(history=[1]),
-    "history endless": lambda d: d.update(history=d["history"] * 2000),
-    "history of an unknown operation": lambda d: d["history"][0].update(operation="destroy"),
-    "history of half a record": lambda d: d["history"][0].update(records=0.5),
-    "metadata missing": lambda d: d.update(metadata=[]),
+    "bucket of 2**31 tokens": last_bucket_of(2**31),
+    "bucket of many tokens": last_bucket_of(2**31 - 1),
     "metadata twice": lambda d: d["metadata"].append(d["metadata"][0]),
-    "metadata of lists": lambda d: d.update(metadata=[[], [], [], [], []]),
-    "weights in no column": lambda d: d.update(weight_column="\ud800"),
-    "weights in titles": lambda d: d.update(weight_column="title"),
-    "weights a list": lambda d: d.update(weight_column=[]),
-    "rendering null": lambda d: d.update(rendering=None),
-    "rendering of a list": lambda d: d["rendering"].update(prefix=["x"]),
-    "format version true": lambda d: d.update(format_version=True),
-    "format version 1.0": lambda d: d.update(format_version=float(d["format_version"])),
-    "format version huge": lambda d: d.update(format_version=HUGE),
-    "format version null": lambda d: d.update(format_version=None),
-    "format version a list": lambda d: d.update(format_version=[2]),
-    **{
-        f"count {name} is {value!r}": lambda d, name=name, value=value: d["counts"].update({name: value})
-        for name in ("entities", "rows", "nodes")
-        for value in (-1, 0, 1, 2**31, HUGE, 1.0, "1", None)
-    },
+    "metadata in another order": lambda d: d["metadata"].reverse(),
+    "history endless": lambda d: d.update(history=d["history"] * 2000),
 }
 
 

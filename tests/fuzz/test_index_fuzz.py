@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -18,20 +19,10 @@ from genret.retrieval.errors import GenretError
 from genret.retrieval.index.manifest import Manifest
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.verification import verify
-from tests.fuzz.damage import (
-    CURRENT,
-    MANIFEST,
-    Damage,
-    Kind,
-    every_flip,
-    every_odd,
-    read_version,
-    sampled,
-)
+from tests.fuzz.damage import CURRENT, MANIFEST, Damage, Kind, every_flip, every_odd, read_version, sampled
 from tests.fuzz.rich_index import build_rich
 
 REPOSITORY = Path(__file__).parents[2]
-Answers = Iterator[tuple[Damage, dict[str, dict[str, str]]]]
 
 
 @pytest.fixture(scope="module")
@@ -39,38 +30,44 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return build_rich(tmp_path_factory.mktemp("rich"))
 
 
-@pytest.fixture(scope="module")
-def sound(versions: tuple[Path, Path]) -> dict[str, bytes]:
-    return read_version(versions[0])
+@dataclass(frozen=True)
+class Range:
+    """Two versions of an index, and a place for damaged ones."""
+
+    folders: tuple[Path, Path]
+    work: Path
+
+    @property
+    def sound(self) -> dict[str, bytes]:
+        return read_version(self.folders[0])
+
+    def answers(self, damages: Iterable[Damage]) -> Iterator[tuple[Damage, dict[str, dict[str, str]]]]:
+        """Yield every damage that changed something, with what came of it.
+
+        A child that dies fails the test and names the damage.
+        """
+        wanted = list(damages)
+        assert wanted
+        places = (*self.folders, self.work / "index")
+        child = subprocess.run(
+            [sys.executable, "-m", "tests.fuzz.damage_child", *map(str, places)],
+            input="".join(damage.to_line() + "\n" for damage in wanted),
+            capture_output=True,
+            text=True,
+            cwd=REPOSITORY,
+            check=False,
+        )
+        replies = [json.loads(line) for line in child.stdout.splitlines()]
+        if child.returncode != 0:
+            pytest.fail(f"status {child.returncode} at {wanted[len(replies)]}\n{child.stderr[-3000:]}")
+        for damage, reply in zip(wanted, replies, strict=True):
+            if reply.pop("changed"):
+                yield damage, reply
 
 
-@pytest.fixture(scope="module")
-def other(versions: tuple[Path, Path]) -> dict[str, bytes]:
-    return read_version(versions[1])
-
-
-def answers(versions: tuple[Path, Path], work: Path, damages: Iterable[Damage]) -> Answers:
-    """Yield every damage that changed something, with what came of it.
-
-    A child that dies fails the test and names the damage.
-    """
-    wanted = list(damages)
-    assert wanted
-    child = subprocess.run(
-        [sys.executable, "-m", "tests.fuzz.damage_child", *map(str, versions), str(work / "index")],
-        input="".join(damage.to_line() + "\n" for damage in wanted),
-        capture_output=True,
-        text=True,
-        cwd=REPOSITORY,
-        check=False,
-    )
-    replies = [json.loads(line) for line in child.stdout.splitlines()]
-    if child.returncode != 0:
-        pytest.fail(f"status {child.returncode} at {wanted[len(replies)]}\n{child.stderr[-3000:]}")
-    assert len(replies) == len(wanted)
-    for damage, reply in zip(wanted, replies, strict=True):
-        if reply.pop("changed"):
-            yield damage, reply
+@pytest.fixture
+def damaged(versions: tuple[Path, Path], tmp_path: Path) -> Range:
+    return Range(versions, tmp_path)
 
 
 def untyped(found: dict[str, dict[str, str]]) -> list[str]:
@@ -93,42 +90,42 @@ def check_survived(damage: Damage, found: dict[str, dict[str, str]]) -> None:
         assert "result" in found["walk"], (damage, found)
 
 
-def test_the_index_has_something_of_everything(versions: tuple[Path, Path], sound: dict[str, bytes]) -> None:
-    manifest = Manifest.from_bytes(sound[MANIFEST])
+def test_the_index_has_something_of_everything(damaged: Range) -> None:
+    manifest = Manifest.from_bytes(damaged.sound[MANIFEST])
     assert manifest.stored_ids
     assert manifest.stored_aliases
     assert len(manifest.metadata) == 5
     assert manifest.counts.depth > 64
     assert manifest.counts.postings > manifest.counts.rows
-    assert {"trie.arrow", "entities.arrow", "postings.arrow"} < set(sound)
-    assert verify(versions[0]).ok
+    assert {"trie.arrow", "entities.arrow", "postings.arrow"} < set(damaged.sound)
+    assert verify(damaged.folders[0]).ok
 
 
-def test_sampled_damage_is_found(
-    versions: tuple[Path, Path], sound: dict[str, bytes], tmp_path: Path
-) -> None:
+def test_sampled_damage_is_found(damaged: Range) -> None:
     checked = 0
-    for damage, found in answers(versions, tmp_path, sampled(sound, 600, seed=1)):
+    for damage, found in damaged.answers(sampled(damaged.sound, 600, seed=1)):
         check_found(damage, found)
         checked += 1
     assert checked > 500
 
 
-def test_anything_else_in_the_place_of_a_file_is_found(
-    versions: tuple[Path, Path], sound: dict[str, bytes], other: dict[str, bytes], tmp_path: Path
-) -> None:
+def test_anything_else_in_the_place_of_a_file_is_found(damaged: Range) -> None:
     seen = set()
-    for damage, found in answers(versions, tmp_path, every_odd(sound, other)):
+    for damage, found in damaged.answers(every_odd(damaged.sound, read_version(damaged.folders[1]))):
         check_found(damage, found)
         seen.add((damage.file, damage.kind))
     assert {(CURRENT, Kind.SWAP), (MANIFEST, Kind.PIPE), ("trie.arrow", Kind.SWAP)} < seen
 
 
-def test_sampled_damage_with_a_fitting_manifest_is_survived(
-    versions: tuple[Path, Path], sound: dict[str, bytes], tmp_path: Path
-) -> None:
+MUCH = [
+    pytest.param(seed, 4000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)]) for seed in range(10, 16)
+]
+
+
+@pytest.mark.parametrize(("seed", "number"), [(2, 600), *MUCH])
+def test_sampled_damage_with_a_fitting_manifest_is_survived(damaged: Range, seed: int, number: int) -> None:
     refused = 0
-    for damage, found in answers(versions, tmp_path, sampled(sound, 600, seed=2, refit=True)):
+    for damage, found in damaged.answers(sampled(damaged.sound, number, seed, refit=True)):
         check_survived(damage, found)
         refused += found["verify"].get("result") != "sound"
     assert refused > 200
@@ -150,24 +147,12 @@ def every_truncation(sound: dict[str, bytes]) -> Iterator[Damage]:
     ],
 )
 def test_every_damage_is_found_or_survived(
-    versions: tuple[Path, Path],
-    sound: dict[str, bytes],
-    tmp_path: Path,
+    damaged: Range,
     damages: Callable[[dict[str, bytes]], Iterator[Damage]],
     check: Callable[[Damage, dict[str, dict[str, str]]], None],
 ) -> None:
-    for damage, found in answers(versions, tmp_path, damages(sound)):
+    for damage, found in damaged.answers(damages(damaged.sound)):
         check(damage, found)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("seed", range(10, 16))
-def test_much_random_damage_with_a_fitting_manifest_is_survived(
-    versions: tuple[Path, Path], sound: dict[str, bytes], tmp_path: Path, seed: int
-) -> None:
-    for damage, found in answers(versions, tmp_path, sampled(sound, 4000, seed, refit=True)):
-        check_survived(damage, found)
 
 
 def test_the_version_directory_itself_may_be_anything(versions: tuple[Path, Path], tmp_path: Path) -> None:

@@ -62,13 +62,7 @@ from tests.vector_fixtures import ENTRY, FILES, rename, with_file, with_vectors
 
 TOKENIZER = character_tokenizer("abcdefghijklmnopqrstuvwxyz 0123456789")
 HEADER = "entity_id\ttitle\taliases\tdescription\tkind"
-LINES = [
-    HEADER,
-    "1\tabc\tcab|bad\tfirst one\tx",
-    "2\tabc\t\t\ty",
-    "3\tc\ta\tthird\t",
-    "4\tbcd\t\t\tz",
-]
+LINES = [HEADER, "1\tabc\tcab|bad\tfirst one\tx", "2\tabc\t\t\ty", "3\tc\ta\tthird\t", "4\tbcd\t\t\tz"]
 QUERY_LINES = ["query\tentity_id\tcount", "what is abc\t1\t3", "abc\t1\t1", "abc\t2\t2", "sea\t4\t1"]
 WORDS = ("river", "harbour", "mountain", "castle", "bridge", "garden", "museum", "station", "tower", "island")
 MANY = [
@@ -220,11 +214,7 @@ def test_an_update_keeps_evidence_in_step(tmp_path: Path, queries: Path) -> None
 
 
 @given(data=st.data())
-@settings(
-    max_examples=10,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_update_gives_the_evidence_of_a_fresh_build(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:

@@ -40,7 +40,7 @@ def catalogues(draw: st.DrawFn) -> list[tuple[str, str, tuple[str, ...], str]]:
     ]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(catalogues(), st.sampled_from([ABC, LOWER, WIDE]), st.randoms(use_true_random=False))
 def test_index_equals_brute_force(
     entries: list[tuple[str, str, tuple[str, ...], str]], tokenizer: TextTokenizer, shuffler: random.Random
@@ -83,7 +83,7 @@ def test_index_equals_brute_force(
         assert data == shuffled  # the order of the source leaves no trace
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.lists(WORDS, min_size=1, max_size=30), st.integers(1, 7))
 def test_batches_of_any_size_give_the_same_index(titles: list[str], size: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
@@ -220,8 +220,6 @@ def test_bad_titles_after_tokenising(
 
 
 def test_a_title_that_merges_with_the_prompt_is_a_bad_row(tmp_path: Path) -> None:
-    from tokenizers import Tokenizer, models
-
     merged = {"a": 0, "b": 1, "ab": 2, END: 3}
     tokenizer = TextTokenizer(Tokenizer(models.BPE(merged, [("a", "b")])), END, "merging")
     with pytest.raises(SourceError, match="line 2: title merges with the prompt"):
@@ -229,8 +227,6 @@ def test_a_title_that_merges_with_the_prompt_is_a_bad_row(tmp_path: Path) -> Non
 
 
 def test_a_title_without_tokens_is_a_bad_row(tmp_path: Path) -> None:
-    from tokenizers import Tokenizer, models
-
     tokenizer = TextTokenizer(Tokenizer(models.BPE({"a": 0, END: 1}, [])), END, "deaf")
     with pytest.raises(SourceError, match="line 2: title with no tokens"):
         build(tmp_path, ["a", "ß"], tokenizer)
@@ -261,8 +257,6 @@ def test_nothing_left_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_without_end_token_is_refused(tmp_path: Path) -> None:
-    from tokenizers import Tokenizer, models
-
     bare = TextTokenizer(Tokenizer(models.WordLevel({"a": 0, "<unk>": 1}, unk_token="<unk>")), None, "bare")
     with pytest.raises(InputError, match="names no end-of-sequence token"):
         build_index(write_titles(tmp_path / "t.tsv", ["a"]), bare, BuildOptions(out=tmp_path / "x.index"))

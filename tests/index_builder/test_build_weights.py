@@ -127,15 +127,6 @@ def test_weights_that_are_all_zero_are_refused_before_anything_is_published(tmp_
         build(tmp_path, ["title\tpopulation", "a\t0", line], TOKENIZER, mapping=POPULATION)
 
 
-def test_a_dry_run_names_the_column(tmp_path: Path) -> None:
-    source = write_titles(tmp_path / "titles.tsv", LINES)
-    plan = plan_build(source, TOKENIZER, BuildOptions(out=tmp_path / "it.index", mapping=POPULATION))
-    assert plan.to_json()["weight_column"] == "population"
-    bad = write_titles(tmp_path / "bad.tsv", ["title\tpopulation", "a\t-1"])
-    plan = plan_build(bad, TOKENIZER, BuildOptions(out=tmp_path / "it.index", mapping=POPULATION))
-    assert (plan.entities, plan.rejected) == (0, {"bad value": 1})
-
-
 def run(command: object, *arguments: object) -> Result:
     return CliRunner().invoke(command, [str(argument) for argument in arguments])  # type: ignore[arg-type]
 
@@ -307,16 +298,6 @@ def test_nothing_to_do_names_weights_too(summary: BuildSummary) -> None:
     result = run(update_command, summary.index)
     assert result.exit_code == 2
     assert run(update_command, summary.index, "--weight-column", "delta").exit_code == 2
-
-
-def test_environment_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = write_titles(tmp_path / "titles.tsv", LINES)
-    monkeypatch.setenv("GENRET_BUILD_WEIGHT_COLUMN", "population")
-    assert run(build_command, source, "--quiet").exit_code == 0
-    assert weights(tmp_path / "titles.index")["1"] == 12
-    monkeypatch.setenv("GENRET_UPDATE_WEIGHT_COLUMN", "delta")
-    assert run(update_command, tmp_path / "titles.index", "--remove-id", "1", "--quiet").exit_code == 0
-    assert weights(tmp_path / "titles.index") == {"2": 2, "3": 0}
 
 
 def test_a_declared_type_of_weights_is_kept(tmp_path: Path) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import subprocess
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,10 +26,8 @@ from genret.index_builder.evidence_flags import build_evidence_flags, update_evi
 from genret.index_builder.memory_budget import MIB
 from genret.index_builder.past_queries import QueryFile
 from genret.index_builder.source_flags import SourceFlags, byte_size, source_flags, typed_column
-from genret.index_builder.update_cli import update_command
 from genret.retrieval.errors import ModelError
 from genret.retrieval.index.reader import Index
-from genret.retrieval.index.verification import verify
 from genret.retrieval.index.versions import list_versions, live_version
 from genret.retrieval.ranking.rankings import DEFAULT_RANKING, NO_MODEL, Rankings
 from genret.retrieval.sources import ColumnMapping, ColumnType
@@ -182,16 +179,8 @@ def test_options_come_from_the_environment(
     Index.open(tmp_path / "there").close()
 
 
-def test_every_option_has_help_default_and_variable() -> None:
-    for option in build_command.params[1:]:
-        assert option.help  # type: ignore[attr-defined]
-        assert option.envvar
-    text = " ".join(run("--help").stdout.split())
-    assert text.count("env var:") == len(build_command.params) - 1
-
-
 def build_from(checkpoint: Path, *arguments: object) -> Result:
-    return CliRunner().invoke(build_command, [*map(str, arguments), "--tokenizer", str(checkpoint)])
+    return run(*arguments, "--tokenizer", checkpoint)
 
 
 @pytest.mark.parametrize(
@@ -362,91 +351,78 @@ def test_metadata_can_be_left_out_altogether(checkpoint: Path, tmp_path: Path) -
     assert "--no-metadata goes without --metadata and --type" in refused.output
 
 
-Wish = VectorBuildOptions | None
-HUB = VectorMethod("encoder", "a/b")
-
-
-def taken(flags: Any, arguments: list[str], **environment: str) -> Any:
-    """Return what a command with the options gets."""
+def taken(flags: Any, line: str, **environment: str) -> Any:
+    """Return what a command with the options gets from a command line."""
     got: list[Any] = []
 
     def command(evidence: Any) -> None:
         got.append(evidence)
 
     decorated = click.command()(flags("X_")(command))
-    result = CliRunner().invoke(decorated, arguments, env=environment, standalone_mode=False)
+    result = CliRunner().invoke(decorated, shlex.split(line), env=environment, standalone_mode=False)
     if result.exception is not None:
         raise result.exception
     return got[0]
 
 
+def encoder(source: str = "a/b", **options: Any) -> VectorBuildOptions:
+    return VectorBuildOptions(VectorMethod("encoder", source), VectorOptions(**options))
+
+
+SENTENCES = VectorBuildOptions(VectorMethod("sentence-transformers", "hub/m"), VectorOptions(device="cuda:1"))
+FILE, SPLIT = QueryFile(Path("a.tsv")), QueryFile(Path("a.tsv"), "train")
+
+
 @pytest.mark.parametrize(
-    ("arguments", "wish"),
+    ("line", "wish"),
     [
-        ([], None),
-        (["--vectors", "none"], None),
-        (["--vectors", "encoder:a:b"], VectorBuildOptions(VectorMethod("encoder", "a:b"))),
+        ("", None),
+        ("--vectors none", None),
+        ("--vectors encoder:a:b", encoder("a:b")),
+        ("--vectors sentence-transformers:hub/m --vector-device cuda:1", SENTENCES),
         (
-            ["--vectors", "sentence-transformers:hub/m", "--vector-device", "cuda:1"],
-            VectorBuildOptions(
-                VectorMethod("sentence-transformers", "hub/m"), VectorOptions(device="cuda:1")
-            ),
+            "--vectors=encoder:a/b --vector-index=IVF64,PQ8 --vector-sample=9",
+            encoder(kind="IVF64,PQ8", sample=9),
         ),
-        (
-            ["--vectors=encoder:a/b", "--vector-index=IVF64,PQ8", "--vector-sample=9"],
-            VectorBuildOptions(HUB, VectorOptions("IVF64,PQ8", None, 9)),
-        ),
-        (
-            ["--vectors", "encoder:a/b", "--evidence-columns", "a, b c"],
-            VectorBuildOptions(HUB, VectorOptions(columns=("a", "b c"))),
-        ),
-        (
-            ["--vectors", "encoder:a/b", "--evidence-columns", ""],
-            VectorBuildOptions(HUB, VectorOptions(columns=())),
-        ),
+        ("--vectors encoder:a/b --evidence-columns 'a, b c'", encoder(columns=("a", "b c"))),
+        ("--vectors encoder:a/b --evidence-columns ''", encoder(columns=())),
     ],
 )
-def test_what_they_ask_for(arguments: list[str], wish: Wish) -> None:
-    assert taken(build_evidence_flags, arguments).vectors == wish
+def test_vectors_that_are_asked_for(line: str, wish: VectorBuildOptions | None) -> None:
+    assert taken(build_evidence_flags, line).vectors == wish
     if wish is not None:
-        assert taken(update_evidence_flags, arguments).vectors == VectorChange(wish)
+        assert taken(update_evidence_flags, line).vectors == VectorChange(wish)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "wish"),
+    ("line", "wish"),
     [
-        ([], EvidenceOptions()),
-        (["--evidence", "all"], EvidenceOptions()),
-        (["--evidence", "none"], None),
-        (["--evidence-columns", "a, b c"], EvidenceOptions(("a", "b c"))),
-        (["--evidence-columns", ""], EvidenceOptions(())),
-        (
-            ["--queries", "some.tsv#train", "--queries", "more.jsonl"],
-            EvidenceOptions(None, (QueryFile(Path("some.tsv"), "train"), QueryFile(Path("more.jsonl")))),
-        ),
+        ("", EvidenceOptions()),
+        ("--evidence all", EvidenceOptions()),
+        ("--evidence none", None),
+        ("--evidence-columns 'a, b c'", EvidenceOptions(("a", "b c"))),
+        ("--evidence-columns ''", EvidenceOptions(())),
+        ("--queries a.tsv#train --queries a.tsv", EvidenceOptions(None, (SPLIT, FILE))),
     ],
 )
-def test_what_they_ask_of_a_build(arguments: list[str], wish: EvidenceOptions | None) -> None:
-    assert taken(build_evidence_flags, arguments).evidence == wish
+def test_evidence_that_is_asked_of_a_build(line: str, wish: EvidenceOptions | None) -> None:
+    assert taken(build_evidence_flags, line).evidence == wish
 
 
 @pytest.mark.parametrize(
-    ("arguments", "change"),
+    ("line", "change"),
     [
-        ([], EvidenceChange()),
-        (["--evidence", "all"], EvidenceChange(EvidenceOptions())),
-        (["--evidence", "none"], EvidenceChange(drop=True)),
-        (["--evidence", "all", "--evidence-columns", "a"], EvidenceChange(EvidenceOptions(("a",)))),
-        (["--queries", "a.tsv"], EvidenceChange(queries=(QueryFile(Path("a.tsv")),))),
-        (["--queries", "none"], EvidenceChange(drop_queries=True)),
-        (
-            ["--queries", "none", "--queries", "a.tsv"],
-            EvidenceChange(queries=(QueryFile(Path("a.tsv")),), drop_queries=True),
-        ),
+        ("", EvidenceChange()),
+        ("--evidence all", EvidenceChange(EvidenceOptions())),
+        ("--evidence none", EvidenceChange(drop=True)),
+        ("--evidence all --evidence-columns a", EvidenceChange(EvidenceOptions(("a",)))),
+        ("--queries a.tsv", EvidenceChange(queries=(FILE,))),
+        ("--queries none", EvidenceChange(drop_queries=True)),
+        ("--queries none --queries a.tsv", EvidenceChange(queries=(FILE,), drop_queries=True)),
     ],
 )
-def test_what_they_ask_of_an_update(arguments: list[str], change: EvidenceChange) -> None:
-    assert taken(update_evidence_flags, arguments).evidence == change
+def test_evidence_that_is_asked_of_an_update(line: str, change: EvidenceChange) -> None:
+    assert taken(update_evidence_flags, line).evidence == change
 
 
 def test_a_file_of_queries_that_has_a_hash_in_its_name(tmp_path: Path) -> None:
@@ -457,82 +433,73 @@ def test_a_file_of_queries_that_has_a_hash_in_its_name(tmp_path: Path) -> None:
 
 
 def test_what_an_update_may_be_told_beside() -> None:
-    assert taken(update_evidence_flags, []).vectors == VectorChange()
-    assert taken(update_evidence_flags, ["--vectors", "none"]).vectors == VectorChange(drop=True)
-    told = taken(update_evidence_flags, ["--encoder", "x", "--vector-device", "cuda"])
+    assert taken(update_evidence_flags, "").vectors == VectorChange()
+    assert taken(update_evidence_flags, "--vectors none").vectors == VectorChange(drop=True)
+    told = taken(update_evidence_flags, "--encoder x --vector-device cuda")
     assert told.vectors == VectorChange(device="cuda", encoder="x")
 
 
-def test_they_can_stand_in_the_environment() -> None:
-    told = taken(
-        build_evidence_flags, [], X_VECTORS="encoder:a/b", X_VECTOR_INDEX="flat", X_EVIDENCE_COLUMNS="a"
-    )
-    assert told.vectors == VectorBuildOptions(HUB, VectorOptions(kind="flat", columns=("a",)))
+def test_flags_of_evidence_can_stand_in_the_environment() -> None:
+    variables = {"X_VECTORS": "encoder:a/b", "X_VECTOR_INDEX": "flat", "X_EVIDENCE_COLUMNS": "a"}
+    told = taken(build_evidence_flags, "", **variables)
+    assert told.vectors == encoder(kind="flat", columns=("a",))
     assert told.evidence == EvidenceOptions(("a",))
 
 
+KNOWN = "expected encoder:MODEL or sentence-transformers:MODEL"
+DEVICES = "vector_device: expected auto, cpu, cuda, "
+
+
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("line", "message"),
     [
-        (
-            ["--vectors", "magic"],
-            "expected encoder:MODEL or sentence-transformers:MODEL, got 'magic'",
-        ),
-        (["--vectors", "encoder:"], "MODEL is a directory or a hub id"),
-        (["--vectors", "lexical"], "expected encoder:MODEL or sentence-transformers:MODEL, got 'lexical'"),
-        (["--evidence", "some"], "'some' is not one of 'all', 'none'"),
-        (["--queries", "#train"], "queries: expected FILE or FILE#SPLIT, got '#train'"),
-        (["--queries", "x.tsv#"], "queries: expected FILE or FILE#SPLIT, got 'x.tsv#'"),
-        (["--evidence", "none", "--evidence-columns", "a"], "--evidence-columns goes with"),
-        (["--evidence", "none", "--queries", "a"], "evidence"),
-        (["--vector-index", "flat"], "--vector-index goes with --vectors METHOD"),
-        (["--vectors", "encoder:a/b", "--evidence-columns", "a,a"], "expected different columns"),
-        (["--vectors", "encoder:a/b", "--evidence-columns", "a,,b"], "expected different columns"),
-        (["--vectors", "encoder:a/b", "--vector-sample", "0"], "not in the range"),
-        (
-            ["--vectors", "encoder:a/b", "--vector-device", "gpu9"],
-            "vector_device: expected auto, cpu, cuda, ",
-        ),
-        (
-            ["--vectors", "encoder:x", "--vector-device", "cuda:x"],
-            "vector_device: expected auto, cpu, cuda, ",
-        ),
-        (["--vectors", "encoder:x", "--vector-device", ""], "xpu or xpu:N, got ''"),
-        (["--vectors", "encoder:a/b", "--vector-index", ""], "vector_index: expected"),
+        ("--vectors magic", f"{KNOWN}, got 'magic'"),
+        ("--vectors encoder:", "MODEL is a directory or a hub id"),
+        ("--vectors lexical", f"{KNOWN}, got 'lexical'"),
+        ("--evidence some", "'some' is not one of 'all', 'none'"),
+        ("--queries '#train'", "queries: expected FILE or FILE#SPLIT, got '#train'"),
+        ("--queries 'x.tsv#'", "queries: expected FILE or FILE#SPLIT, got 'x.tsv#'"),
+        ("--evidence none --evidence-columns a", "--evidence-columns goes with"),
+        ("--evidence none --queries a", "evidence"),
+        ("--vector-index flat", "--vector-index goes with --vectors METHOD"),
+        ("--vectors encoder:a/b --evidence-columns a,a", "expected different columns"),
+        ("--vectors encoder:a/b --evidence-columns a,,b", "expected different columns"),
+        ("--vectors encoder:a/b --vector-sample 0", "not in the range"),
+        ("--vectors encoder:a/b --vector-device gpu9", DEVICES),
+        ("--vectors encoder:x --vector-device cuda:x", DEVICES),
+        ("--vectors encoder:x --vector-device ''", "xpu or xpu:N, got ''"),
+        ("--vectors encoder:a/b --vector-index ''", "vector_index: expected"),
     ],
 )
 @pytest.mark.parametrize("flags", [build_evidence_flags, update_evidence_flags], ids=["build", "update"])
-def test_what_is_refused(flags: Any, arguments: list[str], message: str) -> None:
+def test_what_is_refused(flags: Any, line: str, message: str) -> None:
     with pytest.raises(click.UsageError) as caught:
-        taken(flags, arguments)
+        taken(flags, line)
     assert message in caught.value.format_message()
 
 
-def test_a_build_needs_a_method_for_a_device_and_an_update_keeps_what_it_is_told_to() -> None:
-    with pytest.raises(click.UsageError, match="--vector-device goes with"):
-        taken(build_evidence_flags, ["--vector-device", "cuda"])
-    with pytest.raises(click.UsageError, match=r"vector_device: expected .*, got 'gpu'"):
-        taken(update_evidence_flags, ["--vector-device", "gpu"])
-    with pytest.raises(click.UsageError, match="encoder: says where"):
-        taken(update_evidence_flags, ["--vectors", "none", "--encoder", "x"])
+@pytest.mark.parametrize(
+    ("flags", "line", "message"),
+    [
+        (build_evidence_flags, "--vector-device cuda", "--vector-device goes with"),
+        (update_evidence_flags, "--vector-device gpu", r"vector_device: expected .*, got 'gpu'"),
+        (update_evidence_flags, "--vectors none --encoder x", "encoder: says where"),
+    ],
+)
+def test_a_build_needs_a_method_for_a_device_and_an_update_keeps_what_it_is_told_to(
+    flags: Any, line: str, message: str
+) -> None:
+    with pytest.raises(click.UsageError, match=message):
+        taken(flags, line)
 
 
 def test_a_missing_extra_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
     titles = write_titles(tmp_path / "titles.txt", ["a"])
-    result = CliRunner().invoke(build_command, [str(titles), "--vectors", "encoder:a/b"])
+    result = run(titles, "--vectors", "encoder:a/b")
     assert result.exit_code == 1
     assert "generative-retrieval[vectors]" in result.stderr
     assert "Traceback" not in result.stderr
-
-
-def test_the_help_names_the_options() -> None:
-    for command in (build_command, update_command):
-        text = CliRunner().invoke(command, ["--help"]).output
-        for name in ("--evidence", "--evidence-columns", "--queries", "--vectors", "--vector-index"):
-            assert name in text
-        for name in ("--vector-sample", "--vector-device"):
-            assert name in text
 
 
 def test_a_dry_run_says_what_vectors_a_build_would_make(tmp_path: Path) -> None:
@@ -546,7 +513,7 @@ def test_a_dry_run_says_what_vectors_a_build_would_make(tmp_path: Path) -> None:
     common = [str(titles), "--vectors", method, "--json"]
 
     def planned(*further: str) -> dict[str, Any]:
-        result = CliRunner().invoke(build_command, [*common, "--dry-run", *further])
+        result = run(*common, "--dry-run", *further)
         assert result.exit_code == 0, result.output
         plan: dict[str, Any] = json.loads(result.stdout)
         return plan
@@ -562,11 +529,11 @@ def test_a_dry_run_says_what_vectors_a_build_would_make(tmp_path: Path) -> None:
         tmp_path / "queries.tsv", ["query\ttitle\tcount", "one\tname 1\t3", "two\tname 1\t"]
     )
     assert planned("--queries", str(queries))["evidence"]["queries"] == 2
-    text = CliRunner().invoke(build_command, [*common[:-1], "--dry-run"]).stdout
+    text = run(*common[:-1], "--dry-run").stdout
     assert f"and vectors: {method}, up to 700 texts, flat, of 16 dimensions, about" in text
     assert "and evidence: 600 names, 100 texts of description, about " in text
     assert "vectors not counted" in text
-    result = CliRunner().invoke(build_command, [*common, "--dry-run", "--vector-index", "Magic7"])
+    result = run(*common, "--dry-run", "--vector-index", "Magic7")
     assert result.exit_code == 2
     assert "Magic7" in result.stderr
 
@@ -679,50 +646,6 @@ def test_rollback_leaves_a_damaged_live_version(index: Path, lost: str) -> None:
 def test_versions_that_go_away_are_not_listed(index: Path) -> None:
     (index / "versions" / ("0" * 32)).symlink_to(index / "none")  # as one just removed: named, not there
     assert list_versions(index) == [live_version(index)]
-
-
-POINTS = (
-    "locked",
-    "shard-written",
-    "identities-resolved",
-    "merge-started",
-    "block-merged",
-    "rows-written",
-    "trie-written",
-    "entities-written",
-    "postings-written",
-    "manifest-written",
-    "staging-synced",
-    "version-renamed",
-    "pointer-written",
-    "pointer-replaced",
-    "pruning",
-)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("action", ["kill", "enospc"])
-@pytest.mark.parametrize("point", POINTS)
-def test_an_update_that_dies_leaves_the_old_or_the_new_version(
-    tmp_path: Path, index: Path, point: str, action: str
-) -> None:
-    first = live_version(index)
-    more = write_titles(tmp_path / "more.tsv", ["entity_id\ttitle\tkind", "Q1\tdd\tx", "Q9\tcd\t"])
-    command = [sys.executable, "-m", "genret", "update", str(index), "--add", str(more), "--quiet"]
-    died = subprocess.run(
-        command, env={**os.environ, "GENRET_FAULT": f"{point}:{action}"}, capture_output=True, text=True
-    )
-    assert died.returncode == (-9 if action == "kill" else 1), died.stderr
-    if action == "enospc":
-        assert "No space left on device" in died.stderr
-        assert "Traceback" not in died.stderr
-    assert verify(index).ok
-    after = live_version(index)
-    assert (after == first) == (point not in ("pointer-replaced", "pruning"))
-    assert _ids(index) == ({"Q1", "Q2", "Q3"} if after == first else {"Q1", "Q2", "Q3", "Q9"})
-    assert _run("update", index, "--add", more, "--quiet").exit_code == 0
-    assert _ids(index) == {"Q1", "Q2", "Q3", "Q9"}
-    assert verify(index).ok
 
 
 def test_rollback_after_a_rollback_and_an_update_returns_to_where_the_update_started(

@@ -253,25 +253,3 @@ def test_an_update_of_one_per_cent_equals_a_fresh_build(tmp_path: Path) -> None:
                 assert number < 0
             else:
                 assert index.entity(number).title == (title if fate == 0 else f"{title} (again)")
-
-
-def test_wordpiece_titles_it_cannot_spell_are_bad_rows_with_their_lines(tmp_path: Path) -> None:
-    tokenizer = load_tokenizer("titles_wordpiece16k_uncased")
-    unknown = tokenizer.token_id("[UNK]")
-    assert tokenizer.unknown_id == unknown is not None
-    # One row for both before they were refused: whoever asked for one got the other.
-    rows = tokenizer.encode_titles(["鰭", "땀"], Rendering())
-    assert rows[0] == rows[1] == [unknown, tokenizer.end_token_id(Rendering())]
-    lines = ["title\taliases", "Nile\tan-Nil", "鰭\t", "Sweat\tperspiration|땀", "Zürich\tZuerich"]
-    source = write_titles(tmp_path / "titles.tsv", lines)
-    options = BuildOptions(
-        out=tmp_path / "it.index", max_bad_rows=2, rejects=tmp_path / "bad.tsv", keep_versions=0
-    )
-    summary = build_index(source, tokenizer, options)
-    assert summary.rejected == {"unknown token": 2}
-    assert (tmp_path / "bad.tsv").read_text(encoding="utf-8").splitlines()[1:] == [
-        "3\tunknown token\tcannot spell '鰭'\t'鰭'",
-        "4\tunknown token\tcannot spell '땀'\t'땀'",
-    ]
-    with Index.open(summary.index) as index:
-        assert {index.entity(n).title for n in range(index.num_entities)} == {"Nile", "Zürich"}

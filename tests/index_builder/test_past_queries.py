@@ -142,7 +142,7 @@ def test_a_split_that_no_line_has_is_named(tmp_path: Path) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_queries_are_put_together_as_a_plain_count_does(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:

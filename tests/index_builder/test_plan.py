@@ -26,7 +26,7 @@ ABC = character_tokenizer("abcdefgh A")
 WORDS = st.text("abcA", min_size=1, max_size=5)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     st.lists(st.tuples(WORDS, WORDS, st.sampled_from(["", "1", "x"])), min_size=1, max_size=20),
     st.integers(1, 30),

@@ -6,14 +6,11 @@ import errno
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -23,9 +20,7 @@ from genret.index_builder import faults
 from genret.index_builder import publish as publish_module
 from genret.index_builder.build import BuildSummary, build_index
 from genret.index_builder.build_options import BuildOptions
-from genret.index_builder.faults import FAULT_POINTS
 from genret.index_builder.memory_budget import MIB
-from genret.index_builder.publish import staging
 from genret.retrieval.errors import IndexDirectoryError, SourceError
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.verification import verify
@@ -100,29 +95,7 @@ def test_a_failing_build_leaves_the_live_version(tmp_path: Path) -> None:
 
 @pytest.mark.fault
 @pytest.mark.parametrize(
-    "point",
-    FAULT_POINTS[: FAULT_POINTS.index("version-renamed")],
-)
-def test_a_full_disk_at_any_step_is_one_clear_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
-) -> None:
-    summary = build(tmp_path, ["a"], TOKENIZER)
-    monkeypatch.setenv("GENRET_FAULT", f"{point}:enospc")
-    monkeypatch.setattr(faults, "_passages", {})
-    with pytest.raises(IndexDirectoryError, match=r"it\.index.*: cannot write the index: No space left"):
-        build(tmp_path, ["b"], TOKENIZER)
-    assert surfaces(summary.index) == ["a"]
-    assert not (summary.index / "staging").exists()
-    monkeypatch.delenv("GENRET_FAULT")
-    build(tmp_path, ["b"], TOKENIZER)
-    assert surfaces(summary.index) == ["b"]
-    assert sorted(p.name for p in summary.index.iterdir()) == [".lock", "CURRENT", "versions"]
-
-
-@pytest.mark.fault
-@pytest.mark.parametrize(
-    ("point", "nth"),
-    [*(("write_synced", n) for n in (1, 2)), *(("sync", n) for n in (1, 2, 3, 4))],
+    ("point", "nth"), [*(("write_synced", n) for n in (1, 2)), *(("sync", n) for n in (1, 2, 3, 4))]
 )
 def test_a_failure_at_any_step_of_publication_leaves_old_or_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, nth: int
@@ -149,25 +122,6 @@ def test_a_failure_at_any_step_of_publication_leaves_old_or_new(
     assert surfaces(summary.index) == ["c"]
 
 
-def test_two_builds_at_once_are_refused(tmp_path: Path) -> None:
-    index = build(tmp_path, ["a"], TOKENIZER).index
-    with (
-        staging(index),
-        pytest.raises(IndexDirectoryError, match="another build of this index is running"),
-    ):
-        build(tmp_path, ["b"], TOKENIZER)
-    build(tmp_path, ["b"], TOKENIZER)
-
-
-def test_what_a_killed_build_left_is_removed(tmp_path: Path) -> None:
-    index = build(tmp_path, ["a"], TOKENIZER).index
-    (index / "staging" / "rows").mkdir(parents=True)
-    (index / "staging" / "rows" / "half").write_text("x")
-    (index / "CURRENT.new").write_text("half")
-    build(tmp_path, ["b"], TOKENIZER)
-    assert sorted(p.name for p in index.iterdir()) == [".lock", "CURRENT", "versions"]
-
-
 def test_other_peoples_directories_and_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.tex").write_text("years of work")
@@ -187,57 +141,6 @@ def test_an_unwritable_place_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0o500)
     with pytest.raises(IndexDirectoryError, match="cannot write the index: Permission denied"):
         build(tmp_path, ["a"], TOKENIZER, name="closed/it.index")
-
-
-_SLOW_BUILD = """
-import sys
-from pathlib import Path
-from click.testing import CliRunner
-from genret.index_builder import build as build_module, cli
-from tests.index_fixtures import character_tokenizer
-
-def wait(*arguments):
-    import time
-    print("in the middle", flush=True)
-    time.sleep(60)
-
-build_module.write_version = wait
-cli.TextTokenizer.load = staticmethod(lambda place: character_tokenizer("abcdefgh "))
-cli.build_command([sys.argv[1], "--out", sys.argv[2], "--tokenizer", "x"])
-"""
-
-
-@pytest.mark.fault
-@pytest.mark.parametrize(
-    ("signal_number", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)]
-)
-def test_an_interrupted_build_leaves_the_live_version(
-    tmp_path: Path, signal_number: signal.Signals, status: int
-) -> None:
-    index = build(tmp_path, ["a"], TOKENIZER).index
-    titles = write_titles(tmp_path / "more.tsv", ["b"])
-    process = subprocess.Popen(
-        [sys.executable, "-c", _SLOW_BUILD, str(titles), str(index)],
-        cwd=Path(__file__).parents[2],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "in the middle\n"
-    time.sleep(0.1)
-    process.send_signal(signal_number)
-    _, stderr = process.communicate(timeout=60)
-    assert process.returncode == status
-    if signal_number == signal.SIGINT:
-        assert "is unchanged, version" in stderr
-        assert "1 record is tokenised already" in stderr
-        assert "Traceback" not in stderr
-        assert not (index / "staging").exists()
-    assert surfaces(index) == ["a"]
-    assert verify(index).ok
-    build(tmp_path, ["b"], TOKENIZER)
-    assert surfaces(index) == ["b"]
 
 
 ABC = character_tokenizer("abcdefgh ABC#0123456789")
@@ -272,6 +175,16 @@ def cut_short(source: Path, options: BuildOptions, shards: int, tokenizer: TextT
         build_index(source, tokenizer, options)
 
 
+def begun(
+    folder: Path, lines: Sequence[str], shards: int, shard_records: int = 1, **options: Any
+) -> tuple[Path, BuildOptions]:
+    """Write a source and build it until that many shards are finished."""
+    source = write_titles(folder / "titles.tsv", lines)
+    wanted = BuildOptions(out=folder / "it.index", shard_records=shard_records, **options)
+    cut_short(source, wanted, shards)
+    return source, wanted
+
+
 def work(options: BuildOptions) -> Path:
     (folder,) = (options.out / "work").iterdir()
     return folder
@@ -282,7 +195,7 @@ def files(summary: BuildSummary) -> dict[str, bytes]:
     return version_files(summary)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(WORDS, WORDS, CELLS), min_size=1, max_size=12), st.booleans(), st.integers(1, 5))
 def test_an_interruption_at_any_border_of_shards_leaves_no_trace(
     entries: list[tuple[str, str, str]], with_ids: bool, shard_records: int
@@ -332,20 +245,12 @@ def test_an_interruption_behind_the_shards_keeps_all_of_them(tmp_path: Path, poi
 
 
 def test_a_torn_line_of_the_journal_is_no_line(tmp_path: Path) -> None:
-    source = write_titles(tmp_path / "titles.tsv", list("abcdefgh"))
+    source, options = begun(tmp_path, "abcdefgh", 3, shard_records=2)
     whole = build_index(source, ABC, BuildOptions(out=tmp_path / "whole.index"))
-    options = BuildOptions(out=tmp_path / "it.index", shard_records=2)
-    cut_short(source, options, 3)
     journal = work(options) / "journal.jsonl"
     data = journal.read_bytes()
     lines = data.splitlines(keepends=True)
-    for cut, left in (
-        (len(data) - 1, 2),
-        (len(data) - 20, 2),
-        (len(lines[0]) + 1, 1),
-        (3, 0),
-        (0, 0),
-    ):
+    for cut, left in ((len(data) - 1, 2), (len(data) - 20, 2), (len(lines[0]) + 1, 1), (3, 0), (0, 0)):
         cut_short(source, options, 3) if not options.out.exists() else None
         (work(options) / "journal.jsonl").write_bytes(data[:cut])
         resumed = build_index(source, ABC, options)
@@ -357,10 +262,8 @@ def test_a_torn_line_of_the_journal_is_no_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("file", ["numbers", "texts.arrow"])
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
 def test_a_damaged_shard_and_those_behind_it_are_made_again(tmp_path: Path, file: str, damage: str) -> None:
-    source = write_titles(tmp_path / "titles.tsv", list("abcdefgh"))
+    source, options = begun(tmp_path, "abcdefgh", 3, shard_records=2)
     whole = build_index(source, ABC, BuildOptions(out=tmp_path / "whole.index"))
-    options = BuildOptions(out=tmp_path / "it.index", shard_records=2)
-    cut_short(source, options, 3)
     path = work(options) / "shard-00001" / file
     data = bytearray(path.read_bytes())
     if damage == "flip":
@@ -397,9 +300,7 @@ def test_other_options_do_not_go_on_with_the_work(tmp_path: Path, change: dict[s
 
 
 def test_another_input_or_tokenizer_does_not_go_on_with_the_work(tmp_path: Path) -> None:
-    source = write_titles(tmp_path / "titles.tsv", list("abc"))
-    options = BuildOptions(out=tmp_path / "it.index", shard_records=1)
-    cut_short(source, options, 2)
+    source, options = begun(tmp_path, "abc", 2)
     write_titles(source, list("abd"))
     assert build_index(source, ABC, options).resumed_shards == 0
     cut_short(source, options, 2)
@@ -407,45 +308,26 @@ def test_another_input_or_tokenizer_does_not_go_on_with_the_work(tmp_path: Path)
 
 
 def test_what_does_not_shape_the_shards_may_change(tmp_path: Path) -> None:
-    source = write_titles(tmp_path / "titles.tsv", ["a", "b", "", "c"])
-    cut_short(source, BuildOptions(out=tmp_path / "it.index", shard_records=1), 2)
-    options = BuildOptions(
-        out=tmp_path / "it.index",
-        max_bad_rows=1,
-        keep_versions=0,
-        memory_limit=700 * MIB,
-        rejects=tmp_path / "bad",
-    )
+    source, _ = begun(tmp_path, ["a", "b", "", "c"], 2)
+    other = {"max_bad_rows": 1, "keep_versions": 0, "memory_limit": 700 * MIB, "rejects": tmp_path / "bad"}
+    options = BuildOptions(out=tmp_path / "it.index", **other)  # type: ignore[arg-type]
     summary = build_index(source, ABC, options)
     assert (summary.resumed_shards, summary.rejected) == (2, {"no title": 1})
 
 
 def test_rejects_of_finished_shards_come_from_the_journal(tmp_path: Path) -> None:
     lines = ["title\tkind", "a\tx", "\tx", "b\ty", "c", "d\ty", "", "e\tz"]
-    source = write_titles(tmp_path / "titles.tsv", lines)
-    options = BuildOptions(
-        out=tmp_path / "it.index", shard_records=1, max_bad_rows=3, rejects=tmp_path / "bad.tsv"
-    )
-    cut_short(source, options, 3)
+    rejects = tmp_path / "bad.tsv"
+    source, options = begun(tmp_path, lines, 3, max_bad_rows=3, rejects=rejects)
     summary = build_index(source, ABC, options)
     assert summary.rejected == {"no title": 2, "too few fields": 1}
-    assert [line.split("\t")[0] for line in (tmp_path / "bad.tsv").read_text().splitlines()] == [
-        "line", "3", "5", "7"
-    ]  # fmt: skip
+    numbers = [line.split("\t")[0] for line in rejects.read_text().splitlines()]
+    assert numbers == ["line", "3", "5", "7"]
     assert summary.manifest.history[-1].records == 7
 
 
-def test_no_resume_begins_anew(tmp_path: Path) -> None:
-    source = write_titles(tmp_path / "titles.tsv", list("abc"))
-    cut_short(source, BuildOptions(out=tmp_path / "it.index", shard_records=1), 2)
-    summary = build_index(source, ABC, BuildOptions(out=tmp_path / "it.index", resume=False))
-    assert summary.resumed_shards == 0
-
-
 def test_bad_rows_remove_the_work_and_a_mistyped_name_does_not(tmp_path: Path) -> None:
-    source = write_titles(tmp_path / "titles.tsv", ["a", "b", "", "c"])
-    options = BuildOptions(out=tmp_path / "it.index", shard_records=1)
-    cut_short(source, options, 2)
+    source, options = begun(tmp_path, ["a", "b", "", "c"], 2)
     with pytest.raises(SourceError, match="no such file"):
         build_index(tmp_path / "title.tsv", ABC, options)
     assert work(options).is_dir()

@@ -33,6 +33,7 @@ from genret.retrieval.index.reader import Index
 from genret.retrieval.index.verification import verify
 from genret.retrieval.progress import StepProgress
 from genret.retrieval.sources import Record
+from tests.index_fixtures import files_of
 from tests.run_fixtures import END, Item, ListRun, expected_entities, expected_postings, write
 
 
@@ -41,18 +42,14 @@ def _flatten(rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
     return tokens, np.cumsum([0, *map(len, rows)])
 
 
+def rows_of(vocab: int) -> st.SearchStrategy[list[int]]:
+    tokens = sorted({0, 1 % vocab, vocab // 2, vocab - 1})
+    return st.lists(st.sampled_from(tokens), min_size=1, max_size=12)
+
+
 @given(
     st.sampled_from([1, 2, 3, 255, 65_537, 2**31 - 1]).flatmap(
-        lambda vocab: st.tuples(
-            st.just(vocab),
-            st.lists(
-                st.lists(
-                    st.sampled_from(sorted({0, 1 % vocab, vocab // 2, vocab - 1})), min_size=1, max_size=12
-                ),
-                min_size=1,
-                max_size=60,
-            ),
-        )
+        lambda vocab: st.tuples(st.just(vocab), st.lists(rows_of(vocab), min_size=1, max_size=60))
     )
 )
 def test_order_and_runs_equal_brute_force(case: tuple[int, list[list[int]]]) -> None:
@@ -119,7 +116,7 @@ def write_shard(folder: Path, given: list[tuple[Record, list[list[int]]]]) -> Sh
     return writer.write(folder)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(records(), st.data())
 def test_a_shard_is_a_run(given: list[tuple[Record, list[list[int]]]], data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
@@ -211,6 +208,14 @@ COLUMNS = (
 VOCAB = 300
 
 
+VALUES_OF = {
+    "kind": st.sampled_from([None, "a", "b", "é"]),
+    "year": st.none() | st.integers(-(2**63), 2**63 - 1),
+    "weight": st.none() | st.floats(allow_nan=False),
+    "living": st.none() | st.booleans(),
+}
+
+
 @st.composite
 def items(draw: st.DrawFn, ids: Sequence[str]) -> list[Item]:
     """Entities of some ids; few tokens, so that titles, aliases and prefixes coincide."""
@@ -221,17 +226,7 @@ def items(draw: st.DrawFn, ids: Sequence[str]) -> list[Item]:
     for entity_id in ids:
         rows = tuple(draw(st.lists(st.one_of(row, row, row, long_row), min_size=1, max_size=4)))
         title = entity_id if ids_are_titles else "title " + repr(rows[0])
-        metadata = draw(
-            st.fixed_dictionaries(
-                {
-                    "kind": st.sampled_from([None, "a", "b", "é"]),
-                    "note": st.sampled_from([None, entity_id, ""]),
-                    "year": st.none() | st.integers(-(2**63), 2**63 - 1),
-                    "weight": st.none() | st.floats(allow_nan=False),
-                    "living": st.none() | st.booleans(),
-                }
-            )
-        )
+        metadata = draw(st.fixed_dictionaries({**VALUES_OF, "note": st.sampled_from([None, entity_id, ""])}))
         aliases = tuple(f"alias {n}" for n in range(1, len(rows)))
         made.append(Item(entity_id, title, rows, aliases, metadata))
     return made
@@ -255,15 +250,9 @@ def _runs(placed: Sequence[tuple[Item, int, bool]], num_runs: int) -> list[ListR
     return [ListRun([i for i, _ in part], [k for _, k in part], COLUMNS, VOCAB) for part in parts]
 
 
-def _files(folder: Path) -> dict[str, bytes]:
-    return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
-
-
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(catalogues())
-def test_merge_equals_a_build_in_plain_python(
-    case: tuple[list[tuple[Item, int, bool]], int, int],
-) -> None:
+def test_merge_equals_a_build_in_plain_python(case: tuple[list[tuple[Item, int, bool]], int, int]) -> None:
     placed, num_runs, block_bytes = case
     kept = [item for item, _, keep in placed if keep]
     with tempfile.TemporaryDirectory() as name:
@@ -277,9 +266,9 @@ def test_merge_equals_a_build_in_plain_python(
             assert manifest.stored_aliases == any(item.aliases for item in kept)
             # One run of the kept entities alone, in one range, gives the same bytes; so does the version.
             once, _ = write(tmp / "once", [ListRun(kept, [True] * len(kept), COLUMNS, VOCAB)], COLUMNS, VOCAB)
-            assert _files(once) == _files(folder)
+            assert files_of(once) == files_of(folder)
             again, _ = write(tmp / "again", [VersionRun(index)], COLUMNS, VOCAB, block_bytes)
-            assert _files(again) == _files(folder)
+            assert files_of(again) == files_of(folder)
 
 
 def _check_content(index: Index, kept: list[Item]) -> None:
@@ -307,7 +296,7 @@ def _check_content(index: Index, kept: list[Item]) -> None:
             assert column.chunk(0).dictionary.to_pylist() == sorted(distinct, key=str.encode)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(catalogues(), st.lists(st.sampled_from([1, 2, 299, 0, 70_000]), max_size=5))
 def test_a_version_is_a_run(case: tuple[list[tuple[Item, int, bool]], int, int], row: list[int]) -> None:
     kept = [item for item, _, keep in case[0] if keep]
@@ -363,30 +352,14 @@ def test_one_row_shared_by_all_entities_is_one_range() -> None:
 def test_several_batches_of_entities_share_one_dictionary(tmp_path: Path) -> None:
     columns = (MetadataColumn("kind", "string"), MetadataColumn("name", "string"))
     random = np.random.default_rng(1)
+    kinds = [f"k{number}" for number in random.integers(300, size=140_000)]
     made = [
-        Item(
-            f"{i}",
-            f"{i}",
-            ((*divmod(i, 256), END),),
-            (),
-            {"kind": f"k{random.integers(300)}", "name": f"{i}"},
-        )
-        for i in range(140_000)
-    ]
-    made = [
-        Item(m.entity_id, m.title, (((m.rows[0][0] % 600) + 1, m.rows[0][1] + 1, END),), (), m.metadata)
-        for m in made
+        Item(f"{i}", f"{i}", ((i // 256 % 600 + 1, i % 256 + 1, END),), (), {"kind": kind, "name": f"{i}"})
+        for i, kind in enumerate(kinds)
     ]
     part = random.integers(0, 3, len(made))
-    runs = [
-        ListRun(
-            [m for m, p in zip(made, part, strict=True) if p == n],
-            [True] * int((part == n).sum()),
-            columns,
-            1000,
-        )
-        for n in range(3)
-    ]
+    parts = [[m for m, p in zip(made, part, strict=True) if p == n] for n in range(3)]
+    runs = [ListRun(some, [True] * len(some), columns, 1000) for some in parts]
     folder, _ = write(tmp_path / "it", runs, columns, 1000, 3_000_000)
     assert verify(folder).ok
     with Index.open(folder) as index:
@@ -395,8 +368,8 @@ def test_several_batches_of_entities_share_one_dictionary(tmp_path: Path) -> Non
         assert stored.type == pa.dictionary(pa.uint16(), pa.string())
         assert all(chunk.dictionary.equals(stored.chunk(0).dictionary) for chunk in stored.chunks)
         assert index.entities.stored_column("name").type == pa.string()
-        kinds, titles = index.metadata_column("kind").to_pylist(), index.entities.column("title").to_pylist()
-        assert dict(zip(titles, kinds, strict=True)) == {m.title: m.metadata["kind"] for m in made}
+        found, titles = index.metadata_column("kind").to_pylist(), index.entities.column("title").to_pylist()
+        assert dict(zip(titles, found, strict=True)) == {m.title: m.metadata["kind"] for m in made}
 
 
 def test_nothing_kept_is_refused(tmp_path: Path) -> None:
@@ -520,7 +493,7 @@ PIECES = st.sampled_from([b"", b"\0", b"a", b"ab", b"\x01", b"\xff", b"abcdefgh"
 TEXTS = st.lists(st.lists(PIECES, max_size=6).map(b"".join), min_size=1, max_size=50)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(TEXTS, st.sampled_from([1, 2, 7, 1000]), st.sampled_from([1, 4, 1 << 16]))
 def test_texts_are_in_the_order_of_bytes_and_equal_ones_of_numbers(
     texts: list[bytes], most: int, rows: int
@@ -531,7 +504,7 @@ def test_texts_are_in_the_order_of_bytes_and_equal_ones_of_numbers(
     assert first_disorder(order, batches) is None
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(TEXTS, st.data())
 def test_any_other_order_is_found_out(texts: list[bytes], data: st.DataObject) -> None:
     batches = TextBatches.of(texts, 4)
@@ -553,7 +526,7 @@ def test_words_of_texts_are_read_where_they_lie() -> None:
     assert batches.lengths(batches_numbers).tolist() == [0, 3, 10, 1]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(TEXTS, st.sampled_from([1, 4, 1 << 16]))
 def test_bytes_and_characters_are_those_of_all_texts(texts: list[bytes], rows: int) -> None:
     whole = TextBatches.of(texts, rows)

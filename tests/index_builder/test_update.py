@@ -99,7 +99,7 @@ def _rounds(draw: st.DrawFn) -> tuple[Catalogue, list[tuple[Catalogue, list[str]
     return first, rounds
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(_rounds(), st.randoms())
 def test_updates_equal_a_fresh_build(
     case: tuple[Catalogue, list[tuple[Catalogue, list[str]]]], random: object
@@ -314,14 +314,6 @@ def test_a_damaged_live_version_is_not_carried_on(tmp_path: Path, index: Path) -
     file.write_bytes(data)
     with pytest.raises(GenretError, match=r"entities.arrow"):
         _update(tmp_path, index, None, ("Q1",))
-
-
-def test_versions_are_kept_and_pruned(tmp_path: Path, index: Path) -> None:
-    for number in range(4):
-        _update(tmp_path, index, {f"N{number}": ("a", "", "", "", "")}, keep_versions=1)
-    assert len(list((index / "versions").iterdir())) == 2
-    with Index.open(index) as opened:
-        assert len(opened.manifest.history) == 5
 
 
 def test_history_is_bounded() -> None:

@@ -1,53 +1,63 @@
-"""The check that every answer passes before it leaves, and the titles that are part of it."""
+"""Documents are valid whatever tokens are taken, and the last check refuses what is not."""
 
 from __future__ import annotations
 
 import json
+import random
+import re
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
 
+import numpy as np
 import pytest
+import torch
 
-from genret.decoding.grammar.json_grammar import TitleSlotValue
+from benchmarks.harness.answer_schemas import SCHEMAS, AnswerSchema
+from genret.decoding.grammar.compile_options import GrammarOptions
+from genret.decoding.grammar.constraint import GrammarConstraint
+from genret.decoding.grammar.errors import VocabularyError
+from genret.decoding.grammar.json_grammar import Grammar, TitleSlotValue, compile_schema
 from genret.decoding.grammar.leaves.leaf import TitleSlotName
+from genret.decoding.grammar.leaves.leaf_factory import Leaves
 from genret.retrieval.answers.validation import AnswerValidator, InvalidAnswerError, standing
+from tests.json_tokenizers import KINDS
 
 
 def check(schema: object, text: str) -> None:
     AnswerValidator(json.dumps(schema)).check(text)
 
 
-@pytest.mark.parametrize(
-    ("schema", "text"),
-    [
-        ({"type": "number", "multipleOf": 0.01}, "0.07"),  # 0.07 / 0.01 is 7.000000000000001 in binary
-        ({"type": "integer"}, "1.0"),
-        ({"type": "integer"}, "1e3"),
-        ({"minimum": 0.1}, "0.1"),
-        ({"items": [{"type": "string"}], "additionalItems": False}, '["a"]'),
-        ({"minimum": 3, "exclusiveMinimum": True}, "4"),
-        ({"dependencies": {"a": ["b"]}}, '{"a": 1, "b": 2}'),
-        ({"type": "string", "x-genret-index": "titles"}, '"anything"'),
-    ],
-)
+VALID: list[tuple[object, str]] = [
+    ({"type": "number", "multipleOf": 0.01}, "0.07"),  # 0.07 / 0.01 is 7.000000000000001 in binary
+    ({"type": "integer"}, "1.0"),
+    ({"type": "integer"}, "1e3"),
+    ({"minimum": 0.1}, "0.1"),
+    ({"items": [{"type": "string"}], "additionalItems": False}, '["a"]'),
+    ({"minimum": 3, "exclusiveMinimum": True}, "4"),
+    ({"dependencies": {"a": ["b"]}}, '{"a": 1, "b": 2}'),
+    ({"type": "string", "x-genret-index": "titles"}, '"anything"'),
+]
+INVALID: list[tuple[object, str]] = [
+    ({"type": "number", "multipleOf": 0.01}, "0.075"),
+    ({"type": "integer"}, "1.5"),
+    ({"type": "integer"}, "true"),
+    ({"items": [{"type": "string"}], "additionalItems": False}, '["a", 1]'),
+    ({"minimum": 3, "exclusiveMinimum": True}, "3"),
+    ({"dependencies": {"a": ["b"]}}, '{"a": 1}'),
+    ({"type": "string", "format": "date"}, '"2023-02-29"'),
+    (True, '{"a": '),
+    (True, "NaN"),
+    (False, "1"),
+]
+
+
+@pytest.mark.parametrize(("schema", "text"), VALID)
 def test_valid_documents_pass(schema: object, text: str) -> None:
     check(schema, text)
 
 
-@pytest.mark.parametrize(
-    ("schema", "text"),
-    [
-        ({"type": "number", "multipleOf": 0.01}, "0.075"),
-        ({"type": "integer"}, "1.5"),
-        ({"type": "integer"}, "true"),
-        ({"items": [{"type": "string"}], "additionalItems": False}, '["a", 1]'),
-        ({"minimum": 3, "exclusiveMinimum": True}, "3"),
-        ({"dependencies": {"a": ["b"]}}, '{"a": 1}'),
-        ({"type": "string", "format": "date"}, '"2023-02-29"'),
-        (True, '{"a": '),
-        (True, "NaN"),
-        (False, "1"),
-    ],
-)
+@pytest.mark.parametrize(("schema", "text"), INVALID)
 def test_what_is_not_valid_is_refused(schema: object, text: str) -> None:
     with pytest.raises(InvalidAnswerError):
         check(schema, text)
@@ -60,6 +70,23 @@ def test_the_message_says_where_and_does_not_quote_the_document() -> None:
     ) as caught:
         check(schema, '{"a": [1, "secret"]}')
     assert "secret" not in str(caught.value)
+
+
+def test_numbers_that_no_decimal_holds_are_refused_by_name() -> None:
+    with pytest.raises(InvalidAnswerError, match="too large an exponent"):
+        AnswerValidator("true").check("1.5e99999999999999999999")
+
+
+@pytest.mark.parametrize("draft", ["draft/2020-12", "draft/2019-09", "draft-07"])
+def test_what_refers_back_to_the_root_is_validated_as_the_root_is(draft: str) -> None:
+    schema = {
+        "$schema": f"http{'s' if '/' in draft else ''}://json-schema.org/{draft}/schema",
+        "properties": {"v": {"type": "integer", "multipleOf": 0.5}, "left": {"$ref": "#"}},
+    }
+    validator = AnswerValidator(json.dumps(schema))
+    validator.check('{"v": 1.5e22, "left": {"v": 2.0, "left": {"v": 1.5e22}}}')
+    with pytest.raises(InvalidAnswerError, match=r"left\.v breaks 'type'"):
+        validator.check('{"left": {"v": 1.5}}')
 
 
 def test_formats_are_only_checked_where_they_are_enforced() -> None:
@@ -103,18 +130,6 @@ def values(text: bytes, *written: tuple[str, str, TitleSlotName]) -> list[TitleS
             [2],
         ),
     ],
-    ids=[
-        "alone",
-        "several",
-        "escaped",
-        "two sets",
-        "again",
-        "the same",
-        "plain",
-        "number",
-        "inside",
-        "items",
-    ],
 )
 def test_what_a_parser_keeps_is_reported(
     document: str, written: Sequence[tuple[str, str, TitleSlotName]], left: list[int]
@@ -122,3 +137,174 @@ def test_what_a_parser_keeps_is_reported(
     text = document.encode()
     found = values(text, *written)
     assert standing(found, text) == [found[number] for number in left]
+
+
+OPTIONS = {"reading": GrammarOptions(), "writing": GrammarOptions.for_writing()}
+# Readers' numbers may have exponents that no validator computes with; they need only be JSON.
+HUGE = re.compile(rb"[eE][+-]?\d{3}")
+# Tokens beyond those of the shortest document.
+SPARE = (0, 0, 1, 6, 30, 90)
+
+
+@cache
+def leaves(kind: str) -> Leaves:
+    return Leaves(KINDS[kind]())
+
+
+def grammar_of(one: AnswerSchema, kind: str, how: str) -> Grammar | None:
+    """The grammar, None where the vocabulary cannot write any document."""
+    options = OPTIONS[how]
+    if kind == "wordpiece" and how == "writing":
+        options = replace(options, whitespace="compact")  # its tokens write no blanks
+    try:
+        return compile_schema(one.text, leaves(kind), options)
+    except VocabularyError:
+        assert kind == "wordpiece", one.name
+        return None
+
+
+def walk(grammar: Grammar, budgets: list[int], seed: int) -> list[list[int]]:
+    """Walk with all budgets at once; every other walk takes any token, the others some far more often."""
+    rng = np.random.default_rng(seed)
+    constraint = GrammarConstraint([grammar] * len(budgets), budgets)
+    weights = rng.standard_normal((len(budgets), grammar.vocab_size)) * 4
+    weights[::2] = 0
+    written: list[list[int]] = [[] for _ in budgets]
+    live = list(range(len(budgets)))
+    states = constraint.start(torch.arange(len(budgets)))
+    while live:
+        allowed = constraint.allowed(states).numpy()
+        assert allowed.any(axis=1).all(), "a dead end"
+        taken = []
+        for place, walker in enumerate(live):
+            mine = np.flatnonzero(allowed[place])
+            best = int(mine[np.argmax(weights[walker, mine] + rng.gumbel(size=len(mine)))])
+            written[walker].append(best)
+            taken.append(best)
+        states = constraint.advance(states, torch.tensor(taken))
+        going = ~constraint.is_final(states)
+        live = [walker for walker, goes in zip(live, going.tolist(), strict=True) if goes]
+        states = states[going]
+    return written
+
+
+def check_walks(one: AnswerSchema, grammar: Grammar, how: str, num_walks: int) -> int:
+    """Walk, and validate what was written; returns how many documents were validated in full."""
+    needed = grammar.tokens_to_finish(grammar.start)
+    budgets = [needed + SPARE[number % len(SPARE)] for number in range(num_walks)]
+    validator = AnswerValidator(one.text)
+    validated = 0
+    end = grammar.vocabulary.end_token_id
+    for budget, tokens in zip(budgets, walk(grammar, budgets, seed=num_walks), strict=True):
+        assert len(tokens) <= budget
+        assert tokens.index(end) == len(tokens) - 1
+        text = grammar.text(tokens)
+        if how == "reading" and HUGE.search(text):
+            json.loads(text, parse_float=str)
+            continue
+        validator.check(text.decode())
+        validated += 1
+    return validated
+
+
+def every_walk(num_walks: int, one_in: int = 1) -> tuple[int, int]:
+    """Walk under the schemas, in every vocabulary; returns documents that were written, and validated.
+
+    Args:
+        num_walks: Under each grammar.
+        one_in: Of so many pairs of a schema with a vocabulary and options one is taken, each schema in turn.
+    """
+    schemas = [one for one in SCHEMAS if not one.has_titles]
+    ways = [(kind, how) for kind in KINDS for how in OPTIONS]
+    written = validated = compiled = 0
+    for number, (kind, how) in enumerate(ways):
+        for place, one in enumerate(schemas):
+            if (number + place) % one_in:
+                continue
+            grammar = grammar_of(one, kind, how)
+            if grammar is not None:
+                compiled += 1
+                written += num_walks
+                validated += check_walks(one, grammar, how, num_walks)
+    assert compiled >= 0.95 * len(ways) * len(schemas) // one_in
+    return written, validated
+
+
+def test_no_walk_is_stuck_and_all_are_valid() -> None:
+    written, validated = every_walk(4, one_in=3)
+    assert written > 300
+    assert validated > 0.95 * written
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_no_walk_of_ten_thousand_is_stuck_and_all_are_valid() -> None:
+    written, validated = every_walk(39)
+    assert written >= 10_000
+    assert validated > 0.95 * written
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_special_tokens_are_never_allowed_and_the_end_only_where_a_text_is_complete(kind: str) -> None:
+    vocabulary = KINDS[kind]()
+    special = {token for token in range(vocabulary.vocab_size) if vocabulary.bytes_of(token) is None}
+    end = vocabulary.end_token_id
+    assert {0, 1, 2, 3, vocabulary.vocab_size - 1} <= special
+    rng = random.Random(kind)
+    for one in SCHEMAS[:40]:
+        grammar = None if one.has_titles else grammar_of(one, kind, "reading")
+        if grammar is None:
+            continue
+        state, written = grammar.start, b""
+        for _ in range(12):
+            allowed = set(grammar.tokens(state).tolist())
+            assert allowed & special == ({end} if grammar.is_complete(state) else set())
+            for token in special - {end}:
+                assert grammar.advance(state, token) == -1
+            if grammar.is_complete(state):
+                # Any exponent may be read, also one that no decimal has.
+                json.loads(written, parse_float=str, parse_constant=pytest.fail)
+            going = sorted(allowed - {end})
+            if not going:
+                break
+            token = rng.choice(going)
+            written += vocabulary.written(token)
+            state = grammar.advance(state, token)
+
+
+BOOLEAN = {"type": "boolean"}
+
+
+@pytest.mark.parametrize("how", sorted(OPTIONS))
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"a": BOOLEAN, "b c": BOOLEAN}, "required": ["a"], "additionalProperties": False},
+        {"properties": {"b c": BOOLEAN}, "patternProperties": {"^ß": BOOLEAN}, "additionalProperties": False},
+        {"patternProperties": {"^ß": BOOLEAN}, "additionalProperties": {"type": "null"}, "maxProperties": 3},
+        {"patternProperties": {"^(ß|a)$": BOOLEAN}, "additionalProperties": False, "minProperties": 1},
+    ],
+    ids=["a name", "a class of names", "a class among others", "all names but one"],
+)
+def test_keys_that_a_vocabulary_cannot_write_are_left_out(schema: dict[str, object], how: str) -> None:
+    one = AnswerSchema("keys", {"type": "object", **schema})
+    grammar = grammar_of(one, "wordpiece", how)
+    check_walks(one, grammar, how, 24)
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"properties": {"a": BOOLEAN, "b c": BOOLEAN}, "required": ["a", "b c"]}, "cannot write ' '"),
+        (
+            {"patternProperties": {"^ß": BOOLEAN}, "additionalProperties": False, "minProperties": 1},
+            "any of the keys that are allowed",
+        ),
+    ],
+    ids=["a name", "a class of names"],
+)
+def test_where_a_key_must_be_there_that_cannot_be_written_the_vocabulary_is_to_blame(
+    schema: dict[str, object], message: str
+) -> None:
+    with pytest.raises(VocabularyError, match=message):
+        compile_schema({"type": "object", **schema}, leaves("wordpiece"), GrammarOptions())

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from genret import Mention, RetrievalResult, Retriever, RetrieveRequest
+from genret import RetrievalResult, Retriever, RetrieveRequest
 from genret.decoding.params import DiscParams
 from genret.index_builder.build import build_index
 from genret.index_builder.build_options import BuildOptions
@@ -19,12 +19,10 @@ from genret.retrieval.index.reader import Index
 from genret.retrieval.methods import decoded_methods as methods
 from genret.retrieval.prompts import CheckpointConfig
 from genret.retrieval.text import TextTokenizer
-from tests.checkpoints import END, checkpoint_config, make_index, train_tokenizer
+from tests.checkpoints import make_index
 from tests.fake_vectors import MadeUpVectors
 from tests.fakes import TableModel, likely_titles
-
-TOKENIZER = TextTokenizer(train_tokenizer(), END, "tiny")
-CONFIG = checkpoint_config()
+from tests.table_retrievers import CONFIG, TOKENIZER, answers
 
 
 @pytest.fixture(scope="module")
@@ -75,12 +73,8 @@ def one(retriever: Retriever, **options: Any) -> RetrievalResult:
 def test_mass_bounds_and_nodes_are_reported(retriever: Retriever, kind: str | None, adaptive: bool) -> None:
     result = one(retriever, adaptive=adaptive, filter=kind and f"kind = '{kind}'")
     mass = true_mass(retriever, "query", kind)
-    assert result.mass_lower is not None
-    assert result.mass_upper is not None
     assert 0.0 < result.mass_lower <= mass * (1 + 1e-5)
     assert mass * (1 - 1e-5) <= result.mass_upper <= 1.0
-    assert result.bounded_mass is not None
-    assert result.mass_stderr is not None
     assert abs(result.bounded_mass - mass) < 5 * result.mass_stderr
     assert result.num_nodes > 0
     assert not result.abstained
@@ -92,7 +86,6 @@ def test_an_answer_is_withheld_exactly_below_the_least_mass(
 ) -> None:
     answered = one(retriever, **options)
     mass = answered.bounded_mass
-    assert mass is not None
     assert 0.0 < mass < 1.0
     assert answered.candidates
     same = one(retriever, min_mass=mass, **options)
@@ -140,34 +133,16 @@ def test_requests_are_batched_by_their_way_of_sampling_and_keep_their_answers(
         RetrieveRequest(f"query {n}", **{"method": "disc", "num_samples": 8, "seed": n, **kinds[n % 8]})
         for n in range(16)
     ]
-    together = retriever.retrieve_batch(requests)
+    together = answers(retriever, *requests)
     assert sorted(len(params) for params in batches) == [2, 2, 2, 2, 6]
     for request, reply in zip(requests, together, strict=True):
-        (alone,) = retriever.retrieve_batch([request])
-        assert isinstance(reply, RetrievalResult)
-        assert isinstance(alone, RetrievalResult)
-        assert reply.candidates == alone.candidates
-        assert (reply.mass, reply.abstained) == (alone.mass, alone.abstained)
+        (alone,) = answers(retriever, request)
+        assert (reply.candidates, reply.mass, reply.abstained) == (
+            alone.candidates,
+            alone.mass,
+            alone.abstained,
+        )
         assert reply.abstained == (request.min_mass == 1.0)
-
-
-def test_beams_are_batched_whatever_the_options_of_disc(retriever: Retriever) -> None:
-    plain = retriever.retrieve(["a", "b"], k=3)
-    mixed = retriever.retrieve_batch([RetrieveRequest("a", k=3), RetrieveRequest("b", k=3, top_m=5)])
-    assert all(isinstance(reply, RetrievalResult) for reply in mixed)
-    assert [reply.candidates for reply in mixed if isinstance(reply, RetrievalResult)] == [
-        result.candidates for result in plain
-    ]
-
-
-def test_mentions_are_linked_under_a_least_mass(retriever: Retriever) -> None:
-    mention = Mention("Nile", "the river ")
-    (linked,) = retriever.link(mention, method="disc", seed=1, adaptive=True)
-    assert linked.bounded_mass is not None
-    assert linked.candidates
-    least = math.nextafter(linked.bounded_mass, 1.0)
-    (nil,) = retriever.link(mention, method="disc", seed=1, adaptive=True, min_mass=least)
-    assert (nil.abstained, nil.candidates, nil.mass) == (True, (), linked.mass)
 
 
 QUERIES = [f"query {letter}" for letter in "abcdefghijklmnop"]
@@ -178,13 +153,7 @@ def certain(tmp_path_factory: pytest.TempPathFactory) -> Retriever:
     """Answers by a model that writes nothing but titles of the catalogue."""
     index = Index.open(make_index(tmp_path_factory.mktemp("i"), TOKENIZER, rendering=CONFIG.rendering))
     model = likely_titles(index, seed=5, boost=60.0)
-    return Retriever(index, model, TOKENIZER, CONFIG, ranker=MadeUpVectors.of(index).opened())
-
-
-def answers(certain: Retriever, **options: object) -> list[RetrievalResult]:
-    asked = [RetrieveRequest(query, k=12, **options) for query in QUERIES]  # type: ignore[arg-type]
-    replies = certain.retrieve_batch(asked)
-    return [reply for reply in replies if isinstance(reply, RetrievalResult)]
+    return Retriever(index, model, TOKENIZER, CONFIG, ranker=MadeUpVectors(index).opened())
 
 
 @pytest.mark.parametrize("size", [3, 11, 12, None])
@@ -201,10 +170,8 @@ def answers(certain: Retriever, **options: object) -> list[RetrievalResult]:
 def test_bounds_of_a_mass_of_one_stay_in_order(
     certain: Retriever, options: dict[str, object], size: int | None
 ) -> None:
-    found = answers(certain, shortlist_size=size, **options)
-    assert len(found) == len(QUERIES)
-    for result in found:
-        assert result.mass_lower is not None
+    asked = [RetrieveRequest(query, shortlist_size=size, k=12, **options) for query in QUERIES]  # type: ignore[arg-type]
+    for result in answers(certain, *asked):
         upper = 1.0 if result.mass_upper is None else result.mass_upper
         assert 0.0 <= result.mass_lower <= upper <= 1.0
         if size in (12, None):
@@ -212,7 +179,6 @@ def test_bounds_of_a_mass_of_one_stay_in_order(
             is_ranked = "method" not in options or options == {"method": "auto"}
             assert result.certified is (None if is_ranked else True)
         for candidate in result.candidates:
-            assert candidate.probability is not None
             assert 0.0 <= candidate.probability <= 1.0
             assert candidate.logprob <= 1e-5
 
@@ -228,7 +194,6 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Retriever]:
     except ModelError as error:
         pytest.skip(str(error))
     rendering = CheckpointConfig.load(model).title_rendering()
-    assert rendering is not None
     index: Path = tmp_path_factory.mktemp("sample") / "sample.index"
     build_index(sample_catalogue(), TextTokenizer.load(model), BuildOptions(out=index, rendering=rendering))
     with Retriever.open(index, model, device="cpu") as opened:
@@ -256,9 +221,7 @@ def test_a_least_mass_tells_what_the_catalogue_holds_from_what_it_lacks(
     assert found.candidates[0].title == "Vincent van Gogh"
     assert not found.abstained
     # Not by chance: the bounds alone decide both.
-    assert found.mass_lower is not None
     assert found.mass_lower > 2 * LEAST
-    assert lacking.mass_upper is not None
     assert lacking.mass_upper < LEAST / 2
     assert (lacking.abstained, lacking.candidates) == (True, ())
     assert found.num_draws > 0

@@ -36,6 +36,7 @@ from tests.decoded_runs import run_beam, run_disc
 from tests.entity_oracle import EntityOracle, with_weights
 from tests.fakes import TableModel, chi_square, likely_titles
 from tests.index_fixtures import build, character_tokenizer
+from tests.table_retrievers import answers
 
 TOKENIZER = character_tokenizer("abc", lower=True)
 CONFIG = CheckpointConfig({name: PromptTemplate(name) for name in ("plain", "mention")}, rendering=None)
@@ -174,9 +175,8 @@ def test_every_method_gives_the_probabilities_of_enumeration(
         RetrieveRequest(query, method="auto", **every),
         RetrieveRequest(query, method="auto", decoder="disc", seed=1, **every),
     ]
-    results = retriever_of(case.index, case.model).retrieve_batch(requests)
+    results = answers(retriever_of(case.index, case.model), *requests)
     for request, result in zip(requests, results, strict=True):
-        assert isinstance(result, RetrievalResult)
         assert result.certified
         numbers = oracle.numbers(result.candidates)
         oracle.assert_is_ranking(numbers, 1000)
@@ -198,20 +198,28 @@ def test_every_method_gives_the_probabilities_of_enumeration(
 
 
 @settings(max_examples=100, deadline=None)
-@given(seed=st.integers(0, 10**6), kind=st.sampled_from(KINDS), query=st.text("abc", min_size=1, max_size=3))
+@given(
+    seed=st.integers(0, 10**6),
+    kind=st.sampled_from(KINDS),
+    query=st.text("abc", min_size=1, max_size=3),
+    temperature=st.sampled_from([1.0, 0.5]),
+)
 def test_disc_names_one_owner_per_sample_and_adds_up_the_shares_of_the_forms_it_drew(
-    indexes: list[Index], seed: int, kind: str, query: str
+    indexes: list[Index], seed: int, kind: str, query: str, temperature: float
 ) -> None:
     case = Case.random(random.Random(seed), indexes, kind, query)
-    options: dict[str, Any] = {"num_samples": 40, "num_draws": 3, "seed": seed}
+    options: dict[str, Any] = {"num_samples": 40, "num_draws": 3, "temperature": temperature, "seed": seed}
     request = RetrieveRequest(
         query, k=1000, method="disc", allow_ids=case.ids, title_weight=case.title_weight, **options
     )
-    (result,) = retriever_of(case.index, case.model).retrieve_batch([request])
-    assert isinstance(result, RetrievalResult)
-    oracle = case.oracle
-    assert result.mass_lower is not None
-    assert result.mass_upper is not None
+    retriever = retriever_of(case.index, case.model)
+    result, best = answers(retriever, request, replace(request, k=2))
+    assert best.candidates == result.candidates[:2]
+    keys = [(c.probability or 0.0, c.logprob) for c in result.candidates]
+    assert keys == sorted(keys, reverse=True)
+    oracle = EntityOracle.of(
+        case.index, case.model, case.prompt, case.filter, temperature, title_weight=case.title_weight
+    )
     assert result.mass_lower - 1e-9 <= oracle.mass() <= result.mass_upper + 1e-9
     if not oracle.entities:
         assert not result.candidates
@@ -220,11 +228,12 @@ def test_disc_names_one_owner_per_sample_and_adds_up_the_shares_of_the_forms_it_
     params = DiscParams(reject_early=False, **options)
     (raw,) = disc(session, constraint_of(case.trie, [case.filter]), [params])
     assert isinstance(raw, DiscResult)
+    assert result.num_accepted == sum(sample.accepted for sample in raw.samples)
+    assert (result.mass, result.num_draws, result.seed) == (raw.mass, raw.num_draws, seed)
     drawn = Counter(sample.hypothesis.row for sample in raw.samples)
     counts: Counter[int] = Counter()
     for number, candidate in zip(oracle.numbers(result.candidates), result.candidates, strict=True):
         assert candidate.logprob == pytest.approx(oracle.logprob(number, drawn), abs=1e-9)
-        assert candidate.probability is not None
         counts[number] = round(len(raw.samples) * candidate.probability)
         assert counts[number] == pytest.approx(len(raw.samples) * candidate.probability)
     assert counts.total() == len(raw.samples)

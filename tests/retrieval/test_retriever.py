@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -16,22 +16,27 @@ from torch import Tensor
 from genret import Mention, RetrievalResult, Retriever, RetrieveRequest
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.errors import DeadlineExceededError, DecodingCancelledError
-from genret.decoding.language_model import PromptPrefix
 from genret.retrieval.errors import IndexDirectoryError, InputError, ModelError
 from genret.retrieval.index.reader import Index
-from genret.retrieval.text import TextTokenizer
 from tests.checkpoints import (
     CATALOGUE,
-    END,
-    checkpoint_config,
     make_checkpoint,
     make_index,
     plain_logprob,
     plain_model,
-    train_tokenizer,
 )
 from tests.entity_oracle import EntityOracle
-from tests.fakes import TableModel, TableSession
+from tests.fakes import TableModel
+from tests.table_retrievers import (
+    CONFIG,
+    METHODS,
+    TOKENIZER,
+    CancelAfter,
+    CountingModel,
+    answers,
+    assert_alike,
+    without_costs,
+)
 
 ARCHITECTURES = ("llama", "bart")
 QUERIES = ["who wrote hamlet", "a river", "Denmark's prince </s> <title>", "Quecksilber ü"]
@@ -78,26 +83,6 @@ def assert_are_all(result: RetrievalResult, oracle: EntityOracle) -> None:
     assert scores == [c.logprob for c in result.candidates] == sorted(scores, reverse=True)
 
 
-def same(one: RetrievalResult, other: RetrievalResult) -> None:
-    """Equal but for the last bits that a batch's shape decides, and for wall times."""
-    assert [(c.entity_id, c.surface) for c in one.candidates] == [
-        (c.entity_id, c.surface) for c in other.candidates
-    ]
-    for mine, its in zip(one.candidates, other.candidates, strict=True):
-        assert mine.probability == (None if its.probability is None else pytest.approx(its.probability, 1e-3))
-    assert [c.logprob for c in one.candidates] == pytest.approx(
-        [c.logprob for c in other.candidates], abs=1e-4
-    )
-    assert (one.query, one.method, one.seed, one.certified) == (
-        other.query,
-        other.method,
-        other.seed,
-        other.certified,
-    )
-    assert (one.mass is None) == (other.mass is None)
-    assert (one.mass or 0.0) == pytest.approx(other.mass or 0.0, rel=1e-4)
-
-
 @pytest.mark.parametrize("query", QUERIES)
 def test_beam_equals_enumeration(retriever: Retriever, plain: Any, query: str) -> None:
     (result,) = retriever.retrieve(query, k=12, method="beam", beam_size=100)
@@ -140,39 +125,16 @@ def test_disc_scores_equal_enumeration(retriever: Retriever, plain: Any, query: 
         assert min(abs(candidate.logprob - value) for value in possible) < 1e-4
 
 
-def test_k_beyond_the_catalogue_gives_everything_once(retriever: Retriever) -> None:
-    for method in ("auto", "beam", "disc", "shortlist"):
-        (result,) = retriever.retrieve("x", k=1000, method=method, num_samples=256, seed=0)
-        ids = [c.entity_id for c in result.candidates]
-        assert len(ids) == len(set(ids)) <= 12
-        assert set(ids) <= {f"Q{n}" for n in range(1, 13)}
-    (result,) = retriever.retrieve("x", k=1000)
-    assert len(result.candidates) == 12
-
-
-def test_candidates_carry_the_catalogue(retriever: Retriever) -> None:
-    (result,) = retriever.retrieve("x", k=12, beam_size=100)
-    marie = next(c for c in result.candidates if c.entity_id == "Q12")
-    assert marie.title == "Marie Curie"
-    assert marie.surface in ("Marie Curie", "Madame Curie", "Maria Skłodowska")
-    assert marie.metadata == {"kind": "person"}
-
-
-def test_one_query_or_many(retriever: Retriever) -> None:
+def test_many_queries_are_answered_as_each_alone_whatever_the_batch_size(retriever: Retriever) -> None:
     assert retriever.retrieve([]) == []
-    assert len(retriever.retrieve("one")) == 1
-    results = retriever.retrieve((q for q in QUERIES), k=3)  # type: ignore[arg-type]
-    assert [r.query for r in results] == QUERIES
-    for query, result in zip(QUERIES, results, strict=True):
-        same(retriever.retrieve([query], k=3)[0], result)
-
-
-@pytest.mark.parametrize("batch_size", [1, 3, 7])
-def test_order_and_answers_do_not_depend_on_the_batch_size(retriever: Retriever, batch_size: int) -> None:
     queries = ["x" * n for n in (40, 1, 25, 3, 30, 2, 9)]
-    results = retriever.retrieve(queries, k=2, method="disc", seed=9, batch_size=batch_size)
-    for one, other in zip(retriever.retrieve(queries, k=2, method="disc", seed=9), results, strict=True):
-        same(one, other)
+    options: dict[str, Any] = {"k": 2, "method": "disc", "seed": 9}
+    alone = [retriever.retrieve(query, **options)[0] for query in queries]
+    for batch_size in (1, 3, 7):
+        together = retriever.retrieve((q for q in queries), batch_size=batch_size, **options)  # type: ignore[arg-type]
+        assert [result.query for result in together] == queries
+        for one, other in zip(alone, together, strict=True):
+            assert_alike(one, other)
 
 
 @pytest.mark.parametrize("method", ["auto", "beam", "disc"])
@@ -183,18 +145,14 @@ def test_same_answer_alone_and_in_a_batch_of_32(retriever: Retriever, method: st
     ]
     together = retriever.retrieve_batch(requests)
     for n in (0, 7, 31):
-        (alone,) = retriever.retrieve_batch([requests[n]])
-        assert isinstance(alone, RetrievalResult)
-        assert isinstance(together[n], RetrievalResult)
-        same(alone, together[n])  # type: ignore[arg-type]
+        assert_alike(retriever.retrieve_batch([requests[n]])[0], together[n])
 
 
 def test_chosen_seed_is_reported_and_reproduces(retriever: Retriever) -> None:
     first, second = retriever.retrieve(["x", "x"], method="disc", num_samples=64)
-    assert first.seed is not None
     assert first.seed != second.seed
     assert 0 <= first.seed < 2**53  # exact in every JSON reader
-    same(first, retriever.retrieve("x", method="disc", num_samples=64, seed=first.seed)[0])
+    assert_alike(first, retriever.retrieve("x", method="disc", num_samples=64, seed=first.seed)[0])
 
 
 def test_beam_reports_no_seed_and_disc_no_certificate(retriever: Retriever) -> None:
@@ -223,14 +181,10 @@ def test_mixed_batch_answers_each_as_if_alone(retriever: Retriever) -> None:
     ]
     replies = retriever.retrieve_batch(requests)
     for request, reply in zip(requests[:6], replies, strict=False):
-        assert isinstance(reply, RetrievalResult)
-        (alone,) = retriever.retrieve_batch([request])
-        assert isinstance(alone, RetrievalResult)
-        same(alone, reply)
-    assert isinstance(replies[6], InputError)
-    assert replies[6].field == "prompt"
-    assert isinstance(replies[7], InputError)
-    assert replies[7].field == "query"
+        assert_alike(retriever.retrieve_batch([request])[0], reply)
+    for reply, field in zip(replies[6:], ("prompt", "query"), strict=True):
+        assert isinstance(reply, InputError)
+        assert reply.field == field
     assert retriever.retrieve_batch([]) == []
 
 
@@ -241,13 +195,7 @@ def test_mixed_batch_answers_each_as_if_alone(retriever: Retriever) -> None:
         ({"queries": ["a", "  "]}, r"queries\[1\]: must not be empty"),
         ({"queries": ["a", 3]}, r"queries\[1\]: must be a str, got int"),
         ({"queries": None}, "queries: must be a str or a list of them, got NoneType"),
-        ({"queries": b"bytes"}, "queries: must be a str or a list of them, got bytes"),
         ({"queries": "a", "k": 0}, r"k: must be in \[1, 1000\], got 0"),
-        ({"queries": "a", "k": 10**6}, r"k: must be in \[1, 1000\], got 1000000"),
-        (
-            {"queries": "a", "method": "best"},
-            "method: must be one of auto, beam, disc, shortlist; got 'best'",
-        ),
         ({"queries": "a", "batch_size": 0}, "batch_size: must be at least 1, got 0"),
         (
             {"queries": "a", "prompt": "absent"},
@@ -281,8 +229,7 @@ def test_longest_query_that_fits_is_answered(retriever: Retriever, plain: Any) -
     query = "$" * (longest - 2)  # between the two special tokens of the template
     request = RetrieveRequest(query, k=12, method="beam", beam_size=100)
     assert retriever.prompt_tokens(request) == longest
-    (result,) = retriever.retrieve_batch([request])
-    assert isinstance(result, RetrievalResult)
+    (result,) = answers(retriever, request)
     assert_are_all(result, enumerate_entities(retriever, plain, query))
     with pytest.raises(InputError, match=f"the prompt has {longest + 1} tokens "):
         retriever.retrieve(query + "$")
@@ -293,8 +240,8 @@ def test_link_uses_the_mention_template(retriever: Retriever) -> None:
     linked = retriever.link([mention, Mention("Nile")], k=2)
     assert [r.query for r in linked] == ["rain over the [Amazon] basin", "[Nile]"]
     query = "rain over the [Amazon] basin"
-    same(linked[0], retriever.retrieve(query, k=2, prompt="mention", shortlist_query="Amazon")[0])
-    same(linked[0], retriever.link(mention, k=2)[0])
+    assert_alike(linked[0], retriever.retrieve(query, k=2, prompt="mention", shortlist_query="Amazon")[0])
+    assert_alike(linked[0], retriever.link(mention, k=2)[0])
     assert all(len(r.candidates) == 2 for r in linked)
 
 
@@ -320,10 +267,6 @@ def test_retriever_says_what_it_holds(retriever: Retriever, checkpoint: Path) ->
     assert "model on cpu" in text
 
 
-def test_warm_up(retriever: Retriever) -> None:
-    retriever.warm_up()
-
-
 def test_closed_retriever_says_so(checkpoint: Path, tmp_path: Path) -> None:
     retriever = Retriever.open(make_index(tmp_path, checkpoint), checkpoint)
     retriever.close()
@@ -332,10 +275,8 @@ def test_closed_retriever_says_so(checkpoint: Path, tmp_path: Path) -> None:
         retriever.retrieve("x")
 
 
-TOKENIZER = TextTokenizer(train_tokenizer(), END, "tiny")
-CONFIG = checkpoint_config()
+SOUND = TableModel.random(TOKENIZER.vocab_size, seed=2)
 POISON = "#"  # a query that holds it breaks the model
-Logits = Callable[[tuple[int, ...], tuple[int, ...]], Tensor]
 
 
 @pytest.fixture(scope="module")
@@ -359,7 +300,7 @@ def broken(value: float, depth: int) -> TableModel:
     return TableModel(TOKENIZER.vocab_size, function)
 
 
-@pytest.mark.parametrize("method", ["auto", "beam", "disc", "shortlist"])
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("depth", [0, 1])
 def test_broken_logits_of_one_query_leave_the_others_alone(
@@ -374,11 +315,8 @@ def test_broken_logits_of_one_query_leave_the_others_alone(
             assert isinstance(reply, ModelError)
             assert "NaN or infinite logits" in str(reply)
         else:
-            assert isinstance(reply, RetrievalResult)
-            (alone,) = retriever.retrieve_batch([request])
-            assert isinstance(alone, RetrievalResult)
-            assert alone.candidates == reply.candidates
-            assert len(reply.candidates) > 0
+            (alone,) = answers(retriever, request)
+            assert without_costs(reply).candidates == alone.candidates != ()
 
 
 def test_broken_logits_name_the_query(index: Index) -> None:
@@ -387,9 +325,9 @@ def test_broken_logits_name_the_query(index: Index) -> None:
         retriever.retrieve(["fine", POISON, "fine too"])
 
 
-@pytest.mark.parametrize("method", ["auto", "beam", "disc", "shortlist"])
+@pytest.mark.parametrize("method", METHODS)
 def test_cancelled_requests_leave_the_batch(index: Index, method: str) -> None:
-    retriever = Retriever(index, TableModel.random(TOKENIZER.vocab_size, seed=2), TOKENIZER, CONFIG)
+    retriever = Retriever(index, SOUND, TOKENIZER, CONFIG)
     requests = [RetrieveRequest(f"query {n}", k=3, method=method, seed=n) for n in range(4)]
     cancelled, late = CancelToken(), CancelToken(deadline=time.monotonic() - 1.0)
     cancelled.cancel()
@@ -397,73 +335,46 @@ def test_cancelled_requests_leave_the_batch(index: Index, method: str) -> None:
     assert type(replies[1]) is DecodingCancelledError
     assert type(replies[2]) is DeadlineExceededError
     for n in (0, 3):
-        (alone,) = retriever.retrieve_batch([requests[n]])
-        reply = replies[n]
-        assert isinstance(alone, RetrievalResult)
-        assert isinstance(reply, RetrievalResult)
-        assert alone.candidates == reply.candidates
+        (alone,) = answers(retriever, requests[n])
+        assert without_costs(replies[n]).candidates == alone.candidates
 
 
-@pytest.mark.parametrize("method", ["auto", "beam", "disc", "shortlist"])
+@pytest.mark.parametrize("method", METHODS)
 def test_cancellation_is_polled_at_every_step(index: Index, method: str) -> None:
-    retriever = Retriever(index, TableModel.random(TOKENIZER.vocab_size, seed=2), TOKENIZER, CONFIG)
-    polls = 0
-
-    class AfterTwoSteps(CancelToken):
-        def check(self) -> None:
-            nonlocal polls
-            polls += 1
-            if polls > 2:
-                self.cancel()
-            super().check()
-
-    (reply,) = retriever.retrieve_batch([RetrieveRequest("x", method=method)], [AfterTwoSteps()])
+    retriever = Retriever(index, SOUND, TOKENIZER, CONFIG)
+    token = CancelAfter(2)
+    (reply,) = retriever.retrieve_batch([RetrieveRequest("x", method=method)], [token])
     assert isinstance(reply, DecodingCancelledError)
-    assert polls == 3
-
-
-def counting(index: Index, sessions: list[TableSession], prompts_of: list[int]) -> Retriever:
-    class Counting(TableModel):
-        def prefill(
-            self, prompts: Sequence[Sequence[int]], prefix: PromptPrefix | None = None
-        ) -> TableSession:
-            sessions.append(super().prefill(prompts, prefix))
-            prompts_of.append(len(prompts))
-            return sessions[-1]
-
-    sound = TableModel.random(TOKENIZER.vocab_size, seed=2)
-    return Retriever(index, Counting(sound.vocab_size, sound.logits), TOKENIZER, CONFIG)
+    assert token.polls == 3
 
 
 def test_a_wide_request_does_not_widen_the_others(index: Index) -> None:
     """A forward is as wide as its widest query: thirty narrow ones beside a wide one go without it."""
-    sizes: list[int] = []
-    retriever = counting(index, [], sizes)
+    model = CountingModel(SOUND)
+    retriever = Retriever(index, model, TOKENIZER, CONFIG)
     narrow = [RetrieveRequest(f"q{n}", k=5, method="beam") for n in range(30)]
     retriever.retrieve_batch([*narrow, RetrieveRequest("wide", k=300, method="beam")])
-    assert sizes == [30, 1]
+    assert model.prompts == [30, 1]
 
 
 def test_requests_too_wide_for_one_forward_are_split(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
-    retriever = counting(index, [], sizes)
-    monkeypatch.setattr(
-        "genret.retrieval.methods.batches._MAX_LOGITS_BYTES", 3 * 16 * retriever.model.vocab_size * 4
-    )
-    results = retriever.retrieve_batch([RetrieveRequest(f"q{n}", k=10, method="beam") for n in range(8)])
-    assert sizes == [3, 3, 2]
-    assert [r.query for r in results if isinstance(r, RetrievalResult)] == [f"q{n}" for n in range(8)]
+    model = CountingModel(SOUND)
+    monkeypatch.setattr("genret.retrieval.methods.batches._MAX_LOGITS_BYTES", 3 * 16 * model.vocab_size * 4)
+    requests = [RetrieveRequest(f"q{n}", k=10, method="beam") for n in range(8)]
+    results = answers(Retriever(index, model, TOKENIZER, CONFIG), *requests)
+    assert model.prompts == [3, 3, 2]
+    assert [result.query for result in results] == [f"q{n}" for n in range(8)]
 
 
 def test_requests_of_one_method_share_their_forwards(index: Index) -> None:
-    sessions: list[TableSession] = []
-    retriever = counting(index, sessions, [])
+    model = CountingModel(SOUND)
+    retriever = Retriever(index, model, TOKENIZER, CONFIG)
     retriever.retrieve_batch(
         [RetrieveRequest(f"q{n}", k=3 + n, method="beam", beam_size=9 + n) for n in range(8)]
         + [RetrieveRequest(f"q{n}", k=3, method="disc", temperature=1.0 + n) for n in range(8)]
     )
-    assert len(sessions) == 2
-    assert sum(session.num_forwards for session in sessions) <= 3 * retriever.trie.max_depth
+    assert len(model.sessions) == 2
+    assert sum(session.num_forwards for session in model.sessions) <= 3 * retriever.trie.max_depth
 
 
 LONG_TITLE = "Krung Thep Maha Nakhon Amon Rattanakosin Mahinthara Ayutthaya Mahadilok Phop Noppharat"
@@ -482,7 +393,7 @@ def with_outlier(
         yield retriever
 
 
-@pytest.mark.parametrize("method", ["auto", "beam", "disc", "shortlist"])
+@pytest.mark.parametrize("method", METHODS)
 def test_one_monstrous_title_does_not_make_queries_too_long(with_outlier: Retriever, method: str) -> None:
     decoder_only = not with_outlier.model.is_encoder_decoder
     longest = 30 if decoder_only else 60

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,27 +14,14 @@ import pytest
 from genret import Mention, RetrievalResult, Retriever, RetrieveRequest
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.errors import DeadlineExceededError, DecodingCancelledError
-from genret.decoding.language_model import PromptPrefix
 from genret.retrieval.errors import InputError
 from genret.retrieval.filters import entity_filter as store
 from genret.retrieval.index.reader import Index
-from genret.retrieval.text import TextTokenizer
-from tests.checkpoints import END, checkpoint_config, make_index, train_tokenizer
-from tests.fakes import TableModel, TableSession
+from tests.checkpoints import make_index
+from tests.fakes import TableModel
+from tests.table_retrievers import CONFIG, METHODS, TOKENIZER, CountingModel, assert_alike
 
-TOKENIZER = TextTokenizer(train_tokenizer(), END, "tiny")
-CONFIG = checkpoint_config()
 HAS = "the index has: entity_id, kind, title"
-
-
-class CountingModel(TableModel):
-    """Counts the prompts it is given."""
-
-    num_prompts = 0
-
-    def prefill(self, prompts: Sequence[Sequence[int]], prefix: PromptPrefix | None = None) -> TableSession:
-        self.num_prompts += len(prompts)
-        return super().prefill(prompts, prefix)
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def retriever(folder: Path) -> Iterator[Retriever]:
-    table = TableModel.random(TOKENIZER.vocab_size, seed=1)
-    model = CountingModel(TOKENIZER.vocab_size, table.logits)
+    model = CountingModel(TableModel.random(TOKENIZER.vocab_size, seed=1))
     with Retriever(Index.open(folder), model, TOKENIZER, CONFIG) as opened:
         yield opened
 
@@ -66,7 +52,7 @@ def ids(result: Any) -> set[str]:
         ({"filter": "kind = 'city'", "allow_ids": ["Q1", "Q5", "Q6"], "deny_ids": ["Q6"]}, {"Q5"}),
     ],
 )
-@pytest.mark.parametrize("method", ["auto", "beam", "disc", "shortlist"])
+@pytest.mark.parametrize("method", METHODS)
 def test_answers_pass_all_three(
     retriever: Retriever, method: str, options: dict[str, Any], expected: set[str]
 ) -> None:
@@ -81,28 +67,15 @@ def test_answers_pass_all_three(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"filter": "knd = 'x'"},
-            f"filter: at character 1: unknown column 'knd', did you mean 'kind'? {HAS}",
-        ),
         ({"filter": "year = 3"}, f"filter: at character 1: unknown column 'year'; {HAS}"),
-        (
-            {"filter": "kind > 3"},
-            "filter: at character 8: column 'kind' is string, got a number: 3; "
-            "text stands in single quotes: '3'",
-        ),
         ({"filter": "kind = 'x"}, "filter: at character 8: this string is not closed; expected another '"),
-        ({"filter": ""}, "filter: must not be empty"),
         ({"filter": 3}, "filter: must be text, got int"),
-        ({"filter": "x" * 20_000}, None),
         ({"allow_ids": "Q1"}, "allow_ids: must be a sequence of ids, got str"),
-        ({"deny_ids": [3]}, "deny_ids[0]: must be text, got int"),
         ({"deny_ids": ["x"] * 100_001}, "deny_ids: at most 100,000 ids, got 100,001"),
-        ({"deny_ids": None}, "deny_ids: must be a sequence of ids, got NoneType"),
     ],
 )
 def test_wrong_filters_are_refused_before_anything_is_decoded(
-    retriever: Retriever, options: dict[str, Any], message: str | None
+    retriever: Retriever, options: dict[str, Any], message: str
 ) -> None:
     calls = [
         lambda: retriever.retrieve(["one", "two"], **options),
@@ -111,8 +84,8 @@ def test_wrong_filters_are_refused_before_anything_is_decoded(
     for call in calls:
         with pytest.raises(InputError) as error:
             call()
-        assert message is None or str(error.value) == message
-    assert retriever.model.num_prompts == 0  # type: ignore[attr-defined]
+        assert str(error.value) == message
+    assert retriever.model.prompts == []  # type: ignore[attr-defined]
     assert retriever.filters.stats.misses == 0
 
 
@@ -134,7 +107,7 @@ def test_a_bad_predicate_fails_its_request_alone(retriever: Retriever) -> None:
     retriever.check_filter("kind > 'a'")
 
 
-@pytest.mark.parametrize("method", ["auto", "beam", "disc", "shortlist"])
+@pytest.mark.parametrize("method", METHODS)
 def test_an_empty_filter_is_no_match_without_a_forward(retriever: Retriever, method: str) -> None:
     options: list[dict[str, Any]] = [{"filter": "kind = 'poem'"}, {"allow_ids": ()}, {"filter": "null"}]
     requests = [RetrieveRequest("x", method=method, **entry) for entry in options]
@@ -148,13 +121,13 @@ def test_an_empty_filter_is_no_match_without_a_forward(retriever: Retriever, met
         else:
             assert (reply.mass, reply.mass_stderr, reply.num_draws) == (0.0, 0.0, 0)
             assert reply.seed is not None
-    assert retriever.model.num_prompts == 0  # type: ignore[attr-defined]
+    assert retriever.model.prompts == []  # type: ignore[attr-defined]
     mixed = retriever.retrieve_batch([*requests, RetrieveRequest("y", method=method), requests[0]])
     assert [isinstance(r, RetrievalResult) and r.no_match for r in mixed] == [True] * 3 + [False, True]
-    assert retriever.model.num_prompts == 1  # type: ignore[attr-defined]
+    assert retriever.model.prompts == [1]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("method", ["auto", "beam", "disc", "shortlist"])
+@pytest.mark.parametrize("method", METHODS)
 def test_mixed_filters_in_one_batch_answer_each_as_if_alone(retriever: Retriever, method: str) -> None:
     filters = ["kind = 'city'", None, "kind in ('work', 'river')", "title >= 'M'", None, "kind = 'city'"]
     requests = [
@@ -164,15 +137,7 @@ def test_mixed_filters_in_one_batch_answer_each_as_if_alone(retriever: Retriever
     requests[1] = replace(requests[1], deny_ids=("Q1", "Q4"))
     for request, together in zip(requests, retriever.retrieve_batch(requests), strict=True):
         (alone,) = retriever.retrieve_batch([request])
-        assert isinstance(alone, RetrievalResult)
-        assert isinstance(together, RetrievalResult)
-        assert [(c.entity_id, c.surface, c.probability) for c in together.candidates] == [
-            (c.entity_id, c.surface, c.probability) for c in alone.candidates
-        ]
-        logprobs = [c.logprob for c in alone.candidates]
-        assert [c.logprob for c in together.candidates] == pytest.approx(logprobs, abs=1e-5)
-        assert together.certified == alone.certified
-        assert together.mass == pytest.approx(alone.mass)
+        assert_alike(together, alone, logprob=1e-5, probability=0.0, mass=1e-6)
 
 
 def test_one_filter_is_made_once(retriever: Retriever) -> None:
@@ -224,12 +189,6 @@ def test_links_are_to_allowed_entities(retriever: Retriever) -> None:
     assert ids(reply) == {"Q7"}
 
 
-def test_a_negative_cache_is_refused(folder: Path) -> None:
-    model = TableModel.random(TOKENIZER.vocab_size, seed=1)
-    with Index.open(folder) as index, pytest.raises(InputError, match="filter_cache_bytes: must be"):
-        Retriever(index, model, TOKENIZER, CONFIG, filter_cache_bytes=-1)
-
-
 def test_a_list_of_ids_is_digested_once_for_all_requests_and_batches(
     retriever: Retriever, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,4 +220,4 @@ def test_a_request_that_is_given_up_while_its_filter_is_made_leaves_the_others_a
     assert [type(reply) for reply in replies[:2]] == [DecodingCancelledError, DeadlineExceededError]
     assert [ids(reply) for reply in replies[2:]] == [{"Q4", "Q5", "Q6"}] * 2
     assert retriever.filters.stats.num_filters == 1
-    assert retriever.model.num_prompts == 2
+    assert sum(retriever.model.prompts) == 2  # type: ignore[attr-defined]

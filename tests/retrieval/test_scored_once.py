@@ -17,6 +17,7 @@ from genret.retrieval.methods.decoded_methods import Decoded, decode_by_beam
 from genret.retrieval.methods.scoring import EntityScorer
 from genret.retrieval.prompts import FEW_SHOT
 from tests.checkpoints import checkpoint_config, make_checkpoint, make_index, train_tokenizer
+from tests.table_retrievers import answers
 
 _WORDS = ["Nile", "Paris", "Ham", "Mercury", "Amazon", "of", "Light", "Texas", "Curie", "Hill"]
 _NUM_ENTITIES = 130  # more than are scored without being proposed
@@ -62,6 +63,8 @@ def once(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     )
     index = make_index(folder, checkpoint, catalogue(), evidence=EvidenceOptions())
     with Retriever.open(index, checkpoint, device="cpu", dtype="float64") as opened:
+        lengths = [len(opened.index.row_token_ids(row)) for row in range(opened.index.num_rows)]
+        assert max(lengths) > _POSITIONS > min(lengths)
         yield opened
 
 
@@ -73,9 +76,7 @@ def anew(once: Retriever) -> Retriever:
         return Retriever(*parts, ranker=once.ranker, is_named=False)
 
 
-def check_same(one: Any, other: Any) -> None:
-    assert isinstance(one, RetrievalResult)
-    assert isinstance(other, RetrievalResult)
+def check_same(one: RetrievalResult, other: RetrievalResult) -> None:
     for field in fields(RetrievalResult):
         mine, theirs = getattr(one, field.name), getattr(other, field.name)
         if field.name in _COSTS:
@@ -114,28 +115,11 @@ def test_an_answer_is_as_if_all_forms_were_scored(
     once: Retriever, anew: Retriever, options: dict[str, Any]
 ) -> None:
     requests = [RetrieveRequest(query, **options) for query in _QUERIES]
-    alone = [once.retrieve_batch([request])[0] for request in requests]
-    expected = anew.retrieve_batch(requests)
-    for found in (once.retrieve_batch(requests), alone):
+    alone = [answers(once, request)[0] for request in requests]
+    expected = answers(anew, *requests)
+    for found in (answers(once, *requests), alone):
         for mine, theirs in zip(found, expected, strict=True):
             check_same(mine, theirs)
-
-
-def test_requests_of_all_kinds_go_together(once: Retriever, anew: Retriever) -> None:
-    kinds: list[dict[str, Any]] = [
-        {},
-        {"filter": "kind = 'b'", "shortlist_size": 9},
-        {"k": 1},
-        {"method": "beam"},
-    ]
-    requests = [RetrieveRequest(query, **kind) for query in _QUERIES for kind in kinds]
-    for mine, theirs in zip(once.retrieve_batch(requests), anew.retrieve_batch(requests), strict=True):
-        check_same(mine, theirs)
-
-
-def test_some_forms_are_too_long(once: Retriever) -> None:
-    lengths = [len(once.index.row_token_ids(row)) for row in range(once.index.num_rows)]
-    assert max(lengths) > _POSITIONS > min(lengths)
 
 
 def test_the_model_is_asked_for_what_no_beam_found_and_nothing_else(
@@ -157,9 +141,7 @@ def test_the_model_is_asked_for_what_no_beam_found_and_nothing_else(
     monkeypatch.setattr("genret.retrieval.methods.scoring.score_rows", recorded_rows)
     monkeypatch.setattr("genret.retrieval.methods.batches.decode_by_beam", recorded_beams)
     request = RetrieveRequest("nile river", k=60, beam_size=40)
-    mine, theirs = (retriever.retrieve_batch([request])[0] for retriever in (once, anew))
-    assert isinstance(mine, RetrievalResult)
-    assert isinstance(theirs, RetrievalResult)
+    mine, theirs = (answers(retriever, request)[0] for retriever in (once, anew))
     assert found[0] == found[1]
     assert asked[0] == asked[1] - found[1]
     assert asked[0] < asked[1]

@@ -1,23 +1,31 @@
-"""Templates whose beginning is run once for all: the same answers, fewer tokens, any mixture in one call."""
+"""Prompts whose beginning is run once for all: the same answers, kept prefixes, the memory of a query."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tokenizers import normalizers
+from torch import Tensor
 
-from genret import Mention, RetrievalResult, Retriever, RetrieveRequest
-from genret.decoding.language_model import PromptPrefix
+from genret import Mention, Retriever, RetrieveRequest
+from genret.decoding.language_model import KvUsage, PromptPrefix
+from genret.decoding.row_trees import NodeSpan, RowLayout, RowTrees
+from genret.retrieval.errors import InputError
 from genret.retrieval.index.reader import Index
-from genret.retrieval.kv_memory import PrefixStore
+from genret.retrieval.kv_memory import MIN_PREFIX_TOKENS, KvMeter, PrefixStore
 from genret.retrieval.prompts import FEW_SHOT, JSON_ANSWER, CheckpointConfig, PromptTemplate
 from genret.retrieval.text import TextTokenizer
+from genret.retrieval.types import KvShare
 from tests.checkpoints import END, checkpoint_config, make_checkpoint, make_index, train_tokenizer
-from tests.fakes import likely_titles
+from tests.fakes import TableModel, TablePrefix, likely_titles
+from tests.table_retrievers import TOKENIZER, assert_alike
 
 QUERIES = ["who wrote hamlet", "a river", "Denmark's prince </s> <title>", "x"]
 
@@ -59,19 +67,6 @@ def plain(sharing: Retriever) -> Retriever:
     return Retriever(*parts, prefixes=Never(sharing.model), ranker=sharing.ranker)
 
 
-def same(one: Any, other: Any) -> None:
-    assert isinstance(one, RetrievalResult)
-    assert isinstance(other, RetrievalResult)
-    assert [(c.entity_id, c.surface) for c in one.candidates] == [
-        (c.entity_id, c.surface) for c in other.candidates
-    ]
-    assert [c.logprob for c in one.candidates] == pytest.approx(
-        [c.logprob for c in other.candidates], abs=1e-4
-    )
-    assert (one.certified, one.seed, one.num_draws) == (other.certified, other.seed, other.num_draws)
-    assert (one.mass or 0.0) == pytest.approx(other.mass or 0.0, rel=1e-4)
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -89,7 +84,7 @@ def test_answers_are_those_of_whole_prompts(
 ) -> None:
     shared, whole = (r.retrieve(QUERIES, k=4, **options) for r in (sharing, plain))
     for one, other in zip(shared, whole, strict=True):
-        same(one, other)
+        assert_alike(one, other)
         if sharing.model.is_encoder_decoder:
             assert one.kv.shared_prefix_bytes == 0
         else:
@@ -110,7 +105,7 @@ def test_templates_mix_in_one_call(sharing: Retriever, plain: Retriever) -> None
         RetrieveRequest("x", k=3, exact=True),
     ]
     for one, other in zip(sharing.retrieve_batch(requests), plain.retrieve_batch(requests), strict=True):
-        same(one, other)
+        assert_alike(one, other)
 
 
 class Counted:
@@ -142,7 +137,7 @@ def table_retriever(folder: Path, tokenizer: TextTokenizer, config: CheckpointCo
 def test_a_beginning_is_run_once_and_requests_that_share_it_go_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tokenizer = TextTokenizer(train_tokenizer(), END, "tiny")
+    tokenizer = TOKENIZER
     with table_retriever(tmp_path, tokenizer, few_shot_config()) as retriever:
         counted = Counted(retriever.model, monkeypatch)
         retriever.warm_up()
@@ -188,5 +183,217 @@ def test_indexes_of_one_model_share_its_prefixes(tmp_path: Path, folders: tuple[
     second.close()
     assert len(first.prefixes) == 1, "others share them"
     (after,) = first.retrieve("a river", k=3)
-    same(before, after)
+    assert_alike(before, after)
     first.close()
+
+
+class Session:
+    """Each query holds 100 bytes and 10 for every step; growing takes twice what is held."""
+
+    root_logits = torch.zeros(1, 4)
+
+    def __init__(self, num_queries: int) -> None:
+        self.num_queries = num_queries
+        self.steps = 0
+        self.keeps_levels = False
+
+    @property
+    def usage(self) -> KvUsage:
+        held = self.num_queries * (100 + 10 * self.steps)
+        return KvUsage(
+            held_bytes=held,
+            peak_bytes=held * (2 if self.steps else 1),
+            per_branch_bytes=self.num_queries * 1000 * self.steps,
+            shared_bytes=77,
+            num_collections=self.steps // 2,
+        )
+
+    def keep_levels(self) -> None:
+        self.keeps_levels = True
+
+    def step(self, parents: Tensor, token_ids: Tensor, depth: int | None = None) -> Tensor:
+        self.steps += 1
+        return torch.zeros(*parents.shape, 4)
+
+    def tree_writer(self, trees: RowTrees) -> Session:
+        return self
+
+    def write(self, spans: Sequence[NodeSpan]) -> Tensor:
+        self.steps += 1
+        return torch.zeros(sum(span.end - span.first for span in spans), 4)
+
+    def select(self, queries: Sequence[int], branches: bool = False) -> Session:
+        return Session(len(queries))
+
+
+def test_every_query_answers_for_its_part_of_every_session() -> None:
+    inner = Session(4)
+    meter = KvMeter(inner, 4)
+    session = meter.session
+    nothing = torch.zeros((4, 1), dtype=torch.int64)
+    assert meter.share(0) == KvShare(100, 0, 77, 0)
+    session.keep_levels()
+    assert inner.keeps_levels
+    for _ in range(3):
+        session.step(nothing, nothing)
+    assert meter.share(3) == KvShare(260, 3000, 77, 1)
+    later = session.select([3, 1])
+    for _ in range(5):
+        later.step(nothing[:2], nothing[:2])
+    last = later.select([1])  # query 1 of the batch
+    last.step(nothing[:1], nothing[:1])
+    assert meter.share(0) == KvShare(260, 3000, 77, 1)
+    # The first session stays while the later one has its peak: 130 and 300 bytes of each query.
+    assert meter.share(3) == KvShare(430, 5000, 77, 3)
+    assert meter.share(1) == KvShare(430, 5000, 77, 3)
+
+
+def test_a_metered_session_is_the_session() -> None:
+    inner = Session(2)
+    session = KvMeter(inner, 2).session
+    nothing = torch.zeros((2, 3), dtype=torch.int64)
+    assert session.root_logits is inner.root_logits
+    assert session.step(nothing, nothing).shape == (2, 3, 4)
+    assert session.usage == inner.usage
+
+
+def test_whole_trees_are_metered_like_steps() -> None:
+    inner = Session(2)
+    meter = KvMeter(inner, 2)
+    trees = RowLayout.of([[[1, 2, 3]], [[1, 2]]], 4).trees
+    writer = meter.session.tree_writer(trees)
+    assert meter.share(0).peak_bytes == 100
+    assert writer.write([trees.span(0), NodeSpan(1, 2, 3)]).shape == (3, 4)
+    assert meter.share(0).peak_bytes == 220
+    assert inner.steps == 1
+
+
+BYTES_PER_TOKEN = 10
+
+
+class Sharing(TableModel):
+    """Counts what it runs; a prefix takes ten bytes a token. It shares nothing that begins with 0."""
+
+    def __init__(self, before: Callable[[], None] = lambda: None) -> None:
+        super().__init__(8, lambda prompt, written: torch.zeros(8))
+        self.ran: list[tuple[int, ...]] = []
+        self._before = before
+
+    def share_prefix(self, token_ids: Sequence[int]) -> PromptPrefix | None:
+        self.ran.append(tuple(token_ids))
+        self._before()
+        if token_ids[0] == 0:
+            return None
+        return TablePrefix(tuple(token_ids), BYTES_PER_TOKEN * len(token_ids))
+
+
+def tokens(first: int, count: int = 20) -> list[int]:
+    return [first] * count
+
+
+def test_a_prefix_is_run_once_and_kept() -> None:
+    model = Sharing()
+    store = PrefixStore(model)
+    first = store.get(tokens(1))
+    assert first is not None
+    assert store.get(tuple(tokens(1))) is first
+    assert store.get(tokens(2)) is not first
+    assert model.ran == [tuple(tokens(1)), tuple(tokens(2))]
+    assert (len(store), store.num_bytes) == (2, 400)
+
+
+def test_short_ones_are_not_worth_it() -> None:
+    model = Sharing()
+    store = PrefixStore(model)
+    assert store.get([]) is None
+    assert store.get(tokens(1, MIN_PREFIX_TOKENS - 1)) is None
+    assert model.ran == []
+    assert store.get(tokens(1, MIN_PREFIX_TOKENS)) is not None
+
+
+def test_that_a_model_shares_nothing_is_remembered() -> None:
+    model = Sharing()
+    store = PrefixStore(model)
+    assert store.get(tokens(0)) is None
+    assert store.get(tokens(0)) is None
+    assert len(model.ran) == 1
+    assert store.num_bytes == 0
+
+
+def test_those_used_longest_ago_make_room() -> None:
+    model = Sharing()
+    store = PrefixStore(model, max_bytes=450)  # two of twenty tokens
+    for first in (1, 2, 1, 3):
+        store.get(tokens(first))
+    assert (len(store), store.num_bytes) == (2, 400)
+    model.ran.clear()
+    for first in (1, 3, 2):
+        store.get(tokens(first))
+    assert model.ran == [tuple(tokens(2))], "2 had made room for 3"
+
+
+@pytest.mark.parametrize("max_bytes", [0, 100])
+def test_the_last_one_is_kept_whatever_its_size(max_bytes: int) -> None:
+    model = Sharing()
+    store = PrefixStore(model, max_bytes)
+    for first in (1, 1, 2, 2):
+        assert store.get(tokens(first)) is not None
+    assert len(model.ran) == 2
+    assert (len(store), store.num_bytes) == (1, 200)
+
+
+def test_clear_gives_up_everything_and_the_store_goes_on() -> None:
+    model = Sharing()
+    store = PrefixStore(model)
+    store.get(tokens(1))
+    store.clear()
+    store.clear()
+    assert (len(store), store.num_bytes) == (0, 0)
+    assert store.get(tokens(1)) is not None
+    assert len(model.ran) == 2
+
+
+def test_of_many_threads_one_runs_a_prefix_and_all_have_it() -> None:
+    hold = threading.Event()
+    model = Sharing(before=lambda: None if hold.wait(60) else pytest.fail("never let go"))
+    store = PrefixStore(model)
+    with ThreadPoolExecutor(16) as pool:
+        asked = [pool.submit(store.get, tokens(1 + n % 2)) for n in range(16)]
+        hold.set()
+        found = [future.result(timeout=60) for future in asked]
+    assert sorted(model.ran) == [tuple(tokens(1)), tuple(tokens(2))]
+    assert {id(prefix) for prefix in found[::2]} == {id(store.get(tokens(1)))}
+    assert {id(prefix) for prefix in found[1::2]} == {id(store.get(tokens(2)))}
+
+
+def test_threads_that_evict_one_another_stay_within_the_bound() -> None:
+    model = Sharing()
+    store = PrefixStore(model, max_bytes=500)
+    with ThreadPoolExecutor(8) as pool:
+        for first, prefix in zip(
+            [1 + n % 7 for n in range(400)],
+            pool.map(lambda n: store.get(tokens(1 + n % 7)), range(400)),
+            strict=True,
+        ):
+            assert prefix.token_ids == tuple(tokens(first))
+    assert store.num_bytes == 200 * len(store) <= 500
+
+
+def test_a_failure_is_everybodys_and_is_not_kept() -> None:
+    failing = [True]
+
+    def fail() -> None:
+        if failing[0]:
+            raise MemoryError("no room")
+
+    store = PrefixStore(Sharing(before=fail))
+    with pytest.raises(MemoryError, match="no room"):
+        store.get(tokens(1))
+    failing[0] = False
+    assert store.get(tokens(1)) is not None
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, True, None])
+def test_a_bound_that_is_none(wrong: int) -> None:
+    with pytest.raises(InputError, match="prefix_bytes: must be an integer of at least 0"):
+        PrefixStore(Sharing(), wrong)

@@ -1,4 +1,4 @@
-"""Titles of indexes in JSON: sets of indexes, leaves under filters, grammars over them that are kept."""
+"""Titles of indexes in JSON: sets of indexes, leaves under filters, schemas, grammars that are kept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from genret.decoding.grammar.compile_options import GrammarOptions
 from genret.decoding.grammar.holes.text_leaf import TextLeaf
+from genret.decoding.grammar.json_grammar import Grammar, compile_schema
 from genret.decoding.grammar.leaves.leaf import TitleSlotError, TitleSlotLeaf, TitleSlotName
 from genret.decoding.grammar.leaves.leaf_factory import Leaves
 from genret.decoding.grammar.vocabulary import Vocabulary
@@ -33,7 +35,7 @@ from genret.retrieval.index.verification import verify
 from tests.index_fixtures import build, character_tokenizer, version_files
 from tests.shared_titles import odd_titles
 
-ALPHABET = 'abcdefgh "\\/é😀'
+ALPHABET = 'abcdefghxyz "\\/é😀'
 TOKENIZER = character_tokenizer(ALPHABET)
 LINES = [
     "entity_id\ttitle\taliases\tkind\tarea",
@@ -54,6 +56,13 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
         yield opened
 
 
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
+    folder = tmp_path_factory.mktemp("places")
+    with Index.open(build(folder, ["h", "gh", 'x"y', "xyz"], TOKENIZER).index) as opened:
+        yield opened
+
+
 @pytest.fixture
 def holes(index: Index) -> TitleSlots:
     return opened_holes(index)
@@ -65,8 +74,8 @@ def opened_holes(index: Index, name: str = "wiki", max_filtered_bytes: int = 1 <
     return holes
 
 
-def written(title: str) -> bytes:
-    return json.dumps(title, ensure_ascii=False).encode()
+def written(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode()
 
 
 def after(leaf: TextLeaf, text: bytes) -> int:
@@ -142,10 +151,7 @@ def test_bytes_that_no_title_has_may_lack(index: Index, holes: TitleSlots) -> No
 @pytest.mark.parametrize(
     ("byte", "message"),
     [
-        (
-            ord("b"),
-            "wiki: the model's tokenizer cannot write the title 'abc': it has no token for the byte",
-        ),
+        (ord("b"), "wiki: the model's tokenizer cannot write the title 'abc': it has no token for the byte"),
         (0xF0, "the title 'é😀': it has no token for the byte f0"),
         (ord("\\"), """the title 'a "b" c\\\\d': it has no token for the byte 5c"""),
     ],
@@ -234,21 +240,82 @@ def test_there_may_be_no_index() -> None:
         TitleSlots(Leaves(VOCABULARY))(TitleSlotName("titles"))
 
 
-def test_several_indexes(index: Index, tmp_path: Path) -> None:
-    other = build(tmp_path, ["h", "gh"], TOKENIZER)
-    with Index.open(other.index) as second:
-        holes = opened_holes(index)
-        holes.add("other", second, FilterStore(second, "cpu", 1 << 20))
-        assert holes.index("titles") is index
-        assert holes.index("other") is second
-        leaf = holes(TitleSlotName("other"))
-        assert ids(second, leaf, "gh") == {"gh"}
-        assert ids(index, holes(TitleSlotName("titles")), "gh") == set()
-        with pytest.raises(TitleSlotError, match="there are: 'wiki', 'other'"):
-            holes(TitleSlotName("third"))
-        holes.add("wiki", second, FilterStore(second, "cpu", 1 << 20))
-        assert holes(TitleSlotName("wiki")).key == leaf.key
-        holes.warm_up()
+def test_several_indexes(index: Index, places: Index) -> None:
+    holes = opened_holes(index)
+    holes.add("other", places, FilterStore(places, "cpu", 1 << 20))
+    assert holes.index("titles") is index
+    assert holes.index("other") is places
+    leaf = holes(TitleSlotName("other"))
+    assert ids(places, leaf, "gh") == {"gh"}
+    assert ids(index, holes(TitleSlotName("titles")), "gh") == set()
+    with pytest.raises(TitleSlotError, match="there are: 'wiki', 'other'"):
+        holes(TitleSlotName("third"))
+    holes.add("wiki", places, FilterStore(places, "cpu", 1 << 20))
+    assert holes(TitleSlotName("wiki")).key == leaf.key
+    holes.warm_up()
+
+
+TITLE = {"type": "string", "x-genret-index": "wiki"}
+PLACE = {"type": "string", "x-genret-index": "places"}
+
+
+def grammar_over(index: Index, places: Index, schema: Any) -> tuple[Grammar, TitleSlots]:
+    holes = opened_holes(index)
+    holes.add("places", places, FilterStore(places, "cpu", 1 << 20))
+    return compile_schema(schema, Leaves(VOCABULARY), GrammarOptions.for_writing(), holes), holes
+
+
+def admits(grammar: Grammar, value: Any) -> bool:
+    state = grammar.advance_bytes(grammar.start, written(value))
+    return state >= 0 and grammar.is_complete(state)
+
+
+def found(grammar: Grammar, holes: TitleSlots, value: Any) -> list[tuple[str, str, set[str]]]:
+    """Return pointers, indexes and ids of the entities behind the titles of an answer."""
+    text = written(value)
+    values = grammar.holes(text)
+    for one in values:
+        assert text[one.first_byte : one.first_byte + 1] == text[one.last_byte - 1 : one.last_byte] == b'"'
+    indexes = [holes.index(one.name.index) for one in values]
+    return [
+        (one.pointer, one.name.index, {index.entity(number).entity_id for number in one.members})
+        for one, index in zip(values, indexes, strict=True)
+    ]
+
+
+def test_titles_stand_anywhere_in_a_schema_and_come_back_as_entities(index: Index, places: Index) -> None:
+    where = {"type": "object", "properties": {"place": PLACE}, "required": ["place"]}
+    also = {"type": "array", "items": TITLE, "maxItems": 3}
+    properties = {"who": TITLE, "where": where, "also": also}
+    schema = {"type": "object", "properties": properties, "required": list(properties)}
+    grammar, holes = grammar_over(index, places, schema)
+    answer = {"who": "abc", "where": {"place": 'x"y'}, "also": ["é😀", 'a "b" c\\d', "a"]}
+    assert admits(grammar, answer)
+    assert found(grammar, holes, answer) == [
+        ("/who", "wiki", {"1", "2"}),
+        ("/where/place", "places", {'x"y'}),
+        ("/also/0", "wiki", {"5"}),
+        ("/also/1", "wiki", {"4"}),
+        ("/also/2", "wiki", {"3"}),
+    ]
+    for wrong in ({**answer, "who": "h"}, {**answer, "who": "ab"}, {**answer, "also": ["abcd"]}):
+        assert not admits(grammar, wrong)
+
+
+def test_filters_of_one_schema_are_independent(index: Index, places: Index) -> None:
+    items = [{**TITLE, "x-genret-filter": f"kind = '{kind}'"} for kind in "xy"]
+    schema = {"type": "array", "prefixItems": items, "items": False, "minItems": 2}
+    grammar, holes = grammar_over(index, places, schema)
+    assert found(grammar, holes, ["abc", "abc"]) == [("/0", "wiki", {"1"}), ("/1", "wiki", {"2"})]
+    assert admits(grammar, ["a", "é😀"])
+    assert not admits(grammar, ["é😀", "a"])
+
+
+def test_items_that_must_differ_are_titles_once(index: Index, places: Index) -> None:
+    grammar, _ = grammar_over(index, places, {"type": "array", "items": PLACE, "uniqueItems": True})
+    assert admits(grammar, ["h", "gh", 'x"y', "xyz"])
+    assert not admits(grammar, ["h", "h"])
+    assert not admits(grammar, ["h", "gh", 'x"y', "xyz", "h"])
 
 
 def test_an_index_of_the_older_format_says_what_to_do_and_an_update_does_it(tmp_path: Path) -> None:
@@ -320,23 +387,22 @@ def index_set(*indexes: NamedIndex) -> IndexSet:
     return IndexSet({one.name: one for one in indexes}, open_holes)
 
 
-def test_a_set_with_one_index_more_leaves_the_first_one_as_it_is(index: Index, tmp_path: Path) -> None:
-    with Index.open(build(tmp_path, ["c", "d"], TOKENIZER).index) as other:
-        first = index_set(named("wiki", index))
-        second = first.with_index(named("films", other))
-        replaced = second.with_index(named("wiki", other))
-        assert [one.name for one in replaced] == ["wiki", "films"], "its place stays"
-        assert (first.index("wiki"), replaced.index("wiki")) == (index, other)
-        assert (first.index("titles"), replaced.index("titles")) == (index, other)
-        assert "films" in second
-        assert "films" not in first
-        for unknown in (lambda: first.index("films"), lambda: first.holes(TitleSlotName("films"))):
-            with pytest.raises(TitleSlotError, match="there is no index 'films'"):
-                unknown()
-        with pytest.raises(InputError, match="nothing finds titles of the index 'films'"):
-            first.finder("films")
-        assert second.finder("films")("q", None, 1) == []
-        assert first.holes(TitleSlotName("wiki")).key != replaced.holes(TitleSlotName("wiki")).key
+def test_a_set_with_one_index_more_leaves_the_first_one_as_it_is(index: Index, places: Index) -> None:
+    first = index_set(named("wiki", index))
+    second = first.with_index(named("films", places))
+    replaced = second.with_index(named("wiki", places))
+    assert [one.name for one in replaced] == ["wiki", "films"], "its place stays"
+    assert (first.index("wiki"), replaced.index("wiki")) == (index, places)
+    assert (first.index("titles"), replaced.index("titles")) == (index, places)
+    assert "films" in second
+    assert "films" not in first
+    for unknown in (lambda: first.index("films"), lambda: first.holes(TitleSlotName("films"))):
+        with pytest.raises(TitleSlotError, match="there is no index 'films'"):
+            unknown()
+    with pytest.raises(InputError, match="nothing finds titles of the index 'films'"):
+        first.finder("films")
+    assert second.finder("films")("q", None, 1) == []
+    assert first.holes(TitleSlotName("wiki")).key != replaced.holes(TitleSlotName("wiki")).key
 
 
 def test_an_empty_set_has_no_titles() -> None:
@@ -352,7 +418,6 @@ def test_sets_share_what_is_known_of_the_same_version(index: Index) -> None:
     wiki, films = named("wiki", index), named("films", index)
     first = index_set(wiki)
     leaf = first.holes(TitleSlotName("wiki"))
-    assert first.opened_holes is not None
     shared = first.opened_holes.among([("wiki", wiki.index, wiki.filters), ("films", index, films.filters)])
     assert shared(TitleSlotName("wiki")) is leaf
     assert shared(TitleSlotName("films")) is not leaf
@@ -392,8 +457,9 @@ def store() -> SchemaStore:
     return SchemaStore(Leaves(VOCABULARY))
 
 
-def no_indexes() -> IndexSet:
-    return IndexSet({}, lambda indexes: TitleSlots(Leaves(VOCABULARY)))
+def prepared(store: SchemaStore, schema: str = SCHEMA, **options: Any) -> CompiledSchema:
+    no_indexes = IndexSet({}, lambda indexes: TitleSlots(Leaves(VOCABULARY)))
+    return store.prepare(AnswerRequest("-", schema, **options), no_indexes)
 
 
 def writes(schema: CompiledSchema, text: str) -> bool:
@@ -405,16 +471,14 @@ def writes(schema: CompiledSchema, text: str) -> bool:
 def test_how_a_schema_is_spelled_makes_no_other_grammar_and_the_order_of_properties_does(
     store: SchemaStore,
 ) -> None:
-    def prepared(text: str) -> CompiledSchema:
-        return store.prepare(AnswerRequest("-", text), no_indexes())
-
-    first = prepared(SCHEMA)
+    first = prepared(store)
     for same in (SCHEMA.replace(" ", ""), SCHEMA.replace(" ", "\n\t "), SCHEMA.replace('"a"', '"\\u0061"')):
-        assert prepared(same) is first
-    other = prepared('{"properties": {"d": {"format": "date", "type": "string"}, "a": {"type": "integer"}}}')
+        assert prepared(store, same) is first
+    turned = '{"properties": {"d": {"format": "date", "type": "string"}, "a": {"type": "integer"}}}'
+    other = prepared(store, turned)
     assert other is not first
     assert other.digest != first.digest
-    assert store.stats.compilations == 2
+    assert (store.stats.compilations, store.stats.hits) == (2, 3)
     assert writes(first, '{"a": 1, "d": "2020-02-29"}')
     assert writes(other, '{"d": "2020-02-29", "a": 1}')
     assert not writes(other, '{"a": 1, "d": "2020-02-29"}')
@@ -434,46 +498,25 @@ def test_how_a_schema_is_spelled_makes_no_other_grammar_and_the_order_of_propert
 def test_every_option_makes_a_grammar_of_its_own(
     store: SchemaStore, options: dict[str, Any], written: str
 ) -> None:
-    plain = store.prepare(AnswerRequest("-", SCHEMA), no_indexes())
-    other = store.prepare(AnswerRequest("-", SCHEMA, **options), no_indexes())
+    plain, other = prepared(store), prepared(store, **options)
     assert not writes(plain, written)
     assert writes(other, written)
-    assert store.prepare(AnswerRequest("-", SCHEMA, **options), no_indexes()) is other
-    assert store.prepare(AnswerRequest("-", SCHEMA), no_indexes()) is plain
+    assert prepared(store, **options) is other
+    assert prepared(store) is plain
 
 
 def test_what_changes_the_writing_alone_makes_no_other_grammar(store: SchemaStore) -> None:
-    plain = store.prepare(AnswerRequest("-", SCHEMA), no_indexes())
     for more in ({"method": "beam"}, {"max_tokens": 9}, {"temperature": 2.0}, {"forced_spans": False}):
-        assert store.prepare(AnswerRequest("-", SCHEMA, **more), no_indexes()) is plain
-
-
-def test_titles_are_those_of_the_index_that_a_request_means(store: SchemaStore, tmp_path: Path) -> None:
-    titles = '{"type": "string", "x-genret-index": "titles"}'
-    tokenizer = character_tokenizer("ab")
-    for folder in ("one", "two"):
-        (tmp_path / folder).mkdir()
-    with (
-        Index.open(build(tmp_path / "one", ["entity_id\ttitle", "1\ta"], tokenizer).index) as one,
-        Index.open(build(tmp_path / "two", ["entity_id\ttitle", "1\tb"], tokenizer).index) as two,
-    ):
-        holes = TitleSlots(Leaves(VOCABULARY))
-        indexes = IndexSet({}, lambda them: holes.among((n.name, n.index, n.filters) for n in them))
-        for name, index in (("one", one), ("two", two)):
-            indexes = indexes.with_index(NamedIndex(name, index, FilterStore(index, "cpu", 1 << 20)))
-        found = {asked: store.prepare(AnswerRequest("-", titles), indexes, asked) for asked in ("one", "two")}
-        assert [writes(found["one"], text) for text in ('"a"', '"b"')] == [True, False]
-        assert [writes(found["two"], text) for text in ('"a"', '"b"')] == [False, True]
+        assert prepared(store, **more) is prepared(store)
 
 
 def test_refusals_are_kept_and_named_schemas_are_found(store: SchemaStore) -> None:
     for _ in range(3):
         with pytest.raises(InputError, match="#/pattern: pattern: a back-reference"):
-            store.prepare(AnswerRequest("-", r'{"type": "string", "pattern": "(a)\\1"}'), no_indexes())
+            prepared(store, r'{"type": "string", "pattern": "(a)\\1"}')
     assert store.stats.compilations == 1
-    store.name_schema("mine", SCHEMA, no_indexes())
-    named = store.prepare(AnswerRequest("-", schema_name="mine"), no_indexes())
-    assert named is store.prepare(AnswerRequest("-", SCHEMA), no_indexes())
+    store.name_schema("mine", SCHEMA, index_set())
+    assert store.prepare(AnswerRequest("-", schema_name="mine"), index_set()) is prepared(store)
     assert store.stats.compilations == 2
 
 

@@ -14,7 +14,17 @@ import pytest
 from genret.decoding import params
 from genret.retrieval.answers.answer_types import AnswerRequest, AnswerResult
 from genret.retrieval.errors import InputError
-from genret.retrieval.types import KvShare, Mention, RetrievalResult, RetrieveRequest
+from genret.retrieval.types import (
+    Auto,
+    Beam,
+    Disc,
+    KvShare,
+    Mention,
+    RetrievalResult,
+    RetrieveRequest,
+    Shortlist,
+    with_options,
+)
 
 
 @pytest.mark.parametrize(
@@ -23,17 +33,13 @@ from genret.retrieval.types import KvShare, Mention, RetrievalResult, RetrieveRe
         ({"query": ""}, "query: must not be empty"),
         ({"query": " \n\t\u3000"}, "query: must not be empty"),
         ({"query": None}, "query: must be text, got NoneType"),
-        ({"query": b"x"}, "query: must be text, got bytes"),
         ({"query": "ab\ud800c"}, "query: not valid Unicode: half a surrogate pair at character 3"),
         ({"k": 0}, "k: must be in [1, 1000], got 0"),
-        ({"k": -1}, "k: must be in [1, 1000], got -1"),
         ({"k": 10**6}, "k: must be in [1, 1000], got 1000000"),
         ({"k": 2.0}, "k: must be an integer, got 2.0"),
         ({"k": True}, "k: must be an integer, got True"),
-        ({"k": None}, "k: must be an integer, got None"),
         ({"k": "5"}, "k: must be an integer, got '5'"),
         ({"method": "best"}, "method: must be one of auto, beam, disc, shortlist; got 'best'"),
-        ({"method": None}, "method: must be one of auto, beam, disc, shortlist; got None"),
         ({"shortlist_size": 0}, "shortlist_size: must be in [1, 2000], got 0"),
         ({"shortlist_size": 2001}, "shortlist_size: must be in [1, 2000], got 2001"),
         ({"shortlist_size": 1.5}, "shortlist_size: must be an integer, got 1.5"),
@@ -43,7 +49,6 @@ from genret.retrieval.types import KvShare, Mention, RetrievalResult, RetrieveRe
         ({"shortlist_query": 3}, "shortlist_query: must be text, got int"),
         ({"shortlist_query": " "}, "shortlist_query: must not be empty"),
         ({"decoder": "auto"}, "decoder: must be one of beam, disc; got 'auto'"),
-        ({"decoder": 3}, "decoder: must be one of beam, disc; got 3"),
         (
             {"method": "shortlist", "explain": True},
             "explain: needs a decoder, got the method shortlist, which walks no token tree",
@@ -52,7 +57,6 @@ from genret.retrieval.types import KvShare, Mention, RetrievalResult, RetrieveRe
         ({"beam_size": 0}, "beam_size: must be in [1, 1000], got 0"),
         ({"beam_size": 1001}, "beam_size: must be in [1, 1000], got 1001"),
         ({"num_draws": 0}, "num_draws: must be in [1, 256], got 0"),
-        ({"num_draws": None}, "num_draws: must be an integer, got None"),
         ({"num_samples": 257}, "num_samples: must be in [1, 256], got 257"),
         ({"top_m": 0}, "top_m: must be in [1, 2147483647], got 0"),
         ({"seed": 2**63}, f"seed: must be in [{-(2**63)}, {2**63 - 1}], got {2**63}"),
@@ -61,17 +65,11 @@ from genret.retrieval.types import KvShare, Mention, RetrievalResult, RetrieveRe
         ({"temperature": math.nan}, "temperature: must be in [0.01, 100], got nan"),
         ({"temperature": math.inf}, "temperature: must be in [0.01, 100], got inf"),
         ({"temperature": "hot"}, "temperature: must be a number, got 'hot'"),
-        ({"temperature": None}, "temperature: must be a number, got None"),
         ({"method": "disc", "min_mass": -0.1}, "min_mass: must be in [0, 1], got -0.1"),
         ({"method": "disc", "min_mass": 1.01}, "min_mass: must be in [0, 1], got 1.01"),
         ({"method": "disc", "min_mass": math.nan}, "min_mass: must be in [0, 1], got nan"),
-        ({"method": "disc", "min_mass": "low"}, "min_mass: must be a number, got 'low'"),
         ({"method": "disc", "min_mass": True}, "min_mass: must be a number, got True"),
         ({"method": "disc", "adaptive": 1}, "adaptive: must be True or False, got 1"),
-        (
-            {"method": "disc", "adaptive": True, "top_m": 50},
-            "adaptive: excludes top_m and a beam_size above 1, got top_m 50",
-        ),
         (
             {"method": "disc", "adaptive": True, "beam_size": 2},
             "adaptive: excludes top_m and a beam_size above 1, got beam_size 2",
@@ -81,18 +79,10 @@ from genret.retrieval.types import KvShare, Mention, RetrievalResult, RetrieveRe
             "adaptive: excludes top_m and a beam_size above 1, got top_m 50 and beam_size 2",
         ),
         ({"method": "disc", "beam_size": 0}, "beam_size: must be in [1, 64] with the method disc, got 0"),
-        (
-            {"method": "disc", "beam_size": 1001},
-            "beam_size: must be in [1, 64] with the method disc, got 1001",
-        ),
         ({"method": "disc", "beam_size": "4"}, "beam_size: must be an integer, got '4'"),
-        ({"method": "disc", "beam_size": 65}, "beam_size: must be in [1, 64] with the method disc, got 65"),
         (
             {"method": "disc", "num_samples": 256, "num_draws": 33},
-            (
-                "num_samples: times num_draws times beam_size must be at most 8192, got 8448 "
-                "(with num_draws 33)"
-            ),
+            "num_samples: times num_draws times beam_size must be at most 8192, got 8448 (with num_draws 33)",
         ),
         (
             {"method": "disc", "num_draws": 16, "beam_size": 64},
@@ -118,12 +108,10 @@ from genret.retrieval.types import KvShare, Mention, RetrievalResult, RetrieveRe
         ),
         ({"prompt": 3}, "prompt: must be text, got int"),
         ({"filter": b"x"}, "filter: must be text, got bytes"),
-        ({"filter": " "}, "filter: must not be empty"),
         ({"filter": "x = '\ud800'"}, "filter: not valid Unicode: half a surrogate pair at character 6"),
         ({"filter": "x ="}, "filter: at character 4: expected a value, got the end"),
         ({"allow_ids": "Q1"}, "allow_ids: must be a sequence of ids, got str"),
         ({"deny_ids": None}, "deny_ids: must be a sequence of ids, got NoneType"),
-        ({"deny_ids": ("a", 1)}, "deny_ids[1]: must be text, got int"),
     ],
 )
 def test_wrong_field_is_named_with_what_was_expected_and_got(fields: dict[str, Any], message: str) -> None:
@@ -183,6 +171,23 @@ def test_options_of_other_methods_are_refused(
 def test_bounds_are_included(fields: dict[str, Any]) -> None:
     request = RetrieveRequest("x", **fields)
     assert {name: getattr(request, name) for name in fields} == fields
+
+
+def test_an_object_of_a_method_asks_as_its_options_do() -> None:
+    disc = Disc(num_samples=64, seed=7)
+    for method, told in (
+        (Beam(exact=True, exact_budget=9), {"method": "beam", "exact": True, "exact_budget": 9}),
+        (disc, {"method": "disc", "num_samples": 64, "seed": 7}),
+        (Shortlist(shortlist_size=5), {"method": "shortlist", "shortlist_size": 5}),
+        (Auto(decoder=disc), {"method": "auto", "decoder": "disc", "num_samples": 64, "seed": 7}),
+    ):
+        assert with_options(3, method, None, {"explain": False}) == RetrieveRequest("-", k=3, **told)
+    with pytest.raises(
+        InputError, match=r"seed: must stand in Disc\(.*seed=7.*\), as its field; got 8 beside it"
+    ):
+        with_options(3, disc, None, {"seed": 8})
+    with pytest.raises(InputError, match="exact: needs the method beam"):
+        with_options(3, disc, None, {"exact": True})
 
 
 def test_numpy_numbers_become_plain_ones() -> None:
@@ -287,15 +292,9 @@ def test_memory_saved_is_what_a_cache_per_branch_takes_more() -> None:
 
 
 def test_what_is_in_force_with_each_method() -> None:
-    auto, disc, shortlist, beam = (
-        RetrieveRequest("q", **fields)
-        for fields in (
-            {},
-            {"decoder": "disc", "shortlist_query": "words", "vector_weight": 2},
-            {"method": "shortlist", "shortlist_size": 7},
-            {"method": "beam"},
-        )
-    )
+    auto, beam = RetrieveRequest("q"), RetrieveRequest("q", method="beam")
+    disc = RetrieveRequest("q", decoder="disc", shortlist_query="words", vector_weight=2)
+    shortlist = RetrieveRequest("q", method="shortlist", shortlist_size=7)
     assert [r.decoding for r in (auto, disc, shortlist, beam)] == ["beam", "disc", None, "beam"]
     assert [r.proposals for r in (auto, disc, shortlist, beam)] == [24, 24, 7, 0]
     assert RetrieveRequest("q", method="shortlist").proposals == 100
@@ -378,12 +377,9 @@ def test_a_deep_mapping_is_refused_in_words() -> None:
 
 
 def test_the_width_of_a_request_is_its_branches() -> None:
-    widths = {
-        m: AnswerRequest("q", True, method=m, beam_size=7, num_draws=3).width for m in ("greedy", "sample")
-    }
-    assert widths == {"greedy": 1, "sample": 1}
-    assert AnswerRequest("q", True, method="beam", beam_size=7).width == 7
-    assert AnswerRequest("q", True, method="disc", num_draws=3).width == 3
+    widths = {"greedy": 1, "sample": 1, "beam": 7, "disc": 3}
+    for method, width in widths.items():
+        assert AnswerRequest("q", True, method=method, beam_size=7, num_draws=3).width == width
 
 
 def test_the_value_of_a_result_is_its_text_parsed() -> None:

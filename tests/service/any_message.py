@@ -23,42 +23,21 @@ BASES: dict[str, Message] = {
         pb.ScoreRequest(query="which", titles=["Paris", "The Seine"]),
     )
 }
-STRINGS = (
-    "",
-    " ",
-    "a",
-    "Q1",
-    "tiny",
-    "fake",
-    "plain",
-    "few-shot",
-    "kind = 'city'",
-    "kind in ('city', 'river') and not kind like 'x%'",
-    "=",
-    "(" * 3000,
-    "not " * 3000,
+SCHEMA_TEXTS = (
     '{"type": "boolean"}',
     '{"$ref": "#"}',
     '{"type": "string", "x-genret-index": "tiny"}',
     '{"type": "string", "pattern": "(a*)*b", "maxLength": 1e400}',
     '{"not": ' * 500,
     "[" * 5000,
-    "null",
-    "\0",
-    "a\0b\x7f\x1b[2J",
-    "\u202eabc\u2066\u200f",
-    "\U0010ffff\ufffe\ufeff",
-    "e\u0301" * 50,
-    "\U0001f469\u200d\U0001f467" * 20,
-    "</s>",
-    "../../etc/passwd",
-    "x" * 300,
-    "\N{EURO SIGN}" * 33_000,
-    "word " * 20_000,
 )
-FLOATS = (
-    0.0, -0.0, 0.5, 1.0, 1.5, -1.0, 1e-9, 5e-324, 1e308, -1e308, float("inf"), float("-inf"), float("nan"),
-)  # fmt: skip
+FILTER_TEXTS = ("kind = 'city'", "kind in ('city', 'river') and not kind like 'x%'", "=", "(" * 3000)
+ODD_TEXTS = ("\0", "a\0b\x7f\x1b[2J", "\u202eabc\u2066\u200f", "\U0010ffff\ufffe\ufeff", "e\u0301" * 50)
+LONG_TEXTS = ("not " * 3000, "\U0001f469\u200d\U0001f467" * 20, "\N{EURO SIGN}" * 33_000, "word " * 20_000)
+USUAL_TEXTS = ("", " ", "a", "Q1", "tiny", "fake", "plain", "few-shot", "null", "</s>", "../../etc/passwd")
+STRINGS = (*USUAL_TEXTS, *FILTER_TEXTS, *SCHEMA_TEXTS, *ODD_TEXTS, "x" * 300, *LONG_TEXTS)
+FINITE_FLOATS = (0.0, -0.0, 0.5, 1.0, 1.5, -1.0, 1e-9, 5e-324, 1e308, -1e308)
+FLOATS = (*FINITE_FLOATS, float("inf"), float("-inf"), float("nan"))
 SMALL = (0, 1, 2, 3, 7)
 _RANGES = {
     Cpp.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
@@ -69,29 +48,17 @@ _RANGES = {
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 # One field of each wire type under a number that no message has, groups opened and closed and neither.
 UNKNOWN_FIELDS = (
-    b"\xf8\x7f\x01",
-    b"\xf9\x7f12345678",
-    b"\xfa\x7f\x03abc",
-    b"\xfb\x7f\xfc\x7f",
-    b"\xfb\x7f" * 150 + b"\xfc\x7f" * 150,
-    b"\xfb\x7f",
-    b"\xfc\x7f",
-    b"\xfd\x7f1234",
-    b"\xfe\x7f",
-    b"\x00",
+    *(b"\xf8\x7f\x01", b"\xf9\x7f12345678", b"\xfa\x7f\x03abc", b"\xfd\x7f1234", b"\xfe\x7f", b"\x00"),
+    *(b"\xfb\x7f\xfc\x7f", b"\xfb\x7f" * 150 + b"\xfc\x7f" * 150, b"\xfb\x7f", b"\xfc\x7f"),
     b"\xf8\x7f" + b"\xff" * 12,
 )
-
-
-def text() -> SearchStrategy[str]:
-    return st.sampled_from(STRINGS) | _TEXT
 
 
 def scalar(field: FieldDescriptor) -> SearchStrategy[Any]:
     """Values that a field of a scalar type can hold, likely and not."""
     kind = field.cpp_type
     if kind == Cpp.CPPTYPE_STRING:
-        return st.binary(max_size=30) if field.type == Cpp.TYPE_BYTES else text()
+        return st.binary(max_size=30) if field.type == Cpp.TYPE_BYTES else st.sampled_from(STRINGS) | _TEXT
     if kind == Cpp.CPPTYPE_BOOL:
         return st.booleans()
     if kind == Cpp.CPPTYPE_ENUM:

@@ -152,17 +152,10 @@ def _builder(name: str, days_valid: float, days_old: float) -> x509.CertificateB
 
 
 def _key_usage(signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    names = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    unused = dict.fromkeys((*names, "encipher_only", "decipher_only"), False)
+    signs = {"key_cert_sign": signs_certificates, "crl_sign": signs_certificates}
+    return x509.KeyUsage(digital_signature=True, **signs, **unused)
 
 
 def _host(host: str) -> x509.GeneralName:

@@ -138,26 +138,25 @@ def fake_result(request: RetrieveRequest) -> RetrievalResult:
         )
         for i in range(min(request.k, 2))
     )
-    return RetrievalResult(
-        query=request.query,
-        method=request.method,
-        candidates=candidates,
+    result = RetrievalResult(
+        request.query,
+        request.method,
+        candidates,
         certified=None if sampled or request.method == "shortlist" else True,
-        mass=FAKE_MASS if sampled else None,
-        mass_stderr=0.01 if sampled else None,
-        mass_lower=0.125 if sampled or scored else None,
-        mass_upper=0.5 if sampled else None,
         num_nodes=11,
         num_exact_nodes=min(request.budget, 5),
-        num_draws=7 if sampled else 0,
-        num_accepted=3 if sampled else 0,
         num_steps=4,
-        seed=(request.seed if request.seed is not None else 99) if sampled else None,
-        timings=Timings(1.0, 2.0, 10.0, 3.0, 4.0) if scored else Timings(1.0, 2.0, 3.0),
+        timings=Timings(1.0, 2.0, 3.0),
         kv=KvShare(1000, 4000, 500, 2),
-        num_scored=3 if scored else 0,
-        shortlist_size=2 if scored else 0,
     )
+    if sampled:
+        seed = request.seed if request.seed is not None else 99
+        mass = {"mass": FAKE_MASS, "mass_stderr": 0.01, "mass_lower": 0.125, "mass_upper": 0.5}
+        result = replace(result, num_draws=7, num_accepted=3, seed=seed, **mass)
+    if scored:
+        timings = Timings(1.0, 2.0, 10.0, 3.0, 4.0)
+        result = replace(result, mass_lower=0.125, num_scored=3, shortlist_size=2, timings=timings)
+    return result
 
 
 def fake_scores(request: ScoreRequest) -> ScoreResult:

@@ -98,33 +98,24 @@ Code = grpc.StatusCode
 METHODS = {method.name: method for method in methods()}
 RETRIEVAL = [name for name, m in METHODS.items() if m.containing_service.name == "RetrievalService"]
 # Not of a server that is up, asks for no token, and whose model and index are whole.
-_FOREIGN = {
-    Code.UNAVAILABLE,
-    Code.FAILED_PRECONDITION,
-    Code.DATA_LOSS,
-    Code.UNAUTHENTICATED,
-    Code.PERMISSION_DENIED,
-}
+_FOREIGN = {Code.UNAVAILABLE, Code.FAILED_PRECONDITION, Code.DATA_LOSS}
+_FOREIGN |= {Code.UNAUTHENTICATED, Code.PERMISSION_DENIED}
 LEGAL = ({row.code for row in TABLE} | {Code.OK}) - _FOREIGN
 # A query that takes longer is stopped by the server, long before the client gives up.
 SERVER_LIMIT_S = 2.0
-_QUIET = settings(
-    deadline=None,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-    phases=[Phase.generate, Phase.shrink],
-)
+PHASES = [Phase.generate, Phase.shrink]
+QUIET = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck), phases=PHASES)
 FACTOR = 20  # how many times as much the long tests try
 
 
 def some(examples: int) -> settings:
     """The same examples every time."""
-    return settings(_QUIET, max_examples=examples, derandomize=True)
+    return settings(QUIET, max_examples=examples, derandomize=True)
 
 
 def many(examples: int) -> settings:
     """Others every time, and more of them."""
-    return settings(_QUIET, max_examples=examples * FACTOR, print_blob=True)
+    return settings(QUIET, max_examples=examples * FACTOR, print_blob=True)
 
 
 @dataclass(frozen=True)

@@ -69,11 +69,8 @@ async def gateway(
     for index in indexes.values():
         table.put(index)
     config = make_config(*indexes, **options)
-    lanes, compiler, readiness = (
-        DeviceQueues(config.batch, config.queue),
-        DeviceExecutor("schemas"),
-        Readiness(()),
-    )
+    lanes, compiler = DeviceQueues(config.batch, config.queue), DeviceExecutor("schemas")
+    readiness = Readiness(())
     await readiness.announce(state)
     reloader = FakeReloader(table)
     methods = Methods(table, lanes, readiness, cast("Reloader", reloader), config, compiler)
@@ -88,8 +85,10 @@ async def gateway(
 
 
 @asynccontextmanager
-async def listening(app: Starlette, tls: TlsConfig | None = None) -> AsyncIterator[HttpServer]:
-    server = HttpServer(app, "127.0.0.1", 0, tls or TlsConfig())
+async def listening(
+    app: Starlette, tls: TlsConfig | None = None, host: str = "127.0.0.1"
+) -> AsyncIterator[HttpServer]:
+    server = HttpServer(app, host, 0, tls or TlsConfig())
     await server.start()
     try:
         yield server
@@ -128,6 +127,16 @@ async def raw_connection(
         writer.close()
         with contextlib.suppress(ConnectionError):  # the other side may have been quicker
             await writer.wait_closed()
+
+
+@contextmanager
+def client_in_a_thread(*retrievers: FakeRetriever, **options: Any) -> Iterator[httpx.Client]:
+    """The client of a listener that runs beside a test that is no coroutine."""
+    with (
+        serving_in_a_thread(*retrievers, **options) as address,
+        httpx.Client(base_url=address, timeout=60, trust_env=False) as found,
+    ):
+        yield found
 
 
 @contextmanager

@@ -7,7 +7,9 @@ import heapq
 import math
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -100,13 +102,10 @@ def test_a_proof_is_work_up_to_its_budget_and_less_when_it_ended_sooner() -> Non
     request = RetrieveRequest("q", k=3, exact=True, exact_budget=500)
     estimated = estimate_tokens(request, 20)
     assert estimated == estimate_tokens(RetrieveRequest("q", k=3), 20) + 500
-    assert (
-        estimate_tokens(RetrieveRequest("q", exact=True), 0) - estimate_tokens(RetrieveRequest("q"), 0)
-        == 1024
-    )
-    assert done_tokens(estimated, request, proof_of(500)) == estimated
-    assert done_tokens(estimated, request, proof_of(510)) == estimated
-    assert done_tokens(estimated, request, proof_of(30)) == estimated - 470
+    by_default = estimate_tokens(RetrieveRequest("q", exact=True), 0)
+    assert by_default - estimate_tokens(RetrieveRequest("q"), 0) == 1024
+    for tokens, left in ((500, 0), (510, 0), (30, 470)):
+        assert done_tokens(estimated, request, proof_of(tokens)) == estimated - left
     assert done_tokens(100, RetrieveRequest("q"), proof_of(0)) == 100
 
 
@@ -223,26 +222,18 @@ def test_what_a_client_bounds_and_what_was_taken_of_it() -> None:
 def test_a_budget_counts_in_full_before_any_of_its_kind_is_done() -> None:
     cost_model = CostModel()
     assert cost_model.expected(ANSWER) == 400
+    cost_model.learn(RetrieveRequest("q"), proof_of(0))
+    assert cost_model.expected(PROOF) == 1_000, "requests without a budget teach nothing"
     cost_model.learn(PROOF, proof_of(10))
     cost_model.learn(ANSWER, ModelError("says nothing of others"))
     assert cost_model.expected(ANSWER) == 400
     cost_model.learn(ANSWER, answer_of(20))
     assert 20 < cost_model.expected(ANSWER) < 100
     assert cost_model.expected(WIDE) == 1_600, "another method"
-
-
-def test_requests_without_a_budget_teach_nothing() -> None:
-    cost_model = CostModel()
-    cost_model.learn(RetrieveRequest("q"), proof_of(0))
-    assert cost_model.expected(PROOF) == 1_000
-
-
-def test_a_wide_request_is_expected_to_take_as_many_times_more() -> None:
-    cost_model = CostModel()
     for _ in range(100):
         cost_model.learn(WIDE, answer_of(50))
-    narrow = AnswerRequest("q", True, method="beam", beam_size=1, max_tokens=400)
-    assert cost_model.expected(WIDE) == pytest.approx(4 * 50, rel=0.1)
+    narrow = replace(WIDE, beam_size=1)
+    assert cost_model.expected(WIDE) == pytest.approx(4 * 50, rel=0.1), "four times as wide"
     assert cost_model.expected(narrow) == pytest.approx(50, rel=0.1)
 
 
@@ -302,15 +293,15 @@ def test_draws_count_for_the_tokens_that_they_do_not_share() -> None:
     assert 64 * 32 <= cost_model.expected(wide) <= 64 * 40
 
 
-def test_before_any_batch_nothing_is_known() -> None:
-    assert SpeedModel().seconds(1000, 3) == 0
-
-
-def test_of_one_size_of_batch_the_mean_speed_is_known() -> None:
+def test_the_mean_speed_is_known_of_one_size_of_batch_and_a_change_is_followed() -> None:
     speed = SpeedModel()
-    speed.observe(100, 0.5)
-    assert speed.seconds(100, 1) == pytest.approx(0.5)
-    assert speed.seconds(1000, 9) == pytest.approx(5.0)
+    assert speed.seconds(1000, 3) == 0, "before any batch"
+    speed.observe(1000, 5.0)
+    assert speed.seconds(1000, 1) == pytest.approx(5.0)
+    assert speed.seconds(100, 9) == pytest.approx(0.5)
+    for _ in range(50):
+        speed.observe(1000, 0.1)
+    assert speed.seconds(1000, 1) == pytest.approx(0.1, rel=0.01)
 
 
 @given(st.floats(0, 0.2), st.floats(1e-6, 1e-3), st.lists(st.integers(1, 20_000), min_size=2, max_size=60))
@@ -339,15 +330,6 @@ def test_whatever_was_seen_more_work_never_takes_less_time(seen: list[tuple[int,
     for tokens, seconds in seen:
         speed.observe(tokens, seconds)
     assert 0 <= speed.seconds(10, 1) <= speed.seconds(20, 1) <= speed.seconds(20, 2)
-
-
-def test_a_device_that_changes_is_followed() -> None:
-    speed = SpeedModel()
-    for _ in range(50):
-        speed.observe(1000, 1.0)
-    for _ in range(50):
-        speed.observe(1000, 0.1)
-    assert speed.seconds(1000, 1) == pytest.approx(0.1, rel=0.01)
 
 
 def test_one_odd_batch_is_not_believed_for_ever() -> None:
@@ -518,11 +500,11 @@ def test_who_might_wait_longer_anyway_is_let_in() -> None:
 
 def test_overload_is_over_when_nobody_was_refused_for_two_batches() -> None:
     crowd = Crowd(every_s=0.02)
-    crowd.begin()
-    crowd.wait(1.0)
-    crowd.guard.refused()
-    crowd.begin()
-    crowd.wait(0.98)
+    for seconds in (1.0, 0.98):
+        crowd.begin()
+        crowd.wait(seconds)
+        if seconds == 1.0:
+            crowd.guard.refused()
     crowd.begin()
     assert crowd.is_told_to_come_later()
     crowd.wait(1.04)
@@ -577,21 +559,29 @@ def test_work_that_has_waited_for_room_is_not_told_to_come_later() -> None:
     assert admission.num_requests == 3
 
 
-def without_demand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(OverloadGuard, "fills_next", lambda *_: False)
+Play = Callable[[Device, Callable[[Lane], None]], tuple[Lane, Lane]]
+
+
+@pytest.fixture
+def unguarded(monkeypatch: pytest.MonkeyPatch) -> Play:
+    """Plays open or closed loops twice: as they are, and without the guard against overload."""
+
+    def play(device: Device, loop: Callable[[Lane], None]) -> tuple[Lane, Lane]:
+        guarded, free = Lane(device), Lane(device)
+        loop(guarded)
+        with monkeypatch.context() as patch:
+            patch.setattr(OverloadGuard, "fills_next", lambda *_: False)
+            loop(free)
+        return guarded, free
+
+    return play
 
 
 @pytest.mark.parametrize("times", [2, 4, 8])
-def test_in_overload_waits_are_shorter_and_as_many_are_answered(
-    times: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_overload_waits_are_shorter_and_as_many_are_answered(times: int, unguarded: Play) -> None:
     usual = Lane(CPU)
     usual.open_loop(0.8 * CAPACITY, 200)
-    loaded = Lane(CPU)
-    loaded.open_loop(times * CAPACITY, 200)
-    without_demand(monkeypatch)
-    before = Lane(CPU)
-    before.open_loop(times * CAPACITY, 200)
+    loaded, before = unguarded(CPU, lambda lane: lane.open_loop(times * CAPACITY, 200))
     assert len(loaded.seconds) >= 0.98 * len(before.seconds)
     assert loaded.percentile(0.5) < 0.9 * before.percentile(0.5)
     assert loaded.percentile(0.99) < 0.95 * before.percentile(0.99)
@@ -599,15 +589,20 @@ def test_in_overload_waits_are_shorter_and_as_many_are_answered(
         assert loaded.percentile(0.99) < 1.8 * usual.percentile(0.99) < 0.9 * before.percentile(0.99)
 
 
-@pytest.mark.parametrize("share", [0.5, 0.8])
-def test_below_the_capacity_nothing_changes(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    lane = Lane(CPU)
-    lane.open_loop(share * CAPACITY, 200)
-    without_demand(monkeypatch)
-    before = Lane(CPU)
-    before.open_loop(share * CAPACITY, 200)
+FAST = Device(per_batch_s=0.007, per_request_s=0.0004)
+
+
+@pytest.mark.parametrize(
+    ("device", "per_second", "seconds"),
+    [(CPU, 0.5 * CAPACITY, 200), (CPU, 0.8 * CAPACITY, 200), (FAST, 4 * 1600, 5)],
+    ids=["half of the capacity", "near the capacity", "a queue that is short in time"],
+)
+def test_where_waits_are_short_nothing_changes(
+    device: Device, per_second: float, seconds: float, unguarded: Play
+) -> None:
+    lane, before = unguarded(device, lambda lane: lane.open_loop(per_second, seconds))
     assert lane.seconds == before.seconds
-    assert lane.num_refused == 0
+    assert device is FAST or lane.num_refused == 0
 
 
 @pytest.mark.parametrize("clients", [1, 32, 64])
@@ -618,26 +613,10 @@ def test_clients_that_all_find_room_are_never_refused(clients: int) -> None:
     assert clients == 1 or len(lane.seconds) > 0.9 * 100 * clients / (CPU.seconds(min(clients, 32)) * 2)
 
 
-def test_clients_that_come_again_when_they_are_told_keep_the_device_busy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    lane = Lane(CPU)
-    lane.closed_loop(96, 100)
-    without_demand(monkeypatch)
-    before = Lane(CPU)
-    before.closed_loop(96, 100)
+def test_clients_that_come_again_when_they_are_told_keep_the_device_busy(unguarded: Play) -> None:
+    lane, before = unguarded(CPU, lambda lane: lane.closed_loop(96, 100))
     assert len(lane.seconds) >= 0.95 * len(before.seconds)
     assert lane.percentile(0.99) < before.percentile(0.99)
-
-
-def test_a_device_whose_queue_is_short_in_time_lets_everybody_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    fast = Device(per_batch_s=0.007, per_request_s=0.0004)
-    lane = Lane(fast)
-    lane.open_loop(4 * 1600, 5)
-    without_demand(monkeypatch)
-    before = Lane(fast)
-    before.open_loop(4 * 1600, 5)
-    assert lane.seconds == before.seconds
 
 
 class Queue:
@@ -658,12 +637,18 @@ class Queue:
             finally:
                 self.admission.release(tokens)
 
+    async def begin(self, done: asyncio.Event, *works: tuple[str, int], waiting: int = 0) -> list[Any]:
+        """Start works of a name and a number of tokens, and wait until so many wait for room."""
+        tasks = [asyncio.create_task(self.work(name, done, tokens)) for name, tokens in works]
+        await until(lambda: len(self.order) + self.fair_queue.num_waiting >= len(tasks))
+        assert self.fair_queue.num_waiting == waiting
+        return tasks
+
 
 @asynchronous
 async def test_it_takes_half_of_the_queue_and_the_rest_waits_in_order() -> None:
     queue, done = Queue(max_requests=4), asyncio.Event()
-    tasks = [asyncio.create_task(queue.work(str(i), done)) for i in range(5)]
-    await until(lambda: queue.fair_queue.num_waiting == 3)
+    tasks = await queue.begin(done, *((name, 1) for name in "01234"), waiting=3)
     assert queue.order == ["0", "1"]
     assert queue.admission.num_requests == 2
     done.set()
@@ -688,12 +673,7 @@ async def test_a_queue_full_of_calls_lets_it_in_as_soon_as_one_leaves() -> None:
 @asynchronous
 async def test_one_that_is_larger_than_the_share_is_let_in_alone() -> None:
     queue, done = Queue(max_tokens=100), asyncio.Event()
-    tasks = [
-        asyncio.create_task(queue.work("small", done, tokens=10)),
-        asyncio.create_task(queue.work("large", done, tokens=80)),
-        asyncio.create_task(queue.work("after", done, tokens=1)),
-    ]
-    await until(lambda: queue.fair_queue.num_waiting == 2)
+    tasks = await queue.begin(done, ("small", 10), ("large", 80), ("after", 1), waiting=2)
     assert queue.order == ["small"], "nobody overtakes"
     done.set()
     await asyncio.gather(*tasks)
@@ -703,8 +683,7 @@ async def test_one_that_is_larger_than_the_share_is_let_in_alone() -> None:
 @asynchronous
 async def test_the_deadline_passes_while_it_waits() -> None:
     queue, done = Queue(max_requests=1), asyncio.Event()
-    first = asyncio.create_task(queue.work("first", done))
-    await until(lambda: queue.order == ["first"])
+    (first,) = await queue.begin(done, ("first", 1))
     with pytest.raises(DeadlineExceededError, match="the deadline passed while the queue was full"):
         await queue.work("late", done, deadline=time.monotonic() + 0.02)
     assert queue.fair_queue.num_waiting == 0
@@ -715,8 +694,7 @@ async def test_the_deadline_passes_while_it_waits() -> None:
 @asynchronous
 async def test_cancelling_the_first_lets_the_second_look() -> None:
     queue, done, hold = Queue(max_tokens=100), asyncio.Event(), asyncio.Event()
-    running = asyncio.create_task(queue.work("running", hold, tokens=40))
-    await until(lambda: queue.order == ["running"])
+    (running,) = await queue.begin(hold, ("running", 40))
     large = asyncio.create_task(queue.work("large", done, tokens=40))
     small = asyncio.create_task(queue.work("small", done, tokens=1))
     await until(lambda: queue.fair_queue.num_waiting == 2)
@@ -759,8 +737,7 @@ async def test_half_of_the_time_is_left_to_single_calls() -> None:
 @asynchronous
 async def test_of_a_batch_no_more_waits_than_the_queue_may_hold() -> None:
     queue, done = Queue(max_requests=2), asyncio.Event()
-    tasks = [asyncio.create_task(queue.work(str(i), done)) for i in range(3)]
-    await until(lambda: queue.fair_queue.num_waiting == 2)
+    tasks = await queue.begin(done, *((name, 1) for name in "012"), waiting=2)
     with pytest.raises(OverloadedError, match="2 requests of batches wait for room, at most 2"):
         async with queue.fair_queue.room(1, math.inf, bounded=True):
             raise AssertionError("there was room")

@@ -104,15 +104,8 @@ async def test_a_full_batch_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> No
 async def test_requests_of_one_retriever_share_a_batch_and_keep_their_order() -> None:
     async with batching(max_delay_ms=20, max_tokens=10) as (batcher, _):
         one, two = FakeRetriever(), FakeRetriever()
-        calls = [
-            submit(batcher, one, "a", 4),
-            submit(batcher, two, "b", 4),
-            submit(batcher, one, "c", 4),
-            submit(batcher, one, "d", 4),
-            submit(batcher, one, "huge", 99),
-            submit(batcher, two, "e", 4),
-        ]
-        await asyncio.gather(*calls)
+        of = ((one, "a", 4), (two, "b", 4), (one, "c", 4), (one, "d", 4), (one, "huge", 99), (two, "e", 4))
+        await asyncio.gather(*(submit(batcher, *asked) for asked in of))
         assert one.batches == [["a", "c"], ["d"], ["huge"]]
         assert two.batches == [["b", "e"]]
 
@@ -125,11 +118,9 @@ async def test_who_left_the_queue_never_runs(monkeypatch: pytest.MonkeyPatch) ->
         fake = FakeRetriever(held=True)
         first = submit(batcher, fake, "first")
         await until(fake.running.is_set)
-        leaving, late, staying = (
-            submit(batcher, fake, "leaving"),
-            submit(batcher, fake, "late", seconds=600),
-            submit(batcher, fake, "staying"),
-        )
+        leaving = submit(batcher, fake, "leaving")
+        late = submit(batcher, fake, "late", seconds=600)
+        staying = submit(batcher, fake, "staying")
         await until(lambda: batcher.num_waiting == 3)
         leaving.cancel()
         clock.forward(600)
@@ -307,29 +298,16 @@ async def test_admission_is_told_of_every_batch_and_of_who_has_waited_for_room(
         )
         with pytest.raises(InputError):
             await submit(batcher, fake, "bad")
-    assert told == [
-        ("admit", 3, False),
-        ("admit", 4, True),
-        ("begin", 2, 7),
-        ("end",),
-        ("admit", 1, False),
-        ("begin", 1, 1),
-        ("end",),
-    ]
+    both = [("admit", 3, False), ("admit", 4, True), ("begin", 2, 7), ("end",)]
+    assert told == [*both, ("admit", 1, False), ("begin", 1, 1), ("end",)]
 
 
 class PanicError(BaseException):
     """As extensions written in Rust raise it: no Exception."""
 
 
-WORST = [
-    PanicError("index out of bounds"),
-    StopIteration(),
-    GeneratorExit(),
-    SystemExit(3),
-    concurrent.futures.CancelledError(),
-    asyncio.CancelledError(),
-]
+CANCELLED = (concurrent.futures.CancelledError(), asyncio.CancelledError())
+WORST = (PanicError("index out of bounds"), StopIteration(), GeneratorExit(), SystemExit(3), *CANCELLED)
 kinds = pytest.mark.parametrize("bug", WORST, ids=lambda bug: type(bug).__module__ + type(bug).__name__)
 
 
@@ -376,24 +354,17 @@ async def test_worst_of_a_batch_fails_its_request_alone(bug: BaseException) -> N
 
 @pytest.mark.parametrize("query", ["bad", "bad" + 1000 * " word"], ids=["inline", "in a thread"])
 @asynchronous
-async def test_panic_of_a_tokenizer_ends_the_call(query: str) -> None:
+async def test_panic_of_a_tokenizer_ends_the_call_or_its_item_alone(query: str) -> None:
+    items = [pb.RetrieveRequest(query=text) for text in (query, "good")]
     async with running(PanickingTokenizer()) as s:
         error, _ = await failure(s.retrieve(query))
         assert error.code() is grpc.StatusCode.INTERNAL
-        reply = await s.batch(pb.RetrieveRequest(query=query), pb.RetrieveRequest(query="good"))
+        reply = await s.batch(*items)
         assert [result.WhichOneof("outcome") for result in reply.results] == ["error", "response"]
-
-
-@asynchronous
-async def test_panic_of_a_tokenizer_ends_an_item_of_a_stream_alone() -> None:
-    async with running(PanickingTokenizer()) as s:
-        queries = [
-            pb.RetrieveStreamRequest(id=name, request=pb.RetrieveRequest(query=name))
-            for name in ("bad", "good")
-        ]
-        answers = {answer.id: answer async for answer in s.stub.RetrieveStream(iter(queries), timeout=60)}
-        assert answers["bad"].error.code == grpc.StatusCode.INTERNAL.value[0]
-        assert answers["good"].response.candidates
+        asked = [pb.RetrieveStreamRequest(id=str(i), request=item) for i, item in enumerate(items)]
+        answers = {answer.id: answer async for answer in s.stub.RetrieveStream(iter(asked), timeout=60)}
+        assert answers["0"].error.code == grpc.StatusCode.INTERNAL.value[0]
+        assert answers["1"].response.candidates
 
 
 GLIBC = hasattr(ctypes.CDLL(None), "mallopt")
@@ -464,7 +435,7 @@ async def fill(room: StreamRoom) -> int:
 
 
 @asynchronous
-async def test_so_many_queries_of_small_answers_fit() -> None:
+async def test_so_many_queries_of_small_answers_fit_and_fewer_of_large_ones() -> None:
     room = StreamRoom(8, 800)
     assert await fill(room) == 8
     for _ in range(8):
@@ -473,10 +444,6 @@ async def test_so_many_queries_of_small_answers_fit() -> None:
     for _ in range(8):
         room.written(10)
     assert await fill(room) == 8
-
-
-@asynchronous
-async def test_fewer_queries_of_large_answers_fit() -> None:
     room = StreamRoom(8, 800)
     room.asked()
     room.answered(300)
@@ -489,43 +456,34 @@ async def test_fewer_queries_of_large_answers_fit() -> None:
 
 @pytest.mark.parametrize("size", [800, 10_000])
 @asynchronous
-async def test_one_answer_may_be_larger_than_all_the_room(size: int) -> None:
+async def test_one_answer_may_be_larger_than_all_the_room_and_is_forgotten(size: int) -> None:
     room = StreamRoom(8, 800)
     room.asked()
     room.answered(size)
     assert not await fits(room)
     room.written(size)
     assert await fill(room) == 1
-
-
-@asynchronous
-async def test_one_large_answer_is_forgotten() -> None:
-    room = StreamRoom(8, 800)
-    for size in (10_000, *[1] * 200):
+    room.answered(1)
+    room.written(1)
+    for _ in range(200):
         await asyncio.wait_for(room.wait(), 60)
         room.asked()
-        room.answered(size)
-        room.written(size)
+        room.answered(1)
+        room.written(1)
     assert await fill(room) == 8
 
 
+@pytest.mark.parametrize("is_opened", [False, True])
 @asynchronous
-async def test_who_waits_is_let_in_as_answers_leave() -> None:
+async def test_who_waits_is_let_in_as_answers_leave_or_the_room_opens(is_opened: bool) -> None:
     room = StreamRoom(1, 800)
     room.asked()
     waiting = asyncio.create_task(room.wait())
     room.answered(10)
     await asyncio.sleep(0)
     assert not waiting.done()
-    room.written(10)
-    await asyncio.wait_for(waiting, 60)
-
-
-@asynchronous
-async def test_an_open_room_holds_nobody_back() -> None:
-    room = StreamRoom(1, 800)
-    room.asked()
-    waiting = asyncio.create_task(room.wait())
-    await asyncio.sleep(0)
-    room.open()
+    if is_opened:
+        room.open()
+    else:
+        room.written(10)
     await asyncio.wait_for(waiting, 60)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_type_hints
 
+import grpc
 import pytest
 from click.testing import CliRunner
 
@@ -49,29 +51,17 @@ def test_both_clients_have_the_same_methods_with_the_same_arguments() -> None:
 
 @pytest.mark.parametrize("client", [RetrievalClient, AsyncRetrievalClient])
 def test_every_call_of_a_client_says_what_it_takes_and_returns(client: Any) -> None:
-    calls = {
-        "retrieve": "Reply",
-        "retrieve_batch": "list[Reply | CallError]",
-        "link": "list[Reply | CallError]",
-        "answer": "AnswerReply",
-        "score": "ScoreReply",
-        "list_indexes": "list[IndexInfo]",
-        "get_index": "IndexInfo",
-        "reload_index": "ReloadReply",
-        "health": "str",
-    }
+    listed = "list[Reply | CallError]"
+    calls = {"retrieve": "Reply", "retrieve_batch": listed, "link": listed, "answer": "AnswerReply"}
+    calls |= {"score": "ScoreReply", "list_indexes": "list[IndexInfo]", "get_index": "IndexInfo"}
+    calls |= {"reload_index": "ReloadReply", "health": "str"}
     for name, returned in calls.items():
         method = vars(client)[name]
         assert inspect.iscoroutinefunction(method) == (client is AsyncRetrievalClient)
         assert inspect.signature(method).return_annotation == returned
         assert method.__doc__
-    parameters = inspect.signature(client.retrieve).parameters.values()
-    assert [(one.name, one.default) for one in parameters] == [
-        ("self", inspect.Parameter.empty),
-        ("request", inspect.Parameter.empty),
-        ("index", ""),
-        ("call", inspect.Parameter.empty),
-    ]
+    asked = "(self, request: 'RetrieveRequest', index: 'str' = '', **call: 'Unpack[CallOptions]') -> 'Reply'"
+    assert str(inspect.signature(client.retrieve)) == asked
 
 
 @pytest.mark.parametrize(
@@ -91,10 +81,7 @@ def test_every_call_of_a_client_says_what_it_takes_and_returns(client: Any) -> N
         ({"metadata": (("grpc-timeout", "x"),)}, "metadata: a name is made of a-z"),
         ({"metadata": (("data-bin", "x"),)}, "metadata: a name is made of a-z"),
         ({"metadata": (("authorization", "x"),)}, "metadata: 'authorization' is sent by the client itself"),
-        (
-            {"metadata": (("application", "\u00e9"),)},
-            "metadata: the value of 'application' must be printable",
-        ),
+        ({"metadata": (("application", "\u00e9"),)}, "metadata: the value of 'application' must be"),
         ({"metadata": (("application", " x"),)}, "metadata: the value of 'application' must be printable"),
         ({"max_reply_bytes": 1}, "max_reply_bytes: must be in [1024, 2147483647], got 1"),
     ],
@@ -176,49 +163,33 @@ def test_bad_addresses_are_usage_errors(address: str, message: str) -> None:
         assert f"--address: {caught.value.message}" in result.stderr
 
 
-class _Refused:
-    def __init__(self, code: str, details: str) -> None:
-        import grpc
+def failed(code: str, details: str) -> CallError:
+    """What a call to nohost:1 raises when gRPC itself ends it, within 60 s."""
+    call = SimpleNamespace(
+        trailing_metadata=lambda: None, code=lambda: grpc.StatusCode[code], details=lambda: details
+    )
+    return failed_call(call, "nohost:1", 60, "id")
 
-        self._code, self._details = getattr(grpc.StatusCode, code), details
 
-    def trailing_metadata(self) -> None:
-        return None
-
-    def code(self) -> object:
-        return self._code
-
-    def details(self) -> str:
-        return self._details
+RESOLVING = "errors resolving nohost:1: [field:hostname lookup error:address lookup failed for nohost:1: "
+CONNECTING = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to"
+NOBODY = "no server answers at nohost:1"
+SENDING = 'Internal error from Core Failed "execute_batch": (SendMessageOperation,)'
 
 
 @pytest.mark.parametrize(
     ("code", "details", "message"),
     [
-        (
-            "UNAVAILABLE",
-            "errors resolving nohost:1: [field:hostname lookup error:address lookup failed for nohost:1: "
-            "Domain name not found]",
-            "no server answers at nohost:1: Domain name not found",
-        ),
-        (
-            "UNAVAILABLE",
-            "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to "
-            "remote host: Connection refused",
-            "no server answers at nohost:1: Connection refused",
-        ),
+        ("UNAVAILABLE", f"{RESOLVING}Domain name not found]", f"{NOBODY}: Domain name not found"),
+        ("UNAVAILABLE", f"{CONNECTING} remote host: Connection refused", f"{NOBODY}: Connection refused"),
         ("DEADLINE_EXCEEDED", "Deadline Exceeded", "no answer from nohost:1 within 60 s"),
         ("UNIMPLEMENTED", "Method not found!", "nohost:1: Method not found!"),
         ("UNKNOWN", "", "nohost:1: UNKNOWN"),
-        (
-            "INTERNAL",
-            'Internal error from Core Failed "execute_batch": (SendMessageOperation,)',
-            "nohost:1 ended the stream while queries were being sent",
-        ),
+        ("INTERNAL", SENDING, "nohost:1 ended the stream while queries were being sent"),
     ],
 )
 def test_errors_of_the_transport_name_the_address(code: str, details: str, message: str) -> None:
-    error = failed_call(_Refused(code, details), "nohost:1", 60, "id")
+    error = failed(code, details)
     assert (str(error), error.request_id, error.reason) == (message, "id", "")
 
 
@@ -238,5 +209,5 @@ def test_a_host_that_does_not_exist() -> None:
     ],
 )
 def test_exhaustion_that_grpc_itself_reports(details: str, reason: str) -> None:
-    error = failed_call(_Refused("RESOURCE_EXHAUSTED", details), "h:1", 1, "")
+    error = failed("RESOURCE_EXHAUSTED", details)
     assert (error.reason, error.is_overload) == (reason, False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import signal
 import socket
 import ssl
@@ -48,10 +49,6 @@ async def rest(reader: asyncio.StreamReader) -> bytes:
         return b""
 
 
-def client_of(server: HttpServer) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=f"http://{server.address}", timeout=60, trust_env=False)
-
-
 def num_connections(server: HttpServer) -> int:
     return len(server._uvicorn.server_state.connections)
 
@@ -59,29 +56,21 @@ def num_connections(server: HttpServer) -> int:
 @asynchronous
 async def test_an_address_that_is_taken_or_unknown_is_named() -> None:
     async with gateway(FakeRetriever()) as face, listening(face.app) as server:
-        second = HttpServer(face.app, "127.0.0.1", server.port, TlsConfig())
-        with pytest.raises(
-            BindError, match=rf"^cannot listen on 127\.0\.0\.1:{server.port}: Address already"
+        for host, port, why in (
+            ("127.0.0.1", server.port, "Address already"),
+            ("192.0.2.1", 0, ""),
+            ("nowhere.invalid", 0, ""),
         ):
-            await second.start()
-        with pytest.raises(BindError, match=r"^cannot listen on 192\.0\.2\.1:0: "):
-            await HttpServer(face.app, "192.0.2.1", 0, TlsConfig()).start()
-        with pytest.raises(BindError, match=r"^cannot listen on nowhere\.invalid:0: "):
-            await HttpServer(face.app, "nowhere.invalid", 0, TlsConfig()).start()
+            with pytest.raises(BindError, match=f"^cannot listen on {re.escape(host)}:{port}: {why}"):
+                await HttpServer(face.app, host, port, TlsConfig()).start()
 
 
 @asynchronous
 async def test_every_address_of_a_name_is_listened_on() -> None:
-    async with gateway(FakeRetriever()) as face:
-        server = HttpServer(face.app, "localhost", 0, TlsConfig())
-        await server.start()
-        try:
-            found = {a[4][0] for a in socket.getaddrinfo("localhost", 0, type=socket.SOCK_STREAM)}
-            for host in found:
-                async with raw_connection(server.port, str(host)) as (_, writer):
-                    assert writer.get_extra_info("peername")
-        finally:
-            await server.stop(1)
+    async with gateway(FakeRetriever()) as face, listening(face.app, host="localhost") as server:
+        for found in socket.getaddrinfo("localhost", 0, type=socket.SOCK_STREAM):
+            async with raw_connection(server.port, str(found[4][0])) as (_, writer):
+                assert writer.get_extra_info("peername")
 
 
 @asynchronous
@@ -94,12 +83,7 @@ async def test_signals_are_left_to_the_server() -> None:
 @asynchronous
 async def test_half_sent_requests_hold_up_nobody_and_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = TurnedClock(monkeypatch)
-    async with (
-        gateway(FakeRetriever()) as face,
-        listening(face.app) as server,
-        contextlib.AsyncExitStack() as stack,
-        client_of(server) as client,
-    ):
+    async with connected() as (_, server, client), contextlib.AsyncExitStack() as stack:
         streams = [await stack.enter_async_context(raw_connection(server.port)) for _ in range(20)]
         for _, writer in streams[1:]:
             writer.write(REQUEST[:20])
@@ -148,14 +132,13 @@ async def test_a_request_that_runs_long_is_not_taken_for_a_half_sent_one(
 
 @asynchronous
 async def test_headers_above_the_limit_and_noise_are_refused() -> None:
-    async with gateway(FakeRetriever()) as face, listening(face.app) as server:
+    async with connected() as (_, server, client):
         endless = b"GET / HTTP/1.1\r\nhost: x\r\nlong: " + b"x" * 100_000
         for sent in (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", endless):
             async with raw_connection(server.port) as (reader, writer):
                 writer.write(sent)
                 assert (await reader.readline()).startswith(b"HTTP/1.1 400")
-        async with client_of(server) as client:
-            assert (await client.get("/v1/indexes")).status_code == 200
+        assert (await client.get("/v1/indexes")).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/livez", "/v1/indexes", "/nothing"])
@@ -200,38 +183,15 @@ async def test_noise_behind_a_reply_ends_the_connection_and_nothing_else(
     query = b'{"id": "a", "request": {"query": "x"}}\n'
     refused = head % (b"/v1/retrieve", b"text/plain")
     answered = head % (b"/v1/retrieveStream", b"application/x-ndjson") + b"%x\r\n%s\r\n" % (len(query), query)
-    async with gateway(FakeRetriever()) as face, listening(face.app) as server:
+    async with connected() as (_, server, client):
         for sent, until_then in ((refused, b"415"), (answered, b'"response"')):
             async with raw_connection(server.port) as (reader, writer):
                 writer.write(sent)
                 await asyncio.wait_for(reader.readuntil(until_then), timeout=60)
                 writer.write(b"no chunk\r\n")
                 await rest(reader)
-        async with client_of(server) as client:
-            assert (await client.get("/v1/indexes")).status_code == 200
+        assert (await client.get("/v1/indexes")).status_code == 200
     assert not caplog.records
-
-
-@asynchronous
-async def test_stopping_waits_for_what_is_in_flight_and_takes_nothing_new() -> None:
-    fake = FakeRetriever(held=True)
-    async with connected(fake) as (_, server, client):
-        running = asyncio.create_task(client.post("/v1/retrieve", json={"query": "x"}))
-        await until(fake.running.is_set)
-        stopping = asyncio.create_task(server.stop(600))
-        await until(lambda: not connects(server.port))
-        assert not running.done()
-        fake.hold.set()
-        assert (await running).status_code == 200
-        await stopping
-
-
-def connects(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=60).close()
-    except ConnectionError:
-        return False
-    return True
 
 
 @asynchronous
@@ -250,20 +210,6 @@ async def test_after_the_grace_what_is_left_is_cancelled_and_told_so() -> None:
 
 
 @asynchronous
-async def test_stopping_again_hurries() -> None:
-    fake = FakeRetriever(held=True)
-    async with connected(fake) as (_, server, client):
-        running = asyncio.create_task(client.post("/v1/retrieve", json={"query": "x"}))
-        await until(fake.running.is_set)
-        stopping = asyncio.create_task(server.stop(600))
-        await until(lambda: not connects(server.port))
-        async with asyncio.timeout(60):
-            await server.stop(None)
-            await stopping
-        assert (await running).status_code == 503
-
-
-@asynchronous
 async def test_idle_connections_do_not_keep_the_server_up() -> None:
     async with connected() as (_, server, client):
         assert (await client.get("/livez")).status_code == 200
@@ -278,9 +224,7 @@ def ca(tmp_path: Path) -> Authority:
 
 @asynchronous
 async def test_with_a_certificate_the_api_is_encrypted(ca: Authority) -> None:
-    files = ca.issue("server")
-    tls = TlsConfig(certificate=files.certificate, key=files.key)
-    async with gateway(FakeRetriever()) as face, listening(face.app, tls) as server:
+    async with gateway(FakeRetriever()) as face, listening(face.app, ca.server_tls()) as server:
         trusting = ssl.create_default_context(cafile=str(ca.ca_file))
         async with httpx.AsyncClient(verify=trusting, trust_env=False, timeout=20) as client:
             reply = await client.post(f"https://{server.address}/v1/retrieve", json={"query": "x"})
@@ -292,20 +236,21 @@ async def test_with_a_certificate_the_api_is_encrypted(ca: Authority) -> None:
 
 @asynchronous
 async def test_with_a_client_authority_a_certificate_is_asked_for(ca: Authority) -> None:
-    files, mine = ca.issue("server"), ca.issue("client", client=True)
-    tls = TlsConfig(certificate=files.certificate, key=files.key, client_ca=ca.ca_file)
-    async with gateway(FakeRetriever()) as face, listening(face.app, tls) as server:
-        for certificate, expected in ((mine, True), (None, False)):
+    mine = ca.issue("client", client=True)
+    async with (
+        gateway(FakeRetriever()) as face,
+        listening(face.app, ca.server_tls(client_ca=ca.ca_file)) as server,
+    ):
+        for is_shown in (True, False):
             context = ssl.create_default_context(cafile=str(ca.ca_file))
-            if certificate is not None:
-                context.load_cert_chain(certificate.certificate, certificate.key)
-            async with httpx.AsyncClient(verify=context, trust_env=False, timeout=20) as client:
+            if is_shown:
+                context.load_cert_chain(mine.certificate, mine.key)
+            async with httpx.AsyncClient(verify=context, trust_env=False, timeout=60) as client:
                 try:
-                    reply = await client.get(f"https://{server.address}/livez")
-                    let_in = reply.status_code == 200
+                    let_in = (await client.get(f"https://{server.address}/livez")).status_code == 200
                 except httpx.TransportError:
                     let_in = False
-            assert let_in is expected
+            assert let_in is is_shown
 
 
 @asynchronous
@@ -408,16 +353,7 @@ async def test_all_listeners_serve_the_same_indexes() -> None:
 
 
 @asynchronous
-async def test_all_listeners_say_that_the_server_warms_up() -> None:
-    async with running(FakeRetriever(), load=False, **EVERYTHING) as api, clients(api) as (http, watch):
-        for client in (http, watch):
-            assert (await client.get("/livez")).status_code == 200
-            assert (await client.get("/readyz")).status_code == 503
-        assert (await ask(http)).status_code == 503
-
-
-@asynchronous
-async def test_draining_answers_what_is_in_flight_on_every_listener_and_watching_ends_last() -> None:
+async def test_draining_answers_what_is_in_flight_everywhere_and_watching_ends_last() -> None:
     fake = FakeRetriever()
     async with running(fake, **EVERYTHING) as api, clients(api) as (http, watch):
         fake.hold.clear()

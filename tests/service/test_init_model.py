@@ -16,8 +16,19 @@ from tests.retrieval.test_prompts import STOP, chat_checkpoint
 from tests.service.server_process import ServerProcess
 
 
-def init_model(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, ["init-model", *map(str, arguments)], prog_name="genret")
+def genret(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, [*map(str, arguments)], prog_name="genret")
+
+
+def done(*arguments: object) -> Result:
+    result = genret(*arguments)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def titles_in(folder: Path) -> Path:
+    (folder / "titles.txt").write_text("Nile\nParis\nHamlet\n")
+    return folder / "titles.txt"
 
 
 def bare(folder: Path, architecture: str = "llama") -> Path:
@@ -28,8 +39,7 @@ def bare(folder: Path, architecture: str = "llama") -> Path:
 
 def test_a_checkpoint_with_a_chat_template_is_asked_in_conversations(tmp_path: Path) -> None:
     checkpoint = chat_checkpoint(tmp_path)
-    result = init_model(checkpoint)
-    assert result.exit_code == 0, result.output
+    result = done("init-model", checkpoint)
     assert result.stdout.splitlines() == [
         f"{checkpoint / 'genret.json'}",
         "  prompt     chat: the checkpoint has a chat template",
@@ -51,29 +61,22 @@ def test_without_one_it_is_shown_examples_or_has_to_be_trained(
     tmp_path: Path, architecture: str, prompt: str, end: str
 ) -> None:
     checkpoint = bare(tmp_path, architecture)
-    result = init_model(checkpoint)
-    assert result.exit_code == 0, result.output
+    done("init-model", checkpoint)
     config = CheckpointConfig.load(checkpoint)
     assert config.default_prompt == prompt
     tokenizer = TextTokenizer.load(checkpoint)
     assert tokenizer.end_token_id(config.title_rendering()) == tokenizer.token_id(end)
     index = tmp_path / "titles.index"
-    (tmp_path / "titles.txt").write_text("Nile\nParis\nHamlet\n")
-    built = CliRunner().invoke(
-        cli, ["build", str(tmp_path / "titles.txt"), "--out", str(index), "--tokenizer", str(checkpoint)]
-    )
-    assert built.exit_code == 0, built.output
-    asked = CliRunner().invoke(
-        cli, ["ask", str(index), "river", "--model", str(checkpoint), "--json", "--method", "beam"]
-    )
-    assert asked.exit_code == 0, asked.output
+    done("build", titles_in(tmp_path), "--out", index, "--tokenizer", checkpoint)
+    asked = done("ask", index, "river", "--model", checkpoint, "--json", "--method", "beam")
     assert json.loads(asked.stdout)["candidates"]
 
 
 def test_what_is_given_is_what_is_written(tmp_path: Path) -> None:
     checkpoint = chat_checkpoint(tmp_path)
-    result = init_model(checkpoint, "--prompt", "few-shot", "--mention-prompt", "mention", "--end-token", END)
-    assert result.exit_code == 0, result.output
+    result = done(
+        "init-model", checkpoint, "--prompt", "few-shot", "--mention-prompt", "mention", "--end-token", END
+    )
     assert "prompt     few-shot: as --prompt says" in result.stdout
     assert "mentions   mention: as --mention-prompt says" in result.stdout
     assert f"end token  {END!r} (1): as --end-token says" in result.stdout
@@ -94,8 +97,7 @@ def test_that_of_a_gguf_file_lies_beside_it(
     file.parent.mkdir()
     write_gguf(file)
     model = file.parent if is_folder else file
-    result = init_model(model)
-    assert result.exit_code == 0, result.output
+    result = done("init-model", model)
     assert result.stdout.splitlines()[-1] == f"next: genret build TITLES --tokenizer {model}"
     assert (file.parent / "genret.json").is_file()
     config = CheckpointConfig.load(Path(TextTokenizer.load(model).source))
@@ -105,8 +107,7 @@ def test_that_of_a_gguf_file_lies_beside_it(
 @pytest.mark.parametrize("end", ["\\n", "\n", "Ċ"])
 def test_a_line_break_may_be_written_in_three_ways(tmp_path: Path, end: str) -> None:
     checkpoint = bare(tmp_path)
-    result = init_model(checkpoint, "--end-token", end)
-    assert result.exit_code == 0, result.output
+    result = done("init-model", checkpoint, "--end-token", end)
     assert "warning" not in result.stderr
     tokenizer = TextTokenizer.load(checkpoint)
     rendering = CheckpointConfig.load(checkpoint).title_rendering()
@@ -114,10 +115,12 @@ def test_a_line_break_may_be_written_in_three_ways(tmp_path: Path, end: str) -> 
 
 
 def test_an_end_token_that_is_a_letter_is_a_warning(tmp_path: Path) -> None:
-    result = init_model(bare(tmp_path), "--end-token", "a")
-    assert result.exit_code == 0
+    result = done("init-model", bare(tmp_path), "--end-token", "a")
     assert f"warning: the end token 'a' is the text 'a' in the vocabulary of {tmp_path}" in result.stderr
     assert f"there {END!r} ends a text and 'Ċ' ends a line" in result.stderr
+
+
+TWO_ENDS = "'few-shot-mention' ends titles with '\\n', the prompt 'plain' with 'the end-of-sequence token'"
 
 
 @pytest.mark.parametrize(
@@ -127,17 +130,13 @@ def test_an_end_token_that_is_a_letter_is_a_warning(tmp_path: Path) -> None:
         (["--prompt", "chat"], 2, "'chat' needs a checkpoint with a chat template"),
         (["--mention-prompt", "x"], 2, "unknown template 'x'; known: "),
         (["--end-token", "<stop>"], 2, "end-token: '<stop>' is not in the vocabulary of"),
-        (
-            ["--prompt", "plain", "--mention-prompt", "few-shot-mention"],
-            2,
-            "'few-shot-mention' ends titles with '\\n', the prompt 'plain' with 'the end-of-sequence token'",
-        ),
+        (["--prompt", "plain", "--mention-prompt", "few-shot-mention"], 2, TWO_ENDS),
     ],
 )
 def test_what_cannot_be_is_one_line_and_writes_nothing(
     tmp_path: Path, arguments: list[str], code: int, said: str
 ) -> None:
-    result = init_model(bare(tmp_path), *arguments)
+    result = genret("init-model", bare(tmp_path), *arguments)
     assert result.exit_code == code
     assert said in result.stderr
     assert not (tmp_path / "genret.json").exists()
@@ -146,18 +145,18 @@ def test_what_cannot_be_is_one_line_and_writes_nothing(
 def test_a_file_that_is_there_is_replaced_by_force_alone(tmp_path: Path) -> None:
     checkpoint = make_checkpoint(tmp_path)
     before = (checkpoint / "genret.json").read_bytes()
-    result = init_model(checkpoint)
+    result = genret("init-model", checkpoint)
     assert result.exit_code == 1
     assert f"{checkpoint / 'genret.json'} is there already; replace it with --force" in result.stderr
     assert (checkpoint / "genret.json").read_bytes() == before
-    assert init_model(checkpoint, "--force").exit_code == 0
+    assert genret("init-model", checkpoint, "--force").exit_code == 0
     assert CheckpointConfig.load(checkpoint).default_prompt == "few-shot"
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "config.json"])
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path, name: str) -> None:
     (bare(tmp_path) / name).unlink()
-    result = init_model(tmp_path)
+    result = genret("init-model", tmp_path)
     assert result.exit_code == 1
     assert f"expected a checkpoint with {name}, got none" in result.stderr
 
@@ -165,35 +164,28 @@ def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path, name: str) ->
 def test_commands_take_a_prompt_and_refuse_one_that_does_not_fit(tmp_path: Path) -> None:
     """The same option from the index to the answer: build, ask, tune and evaluate."""
     checkpoint = bare(tmp_path / "model")
-    titles = tmp_path / "titles.txt"
-    titles.write_text("Nile\nParis\nHamlet\n")
-    index = str(tmp_path / "lines.index")
-    run = CliRunner()
-    build = ["build", str(titles), "--out", index, "--tokenizer", str(checkpoint)]
-    assert "unknown template 'x'; known: " in run.invoke(cli, [*build, "--prompt", "x"]).stderr
-    assert "ask with" not in run.invoke(cli, build).stdout
-    assert "ask with" not in run.invoke(cli, [*build, "--prompt", "plain"]).stdout
-    built = run.invoke(cli, [*build, "--prompt", "few-shot"])
-    assert built.exit_code == 0, built.output
+    index = tmp_path / "lines.index"
+    build = ["build", titles_in(tmp_path), "--out", index, "--tokenizer", checkpoint]
+    assert "unknown template 'x'; known: " in genret(*build, "--prompt", "x").stderr
+    assert "ask with" not in genret(*build).stdout
+    assert "ask with" not in genret(*build, "--prompt", "plain").stdout
+    built = done(*build, "--prompt", "few-shot")
     assert built.stdout.splitlines()[-1] == "  ask with: --prompt few-shot"
-    ask = ["ask", index, "river", "--model", str(checkpoint), "--method", "beam"]
-    assert run.invoke(cli, [*ask, "--prompt", "few-shot"]).exit_code == 0
+    asked = ["river", "--model", checkpoint, "--method", "beam", "--prompt", "few-shot"]
+    done("ask", index, *asked)
     by_default = make_index(tmp_path / "default", checkpoint)
-    refused = run.invoke(cli, ["ask", str(by_default), *ask[2:], "--prompt", "few-shot"])
-    assert refused.exit_code == 1
-    assert "but the prompt 'few-shot' of" in refused.stderr
-    assert "--prompt plain, or rebuild the index" in refused.stderr
     queries = tmp_path / "queries.tsv"
     queries.write_text("query\tentity_id\nriver\tQ7\nriver in egypt\tQ7\n")
     evaluate = [
-        *("evaluate", "--index", str(by_default), "--model", str(checkpoint), "--set", f"queries:{queries}"),
-        *("--method", "trie", "--out", str(tmp_path / "report"), "--no-plots", "--resamples", "100"),
+        *("evaluate", "--index", by_default, "--model", checkpoint, "--set", f"queries:{queries}"),
+        *("--method", "trie", "--out", tmp_path / "report", "--no-plots", "--resamples", "100"),
     ]
-    told = run.invoke(cli, [*evaluate, "--prompt", "few-shot"])
-    assert told.exit_code == 1
-    assert "but the prompt 'few-shot' of" in told.stderr
-    told = run.invoke(cli, [*evaluate, "--prompt", "plain", "--format", "json"])
-    assert told.exit_code == 0, told.output
+    refused = genret("ask", by_default, *asked)
+    assert "--prompt plain, or rebuild the index" in refused.stderr
+    for result in (refused, genret(*evaluate, "--prompt", "few-shot")):
+        assert result.exit_code == 1
+        assert "but the prompt 'few-shot' of" in result.stderr
+    done(*evaluate, "--prompt", "plain", "--format", "json")
     assert "--prompt plain" in (tmp_path / "report" / "report.md").read_text()
 
 

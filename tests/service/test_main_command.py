@@ -1,9 +1,14 @@
-"""The `genret` group: light to import, and errors are sentences."""
+"""The `genret` group: imports, errors, help of options, signals before a server runs, queries from input."""
 
 from __future__ import annotations
 
+import contextlib
+import io
+import signal
 import subprocess
 import sys
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 import click
@@ -11,9 +16,14 @@ import pytest
 from click.testing import CliRunner
 
 from genret.decoding.errors import DecodingError
+from genret.index_builder.cli import build_command
 from genret.retrieval.errors import GenretError
 from genret.service import main
+from genret.service.commands.query import BATCH_ID_BYTES, BATCH_ITEMS, arrivals, batches, most_items
+from genret.service.commands.serve import SettingOption, _signals_before_the_server
+from genret.service.configuration.server_config import LogConfig
 from genret.service.main import COMMANDS, cli
+from genret.service.observability.logs import announce
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "transformers", "grpc", "google.protobuf", "pyarrow", "numpy", "rich", "tokenizers")
@@ -24,30 +34,21 @@ def run() -> CliRunner:
     return CliRunner()
 
 
-def test_help_imports_nothing_heavy() -> None:
-    program = (
-        "import sys; from click.testing import CliRunner; import genret.service.main;"
-        "result = CliRunner().invoke(genret.service.main.cli, ['--help']);"
-        "assert result.exit_code == 0, result.output;"
-        f"print([name for name in {HEAVY!r} if name in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"
+SERVED = ("torch", "transformers", "grpc", "pyarrow")
 
 
-@pytest.mark.parametrize("command", ["serve", "query", "health"])
-def test_the_services_own_commands_explain_themselves_without_torch_or_grpc(command: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "absent"), [("", HEAVY), ("serve", SERVED), ("query", SERVED), ("health", SERVED)]
+)
+def test_help_imports_nothing_heavy(command: str, absent: tuple[str, ...]) -> None:
     program = (
         "import sys; from click.testing import CliRunner; import genret.service.main;"
-        f"result = CliRunner().invoke(genret.service.main.cli, ['{command}', '--help']);"
+        f"result = CliRunner().invoke(genret.service.main.cli, [*'{command}'.split(), '--help']);"
         "assert result.exit_code == 0, result.output;"
-        "print([name for name in ('torch', 'transformers', 'grpc', 'pyarrow') if name in sys.modules])"
+        f"print([name for name in {absent!r} if name in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    python = [sys.executable, "-c", program]
+    done = subprocess.run(python, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
@@ -98,13 +99,6 @@ def test_errors_are_one_line_and_exit_1(
     assert run.invoke(cli, ["--debug", "raise"]).exception is error
 
 
-@pytest.mark.parametrize("error", [click.UsageError("u"), click.BadParameter("b")])
-def test_usage_mistakes_exit_2(run: CliRunner, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    monkeypatch.setattr(main, "raise_command", raiser(error), raising=False)
-    monkeypatch.setitem(COMMANDS, "raise", ("service.main", "Raise."))
-    assert run.invoke(cli, ["raise"]).exit_code == 2
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -144,3 +138,168 @@ def test_every_option_can_come_from_the_environment(run: CliRunner) -> None:
     assert "-k: must be in [1, 1000], got 0" in result.stderr
     result = run.invoke(cli, ["serve"], env={"GENRET_SERVE_INDEX": "a=b a=c"})
     assert "two indexes are named 'a'" in result.stderr
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_before_the_server_runs_is_a_stop(
+    capsys: pytest.CaptureFixture[str], number: signal.Signals, code: int
+) -> None:
+    before = signal.getsignal(number)
+    say = partial(announce, LogConfig())
+    with pytest.raises(SystemExit) as caught, _signals_before_the_server(say):
+        signal.raise_signal(number)
+    assert caught.value.code == code
+    assert capsys.readouterr().err == "genret: stopped\n"
+    assert signal.getsignal(number) is before
+
+
+def test_a_stop_that_an_import_swallowed_is_made_up_for(capsys: pytest.CaptureFixture[str]) -> None:
+    def serve() -> None:
+        with _signals_before_the_server(partial(announce, LogConfig())) as early:
+            with contextlib.suppress(BaseException):  # as a bare `except:` around an optional import does
+                signal.raise_signal(signal.SIGTERM)
+            assert capsys.readouterr().err == ""
+            early.stop_if_asked()
+
+    with pytest.raises(SystemExit) as caught:
+        serve()
+    assert caught.value.code == 143
+    assert capsys.readouterr().err == "genret: stopped\n"
+
+
+def test_nothing_stops_a_server_that_no_signal_has_reached() -> None:
+    with _signals_before_the_server(pytest.fail) as early:
+        early.stop_if_asked()
+
+
+class Pipe(io.BytesIO):
+    """Gives one piece per read, as a pipe whose writer pauses does."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        super().__init__()
+        self.pieces = list(pieces)
+
+    def read1(self, size: int | None = -1, /) -> bytes:
+        return self.pieces.pop(0) if self.pieces else b""
+
+
+def flat(batches: Iterable[list[str]]) -> list[str]:
+    return [text for batch in batches for text in batch]
+
+
+def test_a_line_is_answered_before_the_next_one_is_there() -> None:
+    pipe = Pipe([b"first\nsec", b"ond\n", b"third"])
+    arriving = arrivals(pipe)
+    assert next(arriving) == ["first"]
+    assert len(pipe.pieces) == 2, "nothing more was read"
+    assert flat(arriving) == ["second", "third"]
+
+
+def test_blank_lines_a_byte_order_mark_and_windows_ends_are_no_part_of_queries() -> None:
+    pipe = Pipe([b"\xef\xbb\xbfone\r\n\r\n  \n", "zwölf \n".encode()])
+    assert flat(arrivals(pipe)) == ["one", "zwölf"]
+
+
+@pytest.mark.parametrize("cut", range(1, 12))
+def test_characters_may_be_cut_by_pieces(cut: int) -> None:
+    raw = "añb\n日本\nx".encode()
+    assert flat(arrivals(Pipe([raw[:cut], raw[cut:]]))) == ["añb", "日本", "x"]
+
+
+def test_what_is_not_utf8_is_named_after_the_lines_before_it() -> None:
+    arriving = arrivals(Pipe([b"a\n\nb\n", b"c\n\xff\xfe\nd\n"]))
+    assert next(arriving) == ["a", "b"]
+    assert next(arriving) == ["c"]
+    with pytest.raises(click.ClickException, match="standard input, line 5: not valid UTF-8"):
+        next(arriving)
+
+
+def test_a_last_line_that_is_not_utf8_is_named_too() -> None:
+    with pytest.raises(click.ClickException, match="standard input, line 2: not valid UTF-8"):
+        flat(arrivals(Pipe([b"a\n\xc3"])))
+
+
+def test_calls_are_of_bounded_size_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [f"line {i}" for i in range(150)]
+    stdin = io.TextIOWrapper(io.BytesIO("\n".join(lines).encode()))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    calls = list(batches(["one", "two", "-", "last"]))
+    assert calls[0] == ["one", "two"]
+    assert calls[-1] == ["last"]
+    assert max(map(len, calls)) == BATCH_ITEMS
+    assert flat(calls) == ["one", "two", *lines, "last"]
+
+
+def test_long_lists_of_ids_make_short_calls() -> None:
+    assert most_items((), ()) == BATCH_ITEMS
+    assert most_items(["é" * 98] * 100, ["x" * 196] * 100) == BATCH_ID_BYTES // (2 * 100 * 200)
+    assert most_items(["x" * 100] * 100_000) == 1
+    assert [len(batch) for batch in batches(["q"] * 5, most=2)] == [2, 2, 1]
+
+
+DTYPES = ["auto", "float32", "bfloat16", "float16", "float64"]
+
+
+def command(name: str) -> click.Command:
+    found = cli.get_command(click.Context(cli), name)
+    assert found is not None
+    return found
+
+
+def options(name: str) -> list[tuple[click.Option, click.Context]]:
+    group = cli.make_context("genret", [], resilient_parsing=True)
+    context = command(name).make_context(name, [], parent=group, resilient_parsing=True)
+    return [(o, context) for o in command(name).params if isinstance(o, click.Option)]
+
+
+def option(name: str, spelling: str) -> click.Option:
+    (found,) = (o for o, _ in options(name) if spelling in o.opts)
+    return found
+
+
+def all_options() -> list[object]:
+    return [
+        pytest.param(o, context, id=f"{name} {o.opts[0]}")
+        for name in COMMANDS
+        for o, context in options(name)
+    ]
+
+
+@pytest.mark.parametrize(("option", "context"), all_options())
+def test_an_option_says_what_it_does_its_default_and_its_variable(
+    option: click.Option, context: click.Context
+) -> None:
+    record = option.get_help_record(context)
+    assert record is not None, "no option is hidden"
+    assert option.help
+    told = record[1]
+    assert "default: " in told or "required]" in told or option.is_flag, told
+    longest = max(option.opts, key=len)
+    # What is deployed on Ray is what `serve` serves, by the same variables.
+    of = "serve" if isinstance(option, SettingOption) else context.info_name
+    variable = f"GENRET_{of}_{longest.lstrip('-')}".upper().replace("-", "_")
+    assert f"env var: {variable}" in told, told
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "train"])
+def test_h_is_help_and_the_usage_names_the_command(name: str) -> None:
+    result = CliRunner().invoke(cli, [name, "-h"], prog_name="genret")
+    assert result.exit_code == 0
+    assert result.output.startswith(f"Usage: genret {name} [OPTIONS]")
+
+
+def test_the_builder_alone_has_the_same_help() -> None:
+    assert CliRunner().invoke(build_command, ["-h"]).output.startswith("Usage: build-index [OPTIONS] TITLES")
+
+
+@pytest.mark.parametrize("name", ["query", "link", "demo"])
+def test_k_has_two_spellings(name: str) -> None:
+    assert option(name, "--k").opts == ["-k", "--k"]
+
+
+@pytest.mark.parametrize("name", ["serve", "link"])
+def test_models_are_placed_by_the_same_options(name: str) -> None:
+    dtype = option(name, "--dtype").type
+    assert isinstance(dtype, click.Choice)
+    assert list(dtype.choices) == DTYPES
+    assert option(name, "--threads").default == 1

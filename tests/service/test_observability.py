@@ -53,10 +53,8 @@ def test_the_manual_has_the_table_of_all_metrics(known: dict[str, Family]) -> No
 
 
 def test_the_manual_names_no_metric_that_is_not_there(known: dict[str, Family]) -> None:
-    named = set(
-        re.findall(r"`(genret_[a-z_]+|process_[a-z_]+|python_gc_[a-z_]+)`", MANUAL.read_text("utf-8"))
-    )
-    assert named <= set(known)
+    names = r"`(genret_[a-z_]+|process_[a-z_]+|python_gc_[a-z_]+)`"
+    assert set(re.findall(names, MANUAL.read_text("utf-8"))) <= set(known)
 
 
 def family_of(series: str, known: dict[str, Family]) -> Family | None:
@@ -86,12 +84,15 @@ def check(expression: str, known: dict[str, Family]) -> None:
         assert set(re.split(r",\s*", grouping)) <= labels, expression
 
 
+def rules() -> list[dict[str, Any]]:
+    return [r for group in yaml.safe_load(ALERTS.read_text("utf-8"))["groups"] for r in group["rules"]]
+
+
 def expressions() -> Iterator[str]:
     dashboard = json.loads(DASHBOARD.read_text("utf-8"))
     for panel in dashboard["panels"]:
         yield from (target["expr"] for target in panel.get("targets", []))
-    for group in yaml.safe_load(ALERTS.read_text("utf-8"))["groups"]:
-        yield from (rule["expr"] for rule in group["rules"])
+    yield from (rule["expr"] for rule in rules())
 
 
 def test_dashboard_and_alerts_ask_for_series_that_exist(known: dict[str, Family]) -> None:
@@ -139,9 +140,8 @@ def test_panels_have_their_own_places_and_ids() -> None:
 
 
 def test_alerts_say_what_to_do() -> None:
-    rules = [r for group in yaml.safe_load(ALERTS.read_text("utf-8"))["groups"] for r in group["rules"]]
-    assert len({rule["alert"] for rule in rules}) == len(rules) >= 8
-    for rule in rules:
+    assert len({rule["alert"] for rule in rules()}) == len(rules()) >= 8
+    for rule in rules():
         assert rule["labels"]["severity"] in ("page", "ticket"), rule["alert"]
         assert re.fullmatch(r"\d+m", rule["for"]), rule["alert"]
         assert rule["annotations"]["summary"].strip(), rule["alert"]
@@ -185,13 +185,8 @@ def test_json_lines_have_time_level_logger_message_and_what_was_given() -> None:
     LOG.info("read %d rows", 3, extra={"rows": 3, "path": object})
     (entry,) = entries(stream)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", entry.pop("time"))
-    assert entry == {
-        "level": "info",
-        "logger": "tests.logs",
-        "message": "read 3 rows",
-        "rows": 3,
-        "path": "<class 'object'>",
-    }
+    told = {"level": "info", "logger": "tests.logs", "message": "read 3 rows"}
+    assert entry == told | {"rows": 3, "path": "<class 'object'>"}
 
 
 def test_records_of_a_call_carry_its_id_unless_they_name_another() -> None:
@@ -251,9 +246,8 @@ def test_half_a_surrogate_is_written_in_both_formats() -> None:
 
 
 def test_text_shows_fields_as_words() -> None:
-    line = TextFormatter().format(
-        record("done", code="OK", seconds=0.5, queries=["a b"], note="two words", x="")
-    )
+    fields = {"code": "OK", "seconds": 0.5, "queries": ["a b"], "note": "two words", "x": ""}
+    line = TextFormatter().format(record("done", **fields))
     assert line.endswith(' INFO tests.logs done code=OK seconds=0.5 queries=["a b"] note="two words" x=""')
 
 

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 import schemathesis
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genret.retrieval.errors import InputError
@@ -21,13 +21,15 @@ from genret.service.gateway.http_calls import HTTP_STATUS
 from genret.service.gateway.openapi import CONSTRAINTS, REQUIRED
 from genret.service.pb.genret.v1 import index_service_pb2 as index_pb
 from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
-from genret.service.wire.answers import answer_request_from_proto
-from genret.service.wire.requests import request_from_proto
-from genret.service.wire.scores import score_request_from_proto
+from genret.service.wire.requests import (
+    answer_request_from_proto,
+    request_from_proto,
+    score_request_from_proto,
+)
 from tests.service.any_message import STRINGS, scalar
 from tests.service.fake_retriever import FakeRetriever
-from tests.service.fuzzed_server import LEGAL, SERVER_LIMIT_S, Code
-from tests.service.http_gateway import serving_in_a_thread
+from tests.service.fuzzed_server import LEGAL, QUIET, SERVER_LIMIT_S, Code
+from tests.service.http_gateway import client_in_a_thread, serving_in_a_thread
 from tests.service.openapi_cases import document, quiet
 
 DOCUMENT: dict[str, Any] = json.loads(OPENAPI_FILE.read_text(encoding="utf-8"))
@@ -46,9 +48,8 @@ def test_the_document_is_that_of_the_proto() -> None:
     from genret.service.gateway.openapi import rendered
     from tests.service.test_proto_stubs import PROTO
 
-    assert OPENAPI_FILE.read_text(encoding="utf-8") == rendered(PROTO), (
-        "run: python -m genret.service.gateway.openapi"
-    )
+    fresh = rendered(PROTO)
+    assert OPENAPI_FILE.read_text(encoding="utf-8") == fresh, "run: python -m genret.service.gateway.openapi"
 
 
 def test_every_method_of_the_api_has_a_path() -> None:
@@ -86,9 +87,8 @@ def test_schemas_are_json_schemas_and_examples_fit_them() -> None:
             for media in operation.get("requestBody", {}).get("content", {}).values():
                 if "example" in media:
                     examples += 1
-                    jsonschema.validate(
-                        media["example"], {**media["schema"], "components": DOCUMENT["components"]}
-                    )
+                    schema = {**media["schema"], "components": DOCUMENT["components"]}
+                    jsonschema.validate(media["example"], schema)
     assert examples == 5
 
 
@@ -101,9 +101,8 @@ def test_everything_the_proto_says_is_said() -> None:
             assert described.get("description"), f"{name}.{field}"
     query = SCHEMAS["RetrieveRequest"]["properties"]["query"]
     assert query["description"].startswith("The query text. Must not be blank")
-    assert (
-        "`RETRIEVAL_METHOD_DISC`: Samples from the model's own" in SCHEMAS["RetrievalMethod"]["description"]
-    )
+    methods = SCHEMAS["RetrievalMethod"]["description"]
+    assert "`RETRIEVAL_METHOD_DISC`: Samples from the model's own" in methods
 
 
 def test_options_of_mentions_leave_out_what_each_mention_says_itself() -> None:
@@ -215,19 +214,8 @@ ANYTHING = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab\0", max_size=2), inner),
     max_leaves=6,
 )
-TEXTS = st.sampled_from(
-    [
-        b"",
-        b"{",
-        b"[]",
-        b"null",
-        b'{"query": NaN}',
-        b"\xff",
-        b'{"k": 1, "k": 2}',
-        b"[" * 100_000,
-        b'"' + b"x" * 9999,
-    ]
-)
+NO_OBJECTS = (b"", b"{", b"[]", b"null", b'{"query": NaN}', b"\xff", b'{"k": 1, "k": 2}')
+TEXTS = st.sampled_from([*NO_OBJECTS, b"[" * 100_000, b'"' + b"x" * 9999])
 
 
 def value(field: FieldDescriptor, depth: int) -> st.SearchStrategy[Any]:
@@ -244,9 +232,8 @@ def value(field: FieldDescriptor, depth: int) -> st.SearchStrategy[Any]:
 @st.composite
 def objects(draw: st.DrawFn, kind: Descriptor, depth: int = 3) -> dict[str, Any]:
     """An object for a message, with fields under either name, and now and then one that there is not."""
-    found: dict[str, Any] = (
-        {"query": "a"} if "query" in kind.fields_by_name and draw(st.integers(0, 4)) else {}
-    )
+    is_asked = "query" in kind.fields_by_name and draw(st.integers(0, 4))
+    found: dict[str, Any] = {"query": "a"} if is_asked else {}
     if kind.fields:
         for field in draw(st.lists(st.sampled_from(list(kind.fields)), max_size=4)):
             found[draw(st.sampled_from([field.name, field.json_name]))] = draw(value(field, depth))
@@ -256,9 +243,8 @@ def objects(draw: st.DrawFn, kind: Descriptor, depth: int = 3) -> dict[str, Any]
 
 
 def bodies(endpoint: Endpoint) -> st.SearchStrategy[bytes]:
-    whole = (objects(endpoint.row.descriptor.input_type) | ANYTHING).map(
-        lambda found: json.dumps(found).encode()
-    )
+    values = objects(endpoint.row.descriptor.input_type) | ANYTHING
+    whole = values.map(lambda found: json.dumps(found).encode())
     cut = st.tuples(whole, st.integers(0, 50)).map(lambda pair: pair[0][: -pair[1] or None])
     one = whole | whole | cut | TEXTS | st.binary(max_size=50)
     return st.lists(one, max_size=5).map(b"\n".join) if endpoint.row.is_stream else one
@@ -266,10 +252,7 @@ def bodies(endpoint: Endpoint) -> st.SearchStrategy[bytes]:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
-    with (
-        serving_in_a_thread(FakeRetriever(), max_request_seconds=SERVER_LIMIT_S) as address,
-        httpx.Client(base_url=address, timeout=20, trust_env=False) as found,
-    ):
+    with client_in_a_thread(FakeRetriever(), max_request_seconds=SERVER_LIMIT_S) as found:
         yield found
 
 
@@ -278,14 +261,7 @@ def explore(client: httpx.Client, endpoint: Endpoint, examples: int, derandomize
     path = endpoint.path.replace("{name}", "fake")
     headers = {"content-type": NDJSON_TYPE if endpoint.row.is_stream else "application/json"}
 
-    @settings(
-        max_examples=examples,
-        derandomize=derandomize,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-        phases=[Phase.generate, Phase.shrink],
-    )
+    @settings(QUIET, max_examples=examples, derandomize=derandomize)
     @given(bodies(endpoint))
     def send(body: bytes) -> None:
         response = client.post(path, content=body, headers=headers)

@@ -35,11 +35,8 @@ async def next_status(watching: Any) -> int:
 async def test_a_watcher_that_leaves_takes_no_other_with_it() -> None:
     async with running(FakeRetriever(), load=False) as s:
         leaving, staying, liveness = watch(s), watch(s), watch(s, "")
-        assert [await next_status(w) for w in (leaving, staying, liveness)] == [
-            NOT_SERVING,
-            NOT_SERVING,
-            SERVING,
-        ]
+        seen = [await next_status(w) for w in (leaving, staying, liveness)]
+        assert seen == [NOT_SERVING, NOT_SERVING, SERVING]
         leaving.cancel()
         other = watch(s, "nobody.knows")  # behind the cancellation on the same connection
         assert await next_status(other) == UNKNOWN
@@ -78,22 +75,15 @@ def coming(quiet: IdleWait, hurry: asyncio.Event | None = None) -> asyncio.Task[
     return asyncio.create_task(quiet.come(hurry or asyncio.Event()))
 
 
+@pytest.mark.parametrize("comes", [False, True])
 @asynchronous
-async def test_where_nothing_comes_it_is_quiet_soon(clock: TurnedClock) -> None:
-    waiting = coming(IdleWait())
-    await pass_by(clock, 0.04)
-    assert not waiting.done()
-    await pass_by(clock, 0.02)
-    assert waiting.done()
-
-
-@asynchronous
-async def test_what_comes_is_waited_out(clock: TurnedClock) -> None:
+async def test_it_is_quiet_soon_after_the_last_that_comes(clock: TurnedClock, comes: bool) -> None:
     quiet = IdleWait()
     waiting = coming(quiet)
     await pass_by(clock, 0.04)
-    quiet.broken()
-    await pass_by(clock, 0.04)
+    if comes:
+        quiet.broken()
+        await pass_by(clock, 0.04)
     assert not waiting.done()
     await pass_by(clock, 0.02)
     assert waiting.done()

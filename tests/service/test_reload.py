@@ -80,6 +80,8 @@ async def test_a_reload_serves_the_live_version_and_says_so() -> None:
         assert reply.open_ms > 0
         assert reply.warm_up_ms > 0
         assert await served_version(api) == "v2"
+        error, details = await failure(reload(api, "other"))
+        assert (error.code(), details["ResourceInfo"].resource_name) == (StatusCode.NOT_FOUND, "other")
         again = await reload(api)
         assert (again.reloaded, again.previous_version, again.index.version) == (False, "v2", "v2")
         assert len(api.opener.opened) == 2
@@ -211,14 +213,6 @@ async def test_a_version_that_cannot_be_warmed_up_is_released_and_changes_nothin
 
 
 @asynchronous
-async def test_an_index_that_is_not_served_cannot_be_reloaded() -> None:
-    async with running(FakeRetriever()) as api:
-        error, details = await failure(reload(api, "other"))
-        assert error.code() is StatusCode.NOT_FOUND
-        assert details["ResourceInfo"].resource_name == "other"
-
-
-@asynchronous
 async def test_a_callers_deadline_ends_the_wait_and_not_the_reload() -> None:
     async with running(FakeRetriever(), max_request_seconds=0.05) as api:
         api.opener.table["fake"] = version(2)
@@ -237,6 +231,9 @@ async def test_a_server_that_warms_up_or_drains_reloads_nothing() -> None:
     async with running(FakeRetriever(), load=False) as api:
         error, _ = await failure(reload(api))
         assert error.code() is StatusCode.UNAVAILABLE
+        api.server.hang_up()
+        await asyncio.sleep(0)
+        assert api.opener.opened == []
     async with running(FakeRetriever(), drain_seconds=0.2) as api:
         api.opener.table["fake"] = version(2)
         api.opener.hold.clear()
@@ -278,14 +275,6 @@ def test_a_hangup_logs_what_became_of_every_index(caplog: pytest.LogCaptureFixtu
     assert said[0] == "index 'fake': the version served stays: another tokenizer"
     assert said[1] == "index 'fake1': version v1 is served already"
     assert said[2].startswith("index 'fake2': version v2 took the place of v1; opened in ")
-
-
-@asynchronous
-async def test_a_hangup_before_the_server_is_ready_does_nothing() -> None:
-    async with running(FakeRetriever(), load=False) as api:
-        api.server.hang_up()
-        await asyncio.sleep(0)
-        assert api.opener.opened == []
 
 
 @asynchronous

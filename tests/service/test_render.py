@@ -1,90 +1,68 @@
-"""Answers as tables, lines and JSON."""
+"""Answers and scores of titles as tables, lines and JSON."""
 
 from __future__ import annotations
 
 import io
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from genret.retrieval.explanation import Explanation, ExplanationDraw, ExplanationNode
+from genret.retrieval.score_types import ScoreResult, TitleScore
 from genret.retrieval.types import Candidate, KvShare, RetrievalResult, Timings
-from genret.service.client.reply import IndexRef, Reply
+from genret.service.client.reply import IndexRef, Reply, ScoreReply
+from genret.service.commands import score as score_command
 from genret.service.commands.render import abstention, as_json, as_lines, as_table, as_tree
 from genret.service.errors import CallError
 
 CANDIDATES = (
-    Candidate(
-        "Q1", "Hamlet [play]", "The Prince of Denmark", -1.25, 0.75, {"kind": "work", "year": 1600}, 0.75
-    ),
+    Candidate("Q1", "Hamlet [play]", "The Prince", -1.25, 0.75, {"kind": "work", "year": 1600}, 0.75),
     Candidate("Q2", "Tab\there\nline", "Tab\there\nline", -2.5, 0.25, {"kind": None}, 0.25),
 )
+INDEX = IndexRef("sample", "v1", "d1")
 
 
-def reply(
-    candidates: tuple[Candidate, ...] = CANDIDATES,
-    mass: float = 0.5,
-    mass_stderr: float | None = 0.1,
-    num_draws: int = 64,
-    bounds: tuple[float | None, float | None] = (None, None),
-    abstained: bool = False,
-) -> Reply:
-    result = RetrievalResult(
-        "q",
-        "disc",
-        candidates,
-        mass=mass,
-        mass_stderr=mass_stderr,
-        mass_lower=bounds[0],
-        mass_upper=bounds[1],
-        num_draws=num_draws,
-        num_nodes=21,
-        abstained=abstained,
-        seed=7,
-        timings=Timings(1.0, 2.0, 3.0),
-    )
-    return Reply(result, 0.5, 4.0, IndexRef("sample", "v1", "d1"))
+def reply(candidates: tuple[Candidate, ...] = CANDIDATES, method: str = "disc", **fields: Any) -> Reply:
+    """A reply; that of `disc` has an estimate of the mass."""
+    if method == "disc":
+        estimate = {"mass": 0.5, "mass_stderr": 0.1, "num_draws": 64, "num_nodes": 21, "seed": 7}
+        fields = {**estimate, "timings": Timings(1.0, 2.0, 3.0), **fields}
+    return Reply(RetrievalResult("q", method, candidates, **fields), 0.5, 4.0, INDEX)
 
 
-def table(shown: Reply, width: int = 120, min_mass: float | None = None) -> str:
+def cells(shown: Reply, first: int = 0) -> list[list[str]]:
+    """The cells of the lines, from one column on."""
+    return [line.split("\t")[first:] for line in as_lines("a\tb", shown)]
+
+
+def printed(what: Any, width: int) -> str:
     out = io.StringIO()
-    Console(file=out, width=width, color_system=None).print(as_table("author of hamlet", shown, min_mass))
+    Console(file=out, width=width, color_system=None).print(what)
     return out.getvalue()
 
 
+def table(shown: Reply, width: int = 120, min_mass: float | None = None) -> str:
+    return printed(as_table("author of hamlet", shown, min_mass), width)
+
+
 def test_lines_have_nine_cells_whatever_is_in_them() -> None:
-    lines = list(as_lines("a\tb", reply()))
-    assert lines[0].split("\t") == [
-        "a b",
-        "1",
-        "Q1",
-        "Hamlet [play]",
-        "The Prince of Denmark",
-        "-1.250000",
-        "0.750000",
-        "0.750000",
-        "",
-    ]
-    assert lines[1].split("\t")[3] == "Tab here line"
+    first, second = cells(reply())
+    assert first == ["a b", "1", "Q1", "Hamlet [play]", "The Prince", "-1.250000", "0.750000", "0.750000", ""]
+    assert second[3] == "Tab here line"
 
 
 def test_json_holds_everything() -> None:
-    document = json.loads(as_json("q", reply(bounds=(0.25, 0.75))))
+    document = json.loads(as_json("q", reply(mass_lower=0.25, mass_upper=0.75)))
     assert document["finish_reason"] == "OK"
     assert document["candidates"][0]["metadata"] == {"kind": "work", "year": 1600}
     assert document["candidates"][1]["title"] == "Tab\there\nline"
     assert document["index"] == {"name": "sample", "version": "v1", "digest": "d1"}
-    assert document["timings_ms"] == {
-        "queue": 0.5,
-        "prefill": 1.0,
-        "decode": 2.0,
-        "shortlist": 0.0,
-        "score": 0.0,
-        "total": 4.0,
-    }
+    timings = {"queue": 0.5, "prefill": 1.0, "decode": 2.0, "shortlist": 0.0, "score": 0.0, "total": 4.0}
+    assert document["timings_ms"] == timings
     assert (document["certified"], document["mass"], document["seed"]) == (None, 0.5, 7)
     assert (document["mass_lower_bound"], document["mass_upper_bound"]) == (0.25, 0.75)
     assert (document["num_nodes"], document["abstained"]) == (21, False)
@@ -101,7 +79,7 @@ def test_json_of_a_failure_and_of_nothing() -> None:
 
 def test_the_table_shows_titles_shares_metadata_and_the_models_word() -> None:
     shown = table(reply())
-    for text in ("author of hamlet", "Hamlet [play]", "(The Prince of Denmark)", "75%", "1600", "work"):
+    for text in ("author of hamlet", "Hamlet [play]", "(The Prince)", "75%", "1600", "work"):
         assert text in shown
     assert "in the catalogue with probability 0.5 ± 0.1; seed 7; 4 ms" in shown
     assert "None" not in shown
@@ -137,35 +115,36 @@ def test_the_table_says_when_nothing_matched_and_fits_narrow_terminals() -> None
 
 
 @pytest.mark.parametrize(
-    ("bounds", "said"),
+    ("lower", "upper", "said"),
     [
-        ((None, None), "0.5 ± 0.1;"),
-        ((0.0, 1.0), "0.5 ± 0.1;"),
-        ((0.12345, 1.0), "0.5 ± 0.1, certainly at least 0.123;"),
-        ((0.12345, 0.98761), "0.5 ± 0.1, certainly between 0.123 and 0.988;"),
-        ((0.0, 0.98761), "0.5 ± 0.1, certainly between 0 and 0.988;"),
-        ((0.4999, 0.99999), "0.5 ± 0.1, certainly at least 0.499;"),
-        ((1.239e-7, 0.00012341), "0.5 ± 0.1, certainly between 1.23e-07 and 0.000124;"),
+        (None, None, ";"),
+        (0.0, 1.0, ";"),
+        (0.12345, 1.0, ", certainly at least 0.123;"),
+        (0.12345, 0.98761, ", certainly between 0.123 and 0.988;"),
+        (0.0, 0.98761, ", certainly between 0 and 0.988;"),
+        (0.4999, 0.99999, ", certainly at least 0.499;"),
+        (1.239e-7, 0.00012341, ", certainly between 1.23e-07 and 0.000124;"),
     ],
 )
 def test_bounds_are_rounded_so_that_they_stay_true(
-    bounds: tuple[float | None, float | None], said: str
+    lower: float | None, upper: float | None, said: str
 ) -> None:
-    assert said in table(reply(bounds=bounds), width=160)
+    assert f"0.5 ± 0.1{said}" in table(reply(mass_lower=lower, mass_upper=upper), width=160)
 
 
 @pytest.mark.parametrize(
     ("mass", "min_mass", "said"),
     [
-        (0.0312, 0.2, "in the catalogue with probability 0.031, below --min-mass 0.2"),
-        (0.0, 0.2, "in the catalogue with probability 0, below --min-mass 0.2"),
-        (0.1999, 0.2, "in the catalogue with probability 0.1999, below --min-mass 0.2"),
-        (0.2 - 2**-55, 0.2, "in the catalogue with probability 0.19999999999999998, below --min-mass 0.2"),
-        (0.9999, 1.0, "in the catalogue with probability 0.9999, below --min-mass 1"),
-        (0.0312, None, "in the catalogue with probability 0.031, too little"),
+        (0.0312, 0.2, "0.031, below --min-mass 0.2"),
+        (0.0, 0.2, "0, below --min-mass 0.2"),
+        (0.1999, 0.2, "0.1999, below --min-mass 0.2"),
+        (0.2 - 2**-55, 0.2, "0.19999999999999998, below --min-mass 0.2"),
+        (0.9999, 1.0, "0.9999, below --min-mass 1"),
+        (0.0312, None, "0.031, too little"),
     ],
 )
 def test_an_answer_that_was_withheld_says_why(mass: float, min_mass: float | None, said: str) -> None:
+    said = f"in the catalogue with probability {said}"
     withheld = reply((), mass=mass, abstained=True)
     assert abstention(withheld, min_mass) == said
     shown = table(withheld, 160, min_mass)
@@ -179,38 +158,28 @@ def test_an_answer_that_was_withheld_says_why(mass: float, min_mass: float | Non
 
 
 def test_an_estimate_outside_its_bounds_is_not_told_as_the_probability() -> None:
-    shown = table(reply(mass=0.000553, mass_stderr=0.00055, bounds=(0.000127, 0.000259)), width=160)
+    shown = table(
+        reply(mass=0.000553, mass_stderr=0.00055, mass_lower=0.000127, mass_upper=0.000259), width=160
+    )
     told = "in the catalogue with probability 0.000259; estimated 0.000553 ± 0.00055, certainly between"
     assert f"{told} 0.000127 and 0.000259; seed 7" in shown
 
 
 @pytest.mark.parametrize("known", [0.0, 0.26])
 def test_a_probability_that_is_known_has_no_error(known: float) -> None:
-    shown = table(reply(mass=0.24, mass_stderr=0.02, bounds=(known, known)), width=160)
+    shown = table(reply(mass=0.24, mass_stderr=0.02, mass_lower=known, mass_upper=known), width=160)
     assert f"in the catalogue with probability {known:g}; seed 7" in shown
-    withheld = reply((), mass=0.24, bounds=(known, known), abstained=True)
+    withheld = reply((), mass=0.24, mass_lower=known, mass_upper=known, abstained=True)
     said = f"no match: in the catalogue with probability {known:g}, below --min-mass 0.5; seed 7"
     assert said in table(withheld, 160, min_mass=0.5)
 
 
-def listed(
-    scores: tuple[float, float] = (-1.25, -2.5), kv: KvShare | None = None, num_exact_nodes: int = 0
-) -> Reply:
+def listed(scores: tuple[float, float] = (-1.25, -2.5), **fields: Any) -> Reply:
     """An answer of beam search: candidates of logprob -1.25 and -2.5 with these scores."""
-    candidates = tuple(
-        replace(candidate, probability=None, score=score)
-        for candidate, score in zip(CANDIDATES, scores, strict=True)
+    candidates = (
+        replace(one, probability=None, score=score) for one, score in zip(CANDIDATES, scores, strict=True)
     )
-    result = RetrievalResult(
-        "q",
-        "beam",
-        candidates,
-        certified=True,
-        num_nodes=80,
-        num_exact_nodes=num_exact_nodes,
-        kv=kv or KvShare(),
-    )
-    return Reply(result, 0.5, 4.0, IndexRef("sample", "v1", "d1"))
+    return reply(tuple(candidates), "beam", **{"certified": True, "num_nodes": 80, **fields})
 
 
 def test_scores_have_a_column_where_they_are_not_the_log_probabilities() -> None:
@@ -218,10 +187,8 @@ def test_scores_have_a_column_where_they_are_not_the_log_probabilities() -> None
     shown = table(listed((-0.25, -0.75)))
     for text in ("Score", "log P", "-0.25", "-0.75", "-1.25", "-2.50"):
         assert text in shown
-    assert [line.split("\t")[5:] for line in as_lines("q", listed((-0.25, -0.75)))] == [
-        ["-1.250000", "", "-0.250000", ""],
-        ["-2.500000", "", "-0.750000", ""],
-    ]
+    rows = [["-1.250000", "", "-0.250000", ""], ["-2.500000", "", "-0.750000", ""]]
+    assert cells(listed((-0.25, -0.75)), 5) == rows
 
 
 def scored() -> Reply:
@@ -229,17 +196,8 @@ def scored() -> Reply:
         Candidate("Q1", "Hamlet", "Hamlet", -1.25, 0.75, {}, -1.25, similarity=0.5),
         Candidate("Q2", "Macbeth", "Macbeth", -2.5, 0.215, {}, -2.5),
     )
-    result = RetrievalResult(
-        "q",
-        "auto",
-        candidates,
-        certified=False,
-        mass_lower=0.375,
-        num_scored=1234,
-        shortlist_size=1000,
-        timings=Timings(1.0, 2.0, 10.0, 3.0, 4.0),
-    )
-    return Reply(result, 0.5, 12.0, IndexRef("sample", "v1", "d1"))
+    counts = {"mass_lower": 0.375, "num_scored": 1234, "shortlist_size": 1000}
+    return reply(candidates, "auto", certified=False, timings=Timings(1.0, 2.0, 10.0, 3.0, 4.0), **counts)
 
 
 def ranked(logprob: float = -1.25) -> Reply:
@@ -248,35 +206,20 @@ def ranked(logprob: float = -1.25) -> Reply:
         Candidate("Q1", "Hamlet", "Hamlet", logprob, 0.75, {}, 7.885, shares=shares),
         Candidate("Q2", "Macbeth", "Macbeth", logprob, 0.125, {}, 0.0),
     )
-    result = RetrievalResult(
-        "q",
-        "auto",
-        candidates,
-        shortlist_size=24,
-        nothing_fits=0.0625,
-        missing_evidence=("ranking", "vectors"),
-    )
-    return Reply(result, 3.0, 12.0, IndexRef("sample", "v1", "d1"))
+    missing = {"nothing_fits": 0.0625, "missing_evidence": ("ranking", "vectors")}
+    return replace(reply(candidates, "auto", shortlist_size=24, **missing), queue_ms=3.0, total_ms=12.0)
 
 
 def test_a_ranked_list_says_why_and_whether_anything_fits() -> None:
     shown = table(ranked(), width=160)
-    for text in (
-        "Probability",
-        "75.0%",
-        "12.5%",
-        "names +8.0",
-        "model -0.2",
-        "queries +0.1",
-        "log P",
-        "-1.25",
-    ):
+    weights = ("names +8.0", "model -0.2", "queries +0.1")
+    for text in ("Probability", "75.0%", "12.5%", *weights, "log P", "-1.25"):
         assert text in shown
     for text in ("texts", "Score", "Among scored"):
         assert text not in shown
     assert "none of them is meant with probability 6.2%; without its ranking, vectors, which" in shown
     assert "12 ms, 3 of them waiting" in shown
-    first, second = (line.split("\t")[5:] for line in as_lines("q", ranked()))
+    first, second = cells(ranked(), 5)
     shares = "names=8.000000 model=-0.250000 queries=0.125000 texts=0.010000"
     assert first == ["-1.250000", "0.750000", "7.885000", shares]
     assert second == ["-1.250000", "0.125000", "0.000000", ""]
@@ -288,7 +231,7 @@ def test_a_ranked_list_says_why_and_whether_anything_fits() -> None:
 def test_a_list_without_a_model_has_no_log_probabilities() -> None:
     reply = ranked(math.nan)
     assert "log P" not in table(reply, width=160)
-    assert [line.split("\t")[5] for line in as_lines("q", reply)] == ["", ""]
+    assert [row[5] for row in cells(reply)] == ["", ""]
     assert [c["logprob"] for c in json.loads(as_json("q", reply))["candidates"]] == [None, None]
 
 
@@ -297,13 +240,11 @@ def test_a_scored_shortlist_shows_probabilities() -> None:
     for text in ("log P", "Among scored", "75.0%", "21.5%"):
         assert text in shown
     assert "Score " not in shown
-    assert "1,234 titles scored, of 1,000 entities proposed; 12 ms" in shown
+    assert "1,234 titles scored, of 1,000 entities proposed; 4 ms" in shown
     for text in ("Among scored", "Why", "scored"):
         assert text not in table(listed(), width=160)
-    assert [line.split("\t")[5:] for line in as_lines("q", scored())] == [
-        ["-1.250000", "0.750000", "-1.250000", ""],
-        ["-2.500000", "0.215000", "-2.500000", ""],
-    ]
+    rows = [["-1.250000", "0.750000", "-1.250000", ""], ["-2.500000", "0.215000", "-2.500000", ""]]
+    assert cells(scored(), 5) == rows
     document = json.loads(as_json("q", scored()))
     assert [c["similarity"] for c in document["candidates"]] == [0.5, None]
     assert (document["num_scored"], document["shortlist_size"]) == (1234, 1000)
@@ -311,20 +252,21 @@ def test_a_scored_shortlist_shows_probabilities() -> None:
 
 
 @pytest.mark.parametrize(
-    ("peak", "per_branch", "said"),
+    ("peak", "per_branch", "shown", "all_shown"),
     [
-        (412_345, 5_123_456, "0.41 MB of keys and values (5.1 MB with a cache per beam)"),
-        (9_940_000, 123_456_789, "9.9 MB of keys and values (123 MB with a cache per beam)"),
-        (61_400_000, 2_023_000_000, "61 MB of keys and values (2,023 MB with a cache per beam)"),
-        (812, 9_400, "0.00081 MB of keys and values (0.0094 MB with a cache per beam)"),
+        (412_345, 5_123_456, "0.41", "5.1"),
+        (9_940_000, 123_456_789, "9.9", "123"),
+        (61_400_000, 2_023_000_000, "61", "2,023"),
+        (812, 9_400, "0.00081", "0.0094"),
     ],
 )
 def test_the_table_tells_the_memory_and_what_it_would_have_been(
-    peak: int, per_branch: int, said: str
+    peak: int, per_branch: int, shown: str, all_shown: str
 ) -> None:
-    assert f"index sample; {said}" in table(listed(kv=KvShare(peak, per_branch)), width=200)
-    drawn = replace(reply(), result=replace(reply().result, kv=KvShare(peak, per_branch)))
-    assert f"index sample; {said.replace('beam', 'draw')}" in table(drawn, width=200)
+    kv = KvShare(peak, per_branch)
+    for answered, branch in ((listed(kv=kv), "beam"), (reply(kv=kv), "draw")):
+        said = f"index sample; {shown} MB of keys and values ({all_shown} MB with a cache per {branch})"
+        assert said in table(answered, width=200)
 
 
 def test_the_table_tells_what_is_shared_with_other_requests() -> None:
@@ -340,20 +282,15 @@ def test_an_answer_without_memory_does_not_tell_of_it() -> None:
 def test_the_table_tells_what_the_proof_took() -> None:
     proven = listed(num_exact_nodes=1234)
     assert "proven exact top-k after 1,234 more tokens; 4 ms" in table(proven, width=200)
-    unproven = replace(proven, result=replace(proven.result, certified=False))
+    unproven = listed(num_exact_nodes=1234, certified=False)
     assert "not proven exact after 1,234 more tokens; 4 ms" in table(unproven, width=200)
     assert "more tokens" not in table(listed())
 
 
 def test_json_tells_the_memory_and_what_the_proof_took() -> None:
     document = json.loads(as_json("q", listed(kv=KvShare(100, 80, 7, 3), num_exact_nodes=12)))
-    assert document["kv"] == {
-        "peak_bytes": 100,
-        "per_branch_bytes": 80,
-        "saved_bytes": -20,
-        "shared_prefix_bytes": 7,
-        "num_collections": 3,
-    }
+    branches = {"peak_bytes": 100, "per_branch_bytes": 80, "saved_bytes": -20}
+    assert document["kv"] == {**branches, "shared_prefix_bytes": 7, "num_collections": 3}
     assert (document["num_nodes"], document["num_exact_nodes"]) == (80, 12)
 
 
@@ -391,9 +328,7 @@ def draw(number: int, sample: int = 0, **fields: float | bool) -> ExplanationDra
 
 
 def shown(explanation: Explanation, width: int = 100) -> list[str]:
-    out = io.StringIO()
-    Console(file=out, width=width, color_system=None).print(as_tree(explanation))
-    return [line.rstrip() for line in out.getvalue().splitlines()]
+    return [line.rstrip() for line in printed(as_tree(explanation), width).splitlines()]
 
 
 def test_the_tree_has_what_was_gone_on_from_first_and_the_likelier_first() -> None:
@@ -458,48 +393,47 @@ def test_what_is_not_there_is_said(explanation: Explanation, line: str) -> None:
 
 
 def test_json_has_every_field_where_it_was_asked_for() -> None:
-    index = IndexRef("sample", "v1", "d1")
-    result = RetrievalResult("q", "beam", (), explanation=Explanation(NODES[:2], (draw(0),), True))
-    document = json.loads(as_json("q", Reply(result, 0.5, 4.0, index)))
-    assert document["explanation"] == {
-        "nodes": [
-            {
-                "parent": None,
-                "depth": 0,
-                "token_id": 7,
-                "text": "",
-                "logprob": 0.0,
-                "total_logprob": 0.0,
-                "valid_mass": 0.75,
-                "num_valid": 1234,
-                "state": "expanded",
-                "candidate_rank": None,
-            },
-            {
-                "parent": 0,
-                "depth": 1,
-                "token_id": 7,
-                "text": " Ham",
-                "logprob": math.log(0.5),
-                "total_logprob": math.log(0.5),
-                "valid_mass": 0.125,
-                "num_valid": None,
-                "state": "expanded",
-                "candidate_rank": None,
-            },
-        ],
-        "draws": [
-            {
-                "sample": 0,
-                "draw": 0,
-                "node": 3,
-                "valid_mass": 0.25,
-                "acceptance_probability": 0.25,
-                "accepted": False,
-                "chosen": False,
-            }
-        ],
-        "truncated": True,
-    }
-    plain = Reply(replace(result, explanation=None), 0.5, 4.0, index)
-    assert "explanation" not in json.loads(as_json("q", plain))
+    explanation = Explanation(NODES[:2], (draw(0),), True)
+    told = json.loads(as_json("q", reply((), "beam", explanation=explanation)))["explanation"]
+    assert told == json.loads(json.dumps(asdict(explanation)))
+    assert told["nodes"][0]["valid_mass"] == 0.75
+    assert "explanation" not in json.loads(as_json("q", reply((), "beam")))
+
+
+SCORES = (
+    TitleScore("Macbeth [play]", -2.5, 0.25, 4),
+    TitleScore("Tab\there", None, 0.0, 999),
+    TitleScore("Hamlet", -1.25, 0.75, 3, ("Q1", "Q2"), (0.625, 0.375)),
+)
+REPLY = ScoreReply(ScoreResult("q", SCORES, num_nodes=1234), 0.5, 4.0, INDEX)
+
+
+def test_lines_have_six_cells_and_no_figures_for_what_is_too_long() -> None:
+    assert [line.split("\t") for line in score_command.as_lines(REPLY)] == [
+        ["Macbeth [play]", "-2.500000", "0.250000", "4", "", ""],
+        ["Tab here", "", "", "999", "", ""],
+        ["Hamlet", "-1.250000", "0.750000", "3", "Q1,Q2", "0.625000,0.375000"],
+    ]
+
+
+def test_json_has_a_line_for_every_title() -> None:
+    first, long, last = (json.loads(line) for line in score_command.as_json(REPLY))
+    assert (first["query"], first["title"], first["entity_ids"]) == ("q", "Macbeth [play]", [])
+    assert (long["logprob"], long["probability"], long["num_tokens"]) == (None, None, 999)
+    assert (last["logprob"], last["probability"], last["entity_ids"]) == (-1.25, 0.75, ["Q1", "Q2"])
+    assert (first["entity_shares"], last["entity_shares"]) == ([], [0.625, 0.375])
+
+
+def test_the_table_shows_titles_as_they_are_and_what_it_took() -> None:
+    shown = printed(score_command.as_table(REPLY), 120)
+    for text in ("Macbeth [play]", "-1.25", "75.0%", "too long", "Q1 (62%), Q2 (38%)", "none"):
+        assert text in shown
+    assert "1,234 tokens computed behind the prompt; 4 ms, 0 of them waiting; index sample" in shown
+
+
+def test_the_best_stand_first_and_what_has_no_score_last() -> None:
+    assert [score.title for score in score_command.in_order(REPLY).result.scores] == [
+        "Hamlet",
+        "Macbeth [play]",
+        "Tab\there",
+    ]

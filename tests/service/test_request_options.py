@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from genret.retrieval.answers.answer_types import AnswerOptions, AnswerRequest
+from genret.retrieval.arguments import INT64, RequestOption, options_of
 from genret.retrieval.linking.link_command import link_command
 from genret.retrieval.linking.link_options import LinkOptions
-from genret.retrieval.request_options import INT64, RequestOption, options_of
 from genret.retrieval.score_types import ScoreRequest
-from genret.retrieval.types import RequestOptions, RetrieveRequest
+from genret.retrieval.types import (
+    Auto,
+    Beam,
+    Disc,
+    MethodOptions,
+    RequestOptions,
+    RetrieveRequest,
+    Shortlist,
+    with_options,
+)
 from genret.service.commands.answer import answer_command
 from genret.service.commands.query import ask_command, query_command
 from genret.service.commands.score import score_command
@@ -71,6 +81,19 @@ def test_the_explorer_has_the_ranges_of_its_fields(option: RequestOption) -> Non
 def test_keyword_arguments_are_the_options(keywords: Any, request_type: type, others: set[str]) -> None:
     """Others are what methods name themselves, or what is no option."""
     assert keywords.__annotations__.keys() ^ options_of(request_type).keys() == others
+
+
+@pytest.mark.parametrize("kind", [Beam, Disc, Shortlist, Auto])
+def test_the_object_of_a_method_has_its_options(kind: type[MethodOptions]) -> None:
+    """With the same defaults; and every option that one method alone takes is in its object."""
+    options, method = options_of(RetrieveRequest), kind.__name__.lower()
+    own = {one.name: one.default for one in fields(cast(Any, kind))}
+    assert own == {name: options[name].default for name in own}
+    assert {name for name, option in options.items() if method in option.methods} <= own.keys()
+    assert {name for name, option in options.items() if option.help.startswith(method)} - own.keys() <= {
+        "method"
+    }
+    assert with_options(10, kind(), None, {}) == RetrieveRequest("-", method=method)
 
 
 def test_a_run_of_links_has_a_flag_for_every_option_that_it_takes() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import grpc
 import pytest
+from click.testing import CliRunner
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,6 +30,7 @@ from genret.service.configuration.server_config import (
 from genret.service.errors import PermissionDeniedError, UnauthenticatedError
 from genret.service.gateway import http_calls as calls
 from genret.service.gateway import http_server
+from genret.service.main import cli
 from genret.service.pb.genret.v1 import index_service_pb2, retrieval_service_pb2
 from genret.service.security import bearer_tokens as tokens_module
 from genret.service.security.authority import Authority, refuse_cross_site, refuse_foreign_host
@@ -48,19 +50,23 @@ from genret.service.security.bearer_tokens import (
 from genret.service.security.tls import load_certificates, server_credentials, ssl_context, warn_of_doubts
 from genret.service.security.watched_files import WatchedFiles
 from tests.service.certificates import Authority as CertificateAuthority
-from tests.service.certificates import CertificateFiles, PrivateKey, write_key
+from tests.service.certificates import PrivateKey, write_key
 from tests.service.secured_server import secured
 
 READ, ADMIN = "r" * 22 + "ead-Token_1", "a" * 22 + "dmin-Token_2"
 CONFIG = ServerConfig(indexes=(IndexSpec("any", Path("any")),))
 
 
+def tokens_in(folder: Path, *lines: str) -> Path:
+    path = folder / "tokens"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    path.chmod(0o600)
+    return path
+
+
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
-    path = tmp_path / "tokens"
-    path.write_text(f"read {READ}\nadmin {ADMIN}\n")
-    path.chmod(0o600)
-    return Authority(AuthConfig(path))
+    return Authority(AuthConfig(tokens_in(tmp_path, f"read {READ}", f"admin {ADMIN}")))
 
 
 def test_a_principal_has_a_scope_and_a_fingerprint_that_is_no_secret(authority: Authority) -> None:
@@ -71,30 +77,13 @@ def test_a_principal_has_a_scope_and_a_fingerprint_that_is_no_secret(authority: 
     assert authority.authorize(f"BEARER   {ADMIN} ", Scope.ADMIN).scope is Scope.ADMIN
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        None,
-        "",
-        " ",
-        "Bearer",
-        "Bearer ",
-        READ,
-        f"Basic {READ}",
-        f"Bearer {READ} x",
-        f"Bearer {READ}, Bearer {ADMIN}",
-        f"Bearer\t{READ}",
-        f"Bearer {READ[:-1]}",
-        f"Bearer {READ}x",
-        f"Bearer {READ.swapcase()}",
-        f"Bearer {READ}\u00e9",
-        "Bearer \ud800\udfff",
-        "Bearer " + "x" * 2**20,
-        "x" * 2**20,
-        "Bearer " + " " * 2**20,
-        "Bearer sha256:" + digest_of(READ).hex(),
-    ],
-)
+NO_TOKENS = (None, "", " ", "x" * 2**20, "Bearer", "Bearer ", "Bearer sha256:" + digest_of(READ).hex())
+MORE_THAN_A_TOKEN = (READ, f"Basic {READ}", f"Bearer {READ} x", f"Bearer {READ}, Bearer {ADMIN}")
+OTHER_TOKENS = (f"Bearer {READ[:-1]}", f"Bearer {READ}x", f"Bearer {READ.swapcase()}", f"Bearer {READ}\u00e9")
+ODD_HEADERS = (f"Bearer\t{READ}", "Bearer \ud800\udfff", "Bearer " + "x" * 2**20, "Bearer " + " " * 2**20)
+
+
+@pytest.mark.parametrize("header", [*NO_TOKENS, *MORE_THAN_A_TOKEN, *OTHER_TOKENS, *ODD_HEADERS])
 @pytest.mark.parametrize("scope", Scope)
 def test_other_headers_are_unauthenticated_whatever_is_asked_for(
     authority: Authority, header: str | None, scope: Scope
@@ -161,10 +150,8 @@ def test_without_tokens_reloading_is_for_who_is_trusted_to_connect(
 def test_tokens_that_travel_unencrypted_are_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, changes: dict[str, Any], warned: bool
 ) -> None:
-    path = tmp_path / "tokens"
-    path.write_text(f"read {READ}\n")
-    path.chmod(0o600)
-    Authority.of(replace(CONFIG, **{"insecure": True, "auth": AuthConfig(path), **changes}))
+    auth = AuthConfig(tokens_in(tmp_path, f"read {READ}"))
+    Authority.of(replace(CONFIG, **{"insecure": True, "auth": auth, **changes}))
     assert ["unencrypted" in record.getMessage() for record in caplog.records] == [True] * warned
 
 
@@ -182,7 +169,7 @@ def test_every_method_of_the_api_says_what_it_asks_for() -> None:
     assert all(METHOD_SCOPES[name] is not None for name in methods)
 
 
-A, B, C = "a-token-of-16-ch", "b-token-of-16-ch", "c-token-of-16-ch"
+A, B, C, D = (f"{letter}-token-of-16-ch" for letter in "abcd")
 
 
 def parse(*lines: str) -> TokenSet:
@@ -196,9 +183,10 @@ def scope_of(tokens: TokenSet, presented: str) -> Scope | None:
 
 def test_lines_are_scopes_with_tokens_or_digests() -> None:
     digest = hashlib.sha256(B.encode()).hexdigest()
-    tokens = parse("# a comment", "", f"read {A}", f"  admin\tsha256:{digest.upper()}  \r", "   # another")
-    assert scope_of(tokens, A) is Scope.READ
-    assert scope_of(tokens, B) is Scope.ADMIN
+    lines = ("# a comment", "", f"read {A}", f"  admin\tsha256:{digest.upper()}  \r", "   # another")
+    tokens = parse(*lines, f"read {D}", line_of(Scope.ADMIN, new_token()))
+    found = [scope_of(tokens, token) for token in (A, B, D)]
+    assert found == [Scope.READ, Scope.ADMIN, Scope.READ], "two of a scope may be live"
     for stranger in ("", C, A[:-1], A + "x", A.upper(), digest, f"sha256:{digest}"):
         assert scope_of(tokens, stranger) is None
 
@@ -209,11 +197,6 @@ def test_a_fresh_token_is_accepted_by_its_line() -> None:
     assert token not in line
     assert scope_of(parse(line), token) is Scope.ADMIN
     assert len({new_token() for _ in range(100)}) == 100
-
-
-def test_two_tokens_of_a_scope_may_be_live() -> None:
-    tokens = parse(f"read {A}", f"read {B}", f"admin {C}", line_of(Scope.ADMIN, new_token()))
-    assert [scope_of(tokens, token) for token in (A, B, C)] == [Scope.READ, Scope.READ, Scope.ADMIN]
 
 
 SECRET = "sEcReT-oF-tHe-OpErAtOr"
@@ -238,10 +221,7 @@ SECRET = "sEcReT-oF-tHe-OpErAtOr"
         ([f"read sha256:{'0' * 63}"], "line 1: expected 64 hexadecimal digits after sha256:, got 63"),
         ([f"read {SECRET}", f"admin {SECRET}"], "line 2: the same token as in line 1"),
         ([f"read {SECRET}", line_of(Scope.READ, SECRET)], "line 2: the same token as in line 1"),
-        (
-            [f"read {A}", f"read {B}", f"read {SECRET}"],
-            "line 3: a third token of scope read; two may be live",
-        ),
+        ([f"read {A}", f"read {B}", f"read {SECRET}"], "line 3: a third token of scope read; two may be"),
     ],
 )
 def test_a_bad_line_is_named_and_its_token_is_not_shown(lines: list[str], message: str) -> None:
@@ -289,10 +269,7 @@ def test_the_set_holds_no_token() -> None:
 
 @pytest.fixture
 def token_file(tmp_path: Path) -> Path:
-    path = tmp_path / "tokens"
-    path.write_text(f"read {A}\n")
-    path.chmod(0o600)
-    return path
+    return tokens_in(tmp_path, f"read {A}")
 
 
 def test_unreadable_files_are_refused(tmp_path: Path) -> None:
@@ -375,19 +352,15 @@ def test_own_pages_and_programs_may_send_anything(headers: dict[str, str]) -> No
     refuse_cross_site("POST", OWN | headers)
 
 
+FOREIGN = ("https://evil.example", "http://search.example:8081", "http://search.example:8080.evil.example")
+
+
 @pytest.mark.parametrize(
     "headers",
     [
-        {"sec-fetch-site": "cross-site"},
-        {"sec-fetch-site": "same-site"},
+        *({"sec-fetch-site": site} for site in ("cross-site", "same-site", "")),
         {"sec-fetch-site": "cross-site", "origin": "http://search.example:8080"},
-        {"sec-fetch-site": ""},
-        {"origin": "https://evil.example"},
-        {"origin": "http://search.example:8081"},
-        {"origin": "http://search.example:8080.evil.example"},
-        {"origin": "null"},
-        {"origin": ""},
-        {"origin": "http://[broken"},
+        *({"origin": origin} for origin in (*FOREIGN, "null", "", "http://[broken")),
     ],
 )
 def test_other_pages_may_only_send_what_changes_nothing(headers: dict[str, str]) -> None:
@@ -404,18 +377,10 @@ def test_loopback_is_this_machine(host: str) -> None:
     refuse_foreign_host({"host": host})
 
 
-@pytest.mark.parametrize(
-    "host",
-    [
-        "",
-        "search.example",
-        "10.0.0.1:8080",
-        "localhost.evil.example",
-        "127.0.0.1.evil.example:80",
-        "[::1",
-        "@localhost@x",
-    ],
-)
+LIKE_LOOPBACK = ("localhost.evil.example", "127.0.0.1.evil.example:80", "[::1", "@localhost@x")
+
+
+@pytest.mark.parametrize("host", ["", "search.example", "10.0.0.1:8080", *LIKE_LOOPBACK])
 def test_other_names_are_not(host: str) -> None:
     with pytest.raises(PermissionDeniedError, match=r"start the server with auth\.token_file"):
         refuse_foreign_host({"host": host})
@@ -448,121 +413,59 @@ def test_scopes_are_those_of_the_methods() -> None:
     assert free == {"grpc.health.v1.Health"}
 
 
-def test_links_lead_somewhere() -> None:
-    headings = {
-        re.sub(r"[^\w -]", "", line.lstrip("# ")).lower().replace(" ", "-")
-        for line in PAGE.read_text("utf-8").splitlines()
-        if line.startswith("#")
-    }
-    for target in re.findall(r"\]\(([^)]+)\)", TEXT):
-        if target.startswith("#"):
-            assert target[1:] in headings
-        else:
-            assert (PAGE.parent / target).exists(), target
-
-
 @pytest.fixture
 def ca(tmp_path: Path) -> CertificateAuthority:
     return CertificateAuthority(tmp_path)
 
 
-def damaged(path: Path) -> Path:
-    first, second, *others = path.read_text().splitlines()
-    copy = path.with_name(f"damaged-{path.name}")
-    copy.write_text("\n".join((first, "*" * len(second), *others)))
-    return copy
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of certificates and keys, good and bad."""
+    folder = tmp_path_factory.mktemp("files")
+    ca = CertificateAuthority(folder, "ca")
+    ca.issue("good")
+    (folder / "large").write_bytes(b"x" * (2**20 + 1))
+    (folder / "der").write_bytes(b"\x30\x82\x01")
+    write_key(folder / "other.key")
+    write_key(folder / "locked", password=b"secret")
+    for name in ("good.pem", "good.key", "ca.ca.pem"):
+        first, second, *others = (folder / name).read_text().splitlines()
+        (folder / f"damaged-{name}").write_text("\n".join((first, "*" * len(second), *others)))
+    return folder
 
 
-def written(path: Path, content: bytes) -> Path:
-    path.write_bytes(content)
-    return path
-
-
-Bad = Callable[[CertificateAuthority, CertificateFiles, Path], TlsConfig]
-BAD: dict[str, tuple[Bad, str]] = {
-    "certificate is not there": (
-        lambda ca, good, tmp: TlsConfig(tmp / "none.pem", good.key),
-        "tls.certificate: cannot read .*none.pem: No such file",
-    ),
-    "key is not there": (
-        lambda ca, good, tmp: TlsConfig(good.certificate, tmp / "none.key"),
-        "tls.key: cannot read .*none.key: No such file",
-    ),
-    "authorities are not there": (
-        lambda ca, good, tmp: TlsConfig(good.certificate, good.key, tmp / "none.ca"),
-        "tls.client_ca: cannot read .*none.ca: No such file",
-    ),
-    "a directory": (lambda ca, good, tmp: TlsConfig(tmp, good.key), "tls.certificate: Is a directory"),
-    "a device": (
-        lambda ca, good, tmp: TlsConfig(Path("/dev/zero"), good.key),
-        "tls.certificate: /dev/zero is not a regular file",
-    ),
-    "too large": (
-        lambda ca, good, tmp: TlsConfig(written(tmp / "large", b"x" * (2**20 + 1)), good.key),
-        "tls.certificate: larger than 1 MiB",
-    ),
-    "certificate is no PEM": (
-        lambda ca, good, tmp: TlsConfig(written(tmp / "der", b"\x30\x82\x01"), good.key),
-        "tls.certificate: der is not a PEM file with a certificate",
-    ),
-    "files swapped": (
-        lambda ca, good, tmp: TlsConfig(good.key, good.certificate),
-        "tls.certificate: not a PEM file with a certificate",
-    ),
-    "key is a certificate": (
-        lambda ca, good, tmp: TlsConfig(good.certificate, good.certificate),
-        "tls.key: not a PEM file with a private key",
-    ),
-    "key of another": (
-        lambda ca, good, tmp: TlsConfig(good.certificate, write_key(tmp / "other.key")),
-        "tls.key: other.key is not the key of the certificate in .*good.pem",
-    ),
-    "key with a passphrase": (
-        lambda ca, good, tmp: TlsConfig(good.certificate, write_key(tmp / "locked", password=b"secret")),
-        "tls.key: locked is protected by a passphrase",
-    ),
-    "certificate is damaged": (
-        lambda ca, good, tmp: TlsConfig(damaged(good.certificate), good.key),
-        "tls.certificate: damaged-good.pem cannot be used: it cannot be read as PEM",
-    ),
-    "key is damaged": (
-        lambda ca, good, tmp: TlsConfig(good.certificate, damaged(good.key)),
-        "tls.key: damaged-good.key cannot be used: it cannot be read as PEM",
-    ),
-    "authorities are damaged": (
-        lambda ca, good, tmp: TlsConfig(good.certificate, good.key, damaged(ca.ca_file)),
-        "tls.client_ca: holds no usable certificate",
-    ),
-    "authorities are a key": (
-        lambda ca, good, tmp: TlsConfig(good.certificate, good.key, good.key),
-        "tls.client_ca: not a PEM file with a certificate",
-    ),
-    "certificate without a key": (
-        lambda ca, good, tmp: TlsConfig(good.certificate),
-        "tls.key: is needed with tls.certificate",
-    ),
-    "key without a certificate": (
-        lambda ca, good, tmp: TlsConfig(key=good.key),
-        "tls.certificate: is needed with tls.key",
-    ),
-    "authorities without a certificate": (
-        lambda ca, good, tmp: TlsConfig(client_ca=ca.ca_file),
-        "tls.certificate: is needed with tls.client_ca",
-    ),
-}
+# Certificate, key and authorities of clients; then the setting that is blamed, and for what.
+BAD = """
+none.pem good.key - tls.certificate: cannot read .*none.pem: No such file
+good.pem none.key - tls.key: cannot read .*none.key: No such file
+good.pem good.key none.ca tls.client_ca: cannot read .*none.ca: No such file
+. good.key - tls.certificate: Is a directory
+/dev/zero good.key - tls.certificate: /dev/zero is not a regular file
+large good.key - tls.certificate: larger than 1 MiB
+der good.key - tls.certificate: der is not a PEM file with a certificate
+good.key good.pem - tls.certificate: not a PEM file with a certificate
+good.pem good.pem - tls.key: not a PEM file with a private key
+good.pem other.key - tls.key: other.key is not the key of the certificate in .*good.pem
+good.pem locked - tls.key: locked is protected by a passphrase
+damaged-good.pem good.key - tls.certificate: damaged-good.pem cannot be used: it cannot be read as PEM
+good.pem damaged-good.key - tls.key: damaged-good.key cannot be used: it cannot be read as PEM
+good.pem good.key damaged-ca.ca.pem tls.client_ca: holds no usable certificate
+good.pem good.key good.key tls.client_ca: not a PEM file with a certificate
+good.pem - - tls.key: is needed with tls.certificate
+- good.key - tls.certificate: is needed with tls.key
+- - ca.ca.pem tls.certificate: is needed with tls.client_ca
+"""
 
 
 @pytest.mark.parametrize("use", [server_credentials, ssl_context])
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("row", BAD.strip().splitlines(), ids=lambda row: " ".join(row.split()[:3]))
 def test_unusable_files_are_refused_under_the_name_of_their_setting(
-    ca: CertificateAuthority, tmp_path: Path, name: str, use: Callable[[TlsConfig], object]
+    files: Path, row: str, use: Callable[[TlsConfig], object]
 ) -> None:
-    make, told = BAD[name]
-    field, _, message = told.partition(": ")
-    tls = make(ca, ca.issue("good"), tmp_path)
+    *names, field, message = row.split(maxsplit=4)
     with pytest.raises(InputError, match=message) as caught:
-        use(tls)
-    assert caught.value.field == field
+        use(TlsConfig(*(None if name == "-" else files / name for name in names)))
+    assert f"{caught.value.field}:" == field
 
 
 GOOD_KEYS: dict[str, Callable[[], PrivateKey]] = {
@@ -588,10 +491,7 @@ def test_keys_are_refused_with_which_no_grpc_client_would_get_through(
 
     async def scenario() -> bytes:
         trusting = grpc.ssl_channel_credentials(ca.ca_bytes)
-        async with (
-            secured(Authority(AuthConfig()), tls) as running,
-            running.channel(trusting) as channel,
-        ):
+        async with secured(Authority(AuthConfig()), tls) as running, running.channel(trusting) as channel:
             return await running.echo(channel)
 
     if good:
@@ -647,3 +547,27 @@ def test_a_key_that_others_may_use_is_warned_of(
     files.key.chmod(mode)
     server_credentials(TlsConfig(files.certificate, files.key))
     assert ["tls.key" in record.getMessage() for record in caplog.records] == [True] * exposed
+
+
+@pytest.mark.parametrize(("options", "scope"), [([], Scope.READ), (["--scope", "admin"], Scope.ADMIN)])
+def test_a_new_token_works_with_the_line_below_it(tmp_path: Path, options: list[str], scope: Scope) -> None:
+    result = CliRunner().invoke(cli, ["token", "new", *options])
+    assert result.exit_code == 0
+    token, line = result.stdout.splitlines()
+    assert token not in line
+    path = tokens_in(tmp_path, line)
+    found = read_token_file(path).find(token)
+    assert found is not None
+    assert found.scope is scope
+    checked = CliRunner().invoke(cli, ["token", "check", str(path)])
+    assert checked.exit_code == 0
+    assert checked.stdout == f"{scope.value} {found.fingerprint}\n"
+
+
+def test_a_bad_file_is_told_by_line_and_without_its_tokens(tmp_path: Path) -> None:
+    path = tokens_in(tmp_path, "read a-token-that-is-long-enough", "read tooshort")
+    result = CliRunner().invoke(cli, ["token", "check", str(path)])
+    assert result.exit_code == 1
+    assert "tokens, line 2: a token must have 16 to 512 characters" in result.stderr
+    assert "a-token-that" not in result.output
+    assert "tooshort" not in result.output

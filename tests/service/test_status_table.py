@@ -11,88 +11,62 @@ import pytest
 from google.rpc import error_details_pb2
 from grpc import StatusCode
 
-from genret.decoding import errors as decoding_errors
-from genret.decoding.errors import (
-    DeadlineExceededError,
-    DecodingCancelledError,
-    DecodingError,
-    InvalidLogitsError,
-    PromptTooLongError,
-    UnsupportedModelError,
-)
-from genret.retrieval.errors import (
-    EvidenceMissingError,
-    GenretError,
-    IndexChecksumError,
-    IndexDirectoryError,
-    IndexFormatError,
-    IndexMismatchError,
-    IndexNotFoundError,
-    IndexVersionError,
-    InputError,
-    MissingExtraError,
-    ModelError,
-    SourceError,
-)
+from genret.decoding import errors as decoding
+from genret.retrieval import errors as retrieval
 from genret.retrieval.index.layout import EVIDENCE_FILES
-from genret.service.errors import (
-    BindError,
-    CallError,
-    MalformedMessageError,
-    NotReadyError,
-    OverloadedError,
-    PermissionDeniedError,
-    ServiceError,
-    UnauthenticatedError,
-    UnknownIndexError,
-    UnservableIndexError,
-)
+from genret.service import errors as service
 from genret.service.rpc import refuse
-from genret.service.status import TABLE, Failure, FieldViolation, failure_of
+from genret.service.status import TABLE, Failure, failure_of, field_violation
 from genret.service.wire.rpc_status import error_from_status, failure_to_proto
 from tests.service.asynchronous import asynchronous
 from tests.service.fake_retriever import FakeRetriever
 from tests.service.running_server import failure, running, unpack
 
+INDEX_ERRORS = ("IndexMismatchError", "IndexFormatError", "IndexVersionError", "IndexNotFoundError")
+OTHER_ERRORS = ("IndexDirectoryError", "EvidenceMissingError", "ModelError", "SourceError")
+PRECONDITIONS = (
+    *(getattr(retrieval, name)("x") for name in (*INDEX_ERRORS, *OTHER_ERRORS)),
+    retrieval.MissingExtraError("faiss", "faiss"),
+    service.UnservableIndexError("empty"),
+    decoding.UnsupportedModelError("Mamba"),
+    decoding.InvalidLogitsError("NaN"),
+    decoding.DecodingError("other"),
+)
+INVALID = (
+    retrieval.InputError("k", "must be in [1, 1000], got 0"),
+    service.MalformedMessageError("not a request"),
+    decoding.PromptTooLongError("too long"),
+)
+OVERLOADS = (service.OverloadedError("QUEUE_FULL", "x", 2.5), service.OverloadedError("MEMORY_FULL", "x", 5))
 # error, code, types of the details
-EXPECTED = [
-    (InputError("k", "must be in [1, 1000], got 0"), StatusCode.INVALID_ARGUMENT, {"BadRequest"}),
-    (MalformedMessageError("not a request"), StatusCode.INVALID_ARGUMENT, {"BadRequest"}),
-    (PromptTooLongError("too long"), StatusCode.INVALID_ARGUMENT, {"BadRequest"}),
-    (UnknownIndexError("x", ["a"]), StatusCode.NOT_FOUND, {"ResourceInfo"}),
-    (IndexMismatchError("tokenizer"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
-    (IndexFormatError("broken"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
-    (IndexVersionError("old"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
-    (IndexNotFoundError("gone"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
-    (UnservableIndexError("empty"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
-    (EvidenceMissingError("none"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
-    (IndexDirectoryError("odd"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
-    (ModelError("no positions"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
-    (SourceError("line 3"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
-    (MissingExtraError("faiss", "faiss"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
-    (UnsupportedModelError("Mamba"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
-    (InvalidLogitsError("NaN"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
-    (DecodingError("other"), StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}),
-    (OverloadedError("QUEUE_FULL", "full", 2.5), StatusCode.RESOURCE_EXHAUSTED, {"ErrorInfo", "RetryInfo"}),
-    (OverloadedError("MEMORY_FULL", "full", 5), StatusCode.RESOURCE_EXHAUSTED, {"ErrorInfo", "RetryInfo"}),
-    (NotReadyError("warming", 1.0), StatusCode.UNAVAILABLE, {"RetryInfo"}),
-    (UnauthenticatedError("no token"), StatusCode.UNAUTHENTICATED, set()),
-    (PermissionDeniedError("needs the scope admin"), StatusCode.PERMISSION_DENIED, set()),
-    (DeadlineExceededError("late"), StatusCode.DEADLINE_EXCEEDED, set()),
-    (DecodingCancelledError("gone"), StatusCode.CANCELLED, set()),
-    (IndexChecksumError("rows/len-4.arrow", "digest"), StatusCode.DATA_LOSS, {"ErrorInfo"}),
+EXPECTED: list[tuple[Exception, StatusCode, set[str]]] = [
+    *((error, StatusCode.INVALID_ARGUMENT, {"BadRequest"}) for error in INVALID),
+    (service.UnknownIndexError("x", ["a"]), StatusCode.NOT_FOUND, {"ResourceInfo"}),
+    *((error, StatusCode.FAILED_PRECONDITION, {"PreconditionFailure"}) for error in PRECONDITIONS),
+    *((error, StatusCode.RESOURCE_EXHAUSTED, {"ErrorInfo", "RetryInfo"}) for error in OVERLOADS),
+    (service.NotReadyError("warming", 1.0), StatusCode.UNAVAILABLE, {"RetryInfo"}),
+    (service.UnauthenticatedError("no token"), StatusCode.UNAUTHENTICATED, set()),
+    (service.PermissionDeniedError("needs the scope admin"), StatusCode.PERMISSION_DENIED, set()),
+    (decoding.DeadlineExceededError("late"), StatusCode.DEADLINE_EXCEEDED, set()),
+    (decoding.DecodingCancelledError("gone"), StatusCode.CANCELLED, set()),
+    (retrieval.IndexChecksumError("rows/len-4.arrow", "digest"), StatusCode.DATA_LOSS, {"ErrorInfo"}),
     (RuntimeError("secret"), StatusCode.INTERNAL, set()),
     (ValueError("secret"), StatusCode.INTERNAL, set()),
 ]
-NEVER_SERVED = {ServiceError, BindError, CallError, GenretError}
+NEVER_SERVED = {service.ServiceError, service.BindError, service.CallError, retrieval.GenretError}
 
 
 @pytest.mark.parametrize(("error", "code", "details"), EXPECTED, ids=lambda value: type(value).__name__)
 def test_row(error: Exception, code: StatusCode, details: set[str]) -> None:
-    status = failure_to_proto(failure_of(error, request_id="id-1"))
+    status = told(error)
     assert status.code == code.value[0]
     assert set(unpack(status)) == details
     assert error_from_status(status).code == code.name
+
+
+def told(error: Exception) -> Any:
+    """The status that a client gets."""
+    return failure_to_proto(failure_of(error, "id-1"))
 
 
 def test_every_row_is_tried() -> None:
@@ -104,11 +78,12 @@ def subclasses(base: type[Exception]) -> set[type[Exception]]:
     return {base} | {found for child in base.__subclasses__() for found in subclasses(child)}
 
 
-@pytest.mark.parametrize(
-    "kind", sorted(subclasses(GenretError) | subclasses(DecodingError), key=lambda kind: kind.__name__)
-)
+ON_PURPOSE = subclasses(retrieval.GenretError) | subclasses(decoding.DecodingError)
+
+
+@pytest.mark.parametrize("kind", sorted(ON_PURPOSE, key=lambda kind: kind.__name__))
 def test_every_error_on_purpose_has_a_row(kind: type[Exception]) -> None:
-    if kind.__module__ not in ("genret.retrieval.errors", decoding_errors.__name__, "genret.service.errors"):
+    if kind.__module__ not in ("genret.retrieval.errors", decoding.__name__, "genret.service.errors"):
         pytest.skip(f"{kind.__name__} is not one of ours")
     assert kind in NEVER_SERVED or any(issubclass(kind, row.error) for row in TABLE)
 
@@ -118,25 +93,21 @@ def test_internal_says_the_request_id_only() -> None:
     assert (failure.message, failure.details) == ("internal error; request id id-1", ())
 
 
-def test_paths_of_the_server_stay_there() -> None:
-    for error in (
-        IndexFormatError("/srv/index/x: broken"),
-        IndexNotFoundError("/srv/index/x: gone"),
-        EvidenceMissingError("/srv/index/x: this version has no evidence"),
-    ):
-        assert "/srv" not in failure_to_proto(failure_of(error, "id")).SerializeToString().decode("latin1")
+@pytest.mark.parametrize("name", ["IndexFormatError", "IndexNotFoundError", "EvidenceMissingError"])
+def test_paths_of_the_server_stay_there(name: str) -> None:
+    status = told(getattr(retrieval, name)("/srv/index/x: broken"))
+    assert "/srv" not in status.SerializeToString().decode("latin1")
 
 
-def test_a_damaged_index_names_the_file() -> None:
-    status = failure_to_proto(failure_of(IndexChecksumError("trie.arrow", "expected x, got y"), "id"))
-    assert unpack(status)["ErrorInfo"].metadata["file"] == "trie.arrow"
+@pytest.mark.parametrize("file", ["trie.arrow", "vectors.faiss"])
+def test_a_damaged_index_names_the_file(file: str) -> None:
+    status = told(retrieval.IndexChecksumError(file, "expected x, got y"))
+    assert unpack(status)["ErrorInfo"].metadata["file"] == file
     assert "expected x" not in status.message
 
 
-def test_damaged_evidence_names_its_file_and_missing_evidence_says_what_to_do() -> None:
-    damaged = failure_to_proto(failure_of(IndexChecksumError("vectors.faiss", "expected x, got y"), "id"))
-    assert unpack(damaged)["ErrorInfo"].metadata["file"] == "vectors.faiss"
-    missing = failure_to_proto(failure_of(EvidenceMissingError("/srv/x"), "id"))
+def test_missing_evidence_says_what_to_do() -> None:
+    missing = told(retrieval.EvidenceMissingError("/srv/x"))
     (violation,) = unpack(missing)["PreconditionFailure"].violations
     assert (violation.type, violation.subject) == ("EVIDENCE", "index")
     assert "--evidence" in violation.description
@@ -145,8 +116,8 @@ def test_damaged_evidence_names_its_file_and_missing_evidence_says_what_to_do() 
 
 @pytest.mark.parametrize("file", sorted(EVIDENCE_FILES))
 def test_foreign_evidence_names_its_file_and_no_path(file: str) -> None:
-    error = IndexFormatError(f"{file}: expected an index of faiss, got: no vectors in /srv/index/x/{file}")
-    status = failure_to_proto(failure_of(error, "id"))
+    said = f"{file}: expected an index of faiss, got: no vectors in /srv/index/x/{file}"
+    status = told(retrieval.IndexFormatError(said))
     assert status.code == StatusCode.FAILED_PRECONDITION.value[0]
     assert status.message == f"{file}: not the evidence that the index manifest describes"
     (violation,) = unpack(status)["PreconditionFailure"].violations
@@ -156,14 +127,14 @@ def test_foreign_evidence_names_its_file_and_no_path(file: str) -> None:
 
 
 def test_retry_delays_reach_the_client() -> None:
-    status = failure_to_proto(failure_of(OverloadedError("QUEUE_FULL", "full", 2.5), "id"))
+    status = told(service.OverloadedError("QUEUE_FULL", "full", 2.5))
     assert error_from_status(status).retry_after_s == 2.5
     assert unpack(status)["ErrorInfo"].reason == "QUEUE_FULL"
 
 
 def test_details_are_clipped_to_what_trailers_can_carry() -> None:
-    error = InputError("f" * 10_000, "€" * 100_000)
-    status = failure_to_proto(failure_of(error, "id"))
+    error = retrieval.InputError("f" * 10_000, "€" * 100_000)
+    status = told(error)
     assert len(status.SerializeToString()) < 8192
     assert isinstance(unpack(status)["BadRequest"], error_details_pb2.BadRequest)
 
@@ -178,7 +149,7 @@ class LeftContext:
 @asynchronous
 async def test_a_refusal_of_who_has_left_ends_the_call() -> None:
     with pytest.raises(asyncio.CancelledError):
-        await refuse(LeftContext(), DeadlineExceededError("late"), "id")
+        await refuse(LeftContext(), decoding.DeadlineExceededError("late"), "id")
 
 
 @asynchronous
@@ -215,7 +186,7 @@ async def test_long_names_in_any_writing_come_back_in_the_error(name: str) -> No
 
 
 def clipped(text: str) -> Any:
-    return failure_to_proto(Failure(grpc.StatusCode.INVALID_ARGUMENT, text, (FieldViolation(text, text),)))
+    return failure_to_proto(Failure(grpc.StatusCode.INVALID_ARGUMENT, text, (field_violation(text, text),)))
 
 
 def test_texts_are_cut_between_characters() -> None:

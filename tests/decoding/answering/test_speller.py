@@ -18,21 +18,8 @@ from genret.decoding.grammar.vocabulary import Vocabulary
 from tests.text_grammar import TextGrammar
 
 END = "<end>"
-WORDS = [
-    "amber",
-    "river",
-    "Zürich",
-    "quiet engine",
-    "x",
-    "naïve",
-    "日本語",
-    "",
-    "1, 2",
-    '"q"',
-    "a\\b",
-    "\n",
-    "7",
-]
+WORDS = ["amber", "river", "Zürich", "quiet engine", "x", "naïve", "日本語", "", "1, 2"]
+WORDS += ['"q"', "a\\b", "\n", "7"]
 KEYS = ["name", "names", "id", "user id", "größe", "active", "children", "x", "キー"]
 # One that splits by words as GPT-2 does, one with digits in threes, one that keeps words together with signs.
 PRE_TOKENIZERS = {
@@ -84,10 +71,14 @@ def train(kind: str, num_tokens: int, seed: int = 0) -> Tokenizer:
     return tokenizer
 
 
-def speller_of(tokenizer: Tokenizer) -> Speller:
+def speller_of(tokenizer: Tokenizer, asked: list[bytes] | None = None) -> Speller:
+    """A speller of a tokenizer; the texts that it encodes are added to a list."""
+
     def encode(text: bytes) -> list[int] | None:
+        if asked is not None:
+            asked.append(text)
         try:
-            return list(tokenizer.encode(text.decode(), add_special_tokens=False).ids)
+            return ids(tokenizer, text.decode())
         except UnicodeDecodeError:
             return None
 
@@ -95,6 +86,10 @@ def speller_of(tokenizer: Tokenizer) -> Speller:
     end = tokenizer.token_to_id(END)
     vocabulary = Vocabulary.from_tokenizer(tokenizer.to_str(), size if end is None else end, size + 1)
     return Speller(encode, vocabulary)
+
+
+def ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    return list(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
 TOKENIZERS = {f"{kind}-{size}": train(kind, size) for kind in PRE_TOKENIZERS for size in (300, 500, 1500)}
@@ -107,7 +102,7 @@ def share_forced(tokenizer: Tokenizer, speller: Speller, texts: Sequence[str]) -
     grammar = TextGrammar(vocabulary, [text.encode() for text in texts])
     num_forced = num_tokens = 0
     for text in grammar.texts:
-        tokens = tokenizer.encode(text.decode(), add_special_tokens=False).ids
+        tokens = ids(tokenizer, text.decode())
         assert grammar.text(tokens) == text
         place = 0
         num_tokens += len(tokens)
@@ -157,14 +152,14 @@ def span_of(speller: Speller, text: bytes, *others: bytes, written: Sequence[int
 def test_one_text_is_forced_as_a_whole() -> None:
     for name, tokenizer in TOKENIZERS.items():
         text = '{"größe": "river 日本", "names": 1234567}'
-        tokens = tokenizer.encode(text, add_special_tokens=False).ids
+        tokens = ids(tokenizer, text)
         assert span_of(SPELLERS[name], text.encode()) == tokens
 
 
 def test_a_text_is_forced_up_to_where_tokens_could_go_on() -> None:
     tokenizer, speller = TOKENIZERS["words-500"], SPELLERS["words-500"]
     text = b'{"name": "river", "names": '
-    tokens = tokenizer.encode(text.decode(), add_special_tokens=False).ids
+    tokens = ids(tokenizer, text.decode())
     span = span_of(speller, text + b"1", text + b" 1", text + b"null", text + b'"x"')
     assert span == tokens[: len(span)]
     assert len(tokens) - 3 <= len(span) < len(tokens)
@@ -173,18 +168,16 @@ def test_a_text_is_forced_up_to_where_tokens_could_go_on() -> None:
 def test_nothing_is_forced_behind_a_cut_that_is_not_the_tokenizers() -> None:
     tokenizer, speller = TOKENIZERS["words-1500"], SPELLERS["words-1500"]
     text = b'{"name": "river", "id": 7}'
-    whole = tokenizer.encode(text.decode(), add_special_tokens=False).ids
+    whole = ids(tokenizer, text.decode())
     assert span_of(speller, text) == whole
-    letters = tokenizer.encode('{"nam', add_special_tokens=False).ids
+    letters = ids(tokenizer, '{"nam')
     assert span_of(speller, text, written=letters) == []
 
 
 def test_spans_begin_and_end_within_characters() -> None:
     """Alternatives may share the first bytes of a character, and so may tokens."""
     tokenizer, speller = TOKENIZERS["words-300"], SPELLERS["words-300"]
-    whole = {
-        text: tokenizer.encode(text, add_special_tokens=False).ids for text in ('"日"', '"旧"', '"é"', '"è"')
-    }
+    whole = {text: ids(tokenizer, text) for text in ('"日"', '"旧"', '"é"', '"è"')}
     both = [text.encode() for text in whole]
     for text, tokens in whole.items():
         for place in range(len(tokens)):
@@ -195,44 +188,29 @@ def test_spans_begin_and_end_within_characters() -> None:
 
 
 def test_only_the_last_tokens_are_encoded_again() -> None:
-    seen: list[int] = []
-    speller, tokenizer = SPELLERS["words-500"], TOKENIZERS["words-500"]
-
-    def encode(text: bytes) -> list[int]:
-        seen.append(len(text))
-        return list(tokenizer.encode(text.decode(), add_special_tokens=False).ids)
-
-    watched = Speller(encode, speller._vocabulary)
+    asked: list[bytes] = []
+    tokenizer = TOKENIZERS["words-500"]
+    watched = speller_of(tokenizer, asked)
     text = '{"name": "' + "amber river " * 200 + 'x"}'
-    tokens = tokenizer.encode(text, add_special_tokens=False).ids
-    first = span_of(watched, text.encode(), written=tokens[:-4])
-    assert first == tokens[-4:]
-    assert max(seen) <= (CONTEXT_TOKENS + 4) * speller._vocabulary.longest_token
+    tokens = ids(tokenizer, text)
+    assert span_of(watched, text.encode(), written=tokens[:-4]) == tokens[-4:]
+    assert max(map(len, asked)) <= (CONTEXT_TOKENS + 4) * watched._vocabulary.longest_token
 
 
 def test_spans_are_remembered() -> None:
-    calls: list[bytes] = []
-    speller, tokenizer = SPELLERS["words-500"], TOKENIZERS["words-500"]
-
-    def encode(text: bytes) -> list[int]:
-        calls.append(text)
-        return list(tokenizer.encode(text.decode(), add_special_tokens=False).ids)
-
-    watched = Speller(encode, speller._vocabulary)
-    grammar = TextGrammar(speller._vocabulary, [b'{"name": "x", "id": 1}', b'{"name": "y", "id": 2}'])
+    asked: list[bytes] = []
+    watched = speller_of(TOKENIZERS["words-500"], asked)
+    grammar = TextGrammar(watched._vocabulary, [b'{"name": "x", "id": 1}', b'{"name": "y", "id": 2}'])
     first = watched.span(grammar, 0, [])
-    count = len(calls)
+    count = len(asked)
     assert watched.span(grammar, 0, []) == first != ()
-    assert len(calls) == count
+    assert len(asked) == count
 
 
 def test_what_the_tokenizer_changes_is_not_forced() -> None:
     """A normaliser, or a blank put before every text, and the tokens write other bytes."""
     vocabulary = SPELLERS["words-300"]._vocabulary
     tokenizer = TOKENIZERS["words-300"]
-
-    def encode(text: bytes) -> list[int]:
-        return list(tokenizer.encode(" " + text.decode(), add_special_tokens=False).ids)
-
-    assert span_of(Speller(encode, vocabulary), b'{"name": "x"}') == []
+    with_blank = Speller(lambda text: ids(tokenizer, " " + text.decode()), vocabulary)
+    assert span_of(with_blank, b'{"name": "x"}') == []
     assert span_of(Speller(lambda text: None, vocabulary), b'{"name": "x"}') == []

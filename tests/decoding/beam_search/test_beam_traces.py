@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import defaultdict
+from collections.abc import Sequence
 
 import pytest
 
@@ -15,7 +16,7 @@ from genret.decoding.params import BeamParams
 from genret.decoding.trace import Trace
 from genret.decoding.trie.title_trie import TitleTrie
 from tests.beam_batches import Batch
-from tests.beam_oracles import Row, at_most, close, score, scores_of
+from tests.beam_oracles import Row, at_most, check_nodes, close, prefixes_of, score, scores_of
 from tests.tables_model import VOCAB, Meter, TablesModel
 from tests.text_constraint import free_text
 from tests.trie_oracles import needs_cuda
@@ -23,22 +24,8 @@ from tests.trie_oracles import needs_cuda
 SEEDS = range(12)
 
 
-def traced(batch: Batch, traces: list[Trace | None], meter: Meter | None = None) -> list[BeamResult]:
-    session = batch.model.prefill(meter)
-    results = beam_search(session, batch.constraint(), batch.params, None, batch.room, traces=traces)
-    assert all(isinstance(result, BeamResult) for result in results)
-    return results
-
-
-def prefixes_of(trace: Trace) -> list[Row]:
-    """The tokens of every node, by its place."""
-    written: list[Row] = []
-    for place, node in enumerate(trace.nodes):
-        assert node.parent < place
-        written.append(() if node.parent < 0 else (*written[node.parent], node.token))
-        assert node.depth == len(written[-1])
-    assert len(set(written)) == len(written)
-    return written
+def traced(batch: Batch, traces: Sequence[Trace | None], meter: Meter | None = None) -> list[BeamResult]:
+    return batch.search(meter=meter, traces=traces).results
 
 
 def following(rows: list[Row]) -> dict[Row, set[int]]:
@@ -50,29 +37,13 @@ def following(rows: list[Row]) -> dict[Row, set[int]]:
 
 
 def assert_nodes_are_true(batch: Batch, query: int, trace: Trace) -> None:
-    allowed_rows = batch.allowed(query)
-    allowed = following(allowed_rows)
-    written = prefixes_of(trace)
-    below = defaultdict(float)
-    for node, prefix in zip(trace.nodes, written, strict=True):
-        steps = [batch.model.next_logprobs(query, prefix[:d])[t] for d, t in enumerate(prefix)]
-        assert close(node.total_logprob, math.fsum(steps))
-        if node.parent >= 0:
-            assert prefix[-1] in allowed[prefix[:-1]]
-            assert trace.nodes[node.parent].state == "expanded"
-            below[node.parent] += math.exp(node.total_logprob - trace.nodes[node.parent].total_logprob)
-        if node.state == "expanded":
-            after = batch.model.next_logprobs(query, prefix)
-            mass = math.fsum(math.exp(after[token]) for token in allowed[prefix])
-            assert node.valid_mass == pytest.approx(mass, rel=1e-5, abs=1e-9)
-            assert node.num_valid == len(allowed[prefix])
-        else:
-            assert node.valid_mass is None
-            assert node.num_valid is None
-        assert (node.state == "finished") == (prefix in allowed_rows)
-        assert node.row == (batch.rows.index(prefix) if node.state == "finished" else -1)
-    for place, mass in below.items():
-        assert at_most(mass, trace.nodes[place].valid_mass)  # both out of float32 logits
+    allowed = following(batch.allowed(query))
+
+    def after(prefix: Row) -> list[tuple[int, float]]:
+        logprobs = batch.model.next_logprobs(query, prefix)
+        return [(token, logprobs[token]) for token in allowed.get(prefix, ())]
+
+    check_nodes(trace, batch.rows, after)
 
 
 def assert_what_was_cut_came_next(batch: Batch, query: int, trace: Trace) -> None:
@@ -117,7 +88,7 @@ def test_every_number_is_the_models_own(seed: int) -> None:
     batch = Batch.random(seed, num_queries=12)
     traces = [Trace() for _ in batch.params]
     meter = Meter([0] * 12, keys=[set() for _ in range(12)])
-    results = traced(batch, list(traces), meter)
+    results = traced(batch, traces, meter)
     for query, (trace, result) in enumerate(zip(traces, results, strict=True)):
         assert not trace.is_full
         assert_nodes_are_true(batch, query, trace)
@@ -144,7 +115,7 @@ def test_what_is_found_does_not_depend_on_who_is_traced(seed: int) -> None:
     everything = [Trace() for _ in batch.params]
     plain = batch.search().results
     assert traced(batch, some) == plain
-    assert traced(batch, list(everything)) == plain
+    assert traced(batch, everything) == plain
     assert [None if one is None else whole for one, whole in zip(some, everything, strict=True)] == some
 
 
@@ -153,7 +124,7 @@ def test_a_certified_exact_search_leaves_nothing_merely_pruned() -> None:
     for seed in SEEDS:
         batch = Batch.random(200 + seed, num_queries=12, exact_share=1.0)
         traces = [Trace() for _ in batch.params]
-        for trace, result in zip(traces, traced(batch, list(traces)), strict=True):
+        for trace, result in zip(traces, traced(batch, traces), strict=True):
             states = [node.state for node in trace.nodes[1:]]
             seen["certified" if result.certified else "not"] += bool(states)
             if result.certified and len(result.hypotheses) > 1:
@@ -185,10 +156,10 @@ def test_several_searches_share_one_trace() -> None:
     batch = Batch.random(5, num_queries=6, exact_share=0.0)
     wider = batch.only(range(6), beam_size=40, k=70)
     traces = [Trace() for _ in batch.params]
-    traced(batch, list(traces))
-    traced(wider, list(traces))
+    traced(batch, traces)
+    traced(wider, traces)
     alone = [Trace() for _ in batch.params]
-    traced(wider, list(alone))
+    traced(wider, alone)
     for query, (both, last) in enumerate(zip(traces, alone, strict=True)):
         assert_nodes_are_true(batch, query, both)
         states = dict(zip(prefixes_of(both), (node.state for node in both.nodes), strict=True))
@@ -200,14 +171,7 @@ def test_a_cancelled_query_is_not_in_the_way_of_others() -> None:
     token = CancelToken()
     token.cancel()
     traces = [Trace() for _ in batch.params]
-    answers = beam_search(
-        batch.model.prefill(),
-        batch.constraint(),
-        batch.params,
-        [token, None, None, None],
-        batch.room,
-        traces=traces,
-    )
+    answers = batch.search(cancel=[token, None, None, None], traces=traces).answers
     alone = traced(batch, [Trace() for _ in batch.params])
     assert [a.hypotheses for a in answers[1:]] == [a.hypotheses for a in alone[1:]]
     assert not any(node.state == "expanded" for node in traces[0].nodes)
@@ -220,7 +184,7 @@ def test_a_trace_is_bounded_and_says_so(monkeypatch: pytest.MonkeyPatch, most_le
     for seed in SEEDS:
         batch = Batch.random(seed, num_queries=8)
         traces = [Trace() for _ in batch.params]
-        assert traced(batch, list(traces)) == batch.search().results
+        assert traced(batch, traces) == batch.search().results
         for query, trace in enumerate(traces):
             prefixes_of(trace)
             assert len(trace.nodes) <= max(most, 1)
@@ -230,7 +194,7 @@ def test_a_trace_is_bounded_and_says_so(monkeypatch: pytest.MonkeyPatch, most_le
         with monkeypatch.context() as unbounded:
             unbounded.setattr(trace_module, "MAX_LEFT", 10**6)
             unbounded.setattr(trace_module, "MAX_NODES", 10**6)
-            traced(batch, list(whole))
+            traced(batch, whole)
         for trace, everything in zip(traces, whole, strict=True):
             assert trace.is_full == (len(trace.nodes) < len(everything.nodes))
 
@@ -238,7 +202,7 @@ def test_a_trace_is_bounded_and_says_so(monkeypatch: pytest.MonkeyPatch, most_le
 def test_one_trace_per_query_is_asked_for() -> None:
     batch = Batch.random(1, num_queries=2)
     with pytest.raises(ValueError, match=r"traces must have one entry per query \(2\), got 1"):
-        beam_search(batch.model.prefill(), batch.constraint(), batch.params, traces=[None])
+        batch.search(traces=[None])
 
 
 @needs_cuda
@@ -246,10 +210,7 @@ def test_one_trace_per_query_is_asked_for() -> None:
 def test_a_device_that_is_never_asked_finds_the_same_as_one_that_is_traced(seed: int) -> None:
     batch = Batch.random(300 + seed, num_queries=12)
     traces = [Trace() for _ in batch.params]
-    session = batch.model.to("cuda").prefill()
-    results = beam_search(
-        session, batch.constraint("cuda"), batch.params, None, batch.room, traces=list(traces)
-    )
+    results = batch.search("cuda", traces=traces).results
     for query, (result, plain) in enumerate(zip(results, batch.search("cuda").results, strict=True)):
         penalty = batch.params[query].length_penalty
         pairs = zip(scores_of(result, penalty), scores_of(plain, penalty), strict=True)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genret.decoding.beam_search import BeamResult, FinishedRows, Goal, beam_search
+from genret.decoding.beam_search import BeamResult, FinishedRows, beam_search
 from genret.decoding.beam_search.certificate import Nodes, OpenNodes
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.errors import DeadlineExceededError, DecodingCancelledError
-from genret.decoding.params import MAX_EXACT_BUDGET, BeamParams
+from genret.decoding.params import BeamParams
 from genret.decoding.trie.title_trie import TitleTrie
 from tests.beam_batches import END, Batch
 from tests.beam_oracles import (
@@ -33,48 +33,34 @@ from tests.tables_model import VOCAB, Meter, TablesModel
 SEEDS = range(100, 104)
 
 
-def unbounded(seed: int) -> Batch:
-    """A batch without bounds on what may be written."""
-    batch = Batch.random(seed)
-    return dataclasses.replace(batch, room=[None] * len(batch.room))
-
-
 def open_queries(batch: Batch) -> list[int]:
     """Queries that a beam search alone leaves without a certificate."""
-    plain = batch.only(range(len(batch.params)), exact=False)
-    return [query for query, result in enumerate(plain.search().results) if not result.certified]
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_large_budget_always_certifies(seed: int) -> None:
-    batch = unbounded(seed).only(range(50), exact=True, exact_budget=MAX_EXACT_BUDGET)
-    truths = batch.truths()
-    for query, result in enumerate(batch.search().results):
-        assert result.certified
-        check_certificate(result, truths[query], batch.params[query])
-        assert is_true_top_k(result, truths[query], batch.params[query])
+    return [query for query, result in enumerate(batch.plain()) if not result.certified]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_budget_of_every_prefix_that_is_left_always_certifies(seed: int) -> None:
     """The least budget that is large enough whatever the model says."""
-    batch = unbounded(seed)
-    plain = batch.only(range(50), exact=False).search().results
+    batch = Batch.random(seed).unbounded()
+    plain = batch.plain()
     params = [
         dataclasses.replace(
             p, exact=True, exact_budget=len(inner_prefixes(batch.allowed(q))) - plain[q].num_nodes
         )
         for q, p in enumerate(batch.params)
     ]
-    assert all(result.certified for result in dataclasses.replace(batch, params=params).search().results)
+    results = dataclasses.replace(batch, params=params).search().results
+    for query, (mine, truth) in enumerate(zip(params, batch.truths(), strict=True)):
+        assert results[query].certified
+        check_certificate(results[query], truth, mine)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_budget_below_what_any_proof_needs_never_certifies(seed: int) -> None:
-    batch = unbounded(seed)
+    batch = Batch.random(seed).unbounded()
     truths = batch.truths()
     meter = Meter([0] * 50, keys=[set() for _ in range(50)])
-    batch.only(range(50), exact=False).search(meter=meter)
+    batch.only(exact=False).search(meter=meter)
     tried = 0
     params = [dataclasses.replace(p, exact=False) for p in batch.params]
     for query, truth in enumerate(truths):
@@ -93,8 +79,8 @@ def test_a_budget_below_what_any_proof_needs_never_certifies(seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("budget", [0, 1, 2, 3, 7, 16])
 def test_a_budget_is_kept_to_the_token_and_used_up_before_it_is_given_up(seed: int, budget: int) -> None:
-    batch = unbounded(seed).only(range(50), exact=True, exact_budget=budget)
-    plain = batch.only(range(50), exact=False).search().results
+    batch = Batch.random(seed).unbounded().only(exact=True, exact_budget=budget)
+    plain = batch.plain()
     truths = batch.truths()
     searched = batch.search()
     for query, result in enumerate(searched.results):
@@ -110,12 +96,11 @@ def test_a_budget_is_kept_to_the_token_and_used_up_before_it_is_given_up(seed: i
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_more_budget_never_gives_a_worse_list_or_a_looser_bound(seed: int) -> None:
-    batch = unbounded(seed)
+    batch = Batch.random(seed).unbounded()
     batch = batch.only(open_queries(batch))
-    everything = range(len(batch.params))
-    before = batch.only(everything, exact=False).search().results
+    before = batch.plain()
     for budget in (0, 1, 3, 9, 27, 81, 243):
-        after = batch.only(everything, exact=True, exact_budget=budget).search().results
+        after = batch.only(exact=True, exact_budget=budget).search().results
         for params, old, new in zip(batch.params, before, after, strict=True):
             assert len(new.hypotheses) >= len(old.hypotheses)
             worse, better = (scores_of(result, params.length_penalty) for result in (old, new))
@@ -130,7 +115,7 @@ def test_more_budget_never_gives_a_worse_list_or_a_looser_bound(seed: int) -> No
 def test_to_keep_no_more_open_prefixes_than_the_budget_loses_nothing(
     seed: int, budget: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batch = unbounded(seed).only(range(50), exact=True, exact_budget=budget)
+    batch = Batch.random(seed).unbounded().only(exact=True, exact_budget=budget)
     bounded = batch.search().results
     monkeypatch.setattr(
         "genret.decoding.beam_search.search_state.OpenNodes",
@@ -140,21 +125,11 @@ def test_to_keep_no_more_open_prefixes_than_the_budget_loses_nothing(
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_exact_changes_nothing_about_queries_without_it(seed: int) -> None:
-    batch = Batch.random(seed, exact_share=0.5)
-    mixed = batch.search().results
-    plain = batch.only(range(50), exact=False).search().results
-    for params, with_others, alone in zip(batch.params, mixed, plain, strict=True):
-        if not params.exact:
-            assert dataclasses.replace(with_others, num_steps=0) == dataclasses.replace(alone, num_steps=0)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
 def test_without_room_to_go_on_the_list_is_not_certified(seed: int) -> None:
     """Exact ends with budget left only where what stays open may not be written."""
-    batch = unbounded(seed)
+    batch = Batch.random(seed).unbounded()
     room = [query % 6 for query in range(50)]
-    batch = dataclasses.replace(batch.only(range(50), exact=True, exact_budget=10**5), room=room)
+    batch = dataclasses.replace(batch.only(exact=True, exact_budget=10**5), room=room)
     truths = batch.truths()
     for query, result in enumerate(batch.search().results):
         check_certificate(result, truths[query], batch.params[query])
@@ -176,10 +151,10 @@ def interrupted(
     Returns:
         The batch, its answers, and how many tokens each even query was run on afterwards.
     """
-    batch = unbounded(seed)
+    batch = Batch.random(seed).unbounded()
     batch = batch.only(open_queries(batch), exact=True, exact_budget=10**5)
     count = len(batch.params)
-    beam_forwards = batch.only(range(count), exact=False).search().meter.forwards
+    beam_forwards = batch.only(exact=False).search().meter.forwards
     tokens = [CancelToken() if query % 2 == 0 else None for query in range(count)]
     meter = Meter([0] * count)
     nodes_then: list[int] = []
@@ -282,7 +257,7 @@ class Watched:
     Attributes:
         num_rows: Rows that are kept for it.
         holds: Says whether it is reached, from the scores of the rows and the bound on what was not seen.
-        length_penalty: Of its query.
+        length_penalty: Length penalty of its query.
         asked: Ranks, log-probabilities and bound of every time it was asked.
     """
 
@@ -311,26 +286,7 @@ def never(_: list[float], __: float) -> bool:
 
 
 def exact_batch(seed: int, budget: int = EVERYTHING) -> Batch:
-    batch = Batch.random(seed)
-    batch = dataclasses.replace(batch, room=[None] * len(batch.room))
-    return batch.only(range(len(batch.room)), exact=True, exact_budget=budget)
-
-
-def search(
-    batch: Batch,
-    goals: Sequence[Goal | None] | None,
-    meter: Meter | None = None,
-    cancel: Sequence[CancelToken | None] | None = None,
-) -> list[BeamResult]:
-    answers = beam_search(
-        batch.model.prefill(meter), batch.constraint(), batch.params, cancel, batch.room, goals
-    )
-    assert not any(isinstance(answer, DecodingCancelledError) for answer in answers)
-    return [answer for answer in answers if isinstance(answer, BeamResult)]
-
-
-def plain_of(batch: Batch) -> list[BeamResult]:
-    return batch.only(range(len(batch.params)), exact=False).search().results
+    return Batch.random(seed).unbounded().only(exact=True, exact_budget=budget)
 
 
 def watched(batch: Batch, num_rows: int, holds: Callable[[list[float], float], bool]) -> list[Watched]:
@@ -342,7 +298,7 @@ def watched(batch: Batch, num_rows: int, holds: Callable[[list[float], float], b
 def test_the_k_best_rows_as_a_goal_are_what_is_proven_without_one(seed: int, budget: int) -> None:
     batch = exact_batch(seed, budget)
     goals = [Watched(p.k, best_rows(p.k), p.length_penalty) for p in batch.params]
-    assert search(batch, goals) == search(batch, None)
+    assert batch.search(goals=goals).results == batch.search().results
 
 
 @pytest.mark.parametrize("seed", GOAL_SEEDS)
@@ -350,9 +306,9 @@ def test_the_k_best_rows_as_a_goal_are_what_is_proven_without_one(seed: int, bud
 def test_longer_lists_than_k_are_proven_by_the_same_beams(seed: int, count: int) -> None:
     """Prefixes that a full list of k rows ends are gone on from when the goal needs more."""
     batch = exact_batch(seed)
-    plain, truths = plain_of(batch), batch.truths()
+    plain, truths = batch.plain(), batch.truths()
     goals = watched(batch, count, best_rows(count))
-    for query, result in enumerate(search(batch, goals)):
+    for query, result in enumerate(batch.search(goals=goals).results):
         params = batch.params[query]
         assert result.num_nodes - result.num_exact_nodes == plain[query].num_nodes
         first = dataclasses.replace(result, hypotheses=result.hypotheses[:count], certified=True)
@@ -369,8 +325,10 @@ def test_longer_lists_than_k_are_proven_by_the_same_beams(seed: int, count: int)
 @pytest.mark.parametrize("budget", [0, 1, 2, 7, 30, EVERYTHING])
 def test_a_goal_out_of_reach_is_gone_on_for_to_the_last_token(seed: int, budget: int) -> None:
     batch = exact_batch(seed, budget)
-    plain, truths, meter = plain_of(batch), batch.truths(), Meter([0] * len(batch.params))
-    for query, result in enumerate(search(batch, watched(batch, EVERYTHING, never), meter)):
+    plain, truths, meter = batch.plain(), batch.truths(), Meter([0] * len(batch.params))
+    for query, result in enumerate(
+        batch.search(goals=watched(batch, EVERYTHING, never), meter=meter).results
+    ):
         params = batch.params[query]
         assert result.num_nodes == meter.nodes[query] == plain[query].num_nodes + result.num_exact_nodes
         assert result.num_exact_nodes <= budget
@@ -387,7 +345,7 @@ def test_what_a_goal_is_told_is_true_and_new(seed: int, num_rows: int) -> None:
     batch = exact_batch(seed)
     truths, goals = batch.truths(), watched(batch, num_rows, best_rows(30))
     forwards = Meter([0] * len(batch.params))
-    search(batch, goals, forwards)
+    batch.search(goals=goals, meter=forwards)
     for goal, truth in zip(goals, truths, strict=True):
         seen: set[tuple[int, ...]] = set()
         bounds = [unseen for _, _, unseen in goal.asked]
@@ -413,11 +371,11 @@ def test_queries_with_and_without_goals_do_not_change_one_another(seed: int, bud
     goals = [
         goal if number % 3 == 1 else None for number, goal in enumerate(watched(batch, 25, best_rows(25)))
     ]
-    together = search(batch, goals)
+    together = batch.search(goals=goals).results
     for query in range(0, len(goals), 4):
         goal = goals[query]
         again = None if goal is None else dataclasses.replace(goal, asked=[], answers=[])
-        (alone,) = search(batch.only([query]), [again])
+        (alone,) = batch.only([query]).search(goals=[again]).results
         assert dataclasses.replace(alone, num_steps=together[query].num_steps) == together[query]
         assert (goal and goal.asked) == (again and again.asked)
 
@@ -425,7 +383,7 @@ def test_queries_with_and_without_goals_do_not_change_one_another(seed: int, bud
 def test_a_goal_that_holds_at_once_costs_nothing() -> None:
     batch = exact_batch(201)
     goals = watched(batch, EVERYTHING, lambda scores, unseen: True)
-    for mine, plain in zip(search(batch, goals), plain_of(batch), strict=True):
+    for mine, plain in zip(batch.search(goals=goals).results, batch.plain(), strict=True):
         assert mine.num_exact_nodes == 0
         assert mine.num_nodes == plain.num_nodes
         assert mine.hypotheses[: len(plain.hypotheses)] == plain.hypotheses

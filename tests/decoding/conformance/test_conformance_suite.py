@@ -21,6 +21,7 @@ from transformers import AttentionInterface, AutoModelForCausalLM
 import genret.decoding.model.hf_model
 from genret.decoding.conformance.difference import Difference, Tolerance, exactly
 from genret.decoding.conformance.examination import (
+    Examination,
     ExamineOptions,
     PlanError,
     Report,
@@ -53,16 +54,35 @@ from tests.verified_architectures import ARCHITECTURES, COMMON, build
 SMALL = ExamineOptions(trees=2, depth=4, beams=3, prompt_tokens=16)
 
 
-def by_scenario(report: Report) -> dict[str, float]:
+WINDOW = "sliding attention, window 6"
+
+
+def found_in(report: Report) -> Examination:
     assert report.examination is not None
-    return {result.name: result.difference.largest for result in report.examination.scenarios}
+    return report.examination
+
+
+def first_different(report: Report) -> tuple[int, str]:
+    """Number and kind of the first layer that differs."""
+    assert report.verdict == "differs"
+    first = found_in(report).first_different
+    assert first is not None
+    return first.number, first.kind
+
+
+def by_scenario(report: Report) -> dict[str, float]:
+    return {result.name: result.difference.largest for result in found_in(report).scenarios}
+
+
+def blind_to_windows(patch: pytest.MonkeyPatch) -> None:
+    plain = TreeStep.sights
+    patch.setattr(TreeStep, "sights", lambda self, window: plain(self, None))
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_verified_architectures_are_exact(name: str) -> None:
     report = examine(build(name, torch.float64), SMALL)
-    found = report.examination
-    assert found is not None
+    found = found_in(report)
     assert report.verdict == "exact", report.to_json()
     assert found.overall.largest < 1e-9
     assert report.facts.standing == "verified"
@@ -80,27 +100,19 @@ def test_verified_architectures_are_exact(name: str) -> None:
 @pytest.mark.parametrize("name", ["llama-gqa", "gemma3", "bart", "t5"])
 def test_the_last_layer_reads_as_the_model_answers(name: str) -> None:
     """The last layer differs by what the logits differ by, also where a model scales them."""
-    found = examine(build(name), SMALL).examination
-    assert found is not None
+    found = found_in(examine(build(name), SMALL))
     last = found.layers[-1].difference
     assert last.branches == found.overall.branches
     assert last.spread == pytest.approx(found.overall.spread, rel=0.1)
     assert last.largest == pytest.approx(found.overall.largest, rel=0.5)
 
 
-def test_windows_that_trees_ignore_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = TreeStep.sights
-
-    def blind(self: TreeStep, window: int | None) -> Any:
-        return plain(self, None)
-
-    monkeypatch.setattr(TreeStep, "sights", blind)
-    report = examine(build("gemma3", torch.float64), SMALL)
-    assert report.examination is not None
-    assert report.verdict == "differs"
-    first = report.examination.first_different
-    assert first is not None
-    assert (first.number, first.kind) == (0, "sliding attention, window 6")
+@pytest.mark.parametrize(("name", "layer"), [("gemma3", 0), ("qwen2-mixed-windows", 1)])
+def test_windows_that_trees_ignore_are_found_in_the_first_layer_that_has_one(
+    name: str, layer: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blind_to_windows(monkeypatch)
+    assert first_different(examine(build(name, torch.float64), SMALL)) == (layer, WINDOW)
 
 
 @pytest.mark.parametrize("module", ["genret.decoding.model.tree_attention", "genret.decoding.model.prefill"])
@@ -112,12 +124,8 @@ def test_sinks_that_trees_ignore_are_found(module: str, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(f"{module}.attend", without)
     report = examine(build("gpt_oss", torch.float64), SMALL)
-    assert report.verdict == "differs"
-    assert report.examination is not None
-    first = report.examination.first_different
-    assert first is not None
-    assert first.number == 0
-    assert report.examination.overall.largest > 1e-2
+    assert first_different(report)[0] == 0
+    assert found_in(report).overall.largest > 1e-2
 
 
 @pytest.mark.parametrize("name", ["gemma2", "gpt_oss"])
@@ -156,29 +164,11 @@ def test_gpt_oss_as_it_is_published_is_computed_in_bfloat16(tmp_path: Path) -> N
     assert examine(model, SMALL).verdict == "exact"
 
 
-def test_a_later_layer_is_named_when_the_difference_begins_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = TreeStep.sights
-
-    def blind(self: TreeStep, window: int | None) -> Any:
-        return plain(self, None)
-
-    monkeypatch.setattr(TreeStep, "sights", blind)
-    report = examine(build("qwen2-mixed-windows", torch.float64), SMALL)
-    assert report.examination is not None
-    first = report.examination.first_different
-    assert first is not None
-    assert (first.number, first.kind) == (1, "sliding attention, window 6")
-
-
 def test_slot_numbers_for_positions_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(genret.decoding.model.hf_model, "use_true_positions", lambda embedding: None)
     # As many positions as there are slots, so that the wrong ones exist.
     report = examine(build("bart", torch.float64, changes={"max_position_embeddings": 128}), SMALL)
-    assert report.verdict == "differs"
-    assert report.examination is not None
-    first = report.examination.first_different
-    assert first is not None
-    assert first.number == 0
+    assert first_different(report)[0] == 0
 
 
 def _alibi_in_layer_one(
@@ -201,13 +191,9 @@ def test_a_bias_of_the_models_own_is_found_in_its_layer() -> None:
     model = build("llama-gqa", torch.float64)
     model.set_attn_implementation("alibi_in_layer_one")
     report = examine(model, SMALL)
-    assert report.verdict == "differs"
-    assert report.examination is not None
-    first = report.examination.first_different
-    assert first is not None
-    assert first.number == 1
-    assert report.examination.layers[0].difference.largest < 1e-9
-    assert report.examination.rounding.largest < 1e-9
+    assert first_different(report)[0] == 1
+    assert found_in(report).layers[0].difference.largest < 1e-9
+    assert found_in(report).rounding.largest < 1e-9
 
 
 def test_a_broken_collection_spoils_its_scenario_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,15 +291,10 @@ def test_of_a_large_vocabulary_layers_are_read_for_some_tokens(monkeypatch: pyte
     changes = {"vocab_size": 5000}
     report = examine(build("qwen2-mixed-windows", torch.float64, changes=changes), SMALL)
     assert report.verdict == "exact"
-    assert report.examination is not None
-    assert max(layer.difference.largest for layer in report.examination.layers) < 1e-9
-    plain = TreeStep.sights
-    monkeypatch.setattr(TreeStep, "sights", lambda self, window: plain(self, None))
+    assert max(layer.difference.largest for layer in found_in(report).layers) < 1e-9
+    blind_to_windows(monkeypatch)
     report = examine(build("qwen2-mixed-windows", torch.float64, changes=changes), SMALL)
-    assert report.examination is not None
-    first = report.examination.first_different
-    assert first is not None
-    assert (first.number, first.kind) == (1, "sliding attention, window 6")
+    assert first_different(report) == (1, WINDOW)
 
 
 def test_what_tree_decoding_raises_is_the_finding() -> None:
@@ -329,8 +310,7 @@ def test_what_tree_decoding_raises_is_the_finding() -> None:
     )
     report = examine(AutoModelForCausalLM.from_config(config), SMALL)
     assert report.verdict == "failed"
-    assert report.examination is not None
-    assert "does not let its attention be replaced" in (report.examination.failure or "")
+    assert "does not let its attention be replaced" in (found_in(report).failure or "")
     assert report.facts.layers == ("full attention", "local attention, window 6")
 
 
@@ -342,26 +322,23 @@ def test_a_refused_architecture_can_be_examined_and_stays_refused() -> None:
     report = examine(AutoModelForCausalLM.from_config(config), SMALL)
     assert report.verdict == "refused"
     assert report.facts.refusal is not None
-    assert report.examination is not None
-    assert report.examination.tolerance.holds(report.examination.overall)
+    assert found_in(report).tolerance.holds(found_in(report).overall)
 
 
-def test_long_windows_are_said_to_be_uncovered() -> None:
-    changes = {"sliding_window": 600, "max_position_embeddings": 1200}
-    found = examine(build("mistral-window", changes=changes), ExamineOptions(trees=1, depth=2, beams=2))
-    assert found.examination is not None
-    assert found.examination.plan.prompt_tokens == 48
-    assert found.examination.plan.uncovered == (
-        "the window of 600 tokens: prompts end at 48, --prompt-tokens 616 goes behind it",
-    )
-
-
-def test_short_windows_are_covered_without_being_asked() -> None:
-    changes = {"sliding_window": 50, "max_position_embeddings": 200}
+@pytest.mark.parametrize(
+    ("window", "positions", "prompt_tokens", "uncovered"),
+    [
+        (600, 1200, 48, ("the window of 600 tokens: prompts end at 48, --prompt-tokens 616 goes behind it",)),
+        (50, 200, 66, ()),
+    ],
+)
+def test_short_windows_are_covered_and_long_ones_said_to_be_uncovered(
+    window: int, positions: int, prompt_tokens: int, uncovered: tuple[str, ...]
+) -> None:
+    changes = {"sliding_window": window, "max_position_embeddings": positions}
     report = examine(build("mistral-window", changes=changes), ExamineOptions(trees=1, depth=2, beams=2))
-    assert report.examination is not None
-    assert report.examination.plan.prompt_tokens == 66
-    assert report.examination.plan.uncovered == ()
+    plan = found_in(report).plan
+    assert (plan.prompt_tokens, plan.uncovered) == (prompt_tokens, uncovered)
 
 
 def test_more_positions_than_the_model_has_are_refused() -> None:
@@ -382,8 +359,7 @@ def test_the_same_seed_finds_the_same() -> None:
 
 def test_half_precision_is_judged_by_the_relative_difference() -> None:
     report = examine(build("llama-gqa", torch.bfloat16), SMALL)
-    assert report.examination is not None
-    assert report.examination.tolerance.is_relative
+    assert found_in(report).tolerance.is_relative
     assert report.verdict == "exact"
     assert by_scenario(report)[ONE_PROMPT.name] > 1e-4
 
@@ -398,8 +374,7 @@ def test_a_plain_pass_that_fails_is_named() -> None:
 
 
 def test_every_scenario_writes_every_branch() -> None:
-    found = examine(build("llama-gqa"), SMALL).examination
-    assert found is not None
+    found = found_in(examine(build("llama-gqa"), SMALL))
     branches = {result.name: result.difference.branches for result in found.scenarios}
     written = branches[MIXED_LENGTHS.name]
     assert {branches[name.name] for name in (ONE_PROMPT, COLLECTIONS, SHARED_PREFIX, KEPT_LEVELS)} == {

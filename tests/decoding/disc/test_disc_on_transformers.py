@@ -6,15 +6,13 @@ implementation would have failed at a seed picked blindly.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 
 import pytest
 import torch
 from scipy import stats
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from genret.decoding.disc import DiscResult, disc
@@ -22,10 +20,9 @@ from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.model.hf_session import TreeSession
 from genret.decoding.params import DiscParams
 from genret.decoding.trie.title_trie import TitleTrie
-from tests.disc_models import NAMES, PROMPTS, ROWS, SEEDS, TOLERANCE, VOCAB, ours, plain, truth
+from tests.fakes import chi_square
+from tests.generate_peer import allowed_fn, cut, prompt_width, run
 from tests.tiny_transformers import (
-    END,
-    PAD,
     Enumeration,
     ForwardMeter,
     Row,
@@ -35,6 +32,29 @@ from tests.tiny_transformers import (
 )
 
 ALPHA = 1e-4
+# Seeds of weights that give the catalogue a tenth of the probability or more, so that draws get accepted.
+SEEDS = {"llama": 4, "gpt2": 10, "bart": 27, "t5": 14}
+NAMES = tuple(SEEDS)
+VOCAB = 8
+ROWS = sorted(random_titles(18, (1, 2), num_letters=5) + random_titles(12, (3,), num_letters=5))
+PROMPTS = random_prompts([7, 3, 1], VOCAB)
+TOLERANCE = 1e-4  # float32, sums of up to four logarithms
+
+
+@cache
+def plain(name: str) -> PreTrainedModel:
+    """The model as transformers runs it."""
+    return build(name, VOCAB, SEEDS[name])
+
+
+@cache
+def ours(name: str) -> HFLanguageModel:
+    return HFLanguageModel(build(name, VOCAB, SEEDS[name]))
+
+
+@cache
+def truth(name: str) -> list[Enumeration]:
+    return [Enumeration(plain(name), prompt, ROWS) for prompt in PROMPTS]
 
 
 def trie() -> TitleTrie:
@@ -42,11 +62,11 @@ def trie() -> TitleTrie:
 
 
 @cache
-def draw(name: str, num_draws: int, num_seeds: int, reject_early: bool = True) -> list[list[DiscResult]]:
-    """Results per prompt: `num_seeds` queries of 250 samples each, all prompts in one batch."""
+def draw(name: str, num_draws: int, num_seeds: int, beam_size: int = 1) -> list[list[DiscResult]]:
+    """Results per prompt: `num_seeds` queries of 250 samples each, 100 of beams, all prompts in one batch."""
     prompts = [prompt for prompt in PROMPTS for _ in range(num_seeds)]
     params = [
-        DiscParams(num_samples=250, num_draws=num_draws, seed=seed, reject_early=reject_early)
+        DiscParams(250 if beam_size == 1 else 100, num_draws, seed=seed, beam_size=beam_size)
         for seed in range(len(prompts))
     ]
     results = disc(ours(name).prefill(prompts), trie(), params)
@@ -63,51 +83,6 @@ def rows_of(results: Sequence[DiscResult], accepted_only: bool) -> Counter[Row]:
     )
 
 
-def chi_square(counts: Mapping[Row, int], law: Mapping[Row, float]) -> float:
-    """p-value of the counts under a law; the rarest rows are pooled until five are expected of them."""
-    assert set(counts) <= set(law)
-    total = sum(counts.values())
-    cells: list[tuple[float, int]] = []
-    for row in sorted(law, key=lambda row: law[row]):
-        cell = (total * law[row], counts.get(row, 0))
-        if cells and cells[-1][0] < 5:
-            cells[-1] = (cells[-1][0] + cell[0], cells[-1][1] + cell[1])
-        else:
-            cells.append(cell)
-    assert len(cells) > 4
-    expected, observed = zip(*cells, strict=True)
-    return float(stats.chisquare(observed, expected, sum_check=False).pvalue)
-
-
-def generate_samples(model: PreTrainedModel, prompt: Sequence[int], number: int) -> Counter[Row]:
-    """Plain constrained sampling by Hugging Face."""
-    following = {
-        row[:depth]: sorted({r[depth] for r in ROWS if r[:depth] == row[:depth] and len(r) > depth})
-        for row in ROWS
-        for depth in range(len(row))
-    }
-    written_from = 1 if model.config.is_encoder_decoder else len(prompt)
-
-    def allowed(_: int, written: Tensor) -> list[int]:
-        return following.get(tuple(written[written_from:].tolist()), [END])  # [END]: has ended already
-
-    ids = torch.tensor([list(prompt)])
-    torch.manual_seed(0)
-    output = model.generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        do_sample=True,
-        top_k=0,
-        num_return_sequences=number,
-        max_new_tokens=max(len(row) for row in ROWS),
-        prefix_allowed_tokens_fn=allowed,
-        eos_token_id=END,
-        pad_token_id=PAD,
-    )
-    written = output[:, written_from:].tolist()
-    return Counter(tuple(tokens[: tokens.index(END) + 1]) for tokens in written)
-
-
 @pytest.mark.statistical
 @pytest.mark.parametrize("name", NAMES)
 def test_accepted_draws_follow_the_target(name: str) -> None:
@@ -119,42 +94,37 @@ def test_accepted_draws_follow_the_target(name: str) -> None:
 
 @pytest.mark.statistical
 @pytest.mark.parametrize("name", NAMES)
-def test_one_draw_is_plain_constrained_sampling(name: str) -> None:
-    per_prompt = draw(name, num_draws=1, num_seeds=16)
-    for enumeration, results in zip(truth(name), per_prompt, strict=True):
-        counts = rows_of(results, accepted_only=False)
-        assert sum(counts.values()) == 16 * 250
-        assert chi_square(counts, enumeration.constrained_law()) > ALPHA
-        # The test has power: constrained sampling does not pass for the target.
-        assert chi_square(counts, enumeration.target()) < 1e-12
-
-
-@pytest.mark.statistical
-@pytest.mark.parametrize("name", NAMES)
 def test_one_draw_and_generate_sample_alike(name: str) -> None:
-    results = draw(name, num_draws=1, num_seeds=16)[0]
-    mine, theirs = rows_of(results, accepted_only=False), generate_samples(plain(name), PROMPTS[0], 2000)
+    prompt = PROMPTS[0]
+    mine = rows_of(draw(name, num_draws=1, num_seeds=16)[0], accepted_only=False)
+    torch.manual_seed(0)
+    allowed = allowed_fn(prompt_width(plain(name), [prompt]), ROWS)
+    options = {
+        "do_sample": True,
+        "top_k": 0,
+        "num_return_sequences": 2000,
+        "prefix_allowed_tokens_fn": allowed,
+    }
+    written, _ = run(plain(name), [prompt], **options)
+    theirs = Counter(cut(row) for row in written.tolist())
     assert set(theirs) <= set(ROWS)
     common = [row for row in ROWS if theirs[row] >= 5 and mine[row] >= 5]
     table = [[counts[row] for row in common] for counts in (mine, theirs)]
-    table = [
-        [*cells, sum(counts.values()) - sum(cells)]
-        for cells, counts in zip(table, (mine, theirs), strict=True)
-    ]
-    if table[0][-1] + table[1][-1] < 10:
-        table = [cells[:-1] for cells in table]
+    rest = [sum(counts.values()) - sum(cells) for counts, cells in zip((mine, theirs), table, strict=True)]
+    if sum(rest) >= 10:
+        table = [[*cells, others] for cells, others in zip(table, rest, strict=True)]
     assert len(table[0]) > 4
     assert stats.chi2_contingency(table).pvalue > ALPHA
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("num_draws", [1, 16])
-def test_weights_and_logprobs_equal_enumeration(name: str, num_draws: int) -> None:
-    per_prompt = draw(name, num_draws, num_seeds=16 if num_draws == 1 else 10)
+@pytest.mark.parametrize(("num_draws", "beam_size"), [(1, 1), (16, 1), (3, 2), (3, 5)])
+def test_weights_and_logprobs_equal_enumeration(name: str, num_draws: int, beam_size: int) -> None:
+    per_prompt = draw(name, num_draws, 16 if num_draws == 1 else 10, beam_size)
     for enumeration, results in zip(truth(name), per_prompt, strict=True):
         exact = {row: (enumeration.logprob(row), enumeration.log_weight(row)) for row in ROWS}
         samples = [sample for result in results for sample in result.samples]
-        assert len(samples) == 250 * len(results)
+        assert len(samples) == (250 if beam_size == 1 else 100) * len(results)
         for sample in samples:
             row = sample.hypothesis.token_ids
             assert ROWS[sample.hypothesis.row] == row
@@ -164,66 +134,6 @@ def test_weights_and_logprobs_equal_enumeration(name: str, num_draws: int) -> No
                 assert 1 <= sample.num_draws <= num_draws
             else:
                 assert sample.num_draws == (1 if num_draws == 1 else 2 * num_draws)
-
-
-@pytest.mark.statistical
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("reject_early", [True, False])
-def test_the_mass_is_estimated_without_bias(name: str, reject_early: bool) -> None:
-    """At four standard errors, alpha = 6e-5."""
-    per_prompt = draw(name, num_draws=16, num_seeds=10, reject_early=reject_early)
-    for enumeration, results in zip(truth(name), per_prompt, strict=True):
-        masses = torch.tensor([result.mass for result in results], dtype=torch.float64)
-        error = math.hypot(*(result.mass_stderr for result in results)) / len(results)
-        assert abs(float(masses.mean()) - enumeration.mass()) < 4 * error
-
-
-def crowd() -> tuple[list[list[int]], list[DiscParams]]:
-    """32 queries, no two alike in prompt, and different in every parameter that may differ."""
-    prompts = random_prompts([1 + (7 * index) % 13 for index in range(32)], VOCAB, seed=3)
-    params = [
-        DiscParams(
-            num_samples=1 + index % 5,
-            num_draws=1 + index % 7,
-            temperature=(1.0, 0.7, 1.5)[index % 3],
-            seed=100 - index,
-            reject_early=index % 4 != 0,
-        )
-        for index in range(32)
-    ]
-    return prompts, params
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_same_seed_gives_the_same_answers_alone_and_in_a_batch_of_32(name: str) -> None:
-    prompts, params = crowd()
-    together = disc(ours(name).prefill(prompts), trie(), params)
-    for prompt, mine, crowded in zip(prompts, params, together, strict=True):
-        (alone,) = disc(ours(name).prefill([prompt]), trie(), [mine])
-        assert isinstance(alone, DiscResult)
-        assert isinstance(crowded, DiscResult)
-        assert len(alone.samples) == mine.num_samples
-        for left, right in zip(alone.samples, crowded.samples, strict=True):
-            assert left.hypothesis.token_ids == right.hypothesis.token_ids
-            assert left.hypothesis.row == right.hypothesis.row
-            assert left.accepted == right.accepted
-            assert left.num_draws == right.num_draws
-            assert left.hypothesis.logprob == pytest.approx(right.hypothesis.logprob, abs=TOLERANCE)
-            assert left.log_weight == pytest.approx(right.log_weight, abs=TOLERANCE)
-        assert alone.num_draws == crowded.num_draws
-        assert alone.mass == pytest.approx(crowded.mass, abs=TOLERANCE)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_another_seed_gives_other_answers(name: str) -> None:
-    answers = [
-        [sample.hypothesis.token_ids for sample in result.samples]
-        for seed in (1, 2)
-        for result in disc(
-            ours(name).prefill(PROMPTS[:1]), trie(), [DiscParams(num_samples=40, num_draws=2, seed=seed)]
-        )
-    ]
-    assert answers[0] != answers[1]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -299,75 +209,13 @@ def test_sweep_of_catalogues_prompts_and_temperatures(name: str, temperature: fl
             assert chi_square(counts, law) > ALPHA / 4
 
 
-def draw_by_beams(name: str, beam_size: int, **params) -> list[DiscResult]:
-    """All prompts in one batch."""
-    trie = TitleTrie.from_rows(ROWS, VOCAB)
-    requests = [DiscParams(beam_size=beam_size, seed=seed, **params) for seed in range(len(PROMPTS))]
-    results = disc(ours(name).prefill(PROMPTS), trie, requests)
-    assert all(isinstance(result, DiscResult) for result in results)
-    return results
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("beam_size", [2, 5])
-def test_weights_and_logprobs_of_beams_equal_enumeration(name: str, beam_size: int) -> None:
-    results = draw_by_beams(name, beam_size, num_samples=100, num_draws=3)
-    for enumeration, result in zip(truth(name), results, strict=True):
-        assert len(result.samples) == 100
-        assert len({s.accepted for s in result.samples}) == 2  # both phases gave results
-        for s in result.samples:
-            row = s.hypothesis.token_ids
-            assert ROWS[s.hypothesis.row] == row
-            assert abs(s.hypothesis.logprob - enumeration.logprob(row)) < TOLERANCE
-            assert abs(s.log_weight - enumeration.log_weight(row)) < TOLERANCE
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_beam_as_large_as_the_set_finds_the_best_row_and_the_mass(name: str) -> None:
-    for enumeration, result in zip(truth(name), draw_by_beams(name, len(ROWS), num_samples=4), strict=True):
+    for enumeration, (result,) in zip(truth(name), draw(name, 2, 1, len(ROWS)), strict=True):
         assert {s.hypothesis.token_ids for s in result.samples} == {enumeration.ranking()[0][1]}
         assert result.mass == pytest.approx(enumeration.mass(), rel=TOLERANCE)
         assert result.mass_stderr < 1e-9
         assert result.mass_upper >= enumeration.mass() * (1 - TOLERANCE)
-
-
-@pytest.mark.statistical
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("beam_size", [2, 6])
-def test_beams_estimate_the_mass_without_bias(name: str, beam_size: int) -> None:
-    """At four standard errors, alpha = 6e-5."""
-    results = draw_by_beams(name, beam_size, num_samples=250, num_draws=4)
-    for enumeration, result in zip(truth(name), results, strict=True):
-        assert 0 < result.mass_stderr < 0.1 * enumeration.mass()
-        assert abs(result.mass - enumeration.mass()) < 4 * result.mass_stderr
-
-
-@pytest.mark.statistical
-@pytest.mark.parametrize("name", NAMES)
-def test_larger_beams_propose_likelier_rows(name: str) -> None:
-    means = []
-    for beam_size in (1, 2, 4, 8):
-        results = draw_by_beams(name, beam_size, num_samples=250, num_draws=1)
-        logprobs = [s.hypothesis.logprob for result in results for s in result.samples]
-        means.append(math.fsum(logprobs) / len(logprobs))
-    assert means == sorted(means)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_same_seed_gives_the_same_answers_alone_and_in_a_batch(name: str) -> None:
-    prompts = random_prompts([1 + (7 * index) % 13 for index in range(16)], VOCAB, seed=3)
-    params = [
-        DiscParams(num_samples=1 + i % 4, num_draws=1 + i % 5, beam_size=3, seed=40 - i) for i in range(16)
-    ]
-    trie = TitleTrie.from_rows(ROWS, VOCAB)
-    together = disc(ours(name).prefill(prompts), trie, params)
-    for prompt, mine, crowded in zip(prompts, params, together, strict=True):
-        (alone,) = disc(ours(name).prefill([prompt]), trie, [mine])
-        assert len(alone.samples) == mine.num_samples
-        for left, right in zip(alone.samples, crowded.samples, strict=True):
-            assert left.hypothesis.token_ids == right.hypothesis.token_ids
-            assert (left.accepted, left.num_draws) == (right.accepted, right.num_draws)
-        assert alone.mass == pytest.approx(crowded.mass, abs=TOLERANCE)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

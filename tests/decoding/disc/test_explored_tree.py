@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 
 import pytest
 import torch
@@ -13,28 +13,34 @@ from torch import Tensor
 
 from benchmarks.harness.stepped_trees import SteppedTrees
 from genret.decoding.disc import DiscResult, disc
-from genret.decoding.disc.draws import FIRST, SECOND, DrawBatch
+from genret.decoding.disc.draws import FIRST, SECOND
 from genret.decoding.disc.tree_proposer import TreeProposer
 from genret.decoding.language_model import KvUsage
 from genret.decoding.params import DiscParams
 from genret.decoding.row_trees import RowTrees
-from genret.decoding.stopping import StopPoll
 from genret.decoding.trace import Trace
 from genret.decoding.trie.title_trie import TitleTrie
-from tests.disc_oracles import END, PROMPT, VOCAB, ByHand, CountingModel, Lockstep, Row, catalogue, true_mass
+from tests.beam_oracles import check_nodes, prefixes_of
+from tests.disc_oracles import (
+    END,
+    PROMPT,
+    VOCAB,
+    ByHand,
+    CountingModel,
+    Lockstep,
+    Row,
+    batch_of,
+    catalogue,
+    rows_of,
+    true_mass,
+)
 from tests.fakes import TableModel
 
 
 def proposer_for(model: TableModel, rows, params: list[DiscParams], prompts=None):
-    stop = StopPoll(len(params), None, None, torch.device("cpu"))
     session = model.prefill(prompts or [PROMPT] * len(params))
-    batch = DrawBatch(session, TitleTrie.from_rows(rows, VOCAB), params, stop, range(len(params)))
+    batch = batch_of(session, TitleTrie.from_rows(rows, VOCAB), params)
     return batch, TreeProposer(batch)
-
-
-def rows_written(draws) -> list[tuple[int, ...]]:
-    written = torch.stack(draws.tokens, dim=1).tolist()
-    return [tuple(token for token in tokens if token >= 0) for tokens in written]
 
 
 @settings(max_examples=60, deadline=None)
@@ -55,14 +61,14 @@ def test_weights_bounds_and_envelopes_follow_from_the_history(seed, runs, temper
         proposer.run(draws, FIRST, None)
         before = by_hand.envelope((), known)
         for row, weight, log_bound in zip(
-            rows_written(draws), draws.log_weight.tolist(), draws.log_bound.tolist(), strict=True
+            rows_of(draws.tokens), draws.log_weight.tolist(), draws.log_bound.tolist(), strict=True
         ):
             assert row in rows
             exact = by_hand.logprob(row) - math.log(by_hand.proposal(row, known))
             assert weight == pytest.approx(exact, abs=1e-5)
             assert log_bound == pytest.approx(math.log(before), abs=1e-5)
             assert weight <= log_bound
-        known |= {row[:depth] for row in rows_written(draws) for depth in range(len(row))}
+        known |= {row[:depth] for row in rows_of(draws.tokens) for depth in range(len(row))}
         after = math.exp(proposer.log_upper_bounds()[0])
         assert after == pytest.approx(by_hand.envelope((), known), rel=1e-5)
         assert truth - 1e-6 <= after <= bound
@@ -142,11 +148,6 @@ def test_no_prefix_is_computed_twice(adaptive, reject_early):
     assert len(set(model.nodes)) == len(model.nodes)
     assert sum(result.num_nodes for result in together) == len(model.nodes)
     assert {result.num_steps for result in together} == {model.num_forwards}
-    for prompt, mine, crowded in zip(prompts, params, together, strict=True):
-        (alone,) = disc(model.prefill([prompt]), trie, [mine])
-        assert alone.samples == crowded.samples
-        for name in ("mass", "mass_lower", "mass_upper", "num_draws", "num_nodes"):
-            assert getattr(alone, name) == pytest.approx(getattr(crowded, name), rel=1e-12)
 
 
 def test_a_query_that_rested_goes_on_over_its_own_branches():
@@ -164,7 +165,7 @@ def test_a_query_that_rested_goes_on_over_its_own_branches():
     for prompt, bound in zip([(1,), (2,)], proposer.log_upper_bounds(), strict=True):
         assert math.exp(bound) == pytest.approx(true_mass(model, rows, prompt), rel=1e-5)
     for query, row, logprob in zip(
-        draws.query.tolist(), rows_written(draws), draws.logprob.tolist(), strict=True
+        draws.query.tolist(), rows_of(draws.tokens), draws.logprob.tolist(), strict=True
     ):
         assert logprob == pytest.approx(model.logprob((query + 1,), row), abs=1e-5)
 
@@ -228,36 +229,6 @@ def run(
     return results
 
 
-def prefixes_of(trace: Trace) -> list[Row]:
-    written: list[Row] = []
-    for place, node in enumerate(trace.nodes):
-        assert node.parent < place
-        written.append(() if node.parent < 0 else (*written[node.parent], node.token))
-        assert node.depth == len(written[-1])
-    assert len(set(written)) == len(written)
-    return written
-
-
-def assert_nodes_are_true(by_hand: ByHand, trace: Trace) -> None:
-    rows = sorted(by_hand.rows)
-    below: dict[int, float] = defaultdict(float)
-    for node, prefix in zip(trace.nodes, prefixes_of(trace), strict=True):
-        assert node.total_logprob == pytest.approx(by_hand.logprob(prefix), abs=1e-5)
-        if node.parent >= 0:
-            below[node.parent] += math.exp(node.total_logprob - trace.nodes[node.parent].total_logprob)
-        if node.state == "expanded":
-            after = by_hand.after(prefix)
-            mass = math.fsum(math.exp(logprob) for _, logprob in after)
-            assert node.valid_mass == pytest.approx(mass, rel=1e-5)
-            assert node.num_valid == len(after)
-        else:
-            assert (node.valid_mass, node.num_valid) == (None, None)
-        assert (node.state == "finished") == (prefix in by_hand.rows)
-        assert node.row == (rows.index(prefix) if node.state == "finished" else -1)
-    for place, mass in below.items():
-        assert mass <= trace.nodes[place].valid_mass + 1e-6
-
-
 def assert_draws_are_true(by_hand: ByHand, params: DiscParams, trace: Trace, result: DiscResult) -> None:
     written = prefixes_of(trace)
     assert len(trace.draws) == result.num_draws
@@ -308,7 +279,7 @@ def test_every_number_is_the_models_own(which: int, seed: int, num_draws: int) -
     for mine, trace, result in zip(params, traces, results, strict=True):
         by_hand = ByHand(model, set(rows), temperature=mine.temperature)
         assert not trace.is_full
-        assert_nodes_are_true(by_hand, trace)
+        check_nodes(trace, sorted(rows), by_hand.after, tolerance=1e-5)
         assert_draws_are_true(by_hand, mine, trace, result)
         expanded = [node for node in trace.nodes if node.state == "expanded"]
         assert len(expanded) - 1 == result.num_nodes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -19,25 +18,31 @@ from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTenso
 
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.constraints import Constraint
-from genret.decoding.disc import DiscResult, disc
+from genret.decoding.disc import disc
 from genret.decoding.disc.draws import FIRST, DrawBatch, Proposer
 from genret.decoding.disc.static_proposer import DrawWalk, StaticProposer, Step, static_step
 from genret.decoding.disc.tree_proposer import TreeProposer
-from genret.decoding.errors import DecodingCancelledError, InvalidLogitsError
+from genret.decoding.errors import InvalidLogitsError
 from genret.decoding.late_flag import LateFlag
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.params import DiscParams
-from genret.decoding.stopping import StopPoll
 from genret.decoding.trie.row_filter import FilteredTrie, RowFilter
 from genret.decoding.trie.title_trie import TitleTrie
-from tests.disc_oracles import END, PROMPT, VOCAB, catalogue, target
-from tests.fakes import TableModel, chi_square, end_with, normalise
+from tests.disc_oracles import (
+    END,
+    VOCAB,
+    arguments_of_a_step,
+    assert_same_draws,
+    batch_of,
+    catalogue,
+    outcome,
+)
+from tests.fakes import TableModel, end_with
 from tests.hashed_model import HashedModel, HashedSession
-from tests.no_sync import DeviceWaitError, no_sync
+from tests.no_sync import DeviceWaitError, LazyEvent, no_sync
 from tests.tiny_transformers import build, random_prompts
+from tests.trie_oracles import filtered_catalogues
 
-ALPHA = 1e-4
-CPU = torch.device("cpu")
 ROWS = {0: catalogue(0) | {(END,)}, 1: catalogue(1), 2: catalogue(2)}
 Make = Callable[[DrawBatch], Proposer]
 
@@ -64,32 +69,10 @@ def both(
     return results
 
 
-def assert_same(left: Sequence[object], right: Sequence[object], nodes: bool = True) -> None:
-    for mine, theirs in zip(left, right, strict=True):
-        if not isinstance(mine, DiscResult):
-            assert type(mine) is type(theirs)
-            continue
-        assert isinstance(theirs, DiscResult)
-        assert mine.num_draws == theirs.num_draws
-        assert mine.num_nodes <= theirs.num_nodes or not nodes
-        for name in ("mass", "mass_stderr", "mass_lower"):
-            assert getattr(mine, name) == pytest.approx(getattr(theirs, name), abs=1e-9, nan_ok=True)
-        for a, b in zip(mine.samples, theirs.samples, strict=True):
-            assert (a.hypothesis.token_ids, a.hypothesis.row) == (b.hypothesis.token_ids, b.hypothesis.row)
-            assert (a.accepted, a.num_draws) == (b.accepted, b.num_draws)
-            assert a.log_weight == pytest.approx(b.log_weight, abs=1e-9)
-            assert a.hypothesis.logprob == pytest.approx(b.hypothesis.logprob, abs=1e-9)
-
-
 @st.composite
 def cases(draw: st.DrawFn):
     """A catalogue, a filter per query, and parameters of unlike queries."""
-    vocab = draw(st.sampled_from([2, 3, 5, 17, 300]))
-    token = st.one_of(st.integers(0, min(3, vocab - 1)), st.integers(0, vocab - 1))
-    titles = draw(st.lists(st.lists(token, max_size=6), max_size=30))
-    end = draw(st.integers(0, vocab - 1))
-    rows = {(*(t for t in title if t != end), end) for title in titles}
-    trie = TitleTrie.from_rows(rows, vocab)
+    vocab, constraint, queries, room = draw(filtered_catalogues(max_rows=30))
     top_m = draw(st.sampled_from([None, None, 1, 2, 7, 1000]))
     params = [
         DiscParams(
@@ -100,17 +83,8 @@ def cases(draw: st.DrawFn):
             seed=draw(st.integers(-(2**63), 2**63 - 1)),
             reject_early=draw(st.booleans()),
         )
-        for _ in range(draw(st.integers(1, 4)))
+        for _ in range(queries)
     ]
-    room = draw(
-        st.none() | st.lists(st.none() | st.integers(0, 5), min_size=len(params), max_size=len(params))
-    )
-    bits = np.random.default_rng(draw(st.integers(0, 99)))
-    masks = [bits.random(trie.num_rows) < p for p in (0.0, 0.5, 0.9)]
-    choice = [None, *(RowFilter.from_mask(mask) for mask in masks)]
-    constraint: Constraint = trie
-    if draw(st.booleans()):
-        constraint = FilteredTrie(trie, [draw(st.sampled_from(choice)) for _ in params])
     return vocab, constraint, params, room
 
 
@@ -120,8 +94,10 @@ def test_the_draws_are_those_of_the_tree(case, seed):
     vocab, constraint, params, room = case
     model = HashedModel.random(vocab, seed)
     tree, static = both(lambda: model.prefill(range(len(params))), constraint, params, room=room)
-    assert_same(tree, static)
-    assert all(mine.num_steps <= theirs.num_steps for mine, theirs in zip(tree, static, strict=True))
+    assert_same_draws(tree, static)
+    for mine, theirs in zip(tree, static, strict=True):
+        assert mine.num_steps <= theirs.num_steps
+        assert mine.num_nodes <= theirs.num_nodes
     bounds = [(mine.mass_upper, theirs.mass_upper) for mine, theirs in zip(tree, static, strict=True)]
     assert all(left <= right + 1e-9 for q, (left, right) in enumerate(bounds) if room is None or room[q] != 0)
 
@@ -133,29 +109,11 @@ def test_the_draws_are_those_of_the_tree(case, seed):
 def test_neither_late_flags_nor_several_walks_change_a_draw(case, seed, lag, max_logits):
     vocab, constraint, params, room = case
     model = HashedModel.random(vocab, seed)
-    make = partial(StaticProposer, new_flag=partial(LateFlag, lag=lag, new_event=Lazy), max_logits=max_logits)
+    make = partial(
+        StaticProposer, new_flag=partial(LateFlag, lag=lag, new_event=LazyEvent), max_logits=max_logits
+    )
     tree, static = both(lambda: model.prefill(range(len(params))), constraint, params, make, room=room)
-    assert_same(tree, static)
-
-
-class Lazy:
-    """The mark of a device that does nothing until somebody waits for it."""
-
-    def __init__(self) -> None:
-        self.passed = False
-
-    def record(self) -> None:
-        self.passed = False
-
-    def query(self) -> bool:
-        return self.passed
-
-    def synchronize(self) -> None:
-        self.passed = True
-
-
-def batch_of(session: object, constraint: Constraint, params: Sequence[DiscParams]) -> DrawBatch:
-    return DrawBatch(session, constraint, params, StopPoll(len(params), None, None, CPU), range(len(params)))
+    assert_same_draws(tree, static)
 
 
 def one_run(batch: DrawBatch, make: Make = StaticProposer):
@@ -200,7 +158,7 @@ def test_late_flags_cost_few_steps_more():
     for lag in (0, 1, 2, 4):
         late, _ = one_run(
             batch_of(model.prefill([1]), trie, params),
-            partial(StaticProposer, new_flag=partial(LateFlag, lag=lag, new_event=Lazy)),
+            partial(StaticProposer, new_flag=partial(LateFlag, lag=lag, new_event=LazyEvent)),
         )
         assert late.num_steps == prompt.num_steps + lag + 1
 
@@ -247,7 +205,7 @@ def test_no_step_waits_for_the_device(top_m, narrow):
     tree, static = both(
         lambda: model.prefill([1, 2, 3]), constraint, params, Watched, cancel=cancel, room=room
     )
-    assert_same(tree, static)
+    assert_same_draws(tree, static)
 
 
 @pytest.mark.parametrize("top_m", [None, 2])
@@ -256,7 +214,7 @@ def test_no_step_of_a_transformer_waits_for_the_device(top_m):
     model = HFLanguageModel(build("llama", VOCAB).double(), pack_frontiers=False)
     prompts = random_prompts([4, 9, 2], VOCAB)
     tree, static = both(lambda: model.prefill(prompts), constraint, params, Watched, room=[None, 4, 3])
-    assert_same(tree, static)
+    assert_same_draws(tree, static)
 
 
 def test_a_step_that_waits_would_be_noticed():
@@ -282,117 +240,12 @@ def test_the_loop_of_the_tree_does_wait():
 # The law
 
 
-def sample(model: TableModel, rows: set[tuple[int, ...]], n: int, **params) -> list[DiscResult]:
-    per_query = 250
-    all_params = [DiscParams(num_samples=per_query, seed=seed, **params) for seed in range(n // per_query)]
-    with drawn_by(StaticProposer):
-        return disc(model.prefill([PROMPT] * len(all_params)), TitleTrie.from_rows(rows, VOCAB), all_params)
-
-
-@pytest.mark.statistical
-@pytest.mark.parametrize("which", [0, 1, 2])
-def test_accepted_draws_follow_the_target(which):
-    """Alpha 1e-4 for each of three seeded tests."""
-    rows, model = ROWS[which], TableModel.random(VOCAB, 11 + which)
-    law = target(model, rows)
-    results = sample(model, rows, 10_000, num_draws=4)
-    counts = Counter(s.hypothesis.token_ids for r in results for s in r.samples if s.accepted)
-    assert sum(counts.values()) > 1000
-    assert set(counts) <= rows
-    assert chi_square(counts, law) > ALPHA
-
-
-@pytest.mark.statistical
-def test_one_draw_follows_another_law_and_that_would_be_noticed():
-    """Alpha 1e-4; a single draw is plain constrained sampling, which must fail the test against P_S."""
-    rows, model = ROWS[2], TableModel.random(VOCAB, 13)
-    results = sample(model, rows, 5_000, num_draws=1)
-    counts = Counter(s.hypothesis.token_ids for r in results for s in r.samples)
-    plain = {
-        row: math.exp(model.logprob(PROMPT, row)) / model.valid_masses(PROMPT, row, rows) for row in rows
-    }
-    assert chi_square(counts, plain) > ALPHA
-    assert chi_square(counts, target(model, rows)) < 1e-12
-
-
-@pytest.mark.statistical
-def test_each_query_follows_its_own_filter():
-    """Alpha 1e-4 for each of three queries under two filters and none."""
-    model, trie = HashedModel.random(VOCAB, 8), TitleTrie.from_rows(ROWS[0] | ROWS[2], VOCAB)
-    ordered = sorted(ROWS[0] | ROWS[2])
-    masks = [np.arange(len(ordered)) % 2 == 0, np.ones(len(ordered), bool), np.arange(len(ordered)) % 3 > 0]
-    filters = [RowFilter.from_mask(masks[0]), None, RowFilter.from_mask(masks[2])]
-    params = [DiscParams(num_samples=250, num_draws=6, seed=seed) for seed in range(12)]
-    with drawn_by(StaticProposer):
-        results = disc(model.prefill([1, 2, 3] * 4), FilteredTrie(trie, filters * 4), params)
-    for q in range(3):
-        allowed = [row for row, ok in zip(ordered, masks[q], strict=True) if ok]
-        law = normalise({row: math.exp(model.logprob(q + 1, row)) for row in allowed})
-        found = [s for r in results[q::3] for s in r.samples if s.accepted]
-        counts = Counter(s.hypothesis.token_ids for s in found)
-        assert sum(counts.values()) > 250
-        assert set(counts) <= set(allowed)
-        assert chi_square(counts, law) > ALPHA
-
-
 # Edges
 
 
 def static_disc(session: object, constraint: Constraint, params: Sequence[DiscParams], **options):
     with drawn_by(StaticProposer):
         return disc(session, constraint, params, **options)
-
-
-@pytest.mark.parametrize("top_m", [None, 2])
-@pytest.mark.parametrize(
-    "rows",
-    [[], [(END,)], [(1, END)], [(t,) for t in range(VOCAB)], [(1, END), (1, 1, END)], [(3,) * 40 + (END,)]],
-    ids=[
-        "none",
-        "only the end",
-        "one",
-        "one token each, the whole vocabulary",
-        "a prefix of another",
-        "long",
-    ],
-)
-def test_small_catalogues(rows, top_m):
-    model, trie = HashedModel.random(VOCAB, 2), TitleTrie.from_rows(rows, VOCAB)
-    params = [DiscParams(num_samples=7, num_draws=3, seed=1, top_m=top_m, reject_early=False)] * 2
-    tree, static = both(lambda: model.prefill([1, 2]), trie, params)
-    assert_same(tree, static)
-    for prompt, result in zip([1, 2], static, strict=True):
-        assert len(result.samples) == (7 if rows else 0)
-        truth = math.fsum(math.exp(model.logprob(prompt, row)) for row in rows)
-        if top_m is None:
-            assert result.mass_upper >= truth - 1e-6
-            assert result.mass_lower <= truth + 1e-6
-        if len(rows) == VOCAB and top_m is None:
-            assert result.mass == pytest.approx(1.0)
-            assert all(s.accepted for s in result.samples)
-
-
-@pytest.mark.parametrize("top_m", [None, 3])
-def test_an_empty_filter_gives_its_query_nothing_and_the_others_theirs(top_m):
-    model, trie = HashedModel.random(VOCAB, 2), TitleTrie.from_rows(ROWS[0], VOCAB)
-    nothing = RowFilter.from_mask(np.zeros(trie.num_rows, bool))
-    params = [DiscParams(num_samples=3, seed=q, top_m=top_m) for q in range(3)]
-    tree, static = both(lambda: model.prefill([1, 2, 3]), FilteredTrie(trie, [None, nothing, None]), params)
-    assert_same(tree, static)
-    assert static[1].samples == ()
-    assert static[1].mass == 0.0
-    assert static[0].samples == static_disc(model.prefill([1]), trie, params[:1])[0].samples
-
-
-@pytest.mark.slow
-def test_a_title_of_ten_thousand_tokens():
-    rng = np.random.default_rng(0)
-    long = (*rng.integers(1, VOCAB, 10_000).tolist(), END)
-    trie = TitleTrie.from_rows({long, (1, END)}, VOCAB)
-    model = HashedModel(torch.zeros(1, VOCAB))
-    tree, static = both(lambda: model.prefill([1]), trie, [DiscParams(num_draws=1, num_samples=16, seed=5)])
-    assert_same(tree, static)
-    assert {len(s.hypothesis.token_ids) for s in static[0].samples} == {2, 10_001}
 
 
 def test_the_longest_title_costs_nothing_where_no_draw_writes_it():
@@ -406,14 +259,13 @@ def test_the_longest_title_costs_nothing_where_no_draw_writes_it():
 
 
 @pytest.mark.parametrize("top_m", [None, 2])
-@pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("depth", [0, 1, 3])
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])
-def test_broken_logits_are_an_error_wherever_they_come_up(top_m, value, depth, late):
-    broken = torch.tensor([0.0, value, 0.0])
+def test_broken_logits_are_an_error_however_late(top_m, depth, late):
+    broken = torch.tensor([0.0, math.nan, 0.0])
     model = TableModel(3, lambda _, written: broken if len(written) == depth else torch.zeros(3))
     trie = TitleTrie.from_rows({(1, 1, 1, END), (2, 2, 2, END)}, 3)
-    options = {"new_flag": partial(LateFlag, new_event=Lazy)} if late else {}
+    options = {"new_flag": partial(LateFlag, new_event=LazyEvent)} if late else {}
     with drawn_by(partial(StaticProposer, **options)), pytest.raises(InvalidLogitsError, match="NaN"):
         disc(model.prefill([(1,)]), trie, [DiscParams(num_draws=1, top_m=top_m)])
 
@@ -430,36 +282,7 @@ def test_broken_logits_of_padding_are_nobodys_business():
     params = [DiscParams(num_samples=5, num_draws=1 + 2 * q, seed=q) for q in range(2)]
     careful = static_disc(model.prefill([1, 2]), trie, params)
     careless = static_disc(Careless(model.table, torch.tensor([1, 2])), trie, params)
-    assert_same(careful, careless)
-
-
-def test_a_valid_token_of_probability_zero_is_never_written():
-    table = torch.tensor([[0.0, -math.inf, 1.0, -math.inf, 0.0]])
-    trie = TitleTrie.from_rows({(1, END), (2, END), (3, END), (2, 3, END)}, VOCAB)
-    tree, static = both(
-        lambda: HashedModel(table).prefill([1]), trie, [DiscParams(num_samples=50, num_draws=2)]
-    )
-    assert_same(tree, static)
-    assert {s.hypothesis.token_ids for s in static[0].samples} == {(2, END)}
-
-
-def test_a_catalogue_of_probability_zero_has_no_sample():
-    model = TableModel(3, lambda *_: torch.tensor([0.0, 0.0, -math.inf]))
-    (result,) = static_disc(
-        model.prefill([(1,)]), TitleTrie.from_rows({(2, END)}, 3), [DiscParams(num_draws=4)]
-    )
-    assert result.samples == ()
-    assert result.mass == result.mass_upper == 0.0
-
-
-def test_a_cancelled_query_leaves_and_the_others_are_unchanged():
-    model, trie = HashedModel.random(VOCAB, 3), TitleTrie.from_rows(ROWS[0], VOCAB)
-    token = CancelToken()
-    token.cancel()
-    params = [DiscParams(seed=1), DiscParams(seed=2)]
-    results = static_disc(model.prefill([1, 2]), trie, params, cancel=[token, None])
-    assert isinstance(results[0], DecodingCancelledError)
-    assert results[1].samples == static_disc(model.prefill([2]), trie, params[1:])[0].samples
+    assert_same_draws(careful, careless)
 
 
 def test_which_batches_are_drawn_with_static_shapes():
@@ -504,45 +327,16 @@ STEP_ROWS = end_with(
 )
 
 
-def step_arguments(depth: int, top_m: int | None, narrow: bool, temperature: bool = True):
-    """Arguments of one step: three queries of four draws, `depth` tokens into random rows."""
+def step_arguments(depth: int, top_m: int | None, narrow: bool) -> list[object]:
+    """Three queries of four draws, `depth` tokens into random rows."""
     trie = TitleTrie.from_rows(STEP_ROWS, VOCAB)
     even = RowFilter.from_mask(np.arange(trie.num_rows) % 2 == 0)
     constraint = FilteredTrie(trie, [None, even, even]) if narrow else trie
-    generator = torch.Generator().manual_seed(10 * depth + (top_m or 0))
-    state = constraint.start(torch.arange(3).repeat_interleave(4))
-    for _ in range(depth):
-        owner, _, following = constraint.children(state)
-        last = [int(torch.nonzero(owner == n).max()) if (owner == n).any() else -1 for n in range(12)]
-        state = torch.stack([following[at] if at >= 0 else state[n] for n, at in enumerate(last)])
-    done = constraint.is_final(state).view(3, 4)
-    walk = DrawWalk(
-        state=state.view(3, 4),
-        log_weight=-torch.rand(3, 4, generator=generator, dtype=torch.float64),
-        logprob=-torch.rand(3, 4, generator=generator, dtype=torch.float64),
-        running=~done & torch.tensor([[True, True, True, False]] * 2 + [[True, False, True, True]]),
-        finished=done,
-        broken=torch.tensor(False),
-    )
-    return (
-        constraint,
-        walk,
-        torch.randn(3, 4 if depth else 1, VOCAB, generator=generator),
-        torch.rand(3, 4, generator=generator, dtype=torch.float64),
-        torch.tensor([False, False, True]),
-        torch.full((3, 4), -2.0, dtype=torch.float64),
-        torch.tensor([1.0, 0.5, 2.0]) if temperature else None,
-        constraint.width_at(depth),
-        top_m,
-    )
-
-
-def tensors(step: Step) -> list[Tensor]:
-    return [*step.walk, *step[1:]]
+    return arguments_of_a_step(constraint, depth, top_m, seed=10 * depth + (top_m or 0))
 
 
 def equal(left: Step, right: Step) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(tensors(left), tensors(right), strict=True))
+    return all(torch.equal(a, b) for a, b in zip(outcome(left), outcome(right), strict=True))
 
 
 STEPS = pytest.mark.parametrize(
@@ -569,7 +363,7 @@ def test_the_shapes_of_a_step_do_not_depend_on_values(depth, top_m, narrow):
             return mode.from_tensor(value) if isinstance(value, Tensor) else value
 
         shapes = static_step(constraint, DrawWalk(*map(fake, walk)), *map(fake, rest))
-    for mine, theirs in zip(tensors(eager), tensors(shapes), strict=True):
+    for mine, theirs in zip(outcome(eager), outcome(shapes), strict=True):
         assert (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype)
 
 
@@ -589,9 +383,10 @@ def test_a_step_compiles_into_one_graph(depth, top_m, narrow):
 
 def test_draws_chosen_at_the_ends_of_their_cells_are_valid():
     """Uniforms next to 0 and 1 reach the first and the last child with any probability, never padding."""
-    arguments = list(step_arguments(0, None, True, temperature=False))
+    arguments = list(step_arguments(0, None, True))
     arguments[3] = torch.tensor([[2.0**-53, 0.5, 1 - 2.0**-53, 1 - 2.0**-53]] * 3, dtype=torch.float64)
     arguments[4] = torch.zeros(3, dtype=torch.bool)
+    arguments[6] = None
     arguments[7] += 5  # more padding
     step = static_step(*arguments)
     running = arguments[1].running

@@ -21,6 +21,7 @@ from genret.decoding.grammar.schema.array_shapes import cheapest_assignment
 from genret.decoding.grammar.schema.formula_table import FormulaTable
 from genret.decoding.grammar.schema.value_nodes import compile_value
 from genret.decoding.grammar.shapes import ValueNode
+from tests.grammar_oracle import array, record
 from tests.shape_walker import ShapeWalker, byte_leaves
 
 LEAVES = byte_leaves()
@@ -60,28 +61,14 @@ def allows(schema: Any, value: Any, options: GrammarOptions | None = None) -> bo
     ("schema", "error", "keyword", "pointer"),
     [
         ({"minimum": 2, "maximum": 1, "type": "number"}, UnsatisfiableSchemaError, None, None),
-        (
-            {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
-            UnsatisfiableSchemaError,
-            None,
-            None,
-        ),
+        (record(a={"$ref": "#"}), UnsatisfiableSchemaError, None, None),
         ({"not": HOLE}, UnsupportedSchemaError, "not", "#/not"),
         ({**HOLE, "maxLength": 3}, UnsupportedSchemaError, "x-genret-index", "#/x-genret-index"),
-        (
-            {"items": {"type": "string", "x-genret-index": "other"}},
-            InvalidSchemaError,
-            "x-genret-index",
-            "#/items/x-genret-index",
-        ),
-        (
-            {"type": "array", "items": {"type": "object"}, "uniqueItems": True},
-            UnsupportedSchemaError,
-            "uniqueItems",
-            "#/uniqueItems",
-        ),
+        ({"items": {**HOLE, "x-genret-index": "other"}}, InvalidSchemaError, "x-genret-index",
+         "#/items/x-genret-index"),
+        (array({"type": "object"}, uniqueItems=True), UnsupportedSchemaError, "uniqueItems", "#/uniqueItems"),
     ],
-)
+)  # fmt: skip
 def test_refusals_name_their_place(
     schema: Any, error: type[SchemaError], keyword: str | None, pointer: str | None
 ) -> None:

@@ -22,7 +22,7 @@ from genret.decoding.grammar.regular.minimise import canonical, renumbered, turn
 from genret.decoding.grammar.regular.number_set import NumberSet
 from genret.decoding.grammar.schema.formula import Place
 from genret.decoding.grammar.schema.scalar_keywords import one_of
-from tests.grammar_shapes import byte_vocabulary
+from tests.grammar_oracle import byte_vocabulary
 
 LEAVES = Leaves(byte_vocabulary())
 STATES = 10_000

@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -273,12 +274,10 @@ def label_of(rows: list[list[Edge]] | list[tuple[Edge, ...]], labels: list[int],
     """Label of a text."""
     state = 0
     for symbol in text:
-        for first, last, target in rows[state]:
-            if first <= symbol <= last:
-                state = target
-                break
-        else:
+        behind = [target for first, last, target in rows[state] if first <= symbol <= last]
+        if not behind:
             return -1
+        (state,) = behind
     return labels[state]
 
 
@@ -308,35 +307,28 @@ def moore_size(rows: list[list[Edge]], labels: list[int]) -> int:
     return len({classes[state] for state in reached} - {classes[states - 1]})
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.integers(0, 2**32), st.integers(1, 14))
-def test_smallest_and_the_same_language(seed: int, states: int) -> None:
-    rng = random.Random(seed)
-    rows, labels = random_automaton(rng, states)
-    small, small_labels = canonical(rows, labels)
-    size = moore_size(rows, labels)
-    assert len(small) == max(1, size)
-    for _ in range(60):
-        text = [rng.randrange(SYMBOLS) for _ in range(rng.randint(0, 10))]
-        assert label_of(small, small_labels, text) == label_of(rows, labels, text)
-    assert canonical(small, small_labels) == (small, small_labels)
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.integers(0, 2**32), st.integers(1, 12))
-def test_cycles_of_one_state(seed: int, states: int) -> None:
-    rng = random.Random(seed)
+def with_loops(rng: random.Random, states: int) -> tuple[list[list[Edge]], list[int]]:
+    """Edges to the state itself and the next two: cycles of one state."""
     rows: list[list[Edge]] = []
     for state in range(states):
         near = range(state, min(states, state + 3))
         chosen = sorted(rng.sample(range(3), rng.randint(1, 3)))
         rows.append([(symbol, symbol, rng.choice(near)) for symbol in chosen])
-    labels = [rng.choice((-1, 0, 0)) for _ in range(states)]
+    return rows, [rng.choice((-1, 0, 0)) for _ in range(states)]
+
+
+@pytest.mark.parametrize(("made", "symbols"), [(random_automaton, SYMBOLS), (with_loops, 3)])
+@settings(max_examples=300, deadline=None)
+@given(seed=st.integers(0, 2**32), states=st.integers(1, 14))
+def test_smallest_and_the_same_language(made: Any, symbols: int, seed: int, states: int) -> None:
+    rng = random.Random(seed)
+    rows, labels = made(rng, states)
     small, small_labels = canonical(rows, labels)
     assert len(small) == max(1, moore_size(rows, labels))
-    for _ in range(40):
-        text = [rng.randrange(3) for _ in range(rng.randint(0, 8))]
+    for _ in range(60):
+        text = [rng.randrange(symbols) for _ in range(rng.randint(0, 10))]
         assert label_of(small, small_labels, text) == label_of(rows, labels, text)
+    assert canonical(small, small_labels) == (small, small_labels)
 
 
 @settings(max_examples=100, deadline=None)

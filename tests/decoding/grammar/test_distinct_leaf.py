@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ from genret.decoding.grammar.regular.dfa import Dfa
 from genret.decoding.grammar.regular.number_set import NumberSet
 from genret.decoding.grammar.regular.text_set import TextSet
 from genret.decoding.grammar.vocabulary import Vocabulary
-from tests.leaf_oracle import after, check_tokens, in_threads, label_of
+from tests.grammar_oracle import INTEGER, STRING, array, brute_force, byte_vocabulary, unpacked
+from tests.leaf_oracle import after, check_tokens, in_threads, label_of, steps_of
 
 PIECES = [
     b"ab", b'a"', b'ab"', b'ab",', b'b"]', b'"a', b"12", b"1,", b"12]", b"23", b'"]', "é".encode(),
@@ -34,15 +36,12 @@ def language(leaf: Leaf, limit: int = 8) -> set[bytes]:
     for text, state in waiting:
         if leaf.label(state) >= 0:
             found.add(text)
-        steps = [(byte, leaf.step(state, byte)) for byte in range(256)]
-        steps = [(byte, after) for byte, after in steps if after >= 0]
+        steps = steps_of(leaf, state)
         assert leaf.goes_on(state) == bool(steps)
-        edges = leaf.edges(state)
-        assert edges is None or edges == dict(steps)
-        rest = leaf.shortest(state)
-        assert label_of(leaf, rest, state) >= 0
+        assert leaf.edges(state) in (None, steps)
+        assert label_of(leaf, leaf.shortest(state), state) >= 0
         if len(text) < limit:
-            waiting.extend((text + bytes([byte]), after) for byte, after in steps)
+            waiting.extend((text + bytes([byte]), behind) for byte, behind in steps.items())
     return found
 
 
@@ -179,70 +178,45 @@ def test_memory_is_told() -> None:
     assert type(leaf) is DistinctLeaf
 
 
-STRING: dict[str, object] = {"type": "string"}
-ITEMS: list[dict[str, object]] = [
+UNIQUE = {"uniqueItems": True}
+ITEMS: list[dict[str, Any]] = [
     STRING, {"type": "string", "maxLength": 40}, {"type": "string", "maxLength": 2},
     {"type": "string", "pattern": "^[ab]*$"}, {"type": "string", "pattern": "^(a|b.*)$"},
-    {"type": "integer"}, {"enum": ["a", "b", "ab", 1, 2]},
-    {"anyOf": [{"type": "integer"}, {"type": "string", "pattern": "^a"}, {"const": "b"}]},
+    INTEGER, {"enum": ["a", "b", "ab", 1, 2]},
+    {"anyOf": [INTEGER, {"type": "string", "pattern": "^a"}, {"const": "b"}]},
     {"type": ["string", "number", "null"]},
 ]  # fmt: skip
 SCHEMAS = [
-    *[{"type": "array", "items": items, "uniqueItems": True, "maxItems": 4} for items in ITEMS],
-    {"type": "array", "items": STRING, "uniqueItems": True, "minItems": 3},
-    {
-        "type": "array",
-        "prefixItems": [STRING],
-        "items": {"enum": ["a", "b"]},
-        "uniqueItems": True,
-        "minItems": 2,
-    },
-    {
-        "anyOf": [
-            {"type": "array", "items": STRING, "uniqueItems": True},
-            {"type": "array", "items": ITEMS[7]},
-        ]
-    },
-    {"type": "object", "properties": {"a": {"type": "array", "items": STRING, "uniqueItems": True}}},
+    *[array(items, **UNIQUE, maxItems=4) for items in ITEMS],
+    array(STRING, **UNIQUE, minItems=3),
+    {**array({"enum": ["a", "b"]}, **UNIQUE, minItems=2), "prefixItems": [STRING]},
+    {"anyOf": [array(STRING, **UNIQUE), array(ITEMS[7])]},
+    {"type": "object", "properties": {"a": array(STRING, **UNIQUE)}},
 ]
-ITEM_PIECES = [
-    '","', '", "', '"],', '"]', '",', 'a","a', 'a","', '","a', '","a"', 'a"', '"a', '"a"', "ab", '[["',
-    '["', "1,1",
-]  # fmt: skip
-ITEM_PIECES += [
-    "1,", ",1", "12", '1,"', '1,"a', '"a",1', ',"', ', "', '"],"a', '"a":["', '","b","', '","a","a"',
-    "\n", "null",
-]  # fmt: skip
-ITEM_PIECES += ['"]}', 'b","ab"', '","ab', '",\n"', '"]]']
-
-
-def random_vocabulary(rng: random.Random) -> Vocabulary:
-    texts: list[bytes | None] = [None, *[bytes([byte]) for byte in range(256)]]
-    texts += [piece.encode() for piece in ITEM_PIECES]
-    for _ in range(120):
-        texts.append("".join(rng.choices('ab"",,,] 1\n', k=rng.randint(2, 7))).encode())
-    return Vocabulary(texts, 0, len(texts))
+_PIECES = r"""
+"," "], "] ", a","a a"," ","a ","a" a" "a "a" ab [[" [" 1,1 1, ,1 12 1," 1,"a "a",1 ," "],"a "a":[" ","b","
+","a","a" null "]} b","ab" ","ab "]]
+"""
+ITEM_PIECES = [*_PIECES.split(), '", "', ', "', "\n", '",\n"']
 
 
 @pytest.mark.parametrize("schema", SCHEMAS, ids=json.dumps)
 @pytest.mark.parametrize("whitespace", ["flexible", "compact", "spaced"])
-def test_masks_are_the_tokens_that_can_be_read(schema: dict[str, object], whitespace: str) -> None:
+def test_masks_are_the_tokens_that_can_be_read(schema: dict[str, Any], whitespace: str) -> None:
+    """Where every text is told apart, tokens are still found together."""
     rng = random.Random(json.dumps(schema) + whitespace)
-    vocabulary = random_vocabulary(rng)
+    pieces = ["".join(rng.choices('ab"",,,] 1\n', k=rng.randint(2, 7))) for _ in range(120)]
+    vocabulary = byte_vocabulary([*ITEM_PIECES, *pieces])
     options = GrammarOptions(whitespace=whitespace)  # type: ignore[arg-type]
-    grammar = compile_schema(json.dumps(schema), Leaves(vocabulary), options)
+    grammar = compile_schema(schema, Leaves(vocabulary), options)
     for _ in range(5):
         state = grammar.start
         for _ in range(24):
-            mask = np.unpackbits(grammar.mask(state).view(np.uint8), bitorder="little")
-            allowed = np.flatnonzero(mask).tolist()
-            # Each token's bytes are read one by one, with every text told apart.
-            texts = [(token, vocabulary.bytes_of(token)) for token in range(1, vocabulary.vocab_size)]
-            read = [token for token, text in texts if text and grammar.advance_bytes(state, text) >= 0]
-            assert allowed == ([0] if grammar.is_complete(state) else []) + read
+            allowed = unpacked(grammar, state)
+            assert allowed == brute_force(grammar, state)
+            read = sorted(allowed - {vocabulary.end_token_id})
             if not read:
                 break
-            likely = [
-                t for t in read if len(vocabulary.written(t)) > 1 or vocabulary.written(t) in b'ab"1,[ '
-            ]
+            texts = {token: vocabulary.written(token) for token in read}
+            likely = [token for token in read if len(texts[token]) > 1 or texts[token] in b'ab"1,[ ']
             state = grammar.advance(state, rng.choice(likely or read))

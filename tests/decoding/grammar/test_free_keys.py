@@ -3,45 +3,33 @@
 from __future__ import annotations
 
 import json
+import random
 from functools import cache
 from itertools import product
 from typing import Any
 
 import jsonschema
-import numpy as np
 import pytest
 
-from genret.decoding.grammar.compile_options import GrammarOptions
 from genret.decoding.grammar.errors import UnsatisfiableSchemaError
 from genret.decoding.grammar.json_grammar import Grammar, compile_schema
 from genret.decoding.grammar.leaves.leaf_factory import Leaves
-from tests.grammar_shapes import JSON_PIECES, brute_force, byte_vocabulary, unpacked
+from tests.grammar_oracle import JSON_PIECES, OPTIONS, accepts, brute_force, byte_vocabulary, unpacked, walked
 
-OPTIONS = {"writing": GrammarOptions.for_writing(), "reading": GrammarOptions()}
 SHORT = {"enum": ["x", "yy"]}
 A_OR_B = {"enum": ["a", "b"]}
 EITHER = {"propertyNames": A_OR_B, "additionalProperties": SHORT}
-B_OR_C = {
-    "properties": {"a": SHORT},
-    "patternProperties": {"^[bc]$": SHORT},
-    "additionalProperties": False,
-}
+B_OR_C = {"properties": {"a": SHORT}, "patternProperties": {"^[bc]$": SHORT}, "additionalProperties": False}
 
 
 @cache
 def leaves() -> Leaves:
-    return Leaves(
-        byte_vocabulary([*JSON_PIECES, '{"a', '"a": "', '", "b', '", "a": ', '{"b": "x", "b'], seed=9)
-    )
+    pieces = [*JSON_PIECES, '{"a', '"a": "', '", "b', '", "a": ', '{"b": "x", "b']
+    return Leaves(byte_vocabulary(pieces, seed=9))
 
 
 def grammar_of(schema: Any, how: str = "writing") -> Grammar:
     return compile_schema(json.dumps({"type": "object", **schema}), leaves(), OPTIONS[how])
-
-
-def accepts(grammar: Grammar, text: str) -> bool:
-    state = grammar.advance_bytes(grammar.start, text.encode())
-    return state >= 0 and grammar.is_complete(state)
 
 
 RUNNING_OUT: dict[str, dict[str, Any]] = {
@@ -60,33 +48,17 @@ RUNNING_OUT: dict[str, dict[str, Any]] = {
         "unevaluatedProperties": SHORT,
         "minProperties": 2,
     },
-    "conditions on values": {
-        **EITHER,
-        "not": {"additionalProperties": {"const": "x"}},
-        "minProperties": 2,
-    },
+    "conditions on values": {**EITHER, "not": {"additionalProperties": {"const": "x"}}, "minProperties": 2},
 }
 
 
 @pytest.mark.parametrize("how", sorted(OPTIONS))
 @pytest.mark.parametrize("name", RUNNING_OUT)
 def test_no_key_is_chosen_behind_which_there_are_too_few(name: str, how: str) -> None:
-    """Every text of the grammar is followed, up to the length of some objects."""
-    schema = {"type": "object", **RUNNING_OUT[name]}
-    grammar = grammar_of(RUNNING_OUT[name], how)
-    rng = np.random.default_rng(3)
-    for _ in range(60):
-        state, written = grammar.start, list[int]()
-        left = grammar.tokens_to_finish(state) + int(rng.integers(0, 30))
-        while state != grammar.finished:
-            assert grammar.tokens_to_finish(state) <= left
-            fitting = grammar.fitting_tokens(state, left)
-            assert len(fitting), f"a dead end behind {grammar.text(written)!r}"
-            token = int(rng.choice(fitting))
-            written.append(token)
-            state = grammar.advance(state, token)
-            left -= 1
-        jsonschema.validate(json.loads(grammar.text(written)), schema)
+    grammar, rng = grammar_of(RUNNING_OUT[name], how), random.Random(3)
+    needed = grammar.tokens_to_finish(grammar.start)
+    for tokens in walked(grammar, [needed + rng.randrange(30) for _ in range(60)], rng):
+        jsonschema.validate(json.loads(grammar.text(tokens)), {"type": "object", **RUNNING_OUT[name]})
 
 
 @pytest.mark.parametrize("how", sorted(OPTIONS))

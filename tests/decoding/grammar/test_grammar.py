@@ -1,141 +1,441 @@
-"""Masks and successors of grammars over shapes made by hand, against walking every token byte by byte."""
+"""Grammars of compiled schemas: the documents they allow, walks that end within budgets, what is forced."""
 
 from __future__ import annotations
 
 import json
+import os
 import random
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from functools import cache
+from threading import Barrier
+from typing import Any
 
+import jsonschema
+import numpy as np
 import pytest
 
 from genret.decoding.grammar.compile_options import GrammarOptions
-from genret.decoding.grammar.json_grammar import Grammar
-from tests.grammar_shapes import (
+from genret.decoding.grammar.constraint import GrammarConstraint
+from genret.decoding.grammar.errors import AnswerBudgetError, VocabularyError
+from genret.decoding.grammar.json_grammar import Grammar, compile_schema
+from genret.decoding.grammar.leaves.leaf_factory import Leaves
+from genret.decoding.grammar.vocabulary import Vocabulary
+from tests.grammar_oracle import (
+    BOOLEAN,
     COMPACT,
-    FLEXIBLE,
+    INTEGER,
     JSON_PIECES,
-    SPACED,
+    NULL,
+    OPTIONS,
+    SCHEMAS,
+    STRING,
     WHITESPACES,
-    Maker,
+    accepts,
+    array,
     brute_force,
     byte_vocabulary,
+    chosen,
+    record,
     unpacked,
-    zoo,
+    walked,
 )
 
-MAKERS = {
-    "bytes": Maker(byte_vocabulary()),
-    "pieces": Maker(byte_vocabulary(JSON_PIECES, seed=1, random_pieces=400)),
+HUGE = re.compile(rb"[eE][+-]?\d{3}")
+ITSELF = {"$ref": "#"}
+# Objects that may hold themselves, and the shortest document of each.
+RECURSIVE: dict[str, tuple[Any, str]] = {
+    "itself first": (record(["a"], b=ITSELF, a=BOOLEAN), '{"a":true}'),
+    "itself under a short name": (record(["name"], x=ITSELF, name=BOOLEAN), '{"name":true}'),
+    "two of themselves": (record(["v"], l=ITSELF, r=ITSELF, v=BOOLEAN), '{"v":true}'),
+    "a value or itself": (
+        record(["a"], a={"anyOf": [ITSELF, {"const": "long enough to be dear"}]}),
+        '{"a":"long enough to be dear"}',
+    ),
+    "each other": (
+        {
+            "$defs": {
+                "x": record(["p"], q={"$ref": "#/$defs/y"}, p={"const": 12345}),
+                "y": record(["p"], q={"$ref": "#/$defs/x"}, p=BOOLEAN, r={"$ref": "#/$defs/y"}),
+            },
+            "$ref": "#/$defs/x",
+        },
+        '{"p":12345}',
+    ),
 }
-NAMES = sorted(zoo(MAKERS["bytes"]))
-VALUES = {kind: zoo(maker) for kind, maker in MAKERS.items()}
+ALL = {**SCHEMAS, **{name: schema for name, (schema, _) in RECURSIVE.items()}}
 
 
-def grammar_of(name: str, kind: str = "pieces", options: GrammarOptions = COMPACT) -> Grammar:
-    return Grammar(VALUES[kind][name], MAKERS[kind].vocabulary, options)
+@cache
+def leaves() -> Leaves:
+    return Leaves(byte_vocabulary(JSON_PIECES, seed=9, random_pieces=300))
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("options", WHITESPACES, ids=lambda options: options.whitespace)
-@pytest.mark.parametrize("kind", sorted(MAKERS))
-def test_masks_are_the_tokens_that_can_be_followed(name: str, options: GrammarOptions, kind: str) -> None:
-    grammar = grammar_of(name, kind, options)
-    rng = random.Random(f"{name} {kind} {options.whitespace}")
-    checked: set[int] = set()
-    for _ in range(6):
+def grammar_of(name: str, how: str) -> Grammar:
+    return compile_schema(json.dumps(ALL[name]), leaves(), OPTIONS[how])
+
+
+def number(text: str) -> int | float:
+    """A number, exact where it is whole: a double would make infinity of 1e400."""
+    exact = Decimal(text)
+    return int(exact) if exact == exact.to_integral_value() else float(exact)
+
+
+def is_valid(name: str, text: bytes) -> bool:
+    return jsonschema.Draft202012Validator(
+        ALL[name], format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER
+    ).is_valid(json.loads(text, parse_float=number))
+
+
+@pytest.mark.parametrize("how", sorted(OPTIONS))
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_walks_end_in_valid_json_within_any_budget(name: str, how: str) -> None:
+    grammar = grammar_of(name, how)
+    needed = grammar.tokens_to_finish(grammar.start)
+    with pytest.raises(AnswerBudgetError) as caught:
+        GrammarConstraint([grammar], needed - 1)
+    assert (caught.value.budget, caught.value.needed) == (needed - 1, needed)
+    budgets = [needed + more for more in (0, 1, 2, 4, 10, 40, 60) for _ in range(4)]
+    for tokens in walked(grammar, budgets, random.Random(f"{name} {how}")):
+        text = grammar.text(tokens)
+        # Numbers of hundreds of digits are for the tests of numbers; here they need only be JSON.
+        assert json.loads(text, parse_float=str) is not None if HUGE.search(text) else is_valid(name, text)
+        assert grammar.holes(text) == ()
+
+
+@pytest.mark.parametrize("name", RECURSIVE)
+def test_objects_that_may_hold_themselves_end_as_soon_as_they_can(name: str) -> None:
+    schema, shortest = RECURSIVE[name]
+    grammar = compile_schema(schema, Leaves(byte_vocabulary()), COMPACT)
+    assert grammar.tokens_to_finish(grammar.start) == len(shortest) + 1
+
+
+@pytest.mark.parametrize("how", sorted(OPTIONS))
+def test_objects_that_need_members_under_any_names_are_ended_without_trying_all_names(how: str) -> None:
+    """Every free key is a text of its own where members are counted; a short one will do."""
+    vocabulary = Vocabulary([*(bytes([byte]) for byte in range(256)), None], 256, 257)
+    grammar = compile_schema({"type": "object", "minProperties": 2}, Leaves(vocabulary), OPTIONS[how])
+    # The fourth ends within a character of four bytes: three levels of 64 states without an end.
+    for begun in (b"", b"{", b'{"k', b'{"?\xf1', b'{"key": [1, 2'):
+        state = grammar.advance_bytes(grammar.start, begun)
+        left = grammar.tokens_to_finish(state)
+        while state != grammar.finished:
+            state = next(
+                following
+                for token in grammar.tokens(state).tolist()
+                if grammar.can_finish(following := grammar.advance(state, token), left - 1)
+            )
+            left -= 1
+        assert left >= 0
+
+
+@pytest.mark.parametrize("how", sorted(OPTIONS))
+@pytest.mark.parametrize("name", sorted(SCHEMAS))
+def test_what_is_needed_falls_by_one_with_some_token(name: str, how: str) -> None:
+    grammar = grammar_of(name, how)
+    rng = random.Random(f"{name} {how}")
+    for _ in range(3):
         state = grammar.start
-        for _ in range(14):
-            allowed = unpacked(grammar, state)
-            if state not in checked:
-                checked.add(state)
-                assert allowed == brute_force(grammar, state)
-                assert allowed == set(grammar.tokens(state).tolist())
-            following = sorted(allowed - {grammar.vocabulary.end_token_id})
+        for written in range(12):
+            needed = grammar.tokens_to_finish(state)
+            assert len(grammar.fitting_tokens(state, needed))
+            most = grammar.most_tokens_to_finish(state)
+            tokens = grammar.tokens(state).tolist()
+            behind = [
+                grammar.tokens_to_finish(grammar.advance(state, t))
+                for t in rng.sample(tokens, min(20, len(tokens)))
+            ]
+            assert most is None or max(behind) <= most
+            assert all(
+                grammar.can_finish(state, n) == (n >= needed) for n in (needed - 1, needed, 2 * needed + 9)
+            )
+            following = [t for t in tokens if t != grammar.vocabulary.end_token_id]
             if not following:
                 break
-            token = rng.choice(following)
-            after = grammar.advance(state, token)
-            assert after == grammar.advance_bytes(state, grammar.text([token]))
-            state = after
+            state = grammar.advance(state, chosen(grammar, rng, following, written))
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("options", WHITESPACES, ids=lambda options: options.whitespace)
-def test_random_walks_end_in_json(name: str, options: GrammarOptions) -> None:
-    grammar = grammar_of(name, options=options)
-    rng = random.Random(f"{name} {options.whitespace}")
-    end = grammar.vocabulary.end_token_id
-    for _ in range(20):
-        state, written = grammar.start, []
-        while state != grammar.finished:
-            allowed = sorted(unpacked(grammar, state))
-            assert allowed
-            # Short texts: tokens that end strings and brackets are preferred.
-            closing = [t for t in allowed if t == end or grammar.text([t])[-1:] in b'"]}']
-            token = rng.choice(closing if closing and rng.random() < min(0.9, len(written) / 30) else allowed)
-            written.append(token)
-            state = grammar.advance(state, token)
-            assert state >= 0
-        assert written[-1] == end
-        json.loads(grammar.text(written))
+@pytest.mark.parametrize("name", sorted(SCHEMAS))
+def test_forced_bytes_are_the_only_ones(name: str) -> None:
+    grammar = grammar_of(name, "writing")
+    rng = random.Random(name)
+    state = grammar.start
+    for written in range(30):
+        forced = grammar.forced_bytes(state)
+        place = state
+        for byte in forced:
+            following = [b for b in range(256) if grammar.advance_bytes(place, bytes([b])) >= 0]
+            assert following == [byte]
+            assert not grammar.is_complete(place)
+            place = grammar.advance_bytes(place, bytes([byte]))
+        following = [b for b in range(256) if grammar.advance_bytes(place, bytes([b])) >= 0]
+        assert len(following) != 1 or grammar.is_complete(place)
+        allowed = sorted(unpacked(grammar, state) - {grammar.vocabulary.end_token_id})
+        if not allowed:
+            break
+        state = grammar.advance(state, chosen(grammar, rng, allowed, written))
+
+
+@pytest.mark.parametrize("name", ["any", "tree"])
+def test_deep_nesting(name: str) -> None:
+    grammar = grammar_of(name, "writing")
+    opening, closing = {"any": (b"[", b"]"), "tree": (b'{"v": 1, "kids": [', b"]}")}[name]
+    inside = b"" if name == "any" else b'{"v": 1}'
+    state = grammar.advance_bytes(grammar.start, opening * 10_000 + inside)
+    assert state >= 0
+    assert unpacked(grammar, state)
+    assert grammar.tokens_to_finish(state) > 100
+    done = grammar.advance_bytes(state, closing * 10_000)
+    assert grammar.is_complete(done)
+    assert grammar.forced_bytes(done) == b""
+
+
+def test_states_and_tokens_that_were_never_handed_out_are_refused() -> None:
+    grammar = grammar_of("any of", "reading")
+    for token in (-1, -(10**9), grammar.vocab_size - 1, grammar.vocab_size, 10**12):
+        assert grammar.advance(grammar.start, token) == -1
+    assert grammar.advance(-1, 0) == -1
+    assert grammar.advance_bytes(-1, b"{") == -1
+    for state in (10**9, -1):
+        with pytest.raises(ValueError, match="must be one that was handed out"):
+            grammar.mask(state)
 
 
 def test_numbers_at_the_top_can_go_on_wherever_they_can_end() -> None:
-    grammar = grammar_of("integer")
+    grammar = compile_schema(INTEGER, leaves(), COMPACT)
     end = grammar.vocabulary.end_token_id
     for text in (b"1", b"12", b"-1", b"0", b"-", b""):
         state = grammar.advance_bytes(grammar.start, text)
         assert grammar.is_complete(state) is (text not in (b"-", b""))
         assert (end in unpacked(grammar, state)) is grammar.is_complete(state)
-    assert grammar.advance_bytes(grammar.start, b"01") == -1
     assert grammar.advance(grammar.advance_bytes(grammar.start, b"12"), end) == grammar.finished
     assert not unpacked(grammar, grammar.finished)
     assert grammar.advance(grammar.finished, end) == -1
 
 
+def test_eight_threads_see_the_same_grammar() -> None:
+    """Each goes its own way through one cold grammar, and finds what a grammar of its own would say."""
+    grammar, barrier = grammar_of("any of", "reading"), Barrier(8)
+
+    def walk(mine: Grammar, seed: int) -> list[tuple[bytes, frozenset[int], int]]:
+        rng = random.Random(seed)
+        found = []
+        for _ in range(10):
+            state, written = mine.start, []
+            while state != mine.finished and len(written) < 40:
+                allowed = unpacked(mine, state)
+                found.append((mine.text(written), frozenset(allowed), mine.tokens_to_finish(state)))
+                written.append(chosen(mine, rng, sorted(allowed), len(written)))
+                state = mine.advance(state, written[-1])
+                assert state >= 0
+        return found
+
+    def start(seed: int) -> list[tuple[bytes, frozenset[int], int]]:
+        barrier.wait()
+        return walk(grammar, seed)
+
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(start, range(8)))
+    assert together == [walk(grammar_of("any of", "reading"), seed) for seed in range(8)]
+
+
+_SCRIPT = """
+import random
+from tests.decoding.grammar.test_grammar import SCHEMAS, chosen, grammar_of, unpacked
+rng = random.Random(3)
+for name in sorted(SCHEMAS):
+    grammar = grammar_of(name, "reading")
+    states, state = [], grammar.start
+    for written in range(40):
+        allowed = sorted(unpacked(grammar, state))
+        states.append((state, len(allowed), grammar.tokens_to_finish(state)))
+        if not allowed:
+            break
+        state = grammar.advance(state, chosen(grammar, rng, allowed, written))
+    print(name, states, grammar.forced_bytes(0))
+"""
+
+
+@pytest.mark.slow
+def test_states_do_not_depend_on_hash_seeds() -> None:
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", _SCRIPT],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+        for seed in ("1", "77")
+    }
+    assert len(outputs) == 1
+    assert all(name in output for output in outputs for name in SCHEMAS)
+
+
+def test_reports_are_made_when_asked_for() -> None:
+    schema = dict(SCHEMAS["date"], description="a day")
+    grammar = compile_schema(schema, leaves(), OPTIONS["writing"])
+    schema.clear()
+    report = grammar.report()
+    assert report is not None
+    assert [(entry.keyword, entry.how) for entry in report.entries] == [
+        ("type", "enforced"),
+        ("format", "enforced"),
+        ("description", "annotation"),
+    ]
+
+
+DECLARED = GrammarOptions(whitespace="compact", property_order="schema", extra_properties="declared")
+KINDS = [record(k={"const": "a"}, n=BOOLEAN), record(k={"enum": ["a", "ab"]}, n=STRING)]
+
+
+@cache
+def closing_leaves() -> Leaves:
+    """Leaves of a vocabulary with tokens that close several levels."""
+    return Leaves(byte_vocabulary([*JSON_PIECES, '{"a":', "}}}}}}}", "]]]]", '"}]}}'], seed=4))
+
+
+def declared(schema: Any, options: GrammarOptions = DECLARED) -> Grammar:
+    return compile_schema(schema, closing_leaves(), options)
+
+
 @pytest.mark.parametrize(
-    ("name", "good", "bad"),
+    ("schema", "good", "bad"),
     [
-        ("person", ['{"name":"x","age":1,"ok":true}'],
+        (BOOLEAN, ["true", "false"], ["true\0", "True", "null"]),
+        ({"type": "number"}, ["-1.5e3"], ["a"]),
+        (NULL, ["null"], ["", "0"]),
+        (array(INTEGER), ["[1,2]"], ["[a]"]),
+        (record(b=record(c=BOOLEAN)), ['{"b":{"c":true}}'], ['{"b":{}}']),
+        (SCHEMAS["person"], ['{"name":"x","age":1,"ok":true}'],
          ['{"name":"x","age":1}', '{"age":1}', "{}", '{"name":"x",}']),
-        ("optional", ["{}", '{"a":1}', '{"a":1,"ab":null}', '{"é":true}'],
+        (SCHEMAS["optional"], ["{}", '{"a":1}', '{"a":1,"ab":null}', '{"é":true}'],
          ['{"b":"","a":1}', '{"a":1,"a":1}', "{,}"]),
-        ("free order", ['{"ab":true,"a":1}', '{"a":1,"ab":true}'],
-         ['{"a":1}', '{"ab":true,"ab":true}', "{}"]),
-        ("tree", ["null", '{"l":{"r":null},"r":[[],null]}', "[]"],
-         ["[null,]", '{"r":null,"l":null}', "1"]),
-        ("union",
-         ['{"kind":"one","x":1}', '{"kind":"two","x":"1"}', '{"kind":"z","y":false}', "[1]", '["q",[]]'],
-         ['{"kind":"two","x":1}', '{"kind":"one","y":1}', "[1,2,3,4]", '[1,"q"]', '{"kind":"zzz","x":1}']),
-        ("lists", ["[[1]]", "[[1.5,2]]", "[[],[true]]", "[[1,2,3],[]]"], ["[[1.5]]", "[[]]", "[[1],[true]]"]),
-        ("enum or number", ["1", "12", "-3.5", "13", '"a"', "true"], ["01", '"b"', "false", "1.", "-"]),
-        ("distinct", ['["a","b"]', '["ab","q\\"","a"]'], ['["a"]', '["a","a"]', "[]"]),
+        ({"enum": ["red", 1, None]}, ['"red"', "1", "null"], ['"blue"']),
+        ({"anyOf": [{"enum": [1, 12, -3.5, "a", True]}, {"type": "number"}]},
+         ["1", "12", "-3.5", "13", '"a"', "true"], ["01", '"b"', "false", "1.", "-"]),
+        ({**record(a={"$ref": "#/$defs/x"}), "$defs": {"x": {"const": 7}}}, ['{"a":7}'], ['{"a":"any"}']),
+        (True, ["1", "[]", "true", "null", "1.5", '"x"'], []),
+        (STRING, ['"é日😀"', r'"\"\\\/\b\f\n\r\t"', r'"\u00e9\ud83d\ude00"', '""'],
+         [r'"\x"', '"\n"', r'"\ud83d"', '"a']),
+        ({"type": "string", "minLength": 2, "maxLength": 3, "pattern": "^é"}, ['"é😀"'],
+         ['"é"', '"éabc"', '"aé"']),
+        (INTEGER, ["-7", "0", "-0", "120", "1.0", "1e2", "1.5e22"],
+         ["007", "-", "-01", "1.5", "+1", "1.", ".5", "1e", "0x1"]),
+        (record(**{'a"b\\': BOOLEAN}), [r'{"a\"b\\":true}'], ['{"a"b\\":true}']),
+        ({"anyOf": [*KINDS, array(INTEGER, maxItems=3), array({"anyOf": [{"const": "q"}, array(NULL)]})]},
+         ['{"k":"a","n":true}', '{"k":"a","n":"x"}', '{"k":"ab","n":"x"}', "[1]", '["q",[]]'],
+         ['{"k":"ab","n":true}', '{"k":"b","n":"x"}', "[1,2,3,4]", '[1,"q"]']),
+        (SCHEMAS["lists"], ["[[1]]", "[[1.5,2]]", "[[],[true]]", "[[1,2,3],[]]"],
+         ["[[1.5]]", "[[1],[true]]"]),
+        (array({"enum": ["a", "ab", "b", 'q"']}, uniqueItems=True, minItems=2),
+         ['["a","b"]', '["ab","q\\"","a"]'], ['["a"]', '["a","a"]', "[]"]),
+        (array({"enum": ["ab", [1]]}), ['["ab",[1],"ab"]', "[[1]]"], ['["abbb"]']),
+        ({"anyOf": [array(ITSELF), BOOLEAN]}, ["[[],true,[false]]"], ["[1]", "[true,]"]),
     ],
 )  # fmt: skip
-def test_documents(name: str, good: list[str], bad: list[str]) -> None:
-    check_texts(grammar_of(name), good, bad)
+def test_documents(schema: Any, good: list[str], bad: list[str]) -> None:
+    """Alone, and as a member: behind a number or a word the next byte decides."""
+    alone = declared(schema)
+    assert [text for text in good if not accepts(alone, text)] == []
+    assert [text for text in bad if accepts(alone, text)] == []
+    if schema is True or "$ref" not in str(schema):
+        member = declared(record(a=schema, z=BOOLEAN))
+        assert [text for text in good if not accepts(member, f'{{"a":{text},"z":true}}')] == []
+        assert [text for text in bad if accepts(member, f'{{"a":{text},"z":true}}')] == []
+
+
+def test_the_first_wrong_byte_is_refused() -> None:
+    for schema, text in ((record(a=BOOLEAN), b'{"a":true\0'), ({"items": {"enum": ["ab", [1]]}}, b"[[x")):
+        grammar = declared(schema)
+        assert grammar.advance_bytes(grammar.start, text[:-1]) >= 0
+        assert grammar.advance_bytes(grammar.start, text) == -1
+
+
+def test_required_properties_in_any_order() -> None:
+    schema = {**record(a=BOOLEAN, b=BOOLEAN), "required": ["b"]}
+    grammar = declared(schema, GrammarOptions(whitespace="compact"))
+    assert all(accepts(grammar, t) for t in ('{"b":true}', '{"b":true,"a":false}', '{"a":true,"b":true}'))
+    for text in ("{}", '{"a":true}', '{"b":true,"c":1}', '{"b":true,"b":true}'):
+        assert not accepts(grammar, text)
+
+
+def test_the_order_of_properties_tells_grammars_apart() -> None:
+    assert declared(record(a=BOOLEAN, b=STRING)).forced_bytes(0) == b'{"a":'
+    assert declared(record(b=STRING, a=BOOLEAN)).forced_bytes(0) == b'{"b":"'
 
 
 @pytest.mark.parametrize(
-    ("options", "good", "bad"),
+    ("whitespace", "good", "bad"),
     [
-        (COMPACT, ['{"a":1,"b":""}'], ['{"a": 1}', '{"a":1, "b":""}', "{ }", '{"a":1} ', ' {}']),
-        (SPACED, ['{"a": 1, "b": ""}', "{}"], ['{"a":1}', '{"a":  1}', '{"a": 1,"b": ""}', "{ }"]),
-        (
-            FLEXIBLE,
-            ['{"a":1,"b":""}', '{ "a" : 1 , "b" :\n "" }', '{\n   "a":1\n}', "{ }", "{\n}"],
-            ['{  "a":1}', '{\n    "a":1}', '{"a":1}\n', '\n{}', '{"a":\t1}', '{ \n"a":1}'],
-        ),
+        ("compact", ['{"a":1,"b":""}'], ['{"a": 1}', '{"a":1, "b":""}', "{ }", '{"a":1} ', " {}"]),
+        ("spaced", ['{"a": 1, "b": ""}', "{}"], ['{"a":1}', '{"a":  1}', '{"a": 1,"b": ""}', "{ }"]),
+        ("flexible",
+         ['{"a":1,"b":""}', '{ "a" : 1 , "b" :\n "" }', '{\n   "a":1\n}', "{ }", "{\n}"],
+         ['{  "a":1}', '{\n    "a":1}', '{"a":1}\n', "\n{}", '{"a":\t1}', '{ \n"a":1}']),
     ],
-    ids=lambda value: value.whitespace if isinstance(value, GrammarOptions) else "",
 )  # fmt: skip
-def test_whitespace(options: GrammarOptions, good: list[str], bad: list[str]) -> None:
-    check_texts(grammar_of("optional", options=options), good, bad)
+def test_whitespace(whitespace: str, good: list[str], bad: list[str]) -> None:
+    grammar = declared(SCHEMAS["optional"], WHITESPACES[whitespace])
+    assert [text for text in good if not accepts(grammar, text)] == []
+    assert [text for text in bad if accepts(grammar, text)] == []
 
 
-def check_texts(grammar: Grammar, good: list[str], bad: list[str]) -> None:
-    def is_allowed(text: str) -> bool:
-        state = grammar.advance_bytes(grammar.start, text.encode())
-        return state >= 0 and grammar.is_complete(state)
+def test_masks_are_bits_and_are_shared() -> None:
+    grammar = declared(record(a=STRING))
+    inside = grammar.advance_bytes(grammar.start, b'{"a":"x')
+    assert grammar.mask(inside).nbytes == 4 * -(-grammar.vocab_size // 32)
+    assert grammar.mask(grammar.advance_bytes(inside, b"yz")) is grammar.mask(inside)
 
-    assert [text for text in good if not is_allowed(text)] == []
-    assert [text for text in bad if is_allowed(text)] == []
+
+def test_no_mask_is_empty_and_a_vocabulary_that_can_write_nothing_is_refused() -> None:
+    needed = sorted({bytes([byte]) for byte in b'{}[]":,\\-+.0123456789eE' + b"abcdflnrstux"})
+    with pytest.raises(VocabularyError, match="cannot write"):
+        Leaves(Vocabulary([*needed[1:], None], len(needed) - 1, len(needed)))
+    shared = Leaves(Vocabulary([*needed, b"ab", b"z", b"bz", None], len(needed) + 3, len(needed) + 4))
+    grammar = compile_schema({"type": "object", "additionalProperties": STRING}, shared, DECLARED)
+    waiting, seen = [grammar.start], {grammar.start}
+    while waiting and len(seen) < 300:
+        state = waiting.pop()
+        assert state == grammar.finished or unpacked(grammar, state)
+        for after in (grammar.advance(state, t) for t in unpacked(grammar, state)):
+            if after not in seen:
+                seen.add(after)
+                waiting.append(after)
+
+
+def test_what_is_forced_stops_at_an_end_and_never_runs_in_circles() -> None:
+    grammar = declared({"anyOf": [{"const": 1}, {"const": 12}]})
+    assert grammar.forced_bytes(grammar.start) == b"1"
+    assert grammar.forced_bytes(grammar.advance_bytes(grammar.start, b"1")) == b""
+    endless = declared(array(ITSELF, maxItems=1))
+    assert endless.forced_bytes(endless.start) == b"["
+    long = declared({"type": "string", "pattern": "^(a{40})+$"})
+    assert len(long.forced_bytes(long.start, 30)) <= 30
+
+
+@pytest.mark.parametrize("depth", range(1, 12))
+def test_a_token_may_close_more_levels_than_any_fixed_number(depth: int) -> None:
+    schema: Any = INTEGER
+    for _ in range(depth):
+        schema = record(a=schema)
+    grammar = declared(schema)
+    state = grammar.advance_bytes(grammar.start, b'{"a":' * depth + b"1")
+    allowed = {grammar.text([token]) for token in unpacked(grammar, state)}
+    assert unpacked(grammar, state) == brute_force(grammar, state)
+    assert (b"}}}}}}}" in allowed) == (depth >= 7)
+    assert (b"}}}}}" in allowed) == (depth >= 5)
+
+
+def test_masks_of_stacks_that_differ_far_below_are_told_apart() -> None:
+    inner = record(a=record(a=record(a=record(a=record(a=INTEGER)))))
+    grammar = declared({"anyOf": [{"type": "array", "items": [inner], "maxItems": 1}, record(a=inner)]})
+    brackets = grammar.advance_bytes(grammar.start, b"[" + b'{"a":' * 5 + b"1")
+    braces = grammar.advance_bytes(grammar.start, b'{"a":' * 6 + b"1")
+    for state in (brackets, braces):
+        assert unpacked(grammar, state) == brute_force(grammar, state)
+    below = [grammar.mask(grammar.advance_bytes(state, b"}" * 5)) for state in (brackets, braces)]
+    assert not np.array_equal(*below)

@@ -10,21 +10,30 @@ import pytest
 from genret.decoding.grammar.compile_options import GrammarOptions
 from genret.decoding.grammar.errors import VocabularyError
 from genret.decoding.grammar.json_grammar import Grammar
+from genret.decoding.grammar.leaves.leaf_factory import Leaves
+from genret.decoding.grammar.schema.formula_table import FormulaTable
+from genret.decoding.grammar.schema.value_nodes import compile_value
 from genret.decoding.grammar.vocabulary import Vocabulary
-from tests.grammar_shapes import (
+from tests.grammar_oracle import (
     COMPACT,
     FLEXIBLE,
     JSON_PIECES,
-    Maker,
+    SCHEMAS,
     brute_force,
     byte_vocabulary,
     unpacked,
-    zoo,
 )
 from tests.own_process import TracedMemory, alone
 
-MAKER = Maker(byte_vocabulary(JSON_PIECES, seed=3, random_pieces=300))
-VALUES = zoo(MAKER)
+LEAVES = Leaves(byte_vocabulary(JSON_PIECES, seed=3, random_pieces=300))
+VALUES = {
+    name: compile_value(FormulaTable(SCHEMAS[name], FLEXIBLE), FLEXIBLE, LEAVES)
+    for name in ("any", "tree", "any of", "nested")
+}
+
+
+def grammar_of(name: str, options: GrammarOptions = FLEXIBLE, **memory: int) -> Grammar:
+    return Grammar(VALUES[name], LEAVES.vocabulary, options, **memory)
 
 
 def explore(grammar: Grammar, steps: int, seed: int = 0) -> list[int]:
@@ -39,7 +48,7 @@ def explore(grammar: Grammar, steps: int, seed: int = 0) -> list[int]:
     return states
 
 
-@pytest.mark.parametrize("name", ["anything", "tree", "union", "nested"])
+@pytest.mark.parametrize("name", ["any", "tree", "any of", "nested"])
 def test_what_is_counted_is_what_is_held(name: str) -> None:
     counted, held = alone(counted_and_held, name)
     assert 0.6 * held < counted < 1.6 * held
@@ -47,22 +56,22 @@ def test_what_is_counted_is_what_is_held(name: str) -> None:
 
 def counted_and_held(name: str) -> tuple[int, int]:
     """Bytes of a grammar that has met some states, its leaves' not among them."""
-    explore(Grammar(VALUES[name], MAKER.vocabulary, FLEXIBLE), 400)  # leaves and the trie's nodes are made
+    explore(grammar_of(name), 400)  # leaves and the trie's nodes are made
     gc.collect()
     with TracedMemory() as memory:
-        grammar = Grammar(VALUES[name], MAKER.vocabulary, FLEXIBLE)
+        grammar = grammar_of(name)
         explore(grammar, 400)
         gc.collect()
     own_leaves = sum(leaf.num_bytes for leaf in grammar._frames.own_leaves.values())
     return grammar.num_bytes - own_leaves, memory.held
 
 
-@pytest.mark.parametrize("name", ["tree", "nested", "union"])
+@pytest.mark.parametrize("name", ["tree", "nested", "any of"])
 def test_growth_is_bounded_and_states_stay_valid(name: str) -> None:
     """The same walk in a grammar that forgets all the time, and in one that never does."""
-    roomy = Grammar(VALUES[name], MAKER.vocabulary, FLEXIBLE)
+    roomy = grammar_of(name)
     there = explore(roomy, 1500)
-    forgetful = Grammar(VALUES[name], MAKER.vocabulary, FLEXIBLE, max_bytes=roomy.num_bytes // 2)
+    forgetful = grammar_of(name, max_bytes=roomy.num_bytes // 2)
     pairs = dict(zip(explore(forgetful, 1500), there, strict=True))
     assert forgetful.num_bytes < roomy.num_bytes
     for mine, other in random.Random(1).sample(sorted(pairs.items()), min(150, len(pairs))):
@@ -74,14 +83,14 @@ def test_growth_is_bounded_and_states_stay_valid(name: str) -> None:
 
 
 def test_states_are_the_same_after_forgetting() -> None:
-    grammar = Grammar(VALUES["nested"], MAKER.vocabulary, COMPACT, max_bytes=60_000)
+    grammar = grammar_of("nested", COMPACT, max_bytes=60_000)
     before = explore(grammar, 300, seed=5)
     explore(grammar, 300, seed=6)
     assert explore(grammar, 300, seed=5) == before
 
 
 def test_a_fresh_grammar_shares_nothing_that_grows() -> None:
-    grammar = Grammar(VALUES["union"], MAKER.vocabulary, COMPACT)
+    grammar = grammar_of("any of", COMPACT)
     empty = grammar.num_bytes
     states = explore(grammar, 200)
     fresh = grammar.fresh()
@@ -90,7 +99,7 @@ def test_a_fresh_grammar_shares_nothing_that_grows() -> None:
 
 
 def test_counting_does_not_go_down_on_its_own() -> None:
-    grammar = Grammar(VALUES["tree"], MAKER.vocabulary, COMPACT)
+    grammar = grammar_of("tree", COMPACT)
     counted = [grammar.num_bytes]
     for seed in range(5):
         explore(grammar, 50, seed)
@@ -100,7 +109,7 @@ def test_counting_does_not_go_down_on_its_own() -> None:
     assert grammar.num_bytes == counted[-1]
 
 
-@pytest.mark.parametrize("name", ["anything", "tree", "nested"])
+@pytest.mark.parametrize("name", ["any", "tree", "nested"])
 def test_what_was_found_goes_with_the_grammar(name: str) -> None:
     """At once, though levels, nodes and frames know each other."""
     gone, configurations = alone(gone_with_a_grammar, name)
@@ -109,7 +118,7 @@ def test_what_was_found_goes_with_the_grammar(name: str) -> None:
 
 def gone_with_a_grammar(name: str) -> tuple[int, int]:
     """Objects that go without the collector, and the configurations that there were."""
-    grammar = Grammar(VALUES[name], MAKER.vocabulary, FLEXIBLE)
+    grammar = grammar_of(name)
     explore(grammar, 100)
     gc.collect()
     gc.disable()
@@ -123,4 +132,4 @@ def test_a_grammar_that_could_not_be_made_goes_too() -> None:
     """Blanks must be written, and cannot."""
     without_blanks = Vocabulary([bytes([byte]) for byte in b'{}[]":,'], 7, 8)
     with pytest.raises(VocabularyError):
-        Grammar(VALUES["anything"], without_blanks, GrammarOptions(whitespace="spaced"))
+        Grammar(VALUES["any"], without_blanks, GrammarOptions(whitespace="spaced"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from mmap import PAGESIZE
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 
 from genret.decoding.grammar.leaves.dfa_leaf import DfaLeaf
 from genret.decoding.grammar.leaves.leaf import LeafTokens, SparseLeaf, TokenCache
-from genret.decoding.grammar.leaves.leaf_factory import Leaves
 from genret.decoding.grammar.leaves.restricted_keys import LabelledKeys, RestrictedKeys
 from genret.decoding.grammar.leaves.table_walk import TableWalker, sparse_zeros
 from genret.decoding.grammar.regular.byte_dfa import ByteDfa, byte_edges
@@ -22,9 +20,6 @@ from genret.decoding.grammar.regular.dfa import Dfa
 from genret.decoding.grammar.regular.json_spelling import spell_any_text, spell_texts
 from genret.decoding.grammar.regular.minimise import Row
 from genret.decoding.grammar.regular.number_set import NumberSet
-from genret.decoding.grammar.regular.regex_compiler import compile_pattern
-from genret.decoding.grammar.regular.text_set import TextSet
-from genret.decoding.grammar.schema.members import spelled_classes, spelled_keys
 from genret.decoding.grammar.vocabulary import Vocabulary
 from tests.leaf_oracle import (
     after,
@@ -34,7 +29,8 @@ from tests.leaf_oracle import (
     random_leaf_dfa,
     random_vocabulary,
     real_vocabulary,
-    walked_tokens,
+    shortest_ways,
+    steps_of,
 )
 
 ALPHABET = b"abcdefghijkl"
@@ -42,7 +38,7 @@ ALPHABET = b"abcdefghijkl"
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("is_warm", [False, True])
-def test_random_leaves_let_through_what_the_oracle_does(seed: int, is_warm: bool) -> None:
+def test_random_leaves_are_what_their_bytes_say(seed: int, is_warm: bool) -> None:
     rng = np.random.default_rng(seed)
     alphabet = ALPHABET[: int(rng.integers(1, 13))]
     vocabulary = random_vocabulary(rng, alphabet, int(rng.choice([3, 40, 200])))
@@ -54,52 +50,14 @@ def test_random_leaves_let_through_what_the_oracle_does(seed: int, is_warm: bool
         keys = LabelledKeys(DfaLeaf(automaton, walker))
         leaves = [keys.leaf, RestrictedKeys(keys, 0b001, walker), RestrictedKeys(keys, 0b110, walker)]
         for leaf in leaves:
-            for state in reachable_states(leaf):
+            for state in shortest_ways(leaf) if leaf.goes_on(0) else ():
                 check_tokens(vocabulary, leaf, state, (b"", alphabet[:1], alphabet[-2:]), may_lack=True)
-
-
-def reachable_states(leaf: DfaLeaf | RestrictedKeys) -> list[int]:
-    """All states of a leaf, none where it is empty: its start would lead nowhere."""
-    if not leaf.goes_on(0):
-        return []
-    states = [0]
-    for state in states:
-        for byte in range(256):
-            after = leaf.step(state, byte)
-            if after >= 0 and after not in states:
-                states.append(after)
-    return states
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_what_leaves_say_of_their_states_agrees(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    vocabulary = random_vocabulary(rng, ALPHABET, 5)
-    walker = TableWalker(vocabulary)
-    keys = LabelledKeys(DfaLeaf(random_leaf_dfa(rng, ALPHABET, 3), walker))
-    for leaf in (keys.leaf, RestrictedKeys(keys, 0b010, walker), RestrictedKeys(keys, 0b101, walker)):
-        for state in reachable_states(leaf):
-            steps = {byte: leaf.step(state, byte) for byte in range(256) if leaf.step(state, byte) >= 0}
-            edges = leaf.edges(state)
-            assert edges == steps if len(steps) <= 8 else edges is None
-            assert leaf.goes_on(state) == bool(steps)
-            assert leaf.goes_on(state) or leaf.label(state) >= 0
-            assert leaf.shortest(state) == shortest_by_search(leaf, state)
-
-
-def shortest_by_search(leaf: DfaLeaf | RestrictedKeys, state: int) -> bytes:
-    """Breadth first, low bytes first."""
-    waiting = [(b"", state)]
-    seen = {state}
-    for text, here in waiting:
-        if leaf.label(here) >= 0:
-            return text
-        for byte in range(256):
-            after = leaf.step(here, byte)
-            if after >= 0 and after not in seen:
-                seen.add(after)
-                waiting.append((text + bytes([byte]), after))
-    raise AssertionError("no text can be reached")
+                steps = steps_of(leaf, state)
+                assert leaf.edges(state) == (steps if len(steps) <= 8 else None)
+                assert leaf.goes_on(state) == bool(steps)
+                assert leaf.goes_on(state) or leaf.label(state) >= 0
+                shortest = [way for end, way in shortest_ways(leaf, state).items() if leaf.label(end) >= 0]
+                assert leaf.shortest(state) == shortest[0]
 
 
 def test_sparse_leaves_are_tries_of_their_texts() -> None:
@@ -118,19 +76,6 @@ def test_sparse_leaves_are_tries_of_their_texts() -> None:
         SparseLeaf("x", {})
     with pytest.raises(ValueError, match="none that is empty"):
         SparseLeaf("x", {b"": 0})
-
-
-def test_a_number_may_end_or_go_on() -> None:
-    vocabulary = Vocabulary([bytes([byte]) for byte in range(256)] + [b"12", b"1,", b"12,3", b".5]"], 0, 260)
-    leaf = DfaLeaf(NumberSet.of().spelled(), TableWalker(vocabulary))
-    state = leaf.step(0, ord("7"))
-    assert leaf.label(state) == 0
-    inside, exits = walked_tokens(leaf, state, vocabulary.root)
-    assert 256 in inside
-    # Behind 71 and behind 712: what goes on with a digit is refused by what follows the number.
-    assert exits == {0: {(b"2", 256), (b",", 257), (b"2,3", 258), (b",3", 258), (b"]", 259)}}
-    # What may follow the 7 that has ended is the caller's to find.
-    assert ord(",") not in inside
 
 
 def test_tokens_are_found_once() -> None:
@@ -290,63 +235,6 @@ def test_all_ways_of_walking_agree(
             assert comparable(walker.walk_by_depth(fresh.table, state, positions), nested=True) == expected
         allowed = [token for token, text in enumerate(tokens, 1) if after(automaton, text, state) >= 0]
         assert expected[0] == allowed
-
-
-# Of one to four bytes, from both ends of what UTF-8 can say, and what JSON spells in its own way.
-EDGE_CHARACTERS = (
-    'afgzAFGZ059 _-."\\/:,\n\x7f'
-    "\x80\u07ff\u0800\u0fff\u1000\ucfff\ud000\ud7ff\ue000\uffff\U00010000\U0003ffff\U00040000\U0010ffff"
-)
-PATTERNS = [
-    "^[^-]+$", "^[a-zA-Z0-9_-]{0,6}$", "[a-fA-F]{3}", "^[a-f]*[g-z]{2}", "^[^<>:.]{1,5}$", ".*fa.*",
-    "^[\\u0000-\\u07ff]*$", "^[^\\u0800]*$", "^[^\\ud000-\\ud7ff]*z$", "^(.a)*$", "^\\S+@\\S+\\.\\S+$",
-    "^dev|alpha|fa|az|AF|zA$", "^(?:[^ ]+ ){0,3}[^ ]{1,9}$", "^[^<>:.]{1,20}$",
-]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def vocabulary() -> Vocabulary:
-    """All bytes, texts of many characters, and texts cut within characters at both ends."""
-    rng = np.random.default_rng(0)
-    texts: list[bytes | None] = [None, *[bytes([byte]) for byte in range(256)]]
-    for _ in range(600):
-        text = "".join(rng.choice(list(EDGE_CHARACTERS), size=int(rng.integers(1, 7))).tolist()).encode()
-        begin = int(rng.integers(0, 2)) * int(rng.integers(0, 3))
-        texts.append(text[begin : begin + int(rng.integers(1, 12))] or b"a")
-    for _ in range(100):
-        texts.append(bytes(rng.integers(0, 256, size=int(rng.integers(2, 4))).tolist()))
-    return Vocabulary(texts, 0, len(texts))
-
-
-def check(vocabulary: Vocabulary, leaf: DfaLeaf | RestrictedKeys, states: Iterable[int]) -> None:
-    """Compare the compiled loop, twice because it writes rows, and NumPy's with the walk in Python."""
-    module = pytest.importorskip("genret.decoding.grammar.leaves.numba_walk")
-    walk = module.CompiledWalk(vocabulary)
-    walker = TableWalker(vocabulary)
-    places = sorted({vocabulary.root.children[byte].positions[0] for byte in b'a"\\\xe0\xf0\x80'})
-    for _ in range(2):
-        for state in states:
-            for positions in ((0,), tuple(places)):
-                expected = comparable(walker.walk_nodes(leaf, state, positions))
-                assert comparable(walk(leaf.table, state, positions)) == expected
-                assert comparable(walker.walk_by_depth(leaf.table, state, positions)) == expected
-
-
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_patterns(vocabulary: Vocabulary, pattern: str) -> None:
-    leaf = Leaves(vocabulary).texts(TextSet.of(automaton=compile_pattern(pattern)))
-    assert isinstance(leaf, DfaLeaf)
-    check(vocabulary, leaf, range(min(leaf.automaton.num_states, 40)))
-
-
-@pytest.mark.parametrize("allowed", [0b00001, 0b10000, 0b10101, 0b11110])
-def test_some_keys_of_an_object(vocabulary: Vocabulary, allowed: int) -> None:
-    leaves = Leaves(vocabulary)
-    names = ['"aff"', '"afgz"', '"é"', '"a\\""']
-    automaton = spelled_keys([name.encode() for name in names], spelled_classes((Dfa.everything(),)))
-    keys = LabelledKeys(DfaLeaf(automaton, leaves.walker))
-    leaf = RestrictedKeys(keys, allowed, leaves.walker)
-    check(vocabulary, leaf, [n for n in range(automaton.num_states) if keys.reachable[n] & allowed])
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (3,), (7, 5, 2), (4097, 256)])

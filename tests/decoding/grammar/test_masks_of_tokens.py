@@ -11,20 +11,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.harness.answer_schemas import SCHEMAS
-from genret.decoding.grammar.compile_options import GrammarOptions
+from benchmarks.harness import answer_schemas
 from genret.decoding.grammar.errors import CompileTimeoutError, SchemaError, VocabularyError
 from genret.decoding.grammar.json_grammar import Grammar, compile_schema
 from genret.decoding.grammar.leaves.leaf_factory import Leaves
 from genret.decoding.grammar.schema import resources as dialects
-from tests.grammar_shapes import JSON_PIECES, brute_force, byte_vocabulary
+from tests.grammar_oracle import (
+    JSON_PIECES,
+    OPTIONS,
+    SCHEMAS,
+    WHITESPACES,
+    ByteTrie,
+    brute_force,
+    byte_vocabulary,
+    mask_of,
+    walked_states,
+)
 from tests.json_tokenizers import byte_level
 from tests.leaf_oracle import real_vocabulary
-from tests.mask_oracle import ByteTrie, mask_of, walked_states
 from tests.shared_titles import schema_rows
 
-OPTIONS = {"reading": GrammarOptions(max_indent=2), "writing": GrammarOptions.for_writing()}
-WITHOUT_TITLES = [one for one in SCHEMAS if not one.has_titles]
+ANSWER_SCHEMAS = answer_schemas.SCHEMAS
+WITHOUT_TITLES = [one for one in ANSWER_SCHEMAS if not one.has_titles]
 
 
 @cache
@@ -59,17 +67,18 @@ def check_masks(grammar: Grammar, tokens: ByteTrie, states: Sequence[int]) -> No
         expected = tokens.allowed(grammar, state, moves)
         assert expected, "a dead end"
         assert np.array_equal(grammar.mask(state), mask_of(grammar.vocabulary, expected))
+        assert grammar.tokens(state).tolist() == sorted(expected)
 
 
 def test_the_schemas_use_every_keyword() -> None:
-    used = set().union(*(one.keywords for one in SCHEMAS))
+    used = set().union(*(one.keywords for one in ANSWER_SCHEMAS))
     known = {
         name: keyword.role
         for dialect in (dialects.DRAFT_2020_12, dialects.DRAFT_2019_09, dialects.DRAFT_7, dialects.DRAFT_4)
         for name, keyword in dialect.keywords.items()
     }
     assert {name for name, role in known.items() if role == "enforced"} - used == set()
-    assert len(SCHEMAS) == 50
+    assert len(ANSWER_SCHEMAS) == 50
 
 
 @pytest.mark.parametrize("how", sorted(OPTIONS))
@@ -94,50 +103,18 @@ def test_masks_are_the_tokens_whose_bytes_can_be_followed(one: Any, kind: str, h
     check_masks(grammar, trie(kind), rng.sample(states, min(20, len(states))))
 
 
-_STRING = {"type": "string"}
-_PERSON = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string"},
-        "age": {"type": ["integer", "null"]},
-        "tags": {"type": "array"},
-    },
-    "required": ["name"],
-    "additionalProperties": {"type": ["boolean", "number", "string"]},
-}
-_TREE = {
-    "type": "object",
-    "properties": {"n": {"type": "integer"}, "of": {"type": "array", "items": {"$ref": "#/$defs/tree"}}},
-    "required": ["n"],
-    "additionalProperties": {"$ref": "#/$defs/tree"},
-}
-# Tokens pass many places of these at once: punctuation and whitespace, ends of values, beginnings of others.
-NESTED: dict[str, dict[str, Any]] = {
-    "object": _PERSON,
-    "nested": {"type": "array", "minItems": 1, "maxItems": 3, "items": {"type": "array", "items": _PERSON}},
-    "enum": {"enum": ["a", "ab", 1, 12, 1.5, None, True, {"a": [1, 2]}, []]},
-    "alike": {"anyOf": [_PERSON, {"type": "object", "properties": {"name": {"const": "x"}}}]},
-    "anything": {},
-    "tree": {"$defs": {"tree": _TREE}, "type": "array", "items": {"$ref": "#/$defs/tree"}},
-}
-WHITESPACE = {
-    "compact": GrammarOptions(whitespace="compact"),
-    "spaced": GrammarOptions(whitespace="spaced"),
-    "flexible": GrammarOptions(max_indent=2),
-}
-
-
 @cache
 def punctuation() -> tuple[Leaves, ByteTrie]:
     vocabulary = byte_vocabulary([*JSON_PIECES, b"\n  ", b"  \n", b', "', b'],["', b"}, {"], seed=5)
     return Leaves(vocabulary), ByteTrie(vocabulary)
 
 
-@pytest.mark.parametrize("whitespace", WHITESPACE)
-@pytest.mark.parametrize("name", NESTED)
+@pytest.mark.parametrize("whitespace", WHITESPACES)
+@pytest.mark.parametrize("name", ["any", "any of", "enum", "lists", "nested", "open", "tree"])
 def test_tokens_that_pass_many_places_lead_where_their_bytes_lead(name: str, whitespace: str) -> None:
+    """Punctuation and whitespace, ends of values, beginnings of others."""
     shared, tokens = punctuation()
-    grammar = compile_schema(json.dumps(NESTED[name]), shared, WHITESPACE[whitespace])
+    grammar = compile_schema(SCHEMAS[name], shared, WHITESPACES[whitespace])
     states = walked_states(grammar, random.Random(f"{name}/{whitespace}"), 6, 25)
     check_masks(grammar, tokens, states)
     for state in states[:25]:

@@ -121,16 +121,12 @@ def test_everything_is_the_grammar_of_json() -> None:
     assert spelled.num_states == 9
 
 
-@pytest.mark.parametrize(
-    "text", ["5", "-0", "5.0", "-0.0", "1e+16", "1.5e+20", "1e3", "1E+3", "12345678901234567890"]
-)
-def test_integers_as_programs_print_them(text: str) -> None:
-    assert INTEGERS.spelled().accepts(text.encode())
-
-
-@pytest.mark.parametrize("text", ["5.5", "1e-3", "1.5e0", "05", "+5", "5.", "1e", "-", ""])
-def test_what_is_no_integer_is_refused(text: str) -> None:
-    assert not INTEGERS.spelled().accepts(text.encode())
+def test_integers_are_read_as_programs_print_them() -> None:
+    spelled = INTEGERS.spelled()
+    for text in ["5", "-0", "5.0", "-0.0", "1e+16", "1.5e+20", "1e3", "1E+3", "12345678901234567890"]:
+        assert spelled.accepts(text.encode()), text
+    for text in ("5.5", "1e-3", "1.5e0", "05", "+5", "5.", "1e", "-", ""):
+        assert not spelled.accepts(text.encode()), text
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False) | st.integers())
@@ -340,22 +336,11 @@ def test_few_multiples_of_a_large_step(step: str) -> None:
 
 
 def test_powers_of_ten_are_cheap_steps() -> None:
-    numbers = number_set(multiple_of="1000000")
-    spelled = numbers.spelled()
+    spelled = number_set(multiple_of="1000000").spelled()
     assert spelled.num_states < 100
     assert spelled.accepts(b"123000000")
     assert not spelled.accepts(b"123100000")
     assert spelled.accepts(b"3e+06")
-
-
-def test_many_values() -> None:
-    values = list(range(0, 4000, 7))
-    numbers = NumberSet.of_values(values)
-    canonical = numbers.spelled(canonical=True)
-    assert canonical.count() == numbers.count() == len(values)
-    spelled = numbers.spelled()
-    assert all(spelled.accepts(str(value).encode()) for value in values)
-    assert not spelled.accepts(b"8")
 
 
 DECIMAL_TEXTS = st.from_regex(r"\A-?(0|[1-9][0-9]{0,17})(\.[0-9]{0,7}[1-9])?\Z")
@@ -368,14 +353,12 @@ def test_what_may_be_written_is_printed_as_it_was_read(text: str) -> None:
         assert abs(Decimal(text)) <= Decimal(10) ** 15
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "1000000000000000", "999999999.999999", "0.000001", "-12.5"])
-def test_what_is_written_in_practice_may_be_written(text: str) -> None:
-    assert WRITTEN_NUMBERS.spelled(canonical=True).accepts(text.encode())
-
-
-@pytest.mark.parametrize("text", ["1e3", "1.0", "-0", "1000000000000001", "0.0000001", "1000000000.5"])
-def test_numbers_that_are_not_written(text: str) -> None:
-    assert not WRITTEN_NUMBERS.spelled(canonical=True).accepts(text.encode())
+def test_numbers_are_written_plainly_and_not_too_long() -> None:
+    spelled = WRITTEN_NUMBERS.spelled(canonical=True)
+    for text in ["0", "-1", "1000000000000000", "999999999.999999", "0.000001", "-12.5"]:
+        assert spelled.accepts(text.encode()), text
+    for text in ["1e3", "1.0", "-0", "1000000000000001", "0.0000001", "1000000000.5"]:
+        assert not spelled.accepts(text.encode()), text
 
 
 def test_all_numbers_and_all_integers_become_the_shared_sets() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import random
 import re
@@ -21,7 +20,7 @@ from genret.decoding.grammar.regular.regex_classes import python_word
 from genret.decoding.grammar.regular.regex_compiler import compile_pattern
 from genret.decoding.grammar.regular.regex_parser import PatternError, UnsupportedPatternError
 from tests.regex_texts import all_texts, mutated, random_member, random_pattern
-from tests.shared_titles import shared_file
+from tests.shared_titles import schema_rows
 
 TEXTS = all_texts("ab-", 6)
 
@@ -224,8 +223,7 @@ def patterns_in(value: Any) -> Iterator[str]:
 
 def patterns_of(name: str) -> list[str]:
     """All patterns of a file of schemas, once each."""
-    with gzip.open(shared_file("schemas", name), "rt", encoding="utf-8") as lines:
-        return sorted({pattern for line in lines for pattern in patterns_in(json.loads(line))})
+    return sorted({pattern for row in schema_rows(name) for pattern in patterns_in(row)})
 
 
 def python_pattern(pattern: str) -> re.Pattern[str] | None:

@@ -126,14 +126,6 @@ def test_labels_are_kept_apart(sets: list[set[str]], other: str) -> None:
     assert found.digest == ByteDfa.literals((spelled(text), label) for text, label in expected.items()).digest
 
 
-def test_named_keys_beside_all_others() -> None:
-    named = [Dfa.of_texts([name]) for name in ("id", "name", "né")]
-    others = ~Dfa.of_texts(["id", "name", "né"])
-    keys = spell_labelled([*((dfa, label) for label, dfa in enumerate(named)), (others, 7)])
-    expected = {b'"id"': 0, b'"name"': 1, '"né"'.encode(): 2, b'"i"': 7, b'""': 7, b'"idx"': 7}
-    assert {text: keys.label_of(text) for text in expected} == expected
-
-
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32))
 def test_spellings_are_minimal(seed: int) -> None:

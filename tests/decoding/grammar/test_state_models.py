@@ -17,9 +17,8 @@ from genret.decoding.grammar.regular.dfa import Dfa
 from genret.decoding.grammar.regular.regex_compiler import compile_pattern
 from genret.decoding.grammar.regular.text_set import TextSet
 from genret.decoding.grammar.schema.members import spelled_classes, spelled_keys
-from genret.decoding.grammar.token_trie import TokenNode
 from genret.decoding.grammar.vocabulary import Vocabulary
-from tests.leaf_oracle import oracle_tokens, walked_tokens
+from tests.leaf_oracle import after, check_tokens
 
 PATTERNS = [None, "", "^x-", "^a.*b$", "^[0-9]{2,4}$", "^a?$"]
 LETTERS = 'ab"\\u:, é\U0001f600'
@@ -54,48 +53,31 @@ def random_keys(seed: int) -> tuple[list[str], ByteDfa]:
 
 def states_on_the_way(leaf: Leaf, texts: list[bytes]) -> list[int]:
     """States of a leaf that some texts pass."""
-    found = {0}
-    for text in texts:
-        state = 0
-        for byte in text:
-            state = leaf.step(state, byte)
-            if state < 0:
-                break
-            found.add(state)
-    return sorted(found)
+    found = {after(leaf, text[:length]) for text in texts for length in range(len(text) + 1)}
+    return sorted(found - {-1})
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_states_are_numbered_as_in_any_automaton(seed: int) -> None:
+def test_names_laid_over_other_keys_are_an_automaton_like_any_other(seed: int) -> None:
+    """Its numbering, what differs from the keys below, and the labels that can be reached."""
     names, keys = random_keys(seed)
     same = ByteDfa.from_rows(keys.rows, keys.ends)
     assert (same.rows, same.ends, same.digest) == (keys.rows, keys.ends, keys.digest)
     assert [keys.label_of(text) for text in spelled_names(names)] == list(range(len(names)))
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_what_is_laid_over_is_what_differs(seed: int) -> None:
-    _, keys = random_keys(seed)
     vocabulary = Vocabulary([None, b"a"], 0, 2)
     rows = (keys.rows, keys.ends.__getitem__, lambda _: True, vocabulary)
     compared, known = StateModels(*rows), StateModels(*rows, overlay=keys.overlay)
     assert keys.overlay is not None
+    assert same.overlay is None
     for state, below in keys.overlay.below.items():
         if below >= 0:
             expected, found = compared._differing(state, below), known._differing(state, below)
             assert expected is not None
             assert found is not None
             assert sorted(found) == sorted(expected)
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_labels_that_can_be_reached(seed: int) -> None:
-    _, keys = random_keys(seed)
-    walker = TableWalker(Vocabulary([None, b"a"], 0, 2))
-    plain = ByteDfa.from_rows(keys.rows, keys.ends)
-    assert plain.overlay is None
-    expected = LabelledKeys(DfaLeaf(plain, walker)).reachable
-    assert LabelledKeys(DfaLeaf(keys, walker)).reachable == expected
+    walker = TableWalker(vocabulary)
+    reachable = [LabelledKeys(DfaLeaf(automaton, walker)).reachable for automaton in (keys, same)]
+    assert reachable[0] == reachable[1]
 
 
 def test_all_texts_below_names_keep_their_label() -> None:
@@ -134,12 +116,7 @@ def test_free_keys_beside_named_ones(seed: int, monkeypatch: pytest.MonkeyPatch)
         leaf = leaves.keys(automaton, allowed)
         others = [b'"xyz', '"é\\u0001'.encode(), b'"abab"']
         for state in states_on_the_way(leaf, spelled + others):
-            for prefix in (b"", b"a", b'"'):
-                node: TokenNode | None = vocabulary.root
-                for byte in prefix:
-                    node = node.children.get(byte) if node is not None else None
-                assert node is not None
-                assert walked_tokens(leaf, state, node) == oracle_tokens(vocabulary, leaf, state, prefix)
+            check_tokens(vocabulary, leaf, state, (b"", b"a", b'"'))
     assert any(by_model)
 
 
@@ -149,8 +126,7 @@ def test_patterns(pattern: str) -> None:
     leaf = Leaves(vocabulary).texts(TextSet.of(automaton=compile_pattern(pattern)))
     assert isinstance(leaf, DfaLeaf)
     for state in range(leaf.automaton.num_states):
-        found = walked_tokens(leaf, state, vocabulary.root)
-        assert found == oracle_tokens(vocabulary, leaf, state)
+        check_tokens(vocabulary, leaf, state)
 
 
 def test_tokens_of_any_text_are_found_once_for_all_keys() -> None:
@@ -159,10 +135,7 @@ def test_tokens_of_any_text_are_found_once_for_all_keys() -> None:
     masks = []
     for name in (b'"a"', b'"b"'):
         leaf = leaves.keys(spelled_keys([name], spelled_classes((Dfa.everything(),))), frozenset([0, 1]))
-        state = 0
-        for byte in b'"xy':
-            state = leaf.step(state, byte)
-        found = leaf.tokens(state, vocabulary.root)
+        found = leaf.tokens(after(leaf, b'"xy'), vocabulary.root)
         assert found is not None
         assert [exit.label for exit in found.exits] == [1]
         masks.append(found.many)

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from genret.decoding.grammar.holes.text_leaf import ShortestTexts, TextLeaf, TextSearcher, widest_places
 from genret.decoding.grammar.holes.text_places import START, TextRange, TextSearch, pack, spelled, unpack
-from genret.decoding.grammar.leaves.leaf import LeafTokens, TitleSlotLeaf, TitleSlotName
+from genret.decoding.grammar.leaves.leaf import FEW_TOKENS, LeafTokens, TitleSlotLeaf, TitleSlotName
 from genret.decoding.grammar.vocabulary import Vocabulary
 from genret.decoding.sorted_texts import SortedTexts, TextBatches
 from genret.index_builder.title_sorting import title_order
+from tests import leaf_oracle
 from tests.leaf_oracle import after, in_threads
 
 # Every byte, pieces of escapes, tokens over the closing quote, and pieces of characters.
@@ -31,7 +32,6 @@ PIECES = [
 ]  # fmt: skip
 VOCABULARY = Vocabulary([*PIECES, b"ab", None, b""], end_token_id=len(PIECES) + 1, vocab_size=320)
 NAME = TitleSlotName("titles")
-EMPTY = LeafTokens((), None, ())
 
 TEXT = st.text(st.sampled_from('ab"\\/\n\t\x00\x01\x0b\x1f\x7f é😀\u2028\ud7ff\uffff'), max_size=6)
 TEXTS = st.lists(TEXT, min_size=1, max_size=25)
@@ -65,25 +65,12 @@ def brute_tokens(leaf: TextLeaf, prefix: bytes, goals: list[bytes]) -> tuple[set
     return inside, behind
 
 
-def tokens_of(found: LeafTokens) -> tuple[set[int], dict[int, bytes]]:
-    inside = set(found.few)
-    if found.many is not None:
-        assert not found.few
-        assert not found.many.flags.writeable
-        inside = {
-            token for token in range(VOCABULARY.vocab_size) if found.many[token // 32] >> token % 32 & 1
-        }
-        assert len(inside) > 64
-    assert list(found.few) == sorted(set(found.few))
-    behind: dict[int, bytes] = {}
-    for label, rest in found.exits:
-        assert label == 0
-        assert rest.tokens == ()
-        places = [(rest, b"")]
-        for node, text in places:
-            behind |= dict.fromkeys(node.tokens, text)
-            places += [(child, text + bytes([byte])) for byte, child in node.children.items()]
-    return inside, behind
+def tokens_of(found: LeafTokens | None) -> tuple[set[int], dict[int, bytes]]:
+    assert found is not None
+    inside, exits = leaf_oracle.tokens_of(found)
+    assert found.many is None or (len(inside) > FEW_TOKENS and not found.many.flags.writeable)
+    assert exits.keys() <= {0}
+    return inside, {token: text for text, token in exits.get(0, ())}
 
 
 def test_the_loops_are_compiled_where_numba_is() -> None:
@@ -132,9 +119,7 @@ def test_bytes_tokens_and_shortest_texts_are_those_of_brute_force(
         assert leaf.goes_on(state) == bool(following)
         assert leaf.label(state) == (0 if prefix in goals else -1)
         assert leaf.shortest(state) == min(rests, key=lambda rest: (len(rest), rest))
-        found = leaf.tokens(state, VOCABULARY.root)
-        assert found is not None
-        assert tokens_of(found) == (inside, behind)
+        assert tokens_of(leaf.tokens(state, VOCABULARY.root)) == (inside, behind)
         assert pack(unpack(state, len(texts))) == state
     assert len(states) == 1
 
@@ -148,15 +133,13 @@ def test_tokens_below_a_node_and_behind_other_texts(texts: list[str], data: st.D
         leaf = leaf_of(texts, searcher)
         node = VOCABULARY.root.children[data.draw(st.sampled_from([0x22, 0x61, 0x2C]), label="byte")]
         first = VOCABULARY.trie.byte[node.positions[0]]
-        found = leaf.tokens(0, node)
-        assert found is not None
-        inside, _ = tokens_of(found)
+        inside, _ = tokens_of(leaf.tokens(0, node))
         assert inside - {len(PIECES)} == {
             token
             for token, piece in enumerate(PIECES)
             if piece[0] == first and len(piece) > 1 and any(g.startswith(piece[1:]) for g in goals)
         }
-        rest = tokens_of(leaf.tokens(after(leaf, b'"'), VOCABULARY.root) or LeafTokens((), None, ()))[1]
+        rest = tokens_of(leaf.tokens(after(leaf, b'"'), VOCABULARY.root))[1]
         assert set(rest) == set(brute_tokens(leaf, b'"', goals)[1])
 
 
@@ -181,19 +164,12 @@ def test_a_subset_is_a_set_of_its_own(texts: list[str], data: st.DataObject) -> 
                 assert leaf.members(state) == expected
 
 
-def test_one_spelling_per_text() -> None:
-    leaf = leaf_of(['a"b', "a/b", "é", "\x1f", "\n", "\x7f"], SEARCHERS[1])
-    for text in (b'"a\\"b"', b'"a/b"', '"é"'.encode(), b'"\\u001f"', b'"\\n"', b'"\x7f"'):
-        assert leaf.label(after(leaf, text)) == 0
-    for text in (
-        b'"a\\u0022b"', b'"a\\/b"', b'"\\u00e9"', b'"\\u001F"', b'"\\u000a"', b'"\\u007f"', b'"\x1f"',
-    ):  # fmt: skip
-        assert after(leaf, text) < 0
-
-
-def test_bytes_are_spelled_as_json_spells_them() -> None:
+def test_texts_have_the_one_spelling_of_json() -> None:
     for number in range(0x250):
         assert b'"' + spelled(chr(number).encode()) + b'"' == written(chr(number))
+    leaf = leaf_of(['a"b', "a/b", "é", "\x1f", "\n", "\x7f"], SEARCHERS[1])
+    for other in ("a\\u0022b", "a\\/b", "\\u00e9", "\\u001F", "\\u000a", "\\u007f", "\x1f"):
+        assert after(leaf, f'"{other}"'.encode()) < 0
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -212,7 +188,6 @@ def test_wide_runs_are_found_before_anybody_asks(number: int) -> None:
     found = leaf.tokens(state, VOCABULARY.root)
     assert found is leaf.tokens(state, VOCABULARY.root)
     assert leaf.num_bytes == begun
-    assert found is not None
     assert tokens_of(found)[0] == brute_tokens(leaf, b'"', [written(text) for text in texts])[0]
     assert leaf.shortest(0) == b'"aaaa"'
 
@@ -244,7 +219,7 @@ def test_threads_find_the_same() -> None:
 
     def walk(leaf: TextLeaf) -> list[tuple[set[int], dict[int, bytes]]]:
         states = [after(leaf, prefix) for prefix in prefixes]
-        return [tokens_of(leaf.tokens(state, VOCABULARY.root) or EMPTY) for state in states]
+        return [tokens_of(leaf.tokens(state, VOCABULARY.root)) for state in states]
 
     expected = walk(alone)
     assert all(found == expected for found in in_threads(lambda: walk(shared), 4))

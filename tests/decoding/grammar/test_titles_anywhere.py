@@ -1,4 +1,4 @@
-"""Titles wherever a string may stand, however they are spelled: walks end in documents an oracle accepts."""
+"""Titles wherever a string may stand: walks end in documents an oracle accepts; titles are found again."""
 
 from __future__ import annotations
 
@@ -10,20 +10,16 @@ from functools import cache
 from typing import Any
 
 import jsonschema
-import numpy as np
 import pytest
-import torch
 from jsonschema import Draft202012Validator, validators
 
-from genret.decoding.grammar.compile_options import GrammarOptions
-from genret.decoding.grammar.constraint import GrammarConstraint
 from genret.decoding.grammar.errors import UnsatisfiableSchemaError, UnsupportedSchemaError
 from genret.decoding.grammar.holes.text_leaf import TextLeaf, TextSearcher
 from genret.decoding.grammar.json_grammar import Grammar, compile_schema
 from genret.decoding.grammar.leaves.leaf import TitleSlotName
 from genret.decoding.grammar.leaves.leaf_factory import Leaves
 from genret.decoding.sorted_texts import SortedTexts
-from tests.grammar_shapes import brute_force, unpacked
+from tests.grammar_oracle import OPTIONS, array, brute_force, record, unpacked, walked
 from tests.json_tokenizers import KINDS
 
 Json = Any
@@ -42,24 +38,16 @@ TITLES: dict[TitleSlotName, list[str]] = {
     TitleSlotName("odd", "none"): [],
     TitleSlotName("one"): ["\\"],
     TitleSlotName("twice"): ["a", "a", "b"],
+    TitleSlotName("people"): ["Ada", "Alan", 'A "q" ü', "Ada"],
+    TitleSlotName("places"): ["Ada", "Oslo"],
 }
 # Readers' numbers may have exponents that no validator computes with.
 HUGE = re.compile(rb"[eE][+-]?\d{3}")
-OPTIONS = {"writing": GrammarOptions.for_writing(), "reading": GrammarOptions()}
 
 
 def title(index: str, predicate: str | None = None) -> dict[str, Json]:
     filtered = {} if predicate is None else {"x-genret-filter": predicate}
     return {"type": "string", "x-genret-index": index, **filtered}
-
-
-def record(**properties: Json) -> dict[str, Json]:
-    required = {"required": list(properties), "additionalProperties": False}
-    return {"type": "object", "properties": properties, **required}
-
-
-def items(inner: Json, **more: Json) -> dict[str, Json]:
-    return {"type": "array", "items": inner, **more}
 
 
 def places(*first: Json, **more: Json) -> dict[str, Json]:
@@ -71,7 +59,8 @@ def members(**keywords: Json) -> dict[str, Json]:
 
 
 ANY, FEW, ONE, NONE = title("odd"), title("few"), title("odd", "one"), title("odd", "none")
-TREE = {**record(t=ANY, c=items({"$ref": "#/$defs/tree"}, maxItems=2)), "required": ["t"]}
+PEOPLE, PLACES = title("people"), title("places")
+TREE = record(["t"], t=ANY, c=array({"$ref": "#/$defs/tree"}, maxItems=2))
 UNIQUE = {"uniqueItems": True}
 # Every string of these documents is a title.
 SCHEMAS: dict[str, Json] = {
@@ -82,25 +71,25 @@ SCHEMAS: dict[str, Json] = {
     "filter of one": record(t=ONE),
     "filter of none": members(properties={"t": NONE, "u": FEW}),
     "filter of none or null": {"anyOf": [NONE, {"type": "null"}]},
-    "items of none": items(NONE),
-    "items": items(ANY),
-    "different": items(ANY, **UNIQUE, minItems=3, maxItems=6),
-    "all there are": items(FEW, **UNIQUE, minItems=3),
-    "equal titles": items(title("twice"), **UNIQUE, minItems=2),
-    "different of two sets": items({"anyOf": [ANY, FEW]}, **UNIQUE, minItems=2, maxItems=5),
-    "different of sets and values": items(
+    "items of none": array(NONE),
+    "items": array(ANY),
+    "different": array(ANY, **UNIQUE, minItems=3, maxItems=6),
+    "all there are": array(FEW, **UNIQUE, minItems=3),
+    "equal titles": array(title("twice"), **UNIQUE, minItems=2),
+    "different of two sets": array({"anyOf": [ANY, FEW]}, **UNIQUE, minItems=2, maxItems=5),
+    "different of sets and values": array(
         {"anyOf": [FEW, {"enum": ["a", "ab", 1]}]}, **UNIQUE, minItems=5, maxItems=5
     ),
     "different by place": places(ANY, FEW, ONE, items=False, minItems=3, **UNIQUE),
     "different, values first": places({"enum": ["b", "ab"]}, items=FEW, minItems=3, **UNIQUE),
     "different, values left for later places": places(FEW, items={"enum": ["b", "ab"]}, minItems=3, **UNIQUE),
     "by place": places(ANY, FEW, items={"type": "integer"}, minItems=2),
-    "nested": record(a=items(record(t=ANY, u=items(FEW)), minItems=1, maxItems=2)),
-    "any of": {"anyOf": [ANY, FEW, {"type": "null"}, items(ONE)]},
+    "nested": record(a=array(record(t=ANY, u=array(FEW)), minItems=1, maxItems=2)),
+    "any of": {"anyOf": [ANY, FEW, {"type": "null"}, array(ONE)]},
     "one of": {"oneOf": [record(k={"const": 1}, t=ANY), record(k={"const": 2}, t=FEW)]},
     "all of": {"allOf": [{"type": "string"}, ANY]},
     "parts": {"allOf": [record(t=ANY, o=FEW), {"required": ["o"]}]},
-    "reference": {"$defs": {"t": ANY}, **items({"$ref": "#/$defs/t"}, minItems=1)},
+    "reference": {"$defs": {"t": ANY}, **array({"$ref": "#/$defs/t"}, minItems=1)},
     "recursion": {"$defs": {"tree": TREE}, "$ref": "#/$defs/tree"},
     "patterns": members(patternProperties={"^[tu]$": ANY}, additionalProperties=False, minProperties=1),
     "other properties": members(
@@ -123,7 +112,7 @@ SCHEMAS: dict[str, Json] = {
         "then": {"properties": {"t": ANY}},
         "else": {"properties": {"t": FEW}},
     },
-    "counted": items({"anyOf": [ANY, {"type": "integer"}]}, contains={"type": "integer"}, maxItems=3),
+    "counted": array({"anyOf": [ANY, {"type": "integer"}]}, contains={"type": "integer"}, maxItems=3),
     "odd keys": record(**{"a/b": ANY, "a~b": FEW, "~1": ANY, 'q"\\': ONE, "": ANY, "é\n": FEW}),
 }
 
@@ -173,25 +162,6 @@ def has_key_twice(text: bytes) -> bool:
     return any(len(dict(pairs)) < len(pairs) for pairs in objects)
 
 
-def walked(grammar: Grammar, budgets: list[int], rng: np.random.Generator) -> list[list[int]]:
-    """Take any allowed token, under each of the budgets."""
-    constraint = GrammarConstraint([grammar] * len(budgets), budgets)
-    states = constraint.start(torch.arange(len(budgets)))
-    written: list[list[int]] = [[] for _ in budgets]
-    live = list(range(len(budgets)))
-    while live:
-        allowed = constraint.allowed(states).numpy()
-        assert allowed.any(axis=1).all(), "a dead end"
-        taken = [int(rng.choice(np.flatnonzero(row))) for row in allowed]
-        for walker, token in zip(live, taken, strict=True):
-            written[walker].append(token)
-        states = constraint.advance(states, torch.tensor(taken))
-        going = ~constraint.is_final(states)
-        live = [walker for walker, goes in zip(live, going.tolist(), strict=True) if goes]
-        states = states[going]
-    return written
-
-
 @pytest.mark.parametrize("name", SCHEMAS)
 @pytest.mark.parametrize(
     ("kind", "how", "num_walks"),
@@ -209,11 +179,9 @@ def test_walks_end_in_titles_and_come_back_with_their_places(
 ) -> None:
     schema = SCHEMAS[name]
     grammar = grammar_of(schema, kind, how)
-    rng = np.random.default_rng([len(name), num_walks])
     needed = grammar.tokens_to_finish(grammar.start)
     budgets = [needed + (0, 1, 5, 20, 60)[number % 5] for number in range(num_walks)]
-    for budget, tokens in zip(budgets, walked(grammar, budgets, rng), strict=True):
-        assert len(tokens) <= budget
+    for tokens in walked(grammar, budgets, random.Random(f"{name} {num_walks}")):
         text = grammar.text(tokens)
         values = grammar.holes(text)
         spelled = {(value.pointer, json.loads(text[value.first_byte : value.last_byte])) for value in values}
@@ -288,7 +256,7 @@ def test_what_titles_cannot_be_combined_with_is_refused_by_name(schema: Json) ->
 
 @pytest.mark.parametrize(
     "schema",
-    [NONE, items(NONE, minItems=1), items(FEW, **UNIQUE, minItems=4), record(t=NONE)],
+    [NONE, array(NONE, minItems=1), array(FEW, **UNIQUE, minItems=4), record(t=NONE)],
     ids=["filter", "items", "too many", "property"],
 )
 def test_too_few_titles_are_said(schema: Json) -> None:
@@ -302,3 +270,74 @@ def test_no_title_is_written_that_a_later_place_needs() -> None:
     for begun, is_open in (('["b"', False), ('["ab"', False), (r'["z\"z"', True)):
         assert (grammar.advance_bytes(grammar.start, begun.encode()) >= 0) == is_open, begun
     assert unpacked(grammar, grammar.start) == brute_force(grammar, grammar.start)
+
+
+def found_in(schema: Json, text: str) -> list[tuple[str, str, tuple[int, ...], str]]:
+    """Pointer, index, numbers and spelling of every title in a text."""
+    written = text.encode()
+    return [
+        (found.pointer, found.name.index, found.members, written[found.first_byte : found.last_byte].decode())
+        for found in grammar_of(schema, how="reading").holes(written)
+    ]
+
+
+def test_titles_come_with_their_places_numbers_and_spellings() -> None:
+    assert found_in(PEOPLE, '"Alan"') == [("", "people", (1,), '"Alan"')]
+    assert found_in(array(PEOPLE), '["Ada", "Alan"]') == [
+        ("/0", "people", (0, 3), '"Ada"'),
+        ("/1", "people", (1,), '"Alan"'),
+    ]
+    inner = members(properties={"n": PEOPLE, "k": {"type": "string"}})
+    schema = members(properties={"a/b~": array(inner), "é": PLACES})
+    assert found_in(schema, '{"a/b~": [{}, {"n": "A \\"q\\" ü", "k": "Ada"}], "é": "Oslo"}') == [
+        ("/a~1b~0/1/n", "people", (2,), '"A \\"q\\" ü"'),
+        ("/é", "places", (1,), '"Oslo"'),
+    ]
+
+
+def test_an_alternative_that_died_claims_nothing() -> None:
+    """Both write the name; the kind behind it says whose it was."""
+    schema = {"anyOf": [record(name=PEOPLE, kind={"const": "x"}), record(name=PLACES, kind={"const": "y"})]}
+    assert found_in(schema, '{"name":"Ada","kind":"y"}') == [("/name", "places", (0,), '"Ada"')]
+    assert found_in(schema, '{"name":"Ada","kind":"x"}') == [("/name", "people", (0, 3), '"Ada"')]
+
+
+def test_an_alternative_that_died_far_above_claims_nothing() -> None:
+    """The lists are alike until a number says which of two kinds the whole was."""
+    kinds = [record(l=array(PEOPLE), n={"const": 1}), record(l=array(PLACES), n={"enum": [2, 12]})]
+    text = '[{"l":["Ada"],"n":2},{"l":["Ada","Ada"],"n":1},{"l":["Ada"],"n":12}]'
+    assert [(pointer, index) for pointer, index, _, _ in found_in(array({"anyOf": kinds}), text)] == [
+        ("/0/l/0", "places"),
+        ("/1/l/0", "people"),
+        ("/1/l/1", "people"),
+        ("/2/l/0", "places"),
+    ]
+
+
+def test_alternatives_that_both_live_both_claim() -> None:
+    schema = {"anyOf": [PEOPLE, PLACES, {"type": "string"}]}
+    assert [index for _, index, _, _ in found_in(schema, '"Ada"')] == ["people", "places"]
+    assert [index for _, index, _, _ in found_in(schema, '"Oslo"')] == ["places"]
+    assert found_in(schema, '"Bergen"') == []
+
+
+def test_titles_in_recursion() -> None:
+    tree = {"anyOf": [PEOPLE, array({"$ref": "#"})]}
+    assert [pointer for pointer, *_ in found_in(tree, '[[["Ada"]],"Alan",[]]')] == ["/0/0/0", "/1"]
+    deep = "[" * 10_000 + '"Ada"' + "]" * 10_000
+    assert [pointer for pointer, *_ in found_in(tree, deep)] == ["/0" * 10_000]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[", "[1]", '["Ada"', '["Ada"]]', '["Oslo"]', "{}", '"Ada"', "]", "\x00"]
+)
+def test_what_is_no_answer_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="expected a complete answer"):
+        grammar_of(array(PEOPLE)).holes(text.encode())
+
+
+def test_numbers_end_with_the_text() -> None:
+    grammar = grammar_of({"type": "integer"})
+    assert grammar.holes(b"12") == ()
+    with pytest.raises(ValueError, match="expected a complete answer"):
+        grammar.holes(b"-")

@@ -167,6 +167,27 @@ def test_titles_are_found_by_what_was_read() -> None:
     assert read.text == b"x y z["
 
 
+def _walked_links(
+    text: str, titles: list[str], known: LinkTitles, rules: MentionRules, rng: random.Random, share: float
+) -> list[tuple[int, int]]:
+    """Spans of links along a random walk that is read back; `share` of those that can begin are begun."""
+    grammar = AnnotationGrammar(text, known, rules)
+    state, tokens = grammar.start, []
+    while state != grammar.finished:
+        allowed = grammar.tokens(state).tolist()
+        assert allowed, tokens
+        opening = [token for token in allowed if b"[" in grammar.vocabulary.written(token)]
+        tokens.append(rng.choice(opening if opening and rng.random() < share else allowed))
+        state = grammar.advance(state, tokens[-1])
+    read = read_annotated(grammar.text(tokens))
+    assert read.text.decode() == text
+    for link in read.links:
+        named = [titles[number] for number in known.members(link.title)]
+        assert named == [title for title in titles if title == link.title.decode()] != []
+    ends = [(read.text[: link.begin], read.text[: link.end]) for link in read.links]
+    return [(len(before.decode()), len(through.decode())) for before, through in ends]
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     text=st.text(alphabet=st.sampled_from("ab[]()\\ \n\r\"'.é\u0301日🍎"), min_size=1, max_size=25),
@@ -179,28 +200,13 @@ def test_random_walks_end_and_are_read_back(
     text: str, titles: list[str], rules: MentionRules, kind: str, seed: int
 ) -> None:
     vocabulary = KINDS[kind]()
-    grammar = _grammar(text, titles, rules, vocabulary)
-    rng = random.Random(seed)
-    state, tokens = grammar.start, []
-    while state != grammar.finished:
-        allowed = grammar.tokens(state).tolist()
-        assert allowed, tokens
-        opening = [token for token in allowed if b"[" in vocabulary.written(token)]
-        tokens.append(rng.choice(opening if opening and rng.random() < 0.7 else allowed))
-        state = grammar.advance(state, tokens[-1])
-    read = read_annotated(grammar.text(tokens))
-    assert read.text.decode() == text
-    assert all(link.title.decode() in titles for link in read.links)
-    assert rules.max_mentions is None or len(read.links) <= rules.max_mentions
-    known = _titles(titles, vocabulary)
+    rng, known = random.Random(seed), _titles(titles, vocabulary)
+    links = _walked_links(text, titles, known, rules, rng, 0.7)
+    assert rules.max_mentions is None or len(links) <= rules.max_mentions
     at = 0
-    for link in read.links:
-        begin, end = (len(read.text[:place].decode()) for place in (link.begin, link.end))
+    for begin, end in links:
         assert begin >= at
         assert is_mention(text, begin, end, rules)
-        assert [titles[number] for number in known.members(link.title)] == [
-            title for title in titles if title == link.title.decode()
-        ]
         at = end
 
 
@@ -239,9 +245,7 @@ END_TOKENS = {"gpt2": "<|endoftext|>", "mistral_v1_sp32k": "</s>", "titles_byteb
 @pytest.mark.parametrize("is_compiled", [False, True], ids=["python", "compiled"])
 def test_odd_titles_are_written_into_odd_texts(name: str, is_compiled: bool) -> None:
     tokenizer = load_tokenizer(name)
-    end = tokenizer.token_id(END_TOKENS[name])
-    if end is None:
-        end = 0
+    end = tokenizer.token_id(END_TOKENS[name]) or 0
     vocabulary = Vocabulary.from_tokenizer(tokenizer.serialized, end, tokenizer.vocab_size)
     odd = [title for title in odd_titles() if title and title.isprintable()]
     searcher = TextSearcher(vocabulary)
@@ -252,19 +256,6 @@ def test_odd_titles_are_written_into_odd_texts(name: str, is_compiled: bool) -> 
     num_links = 0
     for _ in range(150):
         text = " ".join(rng.choices(odd, k=3))[:200]
-        grammar = AnnotationGrammar(text, titles, MentionRules(word_boundaries=rng.random() < 0.5))
-        state, tokens = grammar.start, []
-        while state != grammar.finished:
-            allowed = grammar.tokens(state).tolist()
-            assert allowed
-            opening = [token for token in allowed if b"[" in vocabulary.written(token)]
-            tokens.append(rng.choice(opening if opening and rng.random() < 0.3 else allowed))
-            state = grammar.advance(state, tokens[-1])
-        read = read_annotated(grammar.text(tokens))
-        assert read.text.decode() == text
-        for link in read.links:
-            assert [odd[number] for number in titles.members(link.title)] == [
-                title for title in odd if title == link.title.decode()
-            ]
-        num_links += len(read.links)
+        rules = MentionRules(word_boundaries=rng.random() < 0.5)
+        num_links += len(_walked_links(text, odd, titles, rules, rng, 0.3))
     assert num_links > 100

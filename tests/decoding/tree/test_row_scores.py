@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -14,20 +13,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from transformers import PreTrainedModel
 
-from benchmarks.harness.stepped_trees import SteppedTrees
-from genret.decoding.beam_search import beam_search
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.conformance.difference import exactly
-from genret.decoding.disc import disc
 from genret.decoding.errors import DecodingCancelledError, InvalidLogitsError, PromptTooLongError
 from genret.decoding.model.hf_model import HFLanguageModel
-from genret.decoding.params import BeamParams, DiscParams
 from genret.decoding.row_scores import RowScores, score_rows
 from genret.decoding.row_trees import NodeSpan, RowLayout, RowTrees
-from genret.decoding.trie.title_trie import TitleTrie
 from tests.fakes import TableModel
+from tests.tree_oracles import PlainPasses
 from tests.verified_architectures import ARCHITECTURES, VOCAB, build
 
 Rows = list[list[int]]
@@ -43,24 +37,22 @@ ONE_OF_EACH_KIND = ["gemma3", "gpt2", "qwen2-mixed-windows", "bart", "t5"]
 
 
 @cache
-def both(name: str, dtype: torch.dtype) -> tuple[HFLanguageModel, PreTrainedModel]:
+def both(name: str, dtype: torch.dtype, positions: int = 96) -> tuple[HFLanguageModel, PlainPasses]:
     """A model, and the same as transformers has it."""
-    module = build(name, dtype)
-    plain = copy.deepcopy(module)
-    return HFLanguageModel(module), plain
+    changes = {"max_position_embeddings": positions}
+    models = (build(name, dtype, changes={} if positions == 96 else changes) for _ in range(2))
+    return HFLanguageModel(next(models)), PlainPasses(next(models))
 
 
-@torch.no_grad()
-def alone(model: HFLanguageModel, plain: PreTrainedModel, prompt: Sequence[int], row: Sequence[int]) -> float:
-    """log P(row | prompt), in a forward of its own."""
-    before = list(model.decoder_prompt) if model.is_encoder_decoder else list(prompt)
-    written = torch.tensor([[*before, *row]])
-    if model.is_encoder_decoder:
-        logits = plain(input_ids=torch.tensor([list(prompt)]), decoder_input_ids=written).logits[0]
-    else:
-        logits = plain(input_ids=written).logits[0]
-    logprobs = logits.double().log_softmax(-1)
-    return math.fsum(float(logprobs[len(before) - 1 + place, token]) for place, token in enumerate(row))
+def alone(passes: PlainPasses, prompt: Sequence[int], rows: Rows) -> list[float]:
+    """log P(row | prompt) of every row, by plain passes."""
+    if not rows:
+        return []
+    places = [(tuple(prompt), tuple(row[:place])) for row in rows for place in range(len(row))]
+    steps = (
+        passes.logprobs(places).double().gather(1, torch.tensor([t for row in rows for t in row])[:, None])
+    )
+    return [float(part.sum()) for part in steps.split([len(row) for row in rows])]
 
 
 def random_rows(rng: random.Random, number: int, longest: int = 6, tokens: int = 4) -> Rows:
@@ -75,19 +67,23 @@ def scored(results: Sequence[RowScores | DecodingCancelledError]) -> list[tuple[
 
 def check(
     name: str,
-    dtype: torch.dtype,
     prompts: Sequence[Sequence[int]],
     rows: Sequence[Rows],
-    nodes_at_once: int = 2048,
-) -> None:
-    model, plain = both(name, dtype)
+    nodes_at_once: Sequence[int] = (2048,),
+    dtype: torch.dtype = torch.float64,
+    prefix: int = 0,
+    positions: int = 96,
+) -> list[RowScores]:
+    """Hold scores of rows to plain passes, however many nodes a forward has; `prefix` tokens are shared."""
+    model, passes = both(name, dtype, positions)
     with exactly(dtype):
-        results = score_rows(
-            model.prefill(prompts), rows, max_logits_bytes=nodes_at_once * LOGIT_BYTES[dtype]
-        )
-        for prompt, of_query, logprobs in zip(prompts, rows, scored(results), strict=True):
-            expected = [alone(model, plain, prompt, row) for row in of_query]
-            assert logprobs == pytest.approx(expected, abs=TOLERANCE[dtype])
+        session = model.prefill(prompts, model.share_prefix(prompts[0][:prefix]) if prefix else None)
+        expected = [alone(passes, prompt, mine) for prompt, mine in zip(prompts, rows, strict=True)]
+        for number in nodes_at_once:
+            results = score_rows(session, rows, max_logits_bytes=number * LOGIT_BYTES[dtype])
+            for got, wanted in zip(scored(results), expected, strict=True):
+                assert got == pytest.approx(wanted, abs=TOLERANCE[dtype])
+    return results
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
@@ -95,8 +91,7 @@ def check(
 def test_rows_score_what_the_model_says_of_each_alone(name: str, dtype: torch.dtype) -> None:
     rng = random.Random(name)
     rows = [random_rows(rng, 10), [], [[4], [4, 5], [4, 5, 6], [4, 5, 6]]]
-    check(name, dtype, PROMPTS, rows)
-    check(name, dtype, PROMPTS, rows, nodes_at_once=4)
+    check(name, PROMPTS, rows, (2048, 4), dtype)
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH_KIND)
@@ -107,83 +102,32 @@ def test_any_rows_in_any_number_of_forwards(name: str, data: st.DataObject) -> N
     lengths = data.draw(st.lists(st.integers(1, 12), min_size=1, max_size=3))
     prompts = [[3 + (7 * place + length) % (VOCAB - 3) for place in range(length)] for length in lengths]
     rows = [data.draw(st.lists(row, max_size=6)) for _ in prompts]
-    check(name, torch.float64, prompts, rows, data.draw(st.sampled_from([1, 2, 3, 7, 2048])))
-
-
-def test_the_loss_of_transformers_is_the_score() -> None:
-    model, plain = both("llama-gqa", torch.float64)
-    row = [5, 9, 3, 4]
-    with exactly(torch.float64), torch.no_grad():
-        labels = torch.tensor([[-100] * len(PROMPTS[0]) + row])
-        loss = plain(input_ids=torch.tensor([PROMPTS[0] + row]), labels=labels).loss
-        ((logprob,),) = scored(score_rows(model.prefill([PROMPTS[0]]), [[row]]))
-    assert logprob == pytest.approx(-float(loss) * len(row), abs=1e-9)
+    check(name, prompts, rows, [data.draw(st.sampled_from([1, 2, 3, 7, 2048]))])
 
 
 @pytest.mark.parametrize("name", ["gemma3", "gpt2", "gemma2"])
 def test_prompts_behind_a_shared_prefix(name: str) -> None:
-    model, plain = both(name, torch.float64)
     rng = random.Random(3)
     shared = [rng.randrange(3, VOCAB) for _ in range(9)]
     prompts = [[*shared, *prompt] for prompt in PROMPTS]
-    rows = [random_rows(rng, 8) for _ in prompts]
-    with exactly(torch.float64):
-        session = model.prefill(prompts, model.share_prefix(shared))
-        for bound in (1 << 28, 5 * LOGIT_BYTES[torch.float64]):
-            for prompt, of_query, got in zip(
-                prompts, rows, scored(score_rows(session, rows, max_logits_bytes=bound)), strict=True
-            ):
-                expected = [alone(model, plain, prompt, row) for row in of_query]
-                assert got == pytest.approx(expected, abs=1e-9)
+    check(name, prompts, [random_rows(rng, 8) for _ in prompts], (2048, 5), prefix=9)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama-gqa", "bart"])
 def test_trees_larger_than_the_models_positions(name: str) -> None:
     """500 nodes below a prompt of a model with 64 positions, in blocks and in one forward."""
-    few = {"max_position_embeddings": 64}
-    module = build(name, torch.float64, changes=few)
-    plain = copy.deepcopy(module)
-    model = HFLanguageModel(module)
-    rng = random.Random(5)
-    rows = random_rows(rng, 320, longest=6, tokens=40)
-    with exactly(torch.float64):
-        (result,) = score_rows(model.prefill([PROMPTS[0]]), [rows])
-        assert isinstance(result, RowScores)
-        assert result.num_nodes > 500
-        for place in range(0, len(rows), 11):
-            expected = alone(model, plain, PROMPTS[0], rows[place])
-            assert result.logprobs[place] == pytest.approx(expected, abs=1e-9)
+    rows = random_rows(random.Random(5), 320, longest=6, tokens=40)
+    (result,) = check(name, PROMPTS[:1], [rows], positions=64)
+    assert result.num_nodes > 500
 
 
 @pytest.mark.parametrize("name", ["llama-gqa", "mistral-window", "t5"])
 def test_long_rows_run_through_many_blocks(name: str) -> None:
     """Rows of 60 tokens that leave each other late: paths above blocks are long, and windows end in them."""
-    model, plain = both(name, torch.float64)
     rng = random.Random(6)
     trunk = [rng.randrange(3, VOCAB) for _ in range(60)]
     rows = [[*trunk[:at], rng.randrange(3, VOCAB), *trunk[at + 1 :]] for at in range(0, 60, 6)]
-    with exactly(torch.float64):
-        session = model.prefill([PROMPTS[1]])
-        expected = [alone(model, plain, PROMPTS[1], row) for row in rows]
-        for nodes_at_once in (2048, 100, 17):
-            bound = nodes_at_once * LOGIT_BYTES[torch.float64]
-            ((*got,),) = scored(score_rows(session, [rows], max_logits_bytes=bound))
-            assert got == pytest.approx(expected, abs=1e-9)
-
-
-@pytest.mark.parametrize("name", ["gemma3", "bart"])
-def test_a_query_scores_alone_what_it_scores_in_a_batch(name: str) -> None:
-    model, _ = both(name, torch.float64)
-    rng = random.Random(7)
-    rows = [random_rows(rng, number) for number in (9, 1, 4)]
-    with exactly(torch.float64):
-        together = score_rows(model.prefill(PROMPTS), rows)
-        for prompt, of_query, result in zip(PROMPTS, rows, together, strict=True):
-            (single,) = score_rows(model.prefill([prompt]), [of_query])
-            assert isinstance(single, RowScores)
-            assert isinstance(result, RowScores)
-            assert result.num_nodes == single.num_nodes
-            assert result.logprobs == pytest.approx(single.logprobs, abs=1e-9)
+    check(name, PROMPTS[1:2], [rows], (2048, 100, 17))
 
 
 @pytest.mark.parametrize("name", ["llama-gqa", "qwen2-mixed-windows", "bart"])
@@ -206,18 +150,6 @@ def test_a_session_in_the_middle_of_decoding_is_not_disturbed(name: str) -> None
         assert used.usage.held_bytes == untouched.usage.held_bytes
 
 
-def test_whole_trees_say_what_steps_say() -> None:
-    model, _ = both("gemma2", torch.float64)
-    rows = [random_rows(random.Random(9), number) for number in (8, 3, 0)]
-    trees = RowLayout.of(rows, VOCAB).trees
-    spans = [trees.span(0), trees.span(1)]
-    with exactly(torch.float64):
-        session = model.prefill(PROMPTS)
-        at_once = session.tree_writer(trees).write(spans)
-        stepped = SteppedTrees(session, trees).write(spans)
-    torch.testing.assert_close(at_once, stepped, rtol=0, atol=1e-10)
-
-
 def test_room_leaves_out_long_rows_and_nothing_else() -> None:
     model = TableModel.random(9, seed=1)
     rows = [[[1, 2, 3, 4], [5], [1, 2]], [[1, 2, 3], [4, 4]], [[2, 2, 2, 2, 2]]]
@@ -233,14 +165,12 @@ def test_room_leaves_out_long_rows_and_nothing_else() -> None:
 
 
 def test_rows_may_use_the_last_position_and_none_behind_it() -> None:
-    module = build("gpt2", torch.float64, changes={"max_position_embeddings": 16})
-    plain = copy.deepcopy(module)
-    model = HFLanguageModel(module)
+    model, passes = both("gpt2", torch.float64, 16)
     rows = [[3, 4, 5], [3, 4, 5, 6]]
     with exactly(torch.float64):
         session = model.prefill([PROMPTS[0]])  # 13 tokens: 3 positions are left
         ((first, last),) = scored(score_rows(session, [rows], room=[3]))
-        assert first == pytest.approx(alone(model, plain, PROMPTS[0], rows[0]), abs=1e-9)
+        assert [first] == pytest.approx(alone(passes, PROMPTS[0], rows[:1]), abs=1e-9)
         assert last is None
         score_rows(session, [rows])  # behind the fourth token nothing is asked
         with pytest.raises(PromptTooLongError, match="the rows of query 0 need position 17 of 16"):
@@ -342,28 +272,6 @@ def test_what_does_not_fit_is_refused(arguments: dict, said: str) -> None:
     session = TableModel.random(3, seed=4).prefill([[1], [2]])
     with pytest.raises(ValueError, match=said):
         score_rows(session, **{"rows": [[[1]], [[1]]], **arguments})
-
-
-@pytest.mark.parametrize("name", ["llama-gqa", "gpt2", "t5"])
-def test_decoders_find_what_rows_score(name: str) -> None:
-    model, _ = both(name, torch.float64)
-    rng = random.Random(10)
-    rows = sorted({(*row, 2) for row in random_rows(rng, 40)})
-    trie = TitleTrie.from_rows(rows, VOCAB)
-    with exactly(torch.float64):
-        expected = [
-            dict(zip(rows, logprobs, strict=True))
-            for logprobs in scored(score_rows(model.prefill(PROMPTS), [list(map(list, rows))] * 3))
-        ]
-        beams = beam_search(model.prefill(PROMPTS), trie, [BeamParams(k=6, beam_size=8)] * 3)
-        draws = disc(model.prefill(PROMPTS), trie, [DiscParams(num_samples=8, seed=1)] * 3)
-    for beam, drawn, scores in zip(beams, draws, expected, strict=True):
-        assert not isinstance(beam, DecodingCancelledError)
-        assert not isinstance(drawn, DecodingCancelledError)
-        found = [*beam.hypotheses, *(sample.hypothesis for sample in drawn.samples)]
-        assert found
-        for hypothesis in found:
-            assert hypothesis.logprob == pytest.approx(scores[tuple(hypothesis.token_ids)], abs=1e-6)
 
 
 def test_memory_is_counted_and_given_back() -> None:

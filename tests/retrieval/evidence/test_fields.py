@@ -379,7 +379,6 @@ def test_what_was_written_is_read(tmp_path: Path, block_texts: int, owner: list[
     assert field.num_texts == 20
     assert (field.owner is None) == (owner is None)
     if owner is not None:
-        assert field.owner is not None
         assert field.owner.tolist() == owner
     for query, text in enumerate(texts):
         mine = query if owner is None else owner[query]

@@ -107,10 +107,7 @@ def test_canonical_text(text: str, expected: str) -> None:
         ("a =", "at character 4: expected a value, got the end"),
         ("a = b", "at character 5: expected a value, got the name 'b'; text stands in single quotes"),
         ('a = "b"', 'at character 5: expected a value, got the name "b"; text stands in single quotes'),
-        (
-            "a 5",
-            "at character 3: expected a comparison (= != < <= > >=), in, like, is, and, or, got 5",
-        ),
+        ("a 5", "at character 3: expected a comparison (= != < <= > >=), in, like, is, and, or, got 5"),
         ("5 = a", "at character 1: expected a column name, got the value 5; columns go left"),
         ("a = 'x", "at character 5: this string is not closed; expected another '"),
         ("a = 'it''s", "at character 5: this string is not closed; expected another '"),
@@ -202,10 +199,7 @@ HAS = "the index has: kind, live, score, seen, title, year"
         ("knd = 'film'", f"at character 1: unknown column 'knd', did you mean 'kind'? {HAS}"),
         ("YEAR = 1", f"at character 1: unknown column 'YEAR', did you mean 'year'? {HAS}"),
         ("year = 1 and zzz is null", f"at character 14: unknown column 'zzz'; {HAS}"),
-        (
-            "year >= 'x'",
-            "at character 9: column 'year' is int, got a string: 'x'",
-        ),
+        ("year >= 'x'", "at character 9: column 'year' is int, got a string: 'x'"),
         (
             "year >= '1990'",
             "at character 9: column 'year' is int, got a string: '1990'; numbers stand without quotes",
@@ -223,10 +217,7 @@ HAS = "the index has: kind, live, score, seen, title, year"
             r"title like 'a\'",
             r"at character 12: the pattern ends in a single \; a backslash itself is written \\",
         ),
-        (
-            "seen = 3",
-            "at character 1: column 'seen' is timestamp[s], which filters cannot compare",
-        ),
+        ("seen = 3", "at character 1: column 'seen' is timestamp[s], which filters cannot compare"),
     ],
 )
 def test_misfits(text: str, message: str) -> None:

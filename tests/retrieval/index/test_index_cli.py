@@ -1,20 +1,27 @@
-"""The commands inspect and verify, and the lines in which lengths are shown."""
+"""The commands inspect and verify, lines of lengths, and the plots of an index."""
 
 from __future__ import annotations
 
 import json
 import re
+import statistics
+import sys
 from pathlib import Path
 
+import numpy as np
+import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from genret.decoding.trie.trie_arrays import derive_trie
+from genret.retrieval.errors import InputError
 from genret.retrieval.index.inspect_command import inspect_command, verify_command
+from genret.retrieval.index.manifest import Bucket
+from genret.retrieval.index.plots import IndexShape, TrieDepth, draw, human, paddings, plot_files, trie_levels
+from genret.retrieval.index.reader import Index
 from genret.retrieval.index.summary import MAX_LINES, length_lines
 from tests.index_fixtures import build, character_tokenizer
-
-TOKENIZER = character_tokenizer("abcdefgh ")
 
 
 def test_inspect_for_people_and_for_machines(tmp_path: Path) -> None:
@@ -61,23 +68,16 @@ def test_verify_names_every_damaged_file_and_fails(tmp_path: Path) -> None:
     assert [p["file"] for p in json.loads(result.stdout)["problems"]] == ["entities.arrow", "trie.arrow"]
 
 
-def test_no_index_is_one_line(tmp_path: Path) -> None:
-    for command in (inspect_command, verify_command):
-        result = CliRunner().invoke(command, [str(tmp_path / "absent")])
-        assert result.exit_code == 1
-        assert result.stderr == f"Error: {tmp_path / 'absent'}: no such directory\n"
-
-
-def test_a_file_in_the_place_of_an_index_is_called_one(tmp_path: Path) -> None:
-    file = tmp_path / "titles.tsv"
+def test_what_is_no_index_is_one_line(tmp_path: Path) -> None:
+    absent, file = tmp_path / "absent", tmp_path / "titles.tsv"
     file.write_text("title\na\n")
     for command in (inspect_command, verify_command):
-        result = CliRunner().invoke(command, [str(file)])
-        assert result.exit_code == 1
-        assert (
-            result.stderr
-            == f"Error: {file}: not an index: it is a file; expected the directory of an index\n"
-        )
+        for place, said in (
+            (absent, "no such directory"),
+            (file, "not an index: it is a file; expected the directory of an index"),
+        ):
+            result = CliRunner().invoke(command, [str(place)])
+            assert (result.exit_code, result.stderr) == (1, f"Error: {place}: {said}\n")
 
 
 @given(st.dictionaries(st.integers(1, 3000), st.integers(1, 10**9), min_size=1, max_size=300))
@@ -98,3 +98,146 @@ def test_every_row_is_in_one_of_few_lines(lengths: dict[int, int]) -> None:
 
 def test_few_lengths_have_a_line_each() -> None:
     assert length_lines({2: 4, 7: 2}, "#", 4) == ["        2            4 ####", "        7            2 ##"]
+
+
+TOKENIZER = character_tokenizer("abcdefgh ")
+TITLES = ["a", "ab", "abc", "abd", "bad", "bead", "head", "headed", "beheaded"]
+END = 0
+ROWS = st.sets(st.lists(st.integers(1, 3), max_size=6).map(lambda row: (*row, END)), min_size=1, max_size=40)
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Path:
+    return build(tmp_path, TITLES, TOKENIZER).index
+
+
+def levels_by_hand(rows: set[tuple[int, ...]]) -> list[TrieDepth]:
+    """A prefix is stored when several rows share it without its last token, or when it is that short."""
+    levels = []
+    for depth in range(max(map(len, rows)) + 1):
+        below: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+        for row in rows:
+            parents = sum(other[: depth - 1] == row[: depth - 1] for other in rows)
+            if len(row) >= depth and (depth < 2 or parents > 1):
+                below.setdefault(row[:depth], []).append(row)
+        if not below:
+            break
+        children = [len({r[depth] for r in group}) for group in below.values() if len(group) > 1 or not depth]
+        median = float(statistics.median(children)) if children else 0.0
+        levels.append(TrieDepth(depth, len(below), len(children), median, max(children, default=0)))
+    return levels
+
+
+@given(ROWS)
+def test_levels_are_those_counted_by_hand(rows: set[tuple[int, ...]]) -> None:
+    ordered = sorted(rows)
+    tokens = np.array([token for row in ordered for token in row], dtype=np.uint8)
+    offsets = np.cumsum([0, *map(len, ordered)])
+    trie = derive_trie(tokens, offsets)
+    levels = list(trie_levels(trie.child_begin))
+    assert levels == levels_by_hand(rows)
+    assert max(level.max_children for level in levels) == trie.max_children
+
+
+def test_padding_counts_bytes_of_tokens() -> None:
+    stored = paddings((Bucket(2, 10), Bucket(3, 4), Bucket(7, 1)), item_bytes=2)
+    matrix = np.zeros((15, 7), dtype=np.uint16)
+    assert [p.bucket_bytes for p in stored] == [40, 24, 14]
+    assert [p.padded_bytes for p in stored] == [140, 56, 14]
+    assert sum(p.padded_bytes for p in stored) == matrix.nbytes
+
+
+def test_shape_of_an_index(index: Path) -> None:
+    with Index.open(index) as opened:
+        shape = IndexShape.of(opened)
+        rows = {opened.row_token_ids(rank) for rank in range(opened.num_rows)}
+    assert (shape.num_rows, shape.num_entities) == (len(TITLES), len(TITLES))
+    assert list(shape.levels) == levels_by_hand(rows)
+    lengths = sorted({len(title) + 1 for title in TITLES})
+    assert [p.length for p in shape.paddings] == lengths
+    assert shape.bucket_bytes == sum(len(title) + 1 for title in TITLES)  # ids fit into a byte
+    assert shape.padded_bytes == len(TITLES) * lengths[-1]
+
+
+def test_draws_one_file_or_one_of_each_kind(index: Path, tmp_path: Path) -> None:
+    magic = {".png": b"\x89PNG\r\n\x1a\n", ".svg": b"<?xml"}
+    with Index.open(index) as opened:
+        for target in ("one.png", "one.svg", "new/folder/two.PNG", "both"):
+            files = draw(opened, tmp_path / target)
+            assert len(files) == (2 if target == "both" else 1)
+            for file in files:
+                assert file.read_bytes().startswith(magic[file.suffix.lower()])
+
+
+@pytest.mark.parametrize("titles", [["a"], ["a" * 250], ["a", "b" * 200]], ids=["one", "long", "two"])
+def test_draws_the_smallest_indexes(tmp_path: Path, titles: list[str]) -> None:
+    with Index.open(build(tmp_path, titles, TOKENIZER).index) as opened:
+        (file,) = draw(opened, tmp_path / "shape.png")
+        assert sum(level.nodes for level in IndexShape.of(opened).levels) == 1 + len(titles)
+    assert file.stat().st_size > 10_000
+
+
+def test_the_same_index_gives_the_same_bytes(index: Path, tmp_path: Path) -> None:
+    import matplotlib
+
+    with Index.open(index) as opened:
+        first = [file.read_bytes() for file in draw(opened, tmp_path / "first")]
+        with matplotlib.rc_context({"axes.facecolor": "red", "svg.hashsalt": "another"}):
+            second = [file.read_bytes() for file in draw(opened, tmp_path / "second")]
+            assert matplotlib.rcParams["axes.facecolor"] == "red"
+    assert first == second
+
+
+def test_a_suffix_that_is_not_drawn_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"--plots: expected a directory or a file ending in \.png or \.svg"):
+        plot_files(tmp_path / "figure.pdf")
+    folder = tmp_path / "index.d"
+    folder.mkdir()
+    assert [file.suffix for file in plot_files(folder)] == [".png", ".svg"]
+
+
+def test_a_file_that_cannot_be_written_is_an_input_error(index: Path, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    with Index.open(index) as opened, pytest.raises(InputError, match="cannot be written"):
+        draw(opened, tmp_path / "taken" / "figure.png")
+
+
+def test_inspect_draws_and_names_the_files(index: Path, tmp_path: Path) -> None:
+    file = tmp_path / "shape.svg"
+    result = CliRunner().invoke(inspect_command, [str(index), "--plots", str(file)])
+    assert result.exit_code == 0, result.output
+    assert f"drawn       {file}" in result.stdout
+    assert file.stat().st_size > 10_000
+    result = CliRunner().invoke(inspect_command, [str(index), "--json", "--plots", str(tmp_path / "plots")])
+    assert json.loads(result.stdout)["plots"] == [
+        str(tmp_path / "plots" / f"index-shape.{suffix}") for suffix in ("png", "svg")
+    ]
+
+
+def test_inspect_refuses_in_one_line(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = CliRunner().invoke(inspect_command, [str(index), "--plots", str(tmp_path / "figure.pdf")])
+    assert result.exit_code == 2
+    assert "Error: --plots: expected a directory or a file ending in .png or .svg" in result.stderr
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = CliRunner().invoke(inspect_command, [str(index), "--plots", str(tmp_path / "figure.png")])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == (
+        "Error: this needs the package 'matplotlib', which is not installed; "
+        "install it with: pip install 'generative-retrieval[plots]'\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (999.7, "1 kB"),
+        (1000, "1 kB"),
+        (1_234_000, "1.23 MB"),
+        (4e9, "4 GB"),
+        (2e16, "2e+04 TB"),
+    ],
+)
+def test_sizes_are_short(num_bytes: float, text: str) -> None:
+    assert human(num_bytes) == text

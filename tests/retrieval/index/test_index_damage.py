@@ -100,26 +100,6 @@ def test_a_truncated_or_grown_file_is_found_without_digests(
         assert reported(summary.index, name)
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_a_missing_file_is_named(summary: BuildSummary, name: str) -> None:
-    locate(summary, name).unlink()
-    with pytest.raises(IndexDirectoryError, match=name):
-        Index.open(summary.index)
-
-
-@pytest.mark.parametrize("name", FILES[2:])
-def test_flips_that_digests_would_find_never_crash_without_them(summary: BuildSummary, name: str) -> None:
-    """Structure alone may miss a flip, but opening ends in an index or in a typed error."""
-    file = locate(summary, name)
-    sound = file.read_bytes()
-    for at in random.Random(1).sample(range(len(sound)), min(len(sound), 150)):
-        file.write_bytes(sound[:at] + bytes([sound[at] ^ 0xFF]) + sound[at + 1 :])
-        try:
-            Index.open(summary.index, verify_digests=False).close()
-        except IndexDirectoryError:
-            continue
-
-
 def test_no_index(tmp_path: Path) -> None:
     with pytest.raises(IndexNotFoundError, match="no such directory"):
         Index.open(tmp_path / "absent")
@@ -234,11 +214,7 @@ def rewrite(file: Path, change: Callable[[dict[str, list[object]]], object]) -> 
         ("rows/len-00004.arrow", lambda c: c["t1"].__setitem__(0, 200), "max_token_id"),
         ("entities.arrow", lambda c: c["entity_id"].__setitem__(0, "2"), "stands there twice"),
         ("entities.arrow", lambda c: c["entity_id"].__setitem__(slice(0, 2), c["entity_id"][1::-1]), "order"),
-        (
-            "entities.arrow",
-            lambda c: c["area"].__setitem__(0, float("nan")),
-            "'area': a value is no number",
-        ),
+        ("entities.arrow", lambda c: c["area"].__setitem__(0, float("nan")), "'area': a value is no number"),
         ("postings.arrow", lambda c: c["postings"][0].append({"entity": 1, "form": 0}), "postings, got"),
         ("postings.arrow", lambda c: c["postings"][0][0].update(entity=77), "outside 0"),
         ("postings.arrow", lambda c: c["postings"][0][0].update(form=7), "does not have"),

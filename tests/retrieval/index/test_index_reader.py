@@ -1,4 +1,4 @@
-"""The reader of an index: its parts, look-up of ids, pages that processes share."""
+"""The reader of an index: its parts, look-up of ids, rows of entities, pages that processes share."""
 
 from __future__ import annotations
 
@@ -24,9 +24,12 @@ from genret.retrieval.index import entities as entities_module
 from genret.retrieval.index import entities as id_lookup
 from genret.retrieval.index.entities import EntityTable, IdLookup, hash_strings
 from genret.retrieval.index.layout import ENTITY_ID, TITLE
+from genret.retrieval.index.owners import EntityRows
 from genret.retrieval.index.reader import Index
+from tests.checkpoints import make_index
 from tests.fakes import roots
 from tests.index_fixtures import build, character_tokenizer
+from tests.table_retrievers import TOKENIZER as TINY
 
 TOKENIZER = character_tokenizer("abcdefgh ")
 LINES = ["title\taliases\tkind", "abc\tcab|bad\tx", "c\ta\t", "bcd\t\tz"]
@@ -58,20 +61,13 @@ def test_metadata_is_typed_and_repeated_strings_are_dictionaries(tmp_path: Path)
         kinds = {"kind": "string", "name": "string", "year": "int", "weight": "float", "living": "bool"}
         assert index.metadata_types == kinds
         entity = index.entity_by_id("c")
-        assert entity is not None
         assert dict(entity.metadata) == {"kind": "x", "name": "cc", "year": 2, "weight": 0.5, "living": True}
         empty = index.entity_by_id("e")
-        assert empty is not None
         assert set(empty.metadata.values()) == {None}
         assert index.entities.stored_column("kind").type == pa.dictionary(pa.uint8(), pa.string())
         assert index.entities.stored_column("name").type == pa.string()
         assert index.entities.column("kind").type == pa.string()
         assert index.metadata_column("kind").to_pylist() == ["x", "x", "x", "x", None]
-
-
-def test_a_version_directory_opens_too(summary: BuildSummary) -> None:
-    with Index.open(str(summary.index / "versions" / summary.version)) as index:
-        assert index.num_rows == 6
 
 
 def test_trie_is_zero_copy_read_only_and_serves_the_decoder(summary: BuildSummary) -> None:
@@ -274,7 +270,6 @@ def test_processes_share_the_pages_of_the_trie(tmp_path: Path) -> None:
                 text=True,
             )
             readers.append(reader)
-            assert reader.stdout is not None
             facts.append(reader.stdout.readline().split())
     finally:
         for reader in readers:
@@ -286,3 +281,57 @@ def test_processes_share_the_pages_of_the_trie(tmp_path: Path) -> None:
     for _, rss, private_clean, _, shared_clean in facts[1:]:
         assert int(private_clean) == 0  # what the later ones see, the first one has in memory already
         assert int(shared_clean) == int(rss)
+
+
+MANY = "|".join(f"a river {n}" for n in range(40))
+CATALOGUES = {
+    "one form each": "title\nNile\nParis\nBerlin\n",
+    "aliases": f"title\taliases\nNile\t{MANY}\nParis\tNile|Lutetia\nNile delta\tNile\nAa\tZz|Mm\n",
+}
+
+
+@pytest.fixture(scope="module", params=list(CATALOGUES))
+def index(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Index:
+    folder = tmp_path_factory.mktemp("rows")
+    return Index.open(make_index(folder, TINY, CATALOGUES[request.param]))
+
+
+def postings(index: Index) -> dict[int, dict[int, str]]:
+    """Entity -> its ranks, with the text of each."""
+    found: dict[int, dict[int, str]] = {number: {} for number in range(index.num_entities)}
+    for rank in range(index.num_rows):
+        for number in index.entities_of(rank):
+            found[number][rank] = index.surface(rank, number)
+    return found
+
+
+def test_every_row_of_an_entity_its_title_first(index: Index) -> None:
+    rows = EntityRows(index)
+    for number, ranks in postings(index).items():
+        mine = rows.of(number)
+        assert sorted(mine) == sorted(ranks)
+        assert ranks[mine[0]] == index.entity(number).title
+
+
+def test_of_one_row_each_nothing_is_cut(tmp_path: Path) -> None:
+    with Index.open(make_index(tmp_path, TINY, CATALOGUES["one form each"])) as index:
+        assert EntityRows(index).of_all([2, 0], 1) == ([[2], [0]], True)
+
+
+@settings(max_examples=50, deadline=None)
+@given(data=st.data(), most=st.integers(0, 60))
+def test_what_is_cut_is_cut_evenly(index: Index, data: st.DataObject, most: int) -> None:
+    entities = data.draw(st.permutations(range(index.num_entities)).flatmap(lambda p: st.just(p)))
+    entities = entities[: data.draw(st.integers(0, len(entities)))]
+    rows = EntityRows(index)
+    whole = [rows.of(number) for number in entities]
+    found, is_whole = rows.of_all(entities, most)
+    assert is_whole == (found == whole)
+    assert is_whole == (sum(map(len, whole)) <= max(most, len(entities)))
+    longest = max(map(len, found), default=0)
+    for mine, everything in zip(found, whole, strict=True):
+        assert mine == everything[:longest]  # the same cut for all, and the title is kept
+        assert mine
+    if not is_whole:
+        assert sum(map(len, found)) <= max(most, len(entities))
+        assert longest == 1 or sum(min(len(e), longest + 1) for e in whole) > most

@@ -316,7 +316,6 @@ def test_answers_are_found_by_id_and_by_title(tmp_path: Path, index: Index) -> N
     # A title of several entities is right for each; an empty label says that there is none.
     assert _ids(index, one) == [("hot planet", ["C"]), ("metal", ["A"]), ("first", ["A", "B"]), ("no", [])]
     assert one.name == "labels.tsv"
-    assert one.path is not None
     assert one.digest == digest_file(one.path).xxh3_128
     assert one.num_unknown == 0
 
@@ -447,7 +446,7 @@ def _tuned(
 def test_figures_are_of_queries_that_were_held_out(
     monkeypatch: pytest.MonkeyPatch, evidence: Evidence
 ) -> None:
-    """Of the right candidates of each query something is known that no other query shows.
+    """Each query's right candidates have a feature that no other query shows.
 
     A ranking that had seen a query would have it first. Held out, none is better than chance.
     """
@@ -495,7 +494,6 @@ def test_provenance_names_files_and_their_digests(
 ) -> None:
     sets = [("one.tsv", drawn_examples(30)), (MADE_QUERIES, drawn_examples(20, seed=1))]
     told = _tuned(monkeypatch, evidence, sets, seed=3).ranking.provenance
-    assert told is not None
     assert told.queries == f"30 of one.tsv (xxh3_128 {'0' * 32}); 20 of made from the catalogue"
     assert (told.num_queries, told.seed, told.kinds) == (50, 3, evidence.kinds)
 

@@ -306,7 +306,6 @@ def read(file: Path, mapping: ColumnMapping = WEIGHTS) -> tuple[list[str | None]
     rejects = Rejects("x", 100)
     with open_source(file, mapping) as source:
         place = source.columns.weight
-        assert place is not None
         cells = [record.metadata[place] for batch in source.batches(100, rejects) for record in batch.records]
     return cells, [(row.line, row.detail) for row in rejects.rows]
 

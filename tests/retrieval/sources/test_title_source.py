@@ -1,17 +1,30 @@
+"""Lines of a catalogue: titles under the text policy, bad rows, and how these are reported."""
+
 from __future__ import annotations
 
 import io
+import json
 import sys
 from pathlib import Path
 
 import pytest
 import xxhash
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from genret.retrieval.errors import SourceError
 from genret.retrieval.index.manifest import FileEntry
-from genret.retrieval.normalize import find_control, normalize
+from genret.retrieval.normalize import (
+    NormalizationReport,
+    find_control,
+    find_html_entity,
+    is_normalized_block,
+    normalize,
+    resolve_html,
+)
 from genret.retrieval.sources import Record, TitleSource, open_source, source_files
-from genret.retrieval.sources.rejects import Rejects
+from genret.retrieval.sources.rejects import Reject, RejectReason, Rejects
+from tests.catalogue_files import read_batches
 
 
 def read(
@@ -158,3 +171,152 @@ def test_find_control() -> None:
     assert find_control("a\tb é \u00a0\u200b 東") is None
     assert find_control("a\x1bb") == "U+001B"
     assert find_control("a\x9fb") == "U+009F"
+
+
+lines = st.text(alphabet="a \té\u0301\u00a0\u2028\u200b\u0000\r\x85東", max_size=10)
+
+
+@given(st.lists(lines, min_size=1, max_size=5))
+def test_a_normalized_block_is_one_whose_fields_all_are(block: list[str]) -> None:
+    text = "\n".join(block)
+    fields = [field for line in text.split("\n") for field in line.split("\t")]
+    are_fine = all(field == normalize(field) for field in fields) and all(
+        find_control(line) is None for line in text.split("\n")
+    )
+    if is_normalized_block(text):
+        assert are_fine
+    elif are_fine:
+        assert not text.replace("\n", "").replace("\t", "").isprintable()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("&amp;", True),
+        ("a &#38; b", True),
+        ("&#x26;", True),
+        ("&frac12;", True),
+        ("R&B; x", False),
+        ("a & b; c", False),
+        ("AT&T", False),
+        ("&;", False),
+        ("&#;", False),
+    ],
+)
+def test_html_entities(text: str, found: bool) -> None:
+    assert find_html_entity(text) == found
+
+
+def report_of(folder: Path, data: str, **options: object) -> tuple[list[str], NormalizationReport, int]:
+    file = folder / "c.tsv"
+    file.write_bytes(data.encode())
+    with open_source(file, **options) as source:  # type: ignore[arg-type]
+        batches, rejects = read_batches(source, 2)
+    report = sum((batch.normalization for batch in batches), NormalizationReport())
+    return [record.title for batch in batches for record in batch.records], report, len(rejects.rows)
+
+
+def test_what_was_changed_and_found_is_counted_in_titles_of_good_rows(tmp_path: Path) -> None:
+    rows = (
+        "e\u0301\t e\u0301 ",
+        " two  words\t",
+        "AT&amp;T\t&amp;",
+        "plain\t",
+        " \u0301e\u0301 \t",
+        "bad  \x07\t",
+    )
+    data = "\n".join(("title\tkind", *rows))
+    titles, report, rejected = report_of(tmp_path, data)
+    assert titles == ["é", "two words", "AT&amp;T", "plain", "\u0301é"]
+    assert report == NormalizationReport(composed=2, respaced=2, html_entities=1)
+    assert rejected == 1
+    assert NormalizationReport.from_json(report.to_json()) == report
+
+
+def test_html_entities_are_resolved_on_request(tmp_path: Path) -> None:
+    data = "title\taliases\nAT&amp;T\t&lt;x&gt;\na&nbsp;b\t\nc&#7;d\t\n&amp;amp;\t\nR&B\t\n&#10;e\t\n"
+    titles, report, rejected = report_of(tmp_path, data, unescape_html=True)
+    assert titles == ["AT&T", "a b", "cd", "&amp;", "R&B", "e"]
+    assert report == NormalizationReport(respaced=2, html_entities=1, unescaped=5)
+    assert rejected == 0
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    titles=st.lists(st.text("ab é\u0301\u00a0\u200b&;mp", min_size=1, max_size=8), min_size=1, max_size=700),
+    with_aliases=st.booleans(),
+)
+def test_the_quick_way_is_the_slow_way(tmp_path: Path, titles: list[str], with_aliases: bool) -> None:
+    header = "title\taliases\tkind" if with_aliases else "title\tkind"
+    middle = "\t" if with_aliases else ""
+    data = "\n".join([header, *(f"{title}\t{middle}k" for title in titles)]) + "\n"
+    found, report, rejected = report_of(tmp_path, data)
+    good = [title for title in titles if normalize(title)]
+    assert found == [normalize(title) for title in good]
+    assert rejected == len(titles) - len(good)
+    assert report.html_entities == sum(find_html_entity(normalize(title)) for title in good)
+
+
+@pytest.mark.parametrize(
+    ("text", "resolved"),
+    [
+        ("Q&amp;A", "Q&A"),
+        ("&#38;&#x26;&lt;&eacute;", "&&<é"),
+        ("&amp;amp;", "&amp;"),
+        ("AT&LTD", "AT&LTD"),
+        ("Rock&notes, &copy 2020", "Rock&notes, &copy 2020"),
+        ("&notable; &unknown;", "&notable; &unknown;"),
+        ("&AMP; &Amp;", "& &Amp;"),
+    ],
+)
+def test_only_whole_html_entities_are_resolved(text: str, resolved: str) -> None:
+    assert resolve_html(text) == resolved
+
+
+def test_one_file_is_not_named_again_and_several_are() -> None:
+    one = Rejects("a.tsv", 0, files=("a.tsv",))
+    one.add(3, RejectReason.NO_TITLE, "x\t")
+    assert one.report() == "a.tsv: 1 bad row (allowed: 0): 1 × no title\n  line 3: no title: 'x\\t'"
+    several = Rejects("a.tsv and 1 more file", 0, files=("a.tsv", "b.tsv"))
+    several.add(2, RejectReason.BAD_JSON, b"{\xff", "an end", file=1)
+    several.add(9, RejectReason.NO_TITLE, "", file=0)
+    assert several.report().splitlines()[1:] == [
+        "  a.tsv, line 9: no title: ''",
+        "  b.tsv, line 2: bad JSON (an end): '{\\xff'",
+    ]
+
+
+def test_rejects_survive_a_journal() -> None:
+    rejects = Rejects("c", 10)
+    rejects.add(4, RejectReason.UNKNOWN_ENTITY, "é", "title 'x'", file=2)
+    rejects.add(5, RejectReason.BAD_VALUE, "y")
+    again = [Reject.from_json(json.loads(json.dumps(row.to_json()))) for row in rejects.rows]
+    assert again == rejects.rows
+    with pytest.raises(ValueError, match="no such reason"):
+        Reject.from_json([0, 1, "no such reason", "", ""])
+
+
+def test_the_file_of_bad_rows_is_a_table(tmp_path: Path) -> None:
+    rejects = Rejects("c", 10, files=("a.tsv", "b.tsv"))
+    rejects.add(5, RejectReason.BAD_VALUE, "y\tz", "got 'a\tb'", file=1)
+    rejects.add(7, RejectReason.NO_TITLE, "", file=0)
+    rejects.write(tmp_path / "rejects.tsv")
+    assert (tmp_path / "rejects.tsv").read_text() == (
+        "file\tline\treason\tdetail\ttext\n"
+        "a.tsv\t7\tno title\t\t''\nb.tsv\t5\tbad value\tgot 'a b'\t'y\\tz'\n"
+    )
+    Rejects("c", 10).write(tmp_path / "rejects.tsv")
+    assert not (tmp_path / "rejects.tsv").exists()
+
+
+def test_the_limit() -> None:
+    rejects = Rejects("c", 1)
+    rejects.add(1, RejectReason.NO_TITLE, "")
+    rejects.check()
+    rejects.add(2, RejectReason.NO_TITLE, "")
+    with pytest.raises(SourceError, match="--max-bad-rows 2"):
+        rejects.check()

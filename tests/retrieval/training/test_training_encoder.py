@@ -56,6 +56,10 @@ def train(data: Path, out: str, *more: str) -> Result:
     return runs.train(data, out, "--vocab-size", "300", *more)
 
 
+def trained(data: Path, out: str, *more: str) -> Result:
+    return runs.trained(data, out, "--vocab-size", "300", *more)
+
+
 class TableEmbedder:
     """Texts with vectors of their own; counts the texts it was given."""
 
@@ -74,8 +78,7 @@ class TableEmbedder:
 
 
 def test_an_encoder_opens_as_vectors_and_finds_what_it_was_taught(data: Path) -> None:
-    result = train(data, "out", "--encoder", "--max-steps", "60", "--eval-steps", "30", "--test")
-    assert result.exit_code == 0, result.output
+    result = trained(data, "out", "--encoder", "--max-steps", "60", "--eval-steps", "30", "--test")
     metrics = json.loads(result.stdout)
     assert metrics == json.loads((data / "out" / "metrics.json").read_text())
     assert metrics["steps"] == 60
@@ -97,9 +100,8 @@ def test_a_killed_run_resumes_to_the_same_weights(data: Path) -> None:
 
 
 def test_a_teacher_is_imitated(data: Path) -> None:
-    assert train(data, "teacher", "--encoder", "--max-steps", "2").exit_code == 0
-    result = train(data, "out", "--encoder", "--max-steps", "2", "--teacher", f"encoder:{data / 'teacher'}")
-    assert result.exit_code == 0, result.output
+    trained(data, "teacher", "--encoder", "--max-steps", "2")
+    result = trained(data, "out", "--encoder", "--max-steps", "2", "--teacher", f"encoder:{data / 'teacher'}")
     assert json.loads(result.stdout)["teacher"] == f"encoder:{data / 'teacher'}"
     taught, alone = runs.weights(data / "out"), runs.weights(data / "teacher")
     assert any(not torch.equal(tensor, alone[name]) for name, tensor in taught.items())

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import Result
 from safetensors.torch import load_file
 
 from genret.retrieval.checkpoints import find_checkpoint, folder_fingerprint
@@ -18,7 +19,7 @@ from genret.retrieval.training import lora
 from genret.retrieval.training.quality import TitleRows, measure_hits
 from genret.retrieval.training.training_data import read_catalogue, read_queries
 from genret.retrieval.training.training_run import load_model
-from tests.retrieval.training.test_training_run import CATALOGUE, QUERIES, check_resumed, train
+from tests.retrieval.training.test_training_run import CATALOGUE, QUERIES, check_resumed, train, trained
 from tests.tiny_gguf import write_gguf
 
 
@@ -27,9 +28,18 @@ def data(tmp_path: Path) -> Path:
     """Catalogue, queries, and a model of four layers to adapt."""
     (tmp_path / "catalogue.tsv").write_text(CATALOGUE, encoding="utf-8")
     (tmp_path / "queries.tsv").write_text(QUERIES, encoding="utf-8")
-    made = train(tmp_path, "base", "--preset", "tiny", "--max-steps", "20", "--vocab-size", "300")
-    assert made.exit_code == 0, made.output
+    trained(tmp_path, "base", "--preset", "tiny", "--max-steps", "20", "--vocab-size", "300")
     return tmp_path
+
+
+def try_to_adapt(data: Path, out: str, options: str, model: str = "base") -> Result:
+    return train(data, out, "--model", str(data / model), *options.split())
+
+
+def adapt(data: Path, out: str, options: str, model: str = "base") -> Result:
+    result = try_to_adapt(data, out, options, model)
+    assert result.exit_code == 0, result.output
+    return result
 
 
 def adapter_weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -38,11 +48,7 @@ def adapter_weights(folder: Path) -> dict[str, torch.Tensor]:
 
 def test_an_adapter_is_learnt_written_and_opened(data: Path) -> None:
     before = folder_fingerprint(data / "base")
-    result = train(
-        data, "out", "--model", str(data / "base"), "--lora", "8", "--max-steps", "150",
-        "--learning-rate", "3e-3", "--eval-steps", "100",
-    )  # fmt: skip
-    assert result.exit_code == 0, result.output
+    result = adapt(data, "out", "--lora 8 --max-steps 150 --learning-rate 3e-3 --eval-steps 100")
     metrics = json.loads(result.stdout)
     assert metrics["lora"] == 8
     assert metrics["fine_tuned_from"] == str(data / "base")
@@ -81,27 +87,19 @@ def test_all_linear_layers_but_the_head_are_adapted(data: Path) -> None:
 
 def test_of_the_upper_layers_alone(data: Path) -> None:
     layers = load_model(str(data / "base")).config.num_hidden_layers
-    result = train(
-        data, "out", "--model", str(data / "base"), "--lora", "2", "--lora-layers", "1", "--max-steps", "2",
-        "--bf16",
-    )  # fmt: skip
-    assert result.exit_code == 0, result.output
+    adapt(data, "out", "--lora 2 --lora-layers 1 --max-steps 2 --bf16")
     names = adapter_weights(data / "out")
     assert names
     assert all(f".layers.{layers - 1}." in name for name in names)
     load_model(str(data / "out"))  # every matrix has its place
-    too_many = train(data, "more", "--model", str(data / "base"), "--lora", "2", "--lora-layers", "99")
+    too_many = try_to_adapt(data, "more", "--lora 2 --lora-layers 99")
     assert too_many.exit_code == 2
     assert f"must be at most {layers}" in too_many.output
 
 
 def test_of_an_encoder_decoder_the_decoder_s(data: Path) -> None:
-    made = train(data, "seq", "--preset", "small-seq2seq", "--max-steps", "1", "--vocab-size", "300")
-    assert made.exit_code == 0, made.output
-    result = train(
-        data, "out", "--model", str(data / "seq"), "--lora", "2", "--lora-layers", "1", "--max-steps", "2"
-    )
-    assert result.exit_code == 0, result.output
+    trained(data, "seq", "--preset", "small-seq2seq", "--max-steps", "1", "--vocab-size", "300")
+    adapt(data, "out", "--lora 2 --lora-layers 1 --max-steps 2", "seq")
     assert all(".decoder." in name for name in adapter_weights(data / "out"))
 
 
@@ -116,11 +114,7 @@ def test_frozen_weights_are_kept_in_bfloat16_and_matrices_in_float32(
         return seen[-1]
 
     monkeypatch.setattr(lora, "with_lora", noted)
-    result = train(
-        data, "out", "--model", str(data / "base"), "--lora", "2", "--max-steps", "2", "--bf16",
-        "--eval-steps", "1",
-    )  # fmt: skip
-    assert result.exit_code == 0, result.output
+    result = adapt(data, "out", "--lora 2 --max-steps 2 --bf16 --eval-steps 1")
     (adapted,) = seen
     assert {p.dtype for p in adapted.parameters() if not p.requires_grad} == {torch.bfloat16}
     assert "dev (first 1)" in result.stderr
@@ -134,13 +128,12 @@ def test_a_killed_run_resumes_to_the_same_matrices(data: Path) -> None:
 def test_the_base_may_be_a_gguf_file(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GENRET_CACHE", str(data / "cache"))
     write_gguf(data / "model.gguf")
-    result = train(data, "out", "--model", str(data / "model.gguf"), "--lora", "2", "--max-steps", "2")
-    assert result.exit_code == 0, result.output
+    adapt(data, "out", "--lora 2 --max-steps 2", "model.gguf")
     assert find_checkpoint(data / "out").weights == find_checkpoint(data / "model.gguf").weights
     config = CheckpointConfig.load(data / "out")
     assert config.rendering is not None
     assert config.rendering.context == "Entity:"
-    whole = train(data, "whole", "--model", str(data / "out"), "--max-steps", "1")  # adapters can be tuned on
+    whole = try_to_adapt(data, "whole", "--max-steps 1", "out")  # adapters can be tuned on
     assert whole.exit_code == 0, whole.output
     assert find_checkpoint(data / "whole").adapter is None
 
@@ -164,13 +157,12 @@ def losses(out: Path, steps: int) -> list[float]:
 
 def test_a_run_goes_on_from_an_adapter_where_it_was(data: Path) -> None:
     learn = ("--lora", "4", "--lora-layers", "1", "--learning-rate", "3e-3", "--save-dtype", "float32")
-    first = train(data, "first", "--model", str(data / "base"), *learn, "--max-steps", "60")
-    assert first.exit_code == 0, first.output
+    trained(data, "first", "--model", str(data / "base"), *learn, "--max-steps", "60")
     told = ("--max-steps", "1", "--log-steps", "1", "--seed", "5")
     # The same examples behind the merged weights, and behind those of the base.
-    assert train(data, "whole", "--model", str(data / "first"), *told).exit_code == 0
-    assert train(data, "bare", "--model", str(data / "base"), *told).exit_code == 0
-    assert train(data, "second", "--model", str(data / "first"), *learn, *told).exit_code == 0
+    trained(data, "whole", "--model", str(data / "first"), *told)
+    trained(data, "bare", "--model", str(data / "base"), *told)
+    trained(data, "second", "--model", str(data / "first"), *learn, *told)
     (merged,), (untaught,), (loss,) = (losses(data / out, 1) for out in ("whole", "bare", "second"))
     assert loss == pytest.approx(merged, abs=1e-3)
     assert untaught > loss + 0.1
@@ -200,11 +192,10 @@ def test_a_run_goes_on_from_an_adapter_where_it_was(data: Path) -> None:
 
 def test_the_base_of_an_adapter_that_is_trained_on_may_be_named_from_its_folder(data: Path) -> None:
     common = ("--lora", "2", "--max-steps", "1")
-    assert train(data, "first", "--model", str(data / "base"), *common).exit_code == 0
+    trained(data, "first", "--model", str(data / "base"), *common)
     settings = data / "first" / "genret.json"
     settings.write_text(json.dumps({**json.loads(settings.read_text()), "base": "../base"}))
-    result = train(data, "second", "--model", str(data / "first"), *common, "--bf16")
-    assert result.exit_code == 0, result.output
+    trained(data, "second", "--model", str(data / "first"), *common, "--bf16")
     assert Path(find_checkpoint(data / "second").weights).resolve() == (data / "base").resolve()
     assert {tensor.dtype for tensor in adapter_weights(data / "second").values()} == {torch.float16}
 
@@ -215,7 +206,7 @@ def test_an_adapter_of_another_kind_is_not_trained_on(data: Path) -> None:
     other = get_peft_model(load_model(str(data / "base")), LoHaConfig(r=2, target_modules=["q_proj"]))
     other.peft_config["default"].base_model_name_or_path = str(data / "base")
     other.save_pretrained(data / "loha")
-    refused = train(data, "out", "--model", str(data / "loha"), "--lora", "2", "--max-steps", "1")
+    refused = try_to_adapt(data, "out", "--lora 2 --max-steps 1", "loha")
     assert refused.exit_code == 2
     message = f"lora: goes on with LoRA adapters, and {data / 'loha'} is LOHA"
     assert message in " ".join(refused.output.split())
@@ -223,15 +214,15 @@ def test_an_adapter_of_another_kind_is_not_trained_on(data: Path) -> None:
 
 def test_without_peft_the_extra_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lora, "find_spec", lambda name: None)
-    result = train(data, "out", "--model", str(data / "base"), "--lora", "2")
+    result = try_to_adapt(data, "out", "--lora 2")
     assert result.exit_code == 1
     assert "generative-retrieval[lora]" in result.output
 
 
 def test_a_whole_model_replaces_an_adapter_of_an_earlier_run(data: Path) -> None:
     common = ("--model", str(data / "base"), "--max-steps", "1")
-    assert train(data, "out", *common, "--lora", "2").exit_code == 0
+    trained(data, "out", *common, "--lora", "2")
     shutil.rmtree(data / "out" / "checkpoints")
-    assert train(data, "out", *common).exit_code == 0
+    trained(data, "out", *common)
     assert find_checkpoint(data / "out").adapter is None
     assert (data / "out" / "model.safetensors").is_file()

@@ -1,9 +1,13 @@
-"""`genret train` end to end on a handful of entities: from scratch, resumed, fine-tuned, refused."""
+"""`genret train` end to end: from scratch, resumed, fine-tuned, refused, interrupted, with few positions."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,16 +16,41 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 from safetensors.torch import load_file
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from genret.decoding.model.hf_model import HFLanguageModel
-from genret.retrieval.errors import InputError
-from genret.retrieval.prompts import CheckpointConfig
+from genret.retrieval.errors import InputError, ModelError
+from genret.retrieval.interruption import sigterm_as_interrupt
+from genret.retrieval.loaded_model import Limits
+from genret.retrieval.prompts import PLAIN, CheckpointConfig, PromptTemplate
 from genret.retrieval.text import Rendering, TextTokenizer
-from genret.retrieval.training.quality import TitleRows, measure_hits
+from genret.retrieval.training.dataset import (
+    CausalCollator,
+    EncodedExample,
+    ExampleEncoder,
+    fit_prompt,
+    limits_of_checkpoint,
+)
+from genret.retrieval.training.examples import Example
+from genret.retrieval.training.presets import (
+    Preset,
+    build_model,
+    save_tokenizer,
+    scratch_config,
+    train_tokenizer,
+)
+from genret.retrieval.training.quality import TitleRows, measure_hits, rank_entities
 from genret.retrieval.training.train_command import train_command
-from genret.retrieval.training.trainer import TrainerOptions
-from genret.retrieval.training.training_data import read_catalogue, read_queries
+from genret.retrieval.training.trainer import InterruptCallback, TrainerOptions, last_checkpoint
+from genret.retrieval.training.training_data import (
+    TrainingEntity,
+    TrainingQuery,
+    read_catalogue,
+    read_queries,
+)
 from genret.retrieval.training.training_run import TrainingPlan, load_model
+from genret.retrieval.types import Mention
+from tests.tiny_transformers import build
 
 CATALOGUE = (
     "entity_id\ttitle\taliases\tkind\tdescription\n"
@@ -52,13 +81,18 @@ def train(data: Path, out: str, *more: str) -> Result:
     return CliRunner().invoke(train_command, [*arguments, "--out", str(data / out), *fixed, *more])
 
 
+def trained(data: Path, out: str, *more: str) -> Result:
+    result = train(data, out, *more)
+    assert result.exit_code == 0, result.output
+    return result
+
+
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     return dict(load_file(folder / "model.safetensors"))
 
 
 def test_a_checkpoint_from_scratch_opens_and_has_learnt(data: Path) -> None:
-    result = train(data, "out", "--preset", "tiny", "--max-steps", "120", "--vocab-size", "300", "--test")
-    assert result.exit_code == 0, result.output
+    result = trained(data, "out", "--preset", "tiny", "--max-steps", "120", "--vocab-size", "300", "--test")
     metrics = json.loads(result.stdout)
     assert metrics == json.loads((data / "out" / "metrics.json").read_text())
     assert metrics["steps"] == 120
@@ -80,11 +114,10 @@ def test_a_checkpoint_from_scratch_opens_and_has_learnt(data: Path) -> None:
 def check_resumed(data: Path, file: str, *common: str, steps: int) -> None:
     """Check that a run that is killed at half of its steps resumes to the weights of an undisturbed one."""
     common = (*common, "--max-steps", str(steps), "--save-steps", str(steps // 2))
-    assert train(data, "whole", *common).exit_code == 0
+    trained(data, "whole", *common)
     shutil.copytree(data / "whole", data / "killed")
     shutil.rmtree(data / "killed" / "checkpoints" / f"checkpoint-{steps}")
-    resumed = train(data, "killed", *common, "--resume")
-    assert resumed.exit_code == 0, resumed.output
+    resumed = trained(data, "killed", *common, "--resume")
     assert "resuming from" in resumed.stderr
     ours = load_file(data / "killed" / file)
     for name, tensor in load_file(data / "whole" / file).items():
@@ -100,13 +133,10 @@ def test_a_killed_run_resumes_to_the_same_weights(data: Path) -> None:
 
 @pytest.mark.parametrize("preset", ["tiny", "small-seq2seq"])
 def test_a_checkpoint_can_be_fine_tuned(data: Path, preset: str) -> None:
-    first = train(data, "base", "--preset", preset, "--max-steps", "2", "--vocab-size", "300")
-    assert first.exit_code == 0, first.output
+    trained(data, "base", "--preset", preset, "--max-steps", "2", "--vocab-size", "300")
     (data / "base" / "genret.json").unlink()  # as a checkpoint from elsewhere
-    result = train(
-        data, "tuned", "--model", str(data / "base"), "--max-steps", "2", "--eval-steps", "1", "--bf16"
-    )
-    assert result.exit_code == 0, result.output
+    tune = ("--max-steps", "2", "--eval-steps", "1", "--bf16")
+    result = trained(data, "tuned", "--model", str(data / "base"), *tune)
     assert json.loads(result.stdout)["fine_tuned_from"] == str(data / "base")
     # What the index builder takes for such a checkpoint before it was tuned.
     expected = CheckpointConfig.load(data / "base").title_rendering()
@@ -116,15 +146,13 @@ def test_a_checkpoint_can_be_fine_tuned(data: Path, preset: str) -> None:
 
 
 def test_a_model_is_fine_tuned_on_the_prompt_that_is_named(data: Path) -> None:
-    first = train(data, "base", "--preset", "tiny", "--max-steps", "1", "--vocab-size", "300")
-    assert first.exit_code == 0, first.output
+    trained(data, "base", "--preset", "tiny", "--max-steps", "1", "--vocab-size", "300")
     (data / "base" / "genret.json").unlink()
     tune = ("--model", str(data / "base"), "--max-steps", "1", "--max-prompt-tokens", "2000")
     refused = train(data, "tuned", *tune, "--prompt", "x")
     assert refused.exit_code == 2
     assert "prompt: unknown template 'x'; known: ['annotate', 'few-shot', " in refused.stderr
-    result = train(data, "tuned", *tune, "--prompt", "few-shot")
-    assert result.exit_code == 0, result.output
+    trained(data, "tuned", *tune, "--prompt", "few-shot")
     config = CheckpointConfig.load(data / "tuned")
     assert config.default_prompt == "few-shot"
     assert config.rendering == Rendering(context="Entity:", prefix=" ", end_token="\n")
@@ -173,8 +201,7 @@ def test_options_out_of_range_are_refused_without_a_command_line_too(field: str)
 
 
 def test_more_epochs_than_any_run_has_are_no_error_by_themselves(data: Path) -> None:
-    result = train(data, "out", "--preset", "tiny", "--epochs", "1e308", "--max-steps", "1")
-    assert result.exit_code == 0, result.output
+    result = trained(data, "out", "--preset", "tiny", "--epochs", "1e308", "--max-steps", "1")
     assert json.loads(result.stdout)["steps"] == 1
 
 
@@ -200,3 +227,292 @@ def test_the_missing_extra_is_named(data: Path, monkeypatch: pytest.MonkeyPatch)
     result = train(data, "out", "--preset", "tiny")
     assert result.exit_code == 1
     assert "generative-retrieval[train]" in result.output
+
+
+_STEPS = 8
+_TITLES = ["Nile", "Rhine", "Mount Everest", "K2", "Lake Victoria", "Danube"]
+
+
+def train_titles(folder: Path, out: str, *more: str) -> Result:
+    (folder / "titles.txt").write_text("\n".join(_TITLES) + "\n", encoding="utf-8")
+    arguments = ["--catalogue", str(folder / "titles.txt"), "--out", str(folder / out), "--cpu"]
+    arguments += ["--preset", "tiny", "--vocab-size", "300", "--max-steps", str(_STEPS), "--batch-size", "4"]
+    return CliRunner().invoke(train_command, [*arguments, *more])
+
+
+@pytest.fixture
+def batches(monkeypatch: pytest.MonkeyPatch) -> list[list[EncodedExample]]:
+    """Every batch that is collated, in order."""
+    seen: list[list[EncodedExample]] = []
+    collate = CausalCollator.__call__
+
+    def spy(self: CausalCollator, examples: list[EncodedExample]) -> dict[str, torch.Tensor]:
+        seen.append(list(examples))
+        return collate(self, examples)
+
+    monkeypatch.setattr(CausalCollator, "__call__", spy)
+    return seen
+
+
+def interrupt_loss(monkeypatch: pytest.MonkeyPatch, at_call: int, act: Callable[[], None]) -> None:
+    """Do something in the middle of a step."""
+    from genret.retrieval.training.trainer import TitleTrainer
+
+    compute = TitleTrainer.compute_loss
+    calls = 0
+
+    def spy(self: TitleTrainer, *args: object, **kwargs: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == at_call:
+            act()
+        return compute(self, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(TitleTrainer, "compute_loss", spy)
+
+
+def send(number: signal.Signals) -> Callable[[], None]:
+    return lambda: os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize(("number", "at"), [(signal.SIGINT, 1), (signal.SIGTERM, 3), (signal.SIGINT, _STEPS)])
+def test_an_interrupted_run_resumes_to_what_an_undisturbed_one_gives(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    batches: list[list[EncodedExample]],
+    number: signal.Signals,
+    at: int,
+) -> None:
+    whole = train_titles(tmp_path, "whole")
+    assert whole.exit_code == 0, whole.output
+    undisturbed = batches[:_STEPS]
+    with monkeypatch.context() as patch, sigterm_as_interrupt():
+        interrupt_loss(patch, at, send(number))
+        stopped = train_titles(tmp_path, "stopped")
+    assert stopped.exit_code == 130, stopped.output
+    assert f"interrupted at step {at}; go on with --resume" in stopped.stderr
+    assert stopped.stdout == ""
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+    batches.clear()
+    resumed = train_titles(tmp_path, "stopped", "--resume")
+    assert resumed.exit_code == 0, resumed.output
+    assert json.loads(resumed.stdout)["steps"] == json.loads(whole.stdout)["steps"] == _STEPS
+    assert batches == undisturbed[at:]
+    ours = load_file(tmp_path / "stopped" / "model.safetensors")
+    for name, tensor in load_file(tmp_path / "whole" / "model.safetensors").items():
+        assert torch.equal(tensor, ours[name]), name
+
+
+def test_whoever_insists_is_obeyed_at_once_and_can_go_on_from_the_last_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def insist() -> None:
+        send(signal.SIGINT)()
+        send(signal.SIGINT)()
+
+    with monkeypatch.context() as patch:
+        interrupt_loss(patch, 4, insist)
+        stopped = train_titles(tmp_path, "out", "--save-steps", "2")
+    assert stopped.exit_code == 130, stopped.output
+    assert "the last checkpoint is of step 2: go on with --resume" in stopped.stderr
+    assert train_titles(tmp_path, "out", "--save-steps", "2", "--resume").exit_code == 0
+
+
+def test_an_interrupt_before_the_first_step_leaves_nothing_to_trip_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("genret.retrieval.training.training_run.build_model", interrupted)
+        stopped = train_titles(tmp_path, "out")
+    assert stopped.exit_code == 130, stopped.output
+    assert "no checkpoint was written yet: start again" in stopped.stderr
+    assert train_titles(tmp_path, "out").exit_code == 0
+
+
+def test_a_checkpoint_that_was_half_made_is_passed_over_and_removed(tmp_path: Path) -> None:
+    half = tmp_path / "out" / "checkpoints" / "checkpoint-500"
+    half.mkdir(parents=True)
+    (half / "optimizer.pt").write_bytes(b"half")
+    resumed = train_titles(tmp_path, "out", "--resume")
+    assert resumed.exit_code == 0, resumed.output
+    assert not half.exists()
+    last = last_checkpoint(half.parent)
+    assert last is not None
+    assert last.name == f"checkpoint-{_STEPS}"
+
+
+def test_signals_that_raise_nothing_are_left_alone() -> None:
+    callback = InterruptCallback()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with callback.listening():
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+POSITIONS = 48
+LONG = "Xyzzyqwv " * 20  # nothing in it is ever merged: one token per character
+LIMITED = [
+    TrainingEntity("1", "Nile", ("an-Nil",), "Longest river of Africa"),
+    TrainingEntity("2", "Rhine", (), "River that flows past Cologne"),
+    TrainingEntity("3", LONG.strip(), (), "A name nobody can remember"),
+]
+SHORT_CATALOGUE = "entity_id\ttitle\taliases\tdescription\n" + "".join(
+    f"{e.entity_id}\t{e.title}\t{'|'.join(e.aliases)}\t{e.description}\n" for e in LIMITED
+)
+LONG_QUERIES = (
+    "query\tentity_id\tsplit\n"
+    f"pharaohs sailed on it {LONG}\t1\ttrain\n"
+    "nobody remembers it\t3\ttrain\n"
+    f"where the lorelei sings {LONG}\t2\tdev\n"
+)
+
+
+def checkpoint(folder: Path, architecture: str, positions: int = POSITIONS) -> Path:
+    """A checkpoint with few positions, as one to be fine-tuned."""
+    tokenizer = train_tokenizer(["Nile Rhine river Africa Cologne"], 280)
+    torch.manual_seed(1)
+    preset = Preset("few", architecture, 32, 1, 2, 48, vocab_size=280, max_positions=positions)
+    save_tokenizer(tokenizer, folder)
+    build_model(preset, tokenizer).save_pretrained(folder)
+    scratch_config().save(folder)
+    return folder
+
+
+def train_limited(folder: Path, *more: str, catalogue: str = SHORT_CATALOGUE) -> Result:
+    (folder / "catalogue.tsv").write_text(catalogue, encoding="utf-8")
+    (folder / "queries.tsv").write_text(LONG_QUERIES, encoding="utf-8")
+    files = ["--catalogue", str(folder / "catalogue.tsv"), "--out", str(folder / "out")]
+    fixed = ["--model", str(folder / "base"), "--batch-size", "4", "--max-steps", "3", "--cpu"]
+    return CliRunner().invoke(train_command, [*files, *fixed, *more])
+
+
+@pytest.mark.parametrize("architecture", ["llama", "bart"])
+def test_a_run_survives_long_queries_and_a_long_title(tmp_path: Path, architecture: str) -> None:
+    checkpoint(tmp_path / "base", architecture)
+    result = train_limited(tmp_path, "--queries", str(tmp_path / "queries.tsv"), "--eval-steps", "1")
+    assert result.exit_code == 0, result.output
+    assert result.stderr.count("left out: ") == 1
+    left_out = (
+        "1 of 4 titles and aliases cannot be written: 1 longer than the model's positions; e.g. 'Xyzzyqwv"
+    )
+    assert f"left out: {left_out}" in result.stderr
+    assert result.stderr.count("dev (first 1)") == 3
+    hits = json.loads(result.stdout)["hits"]
+    assert hits["dev"]["num_queries"] == 1
+    assert hits["exact title"]["num_queries"] == 3  # the title that cannot be written counts as a miss
+    assert hits["exact title"]["hits_at_10"] == pytest.approx(2 / 3, abs=1e-3)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "bart"])
+def test_a_catalogue_of_which_no_title_fits_is_refused_before_training(
+    tmp_path: Path, architecture: str
+) -> None:
+    checkpoint(tmp_path / "base", architecture)
+    result = train_limited(tmp_path, catalogue=f"title\n{LONG}\n")
+    assert result.exit_code == 2
+    assert "catalogue: 1 of 1 titles and aliases cannot be written" in result.output
+    assert "Traceback" not in result.output
+
+
+def test_a_template_that_fills_the_prompt_is_refused_before_training(tmp_path: Path) -> None:
+    checkpoint(tmp_path / "base", "llama", positions=40)
+    (tmp_path / "base" / "genret.json").unlink()  # the built-in templates have more markup
+    result = train_limited(tmp_path)
+    assert result.exit_code == 2
+    assert "the template 'mention' alone has" in result.output
+
+
+@pytest.mark.parametrize("architecture", ["llama", "bart"])
+def test_limits_are_those_of_the_decoding_protocol(tmp_path: Path, architecture: str) -> None:
+    folder = checkpoint(tmp_path, architecture)
+    model = HFLanguageModel.load(folder, device="cpu")
+    limits = Limits.of(model)
+    assert limits.room(5) == (POSITIONS - 1 if model.is_encoder_decoder else POSITIONS - 5)
+    assert limits.prompt_tokens(10) == (POSITIONS if model.is_encoder_decoder else POSITIONS - 10)
+    assert limits.prompt_tokens(400) == (POSITIONS if model.is_encoder_decoder else POSITIONS // 2)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bart", "t5"])
+def test_a_checkpoint_in_training_has_the_limits_it_will_have_in_serving(name: str) -> None:
+    model = build(name, 20)
+    model.generation_config.forced_bos_token_id = 1 if model.config.is_encoder_decoder else None
+    before = limits_of_checkpoint(model)
+    served = Limits.of(HFLanguageModel(deepcopy(model)))
+    for longest in (1, 30, 400):
+        assert before.prompt_tokens(longest) == served.prompt_tokens(longest)
+    assert before.room(7) == served.room(7)
+
+
+def test_a_checkpoint_that_serving_refuses_is_not_trained() -> None:
+    model = build("bart", 20)
+    model.config.decoder_start_token_id = model.generation_config.decoder_start_token_id = None
+    model.generation_config.bos_token_id = None
+    with pytest.raises(ModelError, match="names no decoder_start_token_id"):
+        limits_of_checkpoint(model)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> TextTokenizer:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    save_tokenizer(train_tokenizer(["Nile Rhine river Africa Cologne"], 280), folder)
+    return TextTokenizer.load(folder)
+
+
+@pytest.mark.parametrize("template", [PLAIN, scratch_config().prompt("plain")], ids=["built-in", "scratch"])
+def test_a_cut_prompt_loses_the_end_of_the_text_alone(
+    tokenizer: TextTokenizer, template: PromptTemplate
+) -> None:
+    text = "where the lorelei sings"
+    whole = template.encode(tokenizer, text)
+    markup = template.encode(tokenizer, "")
+    behind = whole[len(replace(template, suffix="").encode(tokenizer, text)) :]
+    assert fit_prompt(template, tokenizer, text, None) == whole
+    assert fit_prompt(template, tokenizer, text, len(whole)) == whole
+    for limit in range(len(markup) + 1, len(whole)):
+        cut = fit_prompt(template, tokenizer, text, limit)
+        assert len(cut) == limit
+        assert cut[-len(behind) :] == behind
+        assert cut[: limit - len(behind)] == whole[: limit - len(behind)]
+
+
+def test_prompts_leave_room_for_their_titles(tokenizer: TextTokenizer) -> None:
+    encoder = ExampleEncoder(tokenizer, scratch_config(), 30, Limits(positions=40))
+    for title, most in (("Nile", 30), ("y" * 20, 18)):  # a blank and the end token: 22 tokens
+        for example in (Example(title, "name", query=LONG), Example(title, "mention", mention=Mention(LONG))):
+            encoded = encoder.encode(example)
+            assert encoded is not None
+            assert len(encoded.prompt_ids) == most
+            assert len(encoded.prompt_ids) + len(encoded.title_ids) <= 40
+    assert encoder.encode(Example("y" * 36, "name", query="y")) is None
+    with pytest.raises(InputError, match=r"prompts may have 2 tokens, but the template 'plain' alone has 2"):
+        ExampleEncoder(tokenizer, scratch_config(), 2)
+
+
+def test_a_title_that_no_index_would_hold_is_not_trained() -> None:
+    pieces = {piece: i for i, piece in enumerate(("</s>", "[UNK]", "nile", "rhine", ":", "query", "entity"))}
+    words = Tokenizer(models.WordPiece(pieces, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    encoder = ExampleEncoder(TextTokenizer(words, "</s>", "words"), CheckpointConfig(), 96)
+    assert encoder.encode(Example("nile", "name", query="rhine")) is not None
+    assert encoder.encode(Example("nile 鰭", "name", query="rhine")) is None
+    assert encoder.fault([2, 1, 0]) == "not spellable"
+
+
+@pytest.mark.parametrize("architecture", ["llama", "bart"])
+def test_measuring_cuts_long_queries_and_misses_long_titles(tmp_path: Path, architecture: str) -> None:
+    folder = checkpoint(tmp_path, architecture)
+    tokenizer, config = TextTokenizer.load(folder), CheckpointConfig.load(folder)
+    model = load_model(str(folder))
+    queries = [TrainingQuery(text, "1", "dev") for text in ("short", "long " + LONG, LONG)]
+    titles = TitleRows(tokenizer, config, LIMITED)
+    rankings = rank_entities(model, titles, queries)
+    assert [sorted(ranking) for ranking in rankings] == [["1", "2"]] * 3
+    # A neighbour in the batch that is cut changes nothing.
+    assert rank_entities(model, titles, queries[:1]) == rankings[:1]

@@ -25,6 +25,7 @@ from genret.retrieval.vectors import encoder as encoder_module
 from genret.retrieval.vectors.embedder import VectorMethod, is_path, open_embedder, open_model
 from genret.retrieval.vectors.encoder import EncoderEmbedder
 from tests.checkpoints import save_tokenizer, train_tokenizer
+from tests.vector_fixtures import ENTRY
 
 TEXTS = (
     "Hamlet",
@@ -205,21 +206,7 @@ def test_weights_that_are_missing_are_not_made_up(tmp_path: Path) -> None:
 
 
 def entry(**values: Any) -> VectorsEntry:
-    filled = VectorsEntry(
-        method="encoder",
-        source="there",
-        fingerprint="",
-        columns=(),
-        dimensions=192,
-        count=3,
-        kind="flat",
-        factory="IDMap,Flat",
-        effort=0,
-        sample=0,
-        recall=1.0,
-        recall_queries=0,
-        seed=0,
-    )
+    filled = replace(ENTRY, method="encoder", source="there", fingerprint="", dimensions=192, count=3)
     return replace(filled, **values)
 
 

@@ -34,8 +34,6 @@ MEMORY = 64 << 20
 HEAD = "entity_id\ttitle\taliases\tdescription"
 KINDS = ("flat", "hnsw", "ivfpq", "IVF4,SQ8", "PCA16,IVF4,Flat")
 
-Maker = Callable[..., Index]
-
 
 def rows(count: int, seed: int) -> list[str]:
     draw = random.Random(seed)
@@ -125,7 +123,6 @@ def test_filters_and_sizes_of_a_search_are_each_their_own(index: Index) -> None:
 
 def test_what_the_manifest_says(index: Index) -> None:
     entry = index.vectors
-    assert entry is not None
     assert entry.columns == ("description",)
     assert entry.count == open_vectors(index).ntotal
     assert 0.99 <= entry.recall <= 1
@@ -171,7 +168,6 @@ def test_a_column_that_is_not_there_and_a_kind_that_faiss_refuses(tmp_path: Path
 def stored(index: Index) -> dict[str, list[float]]:
     """Similarities of every entity's vectors and some query, as the index has them, by id and text."""
     entry = index.vectors
-    assert entry is not None
     query = open_embedder(entry).embed_queries(["upper stone church river"])
     vectors = open_vectors(index, mapped=False)
     parameters = None
@@ -212,8 +208,6 @@ def test_taken_over_vectors_are_as_they_were(kind: str, seed: int, tmp_path: Pat
 
     new = published(tmp_path / "new", lines, carry)
     before, after = old.vectors, new.vectors
-    assert before is not None
-    assert after is not None
     assert replace(before, count=after.count) == after
     was, now = stored(old), stored(new)
     same = {line.partition("\t")[0] for line in lines} & set(was) - changed
@@ -236,8 +230,6 @@ def test_vectors_that_were_outgrown_are_made_anew(tmp_path: Path) -> None:
         return carry_over_vectors(old, new, ancestry(old, new), out, VectorOptions(), memory_bytes=MEMORY)
 
     new = published(tmp_path / "new", ROWS, carry)
-    assert old.vectors is not None
-    assert new.vectors is not None
     assert new.vectors.sample > old.vectors.sample
     assert new.vectors.kind == "ivfpq"
     shortlister = VectorProposer.open(new)
@@ -249,12 +241,11 @@ def restamped(
     index: Index, folder: Path, change: Callable[[Any, VectorsEntry], tuple[Any, VectorsEntry]]
 ) -> Index:
     """The same index with another file of vectors, whose digest the manifest has."""
-    assert index.vectors is not None
     vectors, entry = change(open_vectors(index, mapped=False), index.vectors)
     folder.mkdir()
     summary = build(folder, [HEAD, *ROWS], TOKENIZER, evidence=None)
     files = {
-        VECTORS_FILE: vectors if isinstance(vectors, bytes) else faiss.serialize_index(vectors).tobytes(),
+        VECTORS_FILE: vectors if isinstance(vectors, bytes) else faiss.serialize_index(vectors).tobytes()
     }
     return Index.open(with_vectors(summary, entry, files))
 
@@ -263,7 +254,6 @@ def test_files_of_other_vectors_are_refused(index: Index, tmp_path: Path) -> Non
     other = faiss.IndexIDMap(faiss.IndexFlatIP(16))
     far = faiss.IndexIDMap(faiss.IndexFlatIP(64))
     entry = index.vectors
-    assert entry is not None
     far.add_with_ids(np.ones((entry.count, 64), np.float32), np.full(entry.count, 10**6))
     euclid = faiss.IndexIDMap(faiss.IndexFlatL2(64))
     euclid.add_with_ids(np.ones((entry.count, 64), np.float32), np.zeros(entry.count, np.int64))

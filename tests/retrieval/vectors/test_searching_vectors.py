@@ -90,12 +90,7 @@ class Case:
 @example("flat", 0, 2, 3, 2, None)
 @example("hnsw", 0, 2, 3, 1, None)
 def test_as_many_entities_come_as_are_allowed_in_order(
-    wish: str,
-    seed: int,
-    num_texts: int,
-    num_entities: int,
-    size: int,
-    share: float | None,
+    wish: str, seed: int, num_texts: int, num_entities: int, size: int, share: float | None
 ) -> None:
     case = Case(wish, seed, num_texts, num_entities)
     allowed = None if share is None else np.random.default_rng(seed).random(num_entities) < share

@@ -117,12 +117,7 @@ def test_factory_strings_that_faiss_refuses(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"kind": ""}, "kind"),
-        ({"sample": 0}, "sample"),
-        ({"seed": -1}, "seed"),
-    ],
+    ("options", "message"), [({"kind": ""}, "kind"), ({"sample": 0}, "sample"), ({"seed": -1}, "seed")]
 )
 def test_options_out_of_bounds(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -338,17 +333,14 @@ def grown(folder: Path, old: Index, lines: list[str]) -> Index:
 
 
 def test_small_updates_come_to_more_cells_as_a_large_one_does(tmp_path: Path) -> None:
-    first = index = made(tmp_path / "first", ROWS[:60], "ivfpq")
+    index = made(tmp_path / "first", ROWS[:60], "ivfpq")
     cells = []
     for size in (70, 100, 125, 160, 200, 240):
         before, index = index, grown(tmp_path / str(size), index, ROWS[:size])
-        assert before.vectors is not None
-        assert index.vectors is not None
         assert index.vectors.count < 2 * before.vectors.count
         named = int(index.vectors.factory.removeprefix("IVF").partition(",")[0])
         assert named >= num_cells(index.vectors.count)
         cells.append(named)
-    assert first.vectors is not None
     assert (cells[0], cells[-1]) == (4, 8)
     shortlister = VectorProposer.open(index)
     (vector,) = shortlister.embed(["red mill"])

@@ -27,6 +27,8 @@ from tests.service.running_server import Running, running
 
 RETRIEVE = "/genret.v1.RetrievalService/Retrieve"
 STREAM = "/genret.v1.RetrievalService/RetrieveStream"
+OTHER = "/genret.v1.RetrievalService/Other"
+TOO_LARGE = "SERVER: Received message larger than max (2003 vs. 2000)"
 ERRORS: dict[str, GenretError | DecodingError] = {
     "field": InputError("k", "must be otherwise"),
     "full": OverloadedError("QUEUE_FULL", "512 requests wait", 1.5),
@@ -69,9 +71,13 @@ def dispatcher(s: Running, max_bytes: int = 4 * 2**20) -> Dispatcher:
     return Dispatcher(registry.methods, s.server.listeners.interceptors, max_bytes)
 
 
-async def ask(calls: Dispatcher, request: Any, context: RayContext, method: str = RETRIEVE) -> Any:
+async def asked(
+    s: Running, request: Any, method: str = RETRIEVE, max_bytes: int = 4 * 2**20
+) -> tuple[Any, RayContext]:
+    """Ask as somebody whose request id is "mine"; return the answer, and the context with what was set."""
     raw = request if isinstance(request, bytes) else request.SerializeToString()
-    return await calls.answer(method, raw, context, pb.RetrieveResponse)
+    context = RayContext(x_request_id="mine")
+    return await dispatcher(s, max_bytes).answer(method, raw, context, pb.RetrieveResponse), context
 
 
 def test_a_replica_has_every_method_of_the_api() -> None:
@@ -84,9 +90,8 @@ def test_a_replica_has_every_method_of_the_api() -> None:
 @asynchronous
 async def test_an_answer_is_that_of_the_server_with_the_callers_request_id() -> None:
     async with running(FakeRetriever()) as s:
-        context = RayContext(x_request_id="mine")
         request = pb.RetrieveRequest(query="hamlet", k=3)
-        answer = await ask(dispatcher(s), request, context)
+        answer, context = await asked(s, request)
         direct = await s.stub.Retrieve(request)
     assert [c.title for c in answer.candidates] == [c.title for c in direct.candidates] != []
     assert context.trailers == [("x-request-id", "mine")]
@@ -99,8 +104,7 @@ async def test_a_refusal_has_the_status_and_the_details_of_the_server(query: str
     index = "nowhere" if query == "no such index" else ""
     request = pb.RetrieveRequest(query=query, index=index)
     async with running(FakeRetriever(errors=ERRORS)) as s:
-        context = RayContext(x_request_id="mine")
-        answer = await ask(dispatcher(s), request, context)
+        answer, context = await asked(s, request)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await s.stub.Retrieve(request, metadata=(("x-request-id", "mine"),))
     error = caught.value
@@ -109,39 +113,28 @@ async def test_a_refusal_has_the_status_and_the_details_of_the_server(query: str
     assert answer == pb.RetrieveResponse()
 
 
+@pytest.mark.parametrize(
+    ("request_", "method", "max_bytes", "code", "details"),
+    [
+        (pb.RetrieveRequest(query="bug"), RETRIEVE, 2000, "INTERNAL", "internal error; request id mine"),
+        (b"", OTHER, 2000, "UNIMPLEMENTED", f"there is no method {OTHER} here"),
+        (pb.RetrieveRequest(query="x" * 2000), RETRIEVE, 2000, "RESOURCE_EXHAUSTED", TOO_LARGE),
+        (b"\xff\xff\xff", RETRIEVE, 2000, "INVALID_ARGUMENT", None),
+    ],
+    ids=["a bug", "no method", "above the limit", "no message"],
+)
 @asynchronous
-async def test_a_bug_tells_its_request_id_only() -> None:
+async def test_what_is_no_answer_is_told_in_grpcs_words(
+    request_: Any, method: str, max_bytes: int, code: str, details: str | None
+) -> None:
     async with running(FakeRetriever(bugs={"bug": ZeroDivisionError("secret")})) as s:
-        context = RayContext(x_request_id="mine")
-        await ask(dispatcher(s), pb.RetrieveRequest(query="bug"), context)
-    assert (context.status, context.details) == (grpc.StatusCode.INTERNAL, "internal error; request id mine")
-
-
-@asynchronous
-async def test_bytes_that_are_no_message_are_the_callers_mistake() -> None:
-    async with running(FakeRetriever()) as s:
-        context = RayContext()
-        await ask(dispatcher(s), b"\xff\xff\xff", context)
-    assert context.status is grpc.StatusCode.INVALID_ARGUMENT
-    status = status_pb2.Status.FromString(dict(context.trailers)["grpc-status-details-bin"])
-    assert status.details[0].type_url.endswith("BadRequest")
-
-
-@asynchronous
-async def test_a_message_above_the_limit_is_refused_in_grpcs_words() -> None:
-    async with running(FakeRetriever()) as s:
-        context = RayContext()
-        await ask(dispatcher(s, 2000), pb.RetrieveRequest(query="x" * 2000), context)
-    assert context.status is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert context.details == "SERVER: Received message larger than max (2003 vs. 2000)"
-
-
-@asynchronous
-async def test_a_method_that_nobody_has_is_unimplemented() -> None:
-    async with running(FakeRetriever()) as s:
-        context = RayContext()
-        await ask(dispatcher(s), b"", context, "/genret.v1.RetrievalService/Other")
-    assert context.status is grpc.StatusCode.UNIMPLEMENTED
+        _, context = await asked(s, request_, method, max_bytes)
+    assert context.status is grpc.StatusCode[code]
+    if details is None:
+        status = status_pb2.Status.FromString(dict(context.trailers)["grpc-status-details-bin"])
+        assert status.details[0].type_url.endswith("BadRequest")
+    else:
+        assert context.details == details
 
 
 @asynchronous

@@ -1,9 +1,10 @@
-"""What is deployed on Ray Serve is checked before anything starts, and can be written as Serve's own file."""
+"""A deployment on Ray Serve: what is checked before it starts, its file, and what a failed start leaves."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,42 +23,35 @@ from genret.service.configuration.server_config import (
     ServerConfig,
     TlsConfig,
 )
+from genret.service.errors import ServiceError
 from genret.service.main import cli
-from genret.service.ray_serve.app import configuration_of
-from genret.service.ray_serve.deployment import SERVICER_FUNCTION, ServePlan, with_absolute_paths
+from genret.service.ray_serve.app import configuration_of, deploy, start_proxies
+from genret.service.ray_serve.deployment import REFUSAL, SERVICER_FUNCTION, ServePlan, with_absolute_paths
 
+INSECURE, NOBODY = ("x=/x", "--insecure"), "127.0.0.1:1"
 CONFIG = ServerConfig(indexes=(IndexSpec("titles", Path("/indexes/titles")),), insecure=True)
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("options", "settings", "message"),
     [
-        ({"name": "two words"}, "name: must be made of A-Z a-z 0-9 . _ -, got 'two words'"),
-        ({"num_replicas": 0}, "num_replicas: must be at least 1, got 0"),
-        ({"num_cpus": -1.0}, "num_cpus: must be at least 0, got -1"),
-        ({"num_gpus": float("nan")}, "num_gpus: must be at least 0, got nan"),
-        ({"http_port": 0}, "http_proxy_port: must be in [1, 65535], got 0"),
+        ({"name": "two words"}, {}, "name: must be made of A-Z a-z 0-9 . _ -, got 'two words'"),
+        ({"num_replicas": 0}, {}, "num_replicas: must be at least 1, got 0"),
+        ({"num_cpus": -1.0}, {}, "num_cpus: must be at least 0, got -1"),
+        ({"num_gpus": float("nan")}, {}, "num_gpus: must be at least 0, got nan"),
+        ({"http_port": 0}, {}, "http_proxy_port: must be in [1, 65535], got 0"),
+        ({}, {"port": 0}, "port: Ray must be told a port"),
+        ({}, {"http": HttpConfig(port=8080)}, "http_port: is not served behind Ray Serve's proxy"),
+        ({}, {"metrics": MetricsConfig(port=9000)}, "metrics_port: replicas of one node cannot share a port"),
+        ({}, {"tls": TlsConfig(Path("c"), Path("k"))}, "tls_cert: Serve's proxy ends the connection"),
+        ({}, {"insecure": False}, "insecure: Serve's proxies listen on all addresses of their nodes"),
     ],
 )
-def test_what_is_out_of_range_is_named(changes: dict[str, Any], message: str) -> None:
+def test_what_is_out_of_range_or_would_be_dropped_by_a_proxy_is_named(
+    options: dict[str, Any], settings: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InputError) as caught:
-        ServePlan(CONFIG, **changes)
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"port": 0}, "port: Ray must be told a port"),
-        ({"http": HttpConfig(port=8080)}, "http_port: is not served behind Ray Serve's proxy"),
-        ({"metrics": MetricsConfig(port=9000)}, "metrics_port: replicas of one node cannot share a port"),
-        ({"tls": TlsConfig(Path("c"), Path("k"))}, "tls_cert: Serve's proxy ends the connection"),
-        ({"insecure": False}, "insecure: Serve's proxies listen on all addresses of their nodes"),
-    ],
-)
-def test_settings_that_a_proxy_would_drop_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError) as caught:
-        ServePlan(replace(CONFIG, **changes))
+        ServePlan(replace(CONFIG, **settings), **options)
     assert message in str(caught.value)
 
 
@@ -65,14 +59,6 @@ def test_replicas_take_more_calls_than_their_queue_so_that_it_is_they_who_refuse
     assert ServePlan(CONFIG).deployment_options()["max_ongoing_requests"] == 1024
     long = replace(CONFIG, queue=QueueLimits(max_requests=5000))
     assert ServePlan(long).deployment_options()["max_ongoing_requests"] == 10_000
-
-
-def test_what_replicas_read_is_known(tmp_path: Path) -> None:
-    config = replace(CONFIG, auth=AuthConfig(tmp_path / "tokens"))
-    assert ServePlan(config).paths() == {
-        "/indexes/titles": "the index",
-        str(tmp_path / "tokens"): "the token file",
-    }
 
 
 def test_paths_mean_the_same_in_the_folder_of_a_replica(
@@ -143,9 +129,17 @@ def test_wrong_settings_are_all_named() -> None:
         (["x=/x"], "--insecure: Serve's proxies listen on all addresses"),
         (["x=/x", "--insecure", "--num-replicas", "0"], "--num-replicas: must be at least 1, got 0"),
         ([], "name an index"),
+        ([*INSECURE, "--address", NOBODY], f"--address: no Ray cluster can be used at '{NOBODY}'"),
+        ([*INSECURE, "--detach"], "--detach: needs a cluster that runs already"),
+        ([*INSECURE, "--detach", "--address", "local"], "--detach: needs a cluster that runs already"),
     ],
 )
-def test_mistakes_on_the_command_line_are_usage_errors(arguments: list[str], message: str) -> None:
+def test_mistakes_on_the_command_line_are_usage_errors(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if {"--address", "--detach"} & {*arguments}:
+        pytest.importorskip("ray.serve")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
     result = CliRunner().invoke(cli, ["deploy-ray", *arguments])
     assert result.exit_code == 2
     assert message in result.output
@@ -161,19 +155,69 @@ def test_the_file_to_start_from_fits_what_is_deployed() -> None:
     assert written == planned
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--address", "127.0.0.1:1"], "--address: no Ray cluster can be used at '127.0.0.1:1'"),
-        (["--detach"], "--detach: needs a cluster that runs already"),
-        (["--detach", "--address", "local"], "--detach: needs a cluster that runs already"),
-    ],
-)
-def test_a_cluster_that_cannot_be_used_is_a_usage_error(
-    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("ray.serve")
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    result = CliRunner().invoke(cli, ["deploy-ray", "x=/x", "--insecure", *arguments])
-    assert result.exit_code == 2
-    assert message in result.output
+pytest.importorskip("ray.serve")
+PLAN = ServePlan(ServerConfig(indexes=(IndexSpec("titles", Path("/indexes/titles")),), insecure=True))
+CLASH = "ray::ProxyActor.ready()\n  File ...\nRuntimeError: Failed to bind to address [::]:50051\n"
+
+
+class RayError(Exception):
+    """Stands in for that of Ray."""
+
+
+class Serve:
+    """Remembers what is asked of it, and fails."""
+
+    def __init__(self, error: BaseException, *names: str) -> None:
+        self.error = error
+        self.names = names
+        self.asked: list[str] = []
+
+    def start(self, **options: Any) -> None:
+        raise self.error
+
+    def run(self, application: Any, **options: Any) -> None:
+        raise self.error
+
+    def status(self) -> Any:
+        deployment = SimpleNamespace(message=f"failed:\nRuntimeError: {REFUSAL}the index is broken\n")
+        application = SimpleNamespace(deployments={"Genret": deployment})
+        return SimpleNamespace(applications=dict.fromkeys(self.names, application))
+
+    def delete(self, name: str) -> None:
+        self.asked.append(f"delete {name}")
+
+    def shutdown(self) -> None:
+        self.asked.append("shutdown")
+
+
+def test_a_port_that_is_taken_is_told_in_one_line() -> None:
+    serve = Serve(RayError(CLASH))
+    with pytest.raises(ServiceError) as caught:
+        start_proxies(SimpleNamespace(exceptions=SimpleNamespace(RayError=RayError)), serve, PLAN)
+    told = "Serve's proxy does not start: RuntimeError: Failed to bind to address [::]:50051"
+    assert str(caught.value) == told
+    assert serve.asked == ["shutdown"]
+
+
+def test_an_application_that_does_not_start_is_taken_off_with_its_reason() -> None:
+    serve, said = Serve(RuntimeError(f"failed:\nRuntimeError: {REFUSAL}the index is broken\n")), []
+    with pytest.raises(ServiceError) as caught:
+        deploy(serve, PLAN, said.append)
+    assert str(caught.value) == "the index is broken"
+    assert (serve.asked, said) == (["delete genret"], ["taking the application off"])
+
+
+def test_one_that_served_before_is_left() -> None:
+    serve = Serve(RuntimeError("Failed to update the deployments"), "genret")
+    with pytest.raises(
+        ServiceError, match=r"the index is broken\nthe application 'genret' that was there before"
+    ):
+        deploy(serve, PLAN, [].append)
+    assert serve.asked == []
+
+
+def test_an_interrupted_start_is_taken_off() -> None:
+    serve = Serve(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        deploy(serve, PLAN, [].append)
+    assert serve.asked == ["delete genret"]

@@ -73,6 +73,8 @@ def test_equal_runs_differ_by_nothing() -> None:
     metric = _metric([0.0, 1.0, 0.5])
     found = paired_bootstrap(metric, metric)
     assert (found.value, found.low, found.high, found.p_value) == (0.0, 0.0, 0.0, 1.0)
+    alone = bootstrap(_metric([0.5]))  # a single query says nothing of others
+    assert (alone.value, alone.low, alone.high) == (0.5, 0.5, 0.5)
 
 
 def test_one_that_is_better_everywhere_is_surely_better() -> None:
@@ -102,6 +104,14 @@ def test_few_documents_show_no_more_either() -> None:
     assert num_groups(_metric([1.0, math.nan, 0.0]), None) == 2
 
 
+def test_the_seed_decides_and_blocks_of_draws_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    metric, groups = _metric(np.random.default_rng(3).random(60)), [str(i // 3) for i in range(60)]
+    whole = bootstrap(metric, groups, seed=4)
+    assert whole != bootstrap(metric, groups, seed=5)
+    monkeypatch.setattr("genret.retrieval.evaluation.intervals._DRAWN_AT_ONCE", 64)
+    assert bootstrap(metric, groups, seed=4) == whole
+
+
 def test_resamples_are_those_of_the_interval() -> None:
     metric = _metric(np.random.default_rng(3).random(50))
     figures = resampled_figures(metric, None, 400, seed=7)
@@ -120,19 +130,6 @@ def test_the_other_way_round_is_the_mirror_image() -> None:
     assert here.p_value == there.p_value
 
 
-def test_the_seed_decides() -> None:
-    metric = _metric(np.random.default_rng(3).random(60))
-    assert bootstrap(metric, seed=4) == bootstrap(metric, seed=4)
-    assert bootstrap(metric, seed=4) != bootstrap(metric, seed=5)
-
-
-def test_blocks_do_not_change_what_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    metric, groups = _metric(np.random.default_rng(3).random(60)), [str(i // 3) for i in range(60)]
-    whole = bootstrap(metric, groups)
-    monkeypatch.setattr("genret.retrieval.evaluation.intervals._DRAWN_AT_ONCE", 64)
-    assert bootstrap(metric, groups) == whole
-
-
 def test_groups_are_drawn_as_one() -> None:
     """Twenty documents of ten equal mentions say no more than twenty mentions."""
     single = np.random.default_rng(5).random(20)
@@ -142,12 +139,8 @@ def test_groups_are_drawn_as_one() -> None:
     assert (grouped.low, grouped.high) == pytest.approx((alone.low, alone.high))
     as_if_independent = bootstrap(_metric(np.repeat(single, 10)))
     assert grouped.high - grouped.low > 2 * (as_if_independent.high - as_if_independent.low)
-
-
-def test_groups_of_different_sizes_weigh_as_their_queries_do() -> None:
-    values = np.array([1.0] * 8 + [0.0, 0.0])
-    found = bootstrap(_metric(values), ["big"] * 8 + ["small"] * 2, num_resamples=4000)
-    assert (found.value, found.low, found.high) == (0.8, 0.0, 1.0)
+    uneven = bootstrap(_metric([1.0] * 8 + [0.0, 0.0]), ["big"] * 8 + ["small"] * 2, num_resamples=4000)
+    assert (uneven.value, uneven.low, uneven.high) == (0.8, 0.0, 1.0)
 
 
 def test_groups_of_counts_are_summed() -> None:
@@ -172,11 +165,6 @@ def test_queries_of_a_single_document_are_resampled_themselves() -> None:
     metric, baseline = _metric([0.0, 1.0, 0.3]), _metric([0.5, 0.5, 0.2])
     assert bootstrap(metric, ["d"] * 3) == bootstrap(metric)
     assert paired_bootstrap(metric, baseline, ["d"] * 3) == paired_bootstrap(metric, baseline)
-
-
-def test_a_single_query_says_nothing_of_others() -> None:
-    found = bootstrap(_metric([0.5]))
-    assert (found.value, found.low, found.high) == (0.5, 0.5, 0.5)
 
 
 def test_every_default_metric_has_an_interval() -> None:

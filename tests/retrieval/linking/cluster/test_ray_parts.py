@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 from genret.retrieval.errors import InputError, MissingExtraError
+from genret.retrieval.linking.documents.corpus import Shard, ShardFile
 from genret.retrieval.linking.finding.find_options import FindOptions
 from genret.retrieval.linking.output.folder import ShardRecord, part_name, write_record
 from genret.retrieval.linking.run_progress import LinkCounts
-from genret.retrieval.linking.runners.ray_actor import ShardProgress, recorded
+from genret.retrieval.linking.runners.ray_actor import ShardProgress, outcome_of, recorded, shard_of, text_of
 from genret.retrieval.linking.runners.ray_cluster import (
     RayResources,
     choose_resources,
@@ -23,8 +29,15 @@ from genret.retrieval.linking.runners.ray_cluster import (
     what_is_missing,
 )
 from genret.retrieval.linking.runners.ray_runner import RayRunner, absolute_job, absolute_shard
+from genret.retrieval.linking.runners.runner import WorkerError
 from genret.service.main import cli
-from tests.retrieval.linking.cluster.fake_shard_worker import a_job, record_at, some_shards
+from tests.retrieval.linking.cluster.fake_shard_worker import (
+    FakeShardWorker,
+    a_job,
+    job_of,
+    record_at,
+    some_shards,
+)
 
 
 @pytest.mark.parametrize(
@@ -171,3 +184,54 @@ def test_without_ray_its_extra_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     result = CliRunner().invoke(cli, ["deploy-ray", "x=/x", "--insecure"])
     assert result.exit_code == 1
     assert "generative-retrieval[ray]" in result.output
+
+
+TEXTS = st.text() | st.binary().map(lambda name: name.decode("utf-8", "surrogateescape"))
+NUMBERS = st.integers(min_value=-1, max_value=2**70)
+FILES = st.builds(
+    ShardFile,
+    TEXTS,
+    TEXTS,
+    NUMBERS,
+    NUMBERS,
+    NUMBERS,
+    st.none() | st.tuples(NUMBERS, NUMBERS),
+    NUMBERS,
+    TEXTS,
+)
+SHARDS = st.builds(Shard, NUMBERS, st.lists(FILES, max_size=3).map(tuple), NUMBERS, TEXTS)
+COUNTS = st.lists(NUMBERS, min_size=len(fields(LinkCounts)), max_size=len(fields(LinkCounts))).map(
+    lambda numbers: LinkCounts(*numbers)
+)
+RECORDS = st.builds(
+    ShardRecord,
+    shard=NUMBERS,
+    key=TEXTS,
+    digest=TEXTS,
+    part=TEXTS,
+    num_bytes=NUMBERS,
+    counts=COUNTS,
+    complaints=st.lists(TEXTS, max_size=3).map(tuple),
+    seconds=st.floats(allow_nan=False),
+    part_digest=TEXTS,
+    first_bad=TEXTS,
+)
+FAILURES = st.builds(WorkerError, st.none() | TEXTS, TEXTS, TEXTS)
+
+
+@given(SHARDS | RECORDS | FAILURES)
+def test_values_arrive_as_they_were_sent(sent: Shard | ShardRecord | WorkerError) -> None:
+    (text,) = pa.table({"column": np.array([text_of(sent)], dtype=object)})["column"].to_numpy()
+    back = shard_of(text) if isinstance(sent, Shard) else outcome_of(text)
+    assert (type(back), back) == (type(sent), sent)
+
+
+@given(RECORDS)
+def test_records_are_read_as_they_were_written(record: ShardRecord) -> None:
+    assert ShardRecord.from_json(json.loads(json.dumps(record.to_json()))) == record
+
+
+def test_ray_data_can_tell_jobs_apart(tmp_path: Path) -> None:
+    a_job(tmp_path)
+    arguments = (job_of(tmp_path), FakeShardWorker)
+    assert hash(arguments) == hash((job_of(tmp_path), FakeShardWorker))  # it keeps actors by their arguments

@@ -1,9 +1,11 @@
-"""Every document of every format comes out once, in order, exactly as in the file, whatever the shards."""
+"""Every record of every format comes out once, in order, exactly as in the file, or says why it is bad."""
 
 from __future__ import annotations
 
 import gzip
+import io
 import json
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -13,29 +15,36 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from genret.retrieval.errors import SourceError
+from genret.retrieval.errors import InputError, SourceError
 from genret.retrieval.linking.documents.corpus import CorpusOptions, CorpusPlan, plan_corpus
 from genret.retrieval.linking.documents.corpus_reading import CorpusReader
+from genret.retrieval.linking.documents.document_records import (
+    BadRecord,
+    MentionRow,
+    check_source,
+    read_mentions,
+)
 from genret.retrieval.linking.documents.text_document import BadDocument, Document, Span
+from genret.retrieval.types import Mention
 from tests.corpus_shards import read_shard
 
+HALF = "not valid Unicode: half a surrogate pair"
 ODD = "Cafe\u0301 \U0001f469\u200d\U0001f680\r\nÄ\tß中\u2028x\u0000 \u0085y"
+SPACES = "  spaces \r\n kept\n"
 RECORDS: list[dict[str, Any]] = [
     {"id": "a", "text": "Paris is in France.", "mentions": [{"start": 0, "end": 5, "id": "m1"}]},
     {"id": "b", "text": ODD, "mentions": []},
     {"id": "c", "text": "", "mentions": None},
-    {
-        "id": "d",
-        "text": "  spaces \r\n kept\n",
-        "mentions": [{"start": 9, "end": 11}, {"start": 0, "end": 9}],
-    },
+    {"id": "d", "text": SPACES, "mentions": [{"start": 9, "end": 11}, {"start": 0, "end": 9}]},
 ]
 EXPECTED = [
     ("a", "Paris is in France.", (Span(0, 5, "m1"),)),
     ("b", ODD, ()),
     ("c", "", None),
-    ("d", "  spaces \r\n kept\n", (Span(9, 11), Span(0, 9))),
+    ("d", SPACES, (Span(9, 11), Span(0, 9))),
 ]
 
 
@@ -145,18 +154,11 @@ def test_integer_ids_and_no_ids(tmp_path: Path) -> None:
 
 
 def test_fields_of_other_names(tmp_path: Path) -> None:
-    record = {
-        "pageid": "p",
-        "body": "Nile",
-        "links": [{"start": 0, "end": 4}],
-        "text": 5,
-        "id": {"a": 1},
-        "mentions": 3,
-    }
+    others = {"text": 5, "id": {"a": 1}, "mentions": 3}
+    record = {"pageid": "p", "body": "Nile", "links": [{"start": 0, "end": 4}], **others}
     (tmp_path / "c.jsonl").write_bytes(as_jsonl([record]))
-    options = CorpusOptions(
-        (str(tmp_path / "c.jsonl"),), id_field="pageid", text_field="body", mentions_field="links"
-    )
+    names = {"id_field": "pageid", "text_field": "body", "mentions_field": "links"}
+    options = CorpusOptions((str(tmp_path / "c.jsonl"),), **names)  # type: ignore[arg-type]
     assert facts(read_all(options)[1]) == [("p", "Nile", (Span(0, 4),))]
     table = tmp_path / "c.parquet"
     pq.write_table(pa.Table.from_pylist([record]), table)
@@ -208,17 +210,6 @@ def test_a_text_file_is_one_document(
     assert plan.num_documents == 1
 
 
-def test_shards_keep_to_their_length(tmp_path: Path) -> None:
-    file = tmp_path / "c.jsonl"
-    records = [{"text": "x" * (1 + number * 7 % 60)} for number in range(300)]
-    file.write_bytes(as_jsonl(records))
-    plan, documents = read_all(CorpusOptions((str(file),), shard_chars=400))
-    assert [d.text for d in documents if isinstance(d, Document)] == [r["text"] for r in records]
-    lengths = [sum(len(d.text) for d in read_shard(CorpusOptions((str(file),)), s)) for s in plan.shards]  # type: ignore[union-attr]
-    assert max(lengths) <= 400
-    assert len(lengths) < 300 / 2
-
-
 def test_progress_ends_at_the_size_of_the_input(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(as_jsonl([{"text": "x" * 5000}] * 1000))
     (tmp_path / "b.txt").write_text("b" * 3_000_000)
@@ -236,9 +227,8 @@ def test_the_plan_is_the_same_every_time_and_follows_what_matters(tmp_path: Path
     file.write_bytes(as_jsonl(RECORDS * 5))
 
     def digests(**options: Any) -> list[str]:
-        return [
-            s.digest for s in plan_corpus(CorpusOptions((str(file),), shard_documents=7, **options)).shards
-        ]
+        plan = plan_corpus(CorpusOptions((str(file),), shard_documents=7, **options))
+        return [shard.digest for shard in plan.shards]
 
     first = digests()
     assert digests() == first
@@ -252,8 +242,377 @@ def test_the_plan_is_the_same_every_time_and_follows_what_matters(tmp_path: Path
     assert not set(digests()) & set(first)
 
 
-def test_no_document_at_all(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_bytes(b"")
-    (tmp_path / "b.jsonl").write_bytes(b"\n \n")
-    with pytest.raises(SourceError, match="no document in 2 files"):
-        plan_corpus(CorpusOptions((str(tmp_path),)))
+FIRST = "mention 1 of 1: "
+OUTSIDE = "lies outside of the text, which has"
+IN_UTF16 = "not 'Zürich'; it would be in UTF-16 units: is utf16 the unit of the spans?"
+TEXT = "a\U0001f600b Zürich"  # code points, bytes and UTF-16 units all differ
+
+
+def read(file: Path, **options: Any) -> list[Document | BadDocument]:
+    corpus = CorpusOptions((str(file),), **options)
+    return [document for shard in plan_corpus(corpus).shards for document in read_shard(corpus, shard)]
+
+
+def reason(file: Path, line: bytes | dict[str, Any], **options: Any) -> str:
+    """Return why a line is bad; the lines around it are good."""
+    raw = line if isinstance(line, bytes) else json.dumps(line).encode()
+    good = b'{"text": "x"}\n'
+    file.write_bytes(good + raw + b"\n" + good)
+    before, bad, after = read(file, **options)
+    assert isinstance(before, Document)
+    assert isinstance(after, Document)
+    assert after.row == 3
+    assert isinstance(bad, BadDocument)
+    assert (bad.source, bad.row) == (str(file), 2)
+    return bad.reason
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (b'{"text": ', "bad JSON: Expecting value at character 10"),
+        (b"plain text", "bad JSON: Expecting value at character 1"),
+        (b'["text"]', "not a JSON object: got a list"),
+        (b"null", "not a JSON object: got null"),
+        (b'{"text": "\xff"}', "not valid UTF-8: byte 11"),
+        (b'{"text": "a", "text": "b"}', "bad JSON: the field 'text' is given more than once"),
+        (b'{"text": "a", "x": NaN}', "bad JSON: NaN is not a JSON number"),
+        (b'{"text": "a", "x": ' + b"[" * 100_000 + b"}", "bad JSON: nested too deeply"),
+        (b'{"text": "a", "id": ' + b"9" * 5000 + b"}", "bad JSON: a number of too many digits"),
+        ({}, "field 'text': is missing"),
+        ({"Text": "a"}, "field 'text': is missing"),
+        ({"text": None}, "field 'text': expected a string, got null"),
+        ({"text": 5}, "field 'text': expected a string, got a number"),
+        ({"text": ["a"]}, "field 'text': expected a string, got a list"),
+        ({"text": "a\ud800b"}, f"field 'text': {HALF} at character 2"),
+        ({"text": "a", "id": True}, "field 'id': expected text or an integer, got a bool"),
+        ({"text": "a", "id": 1.5}, "field 'id': expected text or an integer, got a number"),
+        ({"text": "a", "id": "\udc00"}, f"field 'id': {HALF} at character 1"),
+        ({"mention": "a", "left": 5}, "field 'left': must be text, got int"),
+        ({"mention": " ", "left": "a"}, "field 'mention': must not be empty"),
+        ({"mention": "a", "doc": []}, "field 'doc': expected text or an integer, got a list"),
+        ({"mention": "a", "id": {}}, "field 'id': must be text or an integer, got {}"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else repr(value)[:30],
+)
+def test_bad_lines(tmp_path: Path, line: bytes | dict[str, Any], expected: str) -> None:
+    assert reason(tmp_path / "c.jsonl", line) == expected
+
+
+def at(start: object, end: object, **more: object) -> list[dict[str, object]]:
+    return [{"start": start, "end": end, **more}]
+
+
+@pytest.mark.parametrize(
+    ("mentions", "unit", "expected"),
+    [
+        ("x", "codepoint", "expected a list of objects, got a string"),
+        ({}, "codepoint", "expected a list of objects, got an object"),
+        (["x"], "codepoint", f"{FIRST}expected an object with start and end, got a string"),
+        ([[0, 1]], "codepoint", f"{FIRST}expected an object with start and end, got a list"),
+        ([{"start": 0}], "codepoint", f"{FIRST}end: is missing"),
+        (at(0, None), "codepoint", f"{FIRST}end: is missing"),
+        (at("0", 1), "codepoint", f"{FIRST}start: expected an integer, got a string ('0')"),
+        (at(0, 1.0), "codepoint", f"{FIRST}end: expected an integer, got a number (1.0)"),
+        (at(True, 2), "codepoint", f"{FIRST}start: expected an integer, got a bool (True)"),
+        (at(2, 2), "codepoint", f"{FIRST}[2, 2) is empty or begins below 0"),
+        (at(3, 2), "byte", f"{FIRST}[3, 2) is empty or begins below 0"),
+        (at(-2, 2), "utf16", f"{FIRST}[-2, 2) is empty or begins below 0"),
+        ([*at(0, 1), *at(1, 0), {}], "utf16", "mention 2 of 3: [1, 0) is empty or begins below 0"),
+        (at(0, 11), "codepoint", f"{FIRST}[0, 11) in code points {OUTSIDE} 10"),
+        (at(0, 15), "byte", f"{FIRST}[0, 15) in bytes {OUTSIDE} 14"),
+        (at(12, 10**30), "utf16", f"{FIRST}[12, {10**30}) in UTF-16 units {OUTSIDE} 11"),
+        (at(7, 14, text="Zürich"), "utf16", f"{FIRST}[7, 14) in UTF-16 units {OUTSIDE} 11"),
+        (at(0, 3), "byte", f"{FIRST}[0, 3) in bytes cuts a code point at 3; is byte the unit?"),
+        (at(2, 4), "utf16", f"{FIRST}[2, 4) in UTF-16 units cuts a code point at 2; is utf16 the unit?"),
+        (at(4, 7, mention="b Z"), "codepoint", f"{FIRST}mention: [4, 7) in code points is 'Zür', not 'b Z'"),
+        (at(5, 11, text="Zürich"), "byte", f"{FIRST}text: [5, 11) in bytes is 'b Zür', {IN_UTF16}"),
+        (at(0, 1, mention=5), "byte", f"{FIRST}mention: expected a string, got a number"),
+        (at(0, 1, id=1.5), "byte", f"{FIRST}id: expected text or an integer, got a number"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else repr(value)[:40],
+)
+def test_bad_spans(tmp_path: Path, mentions: object, unit: str, expected: str) -> None:
+    line = {"id": "d", "text": TEXT, "mentions": mentions}
+    found = reason(tmp_path / "c.jsonl", line, span_unit=unit)
+    assert found.replace(", mention", ": mention", 1) == f"field 'mentions': document 'd': {expected}"
+
+
+def test_lines_of_text_that_are_no_utf8(tmp_path: Path) -> None:
+    file = tmp_path / "l.txt"
+    file.write_bytes(b"good\r\nb\xc3(d\nf\xc3\xbcr\n\xed\xa0\x80")
+    documents = read(file, input_format="lines")
+    assert [str(d) if isinstance(d, BadDocument) else d.text for d in documents] == [
+        "good",
+        f"{file}, line 2: not valid UTF-8 at byte 2 of the line",
+        "für",
+        f"{file}, line 4: not valid UTF-8 at byte 1 of the line",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "position"),
+    [
+        (b"\xff\xfea\x00", 1),
+        (b"ab\xff", 3),
+        (b"a" * (1 << 18) + b"\xe4\xb8", (1 << 18) + 1),
+        (b"a" * ((1 << 18) - 1) + b"\xe4\xb8(" + b"b" * 10, 1 << 18),
+        (b"\xef\xbb\xbf" + b"\xff", 4),
+        (b"word " * 100_000 + b"\x80", 500_001),
+    ],
+    ids=["utf-16", "short", "cut off", "over two blocks", "behind a bom", "a long one"],
+)
+def test_a_text_file_that_is_no_utf8(tmp_path: Path, content: bytes, position: int) -> None:
+    (tmp_path / "a.txt").write_text("good")
+    (tmp_path / "b.txt").write_bytes(content)
+    (tmp_path / "c.txt").write_text("too")
+    for shard_chars in (100, 10**6):
+        _, bad, _ = read(tmp_path, shard_chars=shard_chars)
+        assert bad == BadDocument("b.txt", 1, f"not valid UTF-8 at byte {position}")
+
+
+def test_bad_rows_of_a_table(tmp_path: Path) -> None:
+    file = tmp_path / "c.parquet"
+    texts = pa.array([b"good", b"b\xff", None, b"too"], type=pa.binary())
+    text = pa.Array.from_buffers(pa.string(), 4, texts.buffers())
+    mentions = [None, None, None, [{"start": 1, "end": 9}]]
+    pq.write_table(pa.table({"text": text, "mentions": mentions}), file)
+    for shard_documents in (1, 10):
+        documents = read(file, shard_documents=shard_documents)
+        assert [str(d) if isinstance(d, BadDocument) else d.text for d in documents] == [
+            "good",
+            f"{file}, line 2: text that is not valid UTF-8",
+            f"{file}, line 3: field 'text': expected a string, got null",
+            f"{file}, line 4: field 'mentions': document '{file}:4', mention 1 of 1: [1, 9) in code points "
+            "lies outside of the text, which has 3",
+        ]
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        ({"text": [1]}, "column 'text' is of type int64; expected string"),
+        ({"text": [b"a"]}, "column 'text' is of type binary; expected string"),
+        ({"text": ["a"], "id": [1.5]}, "column 'id' is of type double; expected string or an integer type"),
+        (
+            {"text": ["a"], "mentions": ["[]"]},
+            "column 'mentions' is of type string; expected a list of structs with the integers start and end",
+        ),
+        ({"text": ["a"], "mentions": [[{"start": 1}]]}, "a list of structs with the integers start and end"),
+        ({"text": ["a"], "mentions": [[{"start": 1, "end": "2"}]]}, "expected a list of structs with the"),
+        ({"body": ["a"], "id": [1]}, "there is no column 'text'; the columns are 'body', 'id'"),
+        ({"mention": [5]}, "column 'mention' is of type int64; expected string"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else repr(value),
+)
+def test_columns_of_a_table(tmp_path: Path, column: dict[str, Any], expected: str) -> None:
+    pq.write_table(pa.table(column), tmp_path / "c.parquet")
+    with pytest.raises(SourceError) as error:
+        plan_corpus(CorpusOptions((str(tmp_path / "c.parquet"),)))
+    assert str(error.value).startswith(str(tmp_path / "c.parquet"))
+    assert expected in str(error.value)
+
+
+def test_columns_of_other_names_need_be_there_where_asked_for_alone(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": ["a"], "mention": [5], "x": [{"y": 1}]}), tmp_path / "c.parquet")
+    assert [d.text for d in read(tmp_path / "c.parquet") if isinstance(d, Document)] == ["a"]
+    for name in ("id_field", "mentions_field"):
+        with pytest.raises(SourceError, match="no column 'z'; the columns are 'text', 'mention', 'x'"):
+            read(tmp_path / "c.parquet", **{name: "z"})
+
+
+CUT_GZIP = gzip.compress(b'{"text": "a"}\n' * 99)[:-9]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("c.jsonl", b"PAR1....", "this is a Parquet file; expected lines of text"),
+        ("c.jsonl", "x".encode("utf-16"), "this is UTF-16"),
+        ("c.jsonl", b"PK\x03\x04rest", "this is a zip archive"),
+        ("c.jsonl", CUT_GZIP, "the gzip stream is damaged or cut off"),
+        ("c.txt", CUT_GZIP, "the gzip stream is damaged or cut off"),
+        ("c.parquet", b'{"text": "a"}', "this is no Parquet file"),
+        ("c.parquet", b"", "this is no Parquet file"),
+        ("c.parquet", b"PAR1\0\0\0\0\1\0\0\0PAR1", "damaged or cut off Parquet file"),
+        ("c.dat", b"some text", "expected a name that ends in .jsonl, .ndjson, .parquet, .pq, .txt or .text"),
+        ("c.csv", b"", "neither the name nor the content says how this file is to be read"),
+        ("c.jsonl", b"", "no document in 1 file"),
+        ("c.jsonl", b"\n \n", "no document in 1 file"),
+    ],
+)
+def test_files_that_cannot_be_read(tmp_path: Path, name: str, content: bytes, expected: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(SourceError) as error:
+        read(tmp_path / name)
+    assert str(error.value).startswith(str(tmp_path / name))
+    assert expected in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"input_format": "csv"}, "must be one of ['auto', 'jsonl', 'parquet', 'text', 'lines']"),
+        ({"span_unit": "char"}, "must be one of ['codepoint', 'byte', 'utf16'], got 'char'"),
+        ({"shard_documents": 0}, "must be at least 1, got 0"),
+        ({"shard_chars": 1}, "must be at least 2, got 1"),
+        ({"text_field": ""}, "must not be empty"),
+        ({"id_field": "text"}, "'text' is named for two of id, text and mentions"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else repr(value),
+)
+def test_options(options: dict[str, Any], expected: str) -> None:
+    with pytest.raises(InputError) as error:
+        CorpusOptions(("c.jsonl",), **options)
+    assert [error.value.field] == list(options)
+    assert expected in error.value.message
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+FIELDS = st.sampled_from(["id", "text", "mentions", "mention", "left", "right", "doc"])
+SPANS = st.lists(st.fixed_dictionaries({"start": st.integers(-1, 9) | JSON, "end": st.integers(0, 9) | JSON}))
+
+
+@pytest.mark.parametrize("unit", ["codepoint", "byte", "utf16"])
+@given(
+    lines=st.lists(
+        st.dictionaries(FIELDS, JSON | st.text() | SPANS, max_size=5).map(lambda v: json.dumps(v).encode())
+        | st.binary(max_size=20).map(lambda raw: raw.replace(b"\n", b"")),
+        max_size=6,
+    )
+)
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_line_is_a_document_or_says_why_not(tmp_path: Path, unit: str, lines: list[bytes]) -> None:
+    file = tmp_path / "c.jsonl"
+    file.write_bytes(b'{"text": "first"}\n' + b"\n".join(lines))
+    documents = read(file, span_unit=unit, shard_documents=2)
+    rows = [1] + [row for row, line in enumerate(lines, 2) if line.strip()]
+    assert [document.row for document in documents] == rows
+    for document in documents:
+        if isinstance(document, BadDocument):
+            assert document.reason
+        else:
+            document.text.encode()
+            assert all(0 <= span.start < span.end <= len(document.text) for span in document.spans or ())
+
+
+MENTIONS_OF_A_FILE = [
+    {"id": "a", "left": "the ", "mention": "Nile", "right": " flows"},
+    {"mention": "Amazon"},
+    {"id": 7, "mention": "Paris", "further": [1, {}]},
+    {"id": None, "mention": "Hg", "left": None, "right": None},
+]
+EXPECTED_MENTIONS = [
+    MentionRow(1, "a", Mention("Nile", "the ", " flows")),
+    MentionRow(2, "2", Mention("Amazon")),
+    MentionRow(3, "7", Mention("Paris")),
+    MentionRow(4, "4", Mention("Hg")),
+]
+MENTION_TEXT = "".join(json.dumps(line) + "\n" for line in MENTIONS_OF_A_FILE).encode()
+
+
+def read_rows(file: Path, content: bytes) -> list[MentionRow | BadRecord]:
+    file.write_bytes(content)
+    return list(read_mentions(str(file)))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        MENTION_TEXT,
+        MENTION_TEXT.rstrip(b"\n"),
+        MENTION_TEXT.replace(b"\n", b"\r\n"),
+        b"\xef\xbb\xbf" + MENTION_TEXT,
+        gzip.compress(MENTION_TEXT),
+        gzip.compress(MENTION_TEXT[:60]) + gzip.compress(MENTION_TEXT[60:]),
+    ],
+    ids=["plain", "no last newline", "windows", "byte order mark", "gzip", "gzip in parts"],
+)
+@pytest.mark.parametrize("name", ["m.jsonl", "m.jsonl.gz", "m"])
+def test_forms_of_the_file(tmp_path: Path, content: bytes, name: str) -> None:
+    assert read_rows(tmp_path / name, content) == EXPECTED_MENTIONS
+
+
+def test_blank_lines_are_skipped_and_counted(tmp_path: Path) -> None:
+    rows = read_rows(tmp_path / "m.jsonl", b'\n{"mention": "a"}\n  \n{"mention": "b"}\n\n')
+    assert [(row.line, row.mention_id) for row in rows if isinstance(row, MentionRow)] == [(2, "2"), (4, "4")]
+    assert read_rows(tmp_path / "m.jsonl", b"") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"nonsense", "not a JSON value: Expecting value at column 1"),
+        (b'{"mention": "a"', "not a JSON value: Expecting ',' delimiter at column 16"),
+        (b'{"mention": "\xff"}', "not valid UTF-8 at byte 14"),
+        (b"[1]", "expected a JSON object, got list"),
+        (b'"Nile"', "expected a JSON object, got str"),
+        (b"[" * 100_000, "not a mention: nested too deeply"),
+        (b"{}", "field 'mention': is missing"),
+        (b'{"mention": null}', "field 'mention': is missing"),
+        (b'{"mention": ""}', "field 'mention': must not be empty"),
+        (b'{"mention": " \\t"}', "field 'mention': must not be empty"),
+        (b'{"mention": 3}', "field 'mention': must be text, got int"),
+        (b'{"mention": "a", "left": ["x"]}', "field 'left': must be text, got list"),
+        (b'{"mention": "a", "right": false}', "field 'right': must be text, got bool"),
+        (b'{"mention": "a", "id": 1.5}', "field 'id': must be text or an integer, got 1.5"),
+        (b'{"mention": "a", "id": true}', "field 'id': must be text or an integer, got True"),
+        (b'{"mention": "a\\ud800"}', f"field 'mention': {HALF} at character 2"),
+        (b'{"mention": "a", "id": "\\udfff"}', f"field 'id': {HALF} at character 1"),
+    ],
+)
+def test_bad_lines_have_numbers_and_reasons(tmp_path: Path, line: bytes, reason: str) -> None:
+    rows = read_rows(tmp_path / "m.jsonl", b'{"mention": "a"}\n' + line + b'\n{"mention": "b"}\n')
+    assert rows[1] == BadRecord(2, reason)
+    assert [row.line for row in rows] == [1, 2, 3]
+
+
+def test_number_of_thousands_of_digits(tmp_path: Path) -> None:
+    (row,) = read_rows(tmp_path / "m.jsonl", b'{"mention": "a", "id": ' + b"9" * 5000 + b"}")
+    assert isinstance(row, BadRecord)
+    assert row.reason.startswith("not a JSON value: Exceeds the limit")
+
+
+def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(MENTION_TEXT)))
+    check_source("-")
+    assert list(read_mentions("-")) == EXPECTED_MENTIONS
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(SourceError, match="standard input is closed"):
+        list(read_mentions("-"))
+
+
+def test_files_of_mentions_that_cannot_be_read(tmp_path: Path) -> None:
+    for path, message in (
+        (tmp_path / "absent.jsonl", "no such file"),
+        (tmp_path, "is a directory; expected"),
+    ):
+        with pytest.raises(SourceError, match=message) as error:
+            check_source(str(path))
+        assert str(path) in str(error.value)
+        with pytest.raises(SourceError, match=message):
+            list(read_mentions(str(path)))
+
+
+def damaged() -> bytes:
+    data = bytearray(gzip.compress(MENTION_TEXT * 5000))
+    data[len(data) // 2] ^= 0xFF
+    return bytes(data)
+
+
+@pytest.mark.parametrize("content", [gzip.compress(MENTION_TEXT)[:-9], b"\x1f\x8bno gzip at all", damaged()])
+def test_broken_gzip_names_the_line(tmp_path: Path, content: bytes) -> None:
+    with pytest.raises(SourceError, match=r"m\.jsonl\.gz, line \d+: cannot be read: "):
+        read_rows(tmp_path / "m.jsonl.gz", content)
+
+
+def test_reading_is_lazy(tmp_path: Path) -> None:
+    file = tmp_path / "m.jsonl"
+    file.write_bytes(MENTION_TEXT + b"nonsense\n" * 1000)
+    rows = read_mentions(str(file))
+    assert next(rows) == EXPECTED_MENTIONS[0]
+    rows.close()  # type: ignore[attr-defined]

@@ -16,13 +16,8 @@ from genret.retrieval.linking.finding.name_table import build_table
 from tests.index_fixtures import build, character_tokenizer
 from tests.retrieval.linking.finding.name_oracle import NameIndex
 
-CITIES = [
-    ["New York City", "NYC", "Big Apple"],
-    ["New York", "NY"],
-    ["York"],
-    ["Paris"],
-    ["Paris", "Paris, Texas"],
-]
+CITIES = [["New York City", "NYC", "Big Apple"], ["New York", "NY"], ["York"], ["Paris"]]
+CITIES.append(["Paris", "Paris, Texas"])
 
 
 def make_finder(names: list[list[str]], **options: Any) -> MentionFinder:
@@ -40,45 +35,24 @@ def test_a_name_is_likelier_than_those_inside_it() -> None:
 
 
 def test_mentions_say_how_many_entities_have_the_name() -> None:
-    spans = make_finder(CITIES).find("Paris, York")
-    assert [span.num_names for span in spans] == [2, 1]
-
-
-def test_an_entity_that_has_a_name_twice_counts_once() -> None:
-    finder = make_finder([["Paris", "PARIS", "paris"]])
+    assert [span.num_names for span in make_finder(CITIES).find("Paris, York")] == [2, 1]
+    finder = make_finder([["Paris", "PARIS", "paris"]])  # one entity, which counts once
     assert [span.num_names for span in finder.find("Paris")] == [1]
     assert finder.entity_ids("pArIs") == ("e0",)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "NewYork",
-        "New Yorkshire",
-        "xNew York",
-        "New York2",
-        "_New York",
-        "New York\u0301",
-        "New\n\nYork",
-        "New-York",
-    ],
-)
+PARTS = ["NewYork", "New Yorkshire", "xNew York", "New York2", "_New York", "New York\u0301", "New-York"]
+
+
+@pytest.mark.parametrize("text", [*PARTS, "New\n\nYork"])
 def test_names_are_whole_words_of_one_paragraph(text: str) -> None:
     assert found([["New York"]], text) == []
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "(New York)",
-        "New York's",
-        "“New York”",
-        "New York—",
-        "in New\r\nYork.",
-        "New\u00a0 \tYork",
-        "Ne\u00adw Yor\u00adk",
-    ],
-)
+BESIDE = ["(New York)", "New York's", "“New York”", "New York—"]
+
+
+@pytest.mark.parametrize("text", [*BESIDE, "in New\r\nYork.", "New\u00a0 \tYork", "Ne\u00adw Yor\u00adk"])
 def test_names_stand_beside_punctuation_and_across_line_ends(text: str) -> None:
     assert len(found([["New York"]], text)) == 1
 
@@ -100,10 +74,7 @@ def test_scripts_without_blanks_have_names_inside_of_their_lines() -> None:
     assert found(names, "東京都京都は東京") == ["東京都", "京都", "東京"]
     assert found(names, "ในประเทศไทยและไทย") == ["ประเทศไทย", "ไทย"]
     assert found([["กา"]], "กา\u0e31 กา") == ["กา"]  # a vowel sign belongs to the letter before it
-
-
-def test_korean_has_blanks() -> None:
-    assert found([["서울"]], "서울은 서울 서울대") == ["서울"]
+    assert found([["서울"]], "서울은 서울 서울대") == ["서울"]  # Korean has blanks
 
 
 def test_names_may_begin_and_end_with_punctuation() -> None:
@@ -268,16 +239,9 @@ def test_no_blank_line_far_before_a_part() -> None:
 
 
 def test_options_are_checked() -> None:
-    for field, value in [
-        *(
-            ("case", "upper"),
-            ("min_chars", 0),
-            ("min_chars", True),
-            ("max_entities", 0),
-            ("max_entities", 2.5),
-        ),
-        *(("max_short_entities", -1), ("stop_words", ""), ("stop_words", None)),
-    ]:
+    wrong = [("case", "upper"), ("min_chars", 0), ("min_chars", True), ("max_entities", 0)]
+    wrong += [("max_entities", 2.5), ("max_short_entities", -1), ("stop_words", ""), ("stop_words", None)]
+    for field, value in wrong:
         with pytest.raises(ValueError, match=f"^{field}: must be .*, got {value!r}"):
             FindOptions(**{field: value})  # type: ignore[arg-type]
 
@@ -287,9 +251,6 @@ def test_the_english_list_is_folded_words() -> None:
     assert {"the", "of", "it", "who", "s", "t"} <= words
     assert all(word == fold_name(word) and word.isalpha() for word in words)
     assert not words & {"us", "america", "paris", "apple"}
-
-
-def test_none_is_an_empty_list() -> None:
     assert load_stop_words("none") == frozenset()
 
 

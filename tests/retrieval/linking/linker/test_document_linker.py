@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from genret.retrieval.errors import EvidenceMissingError, IndexChecksumError, InputError
+import genret.retrieval.linking
+from genret.retrieval.errors import EvidenceMissingError, IndexChecksumError, InputError, ModelError
+from genret.retrieval.linking import link_documents
 from genret.retrieval.linking.documents.text_document import BadDocument, Document, Span
-from genret.retrieval.linking.link_options import LinkOptions, WorkerOptions
+from genret.retrieval.linking.finding import finder as finder_module
+from genret.retrieval.linking.generating import generator
+from genret.retrieval.linking.generating.written_links import GeneratedMention
+from genret.retrieval.linking.link_options import GenerateOptions, LinkOptions, WorkerOptions
 from genret.retrieval.linking.linker import DocumentLinker
 from genret.retrieval.linking.output.part_files import SCHEMA
 from genret.retrieval.linking.run_progress import LinkCounts
+from genret.retrieval.prompts import NameEvidence
 from genret.retrieval.types import Entity
 from tests.linking_fakes import NIL_REASONS
 from tests.scripted_linking import DIGEST, LinkRun, Names, ScriptedRetriever, document
@@ -27,46 +37,24 @@ def test_row_has_every_column_of_the_schema() -> None:
     text = EMOJI
     spans = (Span(text.index("lion"), text.index("lion") + 4, "m1"),)
     run = LinkRun(Document("in.jsonl", 7, "doc", text, spans), k=2)
-    shares = [1 / (1 + math.exp(-1)), math.exp(-1) / (1 + math.exp(-1))]
+    first, second = (pytest.approx(part / (1 + math.exp(-1))) for part in (1, math.exp(-1)))
+    best = {"title": "Title lion", "logprob": -1.0, "score": 0.0, "probability": first}
+    other = {"title": "Title lion", "logprob": -2.0, "score": -1.0, "probability": second}
+    place = {"start": 4, "end": 8, "start_byte": 7, "end_byte": 11, "mention": "lion", "mention_id": "m1"}
     assert run.rows == [
         {
+            **dict.fromkeys(("nil_reason", "mass", "error")),
             "source": "in.jsonl",
             "row": 7,
             "doc_id": "doc",
-            "mention_id": "m1",
-            "start": 4,
-            "end": 8,
-            "start_byte": 7,
-            "end_byte": 11,
-            "mention": "lion",
-            "entity_id": "Elion",
-            "title": "Title lion",
+            **place,
             "surface": "lion",
-            "logprob": -1.0,
-            "score": 0.0,
-            "probability": pytest.approx(shares[0]),
-            "nil_reason": None,
-            "candidates": [
-                {
-                    "entity_id": "Elion",
-                    "title": "Title lion",
-                    "logprob": -1.0,
-                    "score": 0.0,
-                    "probability": pytest.approx(shares[0]),
-                },
-                {
-                    "entity_id": "Elion'",
-                    "title": "Title lion",
-                    "logprob": -2.0,
-                    "score": -1.0,
-                    "probability": pytest.approx(shares[1]),
-                },
-            ],
+            "entity_id": "Elion",
+            **best,
             "certified": False,
-            "mass": None,
             "mention_source": "given",
             "method": "beam",
-            "error": None,
+            "candidates": [{"entity_id": "Elion", **best}, {"entity_id": "Elion'", **other}],
             "index_digest": DIGEST,
         }
     ]
@@ -95,10 +83,8 @@ def test_overlapping_mentions_are_rows_of_their_own_in_the_order_given() -> None
 
 
 def test_context_is_cut_at_the_templates_width_and_never_leaves_the_document() -> None:
-    first, second = (
-        document("0123456789abcdef name fedcba9876543210", "name"),
-        document("name", "name", row=2),
-    )
+    first = document("0123456789abcdef name fedcba9876543210", "name")
+    second = document("name", "name", row=2)
     run = LinkRun(first, second)
     assert sorted(run.retriever.queries) == ["789abcdef [name] fedcba987", "[name]"]
     wide = LinkRun(first, second, context_chars=3)
@@ -110,22 +96,10 @@ def test_context_is_cut_at_the_templates_width_and_never_leaves_the_document() -
 
 def test_parts_of_a_document_have_the_offsets_of_the_whole() -> None:
     whole = "é🦁 Nile and Paris"
-    spans = (Span(3, 7), Span(12, 17))
-    cut = 10
-    parts = [
-        Document("f", 1, "d", whole, spans, begin=0, end=cut),
-        Document(
-            "f",
-            1,
-            "d",
-            whole[3:],
-            tuple(Span(s.start - 3, s.end - 3) for s in spans),
-            begin=cut - 3,
-            offset=3,
-            byte_offset=len(whole[:3].encode()),
-        ),
-    ]
-    run = LinkRun(*parts, context_chars=2)
+    spans, later = (Span(3, 7), Span(12, 17)), (Span(0, 4), Span(9, 14))
+    first = Document("f", 1, "d", whole, spans, begin=0, end=10)
+    second = Document("f", 1, "d", whole[3:], later, 7, offset=3, byte_offset=len(whole[:3].encode()))
+    run = LinkRun(first, second, context_chars=2)
     together = LinkRun(Document("f", 1, "d", whole, spans), context_chars=2)
     assert run.rows == together.rows
     assert run.counts.num_documents == 1
@@ -219,13 +193,8 @@ def test_failed_mentions_are_rows_and_hurt_no_neighbour() -> None:
     assert run.counts == LinkCounts(
         num_documents=1, num_mentions=3, num_linked=1, num_nil=2, num_failed=2, num_rows=3
     )
-
-
-def test_failures_are_not_kept() -> None:
-    run = LinkRun(document("broken", "broken"))
     list(run.linker.link([document("broken", "broken")], run.counts, run.complaints.append))
-    assert len(run.retriever.queries) == 2
-    assert run.counts.num_cached == 0
+    assert (len(run.retriever.queries), run.counts.num_cached) == (3, 0)  # failures are not kept
 
 
 def test_long_contexts_are_cut_evenly_around_the_mention() -> None:
@@ -236,11 +205,8 @@ def test_long_contexts_are_cut_evenly_around_the_mention() -> None:
     short_left = "b name ijklmnop"
     run = LinkRun(document(short_left, "name"), retriever=ScriptedRetriever(max_tokens=12), context_chars=100)
     assert run.retriever.queries[-1] == "b [name] ijk"
-
-
-def test_a_mention_that_cannot_fit_at_all_fails_alone() -> None:
-    text = "short and far too long"
-    run = LinkRun(document(text, "short", "far too long"), retriever=ScriptedRetriever(max_tokens=9))
+    both = document("short and far too long", "short", "far too long")
+    run = LinkRun(both, retriever=ScriptedRetriever(max_tokens=9))
     assert run.column("error") == [None, "mention: too long: 14 tokens, the model takes at most 9"]
     assert run.counts.num_failed == 1
     assert "characters [10, 22)" in run.complaints[0]
@@ -299,11 +265,8 @@ def test_rows_of_one_huge_document_come_in_blocks() -> None:
     text = "ab" * 50_000
     spans = tuple(Span(n, n + 2) for n in range(0, 100_000, 2))
     retriever = ScriptedRetriever()
-    linker = DocumentLinker(
-        retriever,  # type: ignore[arg-type]
-        LinkOptions(prompt="bare"),
-        WorkerOptions("-", batch_size=4),
-    )
+    worker = WorkerOptions("-", batch_size=4)
+    linker = DocumentLinker(retriever, LinkOptions(prompt="bare"), worker)  # type: ignore[arg-type]
     blocks = linker.link([Document("f", 1, "huge", text, spans)], LinkCounts(), lambda line: None)
     sizes = [len(rows) for rows in blocks]
     assert sum(sizes) == 50_000
@@ -382,20 +345,352 @@ def test_a_shortlist_needs_evidence_unless_few_may_be_meant() -> None:
 def test_named_candidates_have_an_order_of_their_own_and_any_entities_that_of_the_ranking() -> None:
     names = Names({"m": ["Em", "En"]})
     entities = {one: Entity(one, "m") for one in ("Em", "En")}
-    (named,), (given,), (drawn,), (weighed,) = (
-        LinkRun(
-            document("m", "m"), finder=names, retriever=ScriptedRetriever(entities=entities), **options
-        ).retriever.batches[0]
-        for options in (
-            {"candidates": "named"},
-            {"candidates": "all"},
-            {"candidates": "all", "decoder": "disc"},
-            {"candidates": "named", "vector_weight": 2.0},
-        )
-    )
+
+    def asked(**options: Any) -> Any:
+        retriever = ScriptedRetriever(entities=entities)
+        ((request,),) = LinkRun(
+            document("m", "m"), finder=names, retriever=retriever, **options
+        ).retriever.batches
+        return request
+
+    named, weighed = asked(candidates="named"), asked(candidates="named", vector_weight=2.0)
+    given, drawn = asked(candidates="all"), asked(candidates="all", decoder="disc")
     assert [r.is_ranked for r in (named, given, drawn, weighed)] == [False, True, True, False]
     assert [r.similarity_weight for r in (named, weighed)] == [0.0, 2.0]
-    retriever = ScriptedRetriever(entities=entities)
-    LinkRun(document("m", "m"), finder=names, retriever=retriever, candidates="named", method="beam")
-    ((beam,),) = retriever.batches
-    assert beam.vector_weight is None
+    assert asked(candidates="named", method="beam").vector_weight is None
+
+
+ENTITIES = {
+    "E1": Entity("E1", "Nile", ("River Nile",)),
+    "E2": Entity("E2", "Paris"),
+    "E3": Entity("E3", "Paris (Texas)", ("Paris",)),
+}
+NAMES = {"nile": ["E1"], "river nile": ["E1"], "Paris": ["E2", "E3"], "ghost": ["E9"]}
+
+
+def run(*texts: str, **options: Any) -> LinkRun:
+    return link_named(*(document(text, text, row=n) for n, text in enumerate(texts, 1)), **options)
+
+
+def link_named(*documents: Document, retriever: ScriptedRetriever | None = None, **options: Any) -> LinkRun:
+    asked = retriever or ScriptedRetriever(entities=ENTITIES)
+    return LinkRun(*documents, retriever=asked, finder=Names(NAMES), **{"candidates": "named", **options})
+
+
+def test_the_only_entity_of_a_name_needs_no_model() -> None:
+    named = run("NILE", "River Nile", "nile")
+    assert named.retriever.queries == []
+    assert named.column("entity_id") == ["E1"] * 3
+    assert named.column("surface") == ["Nile", "River Nile", "Nile"]
+    for row in named.rows:
+        assert (row["method"], row["logprob"], row["score"], row["probability"]) == ("name", None, None, 1.0)
+        assert row["certified"] is True
+        assert row["candidates"] == [
+            {"entity_id": "E1", "title": "Nile", "logprob": None, "score": None, "probability": 1.0}
+        ]
+    assert named.counts.num_linked == 3
+    assert named.counts.num_cached == 0
+    assert named.retriever.index.num_passes == 1  # over the ids, for the whole window
+
+
+def test_nobody_of_that_name_is_nil() -> None:
+    named = run("nile", "nile", "nobody", "nobody", "ghost", " ")  # the index lacks the id of a ghost
+    assert named.counts.num_cached == 2
+    assert named.column("nil_reason") == [None, None, "no_name", "no_name", "no_name", "error"]
+    for row in named.rows[2:]:
+        assert (row["entity_id"], row["candidates"]) == (None, [])
+    assert named.column("error") == [None] * 5 + ["mention: must not be empty"]
+
+
+def test_several_are_put_to_the_model_and_all_of_them_are_listed() -> None:
+    named = run("Paris", "paris", k=1)
+    (batch,) = named.retriever.batches
+    assert [(request.allow_ids, request.k) for request in batch] == [(("E2", "E3"), 2)] * 2
+    assert named.column("method") == ["beam", "beam"]
+    assert [len(candidates) for candidates in named.column("candidates")] == [1, 1]
+
+
+def weighed(text: str, start: int, end: int, config: dict[str, Any] | None = None, **options: Any) -> Any:
+    """Return id -> probability of the candidates of one mention, in their order."""
+    retriever = ScriptedRetriever(entities=ENTITIES)
+    retriever.config = replace(retriever.config, **(config or {}))
+    linked = link_named(document(text, (start, end)), retriever=retriever, **{"k": 9, **options})
+    return {c["entity_id"]: c["probability"] for c in linked.rows[0]["candidates"]}
+
+
+def test_name_text_and_model_weigh_as_the_page_says() -> None:
+    """(P(e | q) + mention · P(e | m)) · context^[a word nearby], in proportion."""
+    first, second = math.exp(-1.0), math.exp(-2.0)  # what the script has for P(e | q)
+    title, alias = first + 0.5 * 10 / 11, second + 0.5 / 11
+    alone = weighed("in Paris .", 3, 8)
+    assert alone == pytest.approx({"E2": title / (title + alias), "E3": alias / (title + alias)})
+    near = weighed("Texas: in Paris .", 10, 15)
+    total = title + 9 * alias
+    assert near == pytest.approx({"E2": title / total, "E3": 9 * alias / total})
+    apart = first + 0.5 / 2, second + 0.5 / 2  # a run may set the weight of titles
+    alone = weighed("in Paris .", 3, 8, title_weight=1.0)
+    assert alone == pytest.approx({"E2": apart[0] / sum(apart), "E3": apart[1] / sum(apart)})
+    other = {"title_weight": 2.0, "name_evidence": NameEvidence(mention=1.0, spelling=1.0, context=5.0)}
+    title, alias = first + 2 / 3, 5 * (second + 1 / 3)
+    assert weighed("Texas: in Paris .", 10, 15, other) == pytest.approx(
+        {"E3": alias / (title + alias), "E2": title / (title + alias)}
+    )
+    assert list(weighed("Texas: in Paris .", 10, 15, other)) == ["E3", "E2"]
+
+
+def test_a_word_counts_as_a_whole_and_near_the_mention_only() -> None:
+    alone = weighed("in Paris .", 3, 8)
+    far = "Texas " + "x" * 600
+    for text in ("Texasville: in Paris .", f"{far} in Paris ."):
+        start = text.index("Paris")
+        assert weighed(text, start, start + 5) == pytest.approx(alone)
+
+
+def test_samples_say_themselves_how_probable_an_entity_is() -> None:
+    assert weighed("Texas: in Paris .", 10, 15, method="disc") == {"E2": 0.75, "E3": 0.1875}
+
+
+def test_a_title_that_only_letter_case_tells_apart_is_the_one_that_is_spelled_so() -> None:
+    cats = {"lower": Entity("lower", "Jungle cat"), "upper": Entity("upper", "Jungle Cat")}
+    names = {"jungle cat": ["upper", "lower"]}
+
+    for text, expected in (("Jungle cat", ["lower", "upper"]), ("Jungle Cat", ["upper", "lower"])):
+        retriever = ScriptedRetriever(entities=cats)
+        run = LinkRun(document(text, text), retriever=retriever, finder=Names(names), candidates="named")
+        assert [c["entity_id"] for c in run.rows[0]["candidates"]] == expected
+
+
+@pytest.mark.parametrize(
+    "options", [{"min_logprob": -9.0}, {"filter": "kind = 'river'"}, {"method": "disc", "min_mass": 0.1}]
+)
+def test_the_model_is_asked_where_only_it_can_tell(options: dict[str, Any]) -> None:
+    named = run("nile", **options)
+    ((request,),) = named.retriever.batches
+    assert request.allow_ids == ("E1",)
+    assert named.column("method") == [options.get("method", "beam")]
+
+
+def test_the_same_query_with_another_name_is_another_question() -> None:
+    # Markup in the text: both are put to the model as "[Paris] [nile]".
+    marked = (("Paris] [nile", (0, 12)), ("[Paris] nile", (8, 12)), ("Paris [nile]", (0, 5)))
+    linked = link_named(*(document(text, span, row=n) for n, (text, span) in enumerate(marked)))
+    assert linked.retriever.queries == ["[Paris] [nile]"]
+    assert linked.column("nil_reason") == ["no_name", None, None]
+    assert linked.column("method") == ["auto", "name", "beam"]
+
+
+@pytest.mark.parametrize(
+    ("candidates", "expected"),
+    [
+        ("auto", [("found", "E1", "name"), ("given", "Enile", "beam"), ("given", "Enobody", "beam")]),
+        ("named", [("found", "E1", "name"), ("given", "E1", "name"), ("given", None, "auto")]),
+        ("all", [("found", "Enile", "beam"), ("given", "Enile", "beam"), ("given", "Enobody", "beam")]),
+    ],
+)
+def test_found_mentions_are_names_and_given_ones_may_be_anything(
+    candidates: str, expected: list[tuple[str, str | None, str]]
+) -> None:
+    """One context for both, so that an answer kept for the one must not be given to the other."""
+    marked = Document("docs", 2, "marked", "nile nobody", (Span(0, 4), Span(5, 11)))
+    found = Document("docs", 1, "found", "nile nobody")
+    run = link_named(found, marked, candidates=candidates, context_chars=0)
+    columns = zip(*(run.column(name) for name in ("mention_source", "entity_id", "method")), strict=True)
+    assert list(columns) == expected
+
+
+PARIS = (Entity("Q4", "Paris"), Entity("Q5", "Paris"), Entity("Q6", "Paris"))
+
+
+class ScriptedGenerator:
+    """Links every "Paris" of a text; where it holds "!", with too little probability; "broken" fails."""
+
+    made: list[GenerateOptions]
+
+    def __init__(self, retriever: object, options: GenerateOptions | None = None) -> None:
+        assert options is not None
+        self.made.append(options)
+
+    def annotate_documents(
+        self, documents: Iterable[Document | BadDocument]
+    ) -> Iterator[tuple[Document | BadDocument, Any]]:
+        for one in documents:
+            if isinstance(one, BadDocument):
+                yield one, []
+            else:
+                yield one, ModelError("the model is broken") if one.text == "broken" else self._links(one)
+
+    def _links(self, document: Document) -> list[GeneratedMention]:
+        start = document.text.find("Paris", document.begin, document.end)
+        if start < 0:
+            return []
+        is_nil = "!" in document.text
+        return [
+            GeneratedMention(start, start + 5, "Paris", "Paris", PARIS, (0.5, 0.25, 0.25), -1.5, -0.5, is_nil)
+        ]
+
+
+@pytest.fixture(autouse=True)
+def made(monkeypatch: pytest.MonkeyPatch) -> list[GenerateOptions]:
+    monkeypatch.setattr(generator, "MentionGenerator", ScriptedGenerator)
+    ScriptedGenerator.made = []
+    return ScriptedGenerator.made
+
+
+def test_links_become_rows_with_the_entities_of_the_title() -> None:
+    document = Document("f", 3, "d", "é: Paris", byte_offset=10, offset=9, begin=0)
+    run = LinkRun(document, mentions="generated", k=2)
+    (row,) = run.rows
+    assert list(row) == SCHEMA.names
+    assert (row["start"], row["end"], row["start_byte"], row["end_byte"]) == (12, 17, 14, 19)
+    found = tuple(row[name] for name in ("mention", "entity_id", "title", "surface"))
+    assert found == ("Paris", "Q4", "Paris", "Paris")
+    best = pytest.approx(-1.5 + math.log(0.5))
+    assert (row["logprob"], row["score"], row["probability"], row["certified"]) == (best, best, 0.5, None)
+    found = [(candidate["entity_id"], candidate["probability"]) for candidate in row["candidates"]]
+    assert found == [("Q4", 0.5), ("Q5", 0.25)]
+    assert row["candidates"][1]["logprob"] == pytest.approx(-1.5 + math.log(0.25))
+    assert (row["mention_source"], row["method"], row["mention_id"]) == ("generated", "beam", None)
+    assert run.counts == LinkCounts(num_documents=0, num_mentions=1, num_linked=1, num_rows=1)
+
+
+def test_unlikely_titles_failures_and_bad_documents() -> None:
+    documents = [
+        Document("f", 1, "a", "Paris!"),
+        BadDocument("f", 2, "no JSON"),
+        Document("f", 3, "c", "broken"),
+        Document("f", 4, "d", "nothing here"),
+        Document("f", 5, "e", "Paris"),
+    ]
+    run = LinkRun(*documents, mentions="generated")
+    assert run.column("nil_reason") == ["min_logprob", "error", None]
+    assert run.column("row") == [1, 3, 5]
+    assert run.rows[1]["error"] == "the model is broken"
+    assert (run.rows[1]["start"], run.rows[1]["end"]) == (0, 6)
+    assert run.complaints == [
+        "f, line 2: no JSON",
+        "f, line 3: document 'c', characters [0, 6): the model is broken",
+    ]
+    expected = LinkCounts(4, 3, num_linked=1, num_nil=2, num_failed=1, num_bad_documents=1, num_rows=3)
+    assert run.counts == expected
+    assert run.reports[-1]["num_documents"] == 4
+
+
+def test_options_reach_the_generator(made: list[GenerateOptions]) -> None:
+    LinkRun(mentions="generated")
+    LinkRun(mentions="generated", beam_size=1, batch_size=9, min_logprob=-3.0, filter="kind = 'x'")
+    LinkRun(mentions="generated", method="disc", seed=7, beam_size=2)
+    assert made[0] == GenerateOptions(method="beam", batch_size=4)
+    least = {"min_logprob": -3.0, "filter": "kind = 'x'"}
+    assert made[1] == GenerateOptions(method="greedy", beam_size=1, batch_size=9, **least)  # type: ignore[arg-type]
+    assert made[2] == GenerateOptions(method="disc", seed=7, beam_size=2, batch_size=4)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"candidates": "named"}, "candidates"),
+        ({"context_chars": 5}, "context_chars"),
+        ({"min_probability": 0.5}, "min_probability"),
+        ({"method": "disc", "min_mass": 0.5}, "min_mass"),
+        ({"method": "disc", "adaptive": True}, "adaptive"),
+        ({"exact": True}, "exact"),
+        ({"length_penalty": 0.5}, "length_penalty"),
+        ({"aggregate": "max"}, "aggregate"),
+        ({"method": "shortlist"}, "method"),
+        ({"decoder": "disc"}, "decoder"),
+        ({"shortlist_size": 5}, "shortlist_size"),
+        ({"vector_weight": 0.5}, "vector_weight"),
+    ],
+)
+def test_options_that_nobody_would_look_at_are_refused(options: dict[str, Any], field: str) -> None:
+    with pytest.raises(InputError, match="does not go with generated mentions") as error:
+        LinkRun(mentions="generated", **options)
+    assert error.value.field == field
+
+
+@pytest.fixture(autouse=True)
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The options of every finder that was opened; each finds "Nile"."""
+    made: list[object] = []
+
+    def open_finder(index: object, options: object, cache_dir: object) -> Names:
+        made.append(options)
+        return Names({"Nile": ["E1"]})
+
+    monkeypatch.setattr(finder_module, "open_finder", open_finder)
+    return made
+
+
+IN_TEXT = "must lie in the text, 0 <= start < end <= 3;"
+
+
+def link(documents: Any, options: LinkOptions | None = None, **more: Any) -> Iterator[dict[str, Any]]:
+    retriever = ScriptedRetriever(entities={"E1": Entity("E1", "Nile")})
+    return link_documents(retriever, documents, options, **more)  # type: ignore[arg-type]
+
+
+def test_texts_are_linked_by_the_names_of_the_index(opened: list[object]) -> None:
+    rows = list(link(["The Nile.", "nothing", "A Nile"]))
+    assert [(row["doc_id"], row["start"], row["entity_id"]) for row in rows] == [
+        ("documents:1", 4, "E1"),
+        ("documents:3", 2, "E1"),
+    ]
+    assert opened == [LinkOptions().find]
+    endless = itertools.repeat("Nile")
+    assert next(link(endless, batch_size=1))["doc_id"] == "documents:1"
+
+
+def test_the_finder_is_not_made_where_nothing_is_looked_for(opened: list[object]) -> None:
+    counts = LinkCounts()
+    marked = Document("notes", 1, "n", "Mercury is liquid", (Span(0, 7, "m"),))
+    (row,) = link([marked], counts=counts)
+    assert (row["mention"], row["mention_id"], row["entity_id"]) == ("Mercury", "m", "EMercury")
+    assert counts.num_linked == 1
+    assert opened == []
+
+
+def test_failed_mentions_are_rows_and_complaints(caplog: pytest.LogCaptureFixture) -> None:
+    document = Document("notes", 1, "n", "broken", (Span(0, 6),))
+    lines: list[str] = []
+    (row,) = link([document], complain=lines.append)
+    assert row["nil_reason"] == "error"
+    assert lines == ["notes, line 1: document 'n', characters [0, 6): the model is broken in two lines"]
+    assert not caplog.records
+    list(link([document]))
+    assert [record.getMessage() for record in caplog.records] == lines
+
+
+@pytest.mark.parametrize(
+    ("documents", "message"),
+    [
+        ("a text", r"documents: must be a sequence of documents, got str"),
+        (["x", 5], r"documents\[1\]: must be a str or a Document, got int"),
+        (["\ud800"], r"documents\[0\]: not valid Unicode: half a surrogate pair at character 1"),
+        ([document("abc", (0, 1), (2, 4))], rf"documents\[0\].spans\[1\]: {IN_TEXT} got start 2, end 4"),
+        ([document("abc", (1, 1))], rf"documents\[0\].spans\[0\]: {IN_TEXT} got start 1, end 1"),
+    ],
+)
+def test_what_is_no_document_is_named(documents: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        list(link(documents))
+
+
+def test_options_are_checked_before_anything_is_read() -> None:
+    with pytest.raises(InputError, match="prompt: unknown template"):
+        link([], LinkOptions(prompt="x"))
+    with pytest.raises(InputError, match="batch_size: must be at least 1, got 0"):
+        link([], batch_size=0)
+
+
+def test_names_are_exported_lazily() -> None:
+    assert dir(genret.retrieval.linking) == sorted(genret.retrieval.linking.__all__)
+    for name in genret.retrieval.linking.__all__:
+        assert getattr(genret.retrieval.linking, name).__name__ == name
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        _ = genret.retrieval.linking.nonsense
+    code = (
+        "import sys; from genret.retrieval.linking import Document, LinkOptions, link_documents; "
+        "print(sorted({'torch', 'transformers', 'ray'} & set(sys.modules)))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"

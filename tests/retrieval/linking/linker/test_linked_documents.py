@@ -22,13 +22,8 @@ from tests.checkpoints import make_checkpoint, make_index
 from tests.scripted_linking import Names
 
 Row = dict[str, Any]
-NAMES = {
-    "Hamlet": ["Q1"],
-    "Amazon": ["Q8", "Q9"],
-    "Quicksilver": ["Q10", "Q11"],
-    "Paris": ["Q4"],
-    "Mercury": ["Q10"],
-}
+NAMES = {"Hamlet": ["Q1"], "Amazon": ["Q8", "Q9"], "Quicksilver": ["Q10", "Q11"], "Paris": ["Q4"]}
+NAMES["Mercury"] = ["Q10"]
 PIECES = ("Hamlet", "Paris", "Amazon", "Quicksilver", " ", "\r\n", "\n", "🦁", "e\u0301", "ß", "[", "}", ", ")
 
 
@@ -100,40 +95,25 @@ def cut_in_two(document: Document, at: int, context: int) -> list[Document]:
     )
     marked = document.spans is not None
     source, row, doc_id = document.source, document.row, document.doc_id
+    place = {"begin": at - begin, "offset": begin, "byte_offset": len(document.text[:begin].encode())}
     return [
         Document(source, row, doc_id, document.text[:end], first if marked else None, 0, at),
-        Document(
-            source,
-            row,
-            doc_id,
-            document.text[begin:],
-            second if marked else None,
-            begin=at - begin,
-            offset=begin,
-            byte_offset=len(document.text[:begin].encode()),
-        ),
+        Document(source, row, doc_id, document.text[begin:], second if marked else None, **place),
     ]
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     documents=marked_documents(),
-    batch_size=st.sampled_from([1, 2, 7, 32]),
-    cache_entries=st.sampled_from([0, 1, 100]),
-    named=st.booleans(),
-    cut=st.integers(0, 60),
+    settings_of_worker=st.tuples(st.sampled_from([1, 2, 7, 32]), st.sampled_from([0, 1, 100])),
     data=st.data(),
 )
 def test_rows_do_not_depend_on_how_documents_are_cut_ordered_and_batched(
-    retriever: Retriever,
-    documents: list[Document],
-    batch_size: int,
-    cache_entries: int,
-    named: bool,
-    cut: int,
-    data: st.DataObject,
+    retriever: Retriever, documents: list[Document], settings_of_worker: tuple[int, int], data: st.DataObject
 ) -> None:
-    options = {"k": 3, "candidates": "named" if named else "all"}
+    batch_size, cache_entries = settings_of_worker
+    cut = data.draw(st.integers(0, 60))
+    options = {"k": 3, "candidates": data.draw(st.sampled_from(["named", "all"]))}
     expected = [row for one in documents for row in linked(retriever, [one], 1, 0, **options)[0]]
     rows, counts = linked(retriever, documents, batch_size, cache_entries, **options)
     assert_same_rows(rows, expected)
@@ -169,10 +149,8 @@ def test_rows_are_those_of_single_links(retriever: Retriever) -> None:
         assert [c["entity_id"] for c in row["candidates"]] == [c.entity_id for c in single.candidates]
         for listed, candidate in zip(row["candidates"], single.candidates, strict=True):
             assert listed["logprob"] == pytest.approx(candidate.logprob, abs=1e-5)
-        assert (row["entity_id"], row["surface"]) == (
-            row["candidates"][0]["entity_id"],
-            single.candidates[0].surface,
-        )
+        assert row["entity_id"] == row["candidates"][0]["entity_id"]
+        assert (row["title"], row["surface"]) == (single.candidates[0].title, single.candidates[0].surface)
         # Of the library: entities that share a title have it each, so that the sum may exceed 1.
         shares = [candidate.probability for candidate in single.candidates]
         assert [c["probability"] for c in row["candidates"]] == pytest.approx(shares, abs=1e-5)
@@ -253,22 +231,13 @@ def test_a_context_longer_than_the_model_is_cut_and_a_mention_longer_than_it_fai
     assert "too long" in rows[1]["error"]
     assert counts.num_failed == 1
     # What was asked is as long as the model allows: one character more on each side is refused.
-    width = next(
-        width
-        for width in range(1, 400)
-        if not _fits(retriever, Mention("Hamlet", text[start - width : start], text[start + 6 :][:width]))
-    )
+    around_it = [Mention("Hamlet", text[start - n : start], text[start + 6 :][:n]) for n in range(400)]
+    width = next(n for n in range(1, 400) if not _fits(retriever, around_it[n]))
     assert width > 5
-    mention = Mention("Hamlet", text[start - width + 1 : start], text[start + 6 :][: width - 1])
-    expected, _ = linked(
-        retriever,
-        [
-            Document(
-                "f", 1, "d", mention.left + mention.mention + mention.right, (Span(width - 1, width + 5),)
-            )
-        ],
-        context_chars=400,
+    fitting = Document(
+        "f", 1, "d", text[start - width + 1 : start + 5 + width], (Span(width - 1, width + 5),)
     )
+    expected, _ = linked(retriever, [fitting], context_chars=400)
     assert rows[0]["logprob"] == pytest.approx(expected[0]["logprob"], abs=1e-5)
 
 

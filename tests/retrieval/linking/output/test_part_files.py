@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -60,6 +59,8 @@ def test_rows_come_back(file: Path, batches: list[Rows]) -> None:
     rows = [row for rows in batches for row in rows]
     assert write(file, *batches) == len(rows)
     assert read(file) == rows
+    merge_parts(file.with_stem("merged"), file.suffix[1:], METADATA, [file])
+    assert read(file.with_stem("merged")) == rows
 
 
 def test_parquet_has_schema_and_metadata(tmp_path: Path) -> None:
@@ -176,20 +177,9 @@ def test_parts_are_merged_in_order(file: Path) -> None:
         assert pq.read_metadata(file).num_row_groups == 1
 
 
-def test_merging_nothing_makes_an_empty_file(file: Path) -> None:
-    part = file.with_name(f"part{file.suffix}")
-    write(part)
-    merge_parts(file, file.suffix[1:], METADATA, [part])
-    assert read(file) == []
-
-
 def test_a_damaged_part_is_named(tmp_path: Path) -> None:
     part = tmp_path / "part-000000.parquet"
     write(part, [LINKED] * 1000)
     part.write_bytes(part.read_bytes()[:-20])
     with pytest.raises(SourceError, match=r"part-000000\.parquet: cannot be read: .*delete it"):
         merge_parts(tmp_path / "out.parquet", "parquet", METADATA, [part])
-
-
-def test_rows_fit_the_schema() -> None:
-    assert pa.Table.from_pylist([LINKED, NIL], schema=SCHEMA).num_rows == 2

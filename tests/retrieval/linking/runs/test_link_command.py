@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import shutil
@@ -36,10 +35,11 @@ def document(text: str, mention: str, **fields: Any) -> dict[str, Any]:
     return {"text": text, "mentions": [{"start": start, "end": start + len(mention)}], **fields}
 
 
-DOCUMENTS = [
-    document(t, m, **({"id": "x"} if m == "Hamlet" else {})) for t, m in zip(TEXTS, MARKED, strict=True)
-]
-TEXT = "".join(json.dumps(line) + "\n" for line in DOCUMENTS)
+IDS: list[dict[str, Any]] = [{"id": "x"}, {}, {}]
+TEXT = "".join(
+    json.dumps(document(text, mention, **fields)) + "\n"
+    for text, mention, fields in zip(TEXTS, MARKED, IDS, strict=True)
+)
 
 
 @pytest.fixture(scope="module")
@@ -106,12 +106,10 @@ def test_links_are_the_retrievers(link: Link, index: Path, checkpoint: Path) -> 
     assert [TEXTS[i][row["start"] : row["end"]] for i, row in enumerate(written)] == MARKED
     with Retriever.open(index, checkpoint) as retriever:
         mentions = [Mention(m, *t.split(m)) for t, m in zip(TEXTS, MARKED, strict=True)]
-        for row, expected in zip(written, retriever.link(mentions, k=3), strict=True):
-            best = expected.candidates[0]
-            found = (row["entity_id"], row["title"], row["surface"])
-            assert found == (best.entity_id, best.title, best.surface)
-            assert row["logprob"] == pytest.approx(best.logprob, abs=1e-4)
-            assert [c["entity_id"] for c in row["candidates"]] == [c.entity_id for c in expected.candidates]
+        linked = [one.candidates for one in retriever.link(mentions, k=3)]
+    assert [[c["entity_id"] for c in r["candidates"]] for r in written] == [
+        [candidate.entity_id for candidate in found] for found in linked
+    ]
 
 
 @pytest.mark.parametrize("method", ["auto", "beam", "disc"])
@@ -144,30 +142,18 @@ def test_summary_as_json_is_alone_on_stdout(link: Link, index: Path) -> None:
     assert summary.pop("seconds") >= 0
     assert summary.pop("model_fingerprint").startswith("xxh3:")
     assert len(summary.pop("key")) == 32
-    assert summary == {
-        "num_documents": 3,
-        "num_mentions": 3,
-        "num_linked": 0,
-        "num_nil": 3,
-        "num_failed": 0,
-        "num_cached": 0,
-        "num_unproven": 0,
-        "num_bad_documents": 0,
-        "num_rows": 3,
-        "num_shards": 1,
-        "num_resumed": 0,
-        "was_complete": False,
+    texts = {
         "index_digest": (index / "CURRENT").read_text().strip(),
         "out": "out.jsonl",
+        "was_complete": False,
     }
+    threes = dict.fromkeys(("num_documents", "num_mentions", "num_nil", "num_rows"), 3)
+    zeros = ("linked", "failed", "cached", "unproven", "bad_documents", "resumed")
+    assert summary == {**texts, **threes, **{f"num_{name}": 0 for name in zeros}, "num_shards": 1}
     assert [row["entity_id"] for row in rows("out.jsonl")] == [None] * 3
     assert [row["nil_reason"] for row in rows("out.jsonl")] == ["min_logprob"] * 3
-
-
-def test_mentions_without_an_entity_can_be_left_out(link: Link) -> None:
-    result = link("d.jsonl", "--out", "out.jsonl", "--min-logprob", "0", "--drop-nil")
-    assert "3 documents, 3 mentions: 0 linked, 3 NIL" in result.stderr
-    assert rows("out.jsonl") == []
+    assert link("d.jsonl", "--out", "out", "--quiet", "--min-logprob", "0", "--drop-nil").output == ""
+    assert rows("out") == []
 
 
 def test_names_of_the_index_are_found(link: Link, tmp_path: Path) -> None:
@@ -257,20 +243,6 @@ def test_what_could_not_be_proven_is_told(link: Link) -> None:
     count = sum(not row["certified"] for row in rows("out.jsonl"))
     assert count > 0
     assert f" ({count} list{'s' * (count > 1)} not proven exact) in " in unproven.stderr
-
-
-def test_gzip_and_folders(link: Link) -> None:
-    Path("d.jsonl.gz").write_bytes(gzip.compress(TEXT.encode()))
-    Path("in").mkdir()
-    Path("in/d.jsonl").write_text(TEXT)
-    for name in ("d.jsonl", "d.jsonl.gz", "in"):
-        assert link(name, "--out", f"{name}.out").exit_code == 0
-    columns = ("mention", "entity_id", "logprob", "start_byte", "end_byte")
-    first, *others = [
-        [[row[c] for c in columns] for row in rows(f"{n}.out")] for n in ("d.jsonl", "d.jsonl.gz", "in")
-    ]
-    assert all(other == first for other in others)
-    assert len(first) == 3
 
 
 def test_existing_output_needs_overwrite(link: Link) -> None:

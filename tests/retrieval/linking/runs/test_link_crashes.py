@@ -144,29 +144,22 @@ def check(out: Path, undisturbed: dict[str, bytes], workers: int, kills: int) ->
 def test_a_kill_in_the_middle_costs_what_was_being_done(
     workers: int, docs: Path, tmp_path: Path, index: Path, undisturbed: dict[str, bytes]
 ) -> None:
+    """The lock and the workers go with the process."""
     out = tmp_path / "out"
     process = start(docs, out, index, workers)
     wait_for_shards(process, out, 5)
-    os.kill(process.pid, signal.SIGKILL)
+    with pytest.raises(LinkingRunError, match="another run is writing there"):
+        run_words(docs, out, index)
+    below = descendants(process)
+    assert len(below) >= (0, 0, 2)[workers]
+    process.kill()
     with process:
         process.wait()
-    assert gone({pid for _, pid in begun(out)})
+    assert gone(below | {pid for _, pid in begun(out)})
     done = len(list(out.glob("_shards/0*.json")))
     assert 5 <= done < NUM_SHARDS
-    summary = run_words(docs, out, index)
-    assert summary.num_resumed == done
+    assert run_words(docs, out, index).num_resumed == done
     check(out, undisturbed, workers, 1)
-
-
-def test_workers_end_with_a_coordinator_that_is_killed(docs: Path, tmp_path: Path, index: Path) -> None:
-    process = start(docs, tmp_path / "out", index, 2)
-    wait_for_shards(process, tmp_path / "out", 3)
-    workers = descendants(process)
-    assert len(workers) >= 2
-    os.kill(process.pid, signal.SIGKILL)
-    with process:
-        process.wait()
-    assert gone(workers)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -188,18 +181,6 @@ def test_ctrl_c_stops_soon_and_leaves_whole_shards(
     assert not list(out.rglob("*.tmp")) or number == signal.SIGTERM  # which nobody handles here
     assert message.count("KeyboardInterrupt") == (number == signal.SIGINT), message
     assert run_words(docs, out, index).num_resumed >= 3
-
-
-def test_the_lock_goes_with_the_process(docs: Path, tmp_path: Path, index: Path) -> None:
-    out = tmp_path / "out"
-    process = start(docs, out, index, 2)
-    wait_for_shards(process, out, 1)
-    with pytest.raises(LinkingRunError, match="another run is writing there"):
-        run_words(docs, out, index)
-    os.kill(process.pid, signal.SIGKILL)
-    with process:
-        process.wait()
-    assert run_words(docs, out, index).num_resumed >= 1
 
 
 def test_a_file_that_cannot_grow_is_named_and_nothing_half_is_left(

@@ -1,0 +1,184 @@
+"""The benchmarks of linking: mentions and documents they are made of, their comparisons, and small runs."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import linking_crashes
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from harness.labelled_mentions import LabelledSpan, base_name, read_documents
+from harness.processes import MemoryTrace
+from linking import Agreement, Answer, as_documents, made_mentions, mentions_of, repeated, write_documents
+
+from genret.retrieval.types import Mention
+from tests.shared_titles import shared_file
+
+CATALOGUE = (
+    "entity_id\ttitle\taliases\tkind\tdescription\n"
+    "E1\tNile\tRiver Nile|Iteru\triver\tA river\n"
+    "E2\tParis\t\tcity\tA city\n"
+)
+TEXT = " ".join(f"Sentence {number} is about Red Sea {number}." for number in range(60))
+
+
+def test_made_mentions_are_different_and_the_same_every_time(tmp_path: Path) -> None:
+    catalogue = tmp_path / "catalogue.tsv"
+    catalogue.write_text(CATALOGUE, encoding="utf-8")
+    mentions = made_mentions(catalogue, 40)
+    assert len(set(mentions)) == 40
+    assert mentions == made_mentions(catalogue, 40) != made_mentions(catalogue, 40, seed=1)
+    assert {mention.mention for mention in mentions} == {"Nile", "River Nile", "Iteru", "Paris"}
+    assert all("A river" in m.right or "A city" in m.right for m in mentions)
+
+
+def test_repeated_mentions_keep_their_number() -> None:
+    mentions = [Mention(str(n)) for n in range(10)]
+    assert len(repeated(mentions, 4)) == 10
+    assert set(repeated(mentions, 4)) == set(mentions[:2])
+    assert len(set(repeated(mentions, 100))) == 1
+
+
+def test_mentions_of_a_file_are_drawn_from_all_of_it(tmp_path: Path) -> None:
+    file = tmp_path / "m.jsonl"
+    lines = [json.dumps({"mention": f"m{n}", "left": "a "}) for n in (0, 1, 2, 2)]
+    file.write_text("\n".join(lines), encoding="utf-8")
+    assert {m.mention for m in mentions_of(file, 3)} == {"m0", "m1", "m2"}
+    with pytest.raises(click.ClickException, match="expected at least 4 mentions, got 3"):
+        mentions_of(file, 4)
+
+
+def test_documents_mark_their_mention(tmp_path: Path) -> None:
+    mentions = [Mention("Nile", "é 🦁 ", " flows"), Mention("Paris")]
+    write_documents(tmp_path / "d.jsonl", mentions)
+    lines = [json.loads(line) for line in (tmp_path / "d.jsonl").read_text(encoding="utf-8").splitlines()]
+    for mention, line, document in zip(mentions, lines, as_documents(mentions), strict=True):
+        (marked,) = line["mentions"]
+        (span,) = document.spans or ()
+        assert line["text"] == document.text
+        assert (marked["start"], marked["end"]) == (span.start, span.end)
+        assert document.text[span.start : span.end] == mention.mention
+
+
+def test_answers_agree_by_entity_and_score() -> None:
+    one = [Answer("E1", -1.0), Answer("E2", -2.0), Answer(None, None), Answer("E3", -1.0)]
+    other = [Answer("E1", -1.5), Answer("E2", -2.0), Answer(None, None), Answer("E4", -9.0)]
+    assert Agreement.of(one, other) == Agreement(3, 4, 0.5)
+
+
+def test_memory_is_looked_at_while_the_block_runs() -> None:
+    with MemoryTrace(interval_s=0.001) as trace:
+        block = bytearray(32 << 20)
+        block[:: 1 << 12] = b"x" * len(block[:: 1 << 12])
+        while len(trace.samples) < 20:
+            time.sleep(0.001)
+    assert trace.peak_bytes > 32 << 20
+    thinned = trace.thinned(5)
+    assert len(thinned) <= 5
+    assert max(memory for _, memory in thinned) == trace.peak_bytes
+    assert [at for at, _ in thinned] == sorted(at for at, _ in thinned)
+
+
+def row(number: int, **changed: Any) -> dict[str, Any]:
+    place = {"source": "d", "row": number, "start": 0, "end": 3}
+    return {**place, "entity_id": "Q1", "logprob": -1.0, **changed}
+
+
+def written(folder: Path, found: list[dict[str, Any]]) -> Path:
+    folder.mkdir()
+    pq.write_table(pa.Table.from_pylist(found), folder / "part-000000.parquet")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ([row(1), row(2)], (0, 0, 0)),
+        ([row(1), row(2, logprob=-1.00001)], (0, 0, 0)),
+        ([row(1)], (1, 0, 0)),
+        ([row(1), row(2), row(2)], (0, 1, 0)),
+        ([row(1), row(1)], (1, 1, 0)),
+        ([row(1), row(2, entity_id="Q2")], (0, 0, 1)),
+        ([row(1), row(2, logprob=-2.0)], (0, 0, 1)),
+        ([row(2), row(1)], (0, 0, 1)),
+    ],
+)
+def test_what_is_lost_doubled_or_different_is_counted(
+    found: list[dict[str, Any]], expected: tuple[int, int, int], tmp_path: Path
+) -> None:
+    counted = linking_crashes.compare(written(tmp_path / "out", found), [row(1), row(2)])
+    assert (counted["lost"], counted["doubled"], counted["different"]) == expected
+
+
+def test_records_that_are_written_again_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "_shards").mkdir()
+    first, second = (tmp_path / "_shards" / f"00000{i}.json" for i in range(2))
+    known: dict[Path, int] = {}
+    first.write_text("{}")
+    assert linking_crashes.rewritten(tmp_path, known) == 0
+    second.write_text("{}")
+    assert linking_crashes.rewritten(tmp_path, known) == 0
+    os.utime(first, ns=(1, 1))
+    assert linking_crashes.rewritten(tmp_path, known) == 1
+
+
+def test_shards_without_a_record_are_unfinished(tmp_path: Path) -> None:
+    (tmp_path / "_shards").mkdir()
+    names = ("part-000000.parquet", "part-000001.parquet", ".part-000002.parquet.host.7.tmp")
+    for name in (*names, "_shards/000000.json"):
+        (tmp_path / name).write_text("")
+    assert linking_crashes.unfinished(tmp_path) == {"000001", "000002"}
+
+
+@pytest.mark.slow
+@pytest.mark.fault
+def test_the_shipped_model_loses_and_doubles_nothing(figures_of: Callable[..., Any]) -> None:
+    size = ["--documents", "60", "--shard-documents", "3", "--kills", "4", "--workers", "2"]
+    found = figures_of("linking_crashes.py", *size)
+    assert (found["lost"], found["doubled"], found["different"], found["rewritten"]) == (0, 0, 0, 0)
+    assert (found["num_rows"], len(found["kills"])) == (120, 4)
+    assert found["most_redone"] <= 2
+
+
+def test_base_names() -> None:
+    names = ("Mercury (planet)", "Cairo, Illinois", "Cairo", "A (b) c", "C++ (language) (x)")
+    assert [base_name(name) for name in names] == ["Mercury", "Cairo", None, None, "C++ (language)"]
+
+
+def test_windows_are_put_together_to_documents(tmp_path: Path) -> None:
+    rows = []
+    starts = [TEXT.index(f"Red Sea {number}.") for number in (0, 7, 22, 15, 59)]
+    for start in starts:
+        left, right = TEXT[max(0, start - 250) : start], TEXT[start + 7 : start + 257]
+        rows.append({"doc": "d", "left": left, "mention": "Red Sea", "right": right, "title": "Red Sea"})
+    rows.append({"doc": "e", "left": "", "mention": "US", "right": "", "title": None, "nil": True})
+    file = tmp_path / "x.dev.jsonl.gz"
+    with gzip.open(file, "wt", encoding="utf-8") as out:
+        out.writelines(json.dumps(row) + "\n" for row in rows)
+    documents = read_documents(file)
+    assert [document.doc_id for document in documents] == ["d", "d", "e"]  # between 22 and 59 text is missing
+    assert sorted(len(document.spans) for document in documents) == [1, 1, 4]
+    for document in documents[:2]:
+        assert document.text in TEXT
+        assert all(document.text[s.start : s.end] == "Red Sea" for s in document.spans)
+    assert documents[2].spans == (LabelledSpan(0, 2, None),)
+
+
+@pytest.mark.slow
+@pytest.mark.shared_data
+def test_the_script_compares_both_ways(tmp_path: Path, figures_of: Callable[..., Any]) -> None:
+    data = shared_file("el", "lgl.dev.jsonl.gz").parents[1]
+    options = ["--data", data, "--work", tmp_path, "--set", "lgl"]
+    figures = figures_of("mention_detection.py", *options)["sets"]["lgl"]
+    assert figures["linked"] == 308
+    for way in ("longest from the left", "likeliest"):
+        assert figures[way]["recalled"] + sum(figures[way]["lost"].values()) == 308
+        assert figures[way]["recalled"] > 250

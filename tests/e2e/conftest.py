@@ -1,0 +1,66 @@
+"""A tiny model and its index, made once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from genret.service.configuration.server_config import IndexSpec, ModelSpec, ServerConfig
+from genret.service.serving.models import IndexOpener
+from genret.service.serving.served import ServedIndex
+from genret.service.serving.server import Server
+from tests.service.changing_index import ChangingIndex
+from tests.service.running_server import open_all, retriever_of
+from tests.service.tiny_assets import make_checkpoint, make_index
+
+
+def model_of(checkpoint: Path, name: str = "default") -> ModelSpec:
+    return ModelSpec(name, str(checkpoint), device="cpu", dtype="float32", num_threads=1)
+
+
+def odd_checkpoint(folder: Path) -> Path:
+    """Make a checkpoint whose tokenizer lacks the last merge of all others."""
+    file = make_checkpoint(folder) / "tokenizer.json"
+    document = json.loads(file.read_text(encoding="utf-8"))
+    document["model"]["merges"].pop()
+    file.write_text(json.dumps(document), encoding="utf-8")
+    return folder
+
+
+@asynccontextmanager
+async def real_server(*indexes: ChangingIndex, **options: Any) -> AsyncIterator[Server]:
+    """Serve real indexes, which are named as their folders."""
+    specs = tuple(IndexSpec(index.folder.name, index.path) for index in indexes)
+    models = (model_of(indexes[0].checkpoint),)
+    config = ServerConfig(**{"indexes": specs, "models": models, "port": 0, "drain_seconds": 10, **options})
+    server = Server(config, IndexOpener.of(config))
+    await server.start()
+    try:
+        await server.load()
+        yield server
+    finally:
+        await server.drain()
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama, to be read only."""
+    return make_checkpoint(tmp_path_factory.mktemp("tiny") / "checkpoint")
+
+
+@pytest.fixture(scope="session")
+def tiny_index(checkpoint: Path) -> Path:
+    """An index over a dozen titles, to be read only."""
+    return make_index(checkpoint.parent / "index", checkpoint)
+
+
+@pytest.fixture(scope="module")
+def tiny(checkpoint: Path, tiny_index: Path) -> Iterator[ServedIndex]:
+    served = open_all(IndexOpener(model_of(checkpoint)), IndexSpec("tiny", tiny_index))["tiny"]
+    yield served
+    retriever_of(served).close()

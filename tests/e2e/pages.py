@@ -1,0 +1,66 @@
+"""Pages of the documentation, what stands in them, and their examples run as a reader would run them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@cache
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def section(page: str, heading: str) -> str:
+    """Return the text below a heading of the second or third depth, up to the next one."""
+    (found,) = re.findall(rf"^##+ {re.escape(heading)}\n(.*?)(?=^##+ |\Z)", text_of(page), re.M | re.S)
+    return str(found)
+
+
+def rows(text: str) -> list[list[str]]:
+    """Return the cells of all tables of a text, without their heads."""
+    lines = text.splitlines()
+    cells = [
+        re.split(r"(?<!\\)\|", line.strip("|"))
+        for line, after in zip(lines, [*lines[1:], ""], strict=True)
+        if line.startswith("|") and not line.startswith("|--") and not after.startswith("|--")
+    ]
+    return [[cell.strip() for cell in row] for row in cells]
+
+
+def code(cell: str) -> list[str]:
+    """Return what stands between backticks."""
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def blocks(text: str, language: str = "python") -> list[str]:
+    """Return the blocks of a language."""
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def examples(text: str) -> list[tuple[str, str]]:
+    """Return the Python blocks that are followed by what they print, and that."""
+    return re.findall(r"```python\n((?:(?!```).)*)```\n```\n(.*?)```", text, re.DOTALL)
+
+
+def run(code: str, folder: Path) -> str:
+    """Return what Python code prints in a folder."""
+    return run_command([sys.executable, "-c", code], folder)
+
+
+def genret(command: str, folder: Path) -> str:
+    """Return what a command, its name left out, prints in a folder."""
+    code = f"from genret.service.main import cli; cli({shlex.split(command)!r}, standalone_mode=False)"
+    return run(code, folder)
+
+
+def run_command(command: list[str], folder: Path) -> str:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

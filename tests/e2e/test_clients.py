@@ -1,0 +1,511 @@
+"""Both clients against a server: answers, errors, streams, TLS, tokens, and what they cannot use."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+import math
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2_grpc
+
+from genret.decoding.errors import DeadlineExceededError, DecodingCancelledError, DecodingError
+from genret.retrieval.answers.answer_types import AnswerRequest
+from genret.retrieval.errors import GenretError, IndexChecksumError, InputError, ModelError
+from genret.retrieval.types import Mention, RetrieveRequest
+from genret.service.client import LIVENESS, AsyncRetrievalClient, CallError, Reply, RetrievalClient
+from genret.service.configuration.server_config import AuthConfig, QueueLimits
+from genret.service.errors import MESSAGE_TOO_LARGE, NotReadyError, OverloadedError, UnknownIndexError
+from genret.service.pb.genret.v1 import retrieval_service_pb2 as pb
+from genret.service.pb.genret.v1 import retrieval_service_pb2_grpc as pb_grpc
+from genret.service.security.bearer_tokens import Scope, line_of, new_token
+from genret.service.serving.readiness import State
+from tests.service.asynchronous import asynchronous
+from tests.service.certificates import Authority
+from tests.service.either_client import KINDS, either_client
+from tests.service.fake_retriever import FakeRetriever, served
+from tests.service.running_server import overtaken, running, until
+
+both = pytest.mark.parametrize("kind", KINDS)
+
+
+async def error_of(call: Any) -> CallError:
+    with pytest.raises(CallError) as caught:
+        await call
+    return caught.value
+
+
+@both
+@asynchronous
+async def test_every_method_is_there(kind: str) -> None:
+    async with (
+        running(FakeRetriever(), FakeRetriever()) as api,
+        either_client(kind, api.server.address) as client,
+    ):
+        reply = await client.retrieve(RetrieveRequest("hamlet", k=2))
+        assert reply.result.candidates[0].title == "title of hamlet"
+        assert (reply.result.query, reply.index.name) == ("hamlet", "fake")
+        assert (await client.retrieve(RetrieveRequest("x"), "fake1")).index.name == "fake1"
+        good, bad = await client.retrieve_batch([RetrieveRequest("a"), RetrieveRequest("word " * 200)])
+        assert good.result.query == "a"
+        assert (bad.code, bad.field_violations[0][0]) == ("INVALID_ARGUMENT", "query")
+        answer = await client.answer(AnswerRequest("hamlet", schema="{}"))
+        assert answer.result.text == '{"title": "Hamlet"}'
+        scores = await client.score("hamlet", ["Hamlet", "w " * 21], index="fake1", timeout_s=60)
+        assert [(s.logprob, s.entity_ids) for s in scores.result.scores] == [(-6.0, ("Q1", "Q2")), (None, ())]
+        assert (scores.result.query, scores.index.name) == ("hamlet", "fake1")
+        assert (await client.score(Mention("Lion", "The "), ["x"])).result.query == "Lion"
+        with pytest.raises(InputError, match=r"titles\[1\]: must not be empty"):
+            await client.score("hamlet", ["Hamlet", ""])
+        (linked, blank) = await client.link([Mention("Lion", "The "), Mention(" ")], k=2, index="fake1")
+        assert linked.result.candidates[0].title == "title of The [Lion]"
+        assert (len(linked.result.candidates), linked.result.query, linked.index.name) == (2, "Lion", "fake1")
+        assert blank.field_violations == (("mention", "must not be empty"),)
+        first, second = await client.list_indexes()
+        assert (first.name, first.is_default, second.name, second.is_default) == (
+            "fake",
+            True,
+            "fake1",
+            False,
+        )
+        assert await client.get_index("fake1") == second
+        assert await client.get_index() == first
+        assert [await client.health(), await client.health(LIVENESS)] == ["SERVING", "SERVING"]
+        assert await client.health("nobody") == "SERVICE_UNKNOWN"
+        await client.wait_until_ready(60)
+
+
+@both
+@asynchronous
+async def test_an_index_is_reloaded(kind: str) -> None:
+    async with running(FakeRetriever()) as api, either_client(kind, api.server.address) as client:
+        assert not (await client.reload_index()).reloaded
+        again = await client.reload_index("fake", force=True)
+        assert (again.reloaded, again.previous_version, again.index.name) == (True, "v1", "fake")
+        api.opener.table["fake"] = IndexError("gone")
+        assert (await error_of(client.reload_index(force=True))).code == "INTERNAL"
+        assert (await error_of(client.reload_index("nowhere"))).code == "NOT_FOUND"
+
+
+@both
+@asynchronous
+async def test_errors_say_everything_the_server_said(kind: str) -> None:
+    fake = FakeRetriever(bugs={"bug": ValueError("secret")})
+    limits = QueueLimits(max_requests=1)
+    async with running(fake, queue=limits) as api, either_client(kind, api.server.address) as client:
+        refused = await error_of(client.retrieve(RetrieveRequest("word " * 200), request_id="mine/1"))
+        assert (refused.code, refused.request_id) == ("INVALID_ARGUMENT", "mine/1")
+        ((field, what),) = refused.field_violations
+        assert (field, "200 tokens" in what) == ("query", True)
+        bug = await error_of(client.retrieve(RetrieveRequest("bug")))
+        assert (bug.code, bug.request_id in str(bug), "secret" in str(bug)) == ("INTERNAL", True, False)
+        fake.hold.clear()
+        held = asyncio.create_task(client.retrieve(RetrieveRequest("first")))
+        await until(lambda: fake.batches[-1:] == [["first"]])
+        full = await error_of(client.retrieve(RetrieveRequest("second")))
+        assert (full.code, full.reason, full.is_overload) == ("RESOURCE_EXHAUSTED", "QUEUE_FULL", True)
+        assert full.retry_after_s is not None
+        assert full.retry_after_s > 0
+        fake.hold.set()
+        await held
+        fake.hold.clear()
+        late = await error_of(client.retrieve(RetrieveRequest("late"), timeout_s=0.2))
+        assert late.code == "DEADLINE_EXCEEDED"
+
+
+@both
+@asynchronous
+async def test_a_message_above_a_limit_is_no_overload(kind: str) -> None:
+    big = RetrieveRequest("x" * 100_000)
+    async with running(FakeRetriever(), max_request_bytes=4096) as api:
+        address = api.server.address
+        async with either_client(kind, address) as client:
+            sent = await error_of(client.retrieve(big))
+    async with running(FakeRetriever()) as api:
+        address = api.server.address
+        async with either_client(kind, address, max_reply_bytes=4096) as client:
+            received = await error_of(client.retrieve(big))
+    for error in (sent, received):
+        assert (error.code, error.reason) == ("RESOURCE_EXHAUSTED", MESSAGE_TOO_LARGE)
+        assert not error.is_overload
+
+
+@both
+@asynchronous
+async def test_the_request_id_reaches_the_server_and_bad_ones_do_not(kind: str) -> None:
+    async with running(FakeRetriever()) as api, either_client(kind, api.server.address) as client:
+        with pytest.raises(InputError, match="request_id"):
+            await client.retrieve(RetrieveRequest("x"), request_id="no blanks")
+        first = await error_of(client.retrieve(RetrieveRequest("x"), "nowhere"))
+        second = await error_of(client.retrieve(RetrieveRequest("x"), "nowhere"))
+        assert first.request_id != second.request_id
+
+
+@both
+@asynchronous
+async def test_compressed_requests_are_taken_by_a_server_that_was_told_to(kind: str) -> None:
+    big = RetrieveRequest("x" * 10_000)
+    async with (
+        running(FakeRetriever(), accept_gzip=True) as api,
+        either_client(kind, api.server.address, gzip=True, keepalive_s=10) as client,
+    ):
+        assert (await client.retrieve(big)).result.candidates
+    async with running(FakeRetriever()) as api:
+        async with either_client(kind, api.server.address, gzip=True) as client:
+            error = await error_of(client.retrieve(big))
+            assert (error.code, "gzip" in str(error)) == ("UNIMPLEMENTED", True)
+        async with either_client(kind, api.server.address) as client:
+            assert (await client.retrieve(big)).result.candidates
+
+
+@both
+@asynchronous
+async def test_a_stream_answers_each_query_once(kind: str) -> None:
+    fake = FakeRetriever()
+    async with running(fake) as api, either_client(kind, api.server.address) as client:
+        requests = [RetrieveRequest(f"query {i}") for i in range(150)] + [RetrieveRequest("word " * 200)]
+        answers = await client.stream(requests, max_in_flight=7)
+        assert sorted(r.query for r, _ in answers) == sorted(r.query for r in requests)
+        for request, reply in answers:
+            if isinstance(reply, CallError):
+                assert (reply.code, request.query[:4]) == ("INVALID_ARGUMENT", "word")
+                assert reply.request_id
+            else:
+                assert reply.result.query == request.query
+                assert reply.result.candidates[0].title == f"title of {request.query}"
+        assert await client.stream([]) == []
+
+
+@both
+@asynchronous
+async def test_an_endless_iterable_is_read_as_far_as_answers_are_taken(kind: str) -> None:
+    taken = itertools.count()
+
+    def endless() -> Iterator[RetrieveRequest]:
+        for i in taken:
+            yield RetrieveRequest(str(i))
+
+    async with running(FakeRetriever()) as api, either_client(kind, api.server.address) as client:
+        if kind == "sync":
+            assert await asyncio.to_thread(take_some, client.client, endless()) == 50
+        else:
+            async with aclosing(client.client.retrieve_stream(endless(), max_in_flight=5)) as answers:
+                for _ in range(50):
+                    await anext(answers)
+        assert 50 <= next(taken) <= 50 + 5 + 1
+        assert (await client.retrieve(RetrieveRequest("after"))).result.candidates
+        await until(lambda: all(lane.admission.num_requests == 0 for lane in api.server.lanes.all()))
+
+
+def take_some(client: RetrievalClient, requests: Iterator[RetrieveRequest]) -> int:
+    stream = client.retrieve_stream(requests, max_in_flight=5)
+    count = len(list(itertools.islice(stream, 50)))
+    stream.close()  # type: ignore[attr-defined]  # a generator's
+    return count
+
+
+@both
+@asynchronous
+async def test_an_error_of_the_iterable_comes_behind_the_answers_before_it(kind: str) -> None:
+    def breaking() -> Iterator[RetrieveRequest]:
+        yield RetrieveRequest("a")
+        yield RetrieveRequest("b")
+        raise OSError("the disk is gone")
+
+    seen: list[Any] = []
+    async with running(FakeRetriever()) as api, either_client(kind, api.server.address) as client:
+        with pytest.raises(OSError, match="the disk is gone"):
+            await client.stream(breaking(), seen)
+    assert sorted(request.query for request, _ in seen) == ["a", "b"]
+
+
+@asynchronous
+async def test_queries_may_come_asynchronously() -> None:
+    async def slowly() -> AsyncIterator[RetrieveRequest]:
+        for i in range(3):
+            await asyncio.sleep(0.001)
+            yield RetrieveRequest(str(i))
+
+    async with running(FakeRetriever()) as api, AsyncRetrievalClient(api.server.address) as client:
+        answers = [answer async for answer in client.retrieve_stream(slowly())]
+        assert sorted(request.query for request, _ in answers) == ["0", "1", "2"]
+
+
+@both
+@asynchronous
+async def test_a_stream_that_breaks_accounts_for_every_query_it_took(kind: str) -> None:
+    fake = FakeRetriever(held=True)
+    seen: list[Any] = []
+    async with running(fake) as api, either_client(kind, api.server.address) as client:
+
+        async def ask(seconds: float) -> CallError:
+            seen.clear()
+            with unending(kind, "a", "b") as requests:
+                return await error_of(client.stream(requests, seen, timeout_s=seconds))
+
+        error = await overtaken(ask, lambda: len(seen) == 2, 0.5)
+        assert error.code == "DEADLINE_EXCEEDED"
+    assert sorted(request.query for request, _ in seen) == ["a", "b"]
+    assert {reply.code for _, reply in seen} == {"DEADLINE_EXCEEDED"}
+
+
+@both
+@asynchronous
+async def test_a_server_that_shuts_down_answers_what_it_took(kind: str) -> None:
+    fake = FakeRetriever(held=True)
+    seen: list[Any] = []
+    async with running(fake) as api, either_client(kind, api.server.address) as client:
+        with unending(kind, "a", "b") as requests:
+            reading = asyncio.create_task(client.stream(requests, seen))
+            lanes = api.server.lanes
+            await until(lambda: sum(lane.admission.num_requests for lane in lanes.all()) == 2)
+            draining = asyncio.create_task(api.server.drain())
+            await until(lambda: api.server.readiness.state is State.DRAINING)
+            fake.hold.set()
+            error = await error_of(reading)
+        assert error.code == "UNAVAILABLE"
+        assert error.retry_after_s is not None
+        await draining
+    assert sorted(request.query for request, reply in seen if isinstance(reply, Reply)) == ["a", "b"]
+
+
+@contextmanager
+def unending(kind: str, *queries: str) -> Iterator[Any]:
+    """Queries of a stream whose end does not come while the body runs."""
+    gate = threading.Event()
+
+    def blocking() -> Iterator[RetrieveRequest]:
+        yield from map(RetrieveRequest, queries)
+        gate.wait(60)
+
+    async def waiting() -> AsyncIterator[RetrieveRequest]:
+        for query in queries:
+            yield RetrieveRequest(query)
+        await asyncio.Event().wait()
+
+    try:
+        yield blocking() if kind == "sync" else waiting()
+    finally:
+        gate.set()
+
+
+@both
+@asynchronous
+async def test_a_stream_of_nothing_at_a_time_is_refused(kind: str) -> None:
+    async with either_client(kind, "127.0.0.1:1") as client:
+        with pytest.raises(InputError, match="max_in_flight: must be at least 1, got 0"):
+            await client.stream([], max_in_flight=0)
+
+
+class Confused(pb_grpc.RetrievalServiceServicer):
+    """Answers what nobody asked, or nothing at all."""
+
+    def __init__(self, answer: bool) -> None:
+        self._answer = answer
+
+    async def RetrieveStream(self, requests: AsyncIterator[pb.RetrieveStreamRequest], context: Any) -> None:
+        await anext(requests)
+        if self._answer:
+            await context.write(pb.RetrieveStreamResponse(id="other"))
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [(True, "a query it was not asked: 'other'"), (False, "without answering everything")],
+)
+@both
+@asynchronous
+async def test_a_confused_server_is_an_error(kind: str, answers: bool, message: str) -> None:
+    server = grpc.aio.server()
+    add: Any = pb_grpc.add_RetrievalServiceServicer_to_server
+    add(Confused(answers), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with either_client(kind, f"127.0.0.1:{port}") as client:
+        error = await error_of(client.stream([RetrieveRequest("a")]))
+    await server.stop(None)
+    assert error.code == "INTERNAL"
+    assert message in str(error)
+
+
+@both
+@asynchronous
+async def test_tls_with_own_authorities_and_certificates_and_a_token(kind: str, tmp_path: Path) -> None:
+    ca = Authority(tmp_path / "ca")
+    own = Authority(tmp_path / "clients")
+    mine = own.issue("client", client=True)
+    read, admin = new_token(), new_token()
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"{line_of(Scope.READ, read)}\n{line_of(Scope.ADMIN, admin)}\n")
+    tokens.chmod(0o600)
+    options: dict[str, Any] = {
+        "tls": ca.server_tls(client_ca=own.ca_file),
+        "auth": AuthConfig(token_file=tokens),
+    }
+    trust: dict[str, Any] = {"tls_ca": ca.ca_file, "tls_certificate": mine.certificate, "tls_key": mine.key}
+    request = RetrieveRequest("hamlet")
+    async with running(FakeRetriever(), **options) as api:
+        address = f"localhost:{api.server.port}"
+        async with either_client(kind, address, token=read, **trust) as client:
+            assert (await client.retrieve(request)).result.candidates
+            ((_, reply),) = await client.stream([request])
+            assert reply.result.candidates
+            assert (await error_of(client.reload_index())).code == "PERMISSION_DENIED"
+        async with either_client(kind, address, token=admin, **trust) as client:
+            assert not (await client.reload_index()).reloaded
+        async with either_client(kind, address, **trust) as client:
+            assert (await error_of(client.retrieve(request))).code == "UNAUTHENTICATED"
+            assert await client.health() == "SERVING"
+        async with either_client(kind, address, token=read, tls_ca=ca.ca_file, timeout_s=60) as client:
+            assert (await error_of(client.retrieve(request))).code == "UNAVAILABLE"
+        other = {**trust, "tls_server_name": "elsewhere.example"}
+        async with either_client(kind, address, token=read, timeout_s=60, **other) as client:
+            assert (await error_of(client.retrieve(request))).code == "UNAVAILABLE"
+
+
+@both
+@asynchronous
+async def test_whoever_waits_for_a_server_hears_when_it_is_ready(kind: str) -> None:
+    async with running(FakeRetriever(), load=False) as api, either_client(kind, api.server.address) as client:
+        late = await error_of(client.wait_until_ready(0.2))
+        assert late.code == "DEADLINE_EXCEEDED"
+        assert str(late) == f"{api.server.address} was not ready within 0.2 s"
+        waiting = asyncio.create_task(client.wait_until_ready(60))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        await api.server.load()
+        await waiting
+
+
+@both
+@asynchronous
+async def test_a_call_is_tried_again_while_a_server_warms_up(kind: str) -> None:
+    async with running(FakeRetriever(), load=False) as api, either_client(kind, api.server.address) as client:
+        asking = asyncio.create_task(client.retrieve(RetrieveRequest("hamlet")))
+        await asyncio.sleep(0.05)
+        await api.server.load()
+        assert (await asking).result.candidates
+
+
+@both
+@asynchronous
+async def test_nothing_is_tried_again_but_what_is_unavailable(kind: str) -> None:
+    errors: dict[str, GenretError | DecodingError] = {
+        "UNAVAILABLE": NotReadyError("elsewhere", 0.01),
+        "RESOURCE_EXHAUSTED": OverloadedError("QUEUE_FULL", "too much", 0.01),
+        "INVALID_ARGUMENT": InputError("query", "odd"),
+        "NOT_FOUND": UnknownIndexError("none", ()),
+        "FAILED_PRECONDITION": ModelError("odd"),
+        "DATA_LOSS": IndexChecksumError("trie.arrow", "digest"),
+        "DEADLINE_EXCEEDED": DeadlineExceededError("late"),
+        "CANCELLED": DecodingCancelledError("gone"),
+    }
+    fake = FakeRetriever(errors, bugs={"INTERNAL": ValueError("odd")})
+    async with running(fake) as api, either_client(kind, api.server.address) as client:
+        for code in (*errors, "INTERNAL"):
+            assert (await error_of(client.retrieve(RetrieveRequest(code)))).code == code
+    asked = Counter(query for batch in fake.batches for query in batch)
+    assert asked == dict.fromkeys((*errors, "INTERNAL"), 1) | {"UNAVAILABLE": 4}
+
+
+@both
+@asynchronous
+async def test_descriptions_of_indexes_say_everything(kind: str) -> None:
+    index = served(FakeRetriever())
+    described = dataclasses.replace(
+        index.description, loaded_at=1_700_000_000.25, columns=(("kind", "string"),), max_title_tokens=9
+    )
+    indexes = {"fake": dataclasses.replace(index, description=described)}
+    async with running(indexes=indexes) as api, either_client(kind, api.server.address) as client:
+        found = await client.get_index()
+        assert found.loaded_at == 1_700_000_000.25
+        assert (found.columns, found.max_title_tokens) == ((("kind", "string"),), 9)
+
+
+@both
+@asynchronous
+async def test_no_time_left_is_not_the_default_of_a_minute(kind: str) -> None:
+    async with running(FakeRetriever()) as s, either_client(kind, s.server.address) as client:
+        for seconds in (0, 0.0, -1.0):
+            with pytest.raises(CallError) as caught:
+                await client.retrieve(RetrieveRequest("q"), timeout_s=seconds)
+            assert caught.value.code == "DEADLINE_EXCEEDED"
+        for none in ({}, {"timeout_s": None}, {"timeout_s": 1e300}, {"timeout_s": 10}):
+            assert (await client.retrieve(RetrieveRequest("q"), **none)).result.candidates
+            assert len(await client.stream([RetrieveRequest("q")], **none)) == 1
+
+
+@both
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, "5", True])
+@asynchronous
+async def test_deadlines_that_are_none_are_refused(kind: str, seconds: Any) -> None:
+    async with running(FakeRetriever()) as s, either_client(kind, s.server.address) as client:
+        with pytest.raises(InputError, match="timeout_s: must be a finite number of seconds"):
+            await client.retrieve(RetrieveRequest("q"), timeout_s=seconds)
+        with pytest.raises(InputError, match="timeout_s: must be a finite number of seconds"):
+            await client.stream([RetrieveRequest("q")], timeout_s=seconds)
+
+
+@both
+@pytest.mark.parametrize("bad", ["a text", None, 5], ids=["str", "None", "int"])
+@asynchronous
+async def test_what_is_no_query_is_told_behind_the_answers_before_it(kind: str, bad: Any) -> None:
+    async with running(FakeRetriever()) as s, either_client(kind, s.server.address) as client:
+        seen: list[Any] = []
+        with pytest.raises(TypeError, match=f"a stream takes RetrieveRequest, got {type(bad).__name__}"):
+            await client.stream([RetrieveRequest("a"), bad, RetrieveRequest("b")], seen)
+        assert [request.query for request, _ in seen] == ["a"]
+        not_iterable: Any = 5
+        with pytest.raises(TypeError, match="not iterable"):
+            await client.stream(not_iterable)
+
+
+@both
+@asynchronous
+async def test_what_cannot_be_sent_is_told(kind: str) -> None:
+    async with running(FakeRetriever()) as s, either_client(kind, s.server.address) as client:
+        with pytest.raises(ValueError, match="surrogates"):
+            await client.stream([RetrieveRequest("a")], index="half \ud800 of a pair")
+
+
+class RefusingHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # grpc is untyped
+    """As proxies answer that have no server behind them: at once, every time."""
+
+    def __init__(self) -> None:
+        self.num_calls = 0
+
+    async def Watch(self, request: Any, context: Any) -> None:
+        self.num_calls += 1
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "no healthy upstream")
+
+
+@both
+@asynchronous
+async def test_whoever_waits_for_a_server_does_not_besiege_it(kind: str) -> None:
+    server = grpc.aio.server()
+    port = server.add_insecure_port("127.0.0.1:0")
+    refusing = RefusingHealth()
+    add: Any = health_pb2_grpc.add_HealthServicer_to_server
+    add(refusing, server)
+    await server.start()
+    try:
+        async with either_client(kind, f"127.0.0.1:{port}") as client:
+
+            async def wait(seconds: float) -> str:
+                with pytest.raises(CallError) as caught:
+                    await client.wait_until_ready(seconds)
+                return caught.value.code
+
+            code = await asyncio.wait_for(overtaken(wait, lambda: refusing.num_calls > 0, 1.0), 60)
+    finally:
+        await server.stop(None)
+    assert code == "DEADLINE_EXCEEDED"
+    assert 1 <= refusing.num_calls <= 50, "unhindered they are a thousand"

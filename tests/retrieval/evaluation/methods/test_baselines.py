@@ -1,0 +1,359 @@
+"""What retrieval is compared with: transformers' `generate`, BM25, and rankings of other systems."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationConfig
+
+from genret.decoding.model.hf_model import HFLanguageModel
+from genret.retrieval.errors import SourceError
+from genret.retrieval.evaluation.datasets.index_entities import EntityFinder
+from genret.retrieval.evaluation.labelled_sets import LabelledQuery, RankedEntity
+from genret.retrieval.evaluation.methods.generated import GeneratedTitle, Generator
+from genret.retrieval.evaluation.methods.model_free_methods import LexicalIndex, RunFileMethod
+from genret.retrieval.index.owners import FormOwners
+from genret.retrieval.index.reader import Index
+from genret.retrieval.retriever import Retriever
+from genret.retrieval.text import TextTokenizer
+from tests.checkpoints import CATALOGUE, make_checkpoint, make_index, train_tokenizer
+from tests.evaluation_fixtures import make_method, query_set
+
+QUERY = [LabelledQuery("q", "anything")]
+
+
+@pytest.fixture(scope="module")
+def retriever(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Retriever]:
+    folder = tmp_path_factory.mktemp("written")
+    checkpoint = make_checkpoint(folder / "model", "bart")
+    with Retriever.open(make_index(folder, checkpoint), checkpoint) as opened:
+        yield opened
+
+
+def named(
+    retriever: Retriever, monkeypatch: pytest.MonkeyPatch, texts: Sequence[str], ends: bool = True
+) -> tuple[RankedEntity, ...]:
+    """What an unconstrained method makes of texts, written one letter a token as no row of the index is."""
+    end = (retriever.index.end_token_id,) if ends else ()
+    letters = [[t for letter in text for t in retriever.tokenizer.encode_text(letter)] for text in texts]
+    written = [GeneratedTitle((*tokens, *end), -1, -float(rank)) for rank, tokens in enumerate(letters)]
+    return answer(retriever, monkeypatch, f"unconstrained:{max(2, len(texts))}", written)
+
+
+def answer(
+    retriever: Retriever, monkeypatch: pytest.MonkeyPatch, name: str, written: list[GeneratedTitle]
+) -> tuple[RankedEntity, ...]:
+    monkeypatch.setattr(Generator, "write", lambda _, prompts: [written] * len(prompts))
+    (ranking,) = make_method(name, retriever, 10, 4).answer(QUERY, 0, lambda _: None)
+    return ranking.entities
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (" Hamlet", ["Q1"]),
+        ("Hamlet", ["Q1"]),
+        (" The  Scottish Play ", ["Q2"]),
+        (" Amazon", ["Q8", "Q9"]),
+        (" Quicksilver", ["Q10", "Q11"]),
+        (" Maria Sk\u0142odowska", ["Q12"]),
+        (" hamlet", ["invalid:hamlet"]),
+        (" Hamle", ["invalid:Hamle"]),
+        ("", ["invalid:"]),
+    ],
+)
+def test_text_is_looked_up_after_the_text_policy(
+    retriever: Retriever, monkeypatch: pytest.MonkeyPatch, text: str, expected: list[str]
+) -> None:
+    assert [e.entity_id for e in named(retriever, monkeypatch, [text])] == expected
+
+
+def test_text_without_an_end_is_no_title(retriever: Retriever, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [e.entity_id for e in named(retriever, monkeypatch, [" Hamlet"], ends=False)] == ["invalid:Hamlet"]
+
+
+def test_several_texts_rank_their_entities_once(
+    retriever: Retriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = named(retriever, monkeypatch, [" Mercury", " nothing", " Quicksilver", " Hamlet"])
+    assert [e.entity_id for e in found] == ["Q10", "invalid:nothing", "Q11", "Q1"]
+    assert [e.score for e in found] == [0.0, -1.0, -2.0, -3.0]
+    assert [e.logprob for e in found] == [0.0, -1.0, -2.0, -3.0]
+
+
+def test_tokens_of_a_row_need_no_text(retriever: Retriever, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = retriever.index
+    for rank in range(index.num_rows):
+        row = [GeneratedTitle(index.row_token_ids(rank), -1, 0.0)]
+        expected = [index.entity(number).entity_id for number in index.entities_of(rank)]
+        assert [e.entity_id for e in answer(retriever, monkeypatch, "unconstrained", row)] == expected
+
+
+@pytest.mark.parametrize(("text", "first"), [(" Amazon", "Q9"), (" Quicksilver", "Q11")])
+@pytest.mark.parametrize("is_row", [False, True])
+def test_entities_of_a_title_come_by_their_share(
+    retriever: Retriever, monkeypatch: pytest.MonkeyPatch, text: str, first: str, is_row: bool
+) -> None:
+    index = retriever.index
+    weights = np.ones(index.num_entities)
+    weights[index.entities.numbers([first])] = 3
+    monkeypatch.setattr(Index, "weights", weights)
+    if not is_row:
+        assert named(retriever, monkeypatch, [text])[0].entity_id == first
+        return
+    (tokens,) = retriever.tokenizer.encode_titles([text.strip()], index.rendering)
+    assert tokens is not None
+    row = [GeneratedTitle(tuple(tokens), -1, 0.0)]
+    assert answer(retriever, monkeypatch, "unconstrained", row)[0].entity_id == first
+
+
+def test_texts_are_shared_as_rows_are(retriever: Retriever) -> None:
+    titles = EntityFinder(retriever.index)
+    for rank in range(retriever.index.num_rows):
+        text = retriever.index.surface(rank)
+        assert titles.named(f" {text} ", 10.0) == FormOwners(retriever.index, None, 10.0)(rank)
+    assert titles.named("nobody", 10.0).entities == []
+    assert titles.known(["Q3", "Q99", "Q1"]) == {"Q1", "Q3"}
+    assert titles.entities(["Q3", "Q99"])["Q3"].title == "Othello"
+
+
+@pytest.fixture
+def titles(tmp_path: Path) -> EntityFinder:
+    tokenizer = TextTokenizer(train_tokenizer(), "</s>", "trained")
+    return EntityFinder(Index.open(make_index(tmp_path, tokenizer)))
+
+
+def test_answers_are_those_of_the_file(titles: EntityFinder, tmp_path: Path) -> None:
+    file = tmp_path / "theirs.run"
+    file.write_text("q2 Q0 Q3 1 9.5 them\nq2 Q0 Q2 2 8 them\nq2 Q0 Q99 3 7 them\nq1 Q0 Q1 1 1 them\n")
+    method = RunFileMethod(f"run:{file}", str(file), 2, titles)
+    rankings = method.answer(query_set().queries[:3], 0, lambda _: None)
+    assert [r.query_id for r in rankings] == ["q1", "q2", "q3"]
+    assert [[(e.entity_id, e.title) for e in r.entities] for r in rankings] == [
+        [("Q1", "Hamlet")],
+        [("Q3", "Othello"), ("Q2", "Macbeth")],
+        [],
+    ]
+    assert all(ranking.seconds == 0 for ranking in rankings)
+
+
+def test_entities_that_the_index_lacks_do_not_exist(titles: EntityFinder, tmp_path: Path) -> None:
+    file = tmp_path / "theirs.run"
+    file.write_text("q1 Q0 Q99 1 1 them\n")
+    (ranking,) = RunFileMethod("run:x", str(file), 5, titles).answer(
+        query_set().queries[:1], 0, lambda _: None
+    )
+    assert [e.entity_id for e in ranking.entities] == ["invalid:Q99"]
+
+
+def test_a_malformed_file_is_refused_with_its_line(titles: EntityFinder, tmp_path: Path) -> None:
+    file = tmp_path / "theirs.run"
+    file.write_text("q1 Q0 Q1 1 1 them\nq1 Q0 Q1\n")
+    with pytest.raises(SourceError, match=r"theirs\.run.*2"):
+        RunFileMethod("run:x", str(file), 5, titles).answer(query_set().queries, 0, lambda _: None)
+
+
+LOADERS = {"llama": AutoModelForCausalLM, "bart": AutoModelForSeq2SeqLM}
+ALPHA = 1e-4  # of each statistical test, seeded
+
+
+@pytest.fixture(scope="module", params=list(LOADERS))
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp(request.param) / request.param, request.param)
+
+
+@pytest.fixture
+def opened(checkpoint: Path, tmp_path: Path) -> Retriever:
+    return Retriever.open(make_index(tmp_path, checkpoint), checkpoint)
+
+
+def test_greedy_search_writes_what_an_untouched_model_writes(checkpoint: Path, opened: Retriever) -> None:
+    assert isinstance(opened.model, HFLanguageModel)
+    untouched = LOADERS[checkpoint.name].from_pretrained(checkpoint).eval()
+    prompts = torch.tensor([[2, 7, 9, 11, 13], [2, 30, 31, 32, 4]])
+    opened.warm_up()
+    for mask in (torch.ones_like(prompts), torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])):
+        settings = {"attention_mask": mask, "max_new_tokens": 12, "do_sample": False}
+        ours = opened.model.pretrained.generate(prompts, **settings)  # type: ignore[operator]
+        assert torch.equal(ours, untouched.generate(prompts, **settings))
+
+
+def test_settings_of_the_checkpoint_have_no_say(opened: Retriever) -> None:
+    assert isinstance(opened.model, HFLanguageModel)
+    method = make_method("unconstrained:4", opened, 10, 4)
+    queries = [LabelledQuery("q", "the prince of denmark")]
+    (before,) = method.answer(queries, 0, lambda _: None)
+    pretrained = opened.model.pretrained
+    theirs = GenerationConfig(no_repeat_ngram_size=1, forced_bos_token_id=40, repetition_penalty=9.0)  # type: ignore[no-untyped-call]
+    pretrained.generation_config = theirs
+    (after,) = method.answer(queries, 0, lambda _: None)
+    assert after.entities == before.entities
+    assert pretrained.generation_config is theirs
+
+
+@pytest.mark.statistical
+def test_trie_and_disc_with_one_draw_follow_one_law(checkpoint: Path, tmp_path: Path) -> None:
+    """A chi-square test of homogeneity over 1,500 samples of each; no two entities have a name in common."""
+    alone = "".join(line for line in CATALOGUE.splitlines(True) if not line.startswith(("Q9", "Q11")))
+    opened = Retriever.open(make_index(tmp_path, checkpoint, alone), checkpoint)
+    queries = [LabelledQuery(f"q{i}", "quicksilver") for i in range(1500)]
+    counts = []
+    for name in ("trie", "disc:1"):
+        rankings = make_method(name, opened, 10, 500).answer(queries, 5, lambda _: None)
+        counts.append(Counter(ranking.entities[0].entity_id for ranking in rankings))
+    seen = [e for e in counts[0] | counts[1] if counts[0][e] + counts[1][e] >= 10]
+    statistic = sum((counts[0][e] - counts[1][e]) ** 2 / (counts[0][e] + counts[1][e]) for e in seen)
+    freedom = len(seen) - 1
+    assert freedom >= 2
+    assert torch.special.gammaincc(torch.tensor(freedom / 2), torch.tensor(statistic / 2)) > ALPHA
+
+
+def test_a_title_of_several_entities_names_them_in_one_order_and_disc_draws_one(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    index = make_index(tmp_path, checkpoint, "entity_id\ttitle\nQ3\tAmazon\nQ1\tAmazon\nQ2\tAmazon\n")
+    with Retriever.open(index, checkpoint) as opened:
+        queries = [LabelledQuery("q", "a river")]
+        named = {
+            name: [
+                e.entity_id
+                for e in make_method(name, opened, 2, 4).answer(queries, 0, lambda _: None)[0].entities
+            ]
+            for name in ("trie", "disc:1", "disc:3", "beam")
+        }
+        assert named["trie"] == named["beam"] == ["Q1", "Q2"]
+        for name in ("disc:1", "disc:3"):
+            assert len(named[name]) == 1
+            assert {*named[name]} <= {"Q1", "Q2", "Q3"}
+
+
+@pytest.mark.statistical
+def test_free_samples_follow_the_model(opened: Retriever) -> None:
+    """The first tokens of samples against the softmax of the logits: chi-square over 2,000 samples."""
+    assert isinstance(opened.model, HFLanguageModel)
+    prompt = opened.config.prompt(None).encode(opened.tokenizer, "denmark")
+    law = torch.softmax(opened.model.prefill([prompt]).root_logits[0].double(), dim=0)
+    generator = Generator(opened, opened.model, None, along_trie=False)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        written = [titles[0].token_ids[0] for _ in range(4) for titles in generator.write([prompt] * 500)]
+    counts = Counter(written)
+    expected = law * len(written)
+    common = [t for t in range(len(law)) if expected[t] >= 5]
+    statistic = sum((counts[t] - float(expected[t])) ** 2 / float(expected[t]) for t in common)
+    assert torch.special.gammaincc(torch.tensor((len(common) - 1) / 2), torch.tensor(statistic / 2)) > ALPHA
+
+
+def test_a_long_prompt_takes_no_room_from_others(tmp_path: Path) -> None:
+    """A decoder-only model of 64 positions: behind the longest prompt there is no room for long titles."""
+    checkpoint = make_checkpoint(tmp_path / "llama", "llama", max_positions=64)
+    long = "A title with far more tokens than a long prompt leaves room for"
+    index = make_index(tmp_path, checkpoint, f"title\n{long}\n")
+    with Retriever.open(index, checkpoint) as opened:
+        assert isinstance(opened.model, HFLanguageModel)
+        assert 32 < opened.index.max_row_tokens < 60
+        generator = Generator(opened, opened.model, None, along_trie=True)
+        ((near,), (far,)) = generator.write([[2, 4], [5] * 40])
+        assert near.row == 0
+        assert not generator.was_cut(near)
+        assert far.row == -1
+        assert generator.was_cut(far)
+        queries = [LabelledQuery("near", "a"), LabelledQuery("far", "word " * 30)]
+        method = make_method("trie", opened, 10, 2)
+        found = [r.entities for r in method.answer(queries, 0, lambda _: None)]
+        assert [len(entities) for entities in found] == [1, 0]  # no room is no answer, and no invalid one
+
+
+K1, B = 1.5, 0.75
+SHOPS = (
+    "entity_id\ttitle\taliases\tdescription\n"
+    "a\tThe Who\t\tan English rock band\n"
+    "b\tC\tC language\tprogramming language of 1972\n"
+    "c\tWho Framed Roger Rabbit\tRoger Rabbit\ta film of 1988\n"
+    "d\tRabbit\tBunny|Coney\tan animal\n"
+    "e\tRabbit, Run\t\ta novel\n"
+    "f\tÉclair\t\tpastry\n"
+    "g\tRabbit hole\t\t\n"
+    "h\tRabbit ears\t\t\n"
+)
+WORDS = ("the", "who", "c", "rabbit", "RABBIT", "roger", "of", "a", "1988", "éclair", "coney", "nothing")
+WORDS += ("language",)
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    tokenizer = TextTokenizer(train_tokenizer([SHOPS]), "</s>", "trained")
+    return Index.open(make_index(tmp_path_factory.mktemp("lexical"), tokenizer, SHOPS))
+
+
+@pytest.fixture(scope="module")
+def lexical(index: Index) -> LexicalIndex:
+    return LexicalIndex(index)
+
+
+def words_of(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())
+
+
+def oracle(index: Index, query: str) -> dict[str, float]:
+    """Lucene's BM25 of every entity that shares a word with a query."""
+    documents = {}
+    for number in range(index.num_entities):
+        entity = index.entity(number)
+        text = " ".join([entity.title, *entity.aliases, str(entity.metadata["description"] or "")])
+        documents[entity.entity_id] = words_of(text)
+    mean = sum(map(len, documents.values())) / len(documents)
+    scores: dict[str, float] = {}
+    for entity_id, words in documents.items():
+        counts = Counter(words)
+        for word in words_of(query):
+            if not counts[word]:
+                continue
+            with_word = sum(word in other for other in documents.values())
+            idf = math.log(1 + (len(documents) - with_word + 0.5) / (with_word + 0.5))
+            saturation = counts[word] / (counts[word] + K1 * (1 - B + B * len(words) / mean))
+            scores[entity_id] = scores.get(entity_id, 0.0) + idf * saturation
+    return scores
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.sampled_from(WORDS), max_size=6), st.integers(1, 10))
+def test_ranking_is_that_of_the_formula(
+    index: Index, lexical: LexicalIndex, words: list[str], k: int
+) -> None:
+    query = " ".join(words)
+    (found,) = lexical.propose([query], k)
+    expected = oracle(index, query)
+    assert len(found) == min(k, len(expected))
+    for entity in found:
+        assert entity.score == pytest.approx(expected[entity.entity_id], rel=1e-5)
+    order = [(-entity.score, entity.entity_id) for entity in found]
+    assert order == sorted(order)  # equal scores in the order of the index, which is that of the ids here
+    left = set(expected) - {entity.entity_id for entity in found}
+    for entity_id in left:
+        assert expected[entity_id] <= found[-1].score * (1 + 1e-5)
+
+
+def test_words_of_one_letter_and_of_no_weight_elsewhere_are_words(lexical: LexicalIndex) -> None:
+    first = [found[0].entity_id for found in lexical.propose(["c", "the who", "ÉCLAIR"], 3)]
+    assert first == ["b", "a", "f"]
+
+
+def test_nothing_in_common_is_no_answer(lexical: LexicalIndex) -> None:
+    assert lexical.propose(["", "?!", "zzz qqq", "zzz rabbit"], 2)[:3] == [(), (), ()]
+    assert lexical.propose([], 2) == []
+
+
+def test_a_catalogue_without_words(tmp_path: Path) -> None:
+    tokenizer = TextTokenizer(train_tokenizer(), "</s>", "trained")
+    index = Index.open(make_index(tmp_path, tokenizer, "title\n!!!\n???\n"))
+    assert LexicalIndex(index).propose(["anything", "!!!"], 5) == [(), ()]

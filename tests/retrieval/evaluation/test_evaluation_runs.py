@@ -1,0 +1,408 @@
+"""Runs of methods on sets: their order and seeds, and their files, which other tools read."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import ir_measures
+import numpy as np
+import pytest
+import pytrec_eval
+from hypothesis import given
+from hypothesis import strategies as st
+
+from genret.retrieval.errors import SourceError
+from genret.retrieval.evaluation.datasets.index_entities import EntityFinder
+from genret.retrieval.evaluation.datasets.labels import decode_token, encode_token
+from genret.retrieval.evaluation.labelled_sets import LabelledQuery, MethodRun, RankedAnswers, RankedEntity
+from genret.retrieval.evaluation.method_runner import (
+    AnswerOutsideIndexError,
+    EvaluationProgress,
+    plan_tasks,
+    run_tasks,
+)
+from genret.retrieval.evaluation.metrics import measure
+from genret.retrieval.evaluation.run_files import (
+    Identity,
+    RunStore,
+    falling_scores,
+    read_rankings,
+    read_run,
+    write_qrels,
+    write_rankings,
+    write_run,
+)
+from genret.retrieval.index.reader import Index
+from genret.retrieval.text import TextTokenizer
+from tests.checkpoints import make_index, train_tokenizer
+from tests.evaluation_fixtures import mention_set, query_set
+from tests.evaluation_sets import labelled_set, random_case, ranked, run_of, write_lines
+
+IDENTITY = Identity("i1", "m1", "float32", 10, 64, None, {"asked": "d1"})
+ASKED = query_set()
+
+
+def make_run(method: str = "disc:2", seed: int | None = 3) -> MethodRun:
+    plays = (RankedEntity("Q1", "Hamlet", 0.75, -1.25), RankedEntity("Q2", "Macbeth", 0.25))
+    rankings = [RankedAnswers(query.query_id, plays, 0.5) for query in ASKED.queries]
+    rankings[1] = RankedAnswers("q2", (), 0.25, "query: must not be empty")
+    rankings[2] = RankedAnswers("q3", (RankedEntity("invalid:a b\tü", "a b\tü", 1.0),))
+    return MethodRun(method, ASKED.name, tuple(rankings), 12.5, seed, False)
+
+
+def test_a_run_is_read_back_as_it_was(tmp_path: Path) -> None:
+    store = RunStore(tmp_path / "out", IDENTITY, resume=False)
+    assert store.load(ASKED, "disc:2", 3) is None
+    store.save(ASKED, make_run())
+    again = RunStore(tmp_path / "out", IDENTITY, resume=True)
+    assert again.load(ASKED, "disc:2", 3) == make_run()
+    assert again.load(ASKED, "disc:2", 4) is None
+    assert again.load(ASKED, "disc:3", 3) is None
+
+
+def test_a_run_without_its_last_file_is_not_done(tmp_path: Path) -> None:
+    store = RunStore(tmp_path / "out", IDENTITY, resume=False)
+    store.save(ASKED, make_run())
+    (done,) = (tmp_path / "out" / "runs" / "asked").glob("*.json")
+    done.unlink()
+    assert store.load(ASKED, "disc:2", 3) is None
+
+
+def test_methods_share_no_file(tmp_path: Path) -> None:
+    store = RunStore(tmp_path / "out", IDENTITY, resume=False)
+    names = ["disc:1", "disc:1/2", "disc:1x2", "disc:12", "beam", "beam:1"]
+    names += ["run:a/b.run", "run:a-b.run", "run:a b.run", "run:" + "x" * 300, "run:" + "x" * 301]
+    for number, name in enumerate(names):
+        store.save(ASKED, replace(make_run(name, None), seconds=float(number + 1)))
+    for number, name in enumerate(names):
+        loaded = store.load(ASKED, name, None)
+        assert loaded is not None
+        assert (loaded.seconds, loaded.method) == (number + 1, name)
+
+
+def test_an_evaluation_is_not_overwritten(tmp_path: Path) -> None:
+    RunStore(tmp_path / "out", IDENTITY, resume=False)
+    with pytest.raises(SourceError, match=r"holds an evaluation.*--resume"):
+        RunStore(tmp_path / "out", IDENTITY, resume=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"index": "i2"}, "index: was i1, is i2"),
+        ({"model": "m2"}, "model: was m1, is m2"),
+        ({"dtype": "bfloat16"}, "dtype: was float32, is bfloat16"),
+        ({"k": 5}, "k: was 10, is 5"),
+        ({"batch_size": 1}, "batch size: was 64, is 1"),
+        ({"redirects": "r"}, "redirects: was None, is r"),
+        ({"sets": {"asked": "d2"}}, "set asked: was d1, is d2"),
+    ],
+)
+def test_something_else_is_not_gone_on_with(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    RunStore(tmp_path / "out", IDENTITY, resume=False)
+    with pytest.raises(SourceError, match=message):
+        RunStore(tmp_path / "out", replace(IDENTITY, **change), resume=True)  # type: ignore[arg-type]
+    RunStore(tmp_path / "out", IDENTITY, resume=True)  # what was refused changed nothing
+
+
+def test_sets_may_come_to_those_that_are_there(tmp_path: Path) -> None:
+    RunStore(tmp_path / "out", IDENTITY, resume=False)
+    RunStore(tmp_path / "out", replace(IDENTITY, sets={"other": "d9"}), resume=True)
+    with pytest.raises(SourceError, match="set asked: was d1, is d2"):
+        RunStore(tmp_path / "out", replace(IDENTITY, sets={"asked": "d2"}), resume=True)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"format": 9}', '{"format": 1, "odd": 2}'])
+def test_a_foreign_identity_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "evaluation.json").write_text(content)
+    with pytest.raises(SourceError, match=r"evaluation.json: not written by this command"):
+        RunStore(tmp_path, IDENTITY, resume=True)
+
+
+def test_a_broken_run_is_refused_by_name(tmp_path: Path) -> None:
+    store = RunStore(tmp_path / "out", IDENTITY, resume=False)
+    store.save(ASKED, make_run())
+    folder = tmp_path / "out" / "runs" / "asked"
+    lines = (folder / "disc-2.seed3.jsonl").read_text().splitlines(keepends=True)
+    (folder / "disc-2.seed3.jsonl").write_text("".join(lines[:-1]))
+    with pytest.raises(SourceError, match=r"disc-2.seed3.*jsonl: not the queries of the set asked"):
+        store.load(ASKED, "disc:2", 3)
+    (folder / "disc-2.seed3.json").write_text("{}")
+    with pytest.raises(SourceError, match=r"disc-2.seed3.json: not written by this command"):
+        store.load(ASKED, "disc:2", 3)
+
+
+NAMES = ("nDCG@10", "RR", "RR@10", "Success@1", "R@10", "Rprec", "AP")
+_TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_pytrec_eval_says_the_same_of_what_is_written(tmp_path: Path, seed: int) -> None:
+    labelled, run = random_case(seed)
+    write_run(tmp_path / "run.txt", labelled, run)
+    write_qrels(tmp_path / "qrels.txt", labelled)
+    with (tmp_path / "run.txt").open() as runs, (tmp_path / "qrels.txt").open() as qrels:
+        theirs = pytrec_eval.RelevanceEvaluator(
+            pytrec_eval.parse_qrel(qrels), {"ndcg_cut_10", "recip_rank", "map", "Rprec"}
+        ).evaluate(pytrec_eval.parse_run(runs))
+    names = {"nDCG@10": "ndcg_cut_10", "RR": "recip_rank", "AP": "map", "Rprec": "Rprec"}
+    for found in measure(labelled, run, list(names)):
+        for query, value in zip(labelled.queries, found.per_query, strict=True):
+            expected = theirs.get(query.query_id, {}).get(names[found.name], 0.0)
+            assert value == pytest.approx(expected, abs=1e-9)
+    read = {query: [e.entity_id for e in found] for query, found in read_run(tmp_path / "run.txt").items()}
+    assert read == {r.query_id: [e.entity_id for e in r.entities] for r in run.rankings if r.entities}
+
+
+def test_ties_would_have_been_broken_otherwise(tmp_path: Path) -> None:
+    """The premise: with equal scores trec_eval takes the larger id first, whatever the order was."""
+    qrels = {"q": {"a": 1}}
+    evaluator = pytrec_eval.RelevanceEvaluator(qrels, {"recip_rank"})
+    assert evaluator.evaluate({"q": {"a": 1.0, "b": 1.0}})["q"]["recip_rank"] == 0.5
+    nearly = {"a": 25.000002, "b": 25.000001}  # differ, but not as 32-bit floats
+    assert evaluator.evaluate({"q": nearly})["q"]["recip_rank"] == 0.5
+    labelled = labelled_set([LabelledQuery("q", "t", gold=qrels["q"])])
+    rankings = (RankedAnswers("q", ranked("a", "b", scores=[*nearly.values()])),)
+    run = MethodRun("m", "it", rankings, 1.0, None, True)
+    write_run(tmp_path / "run.txt", labelled, run)
+    with (tmp_path / "run.txt").open() as file:
+        assert evaluator.evaluate(pytrec_eval.parse_run(file))["q"]["recip_rank"] == 1.0
+
+
+def test_ir_measures_says_the_same_of_odd_ids_and_namesakes(tmp_path: Path) -> None:
+    queries = [
+        LabelledQuery("a query", "t", gold={"New York": 2, "missing:x": 1}, namesakes={"NYC 2": "New York"}),
+        LabelledQuery("100%20", "t", gold={"é\u2003%41": 1}),
+    ]
+    labelled = labelled_set(queries)
+    run = run_of(labelled, [["x y", "NYC 2", "New York"], ["z", "é\u2003%41"]], method="a b")
+    write_run(tmp_path / "run.txt", labelled, run)
+    write_qrels(tmp_path / "qrels.txt", labelled)
+    measures = [ir_measures.parse_measure(name) for name in NAMES]
+    theirs = ir_measures.calc_aggregate(
+        measures,
+        list(ir_measures.read_trec_qrels(str(tmp_path / "qrels.txt"))),
+        list(ir_measures.read_trec_run(str(tmp_path / "run.txt"))),
+    )
+    for found, parsed in zip(measure(labelled, run, NAMES), measures, strict=True):
+        assert found.value == pytest.approx(theirs[parsed], abs=1e-9)
+    assert (tmp_path / "run.txt").read_text().splitlines()[0] == "a%20query Q0 x%20y 1 0.000000 a%20b"
+    found_again = read_run(tmp_path / "run.txt")
+    assert {q: [e.entity_id for e in names] for q, names in found_again.items()} == {
+        "a query": ["x y", "New York"],
+        "100%20": ["z", "é\u2003%41"],
+    }
+
+
+def test_rankings_lose_nothing(tmp_path: Path) -> None:
+    labelled = labelled_set([LabelledQuery(name, "Größe\n") for name in ("q 1", "q2", "q3")])
+    odd = RankedEntity("a", "A  B", 0.1 + 0.2, -1e-300), RankedEntity("a", "A", -math.inf)
+    rankings = (
+        RankedAnswers("q 1", odd, 0.25),
+        RankedAnswers("q2", (RankedEntity("invalid: x\t", "x\t", -3.5, -3.5),)),
+        RankedAnswers("q3", (), error="too long"),
+    )
+    run = MethodRun("m", "it", rankings, 1.0, 3, False)
+    write_rankings(tmp_path / "deeper" / "rankings.jsonl", labelled, run)
+    assert read_rankings(tmp_path / "deeper" / "rankings.jsonl") == list(rankings)
+    assert [file.name for file in (tmp_path / "deeper").iterdir()] == ["rankings.jsonl"]
+
+
+def test_a_file_that_fails_half_way_leaves_the_one_before(tmp_path: Path) -> None:
+    labelled, run = random_case(1)
+    file = tmp_path / "run.txt"
+    file.write_text("before")
+    with pytest.raises(ValueError, match="expected the query"):
+        write_run(file, labelled, MethodRun("m", "it", tuple(reversed(run.rankings)), 1.0, None, True))
+    assert file.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
+    labelled, run = random_case(1)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SourceError, match=r"file/run.txt: cannot be written: (File exists|Not a directory)"):
+        write_run(tmp_path / "file" / "run.txt", labelled, run)
+
+
+@given(_TEXT)
+def test_a_token_gives_its_text_back_and_holds_no_white_space(text: str) -> None:
+    token = encode_token(text)
+    assert decode_token(token) == text
+    assert len(token.split()) == 1
+    assert token == text or any(c.isspace() or not c.isprintable() or c == "%" for c in text)
+
+
+def test_percent_signs_of_others_stay() -> None:
+    assert decode_token("50%") == "50%"
+    assert decode_token("50%FF") == "50%FF"
+
+
+@given(st.lists(st.floats(width=64), max_size=30))
+def test_written_scores_fall_strictly_as_32_bit_floats(scores: list[float]) -> None:
+    texts = falling_scores(scores)
+    assert len(texts) == len(scores)
+    written = np.array([float(text) for text in texts], dtype=np.float32)
+    assert np.isfinite(written).all()
+    assert (np.diff(written) < 0).all()
+    assert all(text.partition(".")[2].isdigit() and len(text.partition(".")[2]) == 6 for text in texts)
+
+
+def test_scores_that_fall_are_written_as_they_are() -> None:
+    assert falling_scores([3.5, 1.25, -0.000001]) == ["3.500000", "1.250000", "-0.000001"]
+    assert falling_scores([1.0, 1.0, 2.0, -math.inf]) == ["1.000000", "0.999999", "0.999998", "0.999997"]
+
+
+def test_a_run_of_others_is_ordered_as_trec_eval_does(tmp_path: Path) -> None:
+    random_ = random.Random(3)
+    rows = {f"d{i}": float(random_.randrange(3)) for i in range(20)}
+    lines = [f"q Q0 {name} {i} {score} tag" for i, (name, score) in enumerate(rows.items())]
+    found = [e.entity_id for e in read_run(write_lines(tmp_path / "run.txt.gz", lines))["q"]]
+    for place, name in enumerate(found, 1):
+        evaluator = pytrec_eval.RelevanceEvaluator({"q": {name: 1}}, {"recip_rank"})
+        assert evaluator.evaluate({"q": rows})["q"]["recip_rank"] == pytest.approx(1 / place)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("q Q0 d 1 1.0", "line 2: expected 6 fields: query, Q0, document, rank, score, tag, got 5"),
+        ("q Q0 d one 1.0 t", "line 2, field 'rank': expected an integer from 0, got 'one'"),
+        ("q Q0 d 2 high t", "line 2, field 'score': expected a finite number, got 'high'"),
+        ("q Q0 d 2 nan t", "line 2, field 'score': expected a finite number, got 'nan'"),
+        ("q Q0 a 2 0.5 t", "line 2, field 'document': expected each once for the query q, got 'a'"),
+    ],
+)
+def test_a_malformed_run_is_refused(tmp_path: Path, line: str, message: str) -> None:
+    file = write_lines(tmp_path / "run.txt", ["q Q0 a 1 1.0 t", line])
+    with pytest.raises(SourceError) as caught:
+        read_run(file)
+    assert str(caught.value) == f"{file}, {message}"
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"query_id": "q"}, "field 'entities': expected a list, got None"),
+        ({"query_id": "", "entities": []}, "field 'query_id': expected text that is not empty, got ''"),
+        ({"query_id": "q", "entities": [1]}, r"field 'entities[0]': expected an object, got 1"),
+        (
+            {"query_id": "q", "entities": [{"entity_id": "a", "title": "A", "score": "x"}]},
+            "field 'entities[0].score': expected a number or null, got 'x'",
+        ),
+        (
+            {"query_id": "q", "entities": [{"entity_id": "a", "title": None}]},
+            "field 'entities[0].title': expected text, got None",
+        ),
+    ],
+)
+def test_malformed_rankings_are_refused(tmp_path: Path, row: dict[str, object], message: str) -> None:
+    file = write_lines(tmp_path / "rankings.jsonl", [row])
+    with pytest.raises(SourceError) as caught:
+        read_rankings(file)
+    assert str(caught.value) == f"{file}, line 1, {message}"
+
+
+def test_only_ascii_white_space_separates_the_fields_of_others(tmp_path: Path) -> None:
+    file = write_lines(tmp_path / "run.txt", ["q\u00a01\tQ0 d\u2003e  1 2.5e-1\ttag"])
+    assert read_run(file) == {"q\u00a01": (RankedEntity("d\u2003e", "d\u2003e", 0.25),)}
+
+
+def test_a_missing_or_empty_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"none.txt: no such file"):
+        read_run(tmp_path / "none.txt")
+    with pytest.raises(SourceError, match=r"run.txt: the file is empty"):
+        read_run(write_lines(tmp_path / "run.txt", [""]))
+
+
+SETS = (query_set(), mention_set())
+
+
+class ScriptedMethod:
+    """Answers one entity to everything, and writes down what it was asked."""
+
+    def __init__(
+        self, name: str, entity_id: str = "Q1", constrained: bool = True, random: bool = False
+    ) -> None:
+        self.name = name
+        self.is_constrained = constrained
+        self.is_random = random
+        self.entity = RankedEntity(entity_id, "title", 1.0)
+        self.calls: list[tuple[int, int]] = []
+
+    def answer(
+        self, queries: Sequence[LabelledQuery], seed: int, report: Callable[[int], None]
+    ) -> list[RankedAnswers]:
+        self.calls.append((len(queries), seed))
+        report(len(queries))
+        return [RankedAnswers(query.query_id, (self.entity,), 0.001) for query in queries]
+
+
+@pytest.fixture(scope="module")
+def titles(tmp_path_factory: pytest.TempPathFactory) -> EntityFinder:
+    tokenizer = TextTokenizer(train_tokenizer(), "</s>", "trained")
+    return EntityFinder(Index.open(make_index(tmp_path_factory.mktemp("runner"), tokenizer)))
+
+
+def no_report(_: EvaluationProgress) -> None:
+    """Say nothing."""
+
+
+def test_every_method_answers_every_set_with_every_seed(titles: EntityFinder, tmp_path: Path) -> None:
+    fixed, drawn = ScriptedMethod("beam"), ScriptedMethod("disc:1", random=True)
+    tasks = plan_tasks(SETS, [fixed, drawn], [4, 5])
+    reports: list[EvaluationProgress] = []
+    runs = run_tasks(tasks, RunStore(tmp_path / "o", IDENTITY, False), titles, reports.append)
+    passes = [("beam", None), ("disc:1", 4), ("disc:1", 5)]
+    expected = [(name, *one) for name in ("asked", "marked") for one in passes]
+    assert [(run.set_name, run.method, run.seed) for run in runs] == expected
+    assert fixed.calls == [(2, 0), (6, 0), (4, 0)]  # warmed up once
+    assert drawn.calls == [(2, 4), (6, 4), (6, 5), (4, 4), (4, 5)]
+    assert [len(run.rankings) for run in runs] == [6, 6, 6, 4, 4, 4]
+    assert all(run.seconds > 0 for run in runs)
+    assert [(p.number, p.num_answered) for p in reports[:2]] == [(1, 0), (1, 6)]
+
+
+def test_what_is_done_is_not_done_again(titles: EntityFinder, tmp_path: Path) -> None:
+    class Stopped(ScriptedMethod):
+        def answer(
+            self, queries: Sequence[LabelledQuery], seed: int, report: Callable[[int], None]
+        ) -> list[RankedAnswers]:
+            raise KeyboardInterrupt
+
+    first = ScriptedMethod("beam")
+    tasks, store = plan_tasks(SETS, [first, Stopped("exact")], [0]), RunStore(tmp_path / "o", IDENTITY, False)
+    with pytest.raises(KeyboardInterrupt):
+        run_tasks(tasks, store, titles, no_report)
+    again, second = ScriptedMethod("beam", "Q2"), ScriptedMethod("exact", "Q3")
+    store = RunStore(tmp_path / "o", IDENTITY, True)
+    runs = run_tasks(plan_tasks(SETS, [again, second], [0]), store, titles, no_report)
+    answers = {(run.set_name, run.method): run.rankings[0].entities[0].entity_id for run in runs}
+    assert answers == {
+        ("asked", "beam"): "Q1",
+        ("asked", "exact"): "Q3",
+        ("marked", "beam"): "Q2",
+        ("marked", "exact"): "Q3",
+    }
+
+
+@pytest.mark.parametrize("entity_id", ["invalid:Atlantis", "Q99"])
+def test_a_constrained_method_must_not_answer_what_is_not_there(
+    titles: EntityFinder, tmp_path: Path, entity_id: str
+) -> None:
+    tasks = plan_tasks(SETS[:1], [ScriptedMethod("trie", entity_id)], [0])
+    for resume in (False, True):  # nor may it be read back
+        store = RunStore(tmp_path / "o", IDENTITY, resume)
+        with pytest.raises(AnswerOutsideIndexError, match="trie on asked, query q1: answered 'title'"):
+            run_tasks(tasks, store, titles, no_report)
+
+
+def test_a_free_method_may(titles: EntityFinder, tmp_path: Path) -> None:
+    free = ScriptedMethod("unconstrained", "invalid:Atlantis", constrained=False)
+    store = RunStore(tmp_path / "o", IDENTITY, False)
+    (run,) = run_tasks(plan_tasks(SETS[:1], [free], [0]), store, titles, no_report)
+    assert not run.rankings[0].entities[0].is_valid

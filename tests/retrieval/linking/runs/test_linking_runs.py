@@ -1,0 +1,761 @@
+"""Runs begin, go on, are refused, and end; nothing is done twice and nothing of others is touched."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from genret.retrieval import durable
+from genret.retrieval.errors import GenretError, IndexMismatchError, InputError, SourceError
+from genret.retrieval.linking.documents import corpus_reading as reading
+from genret.retrieval.linking.documents.corpus import CorpusOptions
+from genret.retrieval.linking.documents.input_files import Content
+from genret.retrieval.linking.documents.parquet_files import ParquetRows
+from genret.retrieval.linking.link_options import LinkJob, LinkOptions, WorkerOptions
+from genret.retrieval.linking.output.folder import LinkingRunError, OutputFolder, ShardRecord, read_record
+from genret.retrieval.linking.run import OutputOptions, RunnerOptions, link_corpus, plan_corpus_run
+from genret.retrieval.linking.run_plan import RunPlan
+from genret.retrieval.linking.run_progress import LinkCounts
+from genret.retrieval.linking.runners.runner import work
+from genret.retrieval.linking.shard_worker import ShardWorker
+from tests.checkpoints import make_checkpoint, make_index
+from tests.index_fixtures import build, character_tokenizer
+from tests.linking_fakes import LoggingWorker, begun, rows_of, run_words
+
+NUM_DOCUMENTS, PER_SHARD = 22, 4
+NUM_SHARDS = 6
+
+
+@pytest.fixture
+def docs(tmp_path: Path) -> Path:
+    return write_documents(tmp_path / "docs.jsonl", [f"w{i} w{i}b ?n Xx" for i in range(NUM_DOCUMENTS)])
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def write_documents(file: Path, texts: list[str]) -> Path:
+    lines = (json.dumps({"id": f"d{i}", "text": text}) + "\n" for i, text in enumerate(texts))
+    file.write_text("".join(lines), encoding="utf-8")
+    return file
+
+
+def mentions(out: Path) -> list[tuple[str, str]]:
+    return [(row["doc_id"], row["mention"]) for row in rows_of(out)]
+
+
+EXPECTED = [(f"d{i}", word) for i in range(NUM_DOCUMENTS) for word in (f"w{i}", f"w{i}b", "?n", "Xx")]
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    files = [file for file in folder.rglob("*") if file.is_file() and file.name != ".lock"]
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
+
+
+def test_a_run_writes_every_row_once_in_order(docs: Path, out: Path, index: Path) -> None:
+    summary = run_words(docs, out, index)
+    assert mentions(out) == EXPECTED
+    assert summary.counts == LinkCounts(
+        num_documents=22, num_mentions=88, num_linked=44, num_nil=44, num_failed=22, num_rows=88
+    )
+    assert (summary.num_shards, summary.num_resumed, summary.was_complete) == (NUM_SHARDS, 0, False)
+    parts = [f"part-{i:06d}.parquet" for i in range(NUM_SHARDS)]
+    assert sorted(p.name for p in out.iterdir()) == [".lock", "_run.json", "_shards", "_summary.json", *parts]
+    assert sorted(p.name for p in (out / "_shards").iterdir()) == [f"{i:06d}.json" for i in range(NUM_SHARDS)]
+    told = json.loads((out / "_summary.json").read_text())
+    assert (told["num_rows"], told["num_shards"], sorted(told["parts"])) == (88, NUM_SHARDS, parts)
+    assert pq.read_table(out).num_rows == 88  # readers of folders see the parts alone
+
+
+def test_a_complete_run_does_nothing_when_it_is_started_again(docs: Path, out: Path, index: Path) -> None:
+    out.mkdir()  # an empty folder will do
+    first = run_words(docs, out, index)
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.name != ".lock"}
+    again = run_words(docs, out, index)
+    assert (again.was_complete, again.counts) == (True, first.counts)
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.name != ".lock"} == before
+    assert len(begun(out)) == NUM_SHARDS
+
+
+PART, RECORD = "part-000002.parquet", "_shards/000002.json"
+
+
+def remove_record(out: Path) -> None:
+    (out / RECORD).unlink()
+
+
+def cut(file: Path, size: int) -> None:
+    file.write_bytes(file.read_bytes()[:-size])
+
+
+def record_of_another_run(out: Path) -> None:
+    (out / RECORD).write_text(json.dumps({**json.loads((out / RECORD).read_text()), "key": "other"}))
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "no part": lambda out: (out / PART).unlink(),
+    "a cut part": lambda out: cut(out / PART, 1),
+    "no record": remove_record,
+    "a cut record": lambda out: cut(out / RECORD, 30),
+    "an empty record": lambda out: (out / RECORD).write_bytes(b""),
+    "a record of another run": record_of_another_run,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_what_is_not_whole_is_done_again_and_that_alone(
+    damage: Any, docs: Path, out: Path, index: Path
+) -> None:
+    run_words(docs, out, index)
+    whole = {name: data for name, data in snapshot(out).items() if name.startswith("part-")}
+    damage(out)
+    (out / ".part-000002.parquet.host.123.tmp").write_bytes(b"half")
+    (out / "part-000077.parquet").write_bytes(b"of nobody")
+    summary = run_words(docs, out, index)
+    assert (summary.num_resumed, summary.was_complete) == (NUM_SHARDS - 1, False)
+    assert [shard for shard, _ in begun(out)][NUM_SHARDS:] == [2]
+    assert {name: data for name, data in snapshot(out).items() if name.startswith("part-")} == whole
+    assert summary.counts.num_rows == len(EXPECTED)
+    assert not list(out.glob(".*.tmp"))
+
+
+def test_nothing_is_done_again_when_the_summary_alone_is_missing(docs: Path, out: Path, index: Path) -> None:
+    run_words(docs, out, index)
+    (out / "_summary.json").unlink()
+    summary = run_words(docs, out, index)
+    assert (summary.num_resumed, summary.was_complete, len(begun(out))) == (NUM_SHARDS, False, NUM_SHARDS)
+    assert (out / "_summary.json").exists()
+
+
+OPTION_CHANGES: dict[str, tuple[dict[str, Any], str]] = {
+    "option": ({"linking": LinkOptions(k=7)}, "k was 5, is now 7"),
+    "shards": ({"shard_documents": 5}, "shard_documents was 4, is now 5"),
+    "format": ({"output_format": "jsonl"}, "the format of the output was parquet, is now jsonl"),
+}
+
+
+def change(what: str, docs: Path, index: Path, folder: Path) -> tuple[dict[str, Any], str]:
+    """Return what `run_changed` is told of a change, which may be one of files, and what a refusal says."""
+    if what == "input":
+        docs.write_text(docs.read_text().replace("w3", "v3"))
+        return {}, "docs.jsonl has other contents now"
+    if what == "inputs":
+        more = write_documents(folder / "more.jsonl", ["more"])
+        return {"inputs": (str(docs), str(more))}, "more.jsonl was no input and is one now"
+    if what == "index":
+        other = build(folder, ["title", "Rome"], character_tokenizer("Rome")).index
+        versions = [(one / "CURRENT").read_text().strip() for one in (index, other)]
+        return {"index": other}, f"the index was {versions[0]}, is now {versions[1]}"
+    return OPTION_CHANGES[what]
+
+
+def run_changed(docs: Path, out: Path, index: Path, changed: dict[str, Any], **output: Any) -> Any:
+    inputs = changed.get("inputs", (str(docs),))
+    return link_corpus(
+        CorpusOptions(inputs, shard_documents=changed.get("shard_documents", PER_SHARD)),
+        OutputOptions(str(out), output_format=changed.get("output_format"), **output),
+        WorkerOptions(str(changed.get("index", index))),
+        changed.get("linking"),
+        RunnerOptions(num_workers=1, open_worker=LoggingWorker),
+    )
+
+
+@pytest.mark.parametrize("what", ["input", "inputs", "index", *OPTION_CHANGES])
+def test_another_run_is_refused_with_every_difference(
+    what: str, docs: Path, out: Path, index: Path, tmp_path: Path
+) -> None:
+    run_words(docs, out, index)
+    (out / "_summary.json").unlink()
+    remove_record(out)  # a half-done run
+    before = snapshot(out)
+    changed, expected = change(what, docs, index, tmp_path)
+    with pytest.raises(LinkingRunError) as error:
+        run_changed(docs, out, index, changed)
+    assert expected in str(error.value)
+    assert "--overwrite" in str(error.value)
+    assert snapshot(out) == before
+    summary = run_changed(docs, out, index, changed, overwrite=True)
+    assert (summary.num_resumed, summary.counts.num_rows > 80) == (0, True)
+    assert {p.suffix for p in out.glob("part-*")} == {"." + changed.get("output_format", "parquet")}
+
+
+def test_the_index_may_be_elsewhere(docs: Path, out: Path, index: Path, tmp_path: Path) -> None:
+    run_words(docs, out, index)
+    remove_record(out)
+    plan = plan_corpus_run(
+        CorpusOptions((str(docs),), shard_documents=PER_SHARD),
+        OutputOptions(str(out)),
+        WorkerOptions(str(shutil.copytree(index, tmp_path / "moved"))),
+    )
+    assert [shard.number for shard in plan.missing] == [2]
+
+
+@pytest.mark.parametrize("name", ["mine.txt", "part-x.parquet", "data/part-000000.parquet", "_run.json.bak"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_of_other_data_is_refused_and_not_touched(
+    name: str, overwrite: bool, docs: Path, out: Path, index: Path
+) -> None:
+    (out / name).parent.mkdir(parents=True)
+    (out / name).write_text("mine")
+    with pytest.raises(LinkingRunError, match="holds files that no linking run wrote"):
+        run_words(docs, out, index, overwrite=overwrite)
+    assert [str(p.relative_to(out)) for p in out.rglob("*") if p.is_file()] == [name]
+
+
+def test_overwriting_deletes_what_a_run_wrote_and_nothing_else(docs: Path, out: Path, index: Path) -> None:
+    run_words(docs, out, index)
+    (out / "notes.txt").write_text("mine")
+    (out / "_shards" / "notes.txt").write_text("mine")
+    write_documents(docs, ["one"])
+    run_words(docs, out, index, overwrite=True)
+    assert mentions(out) == [("d0", "one")]
+    assert (out / "notes.txt").read_text() == (out / "_shards" / "notes.txt").read_text() == "mine"
+
+
+def test_two_runs_at_once_are_refused(docs: Path, out: Path, index: Path) -> None:
+    first = OutputFolder(out)
+    first.lock()
+    with pytest.raises(LinkingRunError, match="another run is writing there"):
+        run_words(docs, out, index)
+    first.release()
+    assert run_words(docs, out, index).counts.num_rows == len(EXPECTED)
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_one_file_is_made_of_the_parts(suffix: str, docs: Path, tmp_path: Path, index: Path) -> None:
+    file = tmp_path / f"out.{suffix}"
+    summary = run_words(docs, file, index)
+    assert summary.out == str(file)
+    assert mentions(file) == EXPECTED
+    assert {p.name for p in tmp_path.iterdir() if "log" not in p.name} == {"docs.jsonl", file.name}
+
+
+def test_one_file_is_made_of_kept_parts_without_linking_again(
+    docs: Path, tmp_path: Path, index: Path
+) -> None:
+    file = tmp_path / "out.jsonl"
+    run_words(docs, file, index, keep_parts=True)
+    content = file.read_bytes()
+    file.unlink()
+    summary = run_words(docs, file, index, keep_parts=True)
+    assert (summary.num_resumed, file.read_bytes()) == (NUM_SHARDS, content)
+    assert len(begun(Path(f"{file}.parts"))) == NUM_SHARDS
+    # As if it had been killed between the last rename and the tidying: that is all that is left to do.
+    assert run_words(docs, file, index).was_complete
+    assert not Path(f"{file}.parts").exists()
+    assert file.read_bytes() == content
+
+
+def test_bad_documents_end_the_run_unless_allowed(docs: Path, out: Path, index: Path) -> None:
+    lines = docs.read_text().splitlines()
+    lines[9] = "nonsense"
+    lines[15] = "[]"
+    docs.write_text("\n".join(lines) + "\n")
+    with pytest.raises(SourceError, match=r"docs\.jsonl, line 10: .*\(bad document 1, 0 allowed") as error:
+        run_words(docs, out, index)
+    assert "2 of 6 shards are done and kept" in error.value.__notes__[0]
+    with pytest.raises(SourceError, match=r"docs\.jsonl, line 16: .*\(bad document 2, 1 allowed"):
+        run_words(docs, out, index, max_bad_rows=1)
+    summary = run_words(docs, out, index, max_bad_rows=2)
+    assert (summary.counts.num_bad_documents, summary.counts.num_documents) == (2, 20)
+    left = [row for row in EXPECTED if row[0] not in ("d9", "d15")]
+    assert mentions(out) == left
+    (out / "_summary.json").unlink()
+    with pytest.raises(SourceError, match=r"docs\.jsonl, line \d+: .*\(bad document 2, 1 allowed"):
+        run_words(docs, out, index, max_bad_rows=1)
+
+
+def test_too_many_failed_mentions_end_the_run(docs: Path, out: Path, index: Path) -> None:
+    with pytest.raises(LinkingRunError, match=r"Xx failed \(8 mentions failed, 5 allowed"):
+        run_words(docs, out, index, max_failed=5)
+    assert run_words(docs, out, index, max_failed=22).counts.num_failed == 22
+
+
+@pytest.mark.parametrize("word", ["REFUSE", "BREAK"])
+def test_a_run_that_fails_before_its_first_shard_leaves_nothing(
+    word: str, tmp_path: Path, index: Path
+) -> None:
+    docs = write_documents(tmp_path / "docs.jsonl", [word])
+    with pytest.raises(GenretError):
+        run_words(docs, tmp_path / "out", index)
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "there").mkdir()
+    with pytest.raises(GenretError):
+        run_words(docs, tmp_path / "there", index)
+    assert list((tmp_path / "there").iterdir()) == []
+
+
+def test_a_full_disk_is_a_clear_error_and_leaves_whole_files(
+    docs: Path, out: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published = durable.publish
+    calls = []
+
+    def full(staging: Path, path: Path) -> None:
+        calls.append(path.name)
+        if len(calls) > 6:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        published(staging, path)
+
+    monkeypatch.setattr(durable, "publish", full)
+    with pytest.raises(SourceError, match="cannot be written: No space left on device") as error:
+        run_words(docs, out, index)
+    assert "shards are done and kept in" in error.value.__notes__[0]
+    assert not list(out.rglob("*.tmp"))
+    monkeypatch.undo()
+    summary = run_words(docs, out, index)
+    assert summary.num_resumed >= 2
+    assert mentions(out) == EXPECTED
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written_is_named(docs: Path, out: Path, index: Path) -> None:
+    out.mkdir(mode=0o500)
+    with pytest.raises(SourceError, match=r"out.*: cannot be written: Permission denied"):
+        run_words(docs, out, index)
+
+
+def test_files_and_folders_are_not_confused(docs: Path, tmp_path: Path, index: Path) -> None:
+    (tmp_path / "out.parquet").mkdir()
+    with pytest.raises(InputError, match="is a directory"):
+        run_words(docs, tmp_path / "out.parquet", index)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="is a file"):
+        run_words(docs, tmp_path / "file", index)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '"x"', "null", "\xff"])
+def test_a_damaged_identity_is_refused_and_can_be_overwritten(
+    text: str, docs: Path, out: Path, index: Path
+) -> None:
+    run_words(docs, out, index)
+    (out / "_run.json").write_text(text, encoding="latin1")
+    with pytest.raises(LinkingRunError, match=r"_run\.json: "):
+        run_words(docs, out, index)
+    assert run_words(docs, out, index, overwrite=True).num_resumed == 0
+    assert mentions(out) == EXPECTED
+
+
+def test_a_plan_changes_nothing(docs: Path, out: Path, index: Path) -> None:
+    corpus = CorpusOptions((str(docs),), shard_documents=PER_SHARD)
+    plan = plan_corpus_run(corpus, OutputOptions(str(out)), WorkerOptions(str(index)))
+    assert (len(plan.missing), plan.is_complete, out.exists()) == (NUM_SHARDS, False, False)
+    run_words(docs, out, index)
+    remove_record(out)
+    before = snapshot(out)
+    plan = plan_corpus_run(corpus, OutputOptions(str(out)), WorkerOptions(str(index)))
+    assert [shard.number for shard in plan.missing] == [2]
+    assert plan.to_json()["num_done"] == NUM_SHARDS - 1
+    assert snapshot(out) == before
+
+
+def test_records_come_back(tmp_path: Path) -> None:
+    record = ShardRecord(3, "k", "d", "p", 12, LinkCounts(num_rows=4), ("a\ud800", "b"), 1.5, "x")
+    file = tmp_path / "r.json"
+    file.write_text(json.dumps(record.to_json()))
+    assert read_record(file) == record
+    odd: list[Any] = [{}, {**record.to_json(), "shard": "3"}, {**record.to_json(), "counts": {"x": 1}}, []]
+    for broken in odd:
+        file.write_text(json.dumps(broken))
+        assert read_record(file) is None
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+
+
+class Published(NamedTuple):
+    folder: Path
+    version: str
+
+
+def publish(folder: Path, checkpoint: Path, *titles: str) -> Published:
+    catalogue = "entity_id\ttitle\n" + "".join(f"{title}\t{title}\n" for title in titles)
+    index = make_index(folder, checkpoint, catalogue)
+    return Published(index, (index / "CURRENT").read_text().strip())
+
+
+def plan(folder: Path, index: Path, checkpoint: Path) -> RunPlan:
+    docs = folder / "docs.jsonl"
+    docs.write_text("".join(json.dumps({"text": f"{i} Nile"}) + "\n" for i in range(3)))
+    worker = WorkerOptions(str(index), str(checkpoint), device="cpu")
+    corpus = CorpusOptions((str(docs),), shard_documents=1)
+    return plan_corpus_run(corpus, OutputOptions(str(folder / "out")), worker)
+
+
+def test_a_worker_opens_the_version_that_the_run_began_with(tmp_path: Path, checkpoint: Path) -> None:
+    first = publish(tmp_path, checkpoint, "Nile", "Amazon")
+    planned = plan(tmp_path, first.folder, checkpoint)
+    assert publish(tmp_path, checkpoint, "Rhine").version != first.version
+    worker = ShardWorker(planned.job)
+    try:
+        (tmp_path / "out" / "_shards").mkdir(parents=True)
+        record = worker.run(planned.corpus.shards[0])
+    finally:
+        worker.close()
+    assert (record.counts.num_mentions, record.counts.num_linked) == (1, 1)
+
+
+def test_a_version_that_is_gone_is_refused(tmp_path: Path, checkpoint: Path) -> None:
+    first = publish(tmp_path, checkpoint, "Nile", "Amazon")
+    planned = plan(tmp_path, first.folder, checkpoint)
+    publish(tmp_path, checkpoint, "Rhine")
+    shutil.rmtree(first.folder / "versions" / first.version)
+    with pytest.raises(IndexMismatchError, match=r"was .* when the run began, is now "):
+        ShardWorker(planned.job)
+
+
+def test_a_run_is_finished_with_the_version_that_it_began_with(tmp_path: Path, checkpoint: Path) -> None:
+    first = publish(tmp_path, checkpoint, "Nile", "Amazon")
+    began = plan(tmp_path, first.folder, checkpoint)
+    folder = OutputFolder(tmp_path / "out")
+    folder.path.mkdir()
+    folder.begin(began.identity)
+    second = publish(tmp_path, checkpoint, "Rhine")
+    old = first.folder / "versions" / first.version
+    with pytest.raises(LinkingRunError) as caught:
+        plan(tmp_path, first.folder, checkpoint)
+    assert f"the index was {first.version}, is now {second.version}" in str(caught.value)
+    assert str(caught.value).endswith(f"--overwrite, or finish it with --index {old}")
+    summary = link_corpus(
+        began.job.corpus,
+        OutputOptions(str(tmp_path / "out")),
+        WorkerOptions(str(old), str(checkpoint), device="cpu"),
+    )
+    assert (summary.counts.num_linked, summary.key) == (3, began.job.key)
+    shutil.rmtree(old)
+    with pytest.raises(LinkingRunError, match=r"--overwrite$"):
+        plan(tmp_path, first.folder, checkpoint)
+
+
+@pytest.fixture
+def ten(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    file = tmp_path / "in" / "docs.jsonl"
+    file.write_text("".join(json.dumps({"text": f"w{i} x{i}"}) + "\n" for i in range(10)))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("inputs", "out", "problem"),
+    [
+        ("in/docs.jsonl", "in/docs.jsonl", "holds the input"),
+        ("in/docs.jsonl", "link.jsonl", "holds the input"),
+        ("in", "in/linked", "is inside the input folder"),
+        ("in", "in/deep/links.parquet", "is inside the input folder"),
+        ("linked_folder", "in/linked", "is inside the input folder"),
+        ("in", "in", "holds the input"),
+        ("out/docs.jsonl", "out", "holds the input"),
+        ("o.jsonl.parts/docs.jsonl", "o.jsonl", "holds the input"),
+    ],
+)
+def test_the_output_is_no_input(
+    inputs: str, out: str, problem: str, ten: Path, tmp_path: Path, index: Path
+) -> None:
+    (tmp_path / "in" / "deep").mkdir()
+    (tmp_path / "linked_folder").symlink_to(tmp_path / "in")
+    (tmp_path / "link.jsonl").symlink_to(ten)
+    for name in ("out", "o.jsonl.parts"):
+        (tmp_path / name).mkdir()
+        shutil.copy(ten, tmp_path / name)
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*.jsonl")}
+    with pytest.raises(InputError) as caught:
+        run_words(tmp_path / inputs, tmp_path / out, index, overwrite=True)
+    assert caught.value.field == "out"
+    assert problem in str(caught.value)
+    with pytest.raises(InputError, match=problem):
+        plan_corpus_run(
+            CorpusOptions((str(tmp_path / inputs),)),
+            OutputOptions(str(tmp_path / out), overwrite=True),
+            WorkerOptions(str(index)),
+        )
+    assert {file: file.read_bytes() for file in tmp_path.rglob("*.jsonl")} == before
+
+
+def test_an_output_beside_the_inputs_is_none_of_them(ten: Path, tmp_path: Path, index: Path) -> None:
+    assert run_words(ten, ten.parent / "linked", index).counts.num_rows == 20
+    assert run_words(ten, ten.parent / "docs.links.jsonl", index).counts.num_rows == 20
+    assert run_words(ten.parent / "docs.jsonl", tmp_path / "in.out", index).counts.num_rows == 20
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_a_part_that_was_changed_is_not_merged(
+    suffix: str, ten: Path, tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the same size, so that it looks finished; a page checksum would not tell another whole file."""
+    out = tmp_path / f"o.{suffix}"
+    expected = run_words(ten, out, index, keep_parts=True)
+    whole = out.read_bytes()
+    part = tmp_path / f"o.{suffix}.parts" / f"part-000001.{suffix}"
+    if suffix == "jsonl":
+        part.write_bytes(part.read_bytes().replace(b'"w5"', b'"w6"'))
+    else:
+        table = pq.read_table(part)
+        size = part.stat().st_size
+        pq.write_table(table.slice(0, 1), part)
+        assert part.stat().st_size <= size
+        part.write_bytes(part.read_bytes()[:-8] + bytes(size - part.stat().st_size) + part.read_bytes()[-8:])
+    out.unlink()
+    with pytest.raises(SourceError, match=r"part-000001.* has been changed since it was written.*delete it"):
+        run_words(ten, out, index, keep_parts=True)
+    assert not out.exists()
+    part.unlink()
+    again = run_words(ten, out, index)
+    assert (again.num_resumed, again.num_shards) == (expected.num_shards - 1, expected.num_shards)
+    assert out.read_bytes() == whole
+
+
+def test_a_record_that_cannot_be_read_is_named(ten: Path, tmp_path: Path, index: Path) -> None:
+    out = tmp_path / "out"
+    run_words(ten, out, index)
+    record = out / "_shards" / "000001.json"
+    record.unlink()
+    record.mkdir()
+    with pytest.raises(LinkingRunError, match=r"000001\.json: cannot be read: Is a directory"):
+        run_words(ten, out, index)
+
+
+def test_a_folder_that_disappears_is_an_error_that_names_it(ten: Path, tmp_path: Path, index: Path) -> None:
+    out = tmp_path / "out"
+
+    class Removing:
+        """Removes the folder when the first shard is done."""
+
+        def planning(self, num_bytes: int) -> None: ...
+
+        def warn(self, text: str) -> None: ...
+
+        def show(self, progress: Any) -> None:
+            if progress.done_shards == 1:
+                shutil.rmtree(out, ignore_errors=True)
+
+    with pytest.raises(SourceError, match=r"out.*: cannot be written: No such file or directory"):
+        link_corpus(
+            CorpusOptions((str(ten),), shard_documents=4),
+            OutputOptions(str(out)),
+            WorkerOptions(str(index)),
+            runner=RunnerOptions(num_workers=1, open_worker=LoggingWorker),
+            display=Removing(),
+        )
+    assert not out.exists()
+    assert run_words(ten, out, index).counts.num_rows == 20
+    assert [shard for shard, _ in begun(out)] == [0, 1, 0, 1, 2]
+
+
+def test_a_folder_that_is_gone_is_no_trouble_in_the_end(tmp_path: Path) -> None:
+    folder = OutputFolder(tmp_path / "out")
+    folder.lock()
+    shutil.rmtree(folder.path)
+    folder.remove_if_unused()
+    folder.release()
+    assert not folder.path.exists()
+
+
+def finished_but_for_the_parts(ten: Path, tmp_path: Path, index: Path) -> tuple[Path, Path]:
+    """Return a whole file and the folder of its run, which was killed as it removed the parts."""
+    out = tmp_path / "o.jsonl"
+    run_words(ten, out, index, keep_parts=True)
+    parts = tmp_path / "o.jsonl.parts"
+    shutil.rmtree(parts / "_shards")
+    for part in parts.glob("part-*"):
+        part.unlink()
+    return out, parts
+
+
+def test_a_file_whose_parts_were_half_removed_is_complete(ten: Path, tmp_path: Path, index: Path) -> None:
+    out, parts = finished_but_for_the_parts(ten, tmp_path, index)
+    before = out.read_bytes()
+    summary = run_words(ten, out, index)
+    assert (summary.was_complete, summary.counts.num_mentions, summary.counts.num_rows) == (True, 20, 20)
+    assert out.read_bytes() == before
+    assert not parts.exists()
+
+
+@pytest.mark.parametrize("what_stays", ["_run.json _summary.json", "_summary.json"])
+def test_the_file_of_another_run_is_not_replaced(
+    what_stays: str, ten: Path, tmp_path: Path, index: Path
+) -> None:
+    out, parts = finished_but_for_the_parts(ten, tmp_path, index)
+    for name in {"_run.json", "_summary.json"} - set(what_stays.split()):
+        (parts / name).unlink()
+    before = out.read_bytes()
+    with pytest.raises(InputError if what_stays == "_summary.json" else LinkingRunError):
+        run_words(ten, out, index, shard_documents=3)
+    assert out.read_bytes() == before
+
+
+def test_totals_that_are_no_numbers_are_named(ten: Path, tmp_path: Path, index: Path) -> None:
+    _, parts = finished_but_for_the_parts(ten, tmp_path, index)
+    summary = json.loads((parts / "_summary.json").read_text())
+    (parts / "_summary.json").write_text(json.dumps({**summary, "num_rows": "many"}))
+    with pytest.raises(LinkingRunError, match=r"_summary\.json: cannot be read: expected integers, got"):
+        run_words(ten, tmp_path / "o.jsonl", index)
+
+
+@pytest.mark.parametrize("name", ["out", "out.jsonl"])
+def test_a_link_that_leads_nowhere_is_refused(name: str, ten: Path, tmp_path: Path, index: Path) -> None:
+    (tmp_path / name).symlink_to("nowhere")
+    with pytest.raises(InputError, match=r"is a link to nowhere, which is not there"):
+        run_words(ten, tmp_path / name, index)
+    (tmp_path / "nowhere").mkdir()
+    if name == "out":
+        assert run_words(ten, tmp_path / name, index).counts.num_rows == 20
+        assert (tmp_path / "nowhere" / "_summary.json").exists()
+
+
+WORDS = st.text(st.sampled_from("aé🦁\u0301\u00a0\u2003 \r\n\tX?"), max_size=30)
+LISTS = st.lists(WORDS, min_size=1, max_size=25)
+
+
+def zstd(content: bytes) -> bytes:
+    return bytes(pa.compress(content, codec="zstd", asbytes=True))
+
+
+def store(folder: Path, kind: str, texts: list[str]) -> Path:
+    """Write documents; a folder's files hold some of them each."""
+    fields = [{"id": f"d{i}", "text": text} for i, text in enumerate(texts)]
+    lines = [
+        (json.dumps(record, ensure_ascii=bool(i % 2)) + "\n").encode() for i, record in enumerate(fields)
+    ]
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(fields), folder / "d.parquet", row_group_size=4)
+        return folder / "d.parquet"
+    if kind == "folder":
+        (folder / "d").mkdir()
+        middle = len(lines) // 2
+        (folder / "d" / "a.jsonl").write_bytes(b"".join(lines[:middle]))
+        (folder / "d" / "b.jsonl.gz").write_bytes(gzip.compress(b"".join(lines[middle:])))
+        return folder / "d"
+    packed: dict[str, Callable[[bytes], bytes]] = {"jsonl": bytes, "gzip": gzip.compress, "zstd": zstd}
+    (folder / "d.jsonl").write_bytes(packed[kind](b"".join(lines)))
+    return folder / "d.jsonl"
+
+
+def rows(out: Path) -> list[tuple[Any, ...]]:
+    columns = ("doc_id", "start", "end", "mention", "nil_reason")
+    return [tuple(row[name] for name in columns) for row in rows_of(out)]
+
+
+def expected(texts: list[str]) -> list[tuple[str, str]]:
+    return [(f"d{i}", word) for i, text in enumerate(texts) for word in text.split()]
+
+
+@settings(max_examples=40)
+@given(
+    texts=LISTS,
+    kind=st.sampled_from(["jsonl", "gzip", "zstd", "parquet", "folder"]),
+    shard_documents=st.integers(1, 30),
+    out=st.sampled_from(["out", "out.jsonl"]),
+)
+def test_storage_and_shards_change_no_row(
+    index: Path, texts: list[str], kind: str, shard_documents: int, out: str
+) -> None:
+    folder = Path(tempfile.mkdtemp())
+    try:
+        (folder / "plain").mkdir()
+        run_words(store(folder / "plain", "jsonl", texts), folder / "whole", index, shard_documents=1000)
+        summary = run_words(store(folder, kind, texts), folder / out, index, shard_documents=shard_documents)
+        found = rows(folder / out)
+        assert found == rows(folder / "whole")
+        assert [(row[0], row[3]) for row in found] == expected(texts)
+        counts = summary.counts
+        assert (counts.num_documents, counts.num_rows) == (len(texts), len(found))
+        assert counts.num_linked + counts.num_nil == counts.num_mentions == len(found)
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(("kind", "workers"), [("gzip", 2), ("parquet", 3), ("folder", 2)])
+def test_several_workers_write_what_one_does(kind: str, workers: int, tmp_path: Path, index: Path) -> None:
+    texts = [f"w{i} again\u2003é🦁 ?n" for i in range(40)]
+    docs = store(tmp_path, kind, texts)
+    run_words(docs, tmp_path / "one", index, shard_documents=3)
+    summary = run_words(docs, tmp_path / "more", index, workers=workers, shard_documents=3)
+    assert len({pid for _, pid in begun(tmp_path / "more")}) <= workers
+    assert summary.counts.num_documents == len(texts)
+    assert rows(tmp_path / "more") == rows(tmp_path / "one")
+    assert [(row[0], row[3]) for row in rows(tmp_path / "more")] == expected(texts)
+    parts = [sorted((tmp_path / out).glob("part-*")) for out in ("one", "more")]
+    assert [part.read_bytes() for part in parts[0]] == [part.read_bytes() for part in parts[1]]
+
+
+JOB = LinkJob(CorpusOptions(("docs",)), LinkOptions(), WorkerOptions("index", num_threads=None), "out")
+
+
+class IdleWorker:
+    """Has nothing open."""
+
+    closed = 0
+
+    def __init__(self, job: LinkJob) -> None:
+        assert job is JOB
+
+    def close(self) -> None:
+        IdleWorker.closed += 1
+
+
+class BrokenPipe:
+    """Fails as a pipe does whose other end is closed."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+        self.sent: list[Any] = []
+
+    def recv(self) -> Any:
+        raise self._error
+
+    def send(self, message: Any) -> None:
+        if self.sent:
+            raise BrokenPipeError(32, "Broken pipe")
+        self.sent.append(message)
+
+
+@pytest.mark.parametrize("error", [EOFError, BrokenPipeError, ConnectionResetError], ids=lambda e: e.__name__)
+def test_a_worker_without_a_coordinator_ends(error: type[Exception]) -> None:
+    pipe, closed = BrokenPipe(error()), IdleWorker.closed
+    work(cast("Any", pipe), JOB, cast("Any", IdleWorker))
+    assert len(pipe.sent) == 1  # that everything is open
+    assert IdleWorker.closed == closed + 1
+
+
+TEXTS = [f"w{i} again" for i in range(20)]
+
+
+@pytest.mark.parametrize(("kind", "opener"), [("gzip", Content), ("parquet", ParquetRows)])
+def test_the_next_shard_goes_on_in_the_open_file(
+    kind: str, opener: type, tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Any] = []
+    closed: list[Any] = []
+
+    class Counted(opener):  # type: ignore[misc]
+        def __init__(self, *arguments: Any, **settings: Any) -> None:
+            super().__init__(*arguments, **settings)
+            opened.append(self)
+
+        def close(self) -> None:
+            super().close()
+            closed.append(self)
+
+    monkeypatch.setattr(reading, opener.__name__, Counted)
+    summary = run_words(store(tmp_path, kind, TEXTS), tmp_path / "out", index, shard_documents=3)
+    assert summary.num_shards == 7
+    assert summary.counts.num_rows == 2 * len(TEXTS)
+    assert len(opened) == 2  # to look at the file before the run, and for all of its shards
+    assert closed == opened
