@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from decimal import Decimal
 from functools import cache
 from pathlib import Path
 
@@ -47,6 +48,23 @@ def blocks(text: str, language: str = "python") -> list[str]:
 def examples(text: str) -> list[tuple[str, str]]:
     """Return the Python blocks that are followed by what they print, and that."""
     return re.findall(r"```python\n((?:(?!```).)*)```\n```\n(.*?)```", text, re.DOTALL)
+
+
+_DECIMAL = re.compile(r"-?\d+\.\d+")
+
+
+def differ(printed: str, said: str) -> str:
+    """Return how an output differs from what a page says of it; "" if it does not.
+
+    A model's last digit differs between processors: decimals may be one unit of the page's last digit off.
+    """
+    numbers = _DECIMAL.findall(printed), _DECIMAL.findall(said)
+    if _DECIMAL.sub("#", printed) != _DECIMAL.sub("#", said):
+        return f"expected\n{said}\ngot\n{printed}"
+    for got, expected in zip(*numbers, strict=True):
+        if abs(Decimal(got) - Decimal(expected)) > Decimal(1).scaleb(Decimal(expected).as_tuple().exponent):
+            return f"expected {expected}, got {got}, in\n{printed}"
+    return ""
 
 
 def run(code: str, folder: Path) -> str:
