@@ -53,6 +53,7 @@ def load_draft(
     return draft
 
 
+_MAX_CHARACTER_BYTES = 4  # in UTF-8
 _MOST_KEPT, _LONGEST_KEPT = 256, 2000  # prompts, characters of their queries
 
 
@@ -96,6 +97,7 @@ class PromptEncoder:
             kept = self._kept.pop((template, query), None) if self._kept else None
         if kept is not None:
             return kept
+        self._check_bytes(query.lower() if template.lowercase else query)
         prompt = template.encode(self._tokenizer, query)
         if not prompt:
             raise InputError("query", "gives no tokens with this prompt template")
@@ -120,6 +122,19 @@ class PromptEncoder:
                 f"the model takes at most {self._max_tokens}",
             )
         return prompt
+
+    def _check_bytes(self, text: str) -> None:
+        """Refuse a text that no tokens could make fit, before it is tokenised: that takes 3 s for each MB."""
+        if self._max_tokens is None:
+            return
+        longest = self._tokenizer.max_token_bytes
+        most = self._max_tokens * longest
+        if len(text) * _MAX_CHARACTER_BYTES > most and (size := len(text.encode())) > most:
+            raise InputError(
+                "query",
+                f"too long: it has {size} bytes; the model takes at most {self._max_tokens} tokens, "
+                f"of at most {longest} bytes each",
+            )
 
     def keep(self, template: PromptTemplate, query: str, prompt: list[int]) -> None:
         """Keep a prompt for the next `encode` of the same query, to which it is handed.

@@ -24,6 +24,8 @@ from genret.retrieval.errors import InputError, ModelError
 _COMMON_END_TOKENS = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "[SEP]")
 
 _MAX_REMEMBERED = 64  # texts of templates
+# Least bytes that a token is allowed where one may stand for any text: no text has words as long on average.
+_BYTES_OF_UNBOUNDED = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,8 @@ class TextTokenizer:
         frame: Special tokens that the tokenizer itself puts before and behind a text.
         unknown_id: Token of text that the vocabulary cannot spell. Tokenizers that fall back to bytes may
             have such a token; they never write it.
+        max_token_bytes: Most bytes of text in one token: a text of more bytes than `n` times as many has more
+            than `n` tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer, end_token: str | None, source: str) -> None:
@@ -96,6 +100,7 @@ class TextTokenizer:
         canonical = json.dumps(document, sort_keys=True, ensure_ascii=True)
         self.fingerprint = "sha256:" + hashlib.sha256(canonical.encode()).hexdigest()
         self.unknown_id: int | None = _unknown_id(document["model"])
+        self.max_token_bytes: int = _max_token_bytes(document)
 
     @property
     def serialized(self) -> str:
@@ -312,6 +317,30 @@ def _unknown_id(model: dict[str, Any]) -> int | None:
         return index
     number: int | None = model["vocab"].get(model.get("unk_token"))
     return number
+
+
+def _max_token_bytes(document: dict[str, Any]) -> int:
+    """Return the most bytes of text in one token, at least 256 unless the tokenizer keeps every byte.
+
+    Others drop blanks, normalise text, or write a whole unknown word as one token.
+    """
+    model, added = document["model"], document["added_tokens"]
+    steps = document["pre_tokenizer"] or {"type": "none"}
+    kinds = {step["type"]: step for step in steps.get("pretokenizers", [steps])}
+    is_byte_level = "ByteLevel" in kinds
+    pieces = [piece for piece, _ in model["vocab"]] if isinstance(model["vocab"], list) else model["vocab"]
+    # A byte-level vocabulary spells each byte as one character.
+    longest = max((len(piece) if is_byte_level else len(piece.encode()) for piece in pieces), default=1)
+    longest = max([longest, *(len(token["content"].encode()) for token in added)])
+    keeps_bytes = (
+        is_byte_level
+        and model["type"] == "BPE"
+        and document["normalizer"] is None
+        and kinds.keys() <= {"ByteLevel", "Split", "Digits"}
+        and kinds.get("Split", {}).get("behavior") != "Removed"
+        and not any(token["lstrip"] or token["rstrip"] for token in added if not token["special"])
+    )
+    return longest if keeps_bytes else max(longest, _BYTES_OF_UNBOUNDED)
 
 
 def _merge_pieces(merge: str | list[str]) -> tuple[str, ...]:

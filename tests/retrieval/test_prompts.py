@@ -364,6 +364,20 @@ def test_a_prompt_that_is_too_long_stays_so() -> None:
             encoder.encode(SPECIAL, "a query of many words")
 
 
+def test_a_text_of_too_many_bytes_is_refused_before_it_is_tokenised(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = PromptEncoder(TOKENIZER, TOKENIZER.vocab_size, 8)
+    most = 8 * TOKENIZER.max_token_bytes
+    with pytest.raises(InputError, match="too long: the prompt has"):
+        encoder.encode(SPECIAL, "é" * (most // 2))
+    monkeypatch.setattr(PromptTemplate, "encode", lambda *_: pytest.fail("was tokenised"))
+    message = (
+        f"^query: too long: it has {most + 2} bytes; the model takes at most 8 tokens, "
+        f"of at most {TOKENIZER.max_token_bytes} bytes each$"
+    )
+    with pytest.raises(InputError, match=message):
+        encoder.encode(SPECIAL, "é" * (most // 2 + 1))
+
+
 def test_texts_of_many_templates_are_remembered_up_to_a_bound() -> None:
     tokenizer = TextTokenizer(train_tokenizer(), END, "many")
     for number in range(200):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -265,3 +267,22 @@ def test_catalogue_is_tokenised_the_same_alone_and_together() -> None:
     titles = [line.split("\t")[1] for line in CATALOGUE.splitlines()]
     together = TOKENIZER.encode_titles(titles, Rendering(prefix=" "))
     assert together == [TOKENIZER.encode_titles([t], Rendering(prefix=" "))[0] for t in titles]
+
+
+@pytest.mark.parametrize("make", [unigram, word_level, train_tokenizer, lambda: prefixed(True)])
+@given(text=st.text(st.sampled_from("an aé€\t😀Z"), max_size=300))
+def test_no_token_holds_more_bytes_than_the_longest(make: Callable[[], Tokenizer], text: str) -> None:
+    tokenizer = _made(make)
+    assert len(text.encode()) <= tokenizer.max_token_bytes * max(1, len(tokenizer.encode_text(text)))
+
+
+@cache
+def _made(make: Callable[[], Tokenizer]) -> TextTokenizer:
+    return TextTokenizer(make(), END, "made")
+
+
+def test_longest_token_in_bytes_is_known_where_every_byte_is_kept() -> None:
+    kept = _made(train_tokenizer)
+    pieces = (kept.token_name(i) for i in range(kept.vocab_size))
+    assert kept.max_token_bytes == max(map(len, pieces))
+    assert _made(word_level).max_token_bytes == _made(unigram).max_token_bytes == 256
