@@ -15,10 +15,10 @@ from genret.decoding.beam_search import BeamResult, beam_search
 from genret.decoding.cancellation import CancelToken
 from genret.decoding.disc import DiscResult, disc
 from genret.decoding.errors import DecodingCancelledError, DecodingError, InvalidLogitsError
+from genret.decoding.grammar.automaton.title_slot_values import TitleSlotValue
 from genret.decoding.grammar.constraint import GrammarConstraint
 from genret.decoding.grammar.errors import GrammarError
 from genret.decoding.grammar.grammar_cache import CacheStats
-from genret.decoding.grammar.json_grammar import TitleSlotValue
 from genret.decoding.language_model import LanguageModel, PromptPrefix
 from genret.decoding.params import AnswerParams, BeamParams, DiscParams
 from genret.retrieval.answers.answer_types import (

@@ -19,8 +19,8 @@ from jsonschema.exceptions import ValidationError
 from jsonschema.protocols import Validator
 from referencing.exceptions import Unresolvable
 
+from genret.decoding.grammar.automaton.title_slot_values import TitleSlotValue
 from genret.decoding.grammar.compile_options import Formats
-from genret.decoding.grammar.json_grammar import TitleSlotValue
 from genret.decoding.grammar.leaves.leaf import TitleSlotName
 from genret.decoding.grammar.schema.schema_document import escaped_step
 from genret.retrieval.errors import GenretError, InputError

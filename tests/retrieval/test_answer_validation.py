@@ -14,10 +14,11 @@ import pytest
 import torch
 
 from benchmarks.harness.answer_schemas import SCHEMAS, AnswerSchema
+from genret.decoding.grammar.automaton.title_slot_values import TitleSlotValue
 from genret.decoding.grammar.compile_options import GrammarOptions
 from genret.decoding.grammar.constraint import GrammarConstraint
 from genret.decoding.grammar.errors import VocabularyError
-from genret.decoding.grammar.json_grammar import Grammar, TitleSlotValue, compile_schema
+from genret.decoding.grammar.json_grammar import Grammar, compile_schema
 from genret.decoding.grammar.leaves.leaf import TitleSlotName
 from genret.decoding.grammar.leaves.leaf_factory import Leaves
 from genret.retrieval.answers.validation import AnswerValidator, InvalidAnswerError, standing

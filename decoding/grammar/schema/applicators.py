@@ -12,15 +12,15 @@ from genret.decoding.grammar.regular.text_set import TextSet
 from genret.decoding.grammar.schema.formula import (
     ANYTHING,
     NOTHING,
-    And,
+    AllOf,
+    AnyOf,
     Contains,
     ExactlyOne,
     Formula,
     ItemCount,
     Items,
     JsonType,
-    Not,
-    Or,
+    NotOf,
     Place,
     Properties,
     PropertyCount,
@@ -93,8 +93,8 @@ def property_names(t: Translation, schema: Schema, keyword: str, pointer: str, s
 
 
 def _requires(name: str, needed: list[str], place: Place) -> Formula:
-    absent = Not(Required((name,), place), place)
-    return Or((absent, Required(tuple(needed), place)), place)
+    absent = NotOf(Required((name,), place), place)
+    return AnyOf((absent, Required(tuple(needed), place)), place)
 
 
 def dependencies(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
@@ -110,7 +110,7 @@ def dependencies(t: Translation, schema: Schema, keyword: str, pointer: str, sco
             continue
         if part != ANYTHING:
             parts.append(part)
-    return And(tuple(parts))
+    return AllOf(tuple(parts))
 
 
 def _implies(
@@ -121,12 +121,12 @@ def _implies(
     if then == ANYTHING:
         return ANYTHING
     place = Place(keyword, pointer)
-    absent = Not(Required((name,), place), place)
+    absent = NotOf(Required((name,), place), place)
     parts: list[Formula] = [] if schema.get("type") == "object" else [_NO_OBJECT]
     parts.append(absent)
     if then != NOTHING:
         parts.append(then)
-    return Or(tuple(parts), place)
+    return AnyOf(tuple(parts), place)
 
 
 def items(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
@@ -175,7 +175,7 @@ def contains(t: Translation, schema: Schema, keyword: str, pointer: str, scope: 
     if most is None or not t.is_inexact:
         return Contains(item, least, most, place)
     possible = t.formula(schema["contains"], place.pointer, t.flipped(scope))
-    return And((Contains(item, least, None, place), Contains(possible, 0, most, place)))
+    return AllOf((Contains(item, least, None, place), Contains(possible, 0, most, place)))
 
 
 def contains_bounds(schema: Schema, pointer: str, scope: SchemaScope) -> tuple[int, int | None]:
@@ -201,8 +201,8 @@ def all_of(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Sc
     """`allOf`."""
     parts: list[Formula] = []
     for part in branches(t, schema, keyword, pointer, scope):
-        parts += part.parts if isinstance(part, And) else (part,)
-    return parts[0] if len(parts) == 1 else And(tuple(parts))
+        parts += part.parts if isinstance(part, AllOf) else (part,)
+    return parts[0] if len(parts) == 1 else AllOf(tuple(parts))
 
 
 def any_of(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
@@ -217,7 +217,7 @@ def either(parts: list[Formula], place: Place) -> Formula:
         return ANYTHING
     if len(parts) < 2:
         return parts[0] if parts else NOTHING
-    return Or(tuple(parts), place)
+    return AnyOf(tuple(parts), place)
 
 
 def one_of(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
@@ -229,13 +229,13 @@ def one_of(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Sc
     if not t.is_inexact:
         return ExactlyOne(tuple(parts), place)
     if scope.outer:
-        return Or(tuple(parts), place)
+        return AnyOf(tuple(parts), place)
     # Parts that hold for the known texts of a format only may hold for others: one part holds for sure, and
     # it is the only one of those that possibly hold.
     possible = [part for part in branches(t, schema, keyword, pointer, t.flipped(scope)) if part != NOTHING]
     if parts == possible:
         return ExactlyOne(tuple(parts), place)
-    return And((Or(tuple(parts), place), ExactlyOne(tuple(possible), place)))
+    return AllOf((AnyOf(tuple(parts), place), ExactlyOne(tuple(possible), place)))
 
 
 def branches(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> list[Formula]:
@@ -257,7 +257,7 @@ def negated(formula: Formula, place: Place) -> Formula:
         return NOTHING
     if formula == NOTHING:
         return ANYTHING
-    return formula.part if isinstance(formula, Not) else Not(formula, place)
+    return formula.part if isinstance(formula, NotOf) else NotOf(formula, place)
 
 
 def conditional(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
@@ -278,7 +278,7 @@ def conditional(t: Translation, schema: Schema, keyword: str, pointer: str, scop
         refused = negated(asked, place)
     cases = [both(asked, then), both(refused, otherwise)]
     cases = [case for case in cases if case != NOTHING]
-    return cases[0] if len(cases) == 1 else Or(tuple(cases), place)
+    return cases[0] if len(cases) == 1 else AnyOf(tuple(cases), place)
 
 
 def both(one: Formula, other: Formula) -> Formula:
@@ -286,10 +286,10 @@ def both(one: Formula, other: Formula) -> Formula:
     if one == NOTHING or other == NOTHING:
         return NOTHING
     parts = (
-        *(one.parts if isinstance(one, And) else (one,)),
-        *(other.parts if isinstance(other, And) else (other,)),
+        *(one.parts if isinstance(one, AllOf) else (one,)),
+        *(other.parts if isinstance(other, AllOf) else (other,)),
     )
-    return parts[0] if len(parts) == 1 else And(parts)
+    return parts[0] if len(parts) == 1 else AllOf(parts)
 
 
 def _texts_of(formula: Formula, t: Translation, place: Place, open_targets: tuple[str, ...] = ()) -> TextSet:
@@ -299,9 +299,9 @@ def _texts_of(formula: Formula, t: Translation, place: Place, open_targets: tupl
         return formula.texts
     if isinstance(formula, TypeIs):
         return TextSet.everything() if formula.types & JsonType.STRING else TextSet.nothing()
-    if isinstance(formula, And | Or | ExactlyOne):
+    if isinstance(formula, AllOf | AnyOf | ExactlyOne):
         return _joined(formula, [_texts_of(part, t, place, open_targets) for part in formula.parts])
-    if isinstance(formula, Not):
+    if isinstance(formula, NotOf):
         return ~_texts_of(formula.part, t, place, open_targets)
     if isinstance(formula, Reference):
         return _followed(formula.target, t, place, open_targets)
@@ -311,8 +311,8 @@ def _texts_of(formula: Formula, t: Translation, place: Place, open_targets: tupl
     return TextSet.everything()
 
 
-def _joined(formula: And | Or | ExactlyOne, parts: list[TextSet]) -> TextSet:
-    if isinstance(formula, And):
+def _joined(formula: AllOf | AnyOf | ExactlyOne, parts: list[TextSet]) -> TextSet:
+    if isinstance(formula, AllOf):
         joined = TextSet.everything()
         for part in parts:
             joined = joined & part
@@ -321,7 +321,7 @@ def _joined(formula: And | Or | ExactlyOne, parts: list[TextSet]) -> TextSet:
     for part in parts:
         twice = twice | (once & part)
         once = once | part
-    return once if isinstance(formula, Or) else once - twice
+    return once if isinstance(formula, AnyOf) else once - twice
 
 
 def _followed(target: str, t: Translation, place: Place, open_targets: tuple[str, ...]) -> TextSet:

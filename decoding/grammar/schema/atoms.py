@@ -7,24 +7,24 @@ told apart by identity, except for the types that most schemas repeat.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from genret.decoding.grammar.errors import UnsupportedSchemaError
 from genret.decoding.grammar.schema.cases import Conjunction, ItemRule, MemberRule
 from genret.decoding.grammar.schema.formula import (
     NOTHING,
-    And,
+    AllOf,
+    AnyOf,
     Formula,
     Items,
-    Not,
+    NotOf,
     NumberIn,
-    Or,
     Place,
     Properties,
     Reference,
     TextIn,
     TypeIs,
 )
+from genret.decoding.grammar.schema.formula_table import FormulaTable
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,29 +35,14 @@ class Negation:
     place: Place
 
 
-class Formulas(Protocol):
-    """The formulas of a schema, place by place."""
-
-    @property
-    def root(self) -> Formula:
-        """The formula of the schema as a whole."""
-
-    @property
-    def plain_integers(self) -> bool:
-        """Whether an integer is written without a fraction, as draft 4 has it."""
-
-    def resolve(self, target: str) -> Formula:
-        """The formula a `Reference` stands for."""
-
-
 Atom = Formula | Negation
-"""A formula other than `And`, `Not` and `Reference`, or a negation."""
+"""A formula other than `AllOf`, `NotOf` and `Reference`, or a negation."""
 
 
 class Atoms:
     """Interns the formulas of one schema, whose `table` resolves references."""
 
-    def __init__(self, table: Formulas) -> None:
+    def __init__(self, table: FormulaTable) -> None:
         self._table = table
         self._conjunctions: dict[int, Conjunction] = {}
         self._kept: list[Formula] = []
@@ -93,13 +78,13 @@ class Atoms:
             if known is None:
                 known = self._types[types] = self.add(formula)
             return known
-        if type(formula) is And:
+        if type(formula) is AllOf:
             return self._all_of(formula.parts)
         if type(formula) is Reference:
             return self._resolved(formula.target)
-        if type(formula) is Not:
+        if type(formula) is NotOf:
             return self.negation(self.conjunction(formula.part), formula.place)
-        if type(formula) is Or and not formula.parts:
+        if type(formula) is AnyOf and not formula.parts:
             return self.nothing
         return self.add(formula)
 

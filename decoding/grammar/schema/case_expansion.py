@@ -16,7 +16,7 @@ from genret.decoding.grammar.compile_options import current_budget
 from genret.decoding.grammar.errors import SchemaLimitError, UnsupportedSchemaError
 from genret.decoding.grammar.regular.dfa import Dfa
 from genret.decoding.grammar.regular.text_set import TextSet
-from genret.decoding.grammar.schema.atoms import Atoms, Formulas, Negation, endless
+from genret.decoding.grammar.schema.atoms import Atoms, Negation, endless
 from genret.decoding.grammar.schema.cases import (
     ALL_CASES,
     ALL_NUMBERS,
@@ -49,13 +49,13 @@ from genret.decoding.grammar.schema.cases import (
     union,
 )
 from genret.decoding.grammar.schema.formula import (
+    AnyOf,
     Contains,
     ExactlyOne,
     ItemCount,
     Items,
     JsonType,
     NumberIn,
-    Or,
     Place,
     Properties,
     PropertyCount,
@@ -66,6 +66,7 @@ from genret.decoding.grammar.schema.formula import (
     TypeIs,
     UniqueItems,
 )
+from genret.decoding.grammar.schema.formula_table import FormulaTable
 
 Case = TypeVar("Case", ArrayCase, ObjectCase)
 Condition = TypeVar("Condition")
@@ -154,7 +155,7 @@ class Expansion:
 
     __slots__ = ("__weakref__", "_known", "_open", "atoms", "conflicts")
 
-    def __init__(self, formulas: Formulas) -> None:
+    def __init__(self, formulas: FormulaTable) -> None:
         self.atoms = Atoms(formulas)
         self.conflicts = _Conflicts(self)
         self._known: dict[Conjunction, Cases] = {(): ALL_CASES}
@@ -187,7 +188,7 @@ class Expansion:
         context: Cases | None = None
         for number in conjunction:
             atom = atoms.list[number]
-            if not isinstance(atom, Or | ExactlyOne | Negation):
+            if not isinstance(atom, AnyOf | ExactlyOne | Negation):
                 if gathered is None:
                     gathered = _Gathered(atoms)
                 gathered.add(number)
@@ -204,23 +205,23 @@ class Expansion:
         gathered = _Gathered(self.atoms)
         for number in conjunction:
             atom = self.atoms.list[number]
-            if not isinstance(atom, Or | ExactlyOne | Negation):
+            if not isinstance(atom, AnyOf | ExactlyOne | Negation):
                 gathered.add(number)
         cases = gathered.cases()
         return ALL_CASES if cases == ALL_CASES else cases
 
-    def _composite(self, alone: Conjunction, atom: Or | ExactlyOne | Negation, context: Cases) -> Cases:
+    def _composite(self, alone: Conjunction, atom: AnyOf | ExactlyOne | Negation, context: Cases) -> Cases:
         """The cases of a disjunction or negation; at least those in which the context holds too."""
         known = self._known.get(alone)
         if known is not None:
             return known
-        if isinstance(atom, Or):
+        if isinstance(atom, AnyOf):
             known = self._any_of(atom)
         elif isinstance(atom, ExactlyOne):
             known = self._one_of(atom, context)
         else:
             known = self.negated(atom.of, atom.place, types_of(context))
-        if context is ALL_CASES or isinstance(atom, Or):
+        if context is ALL_CASES or isinstance(atom, AnyOf):
             self._known[alone] = known
         return known
 
@@ -232,7 +233,7 @@ class Expansion:
             return self.conflicts.pruned(result)
         return result
 
-    def _any_of(self, atom: Or) -> Cases:
+    def _any_of(self, atom: AnyOf) -> Cases:
         result = NO_CASES
         check_time = current_budget().check_time
         for part in atom.parts:
@@ -262,7 +263,7 @@ class Expansion:
         result = NO_CASES
         for number in conjunction:
             atom = self.atoms.list[number]
-            if isinstance(atom, Or):
+            if isinstance(atom, AnyOf):
                 part = self._none_of(atom, place, types)
             elif isinstance(atom, ExactlyOne):
                 part = self._not_one_of(atom, place, types)
@@ -273,7 +274,7 @@ class Expansion:
             result = union(result, part, place)
         return result
 
-    def _none_of(self, atom: Or | ExactlyOne, place: Place, types: int) -> Cases:
+    def _none_of(self, atom: AnyOf | ExactlyOne, place: Place, types: int) -> Cases:
         result = only_types(ALL_CASES, types)
         for part in atom.parts:
             result = self.both(result, self.negated(self.atoms.conjunction(part), place, types), place)

@@ -22,7 +22,7 @@ from genret.decoding.grammar.regular.dfa import Dfa
 from genret.decoding.grammar.regular.formats import FORMATS, Enforcement
 from genret.decoding.grammar.regular.regex_compiler import compile_pattern
 from genret.decoding.grammar.regular.regex_parser import PatternError, UnsupportedPatternError
-from genret.decoding.grammar.schema.formula import ANYTHING, NOTHING, And, Formula, Reference
+from genret.decoding.grammar.schema.formula import ANYTHING, NOTHING, AllOf, Formula, Reference
 from genret.decoding.grammar.schema.resources import RECURSIVE, Dialect, Resource, SchemaIndex, Spot
 from genret.decoding.grammar.schema.schema_document import Json
 
@@ -161,7 +161,7 @@ class Translation:
                 late.append((keyword, handler))
                 continue
             part = handler(self, schema, keyword, pointer, scope)
-            if type(part) is And:
+            if type(part) is AllOf:
                 parts += part.parts
             else:
                 parts.append(part)
@@ -169,7 +169,7 @@ class Translation:
             parts.append(handler(self, schema, keyword, pointer, scope))
         if len(parts) == 1:
             return parts[0]
-        return And(tuple(parts)) if parts else ANYTHING
+        return AllOf(tuple(parts)) if parts else ANYTHING
 
     def reference(self, spot: Spot, scope: SchemaScope) -> Formula:
         """Refer to a schema found from a scope."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from json.encoder import encode_basestring
-from typing import Protocol
 
 from genret.decoding.grammar.compile_options import (
     AutomatonLimitError,
@@ -38,7 +37,6 @@ from genret.decoding.grammar.schema.array_shapes import (
     QuotaArrayShape,
     UniqueArrayShape,
 )
-from genret.decoding.grammar.schema.atoms import Formulas
 from genret.decoding.grammar.schema.case_expansion import Expansion, item_value, member_value
 from genret.decoding.grammar.schema.cases import (
     ArrayCase,
@@ -50,22 +48,22 @@ from genret.decoding.grammar.schema.cases import (
     least_of,
 )
 from genret.decoding.grammar.schema.formula import Place, TextFromSlot
+from genret.decoding.grammar.schema.formula_table import FormulaTable
 from genret.decoding.grammar.schema.members import (
-    ENDLESS,
     KeyLeaves,
     KeyMemory,
     Member,
     Members,
     spelled_classes,
 )
-from genret.decoding.grammar.schema.object_shapes import CountedObjectShape, OrderedRecordShape, RecordShape
-from genret.decoding.grammar.shapes import ArrayShape, ObjectShape, ValueNode
+from genret.decoding.grammar.schema.object_shapes import CountedObjectShape, RecordShape
+from genret.decoding.grammar.shapes import ENDLESS, ArrayShape, ObjectShape, ValueNode
 
 _INTEGERS = NumberSet.of(integers=True)
 
 
 def compile_value(
-    formulas: Formulas, options: GrammarOptions, leaves: Leaves, holes: TitleSlotOpener | None = None
+    formulas: FormulaTable, options: GrammarOptions, leaves: Leaves, holes: TitleSlotOpener | None = None
 ) -> ValueNode:
     """Turn a schema's formulas into the graph of what may be written.
 
@@ -97,7 +95,7 @@ class _NodeBuilder:
     """Makes the nodes of one schema, each conjunction's once; arguments are those of `compile_value`."""
 
     def __init__(
-        self, formulas: Formulas, options: GrammarOptions, leaves: Leaves, holes: TitleSlotOpener | None
+        self, formulas: FormulaTable, options: GrammarOptions, leaves: Leaves, holes: TitleSlotOpener | None
     ) -> None:
         self.expansion = Expansion(formulas)
         self.options = options
@@ -241,7 +239,7 @@ def _place_of(case: ObjectCase) -> Place | None:
 MAX_QUOTAS = 6
 
 
-def _object_shape(builder: _NodeBuilder, case: ObjectCase) -> _PartialObject:
+def _object_shape(builder: _NodeBuilder, case: ObjectCase) -> ObjectShape:
     if len(case.quotas) > MAX_QUOTAS:
         reason = f"more than {MAX_QUOTAS} kinds of members must be among the others"
         raise SchemaLimitError.at(case.quotas[-1].place, reason)
@@ -268,7 +266,7 @@ def _object_shape(builder: _NodeBuilder, case: ObjectCase) -> _PartialObject:
         if classes and (may_count or case.least > len(required) + 1):
             memory = KeyMemory(builder.leaves, key_leaves)
         return CountedObjectShape(members, case.least, case.most, len(case.quotas), ordered, memory)
-    return OrderedRecordShape(members) if ordered else RecordShape(members)
+    return RecordShape(members, ordered)
 
 
 def _names(case: ObjectCase) -> list[str]:
@@ -413,7 +411,7 @@ MAX_ITEM_QUOTAS = 5
 MAX_STATES = 20_000
 
 
-def _array_shape(builder: _NodeBuilder, case: ArrayCase) -> _PartialArray:
+def _array_shape(builder: _NodeBuilder, case: ArrayCase) -> ArrayShape:
     most = case.most
     if case.unique is not None and (most is None or most > 1):
         return _unique(builder, case, case.unique)
@@ -490,28 +488,14 @@ def _kinds(builder: _NodeBuilder, quota: ItemQuota, place: int) -> list[tuple[in
 _MANY_ALTERNATIVES = 8
 
 
-class _Measured(Protocol):
-    def cost(self) -> int:
-        """Fewest bytes of such a container, as far as the values in it are known; `ENDLESS`: none."""
-
-    def seal(self) -> None:
-        """Settle, once all values are known, what may come where."""
-
-
-class _PartialArray(_Measured, ArrayShape, Protocol): ...
-
-
-class _PartialObject(_Measured, ObjectShape, Protocol): ...
-
-
 @dataclass(slots=True, eq=False)
 class _PartialNode:
     """A node with containers in the making: a shape for each case; `shortest` falls until it is settled."""
 
     node: ValueNode
     cases: Cases
-    arrays: list[_PartialArray] = field(default_factory=list)
-    objects: list[_PartialObject] = field(default_factory=list)
+    arrays: list[ArrayShape] = field(default_factory=list)
+    objects: list[ObjectShape] = field(default_factory=list)
 
     def lower(self) -> bool:
         """Measure the node again; return whether that was news."""
