@@ -257,8 +257,8 @@ class _Genret:
         return _OurMatcher(self._grammar)
 
     def _opened(self) -> TitleSlots:
-        slots = TitleSlots(self._leaves)
-        slots.add(_NAME, self._index, FilterStore(self._index, "cpu", 0))
+        filters = FilterStore(self._index, "cpu", 0)
+        slots = TitleSlots(self._leaves).among([(_NAME, self._index, filters)])
         slots.warm_up()
         return slots
 

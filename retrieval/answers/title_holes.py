@@ -174,21 +174,6 @@ class TitleSlots:
         """Drop everything kept of an index that is no longer asked for; it can be opened again."""
         self._filtered.discard(lambda key: key[0].index is index)
 
-    def add(self, name: str, index: Index, filters: FilterStore) -> None:
-        """Let schemas name an index, in place of another one of that name, whose grammars stay as they are.
-
-        The index that is added first is also called "titles".
-        """
-        with self._lock:
-            replaced = self._indexes.get(name)
-            self._indexes[name] = _Titles(name, index, filters, self._searcher)
-        if replaced is not None:
-            self.forget(replaced.index)
-
-    def index(self, name: str) -> Index:
-        """Return the index of a name; TitleSlotError lists those there are."""
-        return self._titles(name).index
-
     def __call__(self, name: TitleSlotName) -> TextLeaf:
         """Return the leaf of an index's titles, under a filter of those allowed.
 

@@ -65,13 +65,14 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
 
 @pytest.fixture
 def holes(index: Index) -> TitleSlots:
-    return opened_holes(index)
+    return slots_over(wiki=index)
 
 
-def opened_holes(index: Index, name: str = "wiki", max_filtered_bytes: int = 1 << 20) -> TitleSlots:
-    holes = TitleSlots(Leaves(VOCABULARY), max_filtered_bytes)
-    holes.add(name, index, FilterStore(index, "cpu", 1 << 20))
-    return holes
+def slots_over(
+    vocabulary: Vocabulary = VOCABULARY, max_filtered_bytes: int = 1 << 20, **indexes: Index
+) -> TitleSlots:
+    slots = TitleSlots(Leaves(vocabulary), max_filtered_bytes)
+    return slots.among((name, index, FilterStore(index, "cpu", 1 << 20)) for name, index in indexes.items())
 
 
 def written(value: Any) -> bytes:
@@ -124,17 +125,11 @@ def without(*missing: int) -> Vocabulary:
     return Vocabulary(tokens, VOCABULARY.end_token_id, VOCABULARY.vocab_size)
 
 
-def opened_with(index: Index, vocabulary: Vocabulary) -> TitleSlots:
-    holes = TitleSlots(Leaves(vocabulary))
-    holes.add("wiki", index, FilterStore(index, "cpu", 1 << 20))
-    return holes
-
-
 def test_bytes_that_no_title_has_may_lack(index: Index, holes: TitleSlots) -> None:
     """As in SmolLM2, whose vocabulary lacks some control characters and two leads of rare scripts."""
     lacking = without(0x01, 0x04, 0xF1, 0xF2, ord("z"))
     assert not lacking.writable.is_everything
-    found = opened_with(index, lacking)
+    found = slots_over(lacking, wiki=index)
     found.warm_up()
     leaf, full = found(TitleSlotName("wiki")), holes(TitleSlotName("wiki"))
     for number in range(index.num_entities):
@@ -157,7 +152,7 @@ def test_bytes_that_no_title_has_may_lack(index: Index, holes: TitleSlots) -> No
     ],
 )
 def test_a_title_that_cannot_be_written_is_named(index: Index, byte: int, message: str) -> None:
-    holes = opened_with(index, without(0x01, byte))
+    holes = slots_over(without(0x01, byte), wiki=index)
     holes.warm_up()
     for _ in range(2):
         with pytest.raises(TitleSlotError, match=re.escape(message)):
@@ -167,7 +162,7 @@ def test_a_title_that_cannot_be_written_is_named(index: Index, byte: int, messag
 def test_a_tokenizer_of_characters_needs_those_of_the_titles(index: Index) -> None:
     def holes_of(characters: str) -> TitleSlots:
         tokens: list[bytes | None] = [character.encode() for character in characters]
-        return opened_with(index, Vocabulary([*tokens, None], len(tokens), len(tokens) + 1))
+        return slots_over(Vocabulary([*tokens, None], len(tokens), len(tokens) + 1), wiki=index)
 
     leaf = holes_of(ALPHABET + "{}[]:,")(TitleSlotName("wiki"))
     assert ids(index, leaf, "é😀") == {"5"}
@@ -188,9 +183,9 @@ def test_titles_are_read_once_and_only_for_a_tokenizer_that_lacks_bytes(
         return plain(self, of_bytes)
 
     monkeypatch.setattr(TextBatches, "units", counted)
-    opened_with(index, VOCABULARY)(TitleSlotName("wiki"))
+    slots_over(wiki=index)(TitleSlotName("wiki"))
     assert passes == []
-    holes = opened_with(index, without(0x01))
+    holes = slots_over(without(0x01), wiki=index)
     for predicate in (None, "kind = 'x'", "kind = 'y'"):
         holes(TitleSlotName("wiki", predicate))
     assert passes == [True]
@@ -207,7 +202,7 @@ def test_equal_holes_are_one_object(holes: TitleSlots) -> None:
 
 
 def test_filtered_titles_are_kept_within_bounds(index: Index) -> None:
-    holes = opened_holes(index, max_filtered_bytes=1)
+    holes = slots_over(max_filtered_bytes=1, wiki=index)
     first = holes(TitleSlotName("wiki", "kind = 'x'"))
     assert holes(TitleSlotName("wiki", "kind = 'x'")) is first
     second = holes(TitleSlotName("wiki", "kind = 'y'"))
@@ -241,28 +236,24 @@ def test_there_may_be_no_index() -> None:
 
 
 def test_several_indexes(index: Index, places: Index) -> None:
-    holes = opened_holes(index)
-    holes.add("other", places, FilterStore(places, "cpu", 1 << 20))
-    assert holes.index("titles") is index
-    assert holes.index("other") is places
+    holes = slots_over(wiki=index, other=places)
     leaf = holes(TitleSlotName("other"))
     assert ids(places, leaf, "gh") == {"gh"}
     assert ids(index, holes(TitleSlotName("titles")), "gh") == set()
     with pytest.raises(TitleSlotError, match="there are: 'wiki', 'other'"):
         holes(TitleSlotName("third"))
-    holes.add("wiki", places, FilterStore(places, "cpu", 1 << 20))
-    assert holes(TitleSlotName("wiki")).key == leaf.key
-    holes.warm_up()
+    replaced = holes.among([("wiki", places, FilterStore(places, "cpu", 1 << 20))])
+    assert replaced(TitleSlotName("wiki")).key == leaf.key
+    replaced.warm_up()
 
 
 TITLE = {"type": "string", "x-genret-index": "wiki"}
 PLACE = {"type": "string", "x-genret-index": "places"}
 
 
-def grammar_over(index: Index, places: Index, schema: Any) -> tuple[Grammar, TitleSlots]:
-    holes = opened_holes(index)
-    holes.add("places", places, FilterStore(places, "cpu", 1 << 20))
-    return compile_schema(schema, Leaves(VOCABULARY), GrammarOptions.for_writing(), holes), holes
+def grammar_over(index: Index, places: Index, schema: Any) -> Grammar:
+    slots = slots_over(wiki=index, places=places)
+    return compile_schema(schema, Leaves(VOCABULARY), GrammarOptions.for_writing(), slots)
 
 
 def admits(grammar: Grammar, value: Any) -> bool:
@@ -270,16 +261,16 @@ def admits(grammar: Grammar, value: Any) -> bool:
     return state >= 0 and grammar.is_complete(state)
 
 
-def found(grammar: Grammar, holes: TitleSlots, value: Any) -> list[tuple[str, str, set[str]]]:
+def found(grammar: Grammar, value: Any, **indexes: Index) -> list[tuple[str, str, set[str]]]:
     """Return pointers, indexes and ids of the entities behind the titles of an answer."""
     text = written(value)
     values = grammar.holes(text)
     for one in values:
         assert text[one.first_byte : one.first_byte + 1] == text[one.last_byte - 1 : one.last_byte] == b'"'
-    indexes = [holes.index(one.name.index) for one in values]
     return [
-        (one.pointer, one.name.index, {index.entity(number).entity_id for number in one.members})
-        for one, index in zip(values, indexes, strict=True)
+        (one.pointer, name, {indexes[name].entity(number).entity_id for number in one.members})
+        for one in values
+        for name in [one.name.index]
     ]
 
 
@@ -288,10 +279,10 @@ def test_titles_stand_anywhere_in_a_schema_and_come_back_as_entities(index: Inde
     also = {"type": "array", "items": TITLE, "maxItems": 3}
     properties = {"who": TITLE, "where": where, "also": also}
     schema = {"type": "object", "properties": properties, "required": list(properties)}
-    grammar, holes = grammar_over(index, places, schema)
+    grammar = grammar_over(index, places, schema)
     answer = {"who": "abc", "where": {"place": 'x"y'}, "also": ["é😀", 'a "b" c\\d', "a"]}
     assert admits(grammar, answer)
-    assert found(grammar, holes, answer) == [
+    assert found(grammar, answer, wiki=index, places=places) == [
         ("/who", "wiki", {"1", "2"}),
         ("/where/place", "places", {'x"y'}),
         ("/also/0", "wiki", {"5"}),
@@ -305,14 +296,14 @@ def test_titles_stand_anywhere_in_a_schema_and_come_back_as_entities(index: Inde
 def test_filters_of_one_schema_are_independent(index: Index, places: Index) -> None:
     items = [{**TITLE, "x-genret-filter": f"kind = '{kind}'"} for kind in "xy"]
     schema = {"type": "array", "prefixItems": items, "items": False, "minItems": 2}
-    grammar, holes = grammar_over(index, places, schema)
-    assert found(grammar, holes, ["abc", "abc"]) == [("/0", "wiki", {"1"}), ("/1", "wiki", {"2"})]
+    grammar = grammar_over(index, places, schema)
+    assert found(grammar, ["abc", "abc"], wiki=index) == [("/0", "wiki", {"1"}), ("/1", "wiki", {"2"})]
     assert admits(grammar, ["a", "é😀"])
     assert not admits(grammar, ["é😀", "a"])
 
 
 def test_items_that_must_differ_are_titles_once(index: Index, places: Index) -> None:
-    grammar, _ = grammar_over(index, places, {"type": "array", "items": PLACE, "uniqueItems": True})
+    grammar = grammar_over(index, places, {"type": "array", "items": PLACE, "uniqueItems": True})
     assert admits(grammar, ["h", "gh", 'x"y', "xyz"])
     assert not admits(grammar, ["h", "h"])
     assert not admits(grammar, ["h", "gh", 'x"y', "xyz", "h"])
@@ -329,7 +320,7 @@ def test_an_index_of_the_older_format_says_what_to_do_and_an_update_does_it(tmp_
     folder.rename(folder.with_name(digest_bytes(data)))
     (summary.index / "CURRENT").write_text(digest_bytes(data) + "\n")
     with Index.open(summary.index) as old:
-        holes = opened_holes(old, "old")
+        holes = slots_over(old=old)
         holes.warm_up()
         for predicate in (None, "kind = 'x'"):
             with pytest.raises(
@@ -346,7 +337,7 @@ def test_an_index_of_the_older_format_says_what_to_do_and_an_update_does_it(tmp_
     for name, content in fresh.items():
         assert name == "manifest.json" or (new / name).read_bytes() == content
     with Index.open(summary.index) as index:
-        assert ids(index, opened_holes(index)(TitleSlotName("titles", "kind = 'x'")), "a") == {"a"}
+        assert ids(index, slots_over(wiki=index)(TitleSlotName("titles", "kind = 'x'")), "a") == {"a"}
 
 
 @pytest.mark.shared_data
@@ -360,7 +351,7 @@ def test_odd_real_titles_are_written_and_near_misses_are_not(tmp_path: Path) -> 
     out = tmp_path / "odd.index"
     build_index(source, tokenizer, BuildOptions(out=out, max_title_tokens=100_000, max_bad_rows=100))
     with Index.open(out) as index:
-        holes = opened_holes(index)
+        holes = slots_over(wiki=index)
         holes.warm_up()
         leaf = holes(TitleSlotName("titles"))
         known = {index.entity(number).title for number in range(index.num_entities)}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from genret.decoding.grammar.errors import UnsupportedSchemaError
 from genret.decoding.grammar.schema.cases import Conjunction, ItemRule, MemberRule
 from genret.decoding.grammar.schema.formula import (
     NOTHING,
@@ -49,7 +48,6 @@ class Atoms:
         self._types: dict[int, Conjunction] = {}
         self._negations: dict[Conjunction, Conjunction] = {}
         self._rules: dict[int, MemberRule | ItemRule] = {}
-        self._open_references: dict[str, None] = {}
         self.list: list[Atom] = []
         self.nothing = self.add(NOTHING)
 
@@ -59,11 +57,7 @@ class Atoms:
         return (len(self.list) - 1,)
 
     def conjunction(self, formula: Formula) -> Conjunction:
-        """The atoms of a formula, references resolved.
-
-        Raises:
-            UnsupportedSchemaError: a reference leads back to itself with nothing in between.
-        """
+        """The atoms of a formula, references resolved; raises as `FormulaTable.resolve` does."""
         known = self._conjunctions.get(id(formula))
         if known is None:
             known = self._conjunction(formula)
@@ -81,7 +75,7 @@ class Atoms:
         if type(formula) is AllOf:
             return self._all_of(formula.parts)
         if type(formula) is Reference:
-            return self._resolved(formula.target)
+            return self.conjunction(self._table.resolve(formula.target))
         if type(formula) is NotOf:
             return self.negation(self.conjunction(formula.part), formula.place)
         if type(formula) is AnyOf and not formula.parts:
@@ -95,15 +89,6 @@ class Atoms:
                 if atom not in atoms:
                     atoms.append(atom)
         return tuple(atoms)
-
-    def _resolved(self, target: str) -> Conjunction:
-        if target in self._open_references:
-            raise endless("#" + target.partition("#")[2])
-        self._open_references[target] = None
-        try:
-            return self.conjunction(self._table.resolve(target))
-        finally:
-            del self._open_references[target]
 
     def negation(self, of: Conjunction, place: Place) -> Conjunction:
         """The conjunction of what another one does not hold for."""
@@ -157,8 +142,3 @@ class Atoms:
             prefix = tuple(self.conjunction(part) for part in formula.prefix)
             known = self._rules[number] = ItemRule(prefix, self.conjunction(formula.rest), formula.place)
         return known  # type: ignore[return-value]
-
-
-def endless(pointer: str) -> UnsupportedSchemaError:
-    """The error for a reference that leads back to itself without a container in between."""
-    return UnsupportedSchemaError("$ref", pointer, "it refers to itself with no array or object in between")

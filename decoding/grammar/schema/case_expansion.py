@@ -16,7 +16,7 @@ from genret.decoding.grammar.compile_options import current_budget
 from genret.decoding.grammar.errors import SchemaLimitError, UnsupportedSchemaError
 from genret.decoding.grammar.regular.dfa import Dfa
 from genret.decoding.grammar.regular.text_set import TextSet
-from genret.decoding.grammar.schema.atoms import Atoms, Negation, endless
+from genret.decoding.grammar.schema.atoms import Atoms, Negation
 from genret.decoding.grammar.schema.cases import (
     ALL_CASES,
     ALL_NUMBERS,
@@ -174,7 +174,8 @@ class Expansion:
             return known
         if conjunction in self._open:
             place = self.atoms.place_of(conjunction)
-            raise endless(place.pointer if place else "#")
+            reason = "it refers to itself with no array or object in between"
+            raise UnsupportedSchemaError("$ref", place.pointer if place else "#", reason)
         self._open.add(conjunction)
         try:
             known = self._known[conjunction] = self._expanded(conjunction)
