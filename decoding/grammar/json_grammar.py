@@ -244,7 +244,7 @@ class Grammar:
         """The strings of a complete answer that came out of holes, in order.
 
         Where several alternatives allow the answer, so that a string may have come out of several sets, or
-        out of none, every set is listed.
+        out of none, every set is listed. What stands under a key that comes again in its object is left out.
 
         Raises:
             ValueError: the text is not a complete answer.

@@ -31,7 +31,7 @@ from genret.retrieval.answers.answer_types import (
 from genret.retrieval.answers.schema_explanation import user_error
 from genret.retrieval.answers.schemas import AnswerEngine, CompiledSchema
 from genret.retrieval.answers.title_holes import Finder, IndexSet, ShortlistedSlots
-from genret.retrieval.answers.validation import InvalidAnswerError, SlowValidationError, standing
+from genret.retrieval.answers.validation import InvalidAnswerError, SlowValidationError
 from genret.retrieval.arguments import named, new_seed
 from genret.retrieval.errors import GenretError, InputError, ModelError
 from genret.retrieval.filters.entity_filter import FilterStore
@@ -244,7 +244,7 @@ class Answerer:
         try:
             text = document.decode()
             job.schema.validator.check(text)
-            holes = standing(job.schema.grammar.holes(document), document)
+            holes = job.schema.grammar.holes(document)
         except SlowValidationError as error:
             return error
         except (UnicodeDecodeError, InvalidAnswerError, ValueError) as error:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
 
@@ -69,27 +68,42 @@ def _is_whole(stack: ParseStack | None) -> bool:
     return stack is not None and stack.is_complete
 
 
-def _strings(text: bytes) -> Iterator[tuple[str, int, int]]:
-    """The strings of a JSON text that are no keys: pointers, and where they begin and end."""
+def _strings(text: bytes) -> list[tuple[str, int, int]]:
+    """The strings of a JSON text that are no keys: pointers, and where they begin and end.
+
+    A key may come twice where its schema does not name it. Parsers keep the last value, so what is in an
+    earlier one is left out.
+    """
+    found: dict[str, tuple[str, int, int]] = {}
     steps: list[int | str] = []
+    keys: list[set[str]] = []
     is_key = False
     for match in _STRING_OR_MARK.finditer(text):
         token = match.group()
-        if token == b"[":
-            steps.append(0)
-            is_key = False
-        elif token == b"{":
-            steps.append("")
-            is_key = True
+        if token in (b"[", b"{"):
+            is_key = token == b"{"
+            steps.append("" if is_key else 0)
+            keys.append(set())
         elif token in (b"]", b"}"):
             steps.pop()
+            keys.pop()
         elif token == b",":
             last = steps[-1]
             is_key = isinstance(last, str)
             if isinstance(last, int):
                 steps[-1] = last + 1
         elif is_key:
-            steps[-1] = escaped_step(json.loads(token))
+            name = steps[-1] = escaped_step(json.loads(token))
+            if name in keys[-1]:
+                value = _pointer(steps)
+                found = {p: s for p, s in found.items() if p != value and not p.startswith(f"{value}/")}
+            keys[-1].add(name)
             is_key = False
         else:
-            yield "".join(f"/{step}" for step in steps), match.start(), match.end()
+            pointer = _pointer(steps)
+            found[pointer] = (pointer, match.start(), match.end())
+    return list(found.values())
+
+
+def _pointer(steps: list[int | str]) -> str:
+    return "".join(f"/{step}" for step in steps)
