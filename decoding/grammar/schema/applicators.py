@@ -6,7 +6,7 @@ of strings: `propertyNames` speaks of keys, which are strings.
 
 from __future__ import annotations
 
-from genret.decoding.grammar.compile_options import naming_limits
+from genret.decoding.grammar.compile_options import check_time, naming_limits
 from genret.decoding.grammar.errors import UnsupportedSchemaError
 from genret.decoding.grammar.regular.text_set import TextSet
 from genret.decoding.grammar.schema.formula import (
@@ -46,13 +46,13 @@ def properties(t: Translation, schema: Schema, keyword: str, pointer: str, scope
         base = f"{pointer}/properties/"
         for number, (name, inner) in enumerate(schema["properties"].items()):
             if number & 255 == 255:
-                t.budget.check_time()
+                check_time()
             named.append((name, t.formula(inner, base + pointer_step(name), scope)))
     patterns = []
     if "patternProperties" in schema:
         base = f"{pointer}/patternProperties/"
         for pattern, inner in schema["patternProperties"].items():
-            t.budget.check_time()
+            check_time()
             place = base + pointer_step(pattern)
             keys = pattern_dfa(pattern, "patternProperties", place)
             patterns.append((keys, t.formula(inner, place, scope)))
@@ -240,7 +240,7 @@ def one_of(t: Translation, schema: Schema, keyword: str, pointer: str, scope: Sc
 
 def branches(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> list[Formula]:
     """The formulas of an array of schemas."""
-    t.budget.check_time()
+    check_time()
     base = f"{pointer}/{keyword}/"
     return [t.formula(inner, f"{base}{n}", scope) for n, inner in enumerate(schema[keyword])]
 
@@ -294,7 +294,7 @@ def both(one: Formula, other: Formula) -> Formula:
 
 def _texts_of(formula: Formula, t: Translation, place: Place, open_targets: tuple[str, ...] = ()) -> TextSet:
     """The texts that a formula for keys lets through; `open_targets` are references being followed."""
-    t.budget.check_time()
+    check_time()
     if isinstance(formula, TextIn):
         return formula.texts
     if isinstance(formula, TypeIs):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from genret.decoding.grammar.compile_options import GrammarOptions, current_budget
+from genret.decoding.grammar.compile_options import GrammarOptions
 from genret.decoding.grammar.errors import SchemaLimitError, UnsupportedSchemaError
 from genret.decoding.grammar.schema import applicators, scalar_keywords
 from genret.decoding.grammar.schema.formula import AllOf, AnyOf, ExactlyOne, Formula, NotOf, Reference
@@ -32,13 +32,12 @@ class FormulaTable:
         self, schema: str | bytes | Mapping[str, Any] | bool, options: GrammarOptions | None = None
     ) -> None:
         options = options or GrammarOptions()
-        budget = current_budget()
         self.document: Json = parse_document(schema, options.limits)
         self._formulas: dict[str, Formula] = {}
         self._grounded: set[str] = set()
         try:
-            index = SchemaIndex(self.document, UNDECLARED, budget)
-            self.translation = Translation(index, options, budget, handlers_of)
+            index = SchemaIndex(self.document, UNDECLARED)
+            self.translation = Translation(index, options, handlers_of)
             self._scope = self.translation.root_scope()
             self.root: Formula = self.translation.formula(self.document, "#", self._scope)
             if self.translation.targets:
@@ -79,8 +78,6 @@ class FormulaTable:
     def _translated(self, target: str) -> Formula:
         formula = self._formulas.get(target)
         if formula is None:
-            # Asked for later than the rest, it has the time of whoever asks.
-            self.translation.budget = self.translation.index.budget = current_budget()
             spot, scope = self.translation.targets[target]
             formula = self.translation.conditions(spot.schema, spot.pointer, scope)
             self._formulas[target] = formula

@@ -56,7 +56,7 @@ class Keyword:
         if by_name and isinstance(value, dict):
             for name, schema in value.items():
                 yield f"/{pointer_step(name)}", schema
-        elif isinstance(value, list):
+        elif isinstance(value, list) and self.holds != Holds.SCHEMA:
             for n, schema in enumerate(value):
                 yield f"/{n}", schema
         else:

@@ -13,7 +13,7 @@ from json.encoder import encode_basestring  # what json.dumps(ensure_ascii=False
 from weakref import WeakValueDictionary
 
 from genret.decoding.bounded_cache import Remembered
-from genret.decoding.grammar.compile_options import check_time, current_budget
+from genret.decoding.grammar.compile_options import check_time
 from genret.decoding.grammar.leaves.distinct_leaf import Texts
 from genret.decoding.grammar.leaves.leaf import Leaf
 from genret.decoding.grammar.leaves.leaf_factory import Leaves
@@ -252,7 +252,6 @@ def _numbered(
         classes: See `spelled_keys`.
     """
     base, num_names = len(children), 1 + max(labels)
-    check_time = current_budget().check_time
     # Numbers of places, and behind them of the classes' states.
     numbers = [0] + [-1] * (base + len(classes.rows) - 1)
     order = [0]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from urllib.parse import unquote, urldefrag, urljoin
 
-from genret.decoding.grammar.compile_options import CompileBudget
+from genret.decoding.grammar.compile_options import check_time
 from genret.decoding.grammar.errors import InvalidSchemaError, UnsupportedSchemaError
 from genret.decoding.grammar.schema import keywords
 from genret.decoding.grammar.schema.keywords import Holds, Keyword, is_name_list
@@ -55,7 +55,6 @@ class SchemaIndex:
     Args:
         document: The parsed schema.
         dialect: The dialect it is written in, where it does not say.
-        budget: Polled while walking.
 
     Attributes:
         root: The document.
@@ -69,8 +68,7 @@ class SchemaIndex:
         UnsupportedSchemaError: it is written in an unknown dialect.
     """
 
-    def __init__(self, document: Json, dialect: Dialect, budget: CompileBudget) -> None:
-        self.budget = budget
+    def __init__(self, document: Json, dialect: Dialect) -> None:
         self._resources: dict[str, Resource] = {}
         self._anchors: dict[str, Spot] = {}
         self._ambiguous: set[str] = set()
@@ -121,7 +119,7 @@ class SchemaIndex:
         may_be_names = keyword.holds == Holds.SCHEMA_OR_NAMES
         for number, (step, inner) in enumerate(keyword.inner(value)):
             if not number & 255:
-                self.budget.check_time()
+                check_time()
             if not (may_be_names and isinstance(inner, list)):
                 self._visit(inner, pointer + step, resource)
             elif not is_name_list(inner) or not (inner or resource.dialect.has_boolean_schemas):

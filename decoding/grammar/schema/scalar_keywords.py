@@ -6,7 +6,7 @@ from decimal import Decimal
 from functools import lru_cache
 
 from genret.decoding.bounded_cache import Remembered
-from genret.decoding.grammar.compile_options import current_budget, naming_limits
+from genret.decoding.grammar.compile_options import check_time, naming_limits
 from genret.decoding.grammar.errors import InvalidSchemaError, SchemaLimitError, UnsupportedSchemaError
 from genret.decoding.grammar.leaves.leaf import TitleSlotName
 from genret.decoding.grammar.regular.dfa import Dfa
@@ -204,7 +204,6 @@ def one_of(values: list[Json] | tuple[Json, ...], place: Place) -> Formula:
     texts: list[str] = []
     numbers: list[int | Decimal] = []
     containers: list[Formula] = []
-    check_time = current_budget().check_time
     for number, value in enumerate(values):
         if not number & 255:
             check_time()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from genret.decoding.grammar.compile_options import GrammarOptions, current_budget
+from genret.decoding.grammar.compile_options import GrammarOptions, compile_budget
 from genret.decoding.grammar.errors import SchemaError, SchemaLimitError
 from genret.decoding.grammar.regular.formats import FORMATS, Enforcement
 from genret.decoding.grammar.schema import keywords
@@ -57,17 +57,17 @@ def explain_schema(
         CompileTimeoutError: it took too long.
     """
     options = options or GrammarOptions()
-    document = parse_document(schema, options.limits)
-    budget = current_budget()
-    translation = Translation(SchemaIndex(document, UNDECLARED, budget), options, budget, handlers_of)
-    try:
-        table = FormulaTable(schema, options)
-        table.resolve_all()
-    except SchemaError as error:
-        report = _Explanation(translation, None).report(document)
-        return report.with_refusal(error.keyword, error.pointer, error.reason)
-    reached = frozenset(spot.pointer for spot, _ in table.translation.targets.values())
-    return _Explanation(translation, reached).report(document)
+    with compile_budget(options.limits):
+        document = parse_document(schema, options.limits)
+        translation = Translation(SchemaIndex(document, UNDECLARED), options, handlers_of)
+        try:
+            table = FormulaTable(schema, options)
+            table.resolve_all()
+        except SchemaError as error:
+            report = _Explanation(translation, None).report(document)
+            return report.with_refusal(error.keyword, error.pointer, error.reason)
+        reached = frozenset(spot.pointer for spot, _ in table.translation.targets.values())
+        return _Explanation(translation, reached).report(document)
 
 
 class _Explanation:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from genret.decoding.bounded_cache import Remembered
 from genret.decoding.grammar.compile_options import (
     AutomatonLimitError,
-    CompileBudget,
     GrammarOptions,
     naming_limits,
 )
@@ -70,7 +69,6 @@ class Translation:
     Attributes:
         index: Its schemas.
         options: Options of reading them.
-        budget: Polled in loops.
         handlers: Returns the handlers of a dialect.
         targets: Schemas that references lead to, by the references' targets.
         only_texts: Whether conditions on objects and arrays may be left out, because keys are asked about.
@@ -79,7 +77,6 @@ class Translation:
 
     index: SchemaIndex
     options: GrammarOptions
-    budget: CompileBudget
     handlers: Callable[[Dialect], Handlers]
     targets: dict[str, tuple[Spot, SchemaScope]] = field(default_factory=dict)
     only_texts: bool = False

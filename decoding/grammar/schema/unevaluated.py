@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from genret.decoding.grammar.compile_options import check_time
 from genret.decoding.grammar.errors import UnsupportedSchemaError
 from genret.decoding.grammar.regular.dfa import Dfa
 from genret.decoding.grammar.schema.applicators import both, contains_bounds, either, item_keywords, negated
@@ -114,7 +115,7 @@ class _Cases:
         return self._neighbours(schema, pointer, self._t.scope_of(schema, scope), own=False)
 
     def _neighbours(self, schema: Schema, pointer: str, scope: SchemaScope, *, own: bool) -> list[Case]:
-        self._t.budget.check_time()
+        check_time()
         if "$ref" in schema and scope.dialect.ref_stands_alone:
             return self._followed(schema, "$ref", pointer, scope)
         known = scope.dialect.keywords

@@ -16,7 +16,6 @@ from genret.decoding.grammar.compile_options import (
     AutomatonLimitError,
     GrammarOptions,
     check_time,
-    current_budget,
 )
 from genret.decoding.grammar.errors import (
     InvalidSchemaError,
@@ -149,7 +148,7 @@ class _NodeBuilder:
         if self._size > limit:
             raise SchemaLimitError.at(None, f"it expands to more than {limit:,} values and containers")
         if not self._size & 63:
-            current_budget().check_time()
+            check_time()
 
     def node(self, conjunction: Conjunction) -> ValueNode:
         """The node of a conjunction; its containers are filled in later."""
@@ -511,13 +510,12 @@ def _settle(drafts: list[_PartialNode]) -> None:
     that of its shortest value; what is never reached is empty. Drafts mostly come before those they lead to.
     """
     order = drafts[::-1]
-    budget = current_budget()
     news = True
     while news:
         news = False
         for number, draft in enumerate(order):
             if not number & 255:
-                budget.check_time()
+                check_time()
             news |= draft.lower()
     for draft in order:
         arrays = tuple(shape for shape in draft.arrays if shape.cost() < ENDLESS)
@@ -528,5 +526,5 @@ def _settle(drafts: list[_PartialNode]) -> None:
     for draft in order:
         if len(draft.node.objects) >= _MANY_ALTERNATIVES:
             for kind in draft.node.objects:
-                budget.check_time()
+                check_time()
                 kind.keys(kind.start())
