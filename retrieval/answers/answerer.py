@@ -266,7 +266,7 @@ class Answerer:
         spelled = text[value.first_byte : value.last_byte]
         members = value.members
         if job.request.shortlist is not None:
-            leaf = job.indexes.holes(value.name)
+            leaf = job.indexes(value.name)
             members = leaf.members(functools.reduce(leaf.step, spelled, 0))
         shares = owners_best_first(index, title_owners(index, members))
         return AnswerEntity(
