@@ -268,16 +268,6 @@ class Grammar:
         """The report on every keyword; None for a grammar that was not made from a schema."""
         return None if self._explain is None else self._explain()
 
-    def fresh(self) -> Grammar:
-        """The same grammar without anything that was added since it was made; it shares nothing that grows.
-
-        For those who keep grammars: states can be forgotten only together with the grammar.
-        """
-        base_bytes = self._base_bytes - _EMPTY_BYTES
-        return Grammar(
-            self._value, self.vocabulary, self._options, self._explain, self._max_bytes, base_bytes
-        )
-
     def _leaf_bytes(self) -> int:
         """Memory of leaves that no other grammar has; counted again when the grammar has grown."""
         counted_at, num_bytes = self._leaves_counted

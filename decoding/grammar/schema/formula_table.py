@@ -46,11 +46,6 @@ class FormulaTable:
             raise _too_deep() from None
 
     @property
-    def dialect(self) -> str:
-        """The dialect that the document is read as."""
-        return self._scope.dialect.name
-
-    @property
     def plain_integers(self) -> bool:
         """Whether `1.0` is no integer: in draft 4, where integers are a matter of spelling."""
         return self._scope.dialect.has_plain_integers
