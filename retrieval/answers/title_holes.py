@@ -68,9 +68,6 @@ class IndexSet:
     def __iter__(self) -> Iterator[NamedIndex]:
         return iter(self._indexes.values())
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._indexes
-
     @property
     def first_name(self) -> str:
         """The name of the index that "titles" means by default."""

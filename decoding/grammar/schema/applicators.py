@@ -34,7 +34,7 @@ from genret.decoding.grammar.schema.formula import (
 )
 from genret.decoding.grammar.schema.scalar_keywords import ANY, OBJECT, TYPES, count
 from genret.decoding.grammar.schema.schema_document import Json, pointer_step
-from genret.decoding.grammar.schema.translation import Schema, SchemaScope, Translation, pattern_dfa
+from genret.decoding.grammar.schema.translation import Handler, Schema, SchemaScope, Translation, pattern_dfa
 
 _NO_OBJECT = TYPES[ANY & ~OBJECT]
 
@@ -72,13 +72,21 @@ def required(t: Translation, schema: Schema, keyword: str, pointer: str, scope: 
     return Required(tuple(names), Place("required", f"{pointer}/required")) if names else ANYTHING
 
 
-def property_count(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
-    """`minProperties` and `maxProperties`."""
-    least = count(schema, "minProperties", pointer) or 0
-    most = count(schema, "maxProperties", pointer)
-    if not least and most is None:
-        return ANYTHING
-    return PropertyCount(least, most, Place(keyword, f"{pointer}/{keyword}"))
+def _counted(formula: type[ItemCount] | type[PropertyCount], things: str) -> Handler:
+    def counted(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
+        least = count(schema, f"min{things}", pointer) or 0
+        most = count(schema, f"max{things}", pointer)
+        if not least and most is None:
+            return ANYTHING
+        return formula(least, most, Place(keyword, f"{pointer}/{keyword}"))
+
+    return counted
+
+
+property_count = _counted(PropertyCount, "Properties")
+"""`minProperties` and `maxProperties`."""
+item_count = _counted(ItemCount, "Items")
+"""`minItems` and `maxItems`."""
 
 
 def property_names(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
@@ -154,15 +162,6 @@ def item_keywords(schema: Schema, scope: SchemaScope) -> tuple[str | None, str |
     known = scope.resource.dialect.keywords
     first = "prefixItems" if "prefixItems" in schema and "prefixItems" in known else None
     return first, "items" if "items" in schema else None
-
-
-def item_count(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:
-    """`minItems` and `maxItems`."""
-    least = count(schema, "minItems", pointer) or 0
-    most = count(schema, "maxItems", pointer)
-    if not least and most is None:
-        return ANYTHING
-    return ItemCount(least, most, Place(keyword, f"{pointer}/{keyword}"))
 
 
 def contains(t: Translation, schema: Schema, keyword: str, pointer: str, scope: SchemaScope) -> Formula:

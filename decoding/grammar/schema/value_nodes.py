@@ -7,7 +7,6 @@ can be written at all, and in how few bytes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from json.encoder import encode_basestring
@@ -102,7 +101,7 @@ class _NodeBuilder:
         self._root = formulas
         self._holes = holes
         self._nodes: dict[Conjunction, ValueNode] = {}
-        self._drafts: list[_PartialNode] = []
+        self._unfilled: list[tuple[ValueNode, Cases]] = []
         self._size = 0
         self._unwritable: VocabularyError | None = None
         self.nothing = ValueNode(shortest=ENDLESS)
@@ -112,17 +111,11 @@ class _NodeBuilder:
         """The node of the whole schema; everything it leads to is settled."""
         whole = self.expansion.atoms.conjunction(self._root.root)
         root = self.node(whole)
-        waiting = self._drafts
-        for draft in waiting:  # grows while it is read
-            cases = draft.cases
-            draft.arrays = [_array_shape(self, case) for case in cases.arrays]
-            for case in cases.objects:
-                try:
-                    draft.objects.append(_object_shape(self, case))
-                except AutomatonLimitError as error:
-                    raise SchemaLimitError.at(_place_of(case), str(error)) from None
+        for node, cases in self._unfilled:  # grows while it is read
+            node.arrays = tuple([_array_shape(self, case) for case in cases.arrays])
+            node.objects = tuple([_object_shape(self, case) for case in cases.objects])
             self.count(len(cases.arrays) + len(cases.objects))
-        _settle(waiting)
+        _settle([node for node, _ in self._unfilled])
         if root.shortest >= ENDLESS:
             if self._unwritable is not None:
                 raise self._unwritable
@@ -167,7 +160,7 @@ class _NodeBuilder:
         shortest = min((len(leaf.shortest(0)) for leaf in scalars), default=ENDLESS)
         node = ValueNode(tuple(scalars), (), (), shortest)
         if cases.arrays or cases.objects:
-            self._drafts.append(_PartialNode(node, cases))
+            self._unfilled.append((node, cases))
         return node
 
     def scalars(self, cases: Cases, canonical: bool = False) -> list[Leaf]:
@@ -239,6 +232,13 @@ MAX_QUOTAS = 6
 
 
 def _object_shape(builder: _NodeBuilder, case: ObjectCase) -> ObjectShape:
+    try:
+        return _shape_of_members(builder, case)
+    except AutomatonLimitError as error:
+        raise SchemaLimitError.at(_place_of(case), str(error)) from None
+
+
+def _shape_of_members(builder: _NodeBuilder, case: ObjectCase) -> ObjectShape:
     if len(case.quotas) > MAX_QUOTAS:
         reason = f"more than {MAX_QUOTAS} kinds of members must be among the others"
         raise SchemaLimitError.at(case.quotas[-1].place, reason)
@@ -359,19 +359,14 @@ def _key_classes(
             parts = [
                 (piece, _with(found, n, value) if inside else found, quotas)
                 for keys, found, quotas in parts
-                for piece, inside in ((keys & pattern, True), (keys - pattern, False))
-                if not piece.is_empty
+                for piece, inside in _halves(keys, pattern)
             ]
     for n, quota in enumerate(case.quotas):
-        if quota.keys is None:
-            parts = [(keys, found, quotas | 1 << n) for keys, found, quotas in parts]
-            continue
-        special = quota.keys.automaton()
+        special = Dfa.everything() if quota.keys is None else quota.keys.automaton()
         parts = [
             (piece, found, quotas | inside << n)
             for keys, found, quotas in parts
-            for piece, inside in ((keys & special, 1), (keys - special, 0))
-            if not piece.is_empty
+            for piece, inside in _halves(keys, special)
         ]
     classes = []
     closed = _closed(builder, case, names)
@@ -388,6 +383,11 @@ def _key_classes(
         counted = [(1 << n, quota.value) for n, quota in enumerate(case.quotas) if quotas >> n & 1]
         classes.append((keys, both, counted))
     return classes
+
+
+def _halves(keys: Dfa, others: Dfa) -> list[tuple[Dfa, bool]]:
+    """The keys within a set and those outside of it, but for empty halves."""
+    return [half for half in ((keys & others, True), (keys - others, False)) if not half[0].is_empty]
 
 
 def _with(found: list[Conjunction | None], n: int, value: Conjunction) -> list[Conjunction | None]:
@@ -487,44 +487,29 @@ def _kinds(builder: _NodeBuilder, quota: ItemQuota, place: int) -> list[tuple[in
 _MANY_ALTERNATIVES = 8
 
 
-@dataclass(slots=True, eq=False)
-class _PartialNode:
-    """A node with containers in the making: a shape for each case; `shortest` falls until it is settled."""
-
-    node: ValueNode
-    cases: Cases
-    arrays: list[ArrayShape] = field(default_factory=list)
-    objects: list[ObjectShape] = field(default_factory=list)
-
-    def lower(self) -> bool:
-        """Measure the node again; return whether that was news."""
-        before = self.node.shortest
-        self.node.shortest = min([before, *(shape.cost() for shape in (*self.arrays, *self.objects))])
-        return self.node.shortest < before
-
-
-def _settle(drafts: list[_PartialNode]) -> None:
+def _settle(nodes: list[ValueNode]) -> None:
     """Measure all nodes and leave out the containers that nothing can complete.
 
     A container costs at least a byte more than what is in it, so that costs only fall until every node has
-    that of its shortest value; what is never reached is empty. Drafts mostly come before those they lead to.
+    that of its shortest value; what is never reached is empty. Nodes mostly come before those they lead to.
     """
-    order = drafts[::-1]
+    order = nodes[::-1]
     news = True
     while news:
         news = False
-        for number, draft in enumerate(order):
+        for number, node in enumerate(order):
             if not number & 255:
                 check_time()
-            news |= draft.lower()
-    for draft in order:
-        arrays = tuple(shape for shape in draft.arrays if shape.cost() < ENDLESS)
-        objects = tuple(shape for shape in draft.objects if shape.cost() < ENDLESS)
-        for shape in (*arrays, *objects):
+            shortest = min([shape.cost() for shape in (*node.arrays, *node.objects)])
+            if shortest < node.shortest:
+                node.shortest, news = shortest, True
+    for node in order:
+        node.arrays = tuple([shape for shape in node.arrays if shape.cost() < ENDLESS])
+        node.objects = tuple([shape for shape in node.objects if shape.cost() < ENDLESS])
+        for shape in (*node.arrays, *node.objects):
             shape.seal()
-        draft.node.arrays, draft.node.objects = arrays, objects
-    for draft in order:
-        if len(draft.node.objects) >= _MANY_ALTERNATIVES:
-            for kind in draft.node.objects:
+    for node in order:
+        if len(node.objects) >= _MANY_ALTERNATIVES:
+            for kind in node.objects:
                 check_time()
                 kind.keys(kind.start())
