@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +26,7 @@ from genret.decoding.grammar.vocabulary import Vocabulary
 from tests.grammar_oracle import (
     BOOLEAN,
     COMPACT,
+    HUGE,
     INTEGER,
     JSON_PIECES,
     NULL,
@@ -44,7 +44,6 @@ from tests.grammar_oracle import (
     walked,
 )
 
-HUGE = re.compile(rb"[eE][+-]?\d{3}")
 ITSELF = {"$ref": "#"}
 # Objects that may hold themselves, and the shortest document of each.
 RECURSIVE: dict[str, tuple[Any, str]] = {
