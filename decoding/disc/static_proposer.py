@@ -19,7 +19,7 @@ from torch import Tensor
 
 from genret.decoding.constraints import MAX_CELLS, StaticConstraint
 from genret.decoding.counter_rng import uniforms
-from genret.decoding.disc.draws import DrawBatch, Draws
+from genret.decoding.disc.draws import DrawBatch, Draws, Proposer
 from genret.decoding.late_flag import LateFlag, goes_on
 
 # Most logits of one forward, at 4 bytes each: more draws than fit are made in several walks.
@@ -32,8 +32,8 @@ _STEPS_AHEAD = 16
 _BROKEN = "a branch that was being written"
 
 
-class StaticProposer:
-    """Draws by ancestral sampling among the valid tokens (`decoding.disc.draws.Proposer`).
+class StaticProposer(Proposer):
+    """Draws by ancestral sampling among the valid tokens.
 
     It makes the same draws as `TreeProposer`, since the same random numbers go to the same tokens. A forward
     computes at most `max_logits`, but at least one draw of each query; `new_flag` makes the late flag.
@@ -48,28 +48,16 @@ class StaticProposer:
     ) -> None:
         if not isinstance(batch.constraint, StaticConstraint):
             raise TypeError(f"{type(batch.constraint).__name__} does not list its children padded")
-        self._batch = batch
+        super().__init__(batch)
         self._constraint: StaticConstraint = batch.constraint
         self._new_flag = new_flag
         self._max_logits = max_logits
-        self._used = False
-        self.num_steps = 0
-        self._nodes = torch.zeros(batch.num_queries, dtype=torch.int64, device=batch.device)
-        self._log_upper = torch.zeros(batch.num_queries, dtype=torch.float64, device=batch.device)
 
     @staticmethod
     def suits(batch: DrawBatch) -> bool:
         """Whether a batch can be drawn without waiting for the device, and gains by it."""
         plain = not batch.params[0].adaptive and batch.params[0].beam_size == 1
         return plain and batch.device.type == "cuda" and isinstance(batch.constraint, StaticConstraint)
-
-    def nodes_of_queries(self) -> list[int]:
-        """Return the tokens computed behind each prompt so far."""
-        return [int(count) for count in self._nodes.tolist()]
-
-    def log_upper_bounds(self) -> list[float] | None:
-        """Return the log of the valid mass at each root; None with `top_m`, which truncates it."""
-        return None if self._batch.top_m is not None else self._log_upper.tolist()
 
     def run(self, draws: Draws, stream: int, log_threshold: Tensor | None) -> None:
         """Walk draws to their ends; see `Proposer.run`."""
@@ -90,9 +78,7 @@ class StaticProposer:
     ) -> None:
         """Walk the draws of some (query, index among all draws) pairs to their ends."""
         queries = sorted({query for query, _ in members})
-        whole = len(queries) == self._batch.num_queries and not self._used
-        self._used = True
-        batch = self._batch if whole else self._batch.select(queries)
+        batch = self._batch.unwritten(queries)
         row = {query: place for place, query in enumerate(queries)}
         grid = DrawGrid(
             [row[query] for query, _ in members], [m for _, m in members], len(queries), batch.device
@@ -101,13 +87,11 @@ class StaticProposer:
         flag = self._new_flag(2, batch.device)
         self._walk(walking, flag)
         goes_on(flag.last(), _BROKEN)  # raises for broken logits that the loop ended too early to see
-        if not whole:
-            self._batch.stop.absorb(batch.stop, queries)
+        self._batch.stop.absorb(batch.stop, queries)
         grid.collect(draws, walking.walk, walking.tokens)
-        chosen = torch.tensor(queries, dtype=torch.int64, device=batch.device)
-        self._nodes[chosen] += walking.num_nodes
+        self._nodes[batch.numbers] += walking.num_nodes
         if walking.log_root_mass is not None:
-            self._log_upper[chosen] = walking.log_root_mass
+            self._log_root_mass[batch.numbers] = walking.log_root_mass
 
     def _walk(self, walking: _Walking, flag: LateFlag) -> None:
         """Take steps until all draws have ended; waits only for a flag of several steps ago."""

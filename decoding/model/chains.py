@@ -1,7 +1,7 @@
 """Runs chains over stock transformers models: one branch per query, several tokens a pass, with rewinding.
 
-Prompts, cache and attention are the token tree's; only visibility (`decoding.model.token_tree.ChainStep`) and
-the use of slots differ. Exact for every architecture that the token tree is exact for.
+Prompts, cache and attention are the token tree's; only visibility and the use of slots
+differ. Exact for every architecture that the token tree is exact for.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from genret.decoding.errors import PromptTooLongError
-from genret.decoding.language_model import KvUsage
-from genret.decoding.model.hf_session import TreeSession, at_least_float32
-from genret.decoding.model.token_tree import ChainStep, PromptLayout
+from genret.decoding.language_model import KvUsage, at_least_float32
+from genret.decoding.model.hf_session import TreeSession
+from genret.decoding.model.token_tree import BranchStep, PromptLayout
 
 
 class TreeChains:
@@ -126,7 +126,7 @@ class ChainSlots:
         self.lengths = wanted
         self._depths[self._depths > wanted[:, None]] = 0
 
-    def extend(self, token_ids: Sequence[Sequence[int]]) -> tuple[Tensor, ChainStep]:
+    def extend(self, token_ids: Sequence[Sequence[int]]) -> tuple[Tensor, BranchStep]:
         """Take slots for the new tokens of every query, possibly none.
 
         Returns the tokens, padded on the right, of shape (Q, L), int64, and their visibility.
@@ -147,10 +147,11 @@ class ChainSlots:
         device_tokens, device_depths, device_written = torch.split(packed[:, :-1], longest, dim=1)
         living = self._on_device.masked_fill(self._on_device > packed[:, -1:], 0)
         self._on_device = torch.cat([living, device_written], dim=1)
-        last = self.lengths + np.array(self.prompts.lengths) - 1
-        step = ChainStep(
-            self.prompts, device_depths, self._on_device, int(depths.min()), largest_position=int(last.max())
-        )
+        slots = self._on_device[:, None]
+        unrelated = (slots == 0) | (slots > device_depths[..., None])
+        bounds = int(depths.min()), int(depths.max())
+        last = int((self.lengths + np.array(self.prompts.lengths)).max()) - 1
+        step = BranchStep(self.prompts, device_depths, self._on_device, unrelated, bounds, last)
         return device_tokens, step
 
     def collect(self) -> Tensor:

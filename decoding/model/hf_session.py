@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
@@ -23,33 +23,12 @@ from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from genret.decoding.errors import PromptTooLongError
-from genret.decoding.language_model import KvUsage
-from genret.decoding.model.prefill import PromptPass, TreePrefix
-from genret.decoding.model.token_tree import ChainStep, CollectionPolicy, PromptLayout, TokenTree
-from genret.decoding.model.tree_attention import BranchPass
-from genret.decoding.model.tree_cache import PackedFrontier, PackedWrites, TreeCache
+from genret.decoding.language_model import KvUsage, at_least_float32
+from genret.decoding.model.token_tree import BranchStep, CollectionPolicy, PromptLayout, TokenTree
+from genret.decoding.model.tree_attention import BranchPass, PromptPass
+from genret.decoding.model.tree_cache import PackedFrontier, PackedWrites, TreeCache, TreePrefix
 from genret.decoding.model.whole_trees import WholeTreePass, WholeTreeWriter
 from genret.decoding.row_trees import RowTrees
-
-
-@dataclass(slots=True)
-class PerBranchCost:
-    """Counts the bytes that one cache per branch would have held."""
-
-    num_queries: int  # Q
-    prompt_tokens: int  # Decoder tokens before the first branch, of the longest prompt, its prefix included
-    token_bytes: int  # Keys and values of one token in all layers
-    fixed_bytes: int  # Cross-attention of an encoder-decoder, for every branch
-    most_bytes: int = field(default=0, init=False)  # Most bytes of any frontier so far
-
-    def __post_init__(self) -> None:
-        self.note(1, 0)
-
-    def note(self, branches: int, depth: int) -> None:
-        """Count one frontier of `branches` per query, padding included, `depth` tokens below the prompt."""
-        path_bytes = (self.prompt_tokens + depth) * self.token_bytes
-        cost = self.num_queries * branches * (path_bytes + self.fixed_bytes)
-        self.most_bytes = max(self.most_bytes, cost)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +60,8 @@ class TreeSession(ABC):
         self._cache = TreeCache(() if prefix is None else prefix.segments)
         self._steps_since_collection = 0
         self._num_collections = 0
-        self._per_branch: PerBranchCost
+        self._token_bytes = 0  # Keys and values of one token in all layers
+        self._per_branch_bytes = 0  # Most bytes that one cache per branch would have held
         # Any mask with four axes keeps transformers from building one out of slot numbers.
         self._no_mask = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=model.inner.device)
 
@@ -93,7 +73,7 @@ class TreeSession(ABC):
             held_bytes=self._cache.held_bytes + cross,
             used_bytes=self._cache.used_bytes + cross,
             peak_bytes=self._cache.peak_bytes + cross,
-            per_branch_bytes=self._per_branch.most_bytes,
+            per_branch_bytes=self._per_branch_bytes,
             shared_bytes=0 if self._prefix is None else self._prefix.kv_bytes,
             num_collections=self._num_collections,
         )
@@ -105,14 +85,16 @@ class TreeSession(ABC):
 
     def _count_from_here(self) -> None:
         """Reset the memory counts. Needs the prompts in the cache."""
-        queries = self._tree.num_queries
-        self._per_branch = PerBranchCost(
-            num_queries=queries,
-            prompt_tokens=self._tree.prompts.longest,
-            token_bytes=self._cache.slot_bytes,
-            fixed_bytes=self._cross_bytes // queries,
-        )
+        self._token_bytes = self._cache.slot_bytes
+        self._per_branch_bytes = 0
+        self._note_branches(1, 0)
         self._num_collections = 0
+
+    def _note_branches(self, branches: int, depth: int) -> None:
+        """Count one frontier of `branches` per query, padding included, `depth` tokens below the prompt."""
+        path_bytes = (self._tree.prompts.longest + depth) * self._token_bytes
+        held = branches * (self._tree.num_queries * path_bytes + self._cross_bytes)
+        self._per_branch_bytes = max(self._per_branch_bytes, held)
 
     def keep_levels(self) -> None:
         """Keep the branches of every depth; see `DecodeSession.keep_levels`. Disables collection."""
@@ -143,13 +125,13 @@ class TreeSession(ABC):
             self._refuse_live_overflow(parents, depth)
         self._make_room(parents)
         growth = self._tree.grow(parents, depth)
-        positions = growth.positions[:, None].expand(parents.shape)
+        positions = growth.positions.expand(parents.shape)
         if overflows and limit is not None:
             positions = positions.clamp(max=limit - 1)  # padding of queries that have ended
         tree = BranchPass(growth, self._cache, self._model.shared_bias, self._packed(parents, depth))
         logits = at_least_float32(self._forward(token_ids, positions, tree))
         self._steps_since_collection += 1
-        self._per_branch.note(parents.shape[1], depth)
+        self._note_branches(parents.shape[1], depth)
         return logits
 
     @torch.no_grad()
@@ -238,7 +220,7 @@ class TreeSession(ABC):
         self._cache.compact(kept, width)
         self._num_collections += 1
 
-    def run_chains(self, token_ids: Tensor, step: ChainStep) -> Tensor:
+    def run_chains(self, token_ids: Tensor, step: BranchStep) -> Tensor:
         """Write the next tokens of chains, (Q, L), without branches of the tree; `make_room` must have been
         called.
 
@@ -247,14 +229,14 @@ class TreeSession(ABC):
         logits = self._forward(
             token_ids, step.positions, BranchPass(step, self._cache, self._model.shared_bias)
         )
-        self._per_branch.note(1, step.largest_position + 1 - self._tree.prompts.longest)
+        self._note_branches(1, step.largest_position + 1 - self._tree.prompts.longest)
         return logits
 
     def tree_writer(self, trees: RowTrees) -> WholeTreeWriter:
         """Return a writer of whole trees below the prompts; see `DecodeSession.tree_writer`."""
         model = self._model
         longest = int(trees.depths.max(initial=0))
-        self._per_branch.note(max(trees.widths, default=0), longest)
+        self._note_branches(max(trees.widths, default=0), longest)
         return WholeTreeWriter(
             trees, self.prompts, self._cache, self._run_whole_trees, model.shared_bias, model.position_limit
         )
@@ -342,11 +324,6 @@ class CausalSession(TreeSession):
 def accepts(model: PreTrainedModel, argument: str) -> bool:
     """Whether the model's forward pass has an argument of this name."""
     return argument in inspect.signature(model.forward).parameters
-
-
-def at_least_float32(logits: Tensor) -> Tensor:
-    """Convert logits to a type that probabilities can be computed in."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 # Positions of the tokens of a pass, for decoders that would otherwise number them by cache slot. A context

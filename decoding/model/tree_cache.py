@@ -2,7 +2,7 @@
 
 `TreeLayer` is a transformers cache layer, so stock models fill it through `past_key_values.update`; the
 attention function reads its parts directly. Sizes follow from shapes, so asking for them never waits for the
-device.
+device. A `TreePrefix` holds the keys and values of tokens that many prompts begin with, run once.
 
 A packed frontier leaves padding branches out. Queries of a batch have different numbers of live branches, yet
 a frontier is a rectangle. Every layer but attention works token by token, so there the live branches of all
@@ -11,12 +11,17 @@ queries run as rows of a single sequence; attention and cache keep the rectangle
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
+
+from genret.decoding.language_model import PromptPrefix
 
 
 class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
@@ -197,6 +202,10 @@ class TreeCache(Cache):
         assert isinstance(layer, TreeLayer)
         return layer
 
+    def prefix_of(self, layer: int) -> PrefixSegment | None:
+        """Keys and values of the shared prefix in one layer, None without one."""
+        return self.prefix[layer] if self.prefix else None
+
     @property
     def used(self) -> int:
         """Tail slots written and kept, per query."""
@@ -299,6 +308,77 @@ def _rows(kept: Tensor, heads: int, capacity: int) -> Tensor:
     queries = kept.shape[0]
     first = torch.arange(queries * heads, device=kept.device).view(queries, heads, 1) * capacity
     return (first + kept[:, None]).flatten()
+
+
+class TreePrefix:
+    """Keys and values of tokens that many prompts begin with (`decoding.language_model.PromptPrefix`).
+
+    Immutable; sessions refer to the segments, one per model layer, and never copy them. Does not keep the
+    model alive.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, token_ids: Sequence[int], segments: tuple[PrefixSegment, ...]
+    ) -> None:
+        self._model = weakref.ref(model)
+        self._model_type: str = model.config.model_type
+        self.token_ids = tuple(token_ids)
+        self.segments = segments  # Shapes: (1, H_kv, S, D) and (1, H_kv, S, D_v)
+
+    @classmethod
+    def of(cls, model: PreTrainedModel, token_ids: Sequence[int], cache: TreeCache) -> TreePrefix:
+        """Return the one prompt of a cache as a prefix."""
+        layers = range(len(cache.layers))
+        return cls(model, token_ids, tuple(cache.tree_layer(index).prompt for index in layers))
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of key/value cache it holds."""
+        return sum(part.untyped_storage().nbytes() for segment in self.segments for part in segment)
+
+
+def checked_prefix(prefix: PromptPrefix, model: PreTrainedModel) -> TreePrefix:
+    """Return the prefix, if this model made it, in its present type and on its present device.
+
+    Raises:
+        ValueError: another model made it, or the model has been moved since.
+    """
+    name = model.config.model_type
+    if not isinstance(prefix, TreePrefix):
+        raise ValueError(
+            f"prefix must come from this model's share_prefix (model type {name!r}), "
+            f"got a {type(prefix).__name__}"
+        )
+    if prefix._model() is not model:
+        raise ValueError(
+            f"prefix was made by another model (model type {prefix._model_type!r}) than this one "
+            f"(model type {name!r}); keys and values mean nothing to another model"
+        )
+    made: tuple[torch.dtype, torch.device] = (prefix.segments[0][0].dtype, prefix.segments[0][0].device)
+    if made != (model.dtype, model.device):
+        raise ValueError(
+            f"prefix was made when model type {name!r} computed in {made[0]} on {made[1]}, "
+            f"it now computes in {model.dtype} on {model.device}"
+        )
+    return prefix
+
+
+def check_continuations(prefix: PromptPrefix, prompts: Sequence[Sequence[int]]) -> None:
+    """Raise ValueError for prompts that do not begin with the prefix, or end with it."""
+    shared = prefix.token_ids
+    for index, prompt in enumerate(prompts):
+        both = range(min(len(shared), len(prompt)))
+        differing = next((place for place in both if prompt[place] != shared[place]), None)
+        if differing is not None:
+            raise ValueError(
+                f"prompt {index} does not begin with the prefix: token {differing} is {prompt[differing]}, "
+                f"the prefix has {shared[differing]}"
+            )
+        if len(prompt) <= len(shared):
+            raise ValueError(
+                f"prompt {index} has {len(prompt)} tokens, it must go on after the prefix of "
+                f"{len(shared)} with at least one more"
+            )
 
 
 # A frontier is packed if at least one in this many branches is padding; with less, moving rows in every layer

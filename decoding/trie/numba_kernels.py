@@ -35,8 +35,14 @@ from torch.compiler import is_compiling
 
 from genret.decoding.constraints import Children, PaddedChildren
 from genret.decoding.numba_compiling import compiled, keep_nothing, pointer
-from genret.decoding.trie.torch_kernels import TorchKernels
-from genret.decoding.trie.trie_kernels import POSITION_BITS, POSITION_MASK, TrieKernels, TrieTables
+from genret.decoding.trie.trie_kernels import (
+    POSITION_BITS,
+    POSITION_MASK,
+    TorchKernels,
+    TorchWalk,
+    TrieKernels,
+    TrieTables,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -326,14 +332,21 @@ class NumbaKernels:
     def __init__(self, tables: TrieTables, prefixes: Sequence[Tensor | None] = (None,)) -> None:
         self._tables = tables
         self._prefixes = [None if prefix is None else prefix.contiguous() for prefix in prefixes]
-        self._traced = TorchKernels(tables) if prefixes == (None,) else TorchKernels(tables).under(prefixes)
+        self._traced = TorchKernels(TorchWalk(tables), prefixes)
         token = tables.token.numpy()
-        self._token: Tokens = token.view(f"u{token.itemsize}")
-        self._child_begin = tables.child_begin.numpy()
-        self._row_begin = tables.row_begin.numpy()
-        self._tail_begin = tables.tail_begin.numpy()
+        unsigned: Tokens = token.view(f"u{token.itemsize}")
+        child_begin, tail_begin = tables.child_begin.numpy(), tables.tail_begin.numpy()
         addresses = [0 if prefix is None else prefix.data_ptr() for prefix in self._prefixes]
-        self._filters: Longs = np.array(addresses, dtype=np.int64)
+        filters: Longs = np.array(addresses, dtype=np.int64)
+        # What the loops share, as they take it.
+        self._runs: tuple[Ints, Ints] = child_begin, tail_begin
+        self._arrays: tuple[Tokens, Ints, Ints, Ints, Longs] = (
+            unsigned,
+            child_begin,
+            tables.row_begin.numpy(),
+            tail_begin,
+            filters,
+        )
 
     def children(self, states: Tensor) -> Children:
         """List every continuation: one pass counts them, one writes them."""
@@ -341,22 +354,11 @@ class NumbaKernels:
         if there is None:
             return self._traced.children(states)
         at, count = there.data_ptr(), there.shape[0]
-        room = count_children(at, count, self._child_begin, self._tail_begin)
+        room = count_children(at, count, *self._runs)
         # Three arrays are cheaper than one and views of it. Room for edges that a filter leaves out is never
         # touched, so it takes no memory.
         owner, token, next_state = np.empty(room, _LONG), np.empty(room, _LONG), np.empty(room, _LONG)
-        num_edges = fill_children(
-            at,
-            count,
-            self._token,
-            self._child_begin,
-            self._row_begin,
-            self._tail_begin,
-            self._filters,
-            owner,
-            token,
-            next_state,
-        )
+        num_edges = fill_children(at, count, *self._arrays, owner, token, next_state)
         if num_edges < room:
             owner, token, next_state = owner[:num_edges], token[:num_edges], next_state[:num_edges]
         return Children(torch.from_numpy(owner), torch.from_numpy(token), torch.from_numpy(next_state))
@@ -367,16 +369,7 @@ class NumbaKernels:
         if there is None:
             return self._traced.padded_children(states, width)
         padded = np.full((2, there.shape[0], width), -1, _LONG)
-        most = pad_children(
-            there.data_ptr(),
-            there.shape[0],
-            self._token,
-            self._child_begin,
-            self._row_begin,
-            self._tail_begin,
-            self._filters,
-            padded,
-        )
+        most = pad_children(there.data_ptr(), there.shape[0], *self._arrays, padded)
         if most > width:
             raise ValueError(f"width: expected at least {most}, the children of one state, got {width}")
         return PaddedChildren(torch.from_numpy(padded[0]), torch.from_numpy(padded[1]))
@@ -392,17 +385,7 @@ class NumbaKernels:
                 f"token_ids: expected a row for each of {len(there)} states, got shape {tuple(shape)}"
             )
         next_states = np.empty(shape, _LONG)
-        verify(
-            there.data_ptr(),
-            shape[0],
-            candidates.data_ptr(),
-            self._token,
-            self._child_begin,
-            self._row_begin,
-            self._tail_begin,
-            self._filters,
-            next_states,
-        )
+        verify(there.data_ptr(), shape[0], candidates.data_ptr(), *self._arrays, next_states)
         return torch.from_numpy(next_states)
 
     def is_final(self, states: Tensor) -> Tensor:
@@ -411,7 +394,7 @@ class NumbaKernels:
         if there is None:
             return self._traced.is_final(states)
         final = np.empty(there.shape[0], np.bool_)
-        find_finals(there.data_ptr(), there.shape[0], self._child_begin, self._tail_begin, final)
+        find_finals(there.data_ptr(), there.shape[0], *self._runs, final)
         return torch.from_numpy(final)
 
     def under(self, prefixes: Sequence[Tensor | None]) -> TrieKernels:

@@ -18,9 +18,8 @@ from genret.decoding.errors import PromptTooLongError
 from genret.decoding.language_model import KvUsage
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.model.hf_session import TreeSession
-from genret.decoding.model.prefill import TreePrefix
 from genret.decoding.model.token_tree import CollectionPolicy
-from genret.decoding.model.tree_cache import INITIAL_DEPTH
+from genret.decoding.model.tree_cache import INITIAL_DEPTH, TreePrefix
 from tests.fakes import TablePrefix
 from tests.no_sync import no_sync
 from tests.tree_oracles import Play

@@ -25,7 +25,6 @@ from transformers import PreTrainedModel
 
 from genret.decoding.beam_search import BeamResult, beam_search
 from genret.decoding.cancellation import CancelToken
-from genret.decoding.conformance.difference import exactly
 from genret.decoding.constraints import log_normalisers
 from genret.decoding.disc import disc
 from genret.decoding.errors import DecodingCancelledError
@@ -33,6 +32,7 @@ from genret.decoding.language_model import KvUsage
 from genret.decoding.model import token_tree
 from genret.decoding.model.hf_model import HFLanguageModel
 from genret.decoding.model.hf_session import TreeSession
+from genret.decoding.model.self_check import exactly
 from genret.decoding.model.token_tree import CollectionPolicy, LiveSlots, survivors
 from genret.decoding.model.tree_cache import PackedFrontier
 from genret.decoding.params import BeamParams, DiscParams
@@ -156,7 +156,7 @@ def test_more_slots_than_positions(name: str) -> None:
 def test_prompts_whose_scores_are_materialised_in_pieces(
     name: str, rows_at_once: int, prefix: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("genret.decoding.model.prefill.ROWS_AT_ONCE", rows_at_once)
+    monkeypatch.setattr("genret.decoding.model.tree_attention.ROWS_AT_ONCE", rows_at_once)
     assert error_of(name, torch.float64, shaped((18, 7), (3, 3), prefix)) < 1e-9
 
 
