@@ -108,9 +108,7 @@ class Beams:
         self.states = self.states.masked_fill(queries.unsqueeze(1), -1)
 
     def advance(self, candidates: Candidates) -> Selection:
-        """Make the likeliest unfinished candidates the live prefixes. Refused ones are *not* counted as
-        pruned.
-        """
+        """Make the likeliest unfinished candidates the live prefixes. Refused ones do not count as pruned."""
         logprob = candidates.open_logprob()
         best = best_columns(logprob, self.widest + 1)  # one more than kept: the best one refused
         rejected = best.values.gather(1, self._width)

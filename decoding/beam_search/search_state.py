@@ -274,9 +274,7 @@ class Search:
             session.keep_levels()
 
     def record(self, traces: Sequence[Trace | None], counts: bool) -> None:
-        """Write all further steps into traces; `counts` says whether candidates are all tokens that may
-        follow.
-        """
+        """Write further steps into traces; `counts`: whether candidates are all tokens that may follow."""
         if len(traces) != len(self.params):
             raise ValueError(f"traces must have one entry per query ({len(self.params)}), got {len(traces)}")
         recorded = {query: trace for query, trace in enumerate(traces) if trace is not None}
@@ -367,27 +365,20 @@ class Search:
         lists: list[list[Hypothesis]] = [[] for _ in self.params]
         for owner, text, row, logprob in zip(query.tolist(), texts, rows, logprobs, strict=True):
             lists[owner].append(Hypothesis(text, row, logprob))
-        pruned = self.beams.pruned.tolist()
-        kth = pool.kth_score().tolist()
-        nodes = self.num_nodes.tolist()
+        pruned, kth, nodes = self.beams.pruned.tolist(), pool.kth_score().tolist(), self.num_nodes.tolist()
+        for number, open_nodes in self.open.items():
+            pruned[number] = max(pruned[number], open_nodes.bound())
         return [
-            self._result(number, lists[number], pruned[number], kth[number], nodes[number])
+            BeamResult(
+                hypotheses=tuple(lists[number]),
+                certified=pruned[number] == -math.inf or pruned[number] <= kth[number],
+                best_pruned_score=pruned[number],
+                num_steps=self.num_steps,
+                num_nodes=nodes[number],
+                num_exact_nodes=self.num_exact_nodes[number],
+            )
             for number in range(len(self.params))
         ]
-
-    def _result(
-        self, query: int, rows: list[Hypothesis], pruned: float, kth_score: float, num_nodes: int
-    ) -> BeamResult:
-        if query in self.open:
-            pruned = max(pruned, self.open[query].bound())
-        return BeamResult(
-            hypotheses=tuple(rows),
-            certified=pruned == -math.inf or pruned <= kth_score,
-            best_pruned_score=pruned,
-            num_steps=self.num_steps,
-            num_nodes=num_nodes,
-            num_exact_nodes=self.num_exact_nodes[query],
-        )
 
 
 # Cut candidates recorded per beam in every step, the likeliest ones.
@@ -401,15 +392,6 @@ class Frontier(NamedTuple):
     first: int  # Number, at its depth, of the branch in the first column
     states: Tensor  # Constraint states, -1 for none. Shape: (Q, B), int64
     logprob: Tensor  # log P_L. Shape: (Q, B), float64
-
-
-class _Found(NamedTuple):
-    """Some candidates of one query on the host, likeliest first."""
-
-    slot: list[int]
-    token: list[int]
-    state: Tensor
-    logprob: list[float]
 
 
 class Recorder:
@@ -434,9 +416,7 @@ class Recorder:
         self._places: dict[int, dict[tuple[int, int], int]] = {query: {(0, 0): ROOT} for query in traces}
 
     def walked(self, frontier: Frontier, candidates: Candidates, stopped: Tensor) -> None:
-        """Record a step; `stopped`, (Q,), are queries whose new prefixes all proved to lead to nothing
-        better.
-        """
+        """Record a step; new prefixes of the queries `stopped`, (Q,), proved to lead to nothing better."""
         ended = stopped.tolist()
         for query, trace in self._traces.items():
             kept = self._continued(query, frontier, candidates)[: self._widths[query]]
@@ -477,15 +457,11 @@ class Recorder:
         """
         if not bool((frontier.states[query] >= 0).any()):
             return []
-        trace = self._traces[query]
         self._expand(query, frontier, candidates)
-        finals = candidates.final_logprob()[query]
-        done = self._best(query, candidates, finals, min(self._num_rows[query], len(finals)))
-        rows = self._constraint.row(done.state).tolist()
-        self._enter(trace, query, frontier, done, "finished", rows)
+        finals, others = candidates.final_logprob()[query], candidates.open_logprob()[query]
+        self._enter(query, frontier, candidates, finals, min(self._num_rows[query], len(finals)), "finished")
         most = (1 + _CUT_PER_BEAM) * self._widths[query]
-        left = self._best(query, candidates, candidates.open_logprob()[query], most)
-        return self._enter(trace, query, frontier, left, "pruned", [-1] * len(left.slot))
+        return self._enter(query, frontier, candidates, others, most, "pruned")
 
     def _expand(self, query: int, frontier: Frontier, candidates: Candidates) -> None:
         states, trace = frontier.states[query], self._traces[query]
@@ -505,31 +481,29 @@ class Recorder:
                 place = self._places[query][frontier.depth, frontier.first + column]
                 trace.expand(place, masses[column], counts[column])
 
-    def _best(self, query: int, candidates: Candidates, logprob: Tensor, count: int) -> _Found:
-        """The likeliest candidates of a query. `logprob`: -inf for those to be ignored. Shape: (C,)."""
+    def _enter(
+        self,
+        query: int,
+        frontier: Frontier,
+        candidates: Candidates,
+        logprob: Tensor,
+        count: int,
+        state: NodeState,
+    ) -> list[int]:
+        """Record the likeliest candidates of a query and return their places.
+
+        `logprob`: -inf for those to be ignored. Shape: (C,).
+        """
         best = best_columns(logprob.unsqueeze(0), count)
         there = torch.isfinite(best.values[0])
         edge = candidates.edge[query][best.columns[0][there]]
-        return _Found(
-            candidates.slot[edge].tolist(),
-            candidates.token[edge].tolist(),
-            candidates.next_state[edge],
-            best.values[0][there].tolist(),
-        )
-
-    def _enter(
-        self,
-        trace: Trace,
-        query: int,
-        frontier: Frontier,
-        found: _Found,
-        state: NodeState,
-        rows: Sequence[int],
-    ) -> list[int]:
-        places = self._places[query]
+        is_row = state == "finished"
+        rows = self._constraint.row(candidates.next_state[edge]) if is_row else torch.full_like(edge, -1)
+        columns = (candidates.slot[edge], candidates.token[edge], best.values[0][there], rows)
+        trace, places = self._traces[query], self._places[query]
         return [
-            trace.enter(places[frontier.depth, slot], token, logprob, state, row)
-            for slot, token, logprob, row in zip(found.slot, found.token, found.logprob, rows, strict=True)
+            trace.enter(places[frontier.depth, slot], token, total, state, row)
+            for slot, token, total, row in zip(*(column.tolist() for column in columns), strict=True)
         ]
 
 

@@ -43,9 +43,7 @@ class TreeChains:
 
     @torch.no_grad()
     def extend(self, token_ids: Sequence[Sequence[int]]) -> Tensor:
-        """Write tokens behind each query's chain, in one pass; see `ChainSession.extend`. Never waits for the
-        device.
-        """
+        """Write tokens behind each query's chain; see `ChainSession.extend`. Never waits for the device."""
         self._check(token_ids)
         width = max(len(tokens) for tokens in token_ids)
         self._make_room(width)
@@ -65,7 +63,7 @@ class TreeChains:
         return other
 
     def _check(self, token_ids: Sequence[Sequence[int]]) -> None:
-        prompts, limit = self._slots.prompts.lengths, self._session.position_limit
+        prompts, limit = self._slots.prompts.lengths, self._session.model.position_limit
         if len(token_ids) != len(prompts):
             raise ValueError(f"token_ids must have one list per query, {len(prompts)}, got {len(token_ids)}")
         if not any(token_ids):
@@ -82,9 +80,9 @@ class TreeChains:
     def _make_room(self, width: int) -> None:
         """Reserve room for one more pass, freeing dead slots before the cache would have to grow."""
         slots = self._slots
-        if slots.num_slots + width > self._session.capacity and slots.most_living < slots.num_slots:
+        if slots.num_slots + width > self._session.cache.capacity and slots.most_living < slots.num_slots:
             self._session.compact(slots.collect(), width)
-        self._session.make_room(width)
+        self._session.cache.make_room(width)
 
 
 _Ints = NDArray[np.int64]

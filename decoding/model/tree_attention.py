@@ -26,7 +26,7 @@ from transformers.masking_utils import sdpa_mask
 from genret.decoding.errors import UnsupportedModelError
 from genret.decoding.model.segment_attention import Rule, Segment, attend, bias_by_distance, causal_mask
 from genret.decoding.model.token_tree import BranchStep
-from genret.decoding.model.tree_cache import PackedFrontier, PrefixSegment, TreeCache
+from genret.decoding.model.tree_cache import KeysAndValues, PackedFrontier, TreeCache
 from genret.decoding.model.whole_trees import WholeTreePass, attend_whole_trees
 
 # The name must not contain "sdpa", "flex" or "flash": transformers looks for those substrings.
@@ -214,7 +214,7 @@ def attend_branches(tree: BranchPass, layer: int, query: Tensor, rule: Rule) -> 
     Shapes: query (Q, H, B, D), (1, H, P, D) for a packed frontier; returns the same with D_v for D.
     """
     held, packed = tree.cache.tree_layer(layer), tree.packed
-    stretches = (tree.cache.prefix_of(layer), held.prompt, (held.tail_keys, held.tail_values))
+    stretches = (tree.cache.prefix_of(layer), held.prompt, held.tail)
     if packed is None:
         return tree.step.attend(query, stretches, rule)
     return packed.pack_heads(tree.step.attend(packed.unpack_heads(query), stretches, rule))
@@ -240,7 +240,7 @@ class PromptPass:
     # Module with the relative bias table of the layers that have none themselves.
     shared_bias: nn.Module | None
     # Keys and values of the shared prefix, by model layer; empty without one.
-    prefix: tuple[PrefixSegment, ...] = ()
+    prefix: tuple[KeysAndValues, ...] = ()
     # Masks of this pass by length, window and tokens before, shared between layers.
     masks: dict[tuple[int, int | None, int], Tensor] = field(default_factory=dict)
 
@@ -250,7 +250,7 @@ class PromptPass:
         lengths: Sequence[int],
         device: torch.device,
         shared_bias: nn.Module | None,
-        prefix: tuple[PrefixSegment, ...] = (),
+        prefix: tuple[KeysAndValues, ...] = (),
     ) -> PromptPass:
         """Group the queries by length. `lengths` are counted behind the prefix."""
         distinct = sorted(set(lengths))
@@ -287,7 +287,7 @@ def attend_prompts(
     return attended
 
 
-def _seen_prefix(segment: PrefixSegment, window: int | None) -> PrefixSegment | None:
+def _seen_prefix(segment: KeysAndValues, window: int | None) -> KeysAndValues | None:
     """The part of the prefix that the first token behind it attends to; later ones attend to no more."""
     if window is None:
         return segment
@@ -298,7 +298,7 @@ def _seen_prefix(segment: PrefixSegment, window: int | None) -> PrefixSegment | 
 
 
 def _attend_causally(
-    tree: PromptPass, prefix: PrefixSegment | None, query: Tensor, key: Tensor, value: Tensor, rule: Rule
+    tree: PromptPass, prefix: KeysAndValues | None, query: Tensor, key: Tensor, value: Tensor, rule: Rule
 ) -> Tensor:
     """Causal attention over unpadded sequences of length T. Returns (rows, H, T, D_v)."""
     # One query at a time, so that only one copy of the prefix exists at any time.
@@ -350,7 +350,7 @@ def _attend_fused(
 
 def _attend_row(
     tree: PromptPass,
-    prefix: PrefixSegment | None,
+    prefix: KeysAndValues | None,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -373,7 +373,7 @@ def _attend_row(
     return torch.cat(attended, dim=2)
 
 
-def _causal_bias(rule: Rule, query: Tensor, prefix: PrefixSegment | None) -> Tensor | None:
+def _causal_bias(rule: Rule, query: Tensor, prefix: KeysAndValues | None) -> Tensor | None:
     """Relative biases of a prompt's tokens to all slots before them. Shape: (1, H, T, s + T)."""
     if rule.bias_owner is None:
         return None

@@ -23,6 +23,9 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from genret.decoding.language_model import PromptPrefix
 
+# Keys and values of one layer. Of a shared prefix, shapes: (1, H_kv, S, D) and (1, H_kv, S, D_v).
+KeysAndValues = tuple[Tensor, Tensor]
+
 
 class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     """One model layer: an immutable prompt segment and a preallocated tail.
@@ -37,30 +40,22 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)  # type: ignore[no-untyped-call]
-        self.prompt_keys: Tensor | None = None  # None before the prompt is written. Shape: (Q, H_kv, T, D)
-        self.prompt_values: Tensor | None = None  # Shape: (Q, H_kv, T, D_v)
+        self._prompt: KeysAndValues | None = None  # None before it is written. Shapes: (Q, H_kv, T, D or D_v)
         self.used = 0  # Tail slots written so far
-        self._tail_keys: Tensor | None = None
-        self._tail_values: Tensor | None = None
+        self._tail: KeysAndValues | None = None  # Buffers of the written branches
 
     @property
-    def tail_keys(self) -> Tensor:
-        """Keys of the written branches, a view. Shape: (Q, H_kv, used, D)."""
-        assert self._tail_keys is not None
-        return self._tail_keys[:, :, : self.used]
-
-    @property
-    def tail_values(self) -> Tensor:
-        """Values of the written branches, a view. Shape: (Q, H_kv, used, D_v)."""
-        assert self._tail_values is not None
-        return self._tail_values[:, :, : self.used]
-
-    @property
-    def prompt(self) -> tuple[Tensor, Tensor]:
+    def prompt(self) -> KeysAndValues:
         """Keys and values of the prompts."""
-        assert self.prompt_keys is not None
-        assert self.prompt_values is not None
-        return self.prompt_keys, self.prompt_values
+        assert self._prompt is not None
+        return self._prompt
+
+    @property
+    def tail(self) -> KeysAndValues:
+        """Keys and values of the written branches, views. Shapes: (Q, H_kv, used, D or D_v)."""
+        assert self._tail is not None
+        keys, values = self._tail
+        return keys[:, :, : self.used], values[:, :, : self.used]
 
     @property
     def slot_bytes(self) -> tuple[int, int]:
@@ -71,13 +66,11 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     @property
     def held_bytes(self) -> int:
         """Bytes of storage behind prompt and tail, unused capacity included."""
-        held = (self.prompt_keys, self.prompt_values, self._tail_keys, self._tail_values)
-        return sum(part.untyped_storage().nbytes() for part in held if part is not None)
+        return sum(part.untyped_storage().nbytes() for part in (*(self._prompt or ()), *(self._tail or ())))
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Take ownership of the prompt's keys and values."""
-        self.prompt_keys = _own(key_states)
-        self.prompt_values = _own(value_states)
+        self._prompt = _own(key_states), _own(value_states)
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
@@ -89,15 +82,17 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
             self.lazy_initialization(key_states, value_states)
             return key_states, value_states
         self.used += key_states.shape[2]
-        self.tail_keys[:, :, -key_states.shape[2] :] = key_states
-        self.tail_values[:, :, -key_states.shape[2] :] = value_states
+        for part, new in zip(self.tail, (key_states, value_states), strict=True):
+            part[:, :, -new.shape[2] :] = new
         return key_states, value_states
 
     def resize(self, capacity: int) -> None:
         """Move the tail to buffers of `capacity` slots, keys before values."""
-        keys, values = self.prompt
-        self._tail_keys = _resized(self._tail_keys, keys, self.used, capacity)
-        self._tail_values = _resized(self._tail_values, values, self.used, capacity)
+        keys, values = self._tail or (None, None)
+        keys = _resized(keys, self.prompt[0], self.used, capacity)
+        if values is not None:
+            self._tail = keys, values  # frees the old keys before the new values are made
+        self._tail = keys, _resized(values, self.prompt[1], self.used, capacity)
 
     def compact(self, rows: Tensor, width: int, capacity: int) -> None:
         """Keep some slots of the tail, `width` per query, in buffers of `capacity` slots; buffers of that
@@ -105,10 +100,9 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
         `rows` are the slots of every query and head, as rows of a buffer. Shape: (Q * H_kv * width,).
         """
-        assert self._tail_keys is not None
-        assert self._tail_values is not None
-        self._tail_keys = _compacted(self._tail_keys, rows, width, capacity)
-        self._tail_values = _compacted(self._tail_values, rows, width, capacity)
+        assert self._tail is not None
+        self._tail = _compacted(self._tail[0], rows, width, capacity), self._tail[1]
+        self._tail = self._tail[0], _compacted(self._tail[1], rows, width, capacity)
         self.used = width
 
     def select(self, queries: Tensor, width: int, branches: bool) -> TreeLayer:
@@ -117,20 +111,17 @@ class TreeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
         `branches` says whether to copy the tails too, without spare room.
         """
-        keys, values = self.prompt
+        keys, values = (part[:, :, -width:].index_select(0, queries) for part in self.prompt)
         other = TreeLayer()
-        other.lazy_initialization(
-            keys[:, :, -width:].index_select(0, queries), values[:, :, -width:].index_select(0, queries)
-        )
+        other.lazy_initialization(keys, values)
         if branches and self.used:
-            other._tail_keys = self.tail_keys.index_select(0, queries)
-            other._tail_values = self.tail_values.index_select(0, queries)
-            other.used = self.used
+            keys, values = (part.index_select(0, queries) for part in self.tail)
+            other._tail, other.used = (keys, values), self.used
         return other
 
     def get_seq_length(self) -> int:
         """Slots held per query, prompt and tail. A slot count, not a position."""
-        prompt = 0 if self.prompt_keys is None else self.prompt_keys.shape[2]
+        prompt = 0 if self._prompt is None else self._prompt[0].shape[2]
         return prompt + self.used
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -178,9 +169,6 @@ INITIAL_DEPTH = 8
 # every one waits for the device.
 LEAST_ROOM = 4
 
-# Keys and values that every query's prompt begins with. Shapes: (1, H_kv, S, D) and (1, H_kv, S, D_v).
-PrefixSegment = tuple[Tensor, Tensor]
-
 
 class TreeCache(Cache):
     """One `TreeLayer` per model layer, created as the model reaches it.
@@ -190,7 +178,7 @@ class TreeCache(Cache):
             one.
     """
 
-    def __init__(self, prefix: tuple[PrefixSegment, ...] = ()) -> None:
+    def __init__(self, prefix: tuple[KeysAndValues, ...] = ()) -> None:
         super().__init__(layer_class_to_replicate=TreeLayer)
         self.prefix = prefix
         self.capacity = 0  # Tail slots per query for which there is room
@@ -202,7 +190,7 @@ class TreeCache(Cache):
         assert isinstance(layer, TreeLayer)
         return layer
 
-    def prefix_of(self, layer: int) -> PrefixSegment | None:
+    def prefix_of(self, layer: int) -> KeysAndValues | None:
         """Keys and values of the shared prefix in one layer, None without one."""
         return self.prefix[layer] if self.prefix else None
 
@@ -318,7 +306,7 @@ class TreePrefix:
     """
 
     def __init__(
-        self, model: PreTrainedModel, token_ids: Sequence[int], segments: tuple[PrefixSegment, ...]
+        self, model: PreTrainedModel, token_ids: Sequence[int], segments: tuple[KeysAndValues, ...]
     ) -> None:
         self._model = weakref.ref(model)
         self._model_type: str = model.config.model_type

@@ -96,9 +96,7 @@ class WholeTreeWriter:
         self._check_fit(limit)
 
     def write(self, spans: Sequence[NodeSpan]) -> Tensor:
-        """Write nodes in one pass; see `TreeWriter.write`. Waits for the device only to copy the tokens
-        there.
-        """
+        """Write nodes in one pass; see `TreeWriter.write`. Waits for the device to copy the tokens there."""
         device = self._prompts.lengths_on_device.device
         rows_per_block = _ROWS_ON_CPU if device.type == "cpu" else _ROWS_ON_DEVICE
         piece = cut(self._trees, spans, self._kept.length, self._prompts, rows_per_block)

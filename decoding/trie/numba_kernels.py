@@ -275,9 +275,7 @@ def verify(
     filters: Longs,
     next_states: Longs,
 ) -> None:
-    """Write the next state of every candidate (`token_address`, (n, M), int64) to `next_states`, (n, M), -1
-    for none.
-    """
+    """Write the state behind every candidate (`token_address`, (n, M), int64), -1 for none."""
     states = numba.carray(pointer(address), (num_states,), np.int64)
     token_ids = numba.carray(pointer(token_address), next_states.shape, np.int64)
     stride = len(tail_begin)

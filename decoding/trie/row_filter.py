@@ -150,9 +150,7 @@ class FilteredTrie(WalkedTrie):
         return (lane * (self.num_rows + 1) + self.num_rows) << POSITION_BITS
 
     def width_at(self, depth: int) -> int:
-        """Return the most children of any of the trie's states after `depth` tokens; see
-        `TitleTrie.width_at`.
-        """
+        """Return the most children of any of the trie's states at a depth; see `TitleTrie.width_at`."""
         return self._trie.width_at(depth)
 
 

@@ -326,9 +326,7 @@ class TorchWalk:
         return PaddedEdges(child < end, child.clamp(max=self._last), self._row_end(child, end, row_end))
 
     def find(self, position: Tensor, row_end: Tensor, token_ids: Tensor) -> PaddedEdges:
-        """Search for M tokens, (n, M), among the edges out of each place, (n,), in a fixed number of
-        halvings.
-        """
+        """Search for M tokens, (n, M), among the edges of each place, (n,), in a fixed number of halvings."""
         begin, end = (bound.unsqueeze(1) for bound in self._child_run(position, row_end))
         low, high = begin.expand(token_ids.shape), end.expand(token_ids.shape)
         for _ in range(self._tables.search_steps):

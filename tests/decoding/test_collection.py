@@ -471,7 +471,7 @@ def test_the_peak_is_the_most_that_was_ever_held(seed: int, monkeypatch: pytest.
     rng = random.Random(seed)
     policy = CollectionPolicy(rng.choice([None, 2, 5]), rng.random() < 0.7)
     session = HFLanguageModel(MODULES["llama-gqa"], collection=policy).prefill([[5, 6, 7], [8]])
-    cache = session._cache
+    cache = session.cache
     layers = [cache.tree_layer(index) for index in range(3)]
     held = HeldStorages([part for layer in layers for part in layer.prompt])
 

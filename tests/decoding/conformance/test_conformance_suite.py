@@ -201,8 +201,8 @@ def test_a_broken_collection_spoils_its_scenario_alone(monkeypatch: pytest.Monke
 
     def spoiling(self: TreeSession) -> None:
         plain(self)
-        for layer in self._cache.layers:
-            layer.tail_keys.add_(1.0)
+        for layer in self.cache.layers:
+            layer.tail[0].add_(1.0)
 
     monkeypatch.setattr(TreeSession, "collect", spoiling)
     report = examine(build("llama-gqa", torch.float64), SMALL)

@@ -465,12 +465,12 @@ class LargeResults(TorchDispatchMode):
 
 
 def prompts_of(session: TreeSession) -> list[Tensor]:
-    layers = range(len(session._cache.layers))
-    return [part for index in layers for part in session._cache.tree_layer(index).prompt]
+    layers = range(len(session.cache.layers))
+    return [part for index in layers for part in session.cache.tree_layer(index).prompt]
 
 
 def prefix_of(session: TreeSession) -> list[Tensor]:
-    return [part for segment in session._cache.prefix for part in segment]
+    return [part for segment in session.cache.prefix for part in segment]
 
 
 def wander(session: TreeSession, count: int, queries: int = Q, seed: int = 0) -> None:
@@ -560,8 +560,8 @@ def test_nothing_keeps_another_sessions_buffers_alive(name: str) -> None:
     model = HFLanguageModel(build(name), collection=EAGER)
     session = model.prefill([[5, 6, 7, 8], [9, 10]])
     wander(session, 4)
-    layer = session._cache.tree_layer(0)
-    watched = [weakref.ref(part.untyped_storage()) for part in (*layer.prompt, layer.tail_keys)]
+    layer = session.cache.tree_layer(0)
+    watched = [weakref.ref(part.untyped_storage()) for part in (*layer.prompt, layer.tail[0])]
     parts = [select(session) for select in (_bare, _full)]
     assert None not in [storage() for storage in watched]
     alone = model.prefill([[9, 10]]).usage.held_bytes
