@@ -39,7 +39,6 @@ from genret.decoding.trie.trie_kernels import (
     POSITION_BITS,
     POSITION_MASK,
     TorchKernels,
-    TorchWalk,
     TrieKernels,
     TrieTables,
 )
@@ -330,19 +329,17 @@ class NumbaKernels:
     def __init__(self, tables: TrieTables, prefixes: Sequence[Tensor | None] = (None,)) -> None:
         self._tables = tables
         self._prefixes = [None if prefix is None else prefix.contiguous() for prefix in prefixes]
-        self._traced = TorchKernels(TorchWalk(tables), prefixes)
+        self._traced = TorchKernels(tables, prefixes)
         token = tables.token.numpy()
         unsigned: Tokens = token.view(f"u{token.itemsize}")
-        child_begin, tail_begin = tables.child_begin.numpy(), tables.tail_begin.numpy()
         addresses = [0 if prefix is None else prefix.data_ptr() for prefix in self._prefixes]
         filters: Longs = np.array(addresses, dtype=np.int64)
-        # What the loops share, as they take it.
-        self._runs: tuple[Ints, Ints] = child_begin, tail_begin
+        # What the loops share: tokens of edges, runs of children, first rows, tails and filters.
         self._arrays: tuple[Tokens, Ints, Ints, Ints, Longs] = (
             unsigned,
-            child_begin,
+            tables.child_begin.numpy(),
             tables.row_begin.numpy(),
-            tail_begin,
+            tables.tail_begin.numpy(),
             filters,
         )
 
@@ -352,11 +349,14 @@ class NumbaKernels:
         if there is None:
             return self._traced.children(states)
         at, count = there.data_ptr(), there.shape[0]
-        room = count_children(at, count, *self._runs)
+        edges, child_begin, row_begin, tail_begin, filters = self._arrays
+        room = count_children(at, count, child_begin, tail_begin)
         # Three arrays are cheaper than one and views of it. Room for edges that a filter leaves out is never
         # touched, so it takes no memory.
         owner, token, next_state = np.empty(room, _LONG), np.empty(room, _LONG), np.empty(room, _LONG)
-        num_edges = fill_children(at, count, *self._arrays, owner, token, next_state)
+        num_edges = fill_children(
+            at, count, edges, child_begin, row_begin, tail_begin, filters, owner, token, next_state
+        )
         if num_edges < room:
             owner, token, next_state = owner[:num_edges], token[:num_edges], next_state[:num_edges]
         return Children(torch.from_numpy(owner), torch.from_numpy(token), torch.from_numpy(next_state))
@@ -367,7 +367,9 @@ class NumbaKernels:
         if there is None:
             return self._traced.padded_children(states, width)
         padded = np.full((2, there.shape[0], width), -1, _LONG)
-        most = pad_children(there.data_ptr(), there.shape[0], *self._arrays, padded)
+        at, count = there.data_ptr(), there.shape[0]
+        edges, child_begin, row_begin, tail_begin, filters = self._arrays
+        most = pad_children(at, count, edges, child_begin, row_begin, tail_begin, filters, padded)
         if most > width:
             raise ValueError(f"width: expected at least {most}, the children of one state, got {width}")
         return PaddedChildren(torch.from_numpy(padded[0]), torch.from_numpy(padded[1]))
@@ -383,7 +385,9 @@ class NumbaKernels:
                 f"token_ids: expected a row for each of {len(there)} states, got shape {tuple(shape)}"
             )
         next_states = np.empty(shape, _LONG)
-        verify(there.data_ptr(), shape[0], candidates.data_ptr(), *self._arrays, next_states)
+        at, tokens = there.data_ptr(), candidates.data_ptr()
+        edges, child_begin, row_begin, tail_begin, filters = self._arrays
+        verify(at, shape[0], tokens, edges, child_begin, row_begin, tail_begin, filters, next_states)
         return torch.from_numpy(next_states)
 
     def is_final(self, states: Tensor) -> Tensor:
@@ -392,7 +396,8 @@ class NumbaKernels:
         if there is None:
             return self._traced.is_final(states)
         final = np.empty(there.shape[0], np.bool_)
-        find_finals(there.data_ptr(), there.shape[0], *self._runs, final)
+        _, child_begin, _, tail_begin, _ = self._arrays
+        find_finals(there.data_ptr(), there.shape[0], child_begin, tail_begin, final)
         return torch.from_numpy(final)
 
     def under(self, prefixes: Sequence[Tensor | None]) -> TrieKernels:

@@ -211,7 +211,7 @@ def choose_kernels(device: torch.device, name: str = "auto") -> Callable[[TrieTa
                 "kernels: numba is not installed; install generative-retrieval[numba], or use torch"
             )
     if name == "torch" or not installed or device.type != "cpu":
-        return TorchKernels.of
+        return TorchKernels
     return _numba_kernels if name == "numba" else _numba_or_torch_kernels
 
 
@@ -224,7 +224,7 @@ def _numba_or_torch_kernels(tables: TrieTables) -> TrieKernels:
         return _numba_kernels(tables)
     except KernelsError as error:
         logger.warning("%s; it is done without numba, which takes longer", error)
-        return TorchKernels.of(tables)
+        return TorchKernels(tables)
 
 
 def _numba_kernels(tables: TrieTables) -> TrieKernels:

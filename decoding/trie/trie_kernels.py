@@ -134,25 +134,40 @@ def unpack(states: Tensor) -> tuple[Tensor, Tensor]:
     return states & POSITION_MASK, (states >> POSITION_BITS).clamp_(min=0)
 
 
+class TrieEdges(NamedTuple):
+    """Edges out of a batch of places, ragged, grouped by place."""
+
+    owner: Tensor  # Index of the place each edge leaves. Shape: (E,), int64, non-decreasing
+    position: Tensor  # Position in the trie's tokens. Shape: (E,), int64
+    # One past the rank of the last row below the edge; where its next sibling begins. Shape: (E,), int64.
+    row_end: Tensor
+    first: Tensor  # First edge of each place, E for a place without any. Shape: (n,), int64
+
+
+class PaddedEdges(NamedTuple):
+    """A fixed number of edges per place; position and row_end are in range, meaningless if not `there`."""
+
+    there: Tensor  # Whether the edge exists. Shape: (n, M), bool
+    # Of the edge in the trie's tokens; in range but meaningless where there is none. Shape: (n, M), int64.
+    position: Tensor
+    row_end: Tensor  # One past the rank of the last row below the edge; likewise. Shape: (n, M), int64
+
+
 class TorchKernels:
     """Tensor operations over a trie's tables (`TrieKernels`), on any device.
 
-    `walk` walks the whole trie. `prefixes` are `RowFilter.prefix` of each lane, at least one, (R + 1,),
-    int32; None allows all rows.
+    `prefixes` are `RowFilter.prefix` of each lane, at least one, (R + 1,), int32; None allows all rows. A
+    *place* is a position and the rank before which the rows below it end.
     """
 
     name = "torch"
 
-    def __init__(self, walk: TorchWalk, prefixes: Sequence[Tensor | None] = (None,)) -> None:
-        self._walk = walk
-        self._stride = walk.num_rows + 1
+    def __init__(self, tables: TrieTables, prefixes: Sequence[Tensor | None] = (None,)) -> None:
+        self._tables = tables
+        self._last = len(tables.token) - 1
+        self._stride = tables.num_rows + 1
         self._prefixes = list(prefixes)
-        self._allows_all = self._prefixes == [None]
-
-    @classmethod
-    def of(cls, tables: TrieTables) -> TorchKernels:
-        """Return the kernels of a trie without filters."""
-        return cls(TorchWalk(tables))
+        self._allows_all = len(prefixes) == 1 and prefixes[0] is None
 
     def children(self, states: Tensor) -> Children:
         """List every allowed continuation.
@@ -161,10 +176,10 @@ class TorchKernels:
         lanes differ.
         """
         place, place_end, lane = self._unpack(states)
-        owner, position, row_end, first = self._walk.edges(place, place_end)
+        owner, position, row_end, first = self._edges(place, place_end)
         if self._allows_all:
-            return Children(owner, self._walk.token_at(position), pack(position, row_end))
-        place_begin = self._walk.row_begin(place, place_end).clamp_(min=0)  # -1 for state -1
+            return Children(owner, self._token_at(position), pack(position, row_end))
+        place_begin = self._row_begin(place, place_end).clamp_(min=0)  # -1 for state -1
         at_places, upto = self._counts(lane, owner, place_begin, row_end)
         # Rows below an edge begin where its previous sibling's end: one look-up per edge, not two.
         before = upto.new_empty(len(upto) + 1)
@@ -176,30 +191,28 @@ class TorchKernels:
         row_end = row_end.index_select(0, kept)
         if lane is not None:
             row_end += lane.index_select(0, owner) * self._stride
-        return Children(owner, self._walk.token_at(position), pack(position, row_end))
+        return Children(owner, self._token_at(position), pack(position, row_end))
 
     def padded_children(self, states: Tensor, width: int) -> PaddedChildren:
         """List every allowed continuation in `width` columns, -1 for a child that is not allowed."""
         position, row_end, lane = self._unpack(states)
-        edges = self._walk.padded_edges(position, row_end, width)
+        edges = self._padded_edges(position, row_end, width)
         next_state = self._next_states(edges, lane)
-        return PaddedChildren(
-            torch.where(next_state >= 0, self._walk.token_at(edges.position), -1), next_state
-        )
+        return PaddedChildren(torch.where(next_state >= 0, self._token_at(edges.position), -1), next_state)
 
     def verify(self, states: Tensor, token_ids: Tensor) -> Tensor:
         """Check candidates by parallel binary search, under filters at one look-up per candidate and lane."""
         position, row_end, lane = self._unpack(states)
-        return self._next_states(self._walk.find(position, row_end, token_ids), lane)
+        return self._next_states(self._find(position, row_end, token_ids), lane)
 
     def is_final(self, states: Tensor) -> Tensor:
         """Return whether nothing follows a place other than the root."""
         position, row_end, _ = self._unpack(states)
-        return self._walk.ends_row(position, row_end)
+        return self._ends_row(position, row_end)
 
     def under(self, prefixes: Sequence[Tensor | None]) -> TrieKernels:
         """Return the kernels of the whole trie under other filters."""
-        return TorchKernels(self._walk, prefixes)
+        return TorchKernels(self._tables, prefixes)
 
     def _next_states(self, edges: PaddedEdges, lane: Tensor | None) -> Tensor:
         """States behind allowed edges, -1 for the others. Shape: (n, M), int64."""
@@ -207,7 +220,7 @@ class TorchKernels:
         if self._allows_all:
             return torch.where(there, pack(position, row_end), -1)
         # An edge that is not there may have no rows, or ones that end before they begin.
-        begin = self._walk.row_begin(position, row_end).clamp_(min=0)
+        begin = self._row_begin(position, row_end).clamp_(min=0)
         if lane is None:
             allowed = _grows(self._prefixes[0], begin, row_end)
             return torch.where(there & allowed, pack(position, row_end), -1)
@@ -246,57 +259,8 @@ class TorchKernels:
             counts.append(torch.cat([nothing, *(_count(self._prefixes[n], piece) for n, piece in pieces)]))
         return counts[0], counts[1]
 
-
-def _grows(prefix: Tensor | None, begin: Tensor, end: Tensor) -> Tensor:
-    """Whether a filter allows a row of [begin, end). Any shape, bool."""
-    return _count(prefix, end) > _count(prefix, begin)
-
-
-def _count(prefix: Tensor | None, ranks: Tensor) -> Tensor:
-    """Count the rows a filter allows before each rank. Any shape, int32."""
-    return ranks.int() if prefix is None else look_up(prefix, ranks)
-
-
-def _true_at(mask: Tensor) -> Tensor:
-    """Return where a mask is true. Shapes: (n,) and (k,), int64."""
-    if mask.device.type == "cpu":  # five times as fast as torch's (180,000 edges, torch 2.13)
-        return torch.from_numpy(np.flatnonzero(mask.numpy()))
-    return torch.nonzero(mask).squeeze(1)
-
-
-class TrieEdges(NamedTuple):
-    """Edges out of a batch of places, ragged, grouped by place."""
-
-    owner: Tensor  # Index of the place each edge leaves. Shape: (E,), int64, non-decreasing
-    position: Tensor  # Position in the trie's tokens. Shape: (E,), int64
-    # One past the rank of the last row below the edge; where its next sibling begins. Shape: (E,), int64.
-    row_end: Tensor
-    first: Tensor  # First edge of each place, E for a place without any. Shape: (n,), int64
-
-
-class PaddedEdges(NamedTuple):
-    """A fixed number of edges per place; position and row_end are in range, meaningless if not `there`."""
-
-    there: Tensor  # Whether the edge exists. Shape: (n, M), bool
-    # Of the edge in the trie's tokens; in range but meaningless where there is none. Shape: (n, M), int64.
-    position: Tensor
-    row_end: Tensor  # One past the rank of the last row below the edge; likewise. Shape: (n, M), int64
-
-
-class TorchWalk:
-    """Looks up edges; a place is a position and the rank before which the rows below it end."""
-
-    def __init__(self, tables: TrieTables) -> None:
-        self._tables = tables
-        self._last = len(tables.token) - 1
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows of the trie."""
-        return self._tables.num_rows
-
-    def edges(self, position: Tensor, row_end: Tensor) -> TrieEdges:
-        """Return every edge out of each place, grouped by place, siblings ascending by token."""
+    def _edges(self, position: Tensor, row_end: Tensor) -> TrieEdges:
+        """Every edge out of each place, grouped by place, siblings ascending by token."""
         begin, end = self._child_run(position, row_end)
         counts = (end - begin).clamp(min=0)
         past = counts.cumsum(0)  # one past each place's last edge
@@ -311,8 +275,8 @@ class TorchWalk:
         ends.scatter_(0, torch.where(has_edges, past - 1, num_edges), row_end)
         return TrieEdges(owner, child, ends[:-1], torch.where(has_edges, past - counts, num_edges))
 
-    def padded_edges(self, position: Tensor, row_end: Tensor, width: int) -> PaddedEdges:
-        """Return the edges out of each place, (n,), in `width` columns, the first edge in the first.
+    def _padded_edges(self, position: Tensor, row_end: Tensor, width: int) -> PaddedEdges:
+        """The edges out of each place, (n,), in `width` columns, the first edge in the first.
 
         Raises ValueError if a place on the CPU has more edges.
         """
@@ -325,30 +289,30 @@ class TorchWalk:
         end = end.unsqueeze(1)
         return PaddedEdges(child < end, child.clamp(max=self._last), self._row_end(child, end, row_end))
 
-    def find(self, position: Tensor, row_end: Tensor, token_ids: Tensor) -> PaddedEdges:
+    def _find(self, position: Tensor, row_end: Tensor, token_ids: Tensor) -> PaddedEdges:
         """Search for M tokens, (n, M), among the edges of each place, (n,), in a fixed number of halvings."""
         begin, end = (bound.unsqueeze(1) for bound in self._child_run(position, row_end))
         low, high = begin.expand(token_ids.shape), end.expand(token_ids.shape)
         for _ in range(self._tables.search_steps):
             middle = (low + high) // 2
             open_ = low < high
-            smaller = self.token_at(middle.clamp(max=self._last)) < token_ids
+            smaller = self._token_at(middle.clamp(max=self._last)) < token_ids
             low = torch.where(open_ & smaller, middle + 1, low)
             high = torch.where(open_ & ~smaller, middle, high)
         child = low.clamp(max=self._last)
-        hit = (low < end) & (self.token_at(child) == token_ids)
+        hit = (low < end) & (self._token_at(child) == token_ids)
         return PaddedEdges(hit, child, self._row_end(child, end, row_end))
 
-    def ends_row(self, position: Tensor, row_end: Tensor) -> Tensor:
+    def _ends_row(self, position: Tensor, row_end: Tensor) -> Tensor:
         """Whether nothing follows a place other than the root. Shapes: (n,)."""
         begin, end = self._child_run(position, row_end)
         return (begin == end) & (position > 0)
 
-    def token_at(self, position: Tensor) -> Tensor:
+    def _token_at(self, position: Tensor) -> Tensor:
         """Return the tokens at positions within the trie. Any shape, int64."""
         return look_up(self._tables.token, position).long() & self._tables.token_mask
 
-    def row_begin(self, position: Tensor, row_end: Tensor) -> Tensor:
+    def _row_begin(self, position: Tensor, row_end: Tensor) -> Tensor:
         """Return the rank of the first row below each place, -1 if it has no rows. Any shape, int64."""
         # Behind the nodes the table gives R; a place in a tail has one row.
         begin = look_up(self._tables.row_begin, position.clamp(max=self._tables.num_nodes)).long()
@@ -373,6 +337,23 @@ class TorchWalk:
         following = torch.where(position < tables.num_nodes, tail_begin, position + 1)
         begin = torch.where(single, following, begin)
         return begin, torch.where(single, torch.minimum(following + 1, tail_end), end)
+
+
+def _grows(prefix: Tensor | None, begin: Tensor, end: Tensor) -> Tensor:
+    """Whether a filter allows a row of [begin, end). Any shape, bool."""
+    return _count(prefix, end) > _count(prefix, begin)
+
+
+def _count(prefix: Tensor | None, ranks: Tensor) -> Tensor:
+    """Count the rows a filter allows before each rank. Any shape, int32."""
+    return ranks.int() if prefix is None else look_up(prefix, ranks)
+
+
+def _true_at(mask: Tensor) -> Tensor:
+    """Return where a mask is true. Shapes: (n,) and (k,), int64."""
+    if mask.device.type == "cpu":  # five times as fast as torch's (180,000 edges, torch 2.13)
+        return torch.from_numpy(np.flatnonzero(mask.numpy()))
+    return torch.nonzero(mask).squeeze(1)
 
 
 def look_up(table: Tensor, index: Tensor) -> Tensor:
