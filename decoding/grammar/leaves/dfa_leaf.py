@@ -8,7 +8,7 @@ named keys have to be looked at.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
 
@@ -26,7 +26,6 @@ from genret.decoding.grammar.vocabulary import Vocabulary
 
 MAX_LISTED_EDGES = 8
 """Most bytes that are listed; states with more are walked under the table."""
-_BEHIND_ALL_BYTES = 256
 # A row of the automaton and its edges as tuples, and a listed state, measured with tracemalloc.
 _STATE_BYTES = 300
 
@@ -81,12 +80,7 @@ class DfaLeaf:
         edges = self.edges(state)
         if edges is not None:
             return edges.get(byte, -1)
-        row = self.automaton.rows[state]
-        place = bisect_right(row, (byte, _BEHIND_ALL_BYTES, 0))
-        if not place:
-            return -1
-        _, last, after = row[place - 1]
-        return after if byte <= last else -1
+        return self.automaton.step(state, byte)
 
     def edges(self, state: int) -> dict[int, int] | None:
         """All allowed bytes and the states they lead to, if they are few."""

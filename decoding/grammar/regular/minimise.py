@@ -7,7 +7,8 @@ symbols.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TypeVar
 
 from genret.decoding.grammar.compile_options import current_budget
 from genret.decoding.grammar.regular.ranges import Ranges, atoms
@@ -22,6 +23,48 @@ _CHECKED_STEPS = 5_000
 
 # Edges, and members of sets of states, allowed per state of the budget.
 SIZE_PER_STATE = 32
+# Edges and members between two checks of the budget.
+_CHECKED_SIZE = 64
+
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+def explored(
+    start: _Key,
+    expand: Callable[[_Key], tuple[int, Iterable[tuple[int, int, _Key]]]],
+    weigh: Callable[[_Key], int] | None = None,
+) -> tuple[list[list[Edge]], list[int]]:
+    """The rows and labels of all states that one leads to. Raises AutomatonLimitError for too many.
+
+    Args:
+        start: Description of the start; equal descriptions are one state.
+        expand: The label of a state and its edges (first, last, next), sorted and disjoint.
+        weigh: Size of a description, which counts as edges do; None: 0.
+    """
+    numbers = {start: 0}
+    order = [start]
+    rows: list[list[Edge]] = []
+    labels: list[int] = []
+    size = checked = 0
+    check = current_budget().check_states
+    for key in order:  # grows while it is walked
+        if weigh is not None:
+            size += weigh(key)
+        if size >= checked:
+            check(max(len(order), size // SIZE_PER_STATE))
+            checked = size + _CHECKED_SIZE
+        label, edges = expand(key)
+        row: list[Edge] = []
+        for first, last, target in edges:
+            number = numbers.setdefault(target, len(order))
+            if number == len(order):
+                order.append(target)
+            row.append((first, last, number))
+        size += len(row)
+        rows.append(row)
+        labels.append(label)
+    check(len(order))
+    return rows, labels
 
 
 def canonical(rows: Sequence[Sequence[Edge]], labels: Sequence[int]) -> tuple[list[Row], list[int]]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from genret.decoding.bounded_cache import Remembered
 from genret.decoding.grammar.compile_options import AutomatonLimitError, current_budget
 from genret.decoding.grammar.regular.byte_dfa import ByteDfa
-from genret.decoding.grammar.regular.minimise import Edge
+from genret.decoding.grammar.regular.minimise import explored
 from genret.decoding.grammar.regular.number_exponent import (
     MARK,
     NOWHERE,
@@ -361,23 +361,8 @@ class _NumberReader:
 
     def automaton(self) -> ByteDfa:
         """The texts it accepts, with label 0. Raises AutomatonLimitError for too many states."""
-        budget = current_budget()
-        numbers: dict[Hashable, int] = {None: 0}
-        states: list[Hashable] = [None]
-        rows: list[list[Edge]] = []
-        for state in states:  # grows while it is walked
-            row = []
-            for first, last, target in self.edges(state):
-                number = numbers.get(target)
-                if number is None:
-                    number = numbers[target] = len(states)
-                    states.append(target)
-                row.append((first, last, number))
-            rows.append(row)
-            if not len(rows) & 15:
-                budget.check_states(len(states))
-        budget.check_states(len(states))
-        return ByteDfa.from_rows(rows, [0 if self.is_final(state) else -1 for state in states])
+        rows, labels = explored(None, lambda state: (0 if self.is_final(state) else -1, self.edges(state)))
+        return ByteDfa.from_rows(rows, labels)
 
     def edges(self, state: Any) -> Iterable[ReaderEdge]:
         """First digit, last digit and the state behind them, sorted and disjoint."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from genret.decoding.grammar.compile_options import current_budget
 from genret.decoding.grammar.regular.dfa import Dfa
-from genret.decoding.grammar.regular.minimise import SIZE_PER_STATE, Edge, Row, canonical
+from genret.decoding.grammar.regular.minimise import Row, canonical, explored
 from genret.decoding.grammar.regular.nfa import Condition, Nfa, Side, holds
 from genret.decoding.grammar.regular.product import over_symbols, symbols_by_target
 from genret.decoding.grammar.regular.ranges import SCALAR_VALUES, Ranges, atoms, contains
@@ -71,9 +71,9 @@ def determinise_with_looks(
 ) -> tuple[list[Row], list[int]]:
     """Minimal rows and labels of a pattern with looks."""
     runs = _Runs(nfa, table, absorbing)
-    rows, finals = runs.build(start, before)
-    small, labels = canonical(rows, [0 if final else -1 for final in finals])
-    return over_symbols(small, runs.parts), labels
+    first = (frozenset([(start, _NO_LOOKAHEADS)]), before, runs.at_begin)
+    rows, labels = canonical(*explored(first, runs.expand, lambda key: len(key[0])))
+    return over_symbols(rows, runs.parts), labels
 
 
 class _Runs:
@@ -83,6 +83,7 @@ class _Runs:
         self._absorbing = absorbing
         self._followed = sorted(set(table.behind.values()))
         self._place = {number: place for place, number in enumerate(self._followed)}
+        self.at_begin = (0,) * len(self._followed)
         charsets: dict[Ranges, int] = dict(nfa.charsets)
         for charset in (SCALAR_VALUES, WORD):
             charsets.setdefault(charset, len(charsets))
@@ -95,36 +96,21 @@ class _Runs:
         self._is_word = [contains(WORD, sample) for sample in self._samples]
         self._moves: dict[tuple[int, int, int], int] = {}
 
-    def build(self, start: int, before: int) -> tuple[list[list[Edge]], list[bool]]:
-        """Rows over classes of symbols, and whether a text may end."""
-        first: _Key = (frozenset([(start, _NO_LOOKAHEADS)]), before, (0,) * len(self._followed))
-        numbers = {first: 0}
-        order = [first]
-        rows: list[list[Edge]] = []
-        finals: list[bool] = []
-        check = current_budget().check_states
-        size = 0
-        for runs, side, behind in order:
-            size += len(runs)
-            check(max(len(order), size // SIZE_PER_STATE))
-            finals.append(self._may_end(self._closure(runs, side, Side.EDGE, behind)))
-            row: list[Edge] = []
-            for part, following in self._successors(runs, side, behind).items():
-                ahead = Side.WORD if self._is_word[part] else Side.OTHER
-                now = tuple(
-                    [self._move(number, at, part) for number, at in zip(self._followed, behind, strict=True)]
-                )
-                successor: _Key = (following, ahead, now)
-                if (self._absorbing, _NO_LOOKAHEADS) in following:
-                    successor = (frozenset([(self._absorbing, _NO_LOOKAHEADS)]), Side.OTHER, first[2])
-                number = numbers.setdefault(successor, len(order))
-                if number == len(order):
-                    order.append(successor)
-                row.append((part, part, number))
-            row.sort()
-            size += len(row)
-            rows.append(row)
-        return rows, finals
+    def expand(self, key: _Key) -> tuple[int, list[tuple[int, int, _Key]]]:
+        """The label of a state and its edges over classes of symbols, for `explored`."""
+        runs, side, behind = key
+        may_end = self._may_end(self._closure(runs, side, Side.EDGE, behind))
+        edges: list[tuple[int, int, _Key]] = []
+        for part, following in sorted(self._successors(runs, side, behind).items()):
+            ahead = Side.WORD if self._is_word[part] else Side.OTHER
+            now = tuple(
+                [self._move(*followed, part) for followed in zip(self._followed, behind, strict=True)]
+            )
+            successor: _Key = (following, ahead, now)
+            if (self._absorbing, _NO_LOOKAHEADS) in following:
+                successor = (frozenset([(self._absorbing, _NO_LOOKAHEADS)]), Side.OTHER, self.at_begin)
+            edges.append((part, part, successor))
+        return 0 if may_end else -1, edges
 
     def _move(self, number: int, state: int, part: int) -> int:
         """The state of an automaton behind a symbol of a part, -1 for none."""
@@ -163,7 +149,7 @@ class _Runs:
         followed = self._table.behind.get(index)
         if followed is not None:
             state = behind[self._place[followed]]
-            return pending if state >= 0 and self._table.automata[followed].finals[state] else None
+            return pending if state >= 0 and self._table.automata[followed].ends[state] >= 0 else None
         number = self._table.ahead(index, before)
         dfa = self._table.automata[number]
         if dfa.is_everything:
@@ -173,7 +159,7 @@ class _Runs:
     def _may_end(self, runs: Iterable[_Run]) -> bool:
         return any(
             self._nfa.labels[state] >= 0
-            and all(self._table.automata[number].finals[at] for number, at in pending)
+            and all(self._table.automata[number].ends[at] >= 0 for number, at in pending)
             for state, pending in runs
         )
 

@@ -176,9 +176,8 @@ def _lengths_alone(dfa: Dfa) -> Ranges | None:
     """
     state = 0
     ranges: list[tuple[int, int]] = []
-    finals = dfa.finals
-    for depth in range(len(finals)):
-        if finals[state]:
+    for depth in range(dfa.num_states):
+        if dfa.ends[state] >= 0:
             ranges.append((depth, depth))
         row = dfa.rows[state]
         if not row:
@@ -187,7 +186,7 @@ def _lengths_alone(dfa: Dfa) -> Ranges | None:
         if row != tuple((first, last, target) for first, last in SCALAR_VALUES) or target < state:
             return None
         if target == state:
-            return union(ranges, ((depth, _ENDLESS),)) if finals[state] else union(ranges)
+            return union(ranges, ((depth, _ENDLESS),)) if dfa.ends[state] >= 0 else union(ranges)
         state = target
     return None
 

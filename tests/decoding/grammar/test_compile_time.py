@@ -29,7 +29,7 @@ STATES = 10_000
 ROWS = [((97, 97, n + 1), (98, 99, n + 1)) for n in range(STATES)] + [()]
 ENDS = [False] * STATES + [True]
 LABELS = [-1] * STATES + [0]
-LONG = Dfa.from_rows(ROWS, ENDS)
+LONG = Dfa.from_rows(ROWS, LABELS)
 LONG_SPELLED = spell_texts(LONG)
 PLACE = Place("enum", "#/enum")
 # By what is done, and how much of it is to be between two looks at most.
@@ -43,7 +43,7 @@ READ_WHOLE: dict[str, tuple[Callable[[], object], int]] = {
     "count": (lambda: count_texts(ROWS, ENDS, 1000), 256),
     "spelled": (lambda: spell_texts(LONG), 256),
     "shortest spelled": (lambda: LONG_SPELLED.shortest(), 256),
-    "from rows": (lambda: ByteDfa.from_minimal_rows(ROWS, LABELS, trimmed=True), 1024),
+    "from rows": (lambda: ByteDfa.from_minimal_rows(ROWS, LABELS), 1024),
     "texts": (lambda: Dfa.of_texts(f"{n:05}" for n in range(STATES)), 256),
     "literals": (lambda: ByteDfa.literals((b"%05d" % n, 0) for n in range(STATES)), 256),
     "numbers": (lambda: NumberSet.of_values(Decimal(n) for n in range(STATES)), 1024),
