@@ -12,7 +12,6 @@ in every call. Modes of places are numbered as in `text_places`.
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_left
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -23,14 +22,13 @@ from numpy.typing import NDArray
 
 from genret.decoding.grammar.holes.text_places import TextRange
 from genret.decoding.grammar.leaves.leaf import FEW_TOKENS, TokenWalk
-from genret.decoding.numba_compiling import compiled, keep_nothing, pointer
+from genret.decoding.grammar.leaves.numba_walk import marked, started
+from genret.decoding.numba_compiling import compiled, pointer
 from genret.decoding.sorted_texts import SortedTexts
 
 if TYPE_CHECKING:
     from genret.decoding.grammar.token_trie import FlatTrie
     from genret.decoding.grammar.vocabulary import Vocabulary
-
-logger = logging.getLogger(__name__)
 
 Longs = NDArray[np.int64]
 Ints = NDArray[np.int32]
@@ -285,7 +283,7 @@ def walk(
     roots: Ints,
     mask: Words,
     found: Ints,
-) -> None:
+) -> tuple[int, int]:
     """Find the tokens below some positions of a trie that go on with some text.
 
     * `nodes`: by depth, so that the children of a node lie side by side: the byte and, from bit 8 on, the
@@ -295,8 +293,11 @@ def walk(
     * `levels`: room for the walk. Shape: (depth of the trie + 1, 10).
     * `roots`: nodes to begin at.
     * `mask`: output, a bit for each token.
-    * `found`: output, the number of tokens, the number of exits, the first 64 tokens, and as many exits
-      (positions where a text has ended within a token) as there is room for.
+    * `found`: output, the first 64 tokens, and as many exits (a position where a text has ended within a
+      token, and 0) as there is room for.
+
+    Returns:
+        The number of tokens and the number of exits.
     """
     order_at, batches_at = order.ctypes.data, batches.ctypes.data
     num_tokens, num_exits = 0, 0
@@ -322,25 +323,22 @@ def walk(
                     token = tokens[token + number]
                 mask[token >> 5] |= np.uint32(1) << np.uint32(token & 31)
                 if num_tokens < _FEW:
-                    found[2 + num_tokens] = token
+                    found[num_tokens] = token
                 num_tokens += 1
             if is_last:
                 continue
             if following == _FINAL:
-                if 2 + _FEW + num_exits < len(found):
-                    found[2 + _FEW + num_exits] = nodes[node, _POSITION]
+                room = _FEW + 2 * num_exits
+                if room + 1 < len(found):
+                    found[room] = nodes[node, _POSITION]
+                    found[room + 1] = 0
                 num_exits += 1
                 continue
             n += 1
             _children(nodes, levels, n, node)
-    found[0] = num_tokens
-    found[1] = num_exits
+    return num_tokens, num_exits
 
 
-# Indexes in the loop's output: its two counts come first, then the tokens, then the exits.
-_TOKENS = 2
-_EXITS = _TOKENS + FEW_TOKENS
-_ROOM = 1024
 _LEVEL = 10
 
 
@@ -356,13 +354,7 @@ class CompiledSearch:
         self._depth = trie.max_depth
         self._num_words = vocabulary.num_words
         texts, place = SortedTexts.of([b"a"]), TextRange(0, 1, 0, 0)
-        try:
-            self._warm_up(texts, place)
-        except Exception as error:
-            # Kept code may be cut short, another user's or on a full disk, each an error of its own kind.
-            keep_nothing()
-            self._warm_up(texts, place)
-            logger.warning("compiled loops are neither found nor kept for the next process: %r", error)
+        started(lambda: (self.narrow(texts, place, 0), self.walk(texts, place, (0,))))
 
     @property
     def num_bytes(self) -> int:
@@ -376,32 +368,16 @@ class CompiledSearch:
 
     def walk(self, texts: SortedTexts, place: TextRange, positions: tuple[int, ...]) -> TokenWalk:
         """Find the tokens below some positions of the trie that go on with some text."""
-        mask: NDArray[np.uint32] = np.zeros(self._num_words, dtype=np.uint32)
         roots = np.array([self._node(position) for position in positions], dtype=np.int32)
         levels = np.empty((self._depth + 1, _LEVEL), dtype=np.int64)
-        room = _ROOM
-        while True:
-            found = np.empty(_EXITS + room, dtype=np.int32)
-            where = (texts.order, texts.batches.addresses, texts.batches.shift, *place)
-            walk(*where, self._nodes, self._tokens, levels, roots, mask, found)
-            num_tokens, num_exits = found[:_TOKENS].tolist()
-            if num_exits <= room:
-                break
-            room = num_exits  # rare: many texts end within tokens
-        exits = {0: found[_EXITS : _EXITS + num_exits].tolist()} if num_exits else {}
-        if num_tokens <= FEW_TOKENS:
-            return TokenWalk(found[_TOKENS : _TOKENS + num_tokens].tolist(), None, exits)
-        mask.flags.writeable = False
-        return TokenWalk(None, mask, exits)
+        where = (texts.order, texts.batches.addresses, texts.batches.shift, *place)
+        trie = (self._nodes, self._tokens)
+        return marked(self._num_words, lambda mask, found: walk(*where, *trie, levels, roots, mask, found))
 
     def _node(self, position: int) -> int:
         """The row of a position of the trie; those of one depth are in the trie's order."""
         depth = self._depths[position]
         return bisect_left(self._positions, position, self._begins[depth], self._begins[depth + 1])
-
-    def _warm_up(self, texts: SortedTexts, place: TextRange) -> None:
-        self.narrow(texts, place, 0)
-        self.walk(texts, place, (0,))
 
 
 def _by_depth(trie: FlatTrie) -> tuple[NDArray[np.int32], list[int]]:
