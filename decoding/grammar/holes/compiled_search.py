@@ -20,7 +20,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from genret.decoding.grammar.holes.text_places import TextRange
+from genret.decoding.grammar.holes.text_places import ESCAPED_BYTES, SPELLINGS, WRITTEN, TextRange
 from genret.decoding.grammar.leaves.leaf import FEW_TOKENS, TokenWalk
 from genret.decoding.grammar.leaves.numba_walk import marked, started
 from genret.decoding.numba_compiling import compiled, pointer
@@ -84,83 +84,32 @@ def _has(order: int, batches: int, shift: int, begin: int, end: int, depth: int,
     return at < end and _byte(order, batches, shift, at, depth) == byte
 
 
-@compiled
-def _is_long(byte: int) -> bool:
-    """Return whether a control character has no short escape."""
-    return byte < 8 or byte == 11 or byte > 13
+def _escape_tables() -> tuple[Longs, NDArray[np.bool_]]:
+    """Return `_ESCAPE_STEPS` and `_LEADS_ON`."""
+    steps = np.full((len(WRITTEN), 256), -1, dtype=np.int64)
+    leads_on = np.zeros((len(WRITTEN), 256), dtype=np.bool_)
+    for mode, written in list(enumerate(WRITTEN))[1:]:
+        for byte in ESCAPED_BYTES:
+            if SPELLINGS[byte].startswith(written):
+                leads_on[mode, byte] = True
+                following = SPELLINGS[byte][: len(written) + 1]
+                ends = following == SPELLINGS[byte]
+                steps[mode, following[-1]] = byte if ends else -2 - WRITTEN.index(following)
+    return steps, leads_on
+
+
+# By the mode within an escape and a byte of JSON: the byte of a text that the escape stands for, if it ends
+# there; else -2 less the mode behind the byte; -1 for no escape. By mode: the bytes whose escapes begin so.
+_ESCAPE_STEPS, _LEADS_ON = _escape_tables()
 
 
 @compiled
-def _has_long(order: int, batches: int, shift: int, begin: int, end: int, depth: int, above: int) -> bool:
-    """Return whether a text goes on with a control character without a short escape.
-
-    `above` is its high digit; -1: any.
-    """
-    first, last = (0, 31) if above < 0 else (above << 4, (above << 4) + 15)
-    for byte in range(first, last + 1):
-        if _is_long(byte) and _has(order, batches, shift, begin, end, depth, byte):
+def _leads_on(order: int, batches: int, shift: int, begin: int, end: int, depth: int, mode: int) -> bool:
+    """Return whether a text of a run goes on with a byte whose escape begins as the mode says."""
+    for byte in range(256):
+        if _LEADS_ON[mode, byte] and _has(order, batches, shift, begin, end, depth, byte):
             return True
     return False
-
-
-@compiled
-def _has_escape(order: int, batches: int, shift: int, begin: int, end: int, depth: int) -> bool:
-    """Return whether a text of a run goes on with a byte that is escaped."""
-    at = _lower(order, batches, shift, begin, end, depth, 0)
-    if at == end:
-        return False
-    if _byte(order, batches, shift, at, depth) < 32:
-        return True
-    return _has(order, batches, shift, at, end, depth, 34) or _has(order, batches, shift, at, end, depth, 92)
-
-
-@compiled
-def _escape_of(mode: int, byte: int) -> int:
-    """Return the byte of a text whose escape a byte of JSON ends, -1 for none."""
-    if mode == _ESCAPE:
-        if byte == 34 or byte == 92:
-            return byte
-        if byte == 98:
-            return 8
-        if byte == 102:
-            return 12
-        if byte == 110:
-            return 10
-        if byte == 114:
-            return 13
-        if byte == 116:
-            return 9
-        return -1
-    digit = -1
-    if 48 <= byte <= 57:
-        digit = byte - 48
-    elif 97 <= byte <= 102:
-        digit = byte - 87
-    if digit < 0 or (mode != _LOW and mode != _HIGH):
-        return -1
-    whole = digit if mode == _LOW else digit + 16
-    return whole if _is_long(whole) else -1
-
-
-@compiled
-def _within_escape(
-    order: int, batches: int, shift: int, begin: int, end: int, depth: int, mode: int, byte: int
-) -> int:
-    """Return the mode behind a byte that an escape goes on with but does not end, -1 for none."""
-    following, above = -1, -1
-    if mode == _ESCAPE and byte == 117:
-        following = _UNICODE
-    elif mode == _UNICODE and byte == 48:
-        following = _ZERO
-    elif mode == _ZERO and byte == 48:
-        following = _ZEROS
-    elif mode == _ZEROS and byte == 48:
-        following, above = _LOW, 0
-    elif mode == _ZEROS and byte == 49:
-        following, above = _HIGH, 1
-    if following >= 0 and _has_long(order, batches, shift, begin, end, depth, above):
-        return following
-    return -1
 
 
 @compiled
@@ -175,16 +124,19 @@ def _narrow(
     wanted, following, after = byte, _PLAIN, depth + 1
     if mode == _PLAIN:
         if byte == 92:
-            escapes = _has_escape(order, batches, shift, begin, end, depth)
+            escapes = _leads_on(order, batches, shift, begin, end, depth, _ESCAPE)
             return begin, end, depth, _ESCAPE if escapes else -1
         if byte < 32:
             return 0, 0, 0, -1
         if byte == 34:
             wanted, following, after = -1, _FINAL, depth
     else:
-        wanted = _escape_of(mode, byte)
+        wanted = _ESCAPE_STEPS[mode, byte]
         if wanted < 0:
-            return begin, end, depth, _within_escape(order, batches, shift, begin, end, depth, mode, byte)
+            inside = -2 - wanted
+            if inside >= 0 and not _leads_on(order, batches, shift, begin, end, depth, inside):
+                inside = -1
+            return begin, end, depth, inside
     first = _lower(order, batches, shift, begin, end, depth, wanted)
     if first == end or _byte(order, batches, shift, first, depth) != wanted:
         return 0, 0, 0, -1

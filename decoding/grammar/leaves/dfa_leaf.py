@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from genret.decoding.grammar.leaves.leaf import Exit, LeafTokens, TokenCache
 from genret.decoding.grammar.leaves.table_walk import FEW_PLACES, TableWalker, TransitionTable
 from genret.decoding.grammar.regular.byte_dfa import ByteDfa
-from genret.decoding.grammar.regular.dfa_texts import nearest_text
+from genret.decoding.grammar.regular.dfa_texts import distances, nearest_text, shortest_text
 from genret.decoding.grammar.regular.product import together
 from genret.decoding.grammar.token_trie import TokenNode
 from genret.decoding.grammar.vocabulary import Vocabulary
@@ -116,7 +116,7 @@ class DfaLeaf:
     @cached_property
     def _from_start(self) -> bytes:
         # Compiling asks for this one only, and most states are farther from the start than the nearest end.
-        return self.automaton.shortest()
+        return bytes(shortest_text(self.automaton.rows, self._ends, 0))
 
     @cached_property
     def farthest(self) -> int:
@@ -174,7 +174,12 @@ class DfaLeaf:
 
     @cached_property
     def _distances(self) -> list[int]:
-        return self.automaton.distances()
+        """Fewest bytes from each state to the end of an allowed text, -1 for none."""
+        return distances(self.automaton.rows, self._ends)
+
+    @property
+    def _ends(self) -> list[bool]:
+        return [label >= 0 for label in map(self.label, range(self.automaton.num_states))]
 
 
 # Limits on the bytes in which a pair of states differs, and on those of all pairs together.

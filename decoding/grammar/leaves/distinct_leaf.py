@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from itertools import chain
 
 from genret.decoding.grammar.leaves.leaf import (
@@ -238,29 +238,38 @@ class DistinctLeaf:
 
     def _removed(self, node: TokenNode, place: int) -> list[int]:
         """Tokens below a node that lead to dead places."""
-        if place not in self._on_the_way:
-            return []
-        removed: list[int] = []
         trie = node.trie
-        waiting = [(node, place)]
+        return [
+            token
+            for child, following in self._on_the_way_below(node, place)
+            if following in self._dead
+            for position in child.positions
+            for token in trie.tokens_view[
+                trie.token_begin_view[position] : trie.token_begin_view[trie.end_view[position]]
+            ]
+        ]
+
+    def _on_the_way_below(self, node: TokenNode, place: int) -> Iterator[tuple[TokenNode, int]]:
+        """Iterate over the nodes below one that are on the way to excluded texts, with the texts' places."""
+        waiting = [(node, place)] if place in self._on_the_way else []
         while waiting:
             at, here = waiting.pop()
             for byte, child in at.children.items():
                 following = self._texts.known(here, byte)
-                if following in self._dead:
-                    for position in child.positions:
-                        first = trie.token_begin_view[position]
-                        behind = trie.token_begin_view[trie.end_view[position]]
-                        removed += trie.tokens_view[first:behind].tolist()
-                elif following in self._on_the_way:
+                if following in self._on_the_way:
+                    yield child, following
                     waiting.append((child, following))
-        return removed
 
     def _exits(self, exits: tuple[Exit, ...], node: TokenNode, inner: int, place: int) -> tuple[Exit, ...]:
         """The base's exits by number of the text; texts that need not be told apart are `SOME_TEXT`."""
         vocabulary, alike = self.writings.vocabulary, self.writings.alike
         by_number: dict[int, list[int]] = {}
-        ended = set() if alike is None else self._ended_below(node, place)
+        ended: set[int] = set()
+        if alike is not None:
+            # Excluded texts end at these places, and perhaps others, too.
+            for child, following in self._on_the_way_below(node, place):
+                if following in self._ended:
+                    ended.update(child.positions)
         for label, rest in exits:
             positions = rest.positions
             if alike is not None:
@@ -279,20 +288,6 @@ class DistinctLeaf:
             for number in sorted(by_number)
             if by_number[number]
         )
-
-    def _ended_below(self, node: TokenNode, place: int) -> set[int]:
-        """Places below a node at which excluded texts end, and perhaps others, too."""
-        found: set[int] = set()
-        waiting = [(node, place)] if place in self._on_the_way else []
-        while waiting:
-            at, here = waiting.pop()
-            for byte, child in at.children.items():
-                following = self._texts.known(here, byte)
-                if following in self._ended:
-                    found.update(child.positions)
-                if following in self._on_the_way:
-                    waiting.append((child, following))
-        return found
 
     def _written(self, node: TokenNode, position: int) -> list[bytes]:
         """The bytes from a node to a place of the trie, once for each position of the node above it."""

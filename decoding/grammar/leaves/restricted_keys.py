@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from genret.decoding.grammar.leaves.dfa_leaf import DfaLeaf, StateModels, is_nested, without
 from genret.decoding.grammar.leaves.leaf import LeafTokens
 from genret.decoding.grammar.leaves.table_walk import TableWalker, TransitionTable
-from genret.decoding.grammar.regular.dfa_texts import distances, nearest_text
 from genret.decoding.grammar.token_trie import TokenNode
 
 # The object itself, without what it finds out.
@@ -114,10 +113,6 @@ class RestrictedKeys(DfaLeaf):
         """Whether an allowed key can be reached."""
         return bool(self._reachable[state] & self._allowed)
 
-    def shortest(self, state: int) -> bytes:
-        """A shortest text that leads from the state to a final one, of those the first in byte order."""
-        return nearest_text(self.automaton.rows, self._distances, state)
-
     def tokens(self, state: int, node: TokenNode) -> LeafTokens | None:
         """The tokens below a node that pass; None if `edges` lists all bytes."""
         if not self._reachable[state] & ~self._allowed and self.edges(state) is None:
@@ -170,9 +165,3 @@ class RestrictedKeys(DfaLeaf):
     def table(self) -> TransitionTable:
         """The automaton's table with the allowed states and labels."""
         return self._keys.table(self._allowed)
-
-    @cached_property
-    def _distances(self) -> list[int]:
-        """Fewest bytes from each state to an allowed key, -1 for none."""
-        rows = self.automaton.rows
-        return distances(rows, [self.label(state) >= 0 for state in range(len(rows))])

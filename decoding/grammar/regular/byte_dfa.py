@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from genret.decoding.grammar.compile_options import current_budget
 from genret.decoding.grammar.regular.automaton import Automaton
-from genret.decoding.grammar.regular.dfa_texts import automaton_of, bottom_up, distances
+from genret.decoding.grammar.regular.dfa_texts import automaton_of, bottom_up
 from genret.decoding.grammar.regular.minimise import Edge, Row, renumbered
 
 # Rows hashed between two checks of the clock.
@@ -114,10 +114,6 @@ class ByteDfa(Automaton):
     def accepts(self, text: bytes) -> bool:
         """Whether the text is in the language."""
         return self.label_of(text) >= 0
-
-    def distances(self) -> list[int]:
-        """By state, the fewest bytes that end a text; -1 only in the empty language."""
-        return distances(self.rows, self.is_final)
 
     def shortest(self, state: int = 0) -> bytes:
         """The first in byte order of the shortest texts that lead from the state to a final one.

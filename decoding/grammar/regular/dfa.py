@@ -9,10 +9,13 @@ from genret.decoding.grammar.compile_options import current_budget
 from genret.decoding.grammar.regular.automaton import Automaton
 from genret.decoding.grammar.regular.dfa_texts import automaton_of, longest_length, texts_by_length
 from genret.decoding.grammar.regular.minimise import Edge, Row, renumbered
-from genret.decoding.grammar.regular.ranges import SCALAR_VALUES
+from genret.decoding.grammar.regular.ranges import SCALAR_VALUES, Ranges
 
 # Texts longer than this check the clock one by one.
 _LONG_TEXT = 10_000
+
+ENDLESS = 1 << 62
+"""No bound, in ranges of lengths; far above the length of any text."""
 
 
 class Dfa(Automaton):
@@ -56,15 +59,19 @@ class Dfa(Automaton):
         return Dfa(*automaton_of(symbols, [0] * len(ordered)))
 
     @staticmethod
-    def of_lengths(least: int, most: int | None) -> Dfa:
-        """All texts of `least` to `most` code points; None is no bound."""
-        if most is not None and most < least:
+    def of_lengths(ranges: Ranges) -> Dfa:
+        """All texts of some lengths in code points; the last of them may be `ENDLESS`."""
+        if not ranges:
             return _NOTHING
-        top = least if most is None else most
+        endless = ranges[-1][1] == ENDLESS
+        top = ranges[-1][0] if endless else ranges[-1][1]
         current_budget().check_states(top + 1)
         rows = [_any_char(state + 1) for state in range(top)]
-        rows.append(_any_char(top) if most is None else ())
-        return Dfa(rows, [-1] * least + [0] * (top + 1 - least))
+        rows.append(_any_char(top) if endless else ())
+        ends = [-1] * (top + 1)
+        for first, last in ranges:
+            ends[first : last + 1] = [0] * (min(last, top) + 1 - first)
+        return Dfa(rows, ends)
 
     def __and__(self, other: Dfa) -> Dfa:
         if self is other or other.is_everything or self.is_empty:

@@ -86,11 +86,6 @@ def _at_most(most: int, *weights: tuple[int, Ranges]) -> Dfa:
     return Dfa.from_rows(rows, [0] * (most + 1))
 
 
-def ipv4() -> Dfa:
-    """Four decimal numbers up to 255 without leading zeros."""
-    return whole(IPV4)
-
-
 @lru_cache(maxsize=1)
 def ipv6() -> Dfa:
     """RFC 4291 without a zone: groups, one `::` at most, possibly an IPv4 address at the end."""
@@ -228,13 +223,12 @@ _BEYOND_ASCII = rf"\u00A0-\uD7FF\uF900-\uFDCF\uFDF0-\uFFEF{_PLANES}"
 _PRIVATE = r"\uE000-\uF8FF\u{F0000}-\u{FFFFD}\u{100000}-\u{10FFFD}"
 
 
-def _reference(more: str, in_query: str, absolute: bool) -> str:
-    """The pattern of RFC 3986's grammar; with characters beyond ASCII, RFC 3987's.
+def _references(more: str = "", in_query: str = "") -> tuple[str, str]:
+    """The patterns of RFC 3986's grammar, with a scheme and possibly without; RFC 3987's has more characters.
 
     Args:
         more: Characters beyond ASCII that are allowed everywhere.
         in_query: Further characters of the query.
-        absolute: Whether the scheme is required.
     """
     plain = f"{_UNRESERVED}{_SUB_DELIMS}{more}"
     char = f"(?:[{plain}:@]|{_ESCAPED})"
@@ -245,30 +239,12 @@ def _reference(more: str, in_query: str, absolute: bool) -> str:
     segments = f"(?:/{char}*)*"
     rooted = f"//{authority}{segments}|/(?:{char}+{segments})?"
     ending = f"(?:\\?(?:{char}|[/?{in_query}])*)?(?:#(?:{char}|[/?])*)?"
-    whole_one = f"{_SCHEME}:(?:{rooted}|{char}+{segments})?{ending}"
-    if absolute:
-        return whole_one
-    return f"{whole_one}|(?:{rooted}|{no_colon}+{segments})?{ending}"
+    absolute = f"{_SCHEME}:(?:{rooted}|{char}+{segments})?{ending}"
+    return absolute, f"{absolute}|(?:{rooted}|{no_colon}+{segments})?{ending}"
 
 
-def uri() -> Dfa:
-    """RFC 3986, with a scheme."""
-    return whole_with(_reference("", "", absolute=True), ipv6())
-
-
-def uri_reference() -> Dfa:
-    """RFC 3986, with or without a scheme."""
-    return whole_with(_reference("", "", absolute=False), ipv6())
-
-
-def iri() -> Dfa:
-    """RFC 3987, with a scheme."""
-    return whole_with(_reference(_BEYOND_ASCII, _PRIVATE, absolute=True), ipv6())
-
-
-def iri_reference() -> Dfa:
-    """RFC 3987, with or without a scheme."""
-    return whole_with(_reference(_BEYOND_ASCII, _PRIVATE, absolute=False), ipv6())
+_ABSOLUTE_URI, _URI_REFERENCE = _references()
+_ABSOLUTE_IRI, _IRI_REFERENCE = _references(_BEYOND_ASCII, _PRIVATE)
 
 
 def uri_template() -> Dfa:
@@ -281,21 +257,6 @@ def uri_template() -> Dfa:
 
 
 _POINTER = "(?:/(?:[^~/]|~[01])*)*"
-
-
-def json_pointer() -> Dfa:
-    """RFC 6901."""
-    return whole(_POINTER)
-
-
-def relative_json_pointer() -> Dfa:
-    """Relative JSON pointers without moving an index: `2/foo`, `0#`."""
-    return whole(f"(?:0|[1-9][0-9]*)(?:#|{_POINTER})")
-
-
-def uuid() -> Dfa:
-    """RFC 9562 in its usual form, of any version."""
-    return whole("[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 
 
 _YEAR = "(?:000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})"
@@ -445,16 +406,20 @@ _MAKERS: dict[str, tuple[Callable[[], Dfa], Enforcement]] = {
     "idn-email": (idn_email, Enforcement.SUBSET),
     "hostname": (hostname, Enforcement.SUBSET),
     "idn-hostname": (idn_hostname, Enforcement.SUBSET),
-    "ipv4": (ipv4, Enforcement.EXACT),
+    # Four decimal numbers up to 255 without leading zeros.
+    "ipv4": (lambda: whole(IPV4), Enforcement.EXACT),
     "ipv6": (ipv6, Enforcement.EXACT),
-    "uri": (uri, Enforcement.EXACT),
-    "uri-reference": (uri_reference, Enforcement.EXACT),
-    "iri": (iri, Enforcement.EXACT),
-    "iri-reference": (iri_reference, Enforcement.EXACT),
-    "uuid": (uuid, Enforcement.EXACT),
+    # RFC 3986 and RFC 3987, with a scheme; references with or without one.
+    "uri": (lambda: whole_with(_ABSOLUTE_URI, ipv6()), Enforcement.EXACT),
+    "uri-reference": (lambda: whole_with(_URI_REFERENCE, ipv6()), Enforcement.EXACT),
+    "iri": (lambda: whole_with(_ABSOLUTE_IRI, ipv6()), Enforcement.EXACT),
+    "iri-reference": (lambda: whole_with(_IRI_REFERENCE, ipv6()), Enforcement.EXACT),
+    # RFC 9562 in its usual form, of any version.
+    "uuid": (lambda: whole("[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"), Enforcement.EXACT),
     "uri-template": (uri_template, Enforcement.EXACT),
-    "json-pointer": (json_pointer, Enforcement.EXACT),
-    "relative-json-pointer": (relative_json_pointer, Enforcement.SUBSET),
+    "json-pointer": (lambda: whole(_POINTER), Enforcement.EXACT),  # RFC 6901
+    # Without moving an index: `2/foo`, `0#`.
+    "relative-json-pointer": (lambda: whole(f"(?:0|[1-9][0-9]*)(?:#|{_POINTER})"), Enforcement.SUBSET),
     "regex": (regex, Enforcement.SUBSET),
 }
 

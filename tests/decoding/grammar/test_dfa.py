@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from genret.decoding.grammar.compile_options import AutomatonLimitError, CompileLimits, compile_budget
 from genret.decoding.grammar.errors import CompileTimeoutError
 from genret.decoding.grammar.regular.byte_dfa import ByteDfa
-from genret.decoding.grammar.regular.dfa import Dfa
+from genret.decoding.grammar.regular.dfa import ENDLESS, Dfa
 from genret.decoding.grammar.regular.dfa_texts import bottom_up
 from genret.decoding.grammar.regular.minimise import Edge, canonical
 from genret.decoding.grammar.regular.nfa import Nfa
@@ -80,15 +80,17 @@ def test_boolean_laws_hold_for_patterns(seed: int, other_seed: int) -> None:
 
 
 def test_lengths_count_code_points() -> None:
-    three = Dfa.of_lengths(3, 3)
+    three = Dfa.of_lengths(((3, 3),))
     assert three.accepts("a\U0001f600é")
     assert not three.accepts("ab")
     assert three.count() == (0x110000 - 0x800) ** 3
-    assert Dfa.of_lengths(2, None).lengths() == (2, None)
-    assert Dfa.of_lengths(0, None) == Dfa.everything()
-    assert Dfa.of_lengths(3, 2) == Dfa.nothing()
-    assert Dfa.of_lengths(0, 5) - Dfa.of_lengths(2, 4) == Dfa.of_lengths(0, 1) | Dfa.of_lengths(5, 5)
-    assert ~Dfa.of_lengths(0, 3) == Dfa.of_lengths(4, None)
+    assert Dfa.of_lengths(((2, ENDLESS),)).lengths() == (2, None)
+    assert Dfa.of_lengths(((0, ENDLESS),)) == Dfa.everything()
+    assert Dfa.of_lengths(()) == Dfa.nothing()
+    outside = Dfa.of_lengths(((0, 5),)) - Dfa.of_lengths(((2, 4),))
+    assert outside == Dfa.of_lengths(((0, 1), (5, 5)))
+    assert outside | Dfa.of_lengths(((7, ENDLESS),)) == Dfa.of_lengths(((0, 1), (5, 5), (7, ENDLESS)))
+    assert ~Dfa.of_lengths(((0, 3),)) == Dfa.of_lengths(((4, ENDLESS),))
 
 
 def test_surrogates_are_in_no_text() -> None:
@@ -125,9 +127,9 @@ def test_equal_automata_made_in_different_ways_are_equal() -> None:
 
 def test_too_many_states_are_refused() -> None:
     with compile_budget(CompileLimits(automaton_states=100)):
-        assert Dfa.of_lengths(0, 99).num_states == 100
+        assert Dfa.of_lengths(((0, 99),)).num_states == 100
         with pytest.raises(AutomatonLimitError):
-            Dfa.of_lengths(0, 100)
+            Dfa.of_lengths(((0, 100),))
         with pytest.raises(AutomatonLimitError):
             compile_pattern("(a|b)*a(a|b){9}$")
         with pytest.raises(AutomatonLimitError):
