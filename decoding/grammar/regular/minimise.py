@@ -285,12 +285,16 @@ def _split(
 
 
 def _numbered(
-    rows: Sequence[Sequence[Edge]], labels: Sequence[int], live: list[bool], classes: list[int]
+    rows: Sequence[Sequence[Edge]],
+    labels: Sequence[int],
+    live: list[bool],
+    classes: list[int],
+    start: int = 0,
 ) -> tuple[list[Row], list[int]]:
     """One state per class, numbered breadth-first from low to high symbols."""
     numbers = [-1] * (max(classes) + 1)
-    numbers[classes[0]] = 0
-    order = [0]
+    numbers[classes[start]] = 0
+    order = [start]
     out_rows: list[Row] = []
     check_time = current_budget().check_time
     for state in order:
@@ -316,26 +320,14 @@ def _numbered(
     return out_rows, [labels[state] for state in order]
 
 
-def turned(rows: Sequence[Row]) -> list[Row]:
-    """The rows with their states numbered from the other end."""
-    top = len(rows) - 1
-    out: list[Row] = []
-    check_time = current_budget().check_time
-    for row in reversed(rows):
-        if not len(out) & _CHECKED_BITS:
-            check_time()
-        out.append(tuple([(first, last, top - target) for first, last, target in row]))
-    return out
-
-
 def renumbered(
-    rows: Sequence[Sequence[Edge]], labels: Sequence[int], *, trimmed: bool = False
+    rows: Sequence[Sequence[Edge]], labels: Sequence[int], *, start: int = 0, trimmed: bool = False
 ) -> tuple[list[Row], list[int]]:
     """Trim and number an automaton that is minimal but for dead states.
 
-    With `trimmed` it is known that every state can reach the end of a text.
+    With `trimmed` it is known that every state can reach the end of a text; otherwise `start` is 0.
     """
     live = [True] * len(rows) if trimmed else _live_states(rows, labels)
-    if not live[0]:
+    if not live[start]:
         return [()], [-1]
-    return _numbered(rows, labels, live, list(range(len(rows))))
+    return _numbered(rows, labels, live, list(range(len(rows))), start)

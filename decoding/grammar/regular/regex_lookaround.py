@@ -31,7 +31,7 @@ _Key = tuple[frozenset[_Run], int, tuple[int, ...]]
 
 
 class LookTable:
-    """The automata of a pattern's lookaheads and lookbehinds.
+    """The automata of a pattern's lookaheads and lookbehinds, and their numbers.
 
     Args:
         looks: Looks in the order of their conditions.
@@ -41,17 +41,18 @@ class LookTable:
 
     def __init__(self, looks: Sequence[Look], make: Callable[[Look, Side], Dfa]) -> None:
         self.automata: list[Dfa] = []
-        self._ahead: dict[tuple[int, int], int] = {}
+        # By look and the side in front of the place; by look.
+        self.ahead: dict[tuple[int, int], int] = {}
         self.behind: dict[int, int] = {}
         self._numbers: dict[Dfa, int] = {}
         for index, look in enumerate(looks):
             if look.ahead:
                 if any_part(look.part, _minds_what_is_before):
                     for side in Side:
-                        self._ahead[index, side] = self._number(make(look, side))
+                        self.ahead[index, side] = self._number(make(look, side))
                 else:
                     number = self._number(make(look, Side.OTHER))
-                    self._ahead.update({(index, side): number for side in Side})
+                    self.ahead.update({(index, side): number for side in Side})
             else:
                 self.behind[index] = self._number(make(look, Side.EDGE))
 
@@ -60,10 +61,6 @@ class LookTable:
         if number == len(self.automata):
             self.automata.append(dfa)
         return number
-
-    def ahead(self, index: int, before: int) -> int:
-        """The number of a lookahead's automaton, by what is in front of the place."""
-        return self._ahead[index, before]
 
 
 def determinise_with_looks(
@@ -150,7 +147,7 @@ class _Runs:
         if followed is not None:
             state = behind[self._place[followed]]
             return pending if state >= 0 and self._table.automata[followed].ends[state] >= 0 else None
-        number = self._table.ahead(index, before)
+        number = self._table.ahead[index, before]
         dfa = self._table.automata[number]
         if dfa.is_everything:
             return pending

@@ -18,7 +18,7 @@ from genret.decoding.grammar.regular.byte_dfa import ByteDfa
 from genret.decoding.grammar.regular.dfa import Dfa
 from genret.decoding.grammar.regular.dfa_texts import count_texts, distances, longest_length, shortest_text
 from genret.decoding.grammar.regular.json_spelling import spell_texts
-from genret.decoding.grammar.regular.minimise import canonical, renumbered, turned
+from genret.decoding.grammar.regular.minimise import canonical, renumbered
 from genret.decoding.grammar.regular.number_set import NumberSet
 from genret.decoding.grammar.schema.formula import Place
 from genret.decoding.grammar.schema.scalar_keywords import one_of
@@ -36,7 +36,6 @@ PLACE = Place("enum", "#/enum")
 READ_WHOLE: dict[str, tuple[Callable[[], object], int]] = {
     "canonical": (lambda: canonical(ROWS, LABELS), 256),
     "renumbered": (lambda: renumbered(ROWS, LABELS), 256),
-    "turned": (lambda: turned(ROWS), 256),
     "distances": (lambda: distances(ROWS, ENDS), 256),
     "shortest": (lambda: shortest_text(ROWS, ENDS, 0), 256),
     "longest": (lambda: longest_length(ROWS), 256),
