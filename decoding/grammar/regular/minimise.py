@@ -196,6 +196,20 @@ def _with_itself(row: list[Edge], number: int) -> Row:
     return joined([(first, last, number if target < 0 else target) for first, last, target in row])
 
 
+def symbols_by_target(row: Sequence[Edge]) -> dict[int, Ranges]:
+    """The sets of symbols of a state's edges, by the state they lead to."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for first, last, target in row:
+        ranges = found.get(target)
+        if ranges is None:
+            found[target] = [(first, last)]
+        elif ranges[-1][1] == first - 1:
+            ranges[-1] = (ranges[-1][0], last)
+        else:
+            ranges.append((first, last))
+    return {target: tuple(ranges) for target, ranges in found.items()}
+
+
 def _charsets(
     rows: Sequence[Sequence[Edge]], live: list[bool]
 ) -> tuple[list[list[tuple[int, int]]], list[Ranges]]:
@@ -208,18 +222,9 @@ def _charsets(
             continue
         if not state & _CHECKED_BITS:
             check_time()
-        by_target: dict[int, list[tuple[int, int]]] = {}
-        for first, last, target in row:
+        for target, symbols in symbols_by_target(row).items():
             if live[target]:
-                ranges = by_target.get(target)
-                if ranges is None:
-                    by_target[target] = [(first, last)]
-                elif ranges[-1][1] == first - 1:
-                    ranges[-1] = (ranges[-1][0], last)
-                else:
-                    ranges.append((first, last))
-        for target, ranges in by_target.items():
-            incoming[target].append((state, numbers.setdefault(tuple(ranges), len(numbers))))
+                incoming[target].append((state, numbers.setdefault(symbols, len(numbers))))
     return incoming, list(numbers)
 
 

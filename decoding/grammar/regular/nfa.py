@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
 from genret.decoding.grammar.compile_options import current_budget
-from genret.decoding.grammar.regular.minimise import Row, canonical, explored
-from genret.decoding.grammar.regular.product import over_symbols, symbols_by_target
+from genret.decoding.grammar.regular.minimise import Row, canonical, explored, symbols_by_target
+from genret.decoding.grammar.regular.product import over_symbols
 from genret.decoding.grammar.regular.ranges import Ranges, atoms, contains
 
 

@@ -313,20 +313,19 @@ _spelled = Remembered(_spell, _size)
 ZERO, NINE, POINT, MINUS, PLUS, E_UPPER, E_LOWER = b"09.-+Ee"
 ReaderEdge = tuple[int, int, Hashable]
 
+_DIGITS = (ZERO, NINE)
+_POINT = (POINT, POINT, "point")
+_MARKS = ((E_UPPER, E_UPPER, "e"), (E_LOWER, E_LOWER, "e"))
+_POWER = (*_DIGITS, "power")
 _EVERY: dict[str, tuple[ReaderEdge, ...]] = {
     "first": ((ZERO, ZERO, "zero"), (ZERO + 1, NINE, "whole")),
-    "zero": ((POINT, POINT, "point"), (E_UPPER, E_UPPER, "e"), (E_LOWER, E_LOWER, "e")),
-    "whole": (
-        (POINT, POINT, "point"),
-        (ZERO, NINE, "whole"),
-        (E_UPPER, E_UPPER, "e"),
-        (E_LOWER, E_LOWER, "e"),
-    ),
-    "point": ((ZERO, NINE, "fraction"),),
-    "fraction": ((ZERO, NINE, "fraction"), (E_UPPER, E_UPPER, "e"), (E_LOWER, E_LOWER, "e")),
-    "e": ((PLUS, PLUS, "sign"), (MINUS, MINUS, "sign"), (ZERO, NINE, "power")),
-    "sign": ((ZERO, NINE, "power"),),
-    "power": ((ZERO, NINE, "power"),),
+    "zero": (_POINT, *_MARKS),
+    "whole": (_POINT, (*_DIGITS, "whole"), *_MARKS),
+    "point": ((*_DIGITS, "fraction"),),
+    "fraction": ((*_DIGITS, "fraction"), *_MARKS),
+    "e": ((PLUS, PLUS, "sign"), (MINUS, MINUS, "sign"), _POWER),
+    "sign": (_POWER,),
+    "power": (_POWER,),
 }
 """Edges of an automaton of all JSON numbers without a sign, by the part that was read last."""
 

@@ -9,7 +9,15 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from genret.decoding.grammar.compile_options import current_budget
-from genret.decoding.grammar.regular.minimise import SIZE_PER_STATE, Edge, Row, canonical, explored, joined
+from genret.decoding.grammar.regular.minimise import (
+    SIZE_PER_STATE,
+    Edge,
+    Row,
+    canonical,
+    explored,
+    joined,
+    symbols_by_target,
+)
 from genret.decoding.grammar.regular.ranges import Ranges, atoms
 
 # Classes of symbols pay from so many edges per state on.
@@ -113,18 +121,6 @@ def together(
 
 # Ranges of symbols by class; classes are numbered by their first symbol.
 Parts = list[list[tuple[int, int]]]
-
-
-def symbols_by_target(row: Row) -> dict[int, Ranges]:
-    """The sets of symbols of a state's edges, by the state they lead to."""
-    found: dict[int, list[tuple[int, int]]] = {}
-    for first, last, target in row:
-        ranges = found.get(target)
-        if ranges is None:
-            found[target] = [(first, last)]
-        else:
-            ranges.append((first, last))
-    return {target: tuple(ranges) for target, ranges in found.items()}
 
 
 def over_classes(automata: Sequence[Sequence[Row]]) -> tuple[Parts, list[list[Row]]]:

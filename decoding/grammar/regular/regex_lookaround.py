@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from genret.decoding.grammar.compile_options import current_budget
 from genret.decoding.grammar.regular.dfa import Dfa
-from genret.decoding.grammar.regular.minimise import Row, canonical, explored
+from genret.decoding.grammar.regular.minimise import Row, canonical, explored, symbols_by_target
 from genret.decoding.grammar.regular.nfa import Condition, Nfa, Side, holds
-from genret.decoding.grammar.regular.product import over_symbols, symbols_by_target
+from genret.decoding.grammar.regular.product import over_symbols
 from genret.decoding.grammar.regular.ranges import SCALAR_VALUES, Ranges, atoms, contains
 from genret.decoding.grammar.regular.regex_classes import WORD
 from genret.decoding.grammar.regular.regex_parser import Assertion, Look, Node, any_part
