@@ -165,7 +165,7 @@ class MantissaReader:
         if condition.exponents is None or fraction > MANTISSA_DIGITS or (fraction and self._cap == 1):
             return False
         decided = condition.exponents + (MANTISSA_DIGITS if fraction else 0)
-        return exponent >= decided and condition.on_all
+        return exponent >= decided and condition.meets(0, 0)  # as numbers on all lattices do
 
 
 @lru_cache(maxsize=1024)

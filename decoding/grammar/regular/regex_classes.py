@@ -155,6 +155,12 @@ _LONG_NAMES = {
     "Space_Separator": "Zs", "Line_Separator": "Zl", "Paragraph_Separator": "Zp", "Other": "C",
     "Control": "Cc", "cntrl": "Cc", "Format": "Cf", "Private_Use": "Co", "Unassigned": "Cn",
 }  # fmt: skip
+_NAMED: dict[str, Ranges] = {
+    "Any": SCALAR_VALUES, "ASCII": ((0, 0x7F),), "White_Space": _WHITE_SPACE, "space": _WHITE_SPACE,
+}  # fmt: skip
+_PREDICATES = {
+    "Lowercase": str.islower, "Lower": str.islower, "Uppercase": str.isupper, "Upper": str.isupper,
+}  # fmt: skip
 # Blocks where characters of differing categories stand; behind and between them runs of one category.
 _MIXED = ((0, 0xD7FF), (0xE000, 0x3FFFF), (0xE0000, 0xE0FFF))
 _RUNS = ((0x40000, 0xDFFFF), (0xE1000, 0xEFFFF), (0xF0000, 0xFFFFD), (0xFFFFE, 0xFFFFF), (0x100000, 0x10FFFD))
@@ -169,16 +175,10 @@ def property_ranges(name: str) -> Ranges | None:
     key, equals, value = name.partition("=")
     if equals:
         return _category(value) if key in ("gc", "General_Category") else None
-    if name == "Any":
-        return SCALAR_VALUES
-    if name == "ASCII":
-        return ((0, 0x7F),)
-    if name in ("White_Space", "space"):
-        return _WHITE_SPACE
-    if name in ("Lowercase", "Lower"):
-        return _having(str.islower)
-    if name in ("Uppercase", "Upper"):
-        return _having(str.isupper)
+    if name in _NAMED:
+        return _NAMED[name]
+    if name in _PREDICATES:
+        return _having(_PREDICATES[name])
     if name == "Assigned":
         return union(*(ranges for category, ranges in _categories().items() if category != "Cn"))
     return _category(name)

@@ -222,16 +222,6 @@ def test_the_smallest_label_wins_where_pieces_meet() -> None:
     assert (dfa.label_of(b"ab"), dfa.label_of(b"ac")) == (1, 2)
 
 
-def test_ten_thousand_literals() -> None:
-    rng = random.Random(2)
-    texts = {
-        bytes(rng.choices(range(97, 107), k=rng.randint(2, 12))): rng.randint(0, 3) for _ in range(10_000)
-    }
-    dfa = ByteDfa.literals(texts.items())
-    assert dfa.count() == len(texts)
-    assert all(dfa.label_of(text) == label for text, label in texts.items())
-
-
 SYMBOLS = 6
 
 
