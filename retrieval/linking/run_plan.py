@@ -20,7 +20,8 @@ from genret.retrieval.index.layout import VERSIONS_DIR
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.small_files import digest_bytes, digest_file
 from genret.retrieval.index.versions import list_versions
-from genret.retrieval.linking.documents.corpus import CorpusOptions, CorpusPlan, Shard, plan_corpus
+from genret.retrieval.linking.documents.corpus import CorpusOptions, CorpusPlan, Shard
+from genret.retrieval.linking.documents.corpus_reading import plan_corpus
 from genret.retrieval.linking.finding.find_options import STOP_WORD_LISTS
 from genret.retrieval.linking.link_options import LinkJob, LinkOptions, WorkerOptions
 from genret.retrieval.linking.output.folder import (
@@ -126,7 +127,7 @@ def plan_run(
     worker: WorkerOptions,
     max_bad_rows: int,
     overwrite: bool,
-    report: Callable[[int], None] | None = None,
+    report: Callable[[int], None] = lambda num_bytes: None,
 ) -> RunPlan:
     """Read the inputs, the index's and the model's identity, and the finished shards; changes nothing.
 

@@ -5,7 +5,7 @@ A shard is the part of a corpus that is linked, written and recorded as one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from genret.retrieval.errors import InputError
@@ -15,6 +15,21 @@ SPAN_UNITS = ("codepoint", "byte", "utf16")
 INPUT_FORMATS = ("auto", "jsonl", "parquet", "text", "lines")
 DEFAULT_SHARD_DOCUMENTS = 1000
 DEFAULT_SHARD_CHARS = 1_000_000
+
+
+def check_words(options: object, **known: Sequence[str]) -> None:
+    """Raise `InputError` for a field whose value is none of the known words."""
+    for name, words in known.items():
+        if getattr(options, name) not in words:
+            raise InputError(name, f"must be one of {list(words)}, got {getattr(options, name)!r}")
+
+
+def check_least(options: object, **least: int) -> None:
+    """Raise `InputError` for a field with a number below the least one; None is no number."""
+    for name, number in least.items():
+        value = getattr(options, name)
+        if value is not None and value < number:
+            raise InputError(name, f"must be at least {number}, got {value}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +62,8 @@ class CorpusOptions:
     shard_chars: int = DEFAULT_SHARD_CHARS
 
     def __post_init__(self) -> None:
-        for name, known in (("input_format", INPUT_FORMATS), ("span_unit", SPAN_UNITS)):
-            if getattr(self, name) not in known:
-                raise InputError(name, f"must be one of {list(known)}, got {getattr(self, name)!r}")
-        for name, least in (("shard_documents", 1), ("shard_chars", MIN_PART_CHARS)):
-            if getattr(self, name) < least:
-                raise InputError(name, f"must be at least {least}, got {getattr(self, name)}")
+        check_words(self, input_format=INPUT_FORMATS, span_unit=SPAN_UNITS)
+        check_least(self, shard_documents=1, shard_chars=MIN_PART_CHARS)
         fields = [self.id_field, self.text_field, self.mentions_field]
         for name in ("id_field", "text_field", "mentions_field"):
             if not getattr(self, name):
@@ -69,18 +80,6 @@ class CorpusPlan:
     num_documents: int  # documents, bad lines counted (they are found on reading)
     num_bytes: int  # size of the input files
     digests: dict[str, str]  # digest of every input file's bytes, by its source
-
-
-def plan_corpus(options: CorpusOptions, report: Callable[[int], None] | None = None) -> CorpusPlan:
-    """Read the input files once, in bounded memory, and cut them into shards; `report` gets the bytes read.
-
-    Raises:
-        SourceError: a file is missing, unreadable, of no known format, or the corpus holds no document.
-        InputError: an input cannot be used; it is named.
-    """
-    from genret.retrieval.linking.documents.corpus_reading import plan_files  # loads pyarrow
-
-    return plan_files(options, report)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import xxhash
 
 from genret.retrieval.linking.documents.corpus import CorpusOptions, Shard, ShardFile
 from genret.retrieval.linking.documents.input_files import InputFile
+from genret.retrieval.linking.documents.text_document import Document, cut_text
 
 # Part of every shard's digest: raised when the same input is read differently.
 _READING_VERSION = 1
@@ -48,11 +49,24 @@ class ShardCutter:
         """
         self._count(length)
         self.num_documents += 1
-        self._extend(row, offset, raw)
+        self.skip_row(row, offset, raw)
 
     def skip_row(self, row: int, offset: int, raw: bytes) -> None:
         """Add a row that is no document."""
-        self._extend(row, offset, raw)
+        if self._stretch is None:
+            self._stretch = _Stretch(row, offset)
+        self._stretch.num_rows += 1
+        self._stretch.hash.update(raw)
+
+    def add_parts(self, row: int, offset: int, document: object, raw: bytes) -> bool:
+        """Add the parts of a document that is longer than a shard; anything else is not added: False."""
+        most = self._options.shard_chars
+        if not isinstance(document, Document) or len(document.text) <= most:
+            return False
+        digest = self._digest or xxhash.xxh3_64_hexdigest(raw)
+        for begin, end in cut_text(document.text, most):
+            self.add_part(row, offset, (begin, end), end - begin, digest)
+        return True
 
     def add_part(self, row: int, offset: int, part: tuple[int, int] | None, length: int, digest: str) -> None:
         """Add a part of a document, or with None a file that is one; arguments as in `ShardFile`."""
@@ -78,12 +92,6 @@ class ShardCutter:
             self._close()
         self._documents += 1
         self._length += length
-
-    def _extend(self, row: int, offset: int, raw: bytes) -> None:
-        if self._stretch is None:
-            self._stretch = _Stretch(row, offset)
-        self._stretch.num_rows += 1
-        self._stretch.hash.update(raw)
 
     def _end_stretch(self) -> None:
         stretch, self._stretch = self._stretch, None

@@ -20,7 +20,7 @@ from genret.retrieval.linking.documents.document_records import (
     record_document,
 )
 from genret.retrieval.linking.documents.input_files import changed
-from genret.retrieval.linking.documents.text_document import BadDocument, Document, cut_text, part_document
+from genret.retrieval.linking.documents.text_document import BadDocument, Document
 from genret.retrieval.sources.source_files import PARQUET_MAGIC
 
 _BATCH_BYTES = 1 << 22
@@ -60,9 +60,8 @@ class ParquetRows:
         self.next_row = 1
         self._wanted = 0
         self._batches = self.batches()
-        self._first, self._batch = 1, pa.record_batch({})
+        self._first = 1  # row of the first of the fields
         self._fields: list[RowFields] = []
-        self._fields_first = 1
         try:
             self._columns = document_columns(path, self._file.schema_arrow, options)
         except BaseException:
@@ -90,14 +89,12 @@ class ParquetRows:
             row: In [1, `num_rows`], and above that of the call before.
         """
         self._wanted = row
-        while row >= self._first + self._batch.num_rows:
-            self._first, self._batch = next(self._batches)
-            self._fields = []
-        if not self._fields:
-            self._fields = batch_rows(self._batch.slice(row - self._first))
-            self._fields_first = row
+        while row >= self._first + len(self._fields):
+            first, batch = next(self._batches)
+            if row < first + batch.num_rows:
+                self._first, self._fields = row, batch_rows(batch.slice(row - first))
         self.next_row = row + 1
-        return self._fields[row - self._fields_first]
+        return self._fields[row - self._first]
 
     def close(self) -> None:
         """Close the file."""
@@ -135,10 +132,7 @@ def plan_parquet(
         for row, length in enumerate(_lengths(batch), first):
             if length > options.shard_chars:
                 fields = batch_rows(batch.slice(row - first, 1))[0]
-                document = row_document(fields, source, row, options)
-                if isinstance(document, Document) and len(document.text) > options.shard_chars:
-                    for begin, end in cut_text(document.text, options.shard_chars):
-                        cutter.add_part(row, 0, (begin, end), end - begin, rows.footer_digest)
+                if cutter.add_parts(row, 0, row_document(fields, source, row, options), b""):
                     continue
             cutter.add_row(row, 0, length, b"")
         report(num_bytes * (first + batch.num_rows - 1) // rows.num_rows)
@@ -156,11 +150,7 @@ def read_parquet(
     if rows.num_rows < end - 1 or file.digest not in ("", rows.footer_digest):
         raise changed(file, "its footer is another")
     for row in range(file.first_row, end):
-        document = row_document(rows.take(row), file.source, row, options)
-        if file.part is None or isinstance(document, BadDocument):
-            yield document
-        else:
-            yield part_document(document, file.part)
+        yield row_document(rows.take(row), file.source, row, options)
 
 
 def row_document(fields: RowFields, source: str, row: int, options: CorpusOptions) -> Document | BadDocument:

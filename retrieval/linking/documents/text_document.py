@@ -148,11 +148,9 @@ def cut_text(text: str, size: int) -> Iterator[tuple[int, int]]:
         size: Most code points of a part, at least `MIN_PART_CHARS`.
     """
     begin = 0
-    while len(text) - begin > size:
-        end = begin + next_cut(text[begin : begin + size + 1], size)
-        yield begin, end
-        begin = end
-    yield begin, len(text)
+    for part in cut_stream((text,), size):
+        yield begin, begin + len(part)
+        begin += len(part)
 
 
 def cut_stream(pieces: Iterable[str], size: int) -> Iterator[str]:

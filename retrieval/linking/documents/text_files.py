@@ -21,8 +21,6 @@ from genret.retrieval.linking.documents.text_document import (
     BadDocument,
     Document,
     cut_stream,
-    cut_text,
-    part_document,
 )
 from genret.retrieval.sources.row_readers import BadRow, parse_object
 from genret.retrieval.sources.source_files import BOM, PARQUET_MAGIC
@@ -56,13 +54,9 @@ def plan_lines(
         if length > options.shard_chars:
             document = line_document(line, source, row, is_json, options)
             length = len(document.text) if isinstance(document, Document) else 0  # nothing else is kept
-        if isinstance(document, Document) and length > options.shard_chars:
-            digest = xxhash.xxh3_64_hexdigest(line.raw)
-            for begin, end in cut_text(document.text, options.shard_chars):
-                cutter.add_part(row, offset, (begin, end), end - begin, digest)
-        elif is_json and line.raw.isspace():
+        if is_json and line.raw.isspace():
             cutter.skip_row(row, offset, line.raw)
-        else:
+        elif not cutter.add_parts(row, offset, document, line.raw):
             cutter.add_row(row, offset, length, line.raw)
         if content.position - reported >= _REPORT_EVERY:
             reported = content.position
@@ -86,12 +80,8 @@ def read_lines(
         if row + 1 == file.first_row + file.num_rows and file.digest not in ("", digest.hexdigest()):
             raise changed(file, f"lines {file.first_row} to {row} are others")
         document = line_document(line, file.source, row, is_json, options)
-        if document is None:
-            continue
-        if file.part is None or isinstance(document, BadDocument):
+        if document is not None:
             yield document
-        else:
-            yield part_document(document, file.part)
 
 
 def line_document(

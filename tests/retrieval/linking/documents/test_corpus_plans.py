@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from genret.retrieval.errors import InputError, SourceError
-from genret.retrieval.linking.documents.corpus import CorpusOptions, Shard, plan_corpus
-from genret.retrieval.linking.documents.corpus_reading import CorpusReader
+from genret.retrieval.linking.documents.corpus import CorpusOptions, Shard
+from genret.retrieval.linking.documents.corpus_reading import CorpusReader, plan_corpus
 from genret.retrieval.linking.documents.text_document import Document
 from genret.retrieval.sources.source_files import digest_file
 from tests.corpus_shards import read_shard
