@@ -196,32 +196,29 @@ class Window:
         return [row for row in self._rows if row is not None]
 
 
+@dataclass(frozen=True, slots=True)
 class RowMaker:
     """Makes rows of `retrieval.linking.output.part_files.SCHEMA` and counts them."""
 
-    def __init__(
-        self, options: LinkOptions, index_digest: str, counts: LinkCounts, complain: Callable[[str], None]
-    ) -> None:
-        self._exact = options.exact
-        self._keep_nil = options.keep_nil
-        self._index_digest = index_digest
-        self._counts = counts
-        self._complain = complain
+    options: LinkOptions
+    index_digest: str
+    counts: LinkCounts  # added to on the way
+    complain: Callable[[str], None]  # gets one line for every mention that failed
 
     def make(
         self, mention: PlacedMention, answer: LinkAnswer, is_cached: bool = False
     ) -> dict[str, Any] | None:
         """Return the row of a mention, counted; None where it is not to be written."""
-        counts = self._counts
+        counts = self.counts
         counts.num_mentions += 1
         counts.num_linked += answer.best is not None
         counts.num_nil += answer.best is None
         counts.num_cached += is_cached
-        counts.num_unproven += self._exact and answer.certified is False
+        counts.num_unproven += self.options.exact and answer.certified is False
         if answer.error is not None:
             counts.num_failed += 1
-            self._complain(mention.complaint(answer.error))
-        if answer.best is None and not self._keep_nil:
+            self.complain(mention.complaint(answer.error))
+        if answer.best is None and not self.options.keep_nil:
             return None
         counts.num_rows += 1
         return self._row(mention, answer)
@@ -251,5 +248,5 @@ class RowMaker:
             "mention_source": mention.origin,
             "method": answer.method,
             "error": answer.error,
-            "index_digest": self._index_digest,
+            "index_digest": self.index_digest,
         }

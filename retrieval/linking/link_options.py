@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from genret.retrieval.errors import InputError
-from genret.retrieval.linking.documents.corpus import CorpusOptions
+from genret.retrieval.linking.documents.corpus import CorpusOptions, check_least, check_words
 from genret.retrieval.linking.finding.find_options import FindOptions
 from genret.retrieval.types import SCORED_METHODS, RequestOptions, with_options
 
@@ -73,11 +73,8 @@ class LinkOptions:
     keep_nil: bool = True
 
     def __post_init__(self) -> None:
-        for name, known in (("mentions", MENTION_SOURCES), ("candidates", CANDIDATE_SETS)):
-            if getattr(self, name) not in known:
-                raise InputError(name, f"must be one of {list(known)}, got {getattr(self, name)!r}")
-        if self.context_chars is not None and self.context_chars < 0:
-            raise InputError("context_chars", f"must be at least 0, got {self.context_chars}")
+        check_words(self, mentions=MENTION_SOURCES, candidates=CANDIDATE_SETS)
+        check_least(self, context_chars=0)
         if self.min_logprob is not None and not self.min_logprob <= 0:
             raise InputError(
                 "min_logprob", f"must be at most 0, as every log-probability is, got {self.min_logprob}"
@@ -138,9 +135,7 @@ class WorkerOptions:
     encoder: str | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("batch_size", 1), ("cache_entries", 0)):
-            if getattr(self, name) < least:
-                raise InputError(name, f"must be at least {least}, got {getattr(self, name)}")
+        check_least(self, batch_size=1, cache_entries=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +202,7 @@ class GenerateOptions:
     batch_size: int = 16
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise InputError("method", f"must be one of {list(METHODS)}, got {self.method!r}")
+        check_words(self, method=METHODS)
         for name, most in _MOST.items():
             _check_integer(name, getattr(self, name), 1, most)
         _check_integer("seed", self.seed, -(2**63), 2**63 - 1)

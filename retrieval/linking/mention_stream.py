@@ -1,10 +1,10 @@
-"""Streams the mentions of documents, each with its place, its context, and the request that links it."""
+"""Mentions of documents, each with its place, its context, and the request that links it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from genret.retrieval.errors import InputError
 from genret.retrieval.linking.documents.text_document import BadDocument, Document, DocumentPlace, Span
@@ -13,15 +13,12 @@ from genret.retrieval.linking.run_progress import LinkCounts
 from genret.retrieval.types import Mention, RetrieveRequest, with_options
 
 if TYPE_CHECKING:
-    from genret.retrieval.linking.finding.finder import SpanFinder
     from genret.retrieval.prompts import CheckpointConfig
 
 
 Documents = Iterable[Document | BadDocument]
 Complain = Callable[[str], None]
 Report = Callable[[LinkCounts], None]
-# Documents without a mention make no batch: so often they are reported all the same.
-_REPORT_DOCUMENTS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,51 +45,16 @@ class PlacedMention:
         return f"{self.source}, line {self.row}: document {self.doc_id!r}, {at}: {reason}"
 
 
-def is_first_part(document: Document) -> bool:
-    """Whether a document is whole, or the part that a long one begins with: each is counted once."""
-    return document.offset == 0 and document.begin == 0
-
-
-class MentionStream:
-    """Reads documents as their mentions are asked for.
-
-    Args:
-        mentions: "auto", "given" or "found".
-        contexts: Cuts the text around a mention.
-        finder: Finds mentions; None: nothing is found.
-    """
-
-    def __init__(self, mentions: str, contexts: MentionContexts, finder: SpanFinder | None) -> None:
-        self._mentions = mentions
-        self._contexts = contexts
-        self._finder = finder
-
-    def read(
-        self, documents: Documents, counts: LinkCounts, complain: Complain, report: Report
-    ) -> Iterator[tuple[PlacedMention, Document, Span]]:
-        """Yield mentions in the order of the documents and of the spans in each."""
-        for number, document in enumerate(documents, 1):
-            if number % _REPORT_DOCUMENTS == 0:
-                report(counts)
-            if isinstance(document, BadDocument):
-                counts.num_bad_documents += 1
-                complain(str(document))
-                continue
-            counts.num_documents += is_first_part(document)
-            origin, spans = self._spans(document)
-            for span in spans:
-                context = self._contexts.around(document.text, span.start, span.end)
-                yield PlacedMention.of(document, span, context, origin), document, span
-
-    def _spans(self, document: Document) -> tuple[str, Sequence[Span]]:
-        if self._mentions == "given" or (self._mentions == "auto" and document.spans is not None):
-            given = document.spans or ()
-            begin, end = document.begin, document.end
-            # The others are in the text around this part, and another part's.
-            return "given", [span for span in given if begin <= span.start < end]
-        if self._finder is None:
-            return "found", ()
-        return "found", self._finder.find(document.text, document.begin, document.end)
+def is_counted(
+    document: Document | BadDocument, counts: LinkCounts, complain: Complain
+) -> TypeGuard[Document]:
+    """Count a document once, with the part that it begins with; complain of a bad one: False."""
+    if isinstance(document, BadDocument):
+        counts.num_bad_documents += 1
+        complain(str(document))
+        return False
+    counts.num_documents += document.offset == 0 and document.begin == 0
+    return True
 
 
 class MentionContexts:

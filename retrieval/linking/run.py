@@ -14,7 +14,7 @@ from genret.retrieval.durable import appearing
 from genret.retrieval.errors import InputError, SourceError
 from genret.retrieval.index.small_files import digest_file
 from genret.retrieval.interruption import uninterrupted
-from genret.retrieval.linking.documents.corpus import CorpusOptions
+from genret.retrieval.linking.documents.corpus import CorpusOptions, check_least
 from genret.retrieval.linking.link_options import LinkOptions, WorkerOptions
 from genret.retrieval.linking.output.folder import LinkingRunError, OutputFolder, OutputTarget, ShardRecord
 from genret.retrieval.linking.output.part_files import check_parts, merge_parts
@@ -46,10 +46,7 @@ class OutputOptions:
     keep_parts: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("max_bad_rows", "max_failed"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise InputError(name, f"must be at least 0, got {value}")
+        check_least(self, max_bad_rows=0, max_failed=0)
 
 
 def link_corpus(
@@ -241,7 +238,7 @@ def _complete(folder: OutputFolder, plan: RunPlan, counts: LinkCounts, seconds: 
             f"{plan.target.folder}: shard {missing} is gone although it was written; the same command does it"
         )
     summary = {
-        **counts.to_json(),
+        **asdict(counts),
         "key": plan.job.key,
         "num_shards": len(records),
         "seconds": round(seconds, 3),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from genret.retrieval.progress import ProgressDisplay
@@ -51,10 +51,6 @@ class LinkCounts:
         if not all(type(number) is int for number in found.values()):
             raise ValueError(f"expected integers, got {found}")
         return cls(**found)
-
-    def to_json(self) -> dict[str, int]:
-        """Return the fields."""
-        return asdict(self)
 
 
 _MAX_WARNINGS = 50

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 from genret.retrieval.index.reader import Index
@@ -54,10 +55,7 @@ class LateFinder:
     """A finder whose table is opened at the first search; arguments and (late) errors as of `open_finder`."""
 
     def __init__(self, index: Index, options: FindOptions, cache_dir: Path | None = None) -> None:
-        self._index = index
-        self._options = options
-        self._cache_dir = cache_dir
-        self._finder: MentionFinder | None = None
+        self._opened = cache(lambda: open_finder(index, options, cache_dir))
 
     def find(self, text: str, begin: int = 0, end: int | None = None) -> list[Span]:
         """Find the mentions of a text."""
@@ -66,11 +64,6 @@ class LateFinder:
     def entity_ids(self, text: str) -> tuple[str, ...]:
         """Return the ids of the entities of a name."""
         return self._opened().entity_ids(text)
-
-    def _opened(self) -> MentionFinder:
-        if self._finder is None:
-            self._finder = open_finder(self._index, self._options, self._cache_dir)
-        return self._finder
 
 
 class MentionFinder:
@@ -183,7 +176,7 @@ class MentionFinder:
     ) -> Iterator[Match]:
         """Yield matches that begin at text[at:limit] of the window."""
         folded, reach, prefixes = window.text, self._max_chars, self._table.names.prefixes
-        length, excluded, min_chars = len(folded), self._policy.stop_words, self._policy.min_chars
+        length, excluded, min_chars = len(folded), self._policy.stop_words, self._policy.options.min_chars
         for found in self._starts.finditer(folded, at):
             begin = found.start()
             if begin >= limit:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import math
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,9 +13,19 @@ from typing import TYPE_CHECKING
 
 from genret.decoding.answering.speller import Speller
 from genret.decoding.grammar.errors import VocabularyError
+from genret.decoding.grammar.vocabulary import Vocabulary
 from genret.decoding.markup.annotation_grammar import AnnotationGrammar
-from genret.decoding.markup.link_syntax import MentionRules, spelled_text
+from genret.decoding.markup.link_syntax import Link, MentionRules, read_annotated, spelled_text, spelled_title
+from genret.decoding.markup.link_titles import LinkTitles
+from genret.decoding.sorted_texts import SortedTexts
 from genret.retrieval.errors import GenretError, InputError, ModelError
+from genret.retrieval.filters.entity_filter import EntityFilter
+from genret.retrieval.filters.predicate import parse
+from genret.retrieval.filters.restriction import Restriction
+from genret.retrieval.index.entities import title_batches
+from genret.retrieval.index.layout import TITLE
+from genret.retrieval.index.owners import title_owners
+from genret.retrieval.index.reader import Index
 from genret.retrieval.linking.documents.text_document import BadDocument, Document
 from genret.retrieval.linking.generating.windows import (
     WindowJob,
@@ -21,14 +34,13 @@ from genret.retrieval.linking.generating.windows import (
     halves,
     write_windows,
 )
-from genret.retrieval.linking.generating.written_links import GeneratedMention, WindowReader, open_titles
 from genret.retrieval.linking.link_options import GenerateOptions
 from genret.retrieval.loaded_model import Limits
+from genret.retrieval.methods.scoring import owners_best_first
+from genret.retrieval.types import Entity
 
 if TYPE_CHECKING:
     from genret.retrieval.retriever import Retriever
-
-Generated = list[GeneratedMention] | GenretError
 
 # Expected tokens of the text with its links, for one token of the text.
 _WRITTEN_PER_TOKEN = 1.5
@@ -37,6 +49,42 @@ _LEAST_TOKENS = 8
 _MOST_PER_TOKEN, _MOST_AND = 8, 256
 # Most documents that are held until those before them are written.
 _MOST_WAITING = 4096
+# For more titles, tokens are found in compiled loops, which take a second or two to compile.
+_MANY_TITLES = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedMention:
+    """One link.
+
+    Attributes:
+        start: First code point of the mention in the text that was given.
+        end: Code point behind its last one.
+        mention: The text between.
+        title: The title that was written.
+        entities: All entities of that title that the filter allows and that have a share in it, the greatest
+            first; never empty.
+        shares: P(e | title) of each of them, which sum to 1: the model has said no more than the title.
+        logprob: Log-probability of the title under the model alone, given all that was written before it:
+            the sum over the tokens that write some of the title or the parenthesis behind it.
+        mention_logprob: The same of the tokens before these that write the mention and the brackets around
+            it: how sure the model is of the mention itself.
+        is_nil: Whether the log-probability of the first entity, `logprob` plus the log of its share, is below
+            the least one asked for.
+    """
+
+    start: int
+    end: int
+    mention: str
+    title: str
+    entities: tuple[Entity, ...]
+    shares: tuple[float, ...]
+    logprob: float
+    mention_logprob: float
+    is_nil: bool = False
+
+
+Generated = list[GeneratedMention] | GenretError
 
 
 @dataclass(slots=True, eq=False)
@@ -252,3 +300,117 @@ class MentionGenerator:
                 f"template {self._template.name!r} there is room for {max(min(most), 0)} tokens of text"
             )
         return min(most)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowReader:
+    """Reads links to `titles` from tokens of `vocabulary`.
+
+    A link whose likeliest entity has a log-probability below `min_logprob` is NIL; None: none is.
+    """
+
+    titles: IndexTitles
+    vocabulary: Vocabulary
+    min_logprob: float | None
+
+    def read(self, window: str, offset: int, written: WrittenWindow) -> list[GeneratedMention]:
+        """Return the links of a window, whose first character is at `offset` in the whole text.
+
+        Raises:
+            ModelError: the window was not written again with real titles in it, as the constraint ensures.
+        """
+        pieces = [self.vocabulary.written(token) for token in written.token_ids]
+        try:
+            annotated = read_annotated(b"".join(pieces))
+        except ValueError as error:
+            raise ModelError(f"what was written is no annotation of the text: {error}") from error
+        if annotated.text != window.encode():
+            raise ModelError("what was written is not the text")
+        places = [*itertools.accumulate((len(character.encode()) for character in window), initial=0)]
+        ends = [*itertools.accumulate(map(len, pieces))]
+        return [
+            self._mention(link, window, offset, places, _costs(link, ends, written.logprobs))
+            for link in annotated.links
+        ]
+
+    def _mention(
+        self, link: Link, window: str, offset: int, places: Sequence[int], costs: tuple[float, float]
+    ) -> GeneratedMention:
+        start, end = bisect_left(places, link.begin), bisect_left(places, link.end)
+        entities, shares = self.titles.entities(link.title)
+        if not entities:
+            raise ModelError(f"{link.title!r} was written, which is no title")
+        mention_logprob, logprob = costs
+        return GeneratedMention(
+            start=offset + start,
+            end=offset + end,
+            mention=window[start:end],
+            title=link.title.decode(),
+            entities=entities,
+            shares=shares,
+            logprob=logprob,
+            mention_logprob=mention_logprob,
+            is_nil=self.min_logprob is not None and logprob + math.log(shares[0]) < self.min_logprob,
+        )
+
+
+def _costs(link: Link, ends: Sequence[int], logprobs: Sequence[float]) -> tuple[float, float]:
+    """Return the log-probabilities of a link's mention and of its title; `ends` are the tokens' ends."""
+    first = bisect_right(ends, link.opened)
+    titled = bisect_right(ends, link.titled)
+    behind = bisect_left(ends, link.closed) + 1
+    return math.fsum(logprobs[first:titled]), math.fsum(logprobs[titled:behind])
+
+
+@dataclass(frozen=True, slots=True)
+class IndexTitles:
+    """Titles as links name them, with the index that knows their entities."""
+
+    titles: LinkTitles
+    index: Index
+
+    def entities(self, title: bytes) -> tuple[tuple[Entity, ...], tuple[float, ...]]:
+        """Return the entities of a title and their shares in it, the greatest first.
+
+        Those without a share are left out. There are none where it is no title that may be named.
+        """
+        owners = title_owners(self.index, self.titles.members(title))
+        shares = {e: share for e, share in owners_best_first(self.index, owners).items() if share}
+        return tuple(map(self.index.entity, shares)), tuple(shares.values())
+
+
+def open_titles(retriever: Retriever, predicate: str | None) -> IndexTitles:
+    """Return the titles of a retriever's index whose entities pass a predicate; None: all.
+
+    Raises:
+        InputError: the predicate cannot be read, or does not fit the index; or the index is of a format
+            without an order of titles.
+        ModelError: the tokenizer cannot write one of the titles, which is named.
+    """
+    index = retriever.index
+    searcher = retriever.answerer.engine.searcher
+    order = index.title_order
+    if order is None:
+        raise InputError(
+            "index",
+            f"is of format version {index.manifest.format_version}, which has no order of titles; "
+            "rebuild it, or update it with genret update",
+        )
+    batches = title_batches(index.entities.stored_column(TITLE))
+    try:
+        searcher.require(batches, spelled_title)
+    except VocabularyError as error:
+        raise ModelError(str(error)) from error
+    texts = SortedTexts(batches, order)
+    if predicate is not None:
+        restriction = Restriction(parse(predicate))
+        retriever.filters.check(restriction)
+        ((allowed,),) = retriever.filters.batches([restriction], 1)
+        if not isinstance(allowed, EntityFilter):  # only a cancelled or an open restriction has none
+            raise InputError("filter", f"{predicate!r} could not be applied")
+        texts = texts.among(allowed.allowed)
+    if len(texts) > _MANY_TITLES:
+        searcher.warm_up()
+    titles = LinkTitles(texts, searcher)
+    titles.prepare()
+    return IndexTitles(titles, index)

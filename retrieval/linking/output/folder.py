@@ -203,13 +203,9 @@ class ShardRecord:
     part_digest: str = ""  # XXH3-128 of the part file
     first_bad: str = ""  # the first line that is no document, with the reason
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
-        return {**asdict(self), "complaints": list(self.complaints)}
-
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> ShardRecord:
-        """Read what `to_json` gave; anything else is a `ValueError`."""
+        """Read the fields from an object; anything else is a `ValueError`."""
         try:
             return cls(
                 shard=_typed(value["shard"], int),
@@ -229,7 +225,7 @@ class ShardRecord:
 
 def write_record(file: Path, record: ShardRecord) -> None:
     """Write a record, in one step."""
-    text = json.dumps(record.to_json(), ensure_ascii=False, sort_keys=True)
+    text = json.dumps(asdict(record), ensure_ascii=False, sort_keys=True)
     replace_file(file, text.encode("utf-8", "backslashreplace") + b"\n")
 
 

@@ -16,52 +16,40 @@ from genret.retrieval.linking.documents.corpus import Shard
 from genret.retrieval.linking.link_options import LinkJob
 from genret.retrieval.linking.output.folder import LinkingRunError, ShardRecord
 from genret.retrieval.linking.run_progress import LinkCounts
-from genret.retrieval.linking.runners.runner import Increments, OpenWorker, WorkerError, work
-from genret.retrieval.linking.shard_worker import ShardWorker
+from genret.retrieval.linking.runners.runner import OpenWorker, WorkerError, linked, work
 
 _STOP_SECONDS = 1.0  # until a worker that was asked to end is made to
 _OUT_OF_MEMORY = "; the system kills a process so when memory runs out: fewer --workers need less"
 
 
+@dataclass(frozen=True, slots=True)
 class InProcessRunner:
     """Links shards in this process, one after the other; `report` gets increments of the counts."""
 
-    def __init__(
-        self,
-        report: Callable[[LinkCounts], None] = lambda counts: None,
-        open_worker: OpenWorker = ShardWorker,
-    ) -> None:
-        self._report = report
-        self._open_worker = open_worker
+    report: Callable[[LinkCounts], None]
+    open_worker: OpenWorker
 
     def run(self, job: LinkJob, shards: Sequence[Shard]) -> Iterator[ShardRecord | LinkCounts]:
         """Yield the record of every shard, in order. See `Runner.run`."""
-        worker = self._open_worker(job)
+        worker = self.open_worker(job)
         try:
             yield LinkCounts()
             for shard in shards:
-                increments = Increments(self._report)
-                record = worker.run(shard, increments.report)
-                increments.report(record.counts)
-                yield record
+                yield linked(worker, shard, self.report)
         finally:
             worker.close()
 
 
+@dataclass(frozen=True, slots=True)
 class LocalRunner:
     """Links shards in several processes of this machine, each with an index and a model of its own.
 
     Every process has a pipe of its own, so that one that is killed breaks no queue of the others, and gets
     one shard at a time. The processes end with this one, however that ends.
-
-    Args:
-        num_workers: Processes; no more are started than there are shards.
-        open_worker: Makes the worker, in its process; a function or class that can be sent there.
     """
 
-    def __init__(self, num_workers: int, open_worker: OpenWorker = ShardWorker) -> None:
-        self._num_workers = num_workers
-        self._open_worker = open_worker
+    num_workers: int  # processes; no more are started than there are shards
+    open_worker: OpenWorker  # makes the worker, in its process; a function or class that can be sent there
 
     def run(self, job: LinkJob, shards: Sequence[Shard]) -> Iterator[ShardRecord | LinkCounts]:
         """Yield records and increments of counts as they come; see `Runner.run`. A dead worker is a
@@ -70,8 +58,8 @@ class LocalRunner:
         waiting = deque(shards)
         workers: dict[Connection, _Process] = {}
         try:
-            for _ in range(min(self._num_workers, len(shards))):
-                process = _Process.start(job, self._open_worker)
+            for _ in range(min(self.num_workers, len(shards))):
+                process = _Process.start(job, self.open_worker)
                 workers[process.connection] = process
             while workers:
                 for connection in wait(list(workers)):

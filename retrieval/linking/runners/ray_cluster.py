@@ -11,7 +11,6 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +23,6 @@ _LOCAL = "local"  # as `ray.init` calls it
 _REACH_SECONDS = 10.0
 _CHECK_SECONDS = 120.0
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class RayResources:
-    """Resources of every worker of a run."""
-
-    num_workers: int  # number of workers
-    num_cpus: float  # CPUs of each, as Ray counts them; they decide how many fit on a node
-    num_gpus: float  # GPUs of each; a fraction shares one
 
 
 def import_ray() -> Any:
@@ -120,14 +110,17 @@ def _no_cluster(address: str, reason: str) -> InputError:
 
 def reason_not_joined(error: BaseException) -> str:
     """Say why a cluster could not be joined; Ray's error says only that it could not."""
-    causes: list[str] = []
-    seen: BaseException | None = error
-    while seen is not None:
-        causes.append(str(seen))
-        seen = seen.__cause__
-    if any("Authentication" in cause for cause in causes):
+    reasons = [str(one) for one in causes(error)]
+    if any("Authentication" in reason for reason in reasons):
         return "it asks for a token: set RAY_AUTH_MODE=token, and have the token in RAY_AUTH_TOKEN"
-    return causes[0]
+    return reasons[0]
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and what it was raised from."""
+    while error is not None:
+        yield error
+        error = error.__cause__
 
 
 @contextmanager
@@ -147,14 +140,14 @@ def _signal_handlers_kept() -> Iterator[None]:
 
 def choose_resources(
     ray: Any, num_workers: int | None, num_cpus: float, num_gpus: float | None, wants_gpu: bool
-) -> RayResources:
-    """Decide the resources of workers by what the cluster has now.
+) -> tuple[int, float]:
+    """Return the number of workers, and the GPUs of each, by what the cluster has now.
 
     Args:
         ray: The module, connected.
         num_workers: Number asked for; None: as many as fit.
-        num_cpus: CPUs of each worker.
-        num_gpus: GPUs of each worker; None: one where the cluster has any and workers can use it.
+        num_cpus: CPUs of each worker, as Ray counts them; they decide how many fit on a node.
+        num_gpus: GPUs of each, a fraction shares one; None: one where there are any and workers can use it.
         wants_gpu: Whether workers can use one.
     """
     there = ray.cluster_resources()
@@ -176,7 +169,7 @@ def choose_resources(
             num_cpus,
             num_gpus,
         )
-    return RayResources(wanted, num_cpus, num_gpus)
+    return wanted, num_gpus
 
 
 def check_nodes(ray: Any, needed: Mapping[str, str], out: Path) -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -71,20 +73,34 @@ class WorkerError(NamedTuple):
         return kind.__new__(kind, self.text)
 
 
-class Increments:
-    """Sends the growth of counts since they were last sent."""
+def linked(
+    worker: ShardWorker, shard: Shard, send: Callable[[LinkCounts], None], every: float = 0.0
+) -> ShardRecord:
+    """Link a shard and return its record.
 
-    def __init__(self, send: Callable[[LinkCounts], None]) -> None:
-        self._send = send
-        self._sent: dict[str, int] = {}
+    Args:
+        worker: The worker.
+        shard: The shard.
+        send: Gets what the counts have grown by since it was last called, if anything; at the end too.
+        every: Least seconds between two calls before the end.
+    """
+    sent: dict[str, int] = {}
+    due = time.monotonic() + every
 
-    def report(self, counts: LinkCounts) -> None:
-        """Send what the counts of the shard have grown by, if anything."""
-        now = counts.to_json()
-        grown = {name: n - self._sent.get(name, 0) for name, n in now.items()}
-        self._sent = now
+    def report(counts: LinkCounts) -> None:
+        nonlocal sent, due
+        if time.monotonic() < due:
+            return
+        now = asdict(counts)
+        grown = {name: n - sent.get(name, 0) for name, n in now.items()}
+        sent, due = now, time.monotonic() + every
         if any(grown.values()):
-            self._send(LinkCounts(**grown))
+            send(LinkCounts(**grown))
+
+    record = worker.run(shard, report)
+    due = 0.0
+    report(record.counts)
+    return record
 
 
 _ORPHANED = 4  # exit code of a worker whose coordinator is gone; nobody is left to read it
@@ -97,19 +113,15 @@ def work(connection: Connection, job: LinkJob, open_worker: OpenWorker) -> None:
     `WorkerError` and nothing more.
     """
     threading.Thread(target=_end_with_the_coordinator, daemon=True).start()
-    threads = str(job.worker.num_threads or "")
-    for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS"):
-        if threads:  # read when torch and the tokenizers are imported: several workers share the cores
-            os.environ.setdefault(name, threads)
+    if job.worker.num_threads:
+        for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS"):  # read when torch and tokenizers are imported
+            os.environ.setdefault(name, str(job.worker.num_threads))
     try:
         worker = open_worker(job)
         try:
             connection.send(LinkCounts())
             while (shard := connection.recv()) is not None:
-                increments = Increments(connection.send)
-                record = worker.run(shard, increments.report)
-                increments.report(record.counts)
-                connection.send(record)
+                connection.send(linked(worker, shard, connection.send))
         finally:
             worker.close()
     except (EOFError, BrokenPipeError):  # the coordinator is gone

@@ -1,4 +1,4 @@
-"""Rows, counts and complaints of `DocumentLinker` over scripted answers."""
+"""Rows, counts and complaints of `open_linker` over scripted answers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from genret.retrieval.linking import link_documents
 from genret.retrieval.linking.documents.text_document import BadDocument, Document, Span
 from genret.retrieval.linking.finding import finder as finder_module
 from genret.retrieval.linking.generating import generator
-from genret.retrieval.linking.generating.written_links import GeneratedMention
+from genret.retrieval.linking.generating.generator import GeneratedMention
 from genret.retrieval.linking.link_options import GenerateOptions, LinkOptions, WorkerOptions
-from genret.retrieval.linking.linker import DocumentLinker
+from genret.retrieval.linking.linker import open_linker
 from genret.retrieval.linking.output.part_files import SCHEMA
 from genret.retrieval.linking.run_progress import LinkCounts
 from genret.retrieval.prompts import NameEvidence
@@ -252,7 +252,7 @@ def test_documents_are_read_no_further_than_a_window_ahead() -> None:
             yield document(f"name{n}", f"name{n}", row=n)
 
     worker = WorkerOptions("-", batch_size=4, cache_entries=10)
-    linker = DocumentLinker(ScriptedRetriever(), LinkOptions(), worker)  # type: ignore[arg-type]
+    linker = open_linker(ScriptedRetriever(), LinkOptions(), worker)  # type: ignore[arg-type]
     written = 0
     for rows in linker.link(documents(), LinkCounts(), lambda line: None):
         assert read - written <= 64
@@ -266,7 +266,7 @@ def test_rows_of_one_huge_document_come_in_blocks() -> None:
     spans = tuple(Span(n, n + 2) for n in range(0, 100_000, 2))
     retriever = ScriptedRetriever()
     worker = WorkerOptions("-", batch_size=4)
-    linker = DocumentLinker(retriever, LinkOptions(prompt="bare"), worker)  # type: ignore[arg-type]
+    linker = open_linker(retriever, LinkOptions(prompt="bare"), worker)  # type: ignore[arg-type]
     blocks = linker.link([Document("f", 1, "huge", text, spans)], LinkCounts(), lambda line: None)
     sizes = [len(rows) for rows in blocks]
     assert sum(sizes) == 50_000

@@ -15,7 +15,7 @@ from genret.retrieval.linking import link_documents
 from genret.retrieval.linking.documents.text_document import Document, Span
 from genret.retrieval.linking.generating.generator import MentionGenerator
 from genret.retrieval.linking.link_options import GenerateOptions, LinkOptions, WorkerOptions
-from genret.retrieval.linking.linker import DocumentLinker
+from genret.retrieval.linking.linker import open_linker
 from genret.retrieval.linking.mention_stream import MentionContexts
 from genret.retrieval.linking.run_progress import LinkCounts
 from tests.checkpoints import make_checkpoint, make_index
@@ -46,7 +46,7 @@ def linked(
 ) -> tuple[list[Row], LinkCounts]:
     counts = LinkCounts()
     worker = WorkerOptions("-", batch_size=batch_size, cache_entries=cache_entries)
-    linker = DocumentLinker(retriever, LinkOptions(**options), worker, Names(NAMES))
+    linker = open_linker(retriever, LinkOptions(**options), worker, Names(NAMES))
     blocks = linker.link(documents, counts, lambda line: None)
     return [row for rows in blocks for row in rows], counts
 

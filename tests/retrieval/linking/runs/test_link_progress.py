@@ -32,7 +32,7 @@ from genret.retrieval.linking.run_progress import (
     shown_run,
 )
 from genret.retrieval.linking.runners.local_runner import InProcessRunner, LocalRunner
-from genret.retrieval.linking.runners.runner import Increments, WorkerError
+from genret.retrieval.linking.runners.runner import WorkerError, linked
 from genret.retrieval.progress import ProgressDisplay
 
 
@@ -199,9 +199,10 @@ def test_defects_of_workers_come_with_their_traceback() -> None:
 
 def test_increments_add_up() -> None:
     sent: list[LinkCounts] = []
-    increments = Increments(sent.append)
-    for documents in (1, 1, 5, 9):
-        increments.report(counts(documents, 3 * documents))
+    told = [counts(documents, 3 * documents) for documents in (1, 1, 5, 9)]
+    record = ShardRecord(0, "", "", "", 0, told[-1])
+    worker = SimpleNamespace(run=lambda shard, report: [report(one) for one in told] and record)
+    assert linked(cast("ShardWorker", worker), cast("Shard", None), sent.append) is record
     total = LinkCounts()
     for grown in sent:
         total.add(grown)

@@ -9,6 +9,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -367,9 +368,9 @@ def test_a_plan_changes_nothing(docs: Path, out: Path, index: Path) -> None:
 def test_records_come_back(tmp_path: Path) -> None:
     record = ShardRecord(3, "k", "d", "p", 12, LinkCounts(num_rows=4), ("a\ud800", "b"), 1.5, "x")
     file = tmp_path / "r.json"
-    file.write_text(json.dumps(record.to_json()))
+    file.write_text(json.dumps(asdict(record)))
     assert read_record(file) == record
-    odd: list[Any] = [{}, {**record.to_json(), "shard": "3"}, {**record.to_json(), "counts": {"x": 1}}, []]
+    odd: list[Any] = [{}, {**asdict(record), "shard": "3"}, {**asdict(record), "counts": {"x": 1}}, []]
     for broken in odd:
         file.write_text(json.dumps(broken))
         assert read_record(file) is None
