@@ -130,7 +130,7 @@ class LongestFromTheLeft:
                     break
 
     def _num_names(self, name: str, mention: str) -> int:
-        if len(name) < self._policy.min_chars or name in self._policy.stop_words:
+        if len(name) < self._policy.options.min_chars or name in self._policy.stop_words:
             return 0
         key = self._table.names[name]
         num = self._policy.num_names(name, key)

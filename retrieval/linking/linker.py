@@ -20,24 +20,22 @@ from genret.retrieval.linking.documents.text_document import BadDocument, Docume
 from genret.retrieval.linking.finding.finder import LateFinder
 from genret.retrieval.linking.link_answers import (
     AnswerCache,
+    Complain,
+    Documents,
     LinkAnswer,
     LinkCandidate,
+    MentionContexts,
     OpenQuestion,
+    PlacedMention,
     Question,
+    Report,
     RowMaker,
     Window,
     answer_of,
     failure,
-)
-from genret.retrieval.linking.link_options import GenerateOptions, LinkOptions, WorkerOptions
-from genret.retrieval.linking.mention_stream import (
-    Complain,
-    Documents,
-    MentionContexts,
-    PlacedMention,
-    Report,
     is_counted,
 )
+from genret.retrieval.linking.link_options import GenerateOptions, LinkOptions, WorkerOptions
 from genret.retrieval.linking.named_entities import NEARBY_CHARS, NamedEntities
 from genret.retrieval.linking.run_progress import LinkCounts
 from genret.retrieval.types import DEFAULT_SHORTLIST_SIZE, Mention, RetrieveRequest

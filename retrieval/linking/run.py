@@ -20,8 +20,7 @@ from genret.retrieval.linking.output.folder import LinkingRunError, OutputFolder
 from genret.retrieval.linking.output.part_files import check_parts, merge_parts
 from genret.retrieval.linking.run_plan import RunPlan, check_target, plan_run
 from genret.retrieval.linking.run_progress import LinkCounts, LinkDisplay, Progress, counted
-from genret.retrieval.linking.runners.local_runner import InProcessRunner, LocalRunner
-from genret.retrieval.linking.runners.runner import OpenWorker, Runner
+from genret.retrieval.linking.runners.runner import InProcessRunner, LocalRunner, OpenWorker, Runner
 from genret.retrieval.linking.shard_worker import ShardWorker, part_metadata, too_many_bad
 
 

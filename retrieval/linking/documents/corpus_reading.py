@@ -6,11 +6,16 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 
 from genret.retrieval.errors import SourceError
-from genret.retrieval.linking.documents.corpus import CorpusOptions, CorpusPlan, Shard, ShardFile
-from genret.retrieval.linking.documents.cutter import ShardCutter
+from genret.retrieval.linking.documents.corpus import (
+    CorpusOptions,
+    CorpusPlan,
+    InputFile,
+    Shard,
+    ShardCutter,
+    ShardFile,
+)
 from genret.retrieval.linking.documents.input_files import (
     Content,
-    InputFile,
     check_size,
     file_format,
     list_files,

@@ -14,7 +14,7 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 from genret.retrieval.errors import InputError, SourceError
-from genret.retrieval.linking.documents.corpus import CorpusOptions, ShardFile
+from genret.retrieval.linking.documents.corpus import CorpusOptions, InputFile, ShardFile
 from genret.retrieval.normalize import find_surrogate
 from genret.retrieval.sources.row_readers import inner_suffix, is_parquet
 from genret.retrieval.sources.source_files import BOM, STDIN, ByteStream, FileState, is_read_once
@@ -22,13 +22,6 @@ from genret.retrieval.sources.source_files import BOM, STDIN, ByteStream, FileSt
 # By the name, behind which .gz, .zst or .zstd may stand.
 ENDINGS = {"jsonl": (".jsonl", ".ndjson"), "parquet": (".parquet", ".pq"), "text": (".txt", ".text")}
 _HEAD_BYTES = 1 << 12
-
-
-class InputFile(NamedTuple):
-    """One file of a corpus, and its name in the output and in messages."""
-
-    path: str
-    source: str
 
 
 def list_files(options: CorpusOptions) -> list[InputFile]:

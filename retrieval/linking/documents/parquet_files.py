@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from genret.retrieval.errors import SourceError
-from genret.retrieval.linking.documents.corpus import CorpusOptions, ShardFile
-from genret.retrieval.linking.documents.cutter import ShardCutter
+from genret.retrieval.linking.documents.corpus import CorpusOptions, ShardCutter, ShardFile
 from genret.retrieval.linking.documents.document_records import (
     MENTION_DOCUMENT_FIELD,
     MENTION_FIELD,

@@ -12,8 +12,7 @@ from typing import Any
 import xxhash
 
 from genret.retrieval.errors import SourceError
-from genret.retrieval.linking.documents.corpus import CorpusOptions, ShardFile
-from genret.retrieval.linking.documents.cutter import ShardCutter
+from genret.retrieval.linking.documents.corpus import CorpusOptions, ShardCutter, ShardFile
 from genret.retrieval.linking.documents.document_records import default_id, record_document
 from genret.retrieval.linking.documents.input_files import Content, Line, changed
 from genret.retrieval.linking.documents.text_document import (

@@ -14,9 +14,9 @@ from genret.retrieval.errors import InputError
 from genret.retrieval.linking import link_documents
 from genret.retrieval.linking.documents.text_document import Document, Span
 from genret.retrieval.linking.generating.generator import MentionGenerator
+from genret.retrieval.linking.link_answers import MentionContexts
 from genret.retrieval.linking.link_options import GenerateOptions, LinkOptions, WorkerOptions
 from genret.retrieval.linking.linker import open_linker
-from genret.retrieval.linking.mention_stream import MentionContexts
 from genret.retrieval.linking.run_progress import LinkCounts
 from tests.checkpoints import make_checkpoint, make_index
 from tests.scripted_linking import Names
