@@ -184,7 +184,7 @@ class Side:
         """Return which of `_CLASSES` a labelled mention belongs to that is not found."""
         mention = text[span.start : span.end]
         name = fold_name(mention)
-        key = self.table.key_of(name)
+        key = self.table.names.get(name)
         over = [(start, end) for start, end in found if start < span.end and span.start < end]
         if key is None:
             return _CLASSES[0]

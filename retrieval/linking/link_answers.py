@@ -110,13 +110,8 @@ class MentionContexts:
     ) -> RetrieveRequest:
         """Return a request that the model refused with as much context as it takes.
 
-        Args:
-            mention: The mention and its context.
-            request: The refused request.
-            check: Raises an `InputError` where a request cannot be taken.
-
-        Raises:
-            InputError: the mention is too long even without context.
+        `check` raises an `InputError` where a request cannot be taken; it is raised here for a mention that
+        is too long even without context.
         """
         fitting = self._cut(mention, request, 0)
         check(fitting)
@@ -184,10 +179,7 @@ def answer_of(
 ) -> LinkAnswer:
     """Return the link that a reply gives under the options, or NIL with the reason.
 
-    Args:
-        reply: Reply to the request that links the mention.
-        options: How mentions are linked.
-        weigh: Puts the candidates in order; None: they stay as they are.
+    `weigh` puts the candidates in order; None: they stay as they are.
     """
     if not isinstance(reply, RetrievalResult):
         return failure(reply, options.method)

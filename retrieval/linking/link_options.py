@@ -110,29 +110,18 @@ class LinkOptions:
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """Settings of a worker's computation; none of them changes which rows come out.
+    """Settings of a worker's computation; none of them changes which rows come out."""
 
-    Attributes:
-        index: Index directory.
-        model: Checkpoint directory or hub id; None: the default model of the index.
-        num_threads: Torch threads of a worker.
-        batch_size: Mentions per forward.
-        cache_entries: Answers kept per worker for mentions that are put to the model in the same words.
-        verify_digests: Whether the index's digests are checked before the run.
-        cache_dir: Folder where the table of names is kept; None: in memory.
-        encoder: New place of the encoder that made the index's vectors; None: it lies where it lay then.
-    """
-
-    index: str
-    model: str | None = None
+    index: str  # index directory
+    model: str | None = None  # checkpoint directory or hub id; None: the default model of the index
     device: str = "auto"
     dtype: str = "auto"
-    num_threads: int | None = 1
-    batch_size: int = 32
-    cache_entries: int = 100_000
-    verify_digests: bool = True
-    cache_dir: str | None = None
-    encoder: str | None = None
+    num_threads: int | None = 1  # Torch threads of a worker
+    batch_size: int = 32  # mentions per forward
+    cache_entries: int = 100_000  # answers kept for mentions that are put to the model in the same words
+    verify_digests: bool = True  # whether the index's digests are checked before the run
+    cache_dir: str | None = None  # folder where the table of names is kept; None: in memory
+    encoder: str | None = None  # new place of the encoder that made the index's vectors; None: where it lay
 
     def __post_init__(self) -> None:
         check_least(self, batch_size=1, cache_entries=0)
@@ -169,37 +158,26 @@ _MOST = {
 class GenerateOptions:
     """Options of a `MentionGenerator`.
 
-    Attributes:
-        prompt: Name of the template that asks for links; None: the checkpoint's own, or the built-in one.
-        method: "greedy": the likeliest allowed token at every step; "sample": drawn from the allowed ones;
-            "beam": the most probable annotation that a beam search finds; "disc": an unbiased draw from the
-            model's own distribution over annotations.
-        beam_size: Annotations that `beam` follows at once.
-        num_draws: Draws of `disc`.
-        temperature: Temperature of `sample` and `disc`.
-        seed: Seed of `sample` and `disc`: the same seed gives the same links to the same text.
-        max_mention_chars: Most characters of a mention.
-        max_mentions: Most mentions of a window; None: any number.
-        word_boundaries: Whether mentions begin and end where words do.
-        window_tokens: Most tokens of a window of text; fewer where the model has no positions for more.
-        min_logprob: A link whose title has a lower log-probability is NIL; None: none is.
-        filter: Predicate that every linked entity passes; None: all do.
-        batch_size: Windows that are written together.
+    `method` is "greedy": the likeliest allowed token at every step; "sample": drawn from the allowed ones;
+    "beam": the most probable annotation that a beam search finds; or "disc": an unbiased draw from the
+    model's own distribution over annotations.
     """
 
-    prompt: str | None = None
+    prompt: str | None = None  # template that asks for links; None: the checkpoint's own, or the built-in one
     method: str = "greedy"
-    beam_size: int = 4
-    num_draws: int = 1
-    temperature: float = 1.0
-    seed: int = 0
-    max_mention_chars: int = 80
-    max_mentions: int | None = None
-    word_boundaries: bool = True
-    window_tokens: int = 256
-    min_logprob: float | None = None
-    filter: str | None = None
-    batch_size: int = 16
+    beam_size: int = 4  # annotations that `beam` follows at once
+    num_draws: int = 1  # draws of `disc`
+    temperature: float = 1.0  # temperature of `sample` and `disc`
+    seed: int = 0  # seed of `sample` and `disc`: the same one gives the same links to the same text
+    max_mention_chars: int = 80  # most characters of a mention
+    max_mentions: int | None = None  # most mentions of a window; None: any number
+    word_boundaries: bool = True  # whether mentions begin and end where words do
+    window_tokens: int = (
+        256  # most tokens of a window; fewer where the model has no positions for more
+    )
+    min_logprob: float | None = None  # a link whose title has a lower log-probability is NIL; None: none is
+    filter: str | None = None  # predicate that every linked entity passes; None: all do
+    batch_size: int = 16  # windows that are written together
 
     def __post_init__(self) -> None:
         check_words(self, method=METHODS)

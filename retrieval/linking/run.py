@@ -26,23 +26,14 @@ from genret.retrieval.linking.shard_worker import ShardWorker, part_metadata, to
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
-    """The output of a run, and the limits at which the run gives up.
+    """The output of a run, and the limits at which the run gives up."""
 
-    Attributes:
-        out: A folder; or a name that ends in .parquet or .jsonl: a single file, made in the end.
-        output_format: "parquet" or "jsonl" for the parts of a folder; None: Parquet.
-        max_bad_rows: Most lines that may be no documents; they are left out.
-        max_failed: Most mentions that may end by an error; None: any number.
-        overwrite: Whether an existing output of another run is replaced.
-        keep_parts: Whether the folder of a single file's parts stays.
-    """
-
-    out: str
-    output_format: str | None = None
-    max_bad_rows: int = 0
-    max_failed: int | None = None
-    overwrite: bool = False
-    keep_parts: bool = False
+    out: str  # a folder; or a name that ends in .parquet or .jsonl: a single file, made in the end
+    output_format: str | None = None  # "parquet" or "jsonl" for the parts of a folder; None: Parquet
+    max_bad_rows: int = 0  # most lines that may be no documents; they are left out
+    max_failed: int | None = None  # most mentions that may end by an error; None: any number
+    overwrite: bool = False  # whether an existing output of another run is replaced
+    keep_parts: bool = False  # whether the folder of a single file's parts stays
 
     def __post_init__(self) -> None:
         check_least(self, max_bad_rows=0, max_failed=0)
@@ -264,20 +255,13 @@ _GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd")
 
 @dataclass(frozen=True, slots=True)
 class RunnerOptions:
-    """Kind and number of workers.
+    """Kind and number of workers."""
 
-    Attributes:
-        name: "local": processes of this machine; "ray": actors of a Ray cluster.
-        num_workers: Number of workers; None: one per core this process may use, or one where a GPU computes.
-            One local worker is this process.
-        address: Address of the Ray cluster; None: one is started on this machine.
-        open_worker: Makes a worker, where it works; a function or class that can be imported there.
-    """
-
-    name: str = "local"
+    name: str = "local"  # "local": processes of this machine; "ray": actors of a Ray cluster
+    # None: one per core this process may use, or one where a GPU computes. One local worker is this process.
     num_workers: int | None = None
-    address: str | None = None
-    open_worker: OpenWorker = ShardWorker
+    address: str | None = None  # address of the Ray cluster; None: one is started on this machine
+    open_worker: OpenWorker = ShardWorker  # makes a worker, where it works: it must be importable there
 
     def __post_init__(self) -> None:
         if self.name not in RUNNERS:

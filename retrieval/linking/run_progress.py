@@ -15,29 +15,17 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class LinkCounts:
-    """Counts of what was linked.
+    """Counts of what was linked."""
 
-    Attributes:
-        num_documents: Documents read (parts of a long one count once, with the part they begin with).
-        num_mentions: Mentions asked about.
-        num_linked: Mentions linked to an entity.
-        num_nil: Mentions linked to none.
-        num_failed: Mentions that ended by an error; they are NIL too.
-        num_cached: Mentions answered from the cache, without the model.
-        num_unproven: Lists that were to be exact and are not certified.
-        num_bad_documents: Lines that are no documents.
-        num_rows: Rows written.
-    """
-
-    num_documents: int = 0
-    num_mentions: int = 0
-    num_linked: int = 0
-    num_nil: int = 0
-    num_failed: int = 0
-    num_cached: int = 0
-    num_unproven: int = 0
-    num_bad_documents: int = 0
-    num_rows: int = 0
+    num_documents: int = 0  # documents read; parts of a long one count once, with the part they begin with
+    num_mentions: int = 0  # mentions asked about
+    num_linked: int = 0  # mentions linked to an entity
+    num_nil: int = 0  # mentions linked to none
+    num_failed: int = 0  # mentions that ended by an error; they are NIL too
+    num_cached: int = 0  # mentions answered from the cache, without the model
+    num_unproven: int = 0  # lists that were to be exact and are not certified
+    num_bad_documents: int = 0  # lines that are no documents
+    num_rows: int = 0  # rows written
 
     def add(self, other: LinkCounts) -> None:
         """Add another's counts."""

@@ -53,13 +53,7 @@ class ShardWorker:
         """Link a shard: write its part file, flush and rename it, then its record, and return the record.
 
         A run that is killed before the rename leaves nothing but a hidden file, which the next run removes.
-
-        Args:
-            shard: The shard.
-            report: Called after every batch with the counts so far, which go on changing.
-
-        Raises:
-            GenretError: the shard cannot be read or its part cannot be written.
+        `report` gets the counts so far after every batch; they go on changing.
         """
         started = time.monotonic()
         part = Path(self._job.out) / part_name(shard.number, self._job.output_format)

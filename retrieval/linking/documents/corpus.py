@@ -43,27 +43,17 @@ class CorpusOptions:
     All but Parquet files may be compressed with gzip or Zstandard, whatever their names say. Text is kept as
     it is, line ends included; a UTF-8 byte order mark at the front of a file is no part of it, and offsets
     count from behind it.
-
-    Attributes:
-        inputs: Files and folders.
-        input_format: One of `INPUT_FORMATS`: "text" takes a file as one document, "lines" a line; "auto": by
-            the name, or by the content.
-        id_field: Field or column with a document's id.
-        text_field: Field or column with its text.
-        mentions_field: Field or column with its marked spans: objects with start, end and optionally id.
-        span_unit: Unit of spans, one of `SPAN_UNITS`.
-        shard_documents: Most documents of a shard.
-        shard_chars: Most characters of a shard; a longer document is linked in parts.
     """
 
-    inputs: tuple[str, ...]
+    inputs: tuple[str, ...]  # files and folders
+    # One of `INPUT_FORMATS`: "text" takes a file as one document, "lines" a line; "auto": by name or content.
     input_format: str = "auto"
-    id_field: str = "id"
-    text_field: str = "text"
-    mentions_field: str = "mentions"
-    span_unit: str = "codepoint"
-    shard_documents: int = DEFAULT_SHARD_DOCUMENTS
-    shard_chars: int = DEFAULT_SHARD_CHARS
+    id_field: str = "id"  # field or column with a document's id
+    text_field: str = "text"  # field or column with its text
+    mentions_field: str = "mentions"  # that with its marked spans: objects with start, end and optionally id
+    span_unit: str = "codepoint"  # unit of spans, one of `SPAN_UNITS`
+    shard_documents: int = DEFAULT_SHARD_DOCUMENTS  # most documents of a shard
+    shard_chars: int = DEFAULT_SHARD_CHARS  # most characters of a shard; a longer document is linked in parts
 
     def __post_init__(self) -> None:
         check_words(self, input_format=INPUT_FORMATS, span_unit=SPAN_UNITS)
@@ -157,13 +147,9 @@ class ShardCutter:
         self._file, self._num_bytes, self._digest = file, num_bytes, digest
 
     def add_row(self, row: int, offset: int, length: int, raw: bytes) -> None:
-        """Add a row that is one document.
+        """Add a row (from 1, one behind the row before) that is one document of about this length.
 
-        Args:
-            row: Its number, from 1; one behind that of the row before.
-            offset: Offset of its first byte.
-            length: About how long the document is.
-            raw: Bytes to digest.
+        `offset` is that of its first byte; `raw` are the bytes to digest.
         """
         self._count(length)
         self.num_documents += 1

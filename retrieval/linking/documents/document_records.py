@@ -36,12 +36,6 @@ def record_document(
 
     A record without text but with `mention` is a document whose text is `left`, `mention` and `right`, with
     one marked span.
-
-    Args:
-        record: A JSON object or a row of a table.
-        source: The input file.
-        row: Line or row, from 1.
-        options: Names of fields and the unit of spans.
     """
     try:
         if record.get(options.text_field) is None and record.get(MENTION_FIELD) is not None:

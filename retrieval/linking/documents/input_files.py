@@ -173,17 +173,9 @@ class Line(NamedTuple):
 
 
 class Content:
-    """Reads a file forward. Bytes and offsets are those behind the decompression. What cannot be read is a
-    `SourceError`.
+    """Reads a regular file forward from an offset; `position` is that of the next byte.
 
-    Args:
-        path: A regular file.
-        offset: Where reading begins.
-        digests: Whether the bytes of the file, as they lie on disk, are digested.
-        any_content: Whether content that is clearly of another format is given as well.
-
-    Attributes:
-        position: Offset of the next byte.
+    Bytes and offsets are those behind the decompression. What cannot be read is a `SourceError`.
     """
 
     def __init__(

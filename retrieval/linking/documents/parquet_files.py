@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,10 +31,6 @@ RowFields = dict[str, Any] | None  # None: text that is not UTF-8
 
 class ParquetRows:
     """Rows of one file, forward; only the columns that documents are made of.
-
-    Args:
-        path: The file.
-        options: Names of columns.
 
     Attributes:
         footer_digest: xxh3_64 of the file's footer, where sizes, places and statistics of all columns are.
@@ -80,12 +76,9 @@ class ParquetRows:
             begin += metadata.num_rows
 
     def take(self, row: int) -> RowFields:
-        """Return the fields of a row, None where they are not UTF-8.
+        """Return the fields of a row, which is in [1, `num_rows`] and above that of the call before.
 
         Row groups before the one it is in are not read, nor is what was read already.
-
-        Args:
-            row: In [1, `num_rows`], and above that of the call before.
         """
         self._wanted = row
         while row >= self._first + len(self._fields):
@@ -203,12 +196,6 @@ def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
-_STRING = "string"
-_ID = "string or an integer type"
-_MENTIONS = "a list of structs with the integers start and end"
-_DEFAULTS = CorpusOptions(())
-
-
 def document_columns(path: str, schema: pa.Schema, options: CorpusOptions) -> list[str]:
     """Return the names of the columns to be read.
 
@@ -216,16 +203,11 @@ def document_columns(path: str, schema: pa.Schema, options: CorpusOptions) -> li
         SourceError: one that is needed is not there, comes twice, or has a wrong type.
     """
     names = list(schema.names)
-    wanted: dict[str, tuple[Callable[[pa.DataType], bool], str]] = {}
-    mention = {
-        **dict.fromkeys(MENTION_TEXT_FIELDS, (_is_string, _STRING)),
-        MENTION_DOCUMENT_FIELD: (_is_id, _ID),
-    }
+    mention = {**dict.fromkeys(MENTION_TEXT_FIELDS, _STRING), MENTION_DOCUMENT_FIELD: _ID}
+    wanted: dict[str, _Kind] = {}
     if options.text_field in names:
-        wanted[options.text_field] = (_is_string, _STRING)
-        fits = all(
-            is_kind(schema.field(name).type) for name, (is_kind, _) in mention.items() if name in names
-        )
+        wanted[options.text_field] = _STRING
+        fits = all(kind.fits(schema.field(name).type) for name, kind in mention.items() if name in names)
         if fits and MENTION_FIELD in names:
             wanted = {**mention, **wanted}
     elif MENTION_FIELD in names:
@@ -233,32 +215,31 @@ def document_columns(path: str, schema: pa.Schema, options: CorpusOptions) -> li
     else:
         raise _missing(path, names, options.text_field)
     for field, default, kind in (
-        (options.id_field, _DEFAULTS.id_field, (_is_id, _ID)),
-        (options.mentions_field, _DEFAULTS.mentions_field, (_is_mentions, _MENTIONS)),
+        (options.id_field, _DEFAULTS.id_field, _ID),
+        (options.mentions_field, _DEFAULTS.mentions_field, _MENTIONS),
     ):
         if field not in names and field != default:
             raise _missing(path, names, field)
         wanted[field] = kind
-    for name, (is_kind, expected) in wanted.items():
-        _check(path, schema, name, is_kind, expected)
+    for name, kind in wanted.items():
+        places = schema.get_all_field_indices(name)
+        if len(places) > 1:
+            raise SourceError(f"{path}: there are {len(places)} columns {name!r}; expected one")
+        if places and not kind.fits(found := schema.field(places[0]).type):
+            raise SourceError(f"{path}: column {name!r} is of type {found}; expected {kind.expected}")
     return [name for name in names if name in wanted]
-
-
-def _check(
-    path: str, schema: pa.Schema, name: str, is_kind: Callable[[pa.DataType], bool], expected: str
-) -> None:
-    places = schema.get_all_field_indices(name)
-    if len(places) > 1:
-        raise SourceError(f"{path}: there are {len(places)} columns {name!r}; expected one")
-    if places and not is_kind(schema.field(places[0]).type):
-        raise SourceError(
-            f"{path}: column {name!r} is of type {schema.field(places[0]).type}; expected {expected}"
-        )
 
 
 def _missing(path: str, names: list[str], name: str) -> SourceError:
     shown = ", ".join(map(repr, names))
     return SourceError(f"{path}: there is no column {name!r}; the columns are {shown}")
+
+
+class _Kind(NamedTuple):
+    """Types that a column may have."""
+
+    fits: Callable[[pa.DataType], bool]
+    expected: str  # in words
 
 
 def _is_string(kind: pa.DataType) -> bool:
@@ -286,3 +267,9 @@ def _is_mentions(kind: pa.DataType) -> bool:
         name in types and (pa.types.is_integer(types[name]) or pa.types.is_null(types[name]))
         for name in ("start", "end")
     )
+
+
+_STRING = _Kind(_is_string, "string")
+_ID = _Kind(_is_id, "string or an integer type")
+_MENTIONS = _Kind(_is_mentions, "a list of structs with the integers start and end")
+_DEFAULTS = CorpusOptions(())

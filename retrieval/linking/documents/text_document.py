@@ -143,9 +143,7 @@ _EMOJI_MODIFIERS = range(0x1F3FB, 0x1F400)
 def cut_text(text: str, size: int) -> Iterator[tuple[int, int]]:
     """Yield the parts [begin, end) of a text, in order; an empty text yields one empty part.
 
-    Args:
-        text: The text.
-        size: Most code points of a part, at least `MIN_PART_CHARS`.
+    `size`, the most code points of a part, is at least `MIN_PART_CHARS`.
     """
     begin = 0
     for part in cut_stream((text,), size):
@@ -170,9 +168,7 @@ def cut_stream(pieces: Iterable[str], size: int) -> Iterator[str]:
 def next_cut(window: str, size: int) -> int:
     """Return the end, in [1, size], of the part that begins with a window's first code point.
 
-    Args:
-        window: More than `size` code points; those behind the first `size` + 1 change nothing.
-        size: Most code points of the part.
+    The window has more than `size` code points; those behind the first `size` + 1 change nothing.
     """
     half = size // 2
     first = max(0, window.rfind("\n", 0, half))  # a blank line may begin in front of the second half

@@ -1,6 +1,7 @@
 """Cuts and reads text files: a document per line (JSON Lines or plain lines), or one document per file.
 
-Of a long file that is one document, a part is read without the rest.
+Of a long file that is one document, a part is read without the rest. A file that cannot be read, or is not
+what it was when it was cut, is a `SourceError`.
 """
 
 from __future__ import annotations
@@ -35,11 +36,7 @@ def plan_lines(
     cutter: ShardCutter,
     report: Callable[[int], None],
 ) -> None:
-    """Read a file of lines once and cut it; `report` is told, now and then, the bytes read so far.
-
-    Raises:
-        SourceError: the file cannot be read, or is a Parquet file.
-    """
+    """Read a file of lines once and cut it; `report` is told, now and then, the bytes read so far."""
     if content.stream.peek(len(PARQUET_MAGIC)).startswith(PARQUET_MAGIC):
         raise SourceError(f"{content.stream.name}: this is a Parquet file; expected lines of text")
     row, reported = 0, 0
@@ -65,11 +62,7 @@ def plan_lines(
 def read_lines(
     content: Content, file: ShardFile, is_json: bool, options: CorpusOptions
 ) -> Iterator[Document | BadDocument]:
-    """Yield the documents of a stretch of lines; `content` is at the stretch.
-
-    Raises:
-        SourceError: the file cannot be read, or is not what it was.
-    """
+    """Yield the documents of a stretch of lines; `content` is at the stretch."""
     digest = xxhash.xxh3_64()
     for row in range(file.first_row, file.first_row + file.num_rows):
         line = content.line()
@@ -127,8 +120,6 @@ def plan_text(
     try:
         parts = list(_parts(content, whole, report, options.shard_chars))
     except _BadUtf8Error:
-        while block := content.read(_BLOCK_BYTES):
-            whole.update(block)
         cutter.add_part(1, 0, None, 0, whole.hexdigest())
         return
     if len(parts) == 1:
@@ -139,11 +130,7 @@ def plan_text(
 
 
 def read_text(content: Content, file: ShardFile, options: CorpusOptions) -> Document | BadDocument:
-    """Return the document of a whole file that is no longer than a part.
-
-    Raises:
-        SourceError: the file cannot be read, or is not what it was.
-    """
+    """Return the document of a whole file that is no longer than a part."""
     digest = xxhash.xxh3_64()
     pieces: list[str] = []
     length = 0
@@ -155,8 +142,6 @@ def read_text(content: Content, file: ShardFile, options: CorpusOptions) -> Docu
                 pieces.append(piece)
     except _BadUtf8Error as error:
         bad = f"not valid UTF-8 at byte {error.position + 1}"
-        while block := content.read(_BLOCK_BYTES):
-            digest.update(block)
     if file.digest not in ("", digest.hexdigest()):
         raise changed(file, "its content is another")
     if bad is not None:
@@ -172,15 +157,9 @@ def part_begin(file: ShardFile) -> int:
 
 
 def read_text_part(content: Content, file: ShardFile, part: tuple[int, int]) -> Document:
-    """Return a part of a long text, with the text around it; no more than that is held.
+    """Return a part [begin, end) of a long text, with the text around it; no more than that is held.
 
-    Args:
-        content: The file, at `part_begin`; nothing of it has been read.
-        file: The planned stretch.
-        part: Code points [begin, end).
-
-    Raises:
-        SourceError: the file cannot be read, or is not what it was.
+    `content` is at `part_begin`; nothing of it has been read.
     """
     begin, end = part
     length = end - begin
@@ -215,7 +194,7 @@ def _parts(
 def _decoded(
     content: Content, digest: Any, report: Callable[[int], None] = lambda num_bytes: None
 ) -> Iterator[str]:
-    """Yield the text of a file from its front, piece by piece, and digest its bytes."""
+    """Yield the text of a file from its front, piece by piece, and digest all of its bytes."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     done, is_first = 0, True
     while True:
@@ -225,6 +204,8 @@ def _decoded(
         try:
             piece = decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
+            while block := content.read(_BLOCK_BYTES):
+                digest.update(block)
             raise _BadUtf8Error(done - len(pending) + error.start) from None
         done += len(block)
         yield piece.removeprefix("\ufeff") if is_first else piece

@@ -69,14 +69,8 @@ class LateFinder:
 class MentionFinder:
     """Finds names in texts, and the entities that have a name. Safe to use from several threads.
 
-    Args:
-        table: The names.
-        index: The entities behind them.
-        options: Which names count.
-        piece_chars: Characters of a text that are folded at a time, about. It changes no mention.
-
-    Raises:
-        SourceError: the stop words cannot be read.
+    About `piece_chars` characters of a text are folded at a time, which changes no mention. Stop words that
+    cannot be read are a `SourceError`.
     """
 
     def __init__(
@@ -118,7 +112,7 @@ class MentionFinder:
 
         The ids are in the order of the index, and at most `MAX_NAMED_ENTITIES`; `FindOptions` change nothing.
         """
-        key = self._table.key_of(fold_name(text))
+        key = self._table.names.get(fold_name(text))
         if key is None:
             return ()
         entities = self._index.entities
@@ -214,8 +208,7 @@ def _is_too_long(chain: Sequence[Match], match: Match) -> bool:
 def likeliest(chain: Sequence[Match]) -> Sequence[Match]:
     """Return the matches of which none overlaps another and whose odds have the largest product.
 
-    Args:
-        chain: By start, the longest first; among equal products the earlier matches are taken.
+    They come by start, the longest first; among equal products the earlier matches are taken.
     """
     if len(chain) < 2:
         return chain

@@ -12,7 +12,7 @@ import re
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import marisa_trie
 import numpy as np
@@ -28,6 +28,16 @@ AS_FOLDED = 1  # some entity writes the name as it is folded
 WITHOUT_CAPITALS = 2  # some entity writes the name without a capital letter
 CAPITAL_BY_CUSTOM = 4  # some entity writes it with the capital alone that all names begin with
 
+Evidence = dict[str, npt.NDArray[Any]]
+# The arrays with evidence for each key: type, and value before any spelling is seen.
+EVIDENCE: dict[str, tuple[type[np.generic], float]] = {
+    "written": (np.uint8, 0),
+    "small": (np.uint8, 0),
+    "weight": (np.float16, -np.inf),
+    "start": (np.float16, -np.inf),
+    "part": (np.float16, -np.inf),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class NameTable:
@@ -35,38 +45,19 @@ class NameTable:
 
     K keys, P pairs of a key and an entity. The last four arrays hold `SpellingEvidence`; of several
     spellings, the largest value or every bit.
-
-    Attributes:
-        names: Folded name -> key.
-        spellings: Names as they are written, folded but for their case, where that differs from the folded
-            name.
-        offsets: Entities of key k are entities[offsets[k]:offsets[k + 1]]. Shape: (K + 1,), int64.
-        entities: Entity numbers, ascending within a key. Shape: (P,), int32.
-        written: Bits about the spellings of a key. Shape: (K,), uint8.
-        small: Words that may begin with a small letter. Shape: (K,), uint8.
-        weight: Evidence for the name. Shape: (K,), float16.
-        start: The same for a capital at the start of a sentence. Shape: (K,), float16.
-        part: Evidence for a longer name around it. Shape: (K,), float16.
-        max_chars: Length of the longest folded name.
-        first_marks: Characters, neither letters nor digits, that names begin with.
     """
 
-    names: marisa_trie.Trie
-    spellings: marisa_trie.Trie
-    offsets: npt.NDArray[np.int64]
-    entities: npt.NDArray[np.int32]
-    written: npt.NDArray[np.uint8]
-    small: npt.NDArray[np.uint8]
-    weight: npt.NDArray[np.float16]
-    start: npt.NDArray[np.float16]
-    part: npt.NDArray[np.float16]
-    max_chars: int
-    first_marks: str
-
-    def key_of(self, folded: str) -> int | None:
-        """Return the key of a folded name; None where it is no entity's name."""
-        key: int | None = self.names.get(folded)
-        return key
+    names: marisa_trie.Trie  # folded name -> key
+    spellings: marisa_trie.Trie  # names folded but for their case, where that differs from the folded name
+    offsets: npt.NDArray[np.int64]  # (K + 1,): entities of key k are entities[offsets[k]:offsets[k + 1]]
+    entities: npt.NDArray[np.int32]  # (P,): entity numbers, ascending within a key
+    written: npt.NDArray[np.uint8]  # (K,): bits about the spellings of a key
+    small: npt.NDArray[np.uint8]  # (K,): words that may begin with a small letter
+    weight: npt.NDArray[np.float16]  # (K,): evidence for the name
+    start: npt.NDArray[np.float16]  # (K,): the same for a capital at the start of a sentence
+    part: npt.NDArray[np.float16]  # (K,): evidence for a longer name around it
+    max_chars: int  # length of the longest folded name
+    first_marks: str  # characters, neither letters nor digits, that names begin with
 
     def num_entities(self, key: int) -> int:
         """Return how many entities have a name."""
@@ -93,7 +84,7 @@ def build_table(index: Index) -> NameTable:
     """
     shape = _Shape()
     names = marisa_trie.Trie(shape.watch(_names(index)))
-    evidence = _EvidenceArrays(len(names))
+    evidence = {name: np.full(len(names), least, kind) for name, (kind, least) in EVIDENCE.items()}
     keys, entities = _postings(index, names, shape.words, evidence)
     offsets = np.zeros(len(names) + 1, dtype=np.int64)
     np.cumsum(np.bincount(keys, minlength=len(names)), out=offsets[1:])
@@ -104,11 +95,7 @@ def build_table(index: Index) -> NameTable:
         spellings=spellings,
         offsets=offsets,
         entities=entities,
-        written=evidence.written,
-        small=evidence.small,
-        weight=evidence.weight,
-        start=evidence.start,
-        part=evidence.part,
+        **evidence,
         max_chars=shape.max_chars,
         first_marks="".join(sorted(c for c in shape.firsts if not (c.isalnum() or c == "_"))),
     )
@@ -130,24 +117,17 @@ class _Shape:
             yield folded
 
 
-class _EvidenceArrays:
-    """The evidence for every key, of all of its spellings."""
-
-    def __init__(self, num_keys: int) -> None:
-        self.written, self.small = (np.zeros(num_keys, dtype=np.uint8) for _ in range(2))
-        self.weight, self.start, self.part = (np.full(num_keys, -np.inf, dtype=np.float16) for _ in range(3))
-
-    def add(self, key: int, folded: str, spelling: str, words: WordCounts) -> None:
-        found = words.weigh(spelling)
-        self.written[key] |= (
-            (AS_FOLDED if spelling == folded else 0)
-            | (WITHOUT_CAPITALS if spelling == spelling.lower() else 0)
-            | (CAPITAL_BY_CUSTOM if found.by_custom else 0)
-        )
-        self.small[key] |= found.small
-        self.weight[key] = max(self.weight[key], found.weight)
-        self.start[key] = max(self.start[key], found.start)
-        self.part[key] = max(self.part[key], found.part)
+def _add_evidence(evidence: Evidence, key: int, folded: str, spelling: str, words: WordCounts) -> None:
+    """Add the evidence of one spelling of a key."""
+    found = words.weigh(spelling)
+    evidence["written"][key] |= (
+        (AS_FOLDED if spelling == folded else 0)
+        | (WITHOUT_CAPITALS if spelling == spelling.lower() else 0)
+        | (CAPITAL_BY_CUSTOM if found.by_custom else 0)
+    )
+    evidence["small"][key] |= found.small
+    for name in ("weight", "start", "part"):
+        evidence[name][key] = max(evidence[name][key], getattr(found, name))
 
 
 def _names(index: Index) -> Iterator[tuple[int, str, str]]:
@@ -165,14 +145,14 @@ def _names(index: Index) -> Iterator[tuple[int, str, str]]:
 
 
 def _postings(
-    index: Index, names: marisa_trie.Trie, words: WordCounts, evidence: _EvidenceArrays
+    index: Index, names: marisa_trie.Trie, words: WordCounts, evidence: Evidence
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
     """Return keys and entities, ascending by both and without repetition, and weigh every name."""
     parts: list[npt.NDArray[np.int64]] = []
     pairs: list[int] = []
     for entity, folded, spelling in _names(index):
         key = names[folded]
-        evidence.add(key, folded, spelling, words)
+        _add_evidence(evidence, key, folded, spelling, words)
         pairs.append(key << 32 | entity)
         if len(pairs) == ENTITY_BATCH_ROWS:
             parts.append(np.array(pairs, dtype=np.int64))

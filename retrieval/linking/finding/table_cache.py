@@ -31,7 +31,7 @@ from filelock import FileLock
 from genret.retrieval.errors import SourceError
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.small_files import digest_file
-from genret.retrieval.linking.finding.name_table import NameTable, build_table
+from genret.retrieval.linking.finding.name_table import EVIDENCE, NameTable, build_table
 
 _LOG = logging.getLogger(__name__)
 
@@ -43,11 +43,7 @@ _TRIES = ("names", "spellings")
 _ARRAYS: dict[str, type[np.generic]] = {
     "offsets": np.int64,
     "entities": np.int32,
-    "written": np.uint8,
-    "small": np.uint8,
-    "weight": np.float16,
-    "start": np.float16,
-    "part": np.float16,
+    **{name: kind for name, (kind, _) in EVIDENCE.items()},
 }
 _ATTEMPTS = 10
 # No table takes this long to make.
@@ -190,8 +186,7 @@ def _read(folder: Path, index: Index) -> NameTable:
             raise _UnusableTableError(f"{name}.marisa cannot be opened: {error}") from error
     arrays = {name: _map_array(folder / f"{name}.npy", dtype) for name, dtype in _ARRAYS.items()}
     num_names = len(tries["names"])
-    by_key = ("written", "small", "weight", "start", "part")
-    if len(arrays["offsets"]) != num_names + 1 or any(len(arrays[name]) != num_names for name in by_key):
+    if len(arrays["offsets"]) != num_names + 1 or any(len(arrays[name]) != num_names for name in EVIDENCE):
         raise _UnusableTableError(f"expected arrays for {num_names} names")
     return NameTable(**tries, **arrays, max_chars=document["max_chars"], first_marks=document["first_marks"])
 
@@ -228,7 +223,6 @@ def _map_array(file: Path, dtype: type[np.generic]) -> np.ndarray[Any, Any]:
         array = np.load(file, allow_pickle=False)
     if array.dtype != dtype or array.ndim != 1:
         raise _UnusableTableError(f"{file.name}: expected one row of {np.dtype(dtype)}, got {array.dtype}")
-    plain: np.ndarray[Any, Any] = array.view(
-        np.ndarray
-    )  # a memmap takes thrice as long to read a number from
+    # A memmap takes thrice as long to read a number from.
+    plain: np.ndarray[Any, Any] = array.view(np.ndarray)
     return plain

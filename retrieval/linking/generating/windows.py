@@ -43,14 +43,8 @@ def cut_windows(
     """Yield windows [begin, end) of a text, in order, one behind the other.
 
     A window ends with a paragraph or with a sentence where it would otherwise be cut among words, and within
-    a word only where the word alone is longer than a window.
-
-    Args:
-        text: The text.
-        begin: First character of the first window.
-        end: Character behind the last one.
-        max_tokens: Most tokens of a window, at least 1.
-        count_tokens: Counts the tokens of each of some pieces.
+    a word only where the word alone is longer than a window. `count_tokens` counts those of each of some
+    pieces.
     """
     while begin < end:
         reach = min(end, begin + max_tokens * _CHARS_PER_TOKEN)
@@ -147,15 +141,7 @@ def write_windows(
     prefix: PromptPrefix | None,
     speller: Speller,
 ) -> list[Outcome]:
-    """Write at least one window together.
-
-    Args:
-        model: The model.
-        jobs: The windows.
-        options: Method and its options.
-        prefix: Tokens that every prompt begins with.
-        speller: Spells forced bytes.
-    """
+    """Write at least one window together; every prompt begins with `prefix`."""
     try:
         if options.method in ("greedy", "sample"):
             return _write_chains(model, jobs, options, prefix, speller)

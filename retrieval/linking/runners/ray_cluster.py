@@ -59,8 +59,7 @@ def connected(
 
     Args:
         ray: The module.
-        address: The cluster, as `ray.init` takes it; None: the one in RAY_ADDRESS, else one is started on
-            this machine and stopped with the block.
+        address: The cluster, as `ray.init` takes it; None: the one in RAY_ADDRESS, else one is started here.
         num_cpus: CPUs of a cluster that is started here; they are a count of workers, not of processors.
         runtime_env: Runtime environment that Ray brings to the nodes; see its documentation.
 
@@ -143,12 +142,8 @@ def choose_resources(
 ) -> tuple[int, float]:
     """Return the number of workers, and the GPUs of each, by what the cluster has now.
 
-    Args:
-        ray: The module, connected.
-        num_workers: Number asked for; None: as many as fit.
-        num_cpus: CPUs of each worker, as Ray counts them; they decide how many fit on a node.
-        num_gpus: GPUs of each, a fraction shares one; None: one where there are any and workers can use it.
-        wants_gpu: Whether workers can use one.
+    None workers are as many as fit by the CPUs (as Ray counts them) and GPUs of each; None GPUs: one where
+    there are any and workers can use it. A fraction shares one.
     """
     there = ray.cluster_resources()
     gpus = float(there.get("GPU", 0.0))
@@ -175,10 +170,7 @@ def choose_resources(
 def check_nodes(ray: Any, needed: Mapping[str, str], out: Path) -> None:
     """Refuse a cluster with a node that does not see what workers read, or does not share the output folder.
 
-    Args:
-        ray: The module, connected.
-        needed: Absolute paths that are read, and the noun for each.
-        out: Output folder; it is there.
+    `needed` are absolute paths, with the noun for each.
 
     Raises:
         SourceError: a node does not see a path, or not the same output folder; both are named.
@@ -228,13 +220,7 @@ def _ask_all(ray: Any, question: tuple[Any, ...], what: str) -> None:
 
 
 def what_is_missing(needed: Mapping[str, str], probe: str | None, content: str) -> str | None:
-    """Say what a node does not see; runs there.
-
-    Args:
-        needed: Absolute paths that are read, and the noun for each.
-        probe: A file that was just written into the output folder; None: there is none.
-        content: Content of that file.
-    """
+    """Say what a node does not see; runs there. `probe` was just written into the output folder, if any."""
     for path, name in needed.items():
         if not os.path.exists(path):
             return f"does not see {name} {path}"

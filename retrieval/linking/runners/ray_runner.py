@@ -139,31 +139,19 @@ class ShardProgress:
 
 @dataclass(frozen=True)
 class RayRunner:
-    """Links shards on a Ray cluster; see `Runner`.
+    """Links shards on a Ray cluster; see `Runner`. A number that is out of range is an `InputError`."""
 
-    Attributes:
-        num_workers: Actors; None: as many as the cluster has room for.
-        address: The cluster, as `ray.init` takes it ("auto", "host:6379", "ray://host:10001"); None: the one
-            in RAY_ADDRESS, else one is started on this machine for the run.
-        num_cpus: CPUs that an actor takes, as Ray counts them; None: as many as a worker has threads.
-        num_gpus: GPUs that an actor takes; None: one, where the cluster has any and the worker's device is
-            not "cpu".
-        num_retries: How often a shard is tried again whose actor died.
-        runtime_env: Runtime environment that Ray brings to nodes where genret is not installed.
-        open_worker: Makes a worker; a function or class that can be imported on the nodes.
-
-    Raises:
-        InputError: a number is out of range; it is named.
-    """
-
-    num_workers: int | None = None
+    num_workers: int | None = None  # actors; None: as many as the cluster has room for
+    # The cluster, as `ray.init` takes it ("auto", "host:6379", "ray://host:10001"); None: the one in
+    # RAY_ADDRESS, else one is started on this machine for the run.
     address: str | None = None
     _: KW_ONLY
-    num_cpus: float | None = None
+    num_cpus: float | None = None  # CPUs of an actor, as Ray counts them; None: a worker's number of threads
+    # GPUs of an actor; None: one, where the cluster has any and the worker's device is not "cpu".
     num_gpus: float | None = None
-    num_retries: int = DEFAULT_RETRIES
-    runtime_env: Mapping[str, Any] | None = None
-    open_worker: OpenWorker = ShardWorker
+    num_retries: int = DEFAULT_RETRIES  # how often a shard is tried again whose actor died
+    runtime_env: Mapping[str, Any] | None = None  # brought to nodes where genret is not installed
+    open_worker: OpenWorker = ShardWorker  # makes a worker; must be importable on the nodes
 
     def __post_init__(self) -> None:
         if self.num_workers is not None and self.num_workers < 1:
