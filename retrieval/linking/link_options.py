@@ -172,9 +172,7 @@ class GenerateOptions:
     max_mention_chars: int = 80  # most characters of a mention
     max_mentions: int | None = None  # most mentions of a window; None: any number
     word_boundaries: bool = True  # whether mentions begin and end where words do
-    window_tokens: int = (
-        256  # most tokens of a window; fewer where the model has no positions for more
-    )
+    window_tokens: int = 256  # most tokens of a window; fewer where the model has no positions for more
     min_logprob: float | None = None  # a link whose title has a lower log-probability is NIL; None: none is
     filter: str | None = None  # predicate that every linked entity passes; None: all do
     batch_size: int = 16  # windows that are written together

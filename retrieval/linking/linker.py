@@ -232,7 +232,9 @@ class MentionRows:
         self, placed: PlacedMention, place: int, window: Window, document: Document, span: Span
     ) -> None:
         """Answer a mention from the cache, or let it wait for an answer."""
-        mention, names = placed.context, self._names_of(placed)
+        mention, names = placed.context, self._named  # which limit the candidates
+        if self._options.candidates != "named" and placed.origin != "found":
+            names = None  # any entity may be meant
         name = mention.mention if names is not None else ""
         near = frozenset[str]()
         if names is not None and span.num_names != 1:
@@ -250,10 +252,6 @@ class MentionRows:
             window.questions[key] = self._question(key, mention, names, place)
         except InputError as error:
             window.fill(place, failure(error, self._options.method))
-
-    def _names_of(self, placed: PlacedMention) -> NamedEntities | None:
-        """Return the names that limit the candidates of a mention; None: any entity may be meant."""
-        return self._named if self._options.candidates == "named" or placed.origin == "found" else None
 
     def _question(
         self, key: Question, mention: Mention, names: NamedEntities | None, place: int
@@ -340,8 +338,8 @@ class GeneratedRows:
         from genret.retrieval.linking.generating.generator import MentionGenerator
 
         self._options = options
-        self._method = _method(options)
-        self._generator = MentionGenerator(retriever, _generate_options(options, worker))
+        self._method, asked = _generate_options(options, worker)
+        self._generator = MentionGenerator(retriever, asked)
         self._index_digest = retriever.index.digest
 
     def link(
@@ -383,24 +381,20 @@ class GeneratedRows:
         return LinkAnswer(reason, link.title, candidates, method=self._method)
 
 
-def _method(options: LinkOptions) -> str:
-    if options.decoding is None:
+def _generate_options(options: LinkOptions, worker: WorkerOptions) -> tuple[str, GenerateOptions]:
+    """Return the method in the words of rows, and the options of the generator."""
+    method = options.decoding
+    if method is None:
         raise InputError("method", f"{options.method} does not go with generated mentions")
-    return options.decoding
-
-
-def _generate_options(options: LinkOptions, worker: WorkerOptions) -> GenerateOptions:
     for one in fields(options):
         if one.name not in _TAKEN and (value := getattr(options, one.name)) != one.default:
             raise InputError(one.name, f"does not go with generated mentions, got {value!r}")
-    method = _method(options)
-    method = "greedy" if method == "beam" and options.beam_size == 1 else method
     made = GenerateOptions(
         prompt=options.prompt,
-        method=method,
+        method="greedy" if method == "beam" and options.beam_size == 1 else method,
         seed=options.seed,
         min_logprob=options.min_logprob,
         filter=options.filter,
         batch_size=worker.batch_size,
     )
-    return made if options.beam_size is None else replace(made, beam_size=options.beam_size)
+    return method, made if options.beam_size is None else replace(made, beam_size=options.beam_size)

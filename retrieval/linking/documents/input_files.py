@@ -36,10 +36,9 @@ def list_files(options: CorpusOptions) -> list[InputFile]:
     """
     if not options.inputs:
         raise InputError("inputs", "expected at least one file or folder")
-    found: list[tuple[str, list[str] | None]] = [(path, _inside(path, options)) for path in options.inputs]
-    short = [name for path, inner in found for name in ([path] if inner is None else inner)]
-    is_short = len(set(short)) == len(short)
-    files = [file for path, inner in found for file in _named(path, inner, is_short)]
+    files = [file for path in options.inputs for file in _files_at(path, options)]
+    if len({file.source for file in files}) < len(files):
+        files = [InputFile(file.path, file.path) for file in files]
     paths = Counter(os.path.abspath(file.path) for file in files)
     twice = next((file.path for file in files if paths[os.path.abspath(file.path)] > 1), None)
     if twice is not None:
@@ -73,8 +72,8 @@ def file_format(path: str, options: CorpusOptions) -> str:
     )
 
 
-def _inside(path: str, options: CorpusOptions) -> list[str] | None:
-    """Return the paths inside a folder; None for a file."""
+def _files_at(path: str, options: CorpusOptions) -> list[InputFile]:
+    """Return a file, or those of a folder under the names they have inside it."""
     if path == STDIN:
         raise InputError(
             "inputs",
@@ -93,19 +92,10 @@ def _inside(path: str, options: CorpusOptions) -> list[str] | None:
                 f"{path}: the folder holds no file to read; expected names that end in "
                 f"{_known(options.input_format)}, with or without .gz or .zst behind it"
             )
-        return names
+        return [InputFile(os.path.join(path, name), name) for name in names]
     if not os.path.exists(path):
         raise SourceError(f"{path}: no such file or folder")
-    return None
-
-
-def _named(path: str, inner: list[str] | None, is_short: bool) -> Iterator[InputFile]:
-    if inner is None:
-        yield InputFile(path, path)
-        return
-    for name in inner:
-        whole = os.path.join(path, name)
-        yield InputFile(whole, name if is_short else whole)
+    return [InputFile(path, path)]
 
 
 def _walk(top: str, endings: tuple[str, ...]) -> Iterator[str]:

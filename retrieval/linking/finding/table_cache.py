@@ -91,7 +91,9 @@ def _lock(file: Path) -> Iterator[None]:
 
 
 def _make(folder: Path, index: Index) -> NameTable:
-    _remove_leftovers(folder)
+    for leftover in folder.parent.glob(f".{folder.name}-*"):  # of processes that were killed
+        if time.time() - leftover.stat().st_mtime > _LEFTOVER_SECONDS:
+            shutil.rmtree(leftover, ignore_errors=True)
     made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         _write(made, build_table(index), index.digest)
@@ -113,13 +115,6 @@ def _make(folder: Path, index: Index) -> NameTable:
         raise SourceError(f"table of names: {folder}: was written and cannot be read: {error}") from error
     finally:
         shutil.rmtree(made, ignore_errors=True)
-
-
-def _remove_leftovers(folder: Path) -> None:
-    """Remove leftovers of this table from processes that were killed."""
-    for path in folder.parent.glob(f".{folder.name}-*"):
-        if time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS:
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def _remove(folder: Path) -> None:

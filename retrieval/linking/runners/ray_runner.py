@@ -175,7 +175,9 @@ class RayRunner:
         ray = import_ray()
         num_cpus = self.num_cpus or job.worker.num_threads or 1
         job, shards = absolute_job(job), [absolute_shard(shard) for shard in shards]
-        with connected(ray, self.address, self._local_cpus(num_cpus), self.runtime_env):
+        # A cluster that is started here has room for the workers asked for.
+        room = (self.num_workers or max(1, int((os.cpu_count() or 1) // num_cpus))) * num_cpus
+        with connected(ray, self.address, room, self.runtime_env):
             check_nodes(ray, _needed(job, shards), Path(job.out))
             wants_gpu = job.worker.device != "cpu"
             num_workers, num_gpus = choose_resources(
@@ -185,10 +187,6 @@ class RayRunner:
             blocks = self._dataset(ray, job, shards, progress, num_workers, num_cpus, num_gpus)
             with closing(_streamed(ray, blocks, progress)) as results:  # ended here, not when it is collected
                 yield from _checked(results, shards)
-
-    def _local_cpus(self, num_cpus: float) -> float:
-        """Return the CPUs that a cluster started here reports: room for the workers asked for."""
-        return (self.num_workers or max(1, int((os.cpu_count() or 1) // num_cpus))) * num_cpus
 
     def _dataset(
         self,
@@ -230,19 +228,15 @@ class StopOnRequest:
 
     requested = threading.Event()
 
-    def before_execution_starts(self, executor: Any) -> None:
+    def before_execution_starts(self, *_: Any) -> None:
         """Nothing."""
+
+    after_execution_succeeds = after_execution_fails = before_execution_starts
 
     def on_execution_step(self, executor: Any) -> None:
         """Raise `InterruptedError` if an end was requested."""
         if self.requested.is_set():
             raise InterruptedError("the run was stopped")
-
-    def after_execution_succeeds(self, executor: Any) -> None:
-        """Nothing."""
-
-    def after_execution_fails(self, executor: Any, error: Exception) -> None:
-        """Nothing."""
 
 
 def absolute_job(job: LinkJob) -> LinkJob:

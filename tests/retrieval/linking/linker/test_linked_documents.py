@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from genret import Mention, Retriever
 from genret.retrieval.errors import InputError
-from genret.retrieval.linking import link_documents
 from genret.retrieval.linking.documents.text_document import Document, Span
 from genret.retrieval.linking.generating.generator import MentionGenerator
 from genret.retrieval.linking.link_answers import MentionContexts
@@ -268,19 +267,3 @@ def test_generated_rows_are_the_links_that_the_generator_writes(retriever: Retri
         assert encoded[row["start_byte"] : row["end_byte"]].decode() == row["mention"]
     assert counts.num_documents == 3
     assert counts.num_mentions == counts.num_linked == len(rows)
-
-
-def test_texts_are_linked_by_the_names_of_the_index(retriever: Retriever) -> None:
-    texts = ["Quicksilver 🦁 of PARIS, Texas", "", "the\r\nNile and the  amazon river"]
-    counts = LinkCounts()
-    rows = list(link_documents(retriever, texts, LinkOptions(candidates="named"), counts=counts))
-    found = [(row["doc_id"], row["mention"], row["method"], row["surface"]) for row in rows]
-    assert [entry[:3] for entry in found] == [
-        ("documents:1", "Quicksilver", "auto"),
-        ("documents:1", "PARIS, Texas", "name"),
-        ("documents:3", "Nile", "name"),
-    ]
-    assert [row["entity_id"] for row in rows[1:]] == ["Q5", "Q7"]
-    assert {c["entity_id"] for c in rows[0]["candidates"]} == {"Q10", "Q11"}
-    assert [entry[3] for entry in found[1:]] == ["Paris, Texas", "Nile"]
-    assert (counts.num_documents, counts.num_mentions, counts.num_linked) == (3, 3, 3)

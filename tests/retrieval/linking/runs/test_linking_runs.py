@@ -32,7 +32,7 @@ from genret.retrieval.linking.run_plan import RunPlan
 from genret.retrieval.linking.run_progress import LinkCounts
 from genret.retrieval.linking.runners.runner import work
 from genret.retrieval.linking.shard_worker import ShardWorker
-from tests.checkpoints import make_checkpoint, make_index
+from tests.checkpoints import make_index
 from tests.index_fixtures import build, character_tokenizer
 from tests.linking_fakes import LoggingWorker, begun, rows_of, run_words
 
@@ -135,14 +135,6 @@ def test_what_is_not_whole_is_done_again_and_that_alone(
     assert not list(out.glob(".*.tmp"))
 
 
-def test_nothing_is_done_again_when_the_summary_alone_is_missing(docs: Path, out: Path, index: Path) -> None:
-    run_words(docs, out, index)
-    (out / "_summary.json").unlink()
-    summary = run_words(docs, out, index)
-    assert (summary.num_resumed, summary.was_complete, len(begun(out))) == (NUM_SHARDS, False, NUM_SHARDS)
-    assert (out / "_summary.json").exists()
-
-
 OPTION_CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "option": ({"linking": LinkOptions(k=7)}, "k was 5, is now 7"),
     "shards": ({"shard_documents": 5}, "shard_documents was 4, is now 5"),
@@ -226,24 +218,6 @@ def test_overwriting_deletes_what_a_run_wrote_and_nothing_else(docs: Path, out: 
     run_words(docs, out, index, overwrite=True)
     assert mentions(out) == [("d0", "one")]
     assert (out / "notes.txt").read_text() == (out / "_shards" / "notes.txt").read_text() == "mine"
-
-
-def test_two_runs_at_once_are_refused(docs: Path, out: Path, index: Path) -> None:
-    first = OutputFolder(out)
-    first.lock()
-    with pytest.raises(LinkingRunError, match="another run is writing there"):
-        run_words(docs, out, index)
-    first.release()
-    assert run_words(docs, out, index).counts.num_rows == len(EXPECTED)
-
-
-@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
-def test_one_file_is_made_of_the_parts(suffix: str, docs: Path, tmp_path: Path, index: Path) -> None:
-    file = tmp_path / f"out.{suffix}"
-    summary = run_words(docs, file, index)
-    assert summary.out == str(file)
-    assert mentions(file) == EXPECTED
-    assert {p.name for p in tmp_path.iterdir() if "log" not in p.name} == {"docs.jsonl", file.name}
 
 
 def test_one_file_is_made_of_kept_parts_without_linking_again(
@@ -374,11 +348,6 @@ def test_records_come_back(tmp_path: Path) -> None:
     for broken in odd:
         file.write_text(json.dumps(broken))
         assert read_record(file) is None
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("checkpoint"))
 
 
 class Published(NamedTuple):
@@ -557,15 +526,6 @@ def test_a_folder_that_disappears_is_an_error_that_names_it(ten: Path, tmp_path:
     assert not out.exists()
     assert run_words(ten, out, index).counts.num_rows == 20
     assert [shard for shard, _ in begun(out)] == [0, 1, 0, 1, 2]
-
-
-def test_a_folder_that_is_gone_is_no_trouble_in_the_end(tmp_path: Path) -> None:
-    folder = OutputFolder(tmp_path / "out")
-    folder.lock()
-    shutil.rmtree(folder.path)
-    folder.remove_if_unused()
-    folder.release()
-    assert not folder.path.exists()
 
 
 def finished_but_for_the_parts(ten: Path, tmp_path: Path, index: Path) -> tuple[Path, Path]:
