@@ -134,24 +134,16 @@ class MentionContexts:
 
 
 class LinkCandidate(NamedTuple):
-    """One entity that a mention may stand for.
-
-    Attributes:
-        entity_id: Id of the entity.
-        title: Its title.
-        logprob: Natural log of the model's probability of its surface forms; None where no model was asked.
-        score: The number that the list is ordered by; None where no model was asked.
-        probability: Probability that it is the one meant, among the entities of this name
-            (`named_entities`). Where any entity may be meant, and with `disc`, that of the reply: `auto` by
-            the index's ranking: calibrated; `disc`: share of the samples; `beam`: share among the candidates
-            listed; `shortlist`, and `auto` without a ranking: share of all that was scored. The last two are
-            at least the share among all titles.
-    """
+    """One entity that a mention may stand for."""
 
     entity_id: str
     title: str
-    logprob: float | None
-    score: float | None
+    logprob: float | None  # log of the model's probability of its surface forms; None where none was asked
+    score: float | None  # the number that the list is ordered by; None where no model was asked
+    # Probability that it is the one meant, among the entities of this name (`named_entities`). Where any
+    # entity may be meant, and with `disc`, that of the reply: `auto` by the index's ranking: calibrated;
+    # `disc`: share of the samples; `beam`: share among the candidates listed; `shortlist`, and `auto` without
+    # a ranking: share of all that was scored. The last two are at least the share among all titles.
     probability: float | None
 
 

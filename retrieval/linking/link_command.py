@@ -26,12 +26,7 @@ from genret.retrieval.command_options import (
 )
 from genret.retrieval.errors import GenretError, InputError
 from genret.retrieval.interruption import INTERRUPTED, surely_interrupted
-from genret.retrieval.linking.documents.corpus import (
-    DEFAULT_SHARD_CHARS,
-    DEFAULT_SHARD_DOCUMENTS,
-    INPUT_FORMATS,
-    SPAN_UNITS,
-)
+from genret.retrieval.linking.documents.corpus import INPUT_FORMATS, SPAN_UNITS, CorpusOptions
 from genret.retrieval.linking.finding.find_options import CASES, FindOptions
 from genret.retrieval.linking.link_options import (
     CANDIDATE_SETS,
@@ -40,6 +35,7 @@ from genret.retrieval.linking.link_options import (
     LinkOptions,
     WorkerOptions,
 )
+from genret.retrieval.linking.run_progress import counted, duration, sentence, shown_run
 from genret.retrieval.types import RetrieveRequest
 
 if TYPE_CHECKING:
@@ -144,14 +140,12 @@ input_flags = flag_group(
     ),
     flag(
         "--shard-documents",
-        type=int,
-        default=DEFAULT_SHARD_DOCUMENTS,
+        default=CorpusOptions(()).shard_documents,
         help="Most documents of a shard, which is what is lost at most when a worker is killed.",
     ),
     flag(
         "--shard-chars",
-        type=int,
-        default=DEFAULT_SHARD_CHARS,
+        default=CorpusOptions(()).shard_chars,
         help="Most characters of a shard; a longer document is linked in parts.",
     ),
 )
@@ -174,7 +168,6 @@ model_flags = flag_group(
     flag("--batch-size", type=int, default=32, help="Mentions per forward."),
     flag(
         "--cache-entries",
-        type=int,
         default=WorkerOptions(index="").cache_entries,
         help="Answers that every worker keeps for mentions put to the model in the same words.",
     ),
@@ -350,9 +343,8 @@ def link_command(inputs: tuple[str, ...], **values: Any) -> None:
     where it was; when inputs, options, index or model have changed since, it is refused and the change named.
     """
     with _answered(values["out"]), surely_interrupted():
-        from genret.retrieval.linking.documents.corpus import CorpusOptions
+        # Loads pyarrow.
         from genret.retrieval.linking.run import OutputOptions, RunnerOptions, link_corpus, plan_corpus_run
-        from genret.retrieval.linking.run_progress import shown_run
 
         unlimited = {name: None for name in ("max_entities", "max_short_entities") if values[name] == 0}
         find = _made(FindOptions, values, **unlimited)
@@ -398,8 +390,6 @@ def _answered(out: str) -> Iterator[None]:
 
 
 def _tell(summary: LinkSummary, as_json: bool, quiet: bool) -> None:
-    from genret.retrieval.linking.run_progress import counted, duration, sentence
-
     if as_json:
         click.echo(json.dumps(summary.to_json(), ensure_ascii=False))
     if quiet or as_json:
@@ -415,8 +405,6 @@ def _tell(summary: LinkSummary, as_json: bool, quiet: bool) -> None:
 
 
 def _tell_plan(plan: RunPlan, as_json: bool) -> None:
-    from genret.retrieval.linking.run_progress import counted
-
     if as_json:
         click.echo(json.dumps(plan.to_json(), ensure_ascii=False))
         return

@@ -34,43 +34,36 @@ class LinkOptions:
             mention alone. Where few entities may be meant, `auto` and `shortlist` score all of them. The
             index's ranking orders the list of `auto`, except for named candidates, which are alike to it:
             these are ordered by name, text and model.
-        k: Candidates kept per mention.
-        seed: Seed of `disc`.
-        prompt: Template that puts a mention to the model; None: the checkpoint's for mentions.
-        context_chars: Characters on either side of a mention that the model sees; None: the template's.
-        min_logprob: A best candidate below it is NIL: the mention stays unlinked.
         min_probability: The same for its probability, in [0, 1]. Of named candidates: that it is the one of
             them that is meant. Else with `auto` the calibrated probability of the ranking, with `disc` the
             share of the samples, with `shortlist` the share of what was scored, with `beam` the share among
             the candidates listed, which needs a k of at least 2; so does `auto`, which uses the decoder
             alone where there is no evidence.
-        min_mass: With `disc`, a mention whose mass is below it is NIL, without candidates.
-        keep_nil: Whether mentions without an entity are written.
     """
 
     mentions: str = "auto"
     find: FindOptions = field(default_factory=FindOptions)
     candidates: str = "auto"
     method: str = "auto"
-    k: int = 5
+    k: int = 5  # candidates kept per mention
     beam_size: int | None = None
     decoder: str | None = None
     shortlist_size: int | None = None
     vector_weight: float | None = None
     title_weight: float | None = None
-    seed: int = 0
-    prompt: str | None = None
-    context_chars: int | None = None
-    min_logprob: float | None = None
+    seed: int = 0  # seed of `disc`
+    prompt: str | None = None  # template of the question to the model; None: the checkpoint's for mentions
+    context_chars: int | None = None  # characters beside a mention that the model sees; None: the template's
+    min_logprob: float | None = None  # a best candidate below it is NIL: the mention stays unlinked
     min_probability: float | None = None
-    min_mass: float | None = None
+    min_mass: float | None = None  # with `disc`, a mention whose mass is below it is NIL, without candidates
     adaptive: bool = False
     exact: bool = False
     exact_budget: int | None = None
     length_penalty: float = 0.0
     aggregate: str | None = None
     filter: str | None = None
-    keep_nil: bool = True
+    keep_nil: bool = True  # whether mentions without an entity are written
 
     def __post_init__(self) -> None:
         check_words(self, mentions=MENTION_SOURCES, candidates=CANDIDATE_SETS)

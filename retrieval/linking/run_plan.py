@@ -153,9 +153,10 @@ def plan_run(
         max_bad_documents=max_bad_rows,
     )
     # A file is made of the parts anew; a folder that is to be written over keeps none of them.
-    if overwrite and (target.file is None or differs(folder, identity)):
+    found = differs(folder, identity)
+    if overwrite and (target.file is None or found):
         return RunPlan(target, shards, identity, job, {}, False)
-    if found := differs(folder, identity):
+    if found:
         raise LinkingRunError(
             f"{target.folder}: holds another run: {'; '.join(found)}. Choose another --out, or begin anew "
             f"with --overwrite{_old_version(folder, worker.index, index['version'])}"

@@ -81,16 +81,19 @@ class Progress:
             (seen.num_mentions - self.resumed.num_mentions) / seconds,
         )
 
+    @property
+    def steps(self) -> tuple[int, int, int]:
+        """Shards or documents that were done before this session, that are done, and that there are."""
+        if self.is_split:
+            return self.resumed_shards, self.done_shards, self.num_shards
+        return self.resumed.num_documents, self.counts.num_documents, self.num_documents
+
     def seconds_left(self, now: float) -> float | None:
         """Estimate how long the rest takes; None while nothing is done in this session."""
-        if self.begun is None or now <= self.begun:
+        before, done, total = self.steps
+        if self.begun is None or now <= self.begun or done <= before:
             return None
-        if self.is_split:
-            done, total = self.done_shards - self.resumed_shards, self.num_shards - self.resumed_shards
-        else:
-            before = self.resumed.num_documents
-            done, total = self.counts.num_documents - before, self.num_documents - before
-        return None if done <= 0 else (total - done) * (now - self.begun) / done
+        return (total - done) * (now - self.begun) / (done - before)
 
 
 class LinkDisplay:
@@ -109,13 +112,9 @@ class LinkDisplay:
 
     def show(self, progress: Progress) -> None:
         """Show the progress."""
-        if self._display is None:
-            return
-        if progress.is_split:
-            done, total = progress.done_shards, progress.num_shards
-        else:
-            done, total = progress.counts.num_documents, progress.num_documents
-        self._display.show(describe(progress, self._display.clock()), done, total)
+        if self._display is not None:
+            _, done, total = progress.steps
+            self._display.show(describe(progress, self._display.clock()), done, total)
 
     def warn(self, text: str) -> None:
         """Show a warning; a corpus of a wrong form has one per line, and only the first ones are shown."""

@@ -32,11 +32,8 @@ MAX_COMPLAINTS = 20  # per shard; what failed is in its rows besides
 class ShardWorker:
     """Opens index, model and finder once and links shards, one at a time.
 
-    It keeps caches, and the input file read last open: the next shard mostly goes on in it.
-
-    Args:
-        job: The job of the run; comes from the coordinator, maybe from another machine.
-        linker: Links the documents; None: one is made with the index and the model of the job.
+    It keeps caches, and the input file read last open: the next shard mostly goes on in it. The job comes
+    from the coordinator, maybe from another machine; without a linker, one is made with its index and model.
 
     Raises:
         GenretError: the index or the model cannot be opened, or the index is not the one the job is about.

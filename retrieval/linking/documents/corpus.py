@@ -17,8 +17,6 @@ from genret.retrieval.linking.documents.text_document import MIN_PART_CHARS, Doc
 
 SPAN_UNITS = ("codepoint", "byte", "utf16")
 INPUT_FORMATS = ("auto", "jsonl", "parquet", "text", "lines")
-DEFAULT_SHARD_DOCUMENTS = 1000
-DEFAULT_SHARD_CHARS = 1_000_000
 
 
 def check_words(options: object, **known: Sequence[str]) -> None:
@@ -52,8 +50,8 @@ class CorpusOptions:
     text_field: str = "text"  # field or column with its text
     mentions_field: str = "mentions"  # that with its marked spans: objects with start, end and optionally id
     span_unit: str = "codepoint"  # unit of spans, one of `SPAN_UNITS`
-    shard_documents: int = DEFAULT_SHARD_DOCUMENTS  # most documents of a shard
-    shard_chars: int = DEFAULT_SHARD_CHARS  # most characters of a shard; a longer document is linked in parts
+    shard_documents: int = 1000  # most documents of a shard
+    shard_chars: int = 1_000_000  # most characters of a shard; a longer document is linked in parts
 
     def __post_init__(self) -> None:
         check_words(self, input_format=INPUT_FORMATS, span_unit=SPAN_UNITS)

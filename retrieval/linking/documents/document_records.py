@@ -7,6 +7,7 @@ points. A file of mentions is JSON Lines with id, left, mention and right; it ma
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import sys
 import zlib
@@ -222,9 +223,7 @@ def read_mentions(path: str) -> Iterator[MentionRow | BadRecord]:
         SourceError: the file is missing, a directory, or not readable.
     """
     with _open(path) as lines:
-        number = 0
-        while True:
-            number += 1
+        for number in itertools.count(1):
             try:
                 raw = lines.readline()
             except (OSError, EOFError, zlib.error) as error:  # a broken gzip stream shows only here

@@ -23,8 +23,7 @@ from genret.retrieval.linking.finding.folding import (
     unit_begin,
 )
 from genret.retrieval.linking.finding.mention_odds import Match, MentionOdds, NamePolicy
-from genret.retrieval.linking.finding.name_table import NameTable, build_table
-from genret.retrieval.linking.finding.table_cache import open_table
+from genret.retrieval.linking.finding.name_table import NameTable, build_table, open_table
 
 _BLANK = re.compile(r"\s")
 _PIECE_CHARS = 16_384

@@ -55,32 +55,22 @@ _MANY_TITLES = 50_000
 
 @dataclass(frozen=True, slots=True)
 class GeneratedMention:
-    """One link.
+    """One link."""
 
-    Attributes:
-        start: First code point of the mention in the text that was given.
-        end: Code point behind its last one.
-        mention: The text between.
-        title: The title that was written.
-        entities: All entities of that title that the filter allows and that have a share in it, the greatest
-            first; never empty.
-        shares: P(e | title) of each of them, which sum to 1: the model has said no more than the title.
-        logprob: Log-probability of the title under the model alone, given all that was written before it:
-            the sum over the tokens that write some of the title or the parenthesis behind it.
-        mention_logprob: The same of the tokens before these that write the mention and the brackets around
-            it: how sure the model is of the mention itself.
-        is_nil: Whether the log-probability of the first entity, `logprob` plus the log of its share, is below
-            the least one asked for.
-    """
-
-    start: int
-    end: int
-    mention: str
-    title: str
-    entities: tuple[Entity, ...]
-    shares: tuple[float, ...]
+    start: int  # first code point of the mention in the text that was given
+    end: int  # code point behind its last one
+    mention: str  # the text between
+    title: str  # the title that was written
+    # All entities of that title that the filter allows and that have a share in it, the greatest first.
+    entities: tuple[Entity, ...]  # never empty
+    shares: tuple[float, ...]  # P(e | title) of each, which sum to 1: the model has said the title alone
+    # Log-probability of the title under the model alone, given all that was written before it: the sum over
+    # the tokens that write some of the title or the parenthesis behind it.
     logprob: float
+    # The same of the tokens before these that write the mention and the brackets around it: how sure the
+    # model is of the mention itself.
     mention_logprob: float
+    # Whether `logprob` plus the log of the first entity's share is below the least one asked for.
     is_nil: bool = False
 
 
@@ -139,7 +129,7 @@ class MentionGenerator:
         self._rules = MentionRules(
             self.options.max_mention_chars, self.options.max_mentions, self.options.word_boundaries
         )
-        self._reader = WindowReader(self._titles, self._vocabulary, self.options.min_logprob)
+        self._reader = WindowReader(self._titles, retriever.index, self._vocabulary, self.options.min_logprob)
         self._window_tokens = self._find_window_tokens()
 
     def annotate(self, texts: Sequence[str]) -> list[list[GeneratedMention]]:
@@ -230,7 +220,7 @@ class MentionGenerator:
     def _job(self, text: str) -> WindowJob | None:
         """Return the job of writing a window; None where it does not fit the model."""
         try:
-            grammar = AnnotationGrammar(text, self._titles.titles, self._rules)
+            grammar = AnnotationGrammar(text, self._titles, self._rules)
             prompt = self._template.encode(self._tokenizer, text)
         except UnicodeEncodeError as error:
             raise InputError("text", f"is not Unicode: {error.reason}") from None
@@ -304,12 +294,13 @@ class MentionGenerator:
 
 @dataclass(frozen=True, slots=True)
 class WindowReader:
-    """Reads links to `titles` from tokens of `vocabulary`.
+    """Reads links to `titles`, whose entities `index` knows, from tokens of `vocabulary`.
 
     A link whose likeliest entity has a log-probability below `min_logprob` is NIL; None: none is.
     """
 
-    titles: IndexTitles
+    titles: LinkTitles
+    index: Index
     vocabulary: Vocabulary
     min_logprob: float | None
 
@@ -337,7 +328,7 @@ class WindowReader:
         self, link: Link, window: str, offset: int, places: Sequence[int], costs: tuple[float, float]
     ) -> GeneratedMention:
         start, end = bisect_left(places, link.begin), bisect_left(places, link.end)
-        entities, shares = self.titles.entities(link.title)
+        entities, shares = self._entities(link.title)
         if not entities:
             raise ModelError(f"{link.title!r} was written, which is no title")
         mention_logprob, logprob = costs
@@ -353,23 +344,7 @@ class WindowReader:
             is_nil=self.min_logprob is not None and logprob + math.log(shares[0]) < self.min_logprob,
         )
 
-
-def _costs(link: Link, ends: Sequence[int], logprobs: Sequence[float]) -> tuple[float, float]:
-    """Return the log-probabilities of a link's mention and of its title; `ends` are the tokens' ends."""
-    first = bisect_right(ends, link.opened)
-    titled = bisect_right(ends, link.titled)
-    behind = bisect_left(ends, link.closed) + 1
-    return math.fsum(logprobs[first:titled]), math.fsum(logprobs[titled:behind])
-
-
-@dataclass(frozen=True, slots=True)
-class IndexTitles:
-    """Titles as links name them, with the index that knows their entities."""
-
-    titles: LinkTitles
-    index: Index
-
-    def entities(self, title: bytes) -> tuple[tuple[Entity, ...], tuple[float, ...]]:
+    def _entities(self, title: bytes) -> tuple[tuple[Entity, ...], tuple[float, ...]]:
         """Return the entities of a title and their shares in it, the greatest first.
 
         Those without a share are left out. There are none where it is no title that may be named.
@@ -379,7 +354,15 @@ class IndexTitles:
         return tuple(map(self.index.entity, shares)), tuple(shares.values())
 
 
-def open_titles(retriever: Retriever, predicate: str | None) -> IndexTitles:
+def _costs(link: Link, ends: Sequence[int], logprobs: Sequence[float]) -> tuple[float, float]:
+    """Return the log-probabilities of a link's mention and of its title; `ends` are the tokens' ends."""
+    first = bisect_right(ends, link.opened)
+    titled = bisect_right(ends, link.titled)
+    behind = bisect_left(ends, link.closed) + 1
+    return math.fsum(logprobs[first:titled]), math.fsum(logprobs[titled:behind])
+
+
+def open_titles(retriever: Retriever, predicate: str | None) -> LinkTitles:
     """Return the titles of a retriever's index whose entities pass a predicate; None: all.
 
     Raises:
@@ -413,4 +396,4 @@ def open_titles(retriever: Retriever, predicate: str | None) -> IndexTitles:
         searcher.warm_up()
     titles = LinkTitles(texts, searcher)
     titles.prepare()
-    return IndexTitles(titles, index)
+    return titles

@@ -56,11 +56,8 @@ class ShardActor:
     Shards and outcomes cross pickled. Errors come back as outcomes: raised, they would reach the caller
     wrapped in Ray's own words, and Ray would write of each to the terminal.
 
-    Args:
-        job: The job of the run. Ray Data keeps actors by their arguments: all of them must be hashable.
-        open_worker: Makes the worker.
-        progress: The actor `ShardProgress` of the run.
-        num_retries: How often a shard is tried again that was lost with its actor.
+    Ray Data keeps actors by their arguments: all of them must be hashable. `progress` is the actor
+    `ShardProgress` of the run; a shard that was lost with its actor is tried again `num_retries` times.
     """
 
     def __init__(self, job: LinkJob, open_worker: OpenWorker, progress: Any, num_retries: int) -> None:
