@@ -74,10 +74,7 @@ class MentionContexts:
     """Makes requests out of spans, in the words of one prompt template.
 
     The context is cut at exactly the template's width, even within a word, as in `Retriever.link` and in
-    `genret train --mentions`.
-
-    Raises:
-        InputError: the template that `options` names is not there.
+    `genret train --mentions`. A template that is not there is an `InputError`.
     """
 
     def __init__(self, config: CheckpointConfig, options: LinkOptions) -> None:

@@ -61,13 +61,7 @@ def link_corpus(
 
     With several workers the calling script needs `if __name__ == "__main__":`, as the workers are processes.
 
-    Args:
-        corpus: Documents to read.
-        output: Output and limits.
-        worker: Index, model, and how a worker computes.
-        options: How mentions are linked; None: the defaults.
-        runner: Workers to link with; None: this process.
-        display: Display of the progress; None: none.
+    Without a runner, this process links; without a display, no progress is shown.
 
     Raises:
         LinkingRunError: the folder holds something else or another run, another process writes there, or a
@@ -196,10 +190,8 @@ def _link(
                 display.show(progress)
                 _check_limits(progress.recorded, [message], output)
     finally:
-        close = getattr(messages, "close", None)
-        if close is not None:
-            with uninterrupted():
-                close()  # stops the workers
+        with uninterrupted():
+            messages.close()  # stops the workers
     return progress.recorded
 
 

@@ -217,10 +217,6 @@ def run_identity(
 
     The folders' places are not in it: the same files elsewhere make the same rows. The name of an input is,
     as it stands in the rows; that of a file is its name as it was given.
-
-    Raises:
-        ModelError: the checkpoint cannot be read.
-        SourceError: the list of stop words cannot be read.
     """
     reading = asdict(corpus)
     del reading["inputs"]
@@ -245,11 +241,7 @@ def run_identity(
 
 
 def _model_of(worker: WorkerOptions) -> str | Path:
-    """Return the model that a worker opens, as `Retriever.open` finds it.
-
-    Raises:
-        GenretError: none is named, and none was shipped for the index.
-    """
+    """Return the model that a worker opens, as `Retriever.open` finds it."""
     if worker.model is not None:
         return worker.model
     with Index.open(worker.index, verify_digests=False) as index:

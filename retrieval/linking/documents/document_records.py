@@ -121,15 +121,10 @@ class SpanReader:
         self._index = OffsetIndex(text, unit)
 
     def read(self, item: Mapping[str, Any]) -> Span:
-        """Return a span in code points.
+        """Return a span in code points; one that is wrong or does not fit the text is an `InputError`.
 
-        Args:
-            item: An object with `start` and `end`, half open; optionally with `id`, and with `mention` or
-                `text`, the text that must be found there.
-
-        Raises:
-            InputError: a field is wrong, or the span lies outside of the text, is empty, cuts a code point,
-                or has another text than the object says.
+        It is an object with `start` and `end`, half open; optionally with `id`, and with `mention` or `text`,
+        the text that must be found there.
         """
         start, end = (_offset(name, item.get(name)) for name in ("start", "end"))
         found = self._position(start, end, start), self._position(start, end, end)
@@ -214,10 +209,7 @@ class BadRecord:
 
 
 def read_mentions(path: str) -> Iterator[MentionRow | BadRecord]:
-    """Read mentions one by one; blank lines are skipped.
-
-    Args:
-        path: A file of JSON lines, gzipped or not, or "-" for standard input.
+    """Read mentions one by one from JSON lines, gzipped or not ("-": standard input); skip blank lines.
 
     Raises:
         SourceError: the file is missing, a directory, or not readable.

@@ -32,13 +32,9 @@ RowFields = dict[str, Any] | None  # None: text that is not UTF-8
 class ParquetRows:
     """Rows of one file, forward; only the columns that documents are made of.
 
-    Attributes:
-        footer_digest: xxh3_64 of the file's footer, where sizes, places and statistics of all columns are.
-        num_rows: Rows of the file.
-        next_row: The first that can still be taken.
-
-    Raises:
-        SourceError: it is no intact Parquet file, or lacks a column, or one has a wrong type.
+    `footer_digest` is the xxh3_64 of the footer, where sizes, places and statistics of all columns are;
+    `next_row` is the first row that can still be taken. A file that is no intact Parquet file, or lacks a
+    column, or has one of a wrong type is a `SourceError`.
     """
 
     def __init__(self, path: str, options: CorpusOptions) -> None:

@@ -190,12 +190,7 @@ _STEP = 1 << 10  # code points between checkpoints: what one look-up encodes at 
 class OffsetIndex:
     """Maps code points to another unit: O(n) once, then at most 1024 code points a look-up.
 
-    Args:
-        text: Holds no surrogates.
-        unit: Unit of offsets: "codepoint", "byte" or "utf16".
-
-    Attributes:
-        length: Length of the text in units.
+    The text holds no surrogates; `unit` is "codepoint", "byte" or "utf16"; `length` is the text's in it.
     """
 
     def __init__(self, text: str, unit: str = "byte") -> None:

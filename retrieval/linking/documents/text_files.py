@@ -102,6 +102,7 @@ def line_document(
 
 _BLOCK_BYTES = 1 << 18
 _MAX_CODE_POINT_BYTES = 4
+_CONTINUATIONS = bytes(range(0x80, 0xC0))  # bytes in which no code point begins
 
 
 class _BadUtf8Error(ValueError):
@@ -167,7 +168,8 @@ def read_text_part(content: Content, file: ShardFile, part: tuple[int, int]) -> 
     content.skip_to(front)
     at = content.position
     try:
-        left = _from_boundary(content.read(file.byte_offset - at), at > front)[-CONTEXT_CHARS:]
+        raw = content.read(file.byte_offset - at)
+        left = (raw.lstrip(_CONTINUATIONS) if at > front else raw).decode()[-CONTEXT_CHARS:]
         right = _decode(content, length + CONTEXT_CHARS)
     except UnicodeDecodeError:
         raise changed(file, "it is no longer valid UTF-8") from None
@@ -218,14 +220,6 @@ def _decoded(
 def _front(content: Content) -> int:
     """Return how many bytes are in front of the text."""
     return len(BOM) if content.stream.peek(len(BOM)).startswith(BOM) else 0
-
-
-def _from_boundary(raw: bytes, is_cut: bool) -> str:
-    """Decode from the first code point on that begins in `raw`."""
-    begin = 0
-    while is_cut and begin < len(raw) and raw[begin] & 0xC0 == 0x80:
-        begin += 1
-    return raw[begin:].decode()
 
 
 def _decode(content: Content, size: int) -> str:

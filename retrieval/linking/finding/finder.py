@@ -40,11 +40,8 @@ def open_finder(index: Index, options: FindOptions, cache_dir: Path | None = Non
     """Return a finder of the index's titles and aliases.
 
     Its table is made once per index digest and kept in `cache_dir`, where every process maps the same file;
-    None: it is kept in memory only.
-
-    Raises:
-        InputError: an option is out of range; it is named.
-        SourceError: the stop words or the cache cannot be read or written.
+    None: it is kept in memory only. Stop words that cannot be read, and a cache that cannot be read or
+    written, are a `SourceError`.
     """
     table = build_table(index) if cache_dir is None else open_table(index, cache_dir)
     return MentionFinder(table, index, options)

@@ -365,10 +365,7 @@ def _costs(link: Link, ends: Sequence[int], logprobs: Sequence[float]) -> tuple[
 def open_titles(retriever: Retriever, predicate: str | None) -> LinkTitles:
     """Return the titles of a retriever's index whose entities pass a predicate; None: all.
 
-    Raises:
-        InputError: the predicate cannot be read, or does not fit the index; or the index is of a format
-            without an order of titles.
-        ModelError: the tokenizer cannot write one of the titles, which is named.
+    A tokenizer that cannot write one of the titles is a `ModelError`.
     """
     index = retriever.index
     searcher = retriever.answerer.engine.searcher

@@ -262,9 +262,8 @@ class OutputTarget:
     def of(cls, out: str | Path, output_format: str | None = None) -> OutputTarget:
         """Return the target of a name, and refuse one that cannot be written, before any work is done.
 
-        Args:
-            out: A name that ends in .parquet or .jsonl is a file, any other one a folder.
-            output_format: Format of a folder's parts; None: Parquet. A file's format is in its name.
+        A name that ends in .parquet or .jsonl is a file of that format, any other one a folder, with parts in
+        Parquet unless a format is named.
 
         Raises:
             InputError: the name is empty or not UTF-8, that of another kind of file or of a link that leads

@@ -19,13 +19,8 @@ from genret.retrieval.errors import SourceError
 from genret.retrieval.index.small_files import digest_file
 
 CANDIDATE = pa.struct(
-    [
-        ("entity_id", pa.string()),
-        ("title", pa.string()),
-        ("logprob", pa.float64()),
-        ("score", pa.float64()),
-        ("probability", pa.float64()),
-    ]
+    [(name, pa.string()) for name in ("entity_id", "title")]
+    + [(name, pa.float64()) for name in ("logprob", "score", "probability")]
 )
 SCHEMA = pa.schema(
     [

@@ -35,7 +35,7 @@ from genret.retrieval.linking.runners.ray_cluster import (
     connected,
     import_ray,
 )
-from genret.retrieval.linking.runners.runner import OpenWorker, WorkerError, linked
+from genret.retrieval.linking.runners.runner import Messages, OpenWorker, WorkerError, linked
 from genret.retrieval.linking.shard_worker import ShardWorker
 
 SHARD_COLUMN = "shard"
@@ -159,13 +159,10 @@ class RayRunner:
             if value is not None and value < 0:
                 raise InputError(name, f"must be at least 0, got {value:g}")
 
-    def run(self, job: LinkJob, shards: Sequence[Shard]) -> Iterator[ShardRecord | LinkCounts]:
+    def run(self, job: LinkJob, shards: Sequence[Shard]) -> Messages:
         """Yield the record of every shard as it ends, in any order, and counts in between; see `Runner`.
 
         Closing the iterator ends the actors, and leaves the cluster unless the process was connected before.
-
-        Raises:
-            GenretError: a worker refused or failed, a node does not see the files, or Ray is not there.
         """
         if not shards:
             return
@@ -181,19 +178,19 @@ class RayRunner:
                 ray, self.num_workers, num_cpus, self.num_gpus, wants_gpu
             )
             progress = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(ShardProgress).remote()
-            blocks = self._dataset(ray, job, shards, progress, num_workers, num_cpus, num_gpus)
+            actors = {
+                "compute": ray.data.ActorPoolStrategy(
+                    size=min(num_workers, len(shards)), max_tasks_in_flight_per_actor=_SHARDS_AT_AN_ACTOR
+                ),
+                "num_cpus": num_cpus,
+                "num_gpus": num_gpus or None,  # actors that die are started again: Ray Data's default
+            }
+            blocks = self._dataset(ray, job, shards, progress, actors)
             with closing(_streamed(ray, blocks, progress)) as results:  # ended here, not when it is collected
                 yield from _checked(results, shards)
 
     def _dataset(
-        self,
-        ray: Any,
-        job: LinkJob,
-        shards: Sequence[Shard],
-        progress: Any,
-        num_workers: int,
-        num_cpus: float,
-        num_gpus: float,
+        self, ray: Any, job: LinkJob, shards: Sequence[Shard], progress: Any, actors: Mapping[str, Any]
     ) -> Any:
         import pyarrow as pa
 
@@ -203,12 +200,7 @@ class RayRunner:
             fn_constructor_args=(job, self.open_worker, progress, self.num_retries),
             batch_size=1,
             batch_format="numpy",
-            compute=ray.data.ActorPoolStrategy(
-                size=min(num_workers, len(shards)),
-                max_tasks_in_flight_per_actor=_SHARDS_AT_AN_ACTOR,
-            ),
-            num_cpus=num_cpus,
-            num_gpus=num_gpus or None,  # actors that die are started again: Ray Data's default
+            **actors,
         )
         linked.context.enable_progress_bars = False
         linked.context.print_on_execution_start = False

@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from multiprocessing import parent_process, resource_tracker
@@ -33,12 +33,13 @@ if TYPE_CHECKING:
 
 
 OpenWorker = Callable[[LinkJob], "ShardWorker"]
+Messages = Generator[ShardRecord | LinkCounts, None, None]
 
 
 class Runner(Protocol):
     """Links shards with `ShardWorker`, several at a time."""
 
-    def run(self, job: LinkJob, shards: Sequence[Shard]) -> Iterator[ShardRecord | LinkCounts]:
+    def run(self, job: LinkJob, shards: Sequence[Shard]) -> Messages:
         """Yield the record of every shard as it ends, in any order, and counts of unfinished ones in between.
 
         Closing the iterator stops the workers. `LinkCounts` are increments since the last ones and only for
@@ -82,11 +83,8 @@ def linked(
 ) -> ShardRecord:
     """Link a shard and return its record.
 
-    Args:
-        worker: The worker.
-        shard: The shard.
-        send: Gets what the counts have grown by since it was last called, if anything; at the end too.
-        every: Least seconds between two calls before the end.
+    `send` gets what the counts have grown by, if anything, at the end and not sooner than `every` seconds
+    after the last time.
     """
     sent: dict[str, int] = {}
     due = time.monotonic() + every
@@ -152,7 +150,7 @@ class InProcessRunner:
     report: Callable[[LinkCounts], None]
     open_worker: OpenWorker
 
-    def run(self, job: LinkJob, shards: Sequence[Shard]) -> Iterator[ShardRecord | LinkCounts]:
+    def run(self, job: LinkJob, shards: Sequence[Shard]) -> Messages:
         """Yield the record of every shard, in order. See `Runner.run`."""
         worker = self.open_worker(job)
         try:
@@ -174,7 +172,7 @@ class LocalRunner:
     num_workers: int  # processes; no more are started than there are shards
     open_worker: OpenWorker  # makes the worker, in its process; a function or class that can be sent there
 
-    def run(self, job: LinkJob, shards: Sequence[Shard]) -> Iterator[ShardRecord | LinkCounts]:
+    def run(self, job: LinkJob, shards: Sequence[Shard]) -> Messages:
         """Yield records and increments of counts as they come; see `Runner.run`. A dead worker is a
         `LinkingRunError`.
         """
