@@ -260,14 +260,6 @@ class Window:
         self._rows.append(None)
         return len(self._mentions) - 1
 
-    def join(self, key: Question, place: int) -> bool:
-        """Let a mention wait for the answer to a question that is open already; False: it is not."""
-        waiting = self.questions.get(key)
-        if waiting is None:
-            return False
-        waiting.places.append(place)
-        return True
-
     def fill(self, place: int, answer: LinkAnswer, is_cached: bool = False) -> None:
         """Make the row of one mention."""
         self._rows[place] = self._maker.make(self._mentions[place], answer, is_cached)

@@ -242,7 +242,8 @@ class MentionRows:
             near = names.near(name, left, document.text[span.end : span.end + NEARBY_CHARS])
         proposed_by = mention.mention if self._options.asks_evidence else ""
         key = (self._contexts.query(mention), name, proposed_by, near)
-        if window.join(key, place):
+        if (asked := window.questions.get(key)) is not None:
+            asked.places.append(place)
             return
         answer = self._cache.get(key)
         if answer is not None:

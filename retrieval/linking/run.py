@@ -269,9 +269,7 @@ def choose_runner(
 ) -> Runner:
     """Return the runner for so many shards on a device; `report` gets the progress of this process."""
     if options.name == "ray":
-        from genret.retrieval.linking.runners.ray_runner import (
-            RayRunner,  # says on running when Ray is missing
-        )
+        from genret.retrieval.linking.runners.ray_runner import RayRunner
 
         return RayRunner(options.num_workers, options.address, open_worker=options.open_worker)
     num_workers = min(options.num_workers or _usual_workers(device), num_shards)

@@ -124,7 +124,9 @@ class MentionFinder:
         chain: list[Match] = []  # each overlaps one before it
         chain_end = done = begin
         for match in self._matches(text, begin, stop):
-            if match.start >= chain_end or _is_too_long(chain, match):
+            # A chain that is too long is decided before its end, to bound memory.
+            size = max(len(chain), match.start - chain[0].start) if chain else 0
+            if match.start >= chain_end or size >= LOOK_BACK_CHARS:
                 for chosen in likeliest(chain):
                     yield chosen
                     done = chosen.end
@@ -194,11 +196,6 @@ class MentionFinder:
 
 
 SpanFinder = MentionFinder | LateFinder
-
-
-def _is_too_long(chain: Sequence[Match], match: Match) -> bool:
-    """Whether a chain of names that overlap each other has to be decided before `match`, to bound memory."""
-    return len(chain) >= LOOK_BACK_CHARS or (bool(chain) and match.start - chain[0].start >= LOOK_BACK_CHARS)
 
 
 def likeliest(chain: Sequence[Match]) -> Sequence[Match]:

@@ -168,16 +168,6 @@ def test_samples_of_a_mention_do_not_depend_on_its_neighbours(retriever: Retriev
     assert [row["mass"] for row in other] != [row["mass"] for row in together]
 
 
-def test_named_candidates_are_all_that_is_linked_to(retriever: Retriever) -> None:
-    documents = [Document("f", 1, "d", "Quicksilver, Amazon and Hamlet")]
-    rows, counts = linked(retriever, documents, candidates="named", mentions="found")
-    assert [row["method"] for row in rows] == ["auto", "auto", "name"]
-    for row, word in zip(rows, ("Quicksilver", "Amazon", "Hamlet"), strict=True):
-        assert sorted(c["entity_id"] for c in row["candidates"]) == NAMES[word]
-    assert rows[2]["title"] == "Hamlet"
-    assert counts.num_linked == 3
-
-
 def test_few_candidates_are_all_scored_and_proven(retriever: Retriever) -> None:
     documents = [Document("f", 1, "d", "Quicksilver, Amazon; Amazon and Quicksilver")]
     options: dict[str, Any] = {"candidates": "named", "mentions": "found"}

@@ -326,19 +326,6 @@ def test_a_damaged_identity_is_refused_and_can_be_overwritten(
     assert mentions(out) == EXPECTED
 
 
-def test_a_plan_changes_nothing(docs: Path, out: Path, index: Path) -> None:
-    corpus = CorpusOptions((str(docs),), shard_documents=PER_SHARD)
-    plan = plan_corpus_run(corpus, OutputOptions(str(out)), WorkerOptions(str(index)))
-    assert (len(plan.missing), plan.is_complete, out.exists()) == (NUM_SHARDS, False, False)
-    run_words(docs, out, index)
-    remove_record(out)
-    before = snapshot(out)
-    plan = plan_corpus_run(corpus, OutputOptions(str(out)), WorkerOptions(str(index)))
-    assert [shard.number for shard in plan.missing] == [2]
-    assert plan.to_json()["num_done"] == NUM_SHARDS - 1
-    assert snapshot(out) == before
-
-
 def test_records_come_back(tmp_path: Path) -> None:
     record = ShardRecord(3, "k", "d", "p", 12, LinkCounts(num_rows=4), ("a\ud800", "b"), 1.5, "x")
     file = tmp_path / "r.json"
