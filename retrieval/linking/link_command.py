@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -369,8 +369,8 @@ def link_command(inputs: tuple[str, ...], **values: Any) -> None:
 
 def _made(kind: Callable[..., _T], values: Mapping[str, Any], **others: Any) -> _T:
     """Return a dataclass made of the options of the command that have the names of its fields."""
-    names = {one.name for one in fields(kind)} & values.keys()  # type: ignore[arg-type]
-    return kind(**{**{name: values[name] for name in names}, **others})
+    names = signature(kind).parameters.keys() & values.keys()
+    return kind(**{name: values[name] for name in names} | others)
 
 
 @contextmanager

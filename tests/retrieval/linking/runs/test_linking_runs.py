@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gzip
 import json
 import os
 import shutil
@@ -13,7 +12,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -33,6 +31,7 @@ from genret.retrieval.linking.run_progress import LinkCounts
 from genret.retrieval.linking.runners.runner import work
 from genret.retrieval.linking.shard_worker import ShardWorker
 from tests.checkpoints import make_index
+from tests.corpus_shards import store
 from tests.index_fixtures import build, character_tokenizer
 from tests.linking_fakes import LoggingWorker, begun, rows_of, run_words
 
@@ -571,30 +570,6 @@ WORDS = st.text(st.sampled_from("aé🦁\u0301\u00a0\u2003 \r\n\tX?"), max_size=
 LISTS = st.lists(WORDS, min_size=1, max_size=25)
 
 
-def zstd(content: bytes) -> bytes:
-    return bytes(pa.compress(content, codec="zstd", asbytes=True))
-
-
-def store(folder: Path, kind: str, texts: list[str]) -> Path:
-    """Write documents; a folder's files hold some of them each."""
-    fields = [{"id": f"d{i}", "text": text} for i, text in enumerate(texts)]
-    lines = [
-        (json.dumps(record, ensure_ascii=bool(i % 2)) + "\n").encode() for i, record in enumerate(fields)
-    ]
-    if kind == "parquet":
-        pq.write_table(pa.Table.from_pylist(fields), folder / "d.parquet", row_group_size=4)
-        return folder / "d.parquet"
-    if kind == "folder":
-        (folder / "d").mkdir()
-        middle = len(lines) // 2
-        (folder / "d" / "a.jsonl").write_bytes(b"".join(lines[:middle]))
-        (folder / "d" / "b.jsonl.gz").write_bytes(gzip.compress(b"".join(lines[middle:])))
-        return folder / "d"
-    packed: dict[str, Callable[[bytes], bytes]] = {"jsonl": bytes, "gzip": gzip.compress, "zstd": zstd}
-    (folder / "d.jsonl").write_bytes(packed[kind](b"".join(lines)))
-    return folder / "d.jsonl"
-
-
 def rows(out: Path) -> list[tuple[Any, ...]]:
     columns = ("doc_id", "start", "end", "mention", "nil_reason")
     return [tuple(row[name] for name in columns) for row in rows_of(out)]
@@ -607,7 +582,7 @@ def expected(texts: list[str]) -> list[tuple[str, str]]:
 @settings(max_examples=40)
 @given(
     texts=LISTS,
-    kind=st.sampled_from(["jsonl", "gzip", "zstd", "parquet", "folder"]),
+    kind=st.sampled_from(["lines", "gzip", "zstd", "parquet", "folder"]),
     shard_documents=st.integers(1, 30),
     out=st.sampled_from(["out", "out.jsonl"]),
 )
@@ -617,7 +592,7 @@ def test_storage_and_shards_change_no_row(
     folder = Path(tempfile.mkdtemp())
     try:
         (folder / "plain").mkdir()
-        run_words(store(folder / "plain", "jsonl", texts), folder / "whole", index, shard_documents=1000)
+        run_words(store(folder / "plain", "lines", texts), folder / "whole", index, shard_documents=1000)
         summary = run_words(store(folder, kind, texts), folder / out, index, shard_documents=shard_documents)
         found = rows(folder / out)
         assert found == rows(folder / "whole")
