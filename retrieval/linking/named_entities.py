@@ -77,12 +77,8 @@ class NamedEntities:
     def near(self, mention: str, left: str, right: str) -> frozenset[str]:
         """Return the ids of the entities with another word of their title near a mention.
 
-        None are returned for a name of more entities than a list can hold.
-
-        Args:
-            mention: The mention.
-            left: The text in front of it; `NEARBY_CHARS` of it are enough.
-            right: The text behind it.
+        `NEARBY_CHARS` of the text on either side are enough. None are returned for a name of more entities
+        than a list can hold.
         """
         ids = self.ids(mention)
         if not 1 < len(ids) <= MAX_K:
