@@ -243,8 +243,7 @@ def _ones(rows: Sequence[Sequence[int]]) -> list[list[int]]:
 def limits_of_checkpoint(model: Any) -> Limits:
     """Return the limits of a `transformers.PreTrainedModel`, which is not changed.
 
-    Raises:
-        ModelError: serving could not decode with it, or it does not say how a title begins.
+    A ModelError says that serving could not decode with it, or that it does not say how a title begins.
     """
     try:
         architectures.check_supported(model.config)

@@ -180,7 +180,7 @@ def test_the_loss_is_the_cross_entropy_of_the_right_text(tmp_path: Path) -> None
     model.train(False)
     trainer = ContrastiveTrainer(
         model=model,
-        options=TrainerOptions(),
+        options=TrainerOptions(optimizer="adamw"),
         budget=Budget(1, None),
         args=TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[]),
     )

@@ -30,7 +30,6 @@ from genret.retrieval.training.examples import (
     ExampleGenerator,
     ExampleOptions,
     LinkedText,
-    Mixture,
     TextLink,
     damage_name,
     linked_texts,
@@ -62,7 +61,7 @@ QUERIES = [
     TrainingQuery("forbidden devword question", "3", "dev"),
     TrainingQuery("forbidden testword question", "3", "test"),
 ]
-ONLY = {recipe: Mixture(**{name: float(name == recipe) for name in RECIPES}) for recipe in RECIPES}
+ONLY = {recipe: {name: float(name == recipe) for name in RECIPES} for recipe in RECIPES}
 
 
 def draw(options: ExampleOptions, count: int = 400, start: int = 0, queries: bool = True) -> list:
@@ -127,19 +126,6 @@ def test_damaged_names_keep_something() -> None:
     random = Random(2)
     for name in ("Nile", "Mercury (planet)", "Johann Sebastian Bach", "C"):
         assert all(damage_name(name, random).strip() for _ in range(200))
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        lambda: ExampleOptions(alias_target=1.5),
-        lambda: ExampleOptions(ramp_examples=-1),
-        lambda: Mixture(name=-1),
-    ],
-)
-def test_impossible_options_are_refused(wrong) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(ValueError, match="got"):
-        wrong()
 
 
 def test_an_empty_catalogue_is_refused() -> None:
@@ -267,7 +253,6 @@ def test_seq2seq_titles_stand_behind_the_whole_decoder_prompt() -> None:
 
 NILE = LabelledMention(Mention("Nile", "The ", " and the Rhine [1]."), "Nile")
 RHINE = LabelledMention(Mention("Rhine", "The Nile and the ", " [1]."), "Rhine (river")
-ONLY_MENTIONS = Mixture(0, 0, 0, 0, 1, 0)
 
 
 def test_mentions_of_one_text_are_put_together() -> None:
@@ -297,7 +282,7 @@ def test_windows_are_whole_words_around_the_chosen_link_and_cut_no_other() -> No
 
 def test_the_share_of_texts_is_drawn_and_nothing_else_changes() -> None:
     entities = [TrainingEntity("1", "Nile"), TrainingEntity("2", "Rhine (river")]
-    options = ExampleOptions(first=ONLY_MENTIONS, later=ONLY_MENTIONS, annotations=0.5)
+    options = ExampleOptions(first=ONLY["mention"], later=ONLY["mention"], annotations=0.5)
     drawn = ExampleGenerator(entities, (), options, [NILE, RHINE])
     examples = [drawn.draw(i, Random(i)) for i in range(800)]
     labelled = [example for example in examples if example.mention in (NILE.mention, RHINE.mention)]
@@ -305,8 +290,6 @@ def test_the_share_of_texts_is_drawn_and_nothing_else_changes() -> None:
     assert 0.4 < len(texts) / len(labelled) < 0.6
     plain = ExampleGenerator(entities, (), replace(options, annotations=0.0), [NILE, RHINE])
     assert all(plain.draw(i, Random(i)).linked is None for i in range(100))
-    with pytest.raises(ValueError, match=r"annotations must be in \[0, 1\]"):
-        ExampleOptions(annotations=1.5)
 
 
 def test_what_is_taught_is_what_the_constraint_lets_through(tokenizer: TextTokenizer) -> None:
