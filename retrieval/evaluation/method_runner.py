@@ -38,8 +38,7 @@ class EvaluationProgress:
     """Progress of an evaluation."""
 
     task: Task  # the running task
-    number: int  # its number, from 1
-    num_tasks: int  # number of all tasks, with those that were done before
+    number: int  # its number among all tasks, from 1
     num_answered: int  # queries of the task that are answered
     seconds: float  # time since the task began
 
@@ -78,7 +77,7 @@ def run_tasks(
             if task.method.name not in warm:  # what is made on first use is no query's time
                 task.method.answer(task.labelled.queries[:num_warm_up], task.seed or 0, lambda _: None)
                 warm.add(task.method.name)
-            run = _run(task, number, len(tasks), report)
+            run = _run(task, number, report)
             store.save(task.labelled, run)
         check_valid(run, titles)
         runs.append(run)
@@ -100,11 +99,11 @@ def check_valid(run: MethodRun, titles: EntityFinder) -> None:
                 )
 
 
-def _run(task: Task, number: int, num_tasks: int, report: Callable[[EvaluationProgress], None]) -> MethodRun:
+def _run(task: Task, number: int, report: Callable[[EvaluationProgress], None]) -> MethodRun:
     started = time.perf_counter()
 
     def answered(count: int) -> None:
-        report(EvaluationProgress(task, number, num_tasks, count, time.perf_counter() - started))
+        report(EvaluationProgress(task, number, count, time.perf_counter() - started))
 
     answered(0)
     rankings = task.method.answer(task.labelled.queries, task.seed or 0, answered)
@@ -154,7 +153,7 @@ class Reporter:
     def _line(self, progress: EvaluationProgress, total: int) -> str:
         task = progress.task
         seed = "" if task.seed is None else f" (seed {task.seed})"
-        text = f"{progress.number}/{progress.num_tasks} {task.labelled.name} {task.method.name}{seed}: "
+        text = f"{progress.number}/{len(self._tasks)} {task.labelled.name} {task.method.name}{seed}: "
         text += f"{progress.num_answered:,}/{total:,}"
         speed = self._speeds.get(task.method.name)
         if not progress.num_answered or not speed:

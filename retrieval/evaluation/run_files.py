@@ -76,11 +76,7 @@ def write_run(file: str | Path, labelled: LabelledSet, run: MethodRun) -> None:
 
 
 def write_qrels(file: str | Path, labelled: LabelledSet) -> None:
-    """Write the judgments of a set as TREC has them: query, 0, document, grade.
-
-    Raises:
-        SourceError: the file cannot be written.
-    """
+    """Write the judgments of a set as TREC has them: query, 0, document, grade."""
     with staged_file(file) as stream:
         for query in labelled.queries:
             name = encode_token(query.query_id)
@@ -137,8 +133,7 @@ def read_run(file: str | Path) -> dict[str, tuple[RankedEntity, ...]]:
 def read_rankings(file: str | Path) -> list[RankedAnswers]:
     """Read a file of `write_rankings`, optionally compressed; a score that is null is minus infinity.
 
-    Raises:
-        SourceError: the file is missing or empty, or a line is malformed.
+    A SourceError names a file that is missing or empty, and the line and field of what is malformed.
     """
     rankings = []
     for line, value in json_objects(file):
@@ -278,11 +273,7 @@ class RunStore:
         )
 
     def load(self, labelled: LabelledSet, method: str, seed: int | None) -> MethodRun | None:
-        """Return a run that is done, or None.
-
-        Raises:
-            SourceError: its files are malformed.
-        """
+        """Return a run that is done, or None; SourceError if its files are malformed."""
         stem = self._stem(labelled.name, method, seed)
         file = _with_ending(stem, ".json")
         if not file.is_file():

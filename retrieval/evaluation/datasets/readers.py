@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from genret.retrieval.evaluation.datasets.file_lines import (
     grade_field,
     id_field,
     json_objects,
+    table_rows,
     text_field,
     text_lines,
     wrong,
@@ -128,15 +130,7 @@ def _named(file: Path, line: int, value: dict[str, Any], prefix: str, id_name: s
 
 
 def _table_rows(file: Path, has_nil: bool) -> Iterator[_Row]:
-    header: list[str] | None = None
-    for line, text in text_lines(file):
-        fields = text.split("\t")
-        if header is None:
-            header = _header(file, line, fields)
-            continue
-        if len(fields) != len(header):
-            wrong(file, line, None, f"{len(header)} fields separated by tabs", f"{len(fields)}")
-        row = dict(zip(header, fields, strict=True))
+    for line, row in table_rows(file, partial(_check_header, file)):
         given = {name: row[name] for name in _COLUMNS if row.get(name, "").strip()}
         is_nil = not {"entity_id", "title"} & set(given)
         yield _Row(
@@ -149,14 +143,12 @@ def _table_rows(file: Path, has_nil: bool) -> Iterator[_Row]:
         )
 
 
-def _header(file: Path, line: int, fields: list[str]) -> list[str]:
-    names = [name.strip() for name in fields]
+def _check_header(file: Path, line: int, names: list[str]) -> None:
     if "query" not in names or not {"entity_id", "title"} & set(names):
         expected = "JSON objects, or a header with query and entity_id or title"
         wrong(file, line, None, expected, "\t".join(names))
     if len(set(names)) != len(names):
         wrong(file, line, None, "names of columns that differ", "\t".join(names))
-    return names
 
 
 def _table_answer(file: Path, line: int, given: dict[str, str]) -> LabelAnswer:
