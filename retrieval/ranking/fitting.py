@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +36,7 @@ from genret.retrieval.ranking.rankings import (
 MIN_QUERIES = 20
 # Ridge penalties on the weights, of features with a spread of 1.
 _RIDGE, _NOTHING_RIDGE = 1e-3, 3e-3
+_MINIMIZER: dict[str, Any] = {"jac": True, "method": "L-BFGS-B", "options": {"maxiter": 500}}
 # Fits leave out past queries equal to the one asked, so they cannot weigh such queries. This weight makes an
 # entity that was meant each time before some fifty times as likely as others.
 SAME_WEIGHT = 4.0
@@ -103,7 +105,8 @@ def _fit_weights(examples: Sequence[RankedExample]) -> FloatArray:
     shares = np.array([example.weight for example in examples])
     shares = shares / shares.sum()
     # Features that do not tell the candidates of a query apart get no weight.
-    spread = np.sqrt(np.add.reduceat(_centred(table, begins, query) ** 2, begins).sum(0) / len(table))
+    means = np.add.reduceat(table, begins) / np.bincount(query)[:, None]
+    spread = np.sqrt(np.add.reduceat((table - means[query]) ** 2, begins).sum(0) / len(table))
     used = np.flatnonzero(spread > 1e-6)
     weights: FloatArray = np.zeros(len(FEATURES))
     if FEATURE_NUMBER["queries.nearest"] in used:
@@ -122,17 +125,8 @@ def _fit_weights(examples: Sequence[RankedExample]) -> FloatArray:
         return value, slope
 
     bounds = [(None, None) if number in _FREE else (0.0, None) for number in used]
-    found = minimize(
-        loss, np.zeros(len(used)), jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 500}
-    )
-    weights[used] = found.x / spread[used]
+    weights[used] = minimize(loss, np.zeros(len(used)), bounds=bounds, **_MINIMIZER).x / spread[used]
     return weights
-
-
-def _centred(table: FloatArray, begins: npt.NDArray[np.int64], query: npt.NDArray[np.int64]) -> FloatArray:
-    sizes = np.bincount(query)[:, None]
-    centred: FloatArray = table - (np.add.reduceat(table, begins) / sizes)[query]
-    return centred
 
 
 def _log_sums(
@@ -182,9 +176,8 @@ def _fit_nothing(examples: Sequence[RankedExample], weights: FloatArray) -> Floa
         slope = scaled.T @ (counts * (expit(odds) - nothing)) + 2 * _NOTHING_RIDGE * np.append(0, weights[1:])
         return value, slope
 
-    found = minimize(loss, np.zeros(len(used)), jac=True, method="L-BFGS-B", options={"maxiter": 500})
     fitted: FloatArray = np.zeros(len(NOTHING_FEATURES))
-    fitted[used] = found.x / spread[used]
+    fitted[used] = minimize(loss, np.zeros(len(used)), **_MINIMIZER).x / spread[used]
     fitted[0] -= float((middle * fitted)[1:].sum())
     return fitted
 
@@ -297,11 +290,7 @@ MADE_QUERIES = "made from the catalogue"
 
 
 def fit_made_queries(
-    index: Index,
-    evidence: Evidence,
-    columns: Sequence[str],
-    count: int | None = None,
-    seed: int = 0,
+    index: Index, evidence: Evidence, columns: Sequence[str], count: int | None = None, seed: int = 0
 ) -> Ranking | None:
     """Fit a ranking without a model to queries made from an index; None for a tiny catalogue.
 

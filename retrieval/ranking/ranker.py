@@ -156,11 +156,7 @@ class Ranker:
         )
 
     def require_all(self) -> None:
-        """Check that all evidence of the index and its ranking are usable.
-
-        Raises:
-            GenretError: something is not.
-        """
+        """Raise a GenretError unless all evidence of the index and its ranking are usable."""
         for problem in self.problems.values():
             raise _another(problem)
 

@@ -124,8 +124,7 @@ class Ranking:
     def from_json(cls, value: Any, where: str) -> Self:
         """Read a JSON value of `to_json`; `where` names its origin in messages.
 
-        Raises:
-            IndexFormatError: it is no ranking, or has features that this version does not know.
+        An IndexFormatError says that it is no ranking, or has features that this version does not know.
         """
         try:
             told = value["provenance"]
@@ -176,8 +175,7 @@ def nothing_features(table: FloatArray, scores: FloatArray, has_model: bool) -> 
 def vector_of(named: Mapping[str, Any], names: Sequence[str]) -> FloatArray:
     """Return weights by name as a vector, 0 where a name is missing.
 
-    Raises:
-        ValueError: a name is unknown, or a weight is not finite.
+    A ValueError names unknown features, or says that a weight is not finite.
     """
     unknown = sorted(set(named) - set(names))
     if unknown:
@@ -202,9 +200,7 @@ class Rankings:
     def read(cls, index: Index) -> Self:
         """Read the rankings of an index; there are none if it was never tuned.
 
-        Raises:
-            IndexChecksumError: the file is damaged.
-            IndexFormatError: it holds no rankings.
+        IndexChecksumError: the file is damaged. IndexFormatError: it holds no rankings.
         """
         if index.manifest.file(RANKING_FILE) is None:
             return cls()
