@@ -122,11 +122,6 @@ def test_allowed_bad_rows_are_left_out_and_reported(tmp_path: Path) -> None:
         read_catalogue(write(tmp_path, "title\n\n"), 1)
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"nowhere\.tsv: no such file"):
-        read_catalogue(tmp_path / "nowhere.tsv")
-
-
 def test_queries_may_name_entities_by_id_or_by_title(tmp_path: Path) -> None:
     by_id = read_queries(write(tmp_path, "query\tentity_id\tsplit\nlong one\tQ1\ttest\n"), ENTITIES)
     by_title = read_queries(write(tmp_path, "query\ttitle\nlong one\tNile\n"), ENTITIES)

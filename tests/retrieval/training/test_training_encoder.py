@@ -112,8 +112,6 @@ def test_a_teacher_is_imitated(data: Path) -> None:
     [
         (("--encoder", "--preset", "tiny"), 2, "exactly one of them"),
         (("--encoder", "--mentions", "m.jsonl"), 2, "--mentions does not go with --encoder"),
-        (("--encoder", "--answers", "0.5"), 2, "--answers does not go with --encoder"),
-        (("--encoder", "--label-smoothing", "0"), 2, "--label-smoothing does not go with --encoder"),
         (("--encoder", "--optimizer", "muon"), 2, "--optimizer does not go with --encoder"),
         (("--preset", "tiny", "--teacher", "encoder:x"), 2, "--teacher needs --encoder"),
         (
