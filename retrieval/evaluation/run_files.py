@@ -9,9 +9,8 @@ An evaluation stores every finished run, so that it can go on after a stop:
     DIR/runs/SET/METHOD[.seedN].json        the end of the run, and its time; written last
 
 Files appear whole under their names or not at all. trec_eval reads scores as 32-bit floats, ignores ranks,
-and puts
-documents of one score in the falling order of their ids. So written scores fall strictly, as 32-bit floats
-too.
+and puts documents of one score in the falling order of their ids. So written scores fall strictly, as 32-bit
+floats too.
 """
 
 from __future__ import annotations
@@ -53,10 +52,8 @@ def write_run(file: str | Path, labelled: LabelledSet, run: MethodRun) -> None:
     """Write a run as TREC has it: query, Q0, document, rank, score, tag.
 
     Answers stand there as metrics see them (`labelled_sets.judge`), so trec_eval says the same of this file
-    and
-    `write_qrels` as `measure` of the run. White space in ids is percent-encoded; scores are lowered as far as
-    they must be
-    to fall.
+    and `write_qrels` as `measure` of the run. White space in ids is percent-encoded; scores are lowered as
+    far as they must be to fall.
 
     Raises:
         InputError: the run is not of this set.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -53,21 +53,14 @@ _FREE = frozenset(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankedExample:
-    """A query whose answer is known.
+    """A query whose answer is known."""
 
-    Attributes:
-        features: Features of the candidates. Shape: (n, number of features), float32.
-        right: Mask of the right candidates; empty if nothing is meant, or it was not found. Shape: (n,).
-        logprobs: log P(e | q) of the candidates, or None without a model. Shape: (n,).
-        weight: Weight of the query.
-        is_nothing: Whether nothing of the index is meant, rather than something that was not found.
-    """
-
-    features: npt.NDArray[np.float32]
+    features: npt.NDArray[np.float32]  # features of the candidates; shape (n, number of features)
+    # Mask of the right candidates; empty if nothing is meant, or it was not found. Shape: (n,)
     right: npt.NDArray[np.bool_]
-    logprobs: FloatArray | None = None
-    weight: float = 1.0
-    is_nothing: bool = False
+    logprobs: FloatArray | None = None  # log P(e | q) of the candidates, or None without a model; shape (n,)
+    weight: float = 1.0  # weight of the query
+    is_nothing: bool = False  # whether nothing of the index is meant, rather than something not found
 
     def table(self) -> FloatArray:
         """Return the features with the model's filled in."""
@@ -218,24 +211,15 @@ def example_of(query: Labelled, evidence: Evidence, scored: Scored | None = None
     return RankedExample(features, right, logprobs, query.weight, is_nothing=not query.entities)
 
 
-@dataclass(frozen=True, slots=True)
-class QueryOutcome:
-    """The outcome of one query under a ranking.
+class QueryOutcome(NamedTuple):
+    """The outcome of one query under a ranking."""
 
-    Attributes:
-        place: Number of wrong candidates in front of the best right one, ties included; infinite if no
-            candidate is right.
-        loss: -log P of the right entities, or of nothing if nothing is meant; at most 20.
-        sure: Probability of the first candidate.
-        nothing: P(nothing fits).
-        without: P(nothing fits) without the right candidates; NaN if none is right.
-    """
-
+    # Number of wrong candidates in front of the best right one, ties included; infinite if none is right
     place: float
-    loss: float
-    sure: float
-    nothing: float
-    without: float
+    loss: float  # -log P of the right entities, or of nothing if nothing is meant; at most 20
+    sure: float  # probability of the first candidate
+    nothing: float  # P(nothing fits)
+    without: float  # P(nothing fits) without the right candidates; NaN if none is right
 
 
 def outcome_of(ranking: Ranking, example: RankedExample) -> QueryOutcome:

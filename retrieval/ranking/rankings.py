@@ -59,19 +59,13 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranked:
-    """Scores of the candidates of one query.
+    """Scores of the candidates of one query."""
 
-    Attributes:
-        scores: s(e). Shape: (n,).
-        probabilities: P(e | q); with `nothing` they add up to 1. Shape: (n,).
-        nothing: Probability that no entity of the index is meant.
-        shares: Contribution of each kind of evidence to each score; a row adds up to the score.
-            Shape: (n, number of kinds).
-    """
-
-    scores: FloatArray
-    probabilities: FloatArray
-    nothing: float
+    scores: FloatArray  # s(e); shape (n,)
+    probabilities: FloatArray  # P(e | q); with `nothing` they add up to 1. Shape: (n,)
+    nothing: float  # probability that no entity of the index is meant
+    # Contribution of each kind of evidence to each score; a row adds up to the score.
+    # Shape: (n, number of kinds)
     shares: FloatArray
 
     def shares_of(self, place: int) -> dict[str, float]:

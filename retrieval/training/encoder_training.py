@@ -200,7 +200,7 @@ def run_encoder_training(plan: TrainingPlan, report: Callable[[str], None]) -> d
         ContrastiveTrainer,
         model,
         ExampleGenerator(entities, queries, drawn),
-        PairEncoder(TextTokenizer.load(plan.out), min(plan.max_prompt_tokens, _POSITIONS)),
+        PairEncoder(TextTokenizer.load(plan.out), min(plan.max_prompt_tokens, _POSITIONS)).encode,
         PairCollator(teacher),
         work_folder=plan.out / "checkpoints",
         budget=budget,

@@ -238,10 +238,11 @@ def train_command(
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     in_trainer = {f.name: options.pop(f.name) for f in fields(TrainerOptions) if f.name in options}
+    usual_rate = 1e-2 if options["model"] is None else 5e-5 if options["lora"] is None else 5e-4
     try:
         trainer = TrainerOptions(
             optimizer=optimizer or ("muon" if options["preset"] else "adamw"),
-            learning_rate=learning_rate or _learning_rate(options["model"], options["lora"]),
+            learning_rate=learning_rate or usual_rate,
             batch_size=batch_size or (512 if encoder else 48),
             use_cpu=cpu,
             **in_trainer,
@@ -269,12 +270,6 @@ def train_command(
     except GenretError as error:
         raise click.ClickException(str(error)) from error
     click.echo(json.dumps(metrics, indent=2, sort_keys=True))
-
-
-def _learning_rate(model: str | None, lora: int | None) -> float:
-    if model is None:
-        return 1e-2
-    return 5e-5 if lora is None else 5e-4
 
 
 def _refuse_foreign_options(ctx: click.Context, encoder: bool) -> None:

@@ -34,7 +34,7 @@ from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallb
 
 from genret.retrieval.errors import InputError
 from genret.retrieval.linking.run_progress import duration
-from genret.retrieval.training.dataset import IGNORED_LABEL, Encodes, ExampleDataset
+from genret.retrieval.training.dataset import IGNORED_LABEL, Encode, ExampleDataset
 from genret.retrieval.training.examples import ExampleGenerator
 
 _SILENT_S = 30.0  # between two lines of progress, where steps are not longer
@@ -96,9 +96,7 @@ class TitleTrainer(BudgetTrainer):
         self._is_encoder_decoder = bool(model.config.is_encoder_decoder)
         wrapped: Any = model
         plain = wrapped.get_base_model() if hasattr(model, "get_base_model") else model  # within LoRA's
-        accepted = inspect.signature(plain.forward).parameters
-        self._keeps_logits = "logits_to_keep" in accepted
-        self._takes_positions = "position_ids" in accepted
+        self._accepted = inspect.signature(plain.forward).parameters
 
     def compute_loss(
         self,
@@ -110,20 +108,19 @@ class TitleTrainer(BudgetTrainer):
         """Return the mean loss per title token."""
         labels = inputs["labels"]
         width = labels.shape[1]
+        given = {k: v for k, v in inputs.items() if k != "labels" and k in self._accepted}
         if self._is_encoder_decoder:
-            features = {k: v for k, v in inputs.items() if k != "labels"}
-            outputs = model(**features, use_cache=False)
+            outputs = model(**given, use_cache=False)
             logits = outputs.logits[:, -width:]
         else:
-            features = {k: inputs[k] for k in ("input_ids", "attention_mask")}
-            if self._takes_positions:
-                features["position_ids"] = inputs["position_ids"]
-            length = inputs["input_ids"].shape[1]
-            # Positions, not their number: for a slice of the hidden states torch copies a frozen head once
-            # for every text of the batch (half of the time of a step of LoRA at 135 million parameters).
-            last = torch.arange(max(0, length - width - 1), length, device=labels.device)
-            kept = {"logits_to_keep": last} if self._keeps_logits else {}
-            outputs = model(**features, **kept, use_cache=False)
+            if "logits_to_keep" in self._accepted:
+                length = inputs["input_ids"].shape[1]
+                # Positions, not their number: for a slice of the hidden states torch copies a frozen head
+                # once for every text of the batch (half of the time of a step of LoRA at 135 million
+                # parameters).
+                last = torch.arange(max(0, length - width - 1), length, device=labels.device)
+                given["logits_to_keep"] = last
+            outputs = model(**given, use_cache=False)
             logits = outputs.logits[:, -(width + 1) : -1]
         loss = functional.cross_entropy(
             logits.flatten(0, 1).float(),
@@ -188,7 +185,7 @@ def train_model(
     trainer_type: type[BudgetTrainer],
     model: PreTrainedModel,
     generator: ExampleGenerator,
-    encoder: Encodes,
+    encode: Encode,
     collator: Callable[[Sequence[Any]], dict[str, Tensor]],
     work_folder: Path,
     budget: Budget,
@@ -202,7 +199,7 @@ def train_model(
         trainer_type: Trainer with the model's loss.
         model: Model to train.
         generator: Source of the examples, which `options.seed` decides about.
-        encoder: Function of examples to token ids.
+        encode: Function of an example to token ids.
         collator: Function of examples to a batch.
         work_folder: Folder of checkpoints; `options.resume` goes on from the last one.
         budget: Length of the run.
@@ -239,7 +236,7 @@ def train_model(
             disable_tqdm=True,
             report_to=[],
         ),
-        train_dataset=ExampleDataset(generator, encoder, length, options.batch_size, options.seed),
+        train_dataset=ExampleDataset(generator, encode, length, options.batch_size, options.seed),
         data_collator=collator,
         callbacks=[budget, interrupt, _Reporter(budget, options, report, evaluate)],
     )

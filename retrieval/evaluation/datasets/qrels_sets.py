@@ -1,8 +1,7 @@
 """Reads BEIR and TREC sets: queries in one file, judgments (qrels) in another.
 
 BEIR is a folder with queries.jsonl, qrels/SPLIT.tsv and, for the titles of documents, corpus.jsonl. TREC is a
-file of
-topics and one of judgments; a document is an entity by its id, or by its title.
+file of topics and one of judgments; a document is an entity by its id, or by its title.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Protocol
 
 from genret.decoding.params import MAX_BEAM_SIZE, MAX_DISC_BEAM_SIZE, MAX_DRAWS, MAX_SAMPLES
@@ -47,7 +47,6 @@ class MethodMaker:
         self._retriever = retriever
         self._k = k
         self._batch_size = batch_size
-        self._lexical: LexicalIndex | None = None
         self.titles: EntityFinder = EntityFinder(retriever.index)
 
     def make(self, text: str) -> EvaluatedMethod:
@@ -93,17 +92,16 @@ class MethodMaker:
                 return GeneratingMethod(spec, self._retriever, *asked, self.titles)
             case "bm25-shortlist":
                 check_bm25s()
-        return RetrieverMethod(spec, self._retriever, *asked, self._lexical_index)
+        return RetrieverMethod(spec, self._retriever, *asked, lambda: self._lexical)
 
-    def _lexical_index(self) -> LexicalIndex:
+    @cached_property
+    def _lexical(self) -> LexicalIndex:
         from genret.retrieval.evaluation.methods.model_free_methods import LexicalIndex
 
-        if self._lexical is None:
-            self._lexical = LexicalIndex(self._retriever.index)
-        return self._lexical
+        return LexicalIndex(self._retriever.index)
 
     def _propose(self) -> Ask:
-        return partial(self._lexical_index().propose, k=self._k)
+        return partial(self._lexical.propose, k=self._k)
 
     def _check_evidence(self, spec: MethodSpec) -> None:
         """Refuse a method that needs evidence, or that would go without some that the index has."""
