@@ -20,6 +20,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -271,8 +272,7 @@ class RunStore:
 
     def load(self, labelled: LabelledSet, method: str, seed: int | None) -> MethodRun | None:
         """Return a run that is done, or None; SourceError if its files are malformed."""
-        stem = self._stem(labelled.name, method, seed)
-        file = _with_ending(stem, ".json")
+        file = self._file(labelled.name, method, seed, ".json")
         if not file.is_file():
             return None
         try:
@@ -282,41 +282,38 @@ class RunStore:
             raise SourceError(
                 f"{file}: not written by this command ({error}); remove it to run again"
             ) from error
-        rankings = tuple(read_rankings(_with_ending(stem, ".jsonl")))
+        answers = self._file(labelled.name, method, seed, ".jsonl")
+        rankings = tuple(read_rankings(answers))
         if [r.query_id for r in rankings] != [q.query_id for q in labelled.queries]:
             raise SourceError(
-                f"{stem}.jsonl: not the queries of the set {labelled.name}; remove it to run again"
+                f"{answers}: not the queries of the set {labelled.name}; remove it to run again"
             )
         return MethodRun(method, labelled.name, rankings, seconds, seed, is_constrained)
 
     def save(self, labelled: LabelledSet, run: MethodRun) -> None:
         """Keep a run that is done."""
-        stem = self._stem(labelled.name, run.method, run.seed)
-        stem.parent.mkdir(parents=True, exist_ok=True)
-        write_qrels(stem.parent / "qrels.txt", labelled)
-        write_run(_with_ending(stem, ".run"), labelled, run)
-        write_rankings(_with_ending(stem, ".jsonl"), labelled, run)
+        file = partial(self._file, labelled.name, run.method, run.seed)
+        file(".json").parent.mkdir(parents=True, exist_ok=True)
+        write_qrels(file(".json").with_name("qrels.txt"), labelled)
+        write_run(file(".run"), labelled, run)
+        write_rankings(file(".jsonl"), labelled, run)
         done = {"method": run.method, "set": run.set_name, "seed": run.seed, "seconds": run.seconds}
         done["is_constrained"] = run.is_constrained
-        write_text(_with_ending(stem, ".json"), json.dumps(done, ensure_ascii=False) + "\n")
+        write_text(file(".json"), json.dumps(done, ensure_ascii=False) + "\n")
 
-    def _stem(self, set_name: str, method: str, seed: int | None) -> Path:
+    def _file(self, set_name: str, method: str, seed: int | None, ending: str) -> Path:
         name = re.sub(r"[^\w.+-]+", "-", method)
         if name != method.replace(":", "-").replace("/", "-") or method.startswith("run:"):
             # Paths of two run files may differ in what was just replaced.
             name = f"{name[:80]}-{xxhash.xxh3_64_hexdigest(method.encode())[:8]}"
         seeded = "" if seed is None else f".seed{seed}"
-        return self.folder / RUNS_FOLDER / set_name / f"{name}{seeded}"
+        return self.folder / RUNS_FOLDER / set_name / f"{name}{seeded}{ending}"
 
 
 def write_text(file: Path, text: str) -> None:
     """Write a file that appears under its name only when it is complete."""
     with staged_file(file) as stream:
         stream.write(text)
-
-
-def _with_ending(stem: Path, ending: str) -> Path:
-    return stem.with_name(stem.name + ending)
 
 
 def _read_identity(file: Path) -> Identity:

@@ -166,7 +166,9 @@ def run_encoder_training(plan: TrainingPlan, report: Callable[[str], None]) -> d
     torch.manual_seed(plan.trainer.seed)
     texts = training_texts(entities, queries)
     report(f"{len(entities):,} entities; learning a tokenizer")
-    tokenizer = train_tokenizer(texts, plan.vocab_size or VOCAB_SIZE, _normalizer())
+    # Lower case without accents halves the spellings to be learnt.
+    plain = [normalizers.NFD(), normalizers.StripAccents(), normalizers.Lowercase()]
+    tokenizer = train_tokenizer(texts, plan.vocab_size or VOCAB_SIZE, normalizers.Sequence(plain))
     model = build_encoder(tokenizer)
     asked = training_queries(queries)
     report(
@@ -226,13 +228,6 @@ def build_encoder(tokenizer: Tokenizer) -> DistilBertModel:
     model = DistilBertModel(config)
     model.embeddings.position_embeddings.weight.requires_grad_(False).zero_()
     return model
-
-
-def _normalizer() -> normalizers.Normalizer:
-    """Return a normalizer to lower case without accents, which halves the spellings to be learnt."""
-    parts = [normalizers.NFD(), normalizers.StripAccents(), normalizers.Lowercase()]
-    normalizer: normalizers.Normalizer = normalizers.Sequence(parts)
-    return normalizer
 
 
 def _open_teacher(named: str) -> TextEmbedder:

@@ -75,6 +75,7 @@ LATER_WITH_MENTIONS = dict(zip(RECIPES, (0.17, 0.08, 0.24, 0.12, 0.34, 0.05), st
 OF_PRETRAINED = dict(zip(RECIPES, (0.13, 0.06, 0.57, 0.16, 0.08, 0.0), strict=True))
 # For a sentence encoder, which copies nothing and reads no mentions.
 BESIDE_TEXTS = dict(zip(RECIPES, (0.25, 0.2, 0.3, 0.25, 0.0, 0.0), strict=True))
+_ALIAS_TARGET = 0.15  # share of the alias inputs whose target is the alias itself, not the title
 _LABELLED_SHARE = 0.8  # of the mentions, where there are labelled ones
 _QUERY_AS_TEXT = 0.3  # of the texts beside queries, where the entity has training queries
 
@@ -87,7 +88,6 @@ class ExampleOptions:
     first: Mapping[str, float] = field(default_factory=COPYING_FIRST.copy)
     later: Mapping[str, float] = field(default_factory=LATER.copy)
     ramp_examples: int = 40_000  # length of the change, in examples
-    alias_target: float = 0.15  # share of the alias inputs whose target is the alias itself, not the title
     clean: float = 0.35  # share of names and queries left as written (apart from letter case)
     # Share of the examples with a query whose target is a JSON document with the title in it
     answers: float = 0.0
@@ -192,7 +192,7 @@ class ExampleGenerator:
         title, text = entity.title, entity.title
         if entity.aliases and random.random() < 0.6:
             text = random.choice(entity.aliases)
-            if random.random() < self.options.alias_target:
+            if random.random() < _ALIAS_TARGET:
                 title = text
         elif source.partial and random.random() < 0.25:
             text = random.choice(source.partial)

@@ -248,9 +248,6 @@ def train_command(
             **in_trainer,
         )
         plan = TrainingPlan(**options, trainer=trainer)
-    except InputError as error:
-        raise click.UsageError(str(error)) from error
-    try:
         run = run_encoder_training if encoder else run_training
         metrics = run(plan, lambda line: click.echo(line, err=True))
     except TrainingInterrupted as error:

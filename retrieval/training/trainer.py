@@ -256,7 +256,7 @@ def train_model(
         trainer.train(resume_from_checkpoint=str(last) if last else None)
     steps = int(trainer.state.global_step)
     if interrupt.requested:
-        raise TrainingInterrupted(steps)
+        raise TrainingInterrupted(f"interrupted at step {steps}")
     return steps
 
 
@@ -415,11 +415,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """The user stopped the run after `step` steps, and a checkpoint of the last one was written."""
-
-    def __init__(self, step: int) -> None:
-        super().__init__(f"interrupted at step {step}")
-        self.step = step
+    """The user stopped the run, and a checkpoint of the last step was written."""
 
 
 class InterruptCallback(TrainerCallback):

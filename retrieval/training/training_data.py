@@ -118,9 +118,7 @@ def read_queries(file: Path, entities: Sequence[TrainingEntity]) -> list[Trainin
         SourceError: the file is malformed, or a query names an entity the catalogue lacks.
     """
     by_id = {entity.entity_id for entity in entities}
-    by_title: dict[str, str] = {}
-    for entity in entities:
-        by_title.setdefault(entity.title, entity.entity_id)
+    by_title = {entity.title: entity.entity_id for entity in reversed(entities)}  # of several, the first
     queries: list[TrainingQuery] = []
     for line, row in _rows(file):
         text = row["query"].strip()
