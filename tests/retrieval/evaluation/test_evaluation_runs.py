@@ -19,12 +19,7 @@ from genret.retrieval.errors import SourceError
 from genret.retrieval.evaluation.datasets.index_entities import EntityFinder
 from genret.retrieval.evaluation.datasets.labels import decode_token, encode_token
 from genret.retrieval.evaluation.labelled_sets import LabelledQuery, MethodRun, RankedAnswers, RankedEntity
-from genret.retrieval.evaluation.method_runner import (
-    AnswerOutsideIndexError,
-    EvaluationProgress,
-    plan_tasks,
-    run_tasks,
-)
+from genret.retrieval.evaluation.method_runner import AnswerOutsideIndexError, plan_tasks, run_tasks
 from genret.retrieval.evaluation.metrics import measure
 from genret.retrieval.evaluation.run_files import (
     Identity,
@@ -314,15 +309,17 @@ def titles(tmp_path_factory: pytest.TempPathFactory) -> EntityFinder:
     return EntityFinder(Index.open(make_index(tmp_path_factory.mktemp("runner"), tokenizer)))
 
 
-def no_report(_: EvaluationProgress) -> None:
+def no_report(*_: object) -> None:
     """Say nothing."""
 
 
 def test_every_method_answers_every_set_with_every_seed(titles: EntityFinder, tmp_path: Path) -> None:
     fixed, drawn = ScriptedMethod("beam"), ScriptedMethod("disc:1", random=True)
     tasks = plan_tasks(SETS, [fixed, drawn], [4, 5])
-    reports: list[EvaluationProgress] = []
-    runs = run_tasks(tasks, RunStore(tmp_path / "o", IDENTITY, False), titles, reports.append)
+    reports: list[tuple[object, ...]] = []
+    runs = run_tasks(
+        tasks, RunStore(tmp_path / "o", IDENTITY, False), titles, lambda *told: reports.append(told)
+    )
     passes = [("beam", None), ("disc:1", 4), ("disc:1", 5)]
     expected = [(name, *one) for name in ("asked", "marked") for one in passes]
     assert [(run.set_name, run.method, run.seed) for run in runs] == expected
@@ -330,7 +327,7 @@ def test_every_method_answers_every_set_with_every_seed(titles: EntityFinder, tm
     assert drawn.calls == [(2, 4), (6, 4), (6, 5), (4, 4), (4, 5)]
     assert [len(run.rankings) for run in runs] == [6, 6, 6, 4, 4, 4]
     assert all(run.seconds > 0 for run in runs)
-    assert [(p.number, p.num_answered) for p in reports[:2]] == [(1, 0), (1, 6)]
+    assert [told[1:3] for told in reports[:2]] == [(1, 0), (1, 6)]
 
 
 def test_what_is_done_is_not_done_again(titles: EntityFinder, tmp_path: Path) -> None:

@@ -99,11 +99,6 @@ def test_dev_and_test_queries_are_never_seen() -> None:
         assert "forbidden" not in text_of(example).lower()
 
 
-def test_alias_targets_can_be_switched_off() -> None:
-    options = ExampleOptions(first=ONLY["name"], later=ONLY["name"], alias_target=0.0)
-    assert {example.title for example in draw(options)} == {entity.title for entity in ENTITIES}
-
-
 def test_names_come_first_and_meaning_later() -> None:
     options = ExampleOptions(ramp_examples=1000)
     early = Counter(example.recipe for example in draw(options, count=600, start=0))
