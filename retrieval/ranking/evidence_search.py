@@ -42,8 +42,7 @@ class EvidenceSearch:
     def open(cls, index: str | Path, encoder: str | Path | None = None) -> Self:
         """Open an index directory; `encoder` is the present place of its vectors' encoder, None: unchanged.
 
-        Raises:
-            GenretError: the index cannot be used, or has no usable evidence.
+        A GenretError says why the index cannot be used, or that it has no usable evidence.
         """
         opened = Index.open(index)
         try:
@@ -62,11 +61,7 @@ class EvidenceSearch:
 
     @staticmethod
     def check(request: RetrieveRequest) -> None:
-        """Refuse a request that needs a model.
-
-        Raises:
-            InputError: its method is not `auto`, or it has an option of a model.
-        """
+        """Raise an InputError unless the method is `auto` and no option of a model is set."""
         if request.method != "auto":
             raise InputError("method", f"must be auto without a model, got {request.method!r}")
         for name in _OF_A_MODEL:

@@ -44,10 +44,8 @@ class GeneratingMethod:
     """Answers with transformers' `generate` and the checkpoint's own prompt templates.
 
     `unconstrained` takes what the model writes. It names an entity if its tokens are a row of the index, or
-    its text is a
-    title or an alias after the text policy; otherwise it is an invalid answer. `trie` samples one title, from
-    the tokens
-    that continue some title at each step.
+    its text is a title or an alias after the text policy; otherwise it is an invalid answer. `trie` samples
+    one title, from the tokens that continue some title at each step.
 
     Raises:
         InputError: the model is none of transformers'.
