@@ -10,39 +10,27 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import click
 from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from genret.index_builder.build import BuildSummary
+from genret.index_builder.build_plan import BuildPlan
 from genret.index_builder.publish import work_root
-from genret.index_builder.workplace import kept_records
+from genret.index_builder.shard_maker import kept_records
+from genret.index_builder.update import UpdateSummary
 from genret.retrieval.command_options import together
 from genret.retrieval.compatibility import default_model_of
 from genret.retrieval.defaults import default_model, missing_weights, small_model_dir
 from genret.retrieval.errors import GenretError, InputError
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.versions import live_or_none
-from genret.retrieval.interruption import INTERRUPTED
+from genret.retrieval.interruption import INTERRUPTED, sigterm_as_interrupt
 from genret.retrieval.progress import ProgressDisplay, StepProgress
 from genret.retrieval.text import TextTokenizer
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-
-
-class Summary(Protocol):
-    """The summary that a command reports."""
-
-    @property
-    def report(self) -> str:
-        """A few lines about the bad rows; "" when there are none."""
-
-    @property
-    def rejects_file(self) -> Path | None:
-        """File of the bad rows, or None."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as a JSON object."""
 
 
 def env_option(prefix: str, *names: str, **settings: Any) -> Callable[[_F], _F]:
@@ -156,7 +144,7 @@ def rejects_file(given: Path | None, index: Path, dry_run: bool) -> Path | None:
     return given if dry_run else given or index.with_name(index.name + ".rejects.tsv")
 
 
-def tell(summary: Summary, text: str, as_json: bool, quiet: bool) -> None:
+def tell(summary: BuildSummary | BuildPlan | UpdateSummary, text: str, as_json: bool, quiet: bool) -> None:
     """Print the summary, as JSON or as `text`, and the report on bad rows to standard error."""
     if summary.report and not quiet:
         where = "" if summary.rejects_file is None else f"; all of them are in {summary.rejects_file}"
@@ -181,6 +169,19 @@ def answered(out: Path, before: str | None, dry_run: bool, debug: bool) -> Itera
         if isinstance(error, InputError):
             raise click.UsageError(str(error)) from error
         raise click.ClickException(str(error)) from error
+
+
+@contextlib.contextmanager
+def making_version(
+    out: Path, command: str, dry_run: bool, quiet: bool, debug: bool
+) -> Iterator[StepProgress]:
+    """Yield the progress of a command that makes a version of an index; see `answered`."""
+    with (
+        answered(out, live_or_none(out), dry_run, debug),
+        sigterm_as_interrupt(),
+        shown_progress(quiet, command) as progress,
+    ):
+        yield progress
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from genret.index_builder.build import BuildSummary, build_index
 from genret.index_builder.build_options import BuildOptions
-from genret.retrieval.evidence.evidence import QUERIES, open_field
+from genret.retrieval.evidence.field import QUERIES, open_field
 from genret.retrieval.index.layout import QUERIES_FILE
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.versions import version_dir

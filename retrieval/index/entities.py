@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 
 from genret.decoding.sorted_texts import WORD, TextBatches
 from genret.retrieval.errors import IndexFormatError
-from genret.retrieval.index.arrow_files import as_arrow, as_numpy, read_table, single_chunk
 from genret.retrieval.index.layout import (
     ALIASES,
     ENTITIES_FILE,
@@ -24,6 +23,10 @@ from genret.retrieval.index.layout import (
     ENTITY_ID,
     TITLE,
     TITLE_ORDER_FILE,
+    as_arrow,
+    as_numpy,
+    read_table,
+    single_chunk,
     title_order_schema,
 )
 from genret.retrieval.types import Entity

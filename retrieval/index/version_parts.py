@@ -6,6 +6,7 @@ finds rows by rank and ranks by row. Files of evidence are checked too, but a da
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,6 @@ import pyarrow as pa
 
 from genret.decoding.trie.trie_arrays import TrieArrays
 from genret.retrieval.errors import EvidenceMissingError, IndexChecksumError, IndexFormatError
-from genret.retrieval.index.arrow_files import as_numpy, open_mapped, read_schema, read_table, single_chunk
 from genret.retrieval.index.entities import EntityTable, Postings
 from genret.retrieval.index.layout import (
     EMBEDDER_FILE,
@@ -36,15 +36,52 @@ from genret.retrieval.index.layout import (
     VECTOR_FILES,
     VECTORS_FILE,
     MetadataType,
+    as_numpy,
     entities_schema,
     metadata_field,
     postings_schema,
+    read_schema,
+    read_table,
     rows_schema,
+    single_chunk,
     smallest_unsigned,
     token_type,
     trie_schema,
 )
 from genret.retrieval.index.manifest import OLD_VECTOR_METHODS, Bucket, FileEntry, Manifest
+from genret.retrieval.index.small_files import digest_bytes, kind_of
+
+
+def open_mapped(folder: Path, entry: FileEntry, verify_digest: bool) -> pa.Buffer:
+    """Map a file and compare it with its manifest entry: the mapping that is checked is the one that is read.
+
+    Raises:
+        IndexChecksumError: the file is missing, or its size or digest differs.
+    """
+    path = folder / entry.name
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise IndexChecksumError(entry.name, f"cannot be read ({error.strerror}) in {folder}") from error
+    size = found.st_size
+    if not stat.S_ISREG(found.st_mode):  # mapping a pipe would wait for a writer
+        raise IndexChecksumError(entry.name, f"expected a file, got a {kind_of(found)}, in {folder}")
+    if size != entry.bytes:
+        raise IndexChecksumError(
+            entry.name, f"the manifest says {entry.bytes} bytes, got {size}, in {folder}"
+        )
+    try:
+        with pa.memory_map(str(path), "r") as mapped:
+            data = mapped.read_buffer(size)
+    except (pa.ArrowException, OSError) as error:
+        raise IndexChecksumError(entry.name, f"cannot be mapped in {folder}: {error}") from error
+    if verify_digest:
+        digest = digest_bytes(data)
+        if digest != entry.xxh3_128:
+            raise IndexChecksumError(
+                entry.name, f"the manifest says digest {entry.xxh3_128}, got {digest}, in {folder}"
+            )
+    return data
 
 
 def expected_files(manifest: Manifest) -> set[str]:
@@ -175,25 +212,24 @@ class RowBucket:
 
     def find(self, token_ids: Sequence[int]) -> int:
         """Return the rank of a row of this length; -1 when there is none."""
-        low, high = 0, len(self.ranks)
-        for column, token in zip(self.columns, token_ids, strict=True):
-            if not 0 <= token <= np.iinfo(column.dtype).max:
-                return -1
-            low, high = _equal_range(column, low, high, token)
-            if low == high:
-                return -1
-        return int(self.ranks[low])
+        low, high = self._alike(token_ids)
+        return int(self.ranks[low]) if low < high else -1
 
     def lower_bound(self, token_ids: Sequence[int]) -> int:
         """Return the number of rows of this length that sort before a row of any length."""
+        low, high = self._alike(token_ids)
+        return high if self.length < len(token_ids) else low  # a row sorts before its extensions
+
+    def _alike(self, token_ids: Sequence[int]) -> tuple[int, int]:
+        """Return the places of rows that equal a row as far as both go; [i, i) where it would stand."""
         low, high = 0, len(self.ranks)
         for column, token in zip(self.columns, token_ids, strict=False):
             if not 0 <= token <= np.iinfo(column.dtype).max:
-                return high if token > 0 else low
+                return (high, high) if token > 0 else (low, low)
             low, high = _equal_range(column, low, high, token)
             if low == high:
-                return low
-        return high if self.length < len(token_ids) else low  # a row sorts before its extensions
+                break
+        return low, high
 
     def position(self, rank: int) -> int:
         """Return the place of `rank` in this bucket; -1 when it has another length."""

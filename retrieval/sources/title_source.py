@@ -14,9 +14,8 @@ from genret.retrieval.index.manifest import FileEntry
 from genret.retrieval.normalize import NormalizationReport, find_surrogate
 from genret.retrieval.sources.alias_file import AliasFile
 from genret.retrieval.sources.columns import ColumnMapping, Kinds, Layout, plan_columns
-from genret.retrieval.sources.records import Position, Record, RecordMaker, SourceBatch
-from genret.retrieval.sources.rejects import Rejects
-from genret.retrieval.sources.row_readers import RowChunk, RowReader, SourceFormat, open_rows
+from genret.retrieval.sources.records import Position, Record, RecordMaker, Rejects, RowChunk, SourceBatch
+from genret.retrieval.sources.row_readers import RowReader, SourceFormat, open_rows
 from genret.retrieval.sources.source_files import FileState, digest_file, display_name, is_read_once
 
 

@@ -21,8 +21,7 @@ from genret.retrieval.errors import InputError, SourceError
 from genret.retrieval.index.layout import token_type
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.verification import verify
-from genret.retrieval.sources import Record
-from genret.retrieval.sources.rejects import Rejects
+from genret.retrieval.sources.records import Record, Rejects
 from genret.retrieval.text import Rendering, TextTokenizer
 from tests.index_fixtures import END, build, character_tokenizer, version_files, write_titles
 
@@ -269,7 +268,7 @@ def test_options_are_checked(tmp_path: Path, options: dict[str, int]) -> None:
 
 
 def test_more_entities_than_a_record_batch_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("genret.retrieval.index.entities", "genret.index_builder.entity_writer"):
+    for module in ("genret.retrieval.index.entities", "genret.index_builder.entities"):
         monkeypatch.setattr(f"{module}.ENTITY_BATCH_ROWS", 4)
     titles = sorted({f"{x}{y}{z}" for x in "abc" for y in "abc" for z in "ab"})
     summary = build(tmp_path, ["title\taliases", *(f"{t}\t{t}A" for t in titles)], ABC)

@@ -19,14 +19,13 @@ from hypothesis import strategies as st
 from genret.index_builder import faults
 from genret.index_builder import publish as publish_module
 from genret.index_builder.build import BuildSummary, build_index
-from genret.index_builder.build_options import BuildOptions
-from genret.index_builder.memory_budget import MIB
+from genret.index_builder.build_options import MIB, BuildOptions
 from genret.retrieval.errors import IndexDirectoryError, SourceError
 from genret.retrieval.index.reader import Index
 from genret.retrieval.index.verification import verify
 from genret.retrieval.index.versions import list_versions, live_version
 from genret.retrieval.progress import StepProgress
-from genret.retrieval.sources import ColumnMapping, ColumnType
+from genret.retrieval.sources.columns import ColumnMapping, ColumnType
 from genret.retrieval.text import Rendering, TextTokenizer
 from tests.index_fixtures import build, character_tokenizer, version_files, write_titles
 

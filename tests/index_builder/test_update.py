@@ -34,7 +34,7 @@ from genret.retrieval.index.reader import Index
 from genret.retrieval.index.small_files import digest_bytes
 from genret.retrieval.index.verification import verify
 from genret.retrieval.index.versions import live_version
-from genret.retrieval.sources import ColumnMapping, ColumnType
+from genret.retrieval.sources.columns import ColumnMapping, ColumnType
 from tests.index_fixtures import character_tokenizer, live_content, write_titles
 
 TOKENIZER = character_tokenizer("abcd ", lower=True)

@@ -15,19 +15,18 @@ from hypothesis import strategies as st
 
 from genret.retrieval.errors import InputError, SourceError
 from genret.retrieval.normalize import normalize
-from genret.retrieval.sources import (
+from genret.retrieval.sources.columns import (
     ColumnMapping,
     ColumnType,
     Kinds,
-    Record,
     cast,
     classify,
     fit,
-    open_source,
+    kind_of_text,
     resolve,
 )
-from genret.retrieval.sources.columns import kind_of_text
-from genret.retrieval.sources.rejects import Rejects
+from genret.retrieval.sources.records import Record, Rejects
+from genret.retrieval.sources.title_source import open_source
 from tests.catalogue_files import lenient, read_all
 
 

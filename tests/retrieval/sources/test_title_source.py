@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import sys
 from pathlib import Path
 
@@ -22,8 +21,9 @@ from genret.retrieval.normalize import (
     normalize,
     resolve_html,
 )
-from genret.retrieval.sources import Record, TitleSource, open_source, source_files
-from genret.retrieval.sources.rejects import Reject, RejectReason, Rejects
+from genret.retrieval.sources import source_files
+from genret.retrieval.sources.records import Record, RejectReason, Rejects
+from genret.retrieval.sources.title_source import TitleSource, open_source
 from tests.catalogue_files import read_batches
 
 
@@ -230,7 +230,6 @@ def test_what_was_changed_and_found_is_counted_in_titles_of_good_rows(tmp_path: 
     assert titles == ["é", "two words", "AT&amp;T", "plain", "\u0301é"]
     assert report == NormalizationReport(composed=2, respaced=2, html_entities=1)
     assert rejected == 1
-    assert NormalizationReport.from_json(report.to_json()) == report
 
 
 def test_html_entities_are_resolved_on_request(tmp_path: Path) -> None:
@@ -288,16 +287,6 @@ def test_one_file_is_not_named_again_and_several_are() -> None:
         "  a.tsv, line 9: no title: ''",
         "  b.tsv, line 2: bad JSON (an end): '{\\xff'",
     ]
-
-
-def test_rejects_survive_a_journal() -> None:
-    rejects = Rejects("c", 10)
-    rejects.add(4, RejectReason.UNKNOWN_ENTITY, "é", "title 'x'", file=2)
-    rejects.add(5, RejectReason.BAD_VALUE, "y")
-    again = [Reject.from_json(json.loads(json.dumps(row.to_json()))) for row in rejects.rows]
-    assert again == rejects.rows
-    with pytest.raises(ValueError, match="no such reason"):
-        Reject.from_json([0, 1, "no such reason", "", ""])
 
 
 def test_the_file_of_bad_rows_is_a_table(tmp_path: Path) -> None:

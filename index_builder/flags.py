@@ -1,16 +1,19 @@
-"""Options for the evidence of an index, shared by the commands that make versions."""
+"""Options of the commands that make versions: how sources are read, and which evidence an index gets."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from genret.index_builder.build_options import (
+    DEFAULT_MEMORY_LIMIT,
+    MIB,
     SHIPPED,
+    BuildOptions,
     EvidenceChange,
     EvidenceOptions,
     VectorBuildOptions,
@@ -19,13 +22,179 @@ from genret.index_builder.build_options import (
 from genret.index_builder.command_line import env_option, option_group
 from genret.index_builder.past_queries import QueryFile
 from genret.retrieval.errors import InputError
+from genret.retrieval.index.layout import ALIASES, ENTITY_ID, TITLE
+from genret.retrieval.index.reader import DESCRIPTION
+from genret.retrieval.sources.columns import ALIAS_SEPARATOR, ColumnMapping, ColumnType
+from genret.retrieval.sources.row_readers import SOURCE_FORMATS, SourceFormat
 from genret.retrieval.vectors.embedder import VectorMethod, check_device_name
 from genret.retrieval.vectors.faiss_index import KIND_NAMES
-from genret.retrieval.vectors.vector_maker import DESCRIPTION, VectorOptions
+from genret.retrieval.vectors.vector_maker import VectorOptions
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([kmgt]?)i?b?", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def byte_size(text: str) -> int:
+    """Return a number of bytes, given as 512MiB, 2G or 1073741824; K, M, G and T are powers of 1024.
+
+    Raises:
+        click.BadParameter: the text is no size.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise click.BadParameter(f"expected bytes such as 512MiB, 2G or 1073741824, got {text!r}")
+    number, unit = match.groups()
+    return int(float(number) * 1024 ** _POWERS[unit.lower()])
+
+
+def typed_column(text: str) -> tuple[str, ColumnType]:
+    """Return column and type of COLUMN=TYPE; the column's name may hold "=".
+
+    Raises:
+        click.BadParameter: the text has another form.
+    """
+    column, _, kind = text.rpartition("=")
+    if not column or kind not in tuple(ColumnType):
+        kinds = ", ".join(ColumnType)
+        raise click.BadParameter(f"expected COLUMN=TYPE with a type of {kinds}, got {text!r}")
+    return column, ColumnType(kind)
+
+
+def source_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
+    """Return a decorator that adds the options to a command, which gets them as `options`.
+
+    They are `BuildOptions` without a place, which the command adds.
+
+    `prefix` is that of the environment variables, such as "GENRET_BUILD_".
+    """
+    return option_group(
+        "options",
+        _options,
+        env_option(
+            prefix,
+            "--format",
+            "source_format",
+            type=click.Choice(SOURCE_FORMATS),
+            default="auto",
+            help="tsv: a header with `title`, optionally `entity_id` and `aliases`; further columns "
+            "are metadata. jsonl: one object per line. parquet: a table. lines: one title per line. "
+            "auto: what each file looks like. All may be compressed with gzip or Zstandard.",
+        ),
+        env_option(prefix, "--title-column", metavar="COLUMN", default=TITLE, help="Column of titles."),
+        env_option(
+            prefix,
+            "--id-column",
+            metavar="COLUMN",
+            default=ENTITY_ID,
+            help="Column of ids. Without any, an entity's id is its title.",
+        ),
+        env_option(
+            prefix,
+            "--aliases-column",
+            metavar="COLUMN",
+            default=ALIASES,
+            help="Column of aliases: text, or a list in JSON Lines and Parquet.",
+        ),
+        env_option(
+            prefix,
+            "--alias-separator",
+            default=ALIAS_SEPARATOR,
+            help="Between the aliases of one cell of text.",
+        ),
+        env_option(
+            prefix,
+            "--metadata",
+            metavar="COLUMN",
+            multiple=True,
+            show_default="all further columns",
+            help="A column to keep as metadata, which comes back with answers and can be filtered by; "
+            "may be given several times.",
+        ),
+        env_option(prefix, "--no-metadata", is_flag=True, default=False, help="Keep no metadata."),
+        env_option(
+            prefix,
+            "--type",
+            "types",
+            type=typed_column,
+            metavar="COLUMN=TYPE",
+            multiple=True,
+            show_default="what the values are",
+            help="Type of a metadata column: string, int, float or bool; may be given several times. "
+            "Rows with other values are bad rows.",
+        ),
+        env_option(
+            prefix,
+            "--weight-column",
+            metavar="COLUMN",
+            default=None,
+            show_default="no weights; for an update those of the index",
+            help="A column of numbers >= 0 that says how often people mean each entity, such as a "
+            "population or page views. It is kept as metadata; where it is empty the weight is 1.",
+        ),
+        env_option(
+            prefix,
+            "--aliases",
+            "alias_file",
+            type=click.Path(path_type=Path, dir_okay=False),
+            metavar="FILE",
+            show_default="none",
+            help="A second file of aliases, one a row, with the columns `alias` and `entity_id` or "
+            "`title`; it is held in memory.",
+        ),
+        env_option(
+            prefix,
+            "--unescape-html",
+            is_flag=True,
+            default=False,
+            help="Resolve HTML entities such as &amp; in titles and aliases.",
+        ),
+        env_option(
+            prefix,
+            "--memory-limit",
+            type=byte_size,
+            metavar="SIZE",
+            default=f"{DEFAULT_MEMORY_LIMIT // MIB // 1024}GiB",
+            help="Memory to keep to, from 512MiB, which do for millions of titles. The index is "
+            "the same whatever the limit.",
+        ),
+    )
+
+
+def _options(
+    source_format: SourceFormat,
+    title_column: str,
+    id_column: str,
+    aliases_column: str,
+    alias_separator: str,
+    metadata: Sequence[str],
+    no_metadata: bool,
+    types: Sequence[tuple[str, ColumnType]],
+    weight_column: str | None,
+    alias_file: Path | None,
+    unescape_html: bool,
+    memory_limit: int,
+) -> BuildOptions:
+    columns = [column for column, _ in types]
+    twice = next((column for column in columns if columns.count(column) > 1), None)
+    if twice is not None:
+        raise click.UsageError(f"--type: column {twice!r} is given more than one type")
+    if no_metadata and (metadata or set(columns) - {weight_column}):
+        raise click.UsageError("--no-metadata goes without --metadata and --type")
+    mapping = ColumnMapping(
+        title=title_column,
+        entity_id=id_column,
+        aliases=aliases_column,
+        alias_separator=alias_separator,
+        metadata=() if no_metadata else tuple(metadata) or None,
+        types=dict(types),
+        weight=weight_column,
+    )
+    return BuildOptions(Path(), source_format, mapping, alias_file, unescape_html, memory_limit=memory_limit)
+
 
 ALL, NONE = "all", "none"
 
-_F = TypeVar("_F", bound=Callable[..., Any])
 _METHODS = f"encoder:DIR_OR_ID|sentence-transformers:DIR_OR_ID|{NONE}"
 _QUERY_FILE = (
     "a file with the columns `query` and `entity_id` or `title`, and possibly `count` and `split`; "
@@ -33,24 +202,8 @@ _QUERY_FILE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class EvidenceWishes:
-    """Evidence by words and letters, and vectors, that a build shall make; None for none."""
-
-    evidence: EvidenceOptions | None
-    vectors: VectorBuildOptions | None
-
-
-@dataclass(frozen=True, slots=True)
-class EvidenceChanges:
-    """Changes that an update shall make to names, texts and past queries, and to vectors."""
-
-    evidence: EvidenceChange
-    vectors: VectorChange
-
-
 def build_evidence_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
-    """Return a decorator that adds the options of a build, which gets `EvidenceWishes` as `evidence`.
+    """Return a decorator that adds the options of a build, which gets `_wishes` as `evidence`.
 
     `prefix` is that of the environment variables, such as "GENRET_BUILD_".
     """
@@ -88,7 +241,7 @@ def build_evidence_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
 
 
 def update_evidence_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
-    """Return a decorator that adds the options of an update, which gets `EvidenceChanges` as `evidence`."""
+    """Return a decorator that adds the options of an update, which gets `_changes` as `evidence`."""
     evidence = {
         "default": None,
         "show_default": "evidence that is there is kept in step",
@@ -171,7 +324,8 @@ def _wishes(
     vector_device: str | None,
     ranking: Path | None,
     weigh_model: str | None,
-) -> EvidenceWishes:
+) -> tuple[EvidenceOptions | None, VectorBuildOptions | None]:
+    """Return the evidence by words and letters, and the vectors, that a build shall make."""
     given = {
         "--vector-index": vector_index,
         "--vector-sample": vector_sample,
@@ -184,10 +338,8 @@ def _wishes(
         if method == NONE:
             _refuse({"--evidence-columns": evidence_columns}, f"goes without --evidence {NONE}")
     files = tuple(map(QueryFile.parse, queries))
-    return EvidenceWishes(
-        None if kinds == NONE else EvidenceOptions(columns, files, ranking, weigh_model),
-        _vector_wish(method, columns, given),
-    )
+    wish = None if kinds == NONE else EvidenceOptions(columns, files, ranking, weigh_model)
+    return wish, _vector_wish(method, columns, given)
 
 
 def _changes(
@@ -199,7 +351,8 @@ def _changes(
     vector_sample: int | None,
     vector_device: str | None,
     encoder: str | None,
-) -> EvidenceChanges:
+) -> tuple[EvidenceChange, VectorChange]:
+    """Return the changes to names, texts and past queries, and to vectors, that an update shall make."""
     columns = _columns(evidence_columns)
     if kinds != ALL and method in (None, NONE):
         _refuse({"--evidence-columns": evidence_columns}, f"goes with --evidence {ALL} or --vectors METHOD")
@@ -213,9 +366,9 @@ def _changes(
     if method is None:
         _refuse(given, "goes with --vectors METHOD, which makes new vectors")
         _check_device(vector_device)
-        return EvidenceChanges(evidence, VectorChange(device=vector_device or "cpu", encoder=encoder))
+        return evidence, VectorChange(device=vector_device or "cpu", encoder=encoder)
     wish = _vector_wish(method, columns, {**given, "--vector-device": vector_device})
-    return EvidenceChanges(evidence, VectorChange(wish=wish, drop=wish is None, encoder=encoder))
+    return evidence, VectorChange(wish=wish, drop=wish is None, encoder=encoder)
 
 
 def _vector_wish(
