@@ -161,7 +161,7 @@ def _by_run(
     run_of = np.searchsorted(bases, sources, side="right") - 1
     order = np.argsort(run_of, kind="stable")
     present, begins = np.unique(run_of[order], return_index=True)
-    for number, places in zip(present.tolist(), np.split(order, begins[1:]), strict=True):
+    for number, places in zip(present.tolist(), np.split(order, begins[1:]), strict=False):  # one if empty
         yield runs[number], places, sources[places] - bases[number]
 
 

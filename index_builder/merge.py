@@ -24,7 +24,7 @@ from genret.decoding.trie.trie_arrays import TrieDeriver
 from genret.index_builder.entities import EntitySurvey, EntityWriter, RunSources, stored_schema, survey
 from genret.index_builder.faults import fault_point
 from genret.index_builder.publish import shaping_libraries
-from genret.index_builder.runs import IntArray, Run, gather_rows, sort_rows, tied_places
+from genret.index_builder.runs import IntArray, Run, gather_rows, neighbours, sort_rows, tied_places
 from genret.index_builder.version_files import ArraySpill, PostingSpill, RowBucketWriter, VersionFiles
 from genret.retrieval.errors import SourceError
 from genret.retrieval.index.entities import title_batches
@@ -384,37 +384,16 @@ def _groups(ends: Longs, most: int) -> Iterator[tuple[int, int, bool]]:
 
 def _refined(titles: TextBatches, numbers: Ints, depth: int) -> Ints:
     """Return texts, given in order of their numbers, in order of their bytes from `depth` on."""
-    words, taken = titles.words(numbers, depth)
-    order = np.argsort(words, kind="stable")
-    numbers, words, taken = numbers[order], words[order], taken[order]
-    same = np.zeros(len(numbers), dtype=bool)  # equal to the one before, as far as compared
-    same[1:] = words[1:] == words[:-1]
-    tied = _tied(same)
+    numbers = numbers.copy()
+    same = np.arange(len(numbers)) > 0  # equal to the one before, as far as compared
+    tied = np.arange(len(numbers))
     while len(tied):
-        # Of equal words, texts that end go first; the others go on.
+        words, taken = titles.words(numbers[tied], depth)
         run = np.cumsum(~same)[tied]
-        ended = taken[tied]
-        order = np.lexsort((ended, run))
-        numbers[tied], ended = numbers[tied][order], ended[order]
-        same[tied] &= np.concatenate([[False], ended[1:] == ended[:-1]])
-        going = ended == WORD
-        same[tied[~going]] = False
-        places = tied[going]
+        order = np.lexsort((taken, words, run))  # of equal words, texts that end go first
+        numbers[tied], words, taken = numbers[tied][order], words[order], taken[order]
+        goes_on = taken == WORD
+        same[tied] &= goes_on & np.concatenate([[False], (words[1:] == words[:-1]) & goes_on[:-1]])
+        tied = neighbours(same)
         depth += WORD
-        if not len(places):
-            break
-        words, more = titles.words(numbers[places], depth)
-        run = np.cumsum(~same)[places]
-        order = np.lexsort((words, run))
-        numbers[places], words, more = numbers[places][order], words[order], more[order]
-        taken[places] = more
-        same[places] &= np.concatenate([[False], words[1:] == words[:-1]])
-        tied = _tied(same)
     return numbers
-
-
-def _tied(same: npt.NDArray[np.bool_]) -> Longs:
-    """Return the places that equal the one before or behind them."""
-    tied = same.copy()
-    tied[:-1] |= same[1:]
-    return np.flatnonzero(tied)

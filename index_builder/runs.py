@@ -149,10 +149,15 @@ def gather_rows(tokens: IntArray, offsets: IntArray, rows: IntArray) -> tuple[In
 
 def tied_places(values: IntArray) -> npt.NDArray[np.int64]:
     """Return the places of sorted values that equal a neighbour, ascending."""
-    same = values[1:] == values[:-1]
-    tied = np.zeros(len(values), dtype=bool)
-    tied[1:] |= same
-    tied[:-1] |= same
+    same = np.zeros(len(values), dtype=bool)
+    same[1:] = values[1:] == values[:-1]
+    return neighbours(same)
+
+
+def neighbours(same: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """Return the places that are the same as the one before, as `same` says, or the one behind; ascending."""
+    tied = same.copy()
+    tied[:-1] |= same[1:]
     return np.flatnonzero(tied)
 
 

@@ -240,16 +240,30 @@ class Record(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class SourceBatch:
-    """Neighbouring rows of a source."""
+class Position:
+    """A place between two rows of a source."""
 
-    records: list[Record]  # good rows; may be empty at the end of a source
-    # Kinds of the cells of each metadata column, to be or-ed over all batches. Once STRING is among them
-    # the others no longer matter and may be missing
-    kinds: tuple[Kinds, ...]
-    position: Position  # place behind this batch, bad rows included
-    # Report of the text policy on the titles of these records
-    normalization: NormalizationReport = field(default_factory=NormalizationReport)
+    file: int = 0  # number of the file, from 0
+    lines: int = 0  # lines of that file that have been consumed, header included; rows of a Parquet file
+    records_read: int = 0  # rows consumed in all files, bad ones included, headers not
+
+
+class SourceBatch:
+    """Neighbouring rows of a source, at first none.
+
+    Attributes:
+        records: Good rows; may be empty at the end of a source.
+        kinds: Kinds of the cells of each metadata column, to be or-ed over all batches. Once STRING is among
+            them the others no longer matter and may be missing.
+        normalization: What the text policy did to the titles of these records.
+        position: Place behind this batch, bad rows included.
+    """
+
+    def __init__(self, num_columns: int) -> None:
+        self.records: list[Record] = []
+        self.kinds = [Kinds.NONE] * num_columns
+        self.normalization = NormalizationReport()
+        self.position = Position()
 
 
 def numbered_id(title: str, number: int, is_taken: Callable[[str], bool]) -> str:
@@ -553,12 +567,3 @@ def refuse_wrong_width(row: Sequence[Cell], count: int) -> None:
 def shown(row: Sequence[Cell]) -> str:
     """Return a row as a message shows it."""
     return "\t".join("" if cell is None else str(cell) for cell in row)
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """A place between two rows of a source."""
-
-    file: int = 0  # number of the file, from 0
-    lines: int = 0  # lines of that file that have been consumed, header included; rows of a Parquet file
-    records_read: int = 0  # rows consumed in all files, bad ones included, headers not
