@@ -248,22 +248,16 @@ class Position:
     records_read: int = 0  # rows consumed in all files, bad ones included, headers not
 
 
+@dataclass(slots=True)
 class SourceBatch:
-    """Neighbouring rows of a source, at first none.
+    """Neighbouring rows of a source."""
 
-    Attributes:
-        records: Good rows; may be empty at the end of a source.
-        kinds: Kinds of the cells of each metadata column, to be or-ed over all batches. Once STRING is among
-            them the others no longer matter and may be missing.
-        normalization: What the text policy did to the titles of these records.
-        position: Place behind this batch, bad rows included.
-    """
-
-    def __init__(self, num_columns: int) -> None:
-        self.records: list[Record] = []
-        self.kinds = [Kinds.NONE] * num_columns
-        self.normalization = NormalizationReport()
-        self.position = Position()
+    # Kinds of the cells of each metadata column, to be or-ed over all batches. Once STRING is among them
+    # the others no longer matter and may be missing
+    kinds: tuple[Kinds, ...]
+    records: list[Record] = field(default_factory=list)  # good rows; may be empty at the end of a source
+    normalization: NormalizationReport = field(default_factory=NormalizationReport)  # of their titles
+    position: Position = Position()  # place behind this batch, bad rows included
 
 
 def numbered_id(title: str, number: int, is_taken: Callable[[str], bool]) -> str:

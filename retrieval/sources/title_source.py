@@ -13,7 +13,7 @@ from genret.retrieval.errors import InputError, SourceError
 from genret.retrieval.index.manifest import FileEntry
 from genret.retrieval.normalize import find_surrogate
 from genret.retrieval.sources.alias_file import AliasFile
-from genret.retrieval.sources.columns import ColumnMapping, Layout, plan_columns
+from genret.retrieval.sources.columns import ColumnMapping, Kinds, Layout, plan_columns
 from genret.retrieval.sources.records import Position, RecordMaker, Rejects, RowChunk, SourceBatch
 from genret.retrieval.sources.row_readers import RowReader, SourceFormat, open_rows
 from genret.retrieval.sources.source_files import FileState, digest_file, display_name, is_read_once
@@ -97,8 +97,8 @@ class TitleSource:
         Raises:
             SourceError: the source holds no record at all, or cannot be read to its end.
         """
-        columns = len(self.columns.names)
-        batch = SourceBatch(columns)
+        nothing = (Kinds.NONE,) * len(self.columns.names)
+        batch = SourceBatch(nothing)
         for file in range(self._start.file, len(self._paths)):
             for maker, chunk in self._chunks(file):
                 begin = 0
@@ -110,13 +110,13 @@ class TitleSource:
                     self.records_read += end - begin
                     batch.records += records
                     kinds = zip(batch.kinds, maker.take_kinds(records, chunk.is_text), strict=True)
-                    batch.kinds = [old | new for old, new in kinds]
+                    batch.kinds = tuple(old | new for old, new in kinds)
                     batch.normalization += maker.take_report()
                     batch.position = Position(file, chunk.first_line + end - 1, self.records_read)
                     begin = end
                     if len(batch.records) == size:
                         yield batch
-                        batch = SourceBatch(columns)
+                        batch = SourceBatch(nothing)
         if not self.records_read:
             raise SourceError(f"{self.name}: there is a header but no title below it")
         if batch.position.records_read:

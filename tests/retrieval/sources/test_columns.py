@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genret.retrieval.errors import InputError, SourceError
+from genret.retrieval.index.layout import METADATA_TYPES
 from genret.retrieval.normalize import normalize
 from genret.retrieval.sources.columns import (
     ColumnMapping,
@@ -233,7 +234,7 @@ numbers = st.one_of(st.integers(-(1 << 63), (1 << 63) - 1), st.floats(allow_nan=
 def test_nothing_is_lost_by_a_type(cells: list[str | None]) -> None:
     column_type = resolve(classify(cells))
     values = cast(pa.array(cells, pa.string()), column_type)
-    assert values.type == column_type.arrow
+    assert values.type == METADATA_TYPES[column_type]
     for text, value in zip(cells, values.to_pylist(), strict=True):
         if text is None:
             assert value is None
