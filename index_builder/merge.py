@@ -23,7 +23,7 @@ from genret.decoding.sorted_texts import WORD, TextBatches
 from genret.decoding.trie.trie_arrays import TrieDeriver
 from genret.index_builder.entities import EntitySurvey, EntityWriter, RunSources, stored_schema, survey
 from genret.index_builder.faults import fault_point
-from genret.index_builder.publish import shaping_libraries
+from genret.index_builder.publish import library_versions
 from genret.index_builder.runs import IntArray, Run, gather_rows, neighbours, sort_rows, tied_places
 from genret.index_builder.version_files import ArraySpill, PostingSpill, RowBucketWriter, VersionFiles
 from genret.retrieval.errors import SourceError
@@ -235,7 +235,7 @@ class _Merge:
             metadata=spec.metadata,
             files=files.entries,
             history=(),
-            built_with=shaping_libraries(),
+            built_with=library_versions(),
             weight_column=spec.weight_column,
         )
 

@@ -173,14 +173,18 @@ def _is_intact(folder: Path) -> bool:
         return False
 
 
-def shaping_libraries() -> dict[str, str]:
-    """Return the versions of the libraries that decide about the files of a build."""
-    return library_versions(_SHAPING_LIBRARIES)
+def library_versions(names: Sequence[str] = _SHAPING_LIBRARIES) -> dict[str, str]:
+    """Return the versions of some distributions, by default those that decide about the files of a build.
 
-
-def library_versions(names: Sequence[str]) -> dict[str, str]:
-    """Return the versions of some distributions; "unknown" where one is not installed."""
-    return {name: _library_version(name) for name in names}
+    It is "unknown" where one is not installed.
+    """
+    versions = {}
+    for name in names:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:  # a checkout that is not installed
+            versions[name] = "unknown"
+    return versions
 
 
 @contextmanager
@@ -252,10 +256,3 @@ def holds_work(root: Path) -> bool:
     return any(
         path.parent.name != ONCE and path.stat().st_size > 0 for path in root.glob(f"*/{JOURNAL_FILE}")
     )
-
-
-def _library_version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:  # a checkout that is not installed
-        return "unknown"

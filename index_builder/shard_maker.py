@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import shutil
 import threading
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -17,13 +16,14 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 
 from genret.index_builder.build_options import BuildOptions
 from genret.index_builder.faults import fault_point
-from genret.index_builder.publish import JOURNAL_FILE, ONCE, VECTORS_DIR, shaping_libraries
+from genret.index_builder.publish import JOURNAL_FILE, ONCE, VECTORS_DIR, library_versions
 from genret.index_builder.runs import NUMBERS_FILE, TEXTS_FILE, ShardShape, ShardWriter
 from genret.retrieval.durable import naming, sync
 from genret.retrieval.errors import SourceError
@@ -151,9 +151,8 @@ def _combined(parts: Iterable[Sequence[Kinds]], count: int) -> list[Kinds]:
     return kinds
 
 
-# Batches that may wait: enough to keep both threads busy, few enough to take little memory.
+# Batches that are parsed ahead: enough to keep both threads busy, few enough to take little memory.
 _AHEAD = 2
-_LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,60 +162,7 @@ class _ParsedBatch:
     batch: SourceBatch | None
     rejects: list[Reject]
     bytes_read: int  # of the source's files so far
-
-
-class _StoppedError(Exception):
-    """The consumer wants no further batches."""
-
-
-class _Parser(threading.Thread):
-    """Parses a source into a queue; its failure, or None, is the last thing in the queue."""
-
-    def __init__(self, source: TitleSource, size: int, limit: int) -> None:
-        super().__init__(name="parser", daemon=True)
-        self._source = source
-        self._size = size
-        self._rejects = Rejects(source.name, limit, files=source.names)
-        self._handed_over = 0
-        self._halt = threading.Event()
-        self.parsed: queue.Queue[_ParsedBatch | BaseException | None] = queue.Queue(_AHEAD)
-
-    def run(self) -> None:
-        """Parse to the end, to a failure, or until stopped."""
-        try:
-            for batch in self._source.batches(self._size, self._rejects):
-                self._put(self._with_rejects(batch))
-            self._finish(None)
-        except _StoppedError:
-            return
-        except BaseException as error:
-            self._finish(error)
-
-    def stop(self) -> None:
-        """Stop the thread and wait for it."""
-        self._halt.set()
-        self.join()
-
-    def _with_rejects(self, batch: SourceBatch | None) -> _ParsedBatch:
-        new = self._rejects.rows[self._handed_over :]
-        self._handed_over = len(self._rejects.rows)
-        return _ParsedBatch(batch, new, self._source.bytes_read)
-
-    def _finish(self, error: BaseException | None) -> None:
-        try:
-            self._put(self._with_rejects(None))
-            self._put(error)
-        except _StoppedError:
-            return
-
-    def _put(self, item: _ParsedBatch | BaseException | None) -> None:
-        while not self._halt.is_set():
-            try:
-                self.parsed.put(item, timeout=_LOOK_SECONDS)
-            except queue.Full:
-                continue
-            return
-        raise _StoppedError
+    failure: BaseException | None  # what ended the parsing behind these bad rows
 
 
 def _parse_ahead(source: TitleSource, size: int, limit: int) -> Generator[_ParsedBatch, None, None]:
@@ -225,15 +171,47 @@ def _parse_ahead(source: TitleSource, size: int, limit: int) -> Generator[_Parse
     At most `limit` bad rows are allowed. The iterator must be closed before the source, also after an error:
     the thread ends with it. A `SourceError` is raised after the bad rows before it were yielded.
     """
-    parser = _Parser(source, size, limit)
-    parser.start()
+    rejects = Rejects(source.name, limit, files=source.names)
+    batches = source.batches(size, rejects)
+    handed_over = 0
+
+    def parse() -> _ParsedBatch:
+        nonlocal handed_over
+        batch = failure = None
+        try:
+            batch = next(batches, None)
+        except BaseException as error:
+            failure = error
+        new, handed_over = rejects.rows[handed_over:], len(rejects.rows)
+        return _ParsedBatch(batch, new, source.bytes_read, failure)
+
+    room, parsed, is_closed = threading.Semaphore(_AHEAD), SimpleQueue[_ParsedBatch](), threading.Event()
+
+    def parse_all() -> None:
+        while True:
+            room.acquire()
+            if is_closed.is_set():
+                return
+            item = parse()
+            parsed.put(item)
+            if item.batch is None:
+                return
+
+    thread = threading.Thread(target=parse_all, name="parser", daemon=True)
+    thread.start()
     try:
-        while (item := parser.parsed.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
+        while True:
+            item = parsed.get()
             yield item
+            if item.failure is not None:
+                raise item.failure
+            if item.batch is None:
+                return
+            room.release()
     finally:
-        parser.stop()
+        is_closed.set()
+        room.release()
+        thread.join()
 
 
 _NAMED = 5  # characters or words named in the detail of a bad row
@@ -371,7 +349,7 @@ def work_key(shaping: Mapping[str, Any] | None) -> str:
     """
     if shaping is None:
         return ONCE
-    document = {"format": _WORK_FORMAT, "libraries": shaping_libraries(), **shaping}
+    document = {"format": _WORK_FORMAT, "libraries": library_versions(), **shaping}
     return digest_bytes(json.dumps(document, sort_keys=True, ensure_ascii=True).encode("ascii"))
 
 

@@ -465,17 +465,14 @@ def wrong_block(index: Index, kind: str) -> int | None:
 
 
 def _name_blocks(index: Index, memory_bytes: int = DEFAULT_BLOCK_BYTES) -> Iterator[pa.RecordBatch]:
-    return text_blocks(_pairs(EntityTexts(index)), memory_bytes)
+    return text_blocks(EntityTexts(index).batches(_READ), memory_bytes)
 
 
 def _column_blocks(
     index: Index, columns: Sequence[str], memory_bytes: int = DEFAULT_BLOCK_BYTES
 ) -> Iterator[pa.RecordBatch]:
-    return text_blocks(_one_per_entity(_pairs(EntityTexts(index, columns, has_names=False))), memory_bytes)
-
-
-def _pairs(texts: EntityTexts) -> Iterator[tuple[IntArray, list[str]]]:
-    return ((batch.numbers, batch.texts) for batch in texts.batches(_READ))
+    texts = EntityTexts(index, columns, has_names=False).batches(_READ)
+    return text_blocks(_one_per_entity(texts), memory_bytes)
 
 
 def most_frequent(queries: Sequence[Counted]) -> list[Counted]:

@@ -7,6 +7,7 @@ so that equal hashes of different ids can cost time and nothing else.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -184,6 +185,7 @@ def _strings(entity_ids: Sequence[str] | pa.Array) -> pa.Array:
     return entity_ids if isinstance(entity_ids, pa.Array) else pa.array(entity_ids, type=pa.string())
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Postings:
     """Row -> entities, many to many.
 
@@ -193,12 +195,9 @@ class Postings:
         form: Which of the entity's forms the row is: 0 the title, n the n-th alias. Shape: (P,), unsigned.
     """
 
-    __slots__ = ("entity", "form", "offsets")
-
-    def __init__(self, offsets: IntArray, entity: IntArray, form: IntArray) -> None:
-        self.offsets = offsets
-        self.entity = entity
-        self.form = form
+    offsets: IntArray
+    entity: IntArray
+    form: IntArray
 
     @classmethod
     def from_table(cls, table: pa.Table, name: str) -> Postings:

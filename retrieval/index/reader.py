@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +15,7 @@ import pyarrow.compute as pc
 
 from genret.decoding.trie.trie_arrays import TrieArrays
 from genret.retrieval.errors import (
+    EvidenceMissingError,
     IndexChecksumError,
     IndexDirectoryError,
     IndexFormatError,
@@ -33,14 +33,14 @@ from genret.retrieval.index.layout import (
     TITLE,
     TITLE_ORDER_FILE,
     TRIE_FILE,
+    VECTOR_FILES,
     MetadataType,
     as_arrow,
     as_numpy,
 )
-from genret.retrieval.index.manifest import EvidenceEntry, Manifest, VectorsEntry
+from genret.retrieval.index.manifest import EvidenceEntry, FileEntry, Manifest, VectorsEntry
 from genret.retrieval.index.small_files import digest_bytes, read_small_file
 from genret.retrieval.index.version_parts import (
-    EvidenceFiles,
     RowBuckets,
     expected_files,
     open_mapped,
@@ -88,7 +88,7 @@ class Index:
         entities: EntityTable,
         postings: Postings | None,
         title_order: npt.NDArray[np.int32] | None,
-        evidence_files: EvidenceFiles,
+        verify_digests: bool,
     ) -> None:
         self.path = path
         self.manifest = manifest
@@ -105,7 +105,10 @@ class Index:
         self.metadata_types: dict[str, MetadataType] = {c.name: c.type for c in manifest.metadata}
         self.vectors: VectorsEntry | None = manifest.vectors
         self.evidence: EvidenceEntry | None = manifest.evidence
-        self._evidence_files = evidence_files
+        self._evidence_files = {file.name: file for file in manifest.files if file.name in EVIDENCE_FILES}
+        self._evidence_problems: dict[str, IndexChecksumError] = {}
+        for entry in self._evidence_files.values():
+            self._check_evidence(entry, verify_digests)
         self._open: tuple[TrieArrays, RowBuckets, EntityTable] | None = (trie, rows, entities)
         self._postings = postings  # None: row r is the title of entity r
         self._title_order = title_order
@@ -160,7 +163,7 @@ class Index:
             entities=read_entities(files[ENTITIES_FILE], manifest),
             postings=read_postings(files.get(POSTINGS_FILE), manifest),
             title_order=None if order is None else read_title_order(order, counts.entities),
-            evidence_files=EvidenceFiles(folder, manifest, verify_digests),
+            verify_digests=verify_digests,
         )
 
     def trie_arrays(self) -> TrieArrays:
@@ -202,7 +205,7 @@ class Index:
     @property
     def evidence_problems(self) -> Mapping[str, IndexChecksumError]:
         """Faults of files of evidence found when the index was opened, by the files' names."""
-        return self._evidence_files.problems
+        return self._evidence_problems
 
     def evidence_path(self, name: str) -> Path:
         """Return the path of one of `EVIDENCE_FILES`, checked against the manifest.
@@ -212,12 +215,29 @@ class Index:
             IndexChecksumError: its size or digest differs from the manifest, or it is not there any more.
         """
         self._parts()
-        return self._evidence_files.path(name)
+        entry = self._evidence_files.get(name)
+        if entry is None:
+            flags = "--vectors METHOD" if name in VECTOR_FILES else "--evidence all"
+            raise EvidenceMissingError(
+                f"{self.path}: this version of the index has no {name}; evidence is added with: genret "
+                f"update INDEX {flags}"
+            )
+        if name not in self._evidence_problems:
+            self._check_evidence(entry, False)  # a publication may have removed the version meanwhile
+        if name in self._evidence_problems:
+            raise self._evidence_problems[name]
+        return self.path / name
 
     def evidence_file(self, name: str) -> pa.Buffer:
         """Return a file of evidence, mapped; arguments and errors are those of `evidence_path`."""
-        self._parts()
-        return self._evidence_files.read(name)
+        self.evidence_path(name)
+        return open_mapped(self.path, self._evidence_files[name], verify_digest=False)
+
+    def _check_evidence(self, entry: FileEntry, verify_digest: bool) -> None:
+        try:
+            open_mapped(self.path, entry, verify_digest)
+        except IndexChecksumError as error:
+            self._evidence_problems[entry.name] = error
 
     @cached_property
     def forms_per_entity(self) -> npt.NDArray[np.int64]:
@@ -344,8 +364,7 @@ DESCRIPTION = "description"
 _BLOCK = 16_384
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TextBatch:
+class TextBatch(NamedTuple):
     """Some texts as they are stored, and the numbers of their entities. Shape: (m,), int64."""
 
     numbers: IntArray

@@ -7,7 +7,7 @@ finds rows by rank and ranks by row. Files of evidence are checked too, but a da
 from __future__ import annotations
 
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,12 +16,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from genret.decoding.trie.trie_arrays import TrieArrays
-from genret.retrieval.errors import EvidenceMissingError, IndexChecksumError, IndexFormatError
+from genret.retrieval.errors import IndexChecksumError, IndexFormatError
 from genret.retrieval.index.entities import EntityTable, Postings
 from genret.retrieval.index.layout import (
     EMBEDDER_FILE,
     ENTITIES_FILE,
-    EVIDENCE_FILES,
     MANIFEST_FILE,
     MAX_COLUMNAR_LENGTH,
     NAMES_FILE,
@@ -33,7 +32,6 @@ from genret.retrieval.index.layout import (
     TITLE_ORDER_FILE,
     TITLE_ORDER_SINCE,
     TRIE_FILE,
-    VECTOR_FILES,
     VECTORS_FILE,
     MetadataType,
     as_numpy,
@@ -231,11 +229,6 @@ class RowBucket:
                 break
         return low, high
 
-    def position(self, rank: int) -> int:
-        """Return the place of `rank` in this bucket; -1 when it has another length."""
-        at = int(np.searchsorted(self.ranks, self.ranks.dtype.type(rank)))
-        return at if at < len(self.ranks) and self.ranks[at] == rank else -1
-
 
 def _equal_range(column: IntArray, low: int, high: int, token: int) -> tuple[int, int]:
     """Return the range of places within [low, high), sorted, that hold a token."""
@@ -256,12 +249,7 @@ class RowBuckets:
 
     def token_ids(self, rank: int) -> tuple[int, ...]:
         """Return the row of a rank; ValueError if there is no such rank."""
-        if 0 <= rank < self.num_rows:
-            for bucket in self._by_size:
-                at = bucket.position(rank)
-                if at >= 0:
-                    return tuple(int(column[at]) for column in bucket.columns)
-        raise ValueError(f"rank: expected 0 <= rank < {self.num_rows}, got {rank}")
+        return self.token_ids_of(np.array([rank]))[0]
 
     def token_ids_of(self, ranks: IntArray) -> list[tuple[int, ...]]:
         """Return the rows of ranks in their order, faster than one by one; ValueError if one has none."""
@@ -333,49 +321,3 @@ class RowBuckets:
             for i, column in enumerate(bucket.columns):
                 tokens[starts + i] = column[low:high]
         return tokens, offsets
-
-
-class EvidenceFiles:
-    """The files of evidence of a version, and whether each is sound."""
-
-    def __init__(self, folder: Path, manifest: Manifest, verify_digests: bool) -> None:
-        self._folder = folder
-        self._entries = {entry.name: entry for entry in manifest.files if entry.name in EVIDENCE_FILES}
-        self._problems: dict[str, IndexChecksumError] = {}
-        for entry in self._entries.values():
-            self._check(entry, verify_digests)
-
-    @property
-    def problems(self) -> Mapping[str, IndexChecksumError]:
-        """Faults of damaged files, by name."""
-        return self._problems
-
-    def read(self, name: str) -> pa.Buffer:
-        """Map a file; errors are those of `path`."""
-        self.path(name)
-        return open_mapped(self._folder, self._entries[name], verify_digest=False)
-
-    def path(self, name: str) -> Path:
-        """Return the path of one of `EVIDENCE_FILES`.
-
-        Raises EvidenceMissingError if there is none, IndexChecksumError if it differs from the manifest or
-        has gone.
-        """
-        entry = self._entries.get(name)
-        if entry is None:
-            flags = "--vectors METHOD" if name in VECTOR_FILES else "--evidence all"
-            raise EvidenceMissingError(
-                f"{self._folder}: this version of the index has no {name}; evidence is added with: genret "
-                f"update INDEX {flags}"
-            )
-        if name not in self._problems:
-            self._check(entry, verify_digest=False)  # a publication may have removed the version meanwhile
-        if name in self._problems:
-            raise self._problems[name]
-        return self._folder / name
-
-    def _check(self, entry: FileEntry, verify_digest: bool) -> None:
-        try:
-            open_mapped(self._folder, entry, verify_digest)
-        except IndexChecksumError as error:
-            self._problems[entry.name] = error

@@ -27,7 +27,7 @@ from genret.retrieval.index.versions import list_versions, live_version
 from genret.retrieval.progress import StepProgress
 from genret.retrieval.sources.columns import ColumnMapping, ColumnType
 from genret.retrieval.text import Rendering, TextTokenizer
-from tests.index_fixtures import build, character_tokenizer, version_files, write_titles
+from tests.index_fixtures import build, character_tokenizer, flip, version_files, write_titles
 
 TOKENIZER = character_tokenizer("abcdefgh ")
 
@@ -63,10 +63,7 @@ def test_going_back_to_an_old_version_uses_it_again(tmp_path: Path) -> None:
 
 def test_a_rebuild_repairs_a_damaged_version(tmp_path: Path) -> None:
     summary = build(tmp_path, ["a", "b"], TOKENIZER)
-    file = summary.index / "versions" / summary.version / "trie.arrow"
-    data = bytearray(file.read_bytes())
-    data[-1] ^= 1
-    file.write_bytes(data)
+    flip(summary.index / "versions" / summary.version / "trie.arrow", at=-1)
     assert not verify(summary.index).ok
     assert build(tmp_path, ["a", "b"], TOKENIZER).version == summary.version
     assert verify(summary.index).ok

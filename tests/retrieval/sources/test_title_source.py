@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from pathlib import Path
 
 import pytest
-import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from genret.retrieval.errors import SourceError
-from genret.retrieval.index.manifest import FileEntry
 from genret.retrieval.normalize import (
     NormalizationReport,
     find_control,
@@ -137,14 +133,6 @@ def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(source_files, "MAX_LINE_BYTES", 10)
     with pytest.raises(SourceError, match="longer than 10 bytes"):
         read(tmp_path, b"A" * 100)
-
-
-def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"title\nA\n")))
-    with open_source("-") as source:
-        records = [r for batch in source.batches(10, Rejects("-", 0)) for r in batch.records]
-    assert [r.title for r in records] == ["A"]
-    assert source.entries()[0] == FileEntry("-", 8, xxhash.xxh3_128(b"title\nA\n").hexdigest())
 
 
 def test_reading_stops_when_nearly_everything_is_bad(tmp_path: Path) -> None:
