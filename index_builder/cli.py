@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
@@ -41,6 +42,8 @@ from genret.retrieval.text import Rendering, TextTokenizer
 
 _BUILD_ENV = "GENRET_BUILD_"
 _UPDATE_ENV = "GENRET_UPDATE_"
+_build_option = partial(env_option, _BUILD_ENV)
+_update_option = partial(env_option, _UPDATE_ENV)
 _MIB = 1 << 20
 _BAR_WIDTH = 40
 
@@ -54,15 +57,13 @@ _BAR_WIDTH = 40
     },
 )
 @click.argument("titles", metavar="TITLES...", nargs=-1, required=True, envvar=_BUILD_ENV + "TITLES")
-@env_option(
-    _BUILD_ENV,
+@_build_option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     show_default="the first of TITLES with its suffix replaced by .index",
     help="Index directory; an index that is there gets a new version.",
 )
-@env_option(
-    _BUILD_ENV,
+@_build_option(
     "--tokenizer",
     metavar="DIR_OR_ID",
     show_default="that of --weigh-model, else of the default model",
@@ -73,26 +74,22 @@ _BAR_WIDTH = 40
     "The template the index is for: it says how titles are rendered, as far as no --title-... does.",
     envvar=_BUILD_ENV + "PROMPT",
 )
-@env_option(
-    _BUILD_ENV,
+@_build_option(
     "--title-context",
     show_default="the checkpoint's, else empty",
     help="Last text of the prompt; titles are tokenised after it.",
 )
-@env_option(
-    _BUILD_ENV,
+@_build_option(
     "--title-prefix",
     show_default="the checkpoint's, else empty",
     help='Text in front of every title, such as " ".',
 )
-@env_option(
-    _BUILD_ENV,
+@_build_option(
     "--title-suffix",
     show_default="the checkpoint's, else empty",
     help='Text behind every title, such as ">".',
 )
-@env_option(
-    _BUILD_ENV,
+@_build_option(
     "--end-token",
     show_default="the prompt's, else the tokenizer's end-of-sequence token",
     help="Token that closes every title: one of the vocabulary, or text that is one, such as \\n.",
@@ -100,22 +97,19 @@ _BAR_WIDTH = 40
 @source_flags(_BUILD_ENV)
 @build_evidence_flags(_BUILD_ENV)
 @bad_row_options(_BUILD_ENV, fails="build", place="OUT")
-@env_option(
-    _BUILD_ENV,
+@_build_option(
     "--max-title-tokens",
     type=click.IntRange(min=2),
     default=256,
     help="Titles of more tokens, end token included, are bad rows.",
 )
 @keep_versions_option(_BUILD_ENV)
-@env_option(
-    _BUILD_ENV,
+@_build_option(
     "--no-resume",
     is_flag=True,
     help="Begin anew, although an earlier build of the same input was cut short and could be taken up.",
 )
-@env_option(
-    _BUILD_ENV,
+@_build_option(
     "--dry-run",
     is_flag=True,
     help="Read and tokenise everything, build nothing, and say what a build would make.",
@@ -297,8 +291,7 @@ def _normalization(report: NormalizationReport) -> list[str]:
 
 @click.command("update", context_settings={"show_default": True, "max_content_width": 100})
 @click.argument("index", type=click.Path(path_type=Path, file_okay=False))
-@env_option(
-    _UPDATE_ENV,
+@_update_option(
     "--add",
     type=click.Path(path_type=Path, dir_okay=False),
     multiple=True,
@@ -307,8 +300,7 @@ def _normalization(report: NormalizationReport) -> list[str]:
     help="A titles file. An entity whose id is there already replaces that one; without a column of ids, "
     "titles are ids. May be given several times.",
 )
-@env_option(
-    _UPDATE_ENV,
+@_update_option(
     "--remove",
     type=click.Path(path_type=Path, dir_okay=False),
     multiple=True,
@@ -316,19 +308,15 @@ def _normalization(report: NormalizationReport) -> list[str]:
     show_default="none",
     help="A file of ids to remove, one per line. May be given several times.",
 )
-@env_option(
-    _UPDATE_ENV,
+@_update_option(
     "--remove-id",
     multiple=True,
     metavar="ID",
     show_default="none",
     help="An id to remove. May be given several times.",
 )
-@env_option(
-    _UPDATE_ENV, "--ignore-missing", is_flag=True, help="Ids to remove that are not there are no bad rows."
-)
-@env_option(
-    _UPDATE_ENV,
+@_update_option("--ignore-missing", is_flag=True, help="Ids to remove that are not there are no bad rows.")
+@_update_option(
     "--tokenizer",
     metavar="DIR_OR_ID",
     show_default="that of the default model of the index",
@@ -338,7 +326,7 @@ def _normalization(report: NormalizationReport) -> list[str]:
 @update_evidence_flags(_UPDATE_ENV)
 @bad_row_options(_UPDATE_ENV, fails="update", place="INDEX")
 @keep_versions_option(_UPDATE_ENV)
-@env_option(_UPDATE_ENV, "--dry-run", is_flag=True, help="Say what would change, and publish nothing.")
+@_update_option("--dry-run", is_flag=True, help="Say what would change, and publish nothing.")
 @talk_options(_UPDATE_ENV)
 def update_command(
     index: Path,

@@ -67,16 +67,15 @@ def bad_row_options(prefix: str, fails: str, place: str) -> Callable[[_F], _F]:
 
     `place` is the name of the parameter that holds the index directory.
     """
+    option = functools.partial(env_option, prefix)
     return together(
-        env_option(
-            prefix,
+        option(
             "--max-bad-rows",
             type=click.IntRange(min=0),
             default=0,
             help=f"Leave out up to this many bad rows; more fail the {fails}.",
         ),
-        env_option(
-            prefix,
+        option(
             "--rejects",
             type=click.Path(path_type=Path, dir_okay=False),
             show_default=f"{place}.rejects.tsv",
@@ -98,8 +97,8 @@ def keep_versions_option(prefix: str) -> Callable[[_F], _F]:
 
 def talk_options(prefix: str, has_threads: bool = True) -> Callable[[_F], _F]:
     """Return a decorator that adds `as_json`, `quiet`, `debug` and, for a tokenizer, `threads`."""
-    threads: Callable[[_F], _F] = env_option(
-        prefix,
+    option = functools.partial(env_option, prefix)
+    threads: Callable[[_F], _F] = option(
         "--threads",
         type=click.IntRange(min=1),
         show_default="all cores",
@@ -107,9 +106,9 @@ def talk_options(prefix: str, has_threads: bool = True) -> Callable[[_F], _F]:
     )
     return together(
         *((threads,) if has_threads else ()),
-        env_option(prefix, "--json", "as_json", is_flag=True, help="Summary as JSON."),
-        env_option(prefix, "--quiet", is_flag=True, help="No progress and no summary."),
-        env_option(prefix, "--debug", is_flag=True, help="Show tracebacks of errors."),
+        option("--json", "as_json", is_flag=True, help="Summary as JSON."),
+        option("--quiet", is_flag=True, help="No progress and no summary."),
+        option("--debug", is_flag=True, help="Show tracebacks of errors."),
     )
 
 

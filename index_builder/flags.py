@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -68,11 +69,11 @@ def source_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
 
     `prefix` is that of the environment variables, such as "GENRET_BUILD_".
     """
+    option = partial(env_option, prefix)
     return option_group(
         "options",
         _options,
-        env_option(
-            prefix,
+        option(
             "--format",
             "source_format",
             type=click.Choice(SOURCE_FORMATS),
@@ -81,29 +82,25 @@ def source_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
             "are metadata. jsonl: one object per line. parquet: a table. lines: one title per line. "
             "auto: what each file looks like. All may be compressed with gzip or Zstandard.",
         ),
-        env_option(prefix, "--title-column", metavar="COLUMN", default=TITLE, help="Column of titles."),
-        env_option(
-            prefix,
+        option("--title-column", metavar="COLUMN", default=TITLE, help="Column of titles."),
+        option(
             "--id-column",
             metavar="COLUMN",
             default=ENTITY_ID,
             help="Column of ids. Without any, an entity's id is its title.",
         ),
-        env_option(
-            prefix,
+        option(
             "--aliases-column",
             metavar="COLUMN",
             default=ALIASES,
             help="Column of aliases: text, or a list in JSON Lines and Parquet.",
         ),
-        env_option(
-            prefix,
+        option(
             "--alias-separator",
             default=ALIAS_SEPARATOR,
             help="Between the aliases of one cell of text.",
         ),
-        env_option(
-            prefix,
+        option(
             "--metadata",
             metavar="COLUMN",
             multiple=True,
@@ -111,9 +108,8 @@ def source_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
             help="A column to keep as metadata, which comes back with answers and can be filtered by; "
             "may be given several times.",
         ),
-        env_option(prefix, "--no-metadata", is_flag=True, default=False, help="Keep no metadata."),
-        env_option(
-            prefix,
+        option("--no-metadata", is_flag=True, default=False, help="Keep no metadata."),
+        option(
             "--type",
             "types",
             type=typed_column,
@@ -123,8 +119,7 @@ def source_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
             help="Type of a metadata column: string, int, float or bool; may be given several times. "
             "Rows with other values are bad rows.",
         ),
-        env_option(
-            prefix,
+        option(
             "--weight-column",
             metavar="COLUMN",
             default=None,
@@ -132,8 +127,7 @@ def source_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
             help="A column of numbers >= 0 that says how often people mean each entity, such as a "
             "population or page views. It is kept as metadata; where it is empty the weight is 1.",
         ),
-        env_option(
-            prefix,
+        option(
             "--aliases",
             "alias_file",
             type=click.Path(path_type=Path, dir_okay=False),
@@ -142,15 +136,13 @@ def source_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
             help="A second file of aliases, one a row, with the columns `alias` and `entity_id` or "
             "`title`; it is held in memory.",
         ),
-        env_option(
-            prefix,
+        option(
             "--unescape-html",
             is_flag=True,
             default=False,
             help="Resolve HTML entities such as &amp; in titles and aliases.",
         ),
-        env_option(
-            prefix,
+        option(
             "--memory-limit",
             type=byte_size,
             metavar="SIZE",
@@ -207,6 +199,7 @@ def build_evidence_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
 
     `prefix` is that of the environment variables, such as "GENRET_BUILD_".
     """
+    option = partial(env_option, prefix)
     evidence = {
         "default": ALL,
         "help": "Index the words and letters of names, of texts and of past queries, by which candidates are "
@@ -221,15 +214,13 @@ def build_evidence_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
         "help": "Make vectors of titles and aliases, which propose candidates too; needs the extra "
         "`vectors`. encoder: the mean of the states of a Hugging Face encoder.",
     }
-    ranking = env_option(
-        prefix,
+    ranking = option(
         "--ranking",
         type=click.Path(path_type=Path, dir_okay=False),
         show_default="one is fitted to queries made from the catalogue",
         help="Rankings fitted to such a catalogue before, as `genret tune --out` writes them.",
     )
-    weigh_model = env_option(
-        prefix,
+    weigh_model = option(
         "--weigh-model",
         metavar="DIR_OR_ID",
         show_default="none: a model counts little until `genret tune` weighs it",
@@ -242,6 +233,7 @@ def build_evidence_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
 
 def update_evidence_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
     """Return a decorator that adds the options of an update, which gets `_changes` as `evidence`."""
+    option = partial(env_option, prefix)
     evidence = {
         "default": None,
         "show_default": "evidence that is there is kept in step",
@@ -258,8 +250,7 @@ def update_evidence_flags(prefix: str) -> Callable[[_F], Callable[..., Any]]:
         "show_default": "vectors that are there are kept in step",
         "help": f"Make new vectors of all entities, or drop those that are there ({NONE}).",
     }
-    encoder = env_option(
-        prefix,
+    encoder = option(
         "--encoder",
         metavar="DIR_OR_ID",
         default=None,
@@ -274,10 +265,10 @@ def _shared_options(
     prefix: str, evidence: dict[str, Any], queries: dict[str, Any], method: dict[str, Any]
 ) -> list[Callable[..., Any]]:
     """Return the options that both commands have, in the order of the help."""
+    option = partial(env_option, prefix)
     return [
-        env_option(prefix, "--evidence", "kinds", type=click.Choice([ALL, NONE]), **evidence),
-        env_option(
-            prefix,
+        option("--evidence", "kinds", type=click.Choice([ALL, NONE]), **evidence),
+        option(
             "--evidence-columns",
             metavar="COLUMN,…",
             default=None,
@@ -285,10 +276,9 @@ def _shared_options(
             help="Metadata columns whose texts are evidence, in words, letters and vectors; an empty "
             "value: none.",
         ),
-        env_option(prefix, "--queries", metavar="FILE[#SPLIT]", multiple=True, **queries),
-        env_option(prefix, "--vectors", "method", metavar=_METHODS, **method),
-        env_option(
-            prefix,
+        option("--queries", metavar="FILE[#SPLIT]", multiple=True, **queries),
+        option("--vectors", "method", metavar=_METHODS, **method),
+        option(
             "--vector-index",
             metavar=f"{'|'.join(KIND_NAMES)}|FACTORY",
             default=None,
@@ -296,16 +286,14 @@ def _shared_options(
             help="How faiss keeps the vectors; auto: flat for fewer than 100,000, compressed above; "
             "FACTORY: a string for its index factory.",
         ),
-        env_option(
-            prefix,
+        option(
             "--vector-sample",
             type=click.IntRange(min=1),
             default=None,
             show_default="what the kind needs",
             help="Most vectors to train on.",
         ),
-        env_option(
-            prefix,
+        option(
             "--vector-device",
             default=None,
             show_default="cpu",
