@@ -148,14 +148,18 @@ def update_index(
             history = extend_history(index.manifest.history, step)
             manifest, number_of_old = None, np.arange(index.num_entities)
             if rewritten and folder is not None:
-                told = _OldNumbers(live, front.shards, replaced)
+                numbers, parts = _live_numbers(live, front.shards, replaced), list[npt.NDArray[np.int32]]()
+
+                def told(sources: IntArray) -> None:
+                    parts.append(numbers[sources])
+
                 was = index.manifest
                 spec = VersionSpec(was.tokenizer, was.rendering, was.metadata, weights)
                 with spill_folder(work_root(options.out)) as spill:
-                    written = write_version(
-                        runs, spec, folder, spill, options.free_bytes, clock, told=told.add
-                    )
-                manifest, number_of_old = replace(written, history=history), told.numbers()
+                    memory = options.free_bytes
+                    manifest = write_version(runs, spec, folder, spill, memory, clock, told=told)
+                manifest = replace(manifest, history=history)
+                number_of_old = np.concatenate(parts).astype(np.int64)
             elif folder is not None and (fates.changes_files or weights != index.manifest.weight_column):
                 clock.phase("copying")
                 copied = copy_version(index, folder, fates.evidence == "kept", fates.vectors == "kept")
@@ -213,29 +217,17 @@ def _kept(runs: Sequence[Run], index: Path) -> list[Run]:
     return kept
 
 
-class _OldNumbers:
-    """Collects the numbers that the entities of the new version had; 16 bytes per entity.
+def _live_numbers(
+    live: VersionRun, shards: Sequence[ShardRun], replaced: Sequence[npt.NDArray[np.int32]]
+) -> npt.NDArray[np.int32]:
+    """Return the live number of every entity of the merged runs, in one sequence; -1 for new ones.
 
     `replaced` holds for every shard the live entity that each of its entities replaces, or -1. Runs that keep
     no entity are not merged.
     """
-
-    def __init__(
-        self, live: VersionRun, shards: Sequence[ShardRun], replaced: Sequence[npt.NDArray[np.int32]]
-    ) -> None:
-        runs: list[Run] = [live, *shards]
-        numbers = [np.arange(live.num_entities, dtype=np.int32), *replaced]
-        merged = [was for run, was in zip(runs, numbers, strict=True) if run.keep.any()]
-        self._number = np.concatenate(merged)
-        self._parts: list[npt.NDArray[np.int32]] = []
-
-    def add(self, sources: IntArray) -> None:
-        """Append the entities that get the next numbers; those of all runs count in one sequence."""
-        self._parts.append(self._number[sources])
-
-    def numbers(self) -> npt.NDArray[np.int64]:
-        """Return the old number of each entity, -1 for new ones. Shape: (num_entities,)."""
-        return np.concatenate([np.empty(0, dtype=np.int64), *self._parts])
+    runs: list[Run] = [live, *shards]
+    numbers = [np.arange(live.num_entities, dtype=np.int32), *replaced]
+    return np.concatenate([was for run, was in zip(runs, numbers, strict=True) if run.keep.any()])
 
 
 def _history(
