@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,7 @@ from genret.index_builder.flags import build_evidence_flags, source_flags, updat
 from genret.index_builder.update import UpdateRequest, UpdateSummary, update_index
 from genret.retrieval.checkpoints import SETTINGS_FILE, settings_folder
 from genret.retrieval.command_options import prompt_option
+from genret.retrieval.index.manifest import MetadataColumn
 from genret.retrieval.index.summary import evidence_facts, evidence_lines, length_lines
 from genret.retrieval.normalize import NormalizationReport
 from genret.retrieval.prompts import CheckpointConfig
@@ -222,11 +223,7 @@ def _describe_build(summary: BuildSummary) -> str:
     duplicates = manifest.history[-1].duplicates
     if duplicates:
         lines.append(f"  {duplicates:,} repeated rows counted once")
-    if manifest.metadata:
-        lines.append("  metadata: " + _types({c.name: c.type for c in manifest.metadata}))
-    if manifest.weight_column is not None:
-        lines.append(f"  weights: {manifest.weight_column}")
-    lines += _normalization(summary.normalization)
+    lines += _of_catalogue(manifest.metadata, manifest.weight_column, summary.normalization)
     lines += [f"  {line}" for line in evidence_lines(evidence_facts(manifest))]
     if summary.resumed_records:
         lines.append(f"  {summary.resumed_records:,} records were taken over from an earlier run")
@@ -249,11 +246,7 @@ def describe_plan(plan: BuildPlan) -> str:
             f"  longest over-long title: {longest.tokens:,} tokens, {plan.files[longest.file]} line "
             f"{longest.line}: {longest.text[:60]!r}"
         )
-    if plan.columns:
-        lines.append("  metadata: " + _types({c.name: c.type for c in plan.columns}))
-    if plan.weight_column is not None:
-        lines.append(f"  weights: {plan.weight_column}")
-    lines += _normalization(plan.normalization)
+    lines += _of_catalogue(plan.columns, plan.weight_column, plan.normalization)
     lengths = length_lines(plan.lengths, "#", _BAR_WIDTH) if plan.lengths else []
     lines += ["", "tokens per row, end token included:", *lengths, ""]
     exactness = (
@@ -274,11 +267,13 @@ def describe_plan(plan: BuildPlan) -> str:
     return "\n".join(lines)
 
 
-def _types(types: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} ({kind})" for name, kind in types.items())
-
-
-def _normalization(report: NormalizationReport) -> list[str]:
+def _of_catalogue(
+    columns: Sequence[MetadataColumn], weights: str | None, report: NormalizationReport
+) -> list[str]:
+    """Return lines about metadata, weights and normalised titles."""
+    types = ", ".join(f"{column.name} ({column.type})" for column in columns)
+    lines = [f"  metadata: {types}"] if columns else []
+    lines += [] if weights is None else [f"  weights: {weights}"]
     counted = {
         "put into NFC": report.composed,
         "with white space corrected": report.respaced,
@@ -286,7 +281,7 @@ def _normalization(report: NormalizationReport) -> list[str]:
         "with HTML entities resolved": report.unescaped,
     }
     said = [f"{count:,} {what}" for what, count in counted.items() if count]
-    return [f"  titles: {', '.join(said)}"] if said else []
+    return [*lines, f"  titles: {', '.join(said)}"] if said else lines
 
 
 @click.command("update", context_settings={"show_default": True, "max_content_width": 100})

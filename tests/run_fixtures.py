@@ -54,9 +54,6 @@ class ListRun:
     def find(self, row: Sequence[int]) -> int:
         return bisect_left(self._forms, (tuple(row), -1, -1))
 
-    def find_entity(self, row: Sequence[int]) -> int:
-        return sum(item.rows[0] < tuple(row) for item in self._items)
-
     def row(self, number: int) -> Row:
         return self._forms[number][0]
 
