@@ -10,16 +10,13 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from genret.index_builder.build import BuildSummary
-from genret.index_builder.build_plan import BuildPlan
 from genret.index_builder.publish import work_root
 from genret.index_builder.shard_maker import kept_records
-from genret.index_builder.update import UpdateSummary
 from genret.retrieval.command_options import together
 from genret.retrieval.compatibility import default_model_of
 from genret.retrieval.defaults import default_model, missing_weights, small_model_dir
@@ -29,6 +26,11 @@ from genret.retrieval.index.versions import live_or_none
 from genret.retrieval.interruption import INTERRUPTED, sigterm_as_interrupt
 from genret.retrieval.progress import ProgressDisplay, StepProgress
 from genret.retrieval.text import TextTokenizer
+
+if TYPE_CHECKING:
+    from genret.index_builder.build import BuildSummary
+    from genret.index_builder.build_plan import BuildPlan
+    from genret.index_builder.update import UpdateSummary
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
