@@ -16,7 +16,6 @@ import click
 from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from genret.index_builder.publish import work_root
-from genret.index_builder.shard_maker import kept_records
 from genret.retrieval.command_options import together
 from genret.retrieval.compatibility import default_model_of
 from genret.retrieval.defaults import default_model, missing_weights, small_model_dir
@@ -201,6 +200,9 @@ def _columns() -> list[ProgressColumn]:
 
 
 def _interrupted(out: Path, before: str | None) -> str:
+    # Imported late: what was interrupted has it, and other commands do without.
+    from genret.index_builder.shard_maker import kept_records
+
     now = live_or_none(out)
     if now != before:
         return f"\ninterrupted after publication: {out} is now at version {now}"
