@@ -117,43 +117,6 @@ def test_a_renamed_version_directory_is_refused(summary: BuildSummary) -> None:
     Index.open(folder).close()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda d: d.pop("counts"),
-        lambda d: d.update(format="other"),
-        lambda d: d["counts"].update(rows=-1),
-        lambda d: d["counts"].update(rows="3"),
-        lambda d: d["counts"].update(extra=1),
-        lambda d: d["counts"].pop("nodes"),
-        lambda d: d.update(buckets={}),
-        lambda d: d["files"][0].update(bytes=1.5),
-        lambda d: d.update(stored_ids=1),
-        lambda d: d["rendering"].update(prefix=3),
-        lambda d: d["rendering"].update(unknown="x"),
-        lambda d: d["metadata"][0].update(type="date"),
-        lambda d: d["metadata"][0].update(name="title"),
-        lambda d: d["metadata"].append(d["metadata"][0]),
-        lambda d: d.update(metadata=["kind"]),
-        lambda d: d.update(history=[]),
-        lambda d: d["history"].append("build"),
-        lambda d: d["history"].extend(1000 * [d["history"][0]]),
-        lambda d: d["history"][0].update(operation="merge"),
-        lambda d: d["history"][0].update(added=-1),
-        lambda d: d["history"][0].pop("sources"),
-        lambda d: d["history"][0].update(when="now"),
-    ],
-)
-def test_a_malformed_manifest_is_a_format_error(
-    summary: BuildSummary, change: Callable[[dict[str, object]], object]
-) -> None:
-    document = json.loads(summary.manifest.to_bytes())
-    assert Manifest.from_bytes(json.dumps(document).encode()) == summary.manifest
-    change(document)
-    with pytest.raises(IndexFormatError, match=r"manifest\.json"):
-        Manifest.from_bytes(json.dumps(document).encode())
-
-
 def republish(summary: BuildSummary, manifest: Manifest) -> Path:
     """Give a version a manifest that fits its (altered) files, as a faulty builder would."""
     folder = summary.index / "versions" / summary.version
