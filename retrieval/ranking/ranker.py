@@ -13,15 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from genret.retrieval.errors import EvidenceMissingError, GenretError, IndexMismatchError
-from genret.retrieval.evidence.evidence import (
-    NAMES,
-    QUERIES,
-    TEXTS,
-    VECTORS,
-    Evidence,
-    EvidenceQuery,
-    open_evidence,
-)
+from genret.retrieval.evidence.evidence import VECTORS, Evidence, EvidenceQuery, open_evidence
+from genret.retrieval.evidence.field import NAMES, QUERIES, TEXTS
 from genret.retrieval.evidence.loops import compile_loops
 from genret.retrieval.evidence.postings import IntArray, Mask
 from genret.retrieval.index.layout import PRIOR_FILE

@@ -13,8 +13,9 @@ from pathlib import Path
 from genret.retrieval.errors import SourceError
 from genret.retrieval.linking.documents.document_records import BadRecord, read_mentions
 from genret.retrieval.normalize import normalize
-from genret.retrieval.sources import Columns, Record, numbered_id, open_source
-from genret.retrieval.sources.rejects import RejectReason, Rejects
+from genret.retrieval.sources.columns import Columns
+from genret.retrieval.sources.records import Record, RejectReason, Rejects, numbered_id
+from genret.retrieval.sources.title_source import open_source
 from genret.retrieval.types import Mention
 
 SPLITS = ("train", "dev", "test")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -25,10 +25,9 @@ import xxhash
 
 from genret.retrieval.durable import appearing, writing
 from genret.retrieval.errors import InputError
-from genret.retrieval.index.entity_texts import EntityTexts, IntArray, TextBatch
 from genret.retrieval.index.layout import VECTORS_FILE
 from genret.retrieval.index.manifest import VectorsEntry
-from genret.retrieval.index.reader import Index
+from genret.retrieval.index.reader import EntityTexts, Index, IntArray, TextBatch, text_columns
 from genret.retrieval.noise import typo
 from genret.retrieval.progress import StepProgress
 from genret.retrieval.vectors.embedder import (
@@ -57,8 +56,6 @@ from genret.retrieval.vectors.faiss_index import (
 )
 from genret.retrieval.vectors.vector_search import VectorSearcher
 
-# The column whose texts get vectors and other evidence if no column is named.
-DESCRIPTION = "description"
 TARGET_RECALL = 0.99
 _NUM_QUERIES, _MIN_KNOWN = 500, 100
 _MAX_BLOCK = 16_384
@@ -155,13 +152,6 @@ def make_vectors(
         entry = choose_effort(entry, vectors, texts, embedder, index.num_entities, progress)
         write_vectors(vectors, folder)
         return entry, (VECTORS_FILE,)
-
-
-def text_columns(asked: Sequence[str] | None, types: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the columns asked for; by default `description` if it is a column of strings."""
-    if asked is not None:
-        return tuple(asked)
-    return (DESCRIPTION,) if types.get(DESCRIPTION) == "string" else ()
 
 
 def _add_texts(

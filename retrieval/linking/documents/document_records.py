@@ -21,7 +21,7 @@ from genret.retrieval.arguments import check_text
 from genret.retrieval.errors import InputError, SourceError
 from genret.retrieval.linking.documents.corpus import CorpusOptions
 from genret.retrieval.linking.documents.text_document import BadDocument, Document, OffsetIndex, Span
-from genret.retrieval.sources.row_readers import json_kind
+from genret.retrieval.sources.records import json_kind
 from genret.retrieval.types import Mention
 
 # Of records that are one mention with the text around it.

@@ -22,7 +22,8 @@ from genret.retrieval.linking.documents.text_document import (
     Document,
     cut_stream,
 )
-from genret.retrieval.sources.row_readers import BadRow, parse_object
+from genret.retrieval.sources.records import BadRow
+from genret.retrieval.sources.row_readers import parse_object
 from genret.retrieval.sources.source_files import BOM, PARQUET_MAGIC
 
 _REPORT_EVERY = 1 << 20

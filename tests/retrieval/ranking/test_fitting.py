@@ -239,7 +239,7 @@ def test_sources_and_recipes_have_their_shares(world: Made) -> None:
 
 def test_without_texts_and_past_queries_all_come_from_names(world: Made) -> None:
     index, evidence = world
-    made = make_queries(index, Evidence(index, names=evidence.fields["names"]), (), 100)
+    made = make_queries(index, Evidence(index, {"names": evidence.fields["names"]}), (), 100)
     assert _sources(made) == {"names": 100}
 
 
@@ -250,7 +250,7 @@ def test_what_is_meant_more_often_is_drawn_more_often(world: Made) -> None:
     Of 500 queries the standard deviation is 11; alpha < 1e-6.
     """
     index, evidence = world
-    made = make_queries(index, Evidence(index, names=evidence.fields["names"]), (), 500)
+    made = make_queries(index, Evidence(index, {"names": evidence.fields["names"]}), (), 500)
     heavy = {number for number in range(300) if index.entity(number).entity_id in ("E0", "E1", "E2")}
     drawn = sum(one.entity in heavy for one in made)
     if index.weights is None:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from genret.retrieval.errors import IndexFormatError
-from genret.retrieval.evidence.evidence import FEATURE_NUMBER, FEATURES, KINDS, QUERIES, TEXTS
+from genret.retrieval.evidence.evidence import FEATURE_NUMBER, FEATURES, KINDS
+from genret.retrieval.evidence.field import QUERIES, TEXTS
 from genret.retrieval.index.reader import Index
 from genret.retrieval.ranking.fitting import (
     MIN_ENTITIES,

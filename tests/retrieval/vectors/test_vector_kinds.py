@@ -15,9 +15,8 @@ pytest.importorskip("faiss")
 
 
 from genret.retrieval.errors import GenretError, IndexFormatError, InputError
-from genret.retrieval.index.entity_texts import TextBatch
 from genret.retrieval.index.manifest import VectorsEntry
-from genret.retrieval.index.reader import Index
+from genret.retrieval.index.reader import Index, TextBatch
 from genret.retrieval.progress import StepProgress
 from genret.retrieval.vectors import vector_maker as carrying
 from genret.retrieval.vectors.faiss_index import (
