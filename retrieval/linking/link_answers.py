@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from genret.decoding.bounded_cache import BoundedCache
+from genret.retrieval.arguments import IdList
 from genret.retrieval.errors import InputError
-from genret.retrieval.filters.restriction import IdList
 from genret.retrieval.linking.link_options import LinkOptions
 from genret.retrieval.linking.mention_stream import PlacedMention
 from genret.retrieval.linking.run_progress import LinkCounts

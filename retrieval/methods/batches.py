@@ -27,18 +27,25 @@ from genret.retrieval.errors import GenretError, ModelError
 from genret.retrieval.evidence.evidence import EvidenceQuery
 from genret.retrieval.filters.entity_filter import EntityFilter, FilterStore
 from genret.retrieval.index.reader import Index
-from genret.retrieval.kv_memory import KvMeter, PrefixStore
-from genret.retrieval.loaded_model import Limits
+from genret.retrieval.loaded_model import KvMeter, Limits, PrefixStore
 from genret.retrieval.methods.decoded_methods import (
     Decoded,
+    count_entities,
     decode_by_beam,
     decode_by_disc,
     nothing_allowed,
     or_abstain,
 )
 from genret.retrieval.methods.explainer import Explainer
-from genret.retrieval.methods.scored_methods import FeatureTable, Proposed, entities_to_score, scored_answer
-from genret.retrieval.methods.scoring import EntityScorer, Scored, all_entities, count_entities
+from genret.retrieval.methods.scored_methods import (
+    EntityScorer,
+    FeatureTable,
+    Proposed,
+    Scored,
+    all_entities,
+    entities_to_score,
+    scored_answer,
+)
 from genret.retrieval.ranking.ranker import Ranker
 from genret.retrieval.types import DEFAULT_SHORTLIST_SIZE, RetrievalResult, RetrieveRequest, Timings
 

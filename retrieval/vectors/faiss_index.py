@@ -55,6 +55,11 @@ def load_faiss() -> ModuleType:
     return module
 
 
+def reason_of(error: Exception) -> str:
+    """Return what an error of faiss says, without the place in its code."""
+    return str(error).rpartition("Error: ")[2].strip() or str(error)
+
+
 @contextmanager
 def faiss_threads(threads: int) -> Iterator[None]:
     """Set the number of threads that faiss uses in the block, for the thread that enters it.
@@ -204,10 +209,8 @@ def train(index: Any, sample: FloatMatrix) -> None:
     try:
         index.train(np.ascontiguousarray(sample))
     except RuntimeError as error:
-        reason = str(error).rpartition("Error: ")[2].strip() or str(error)
-        raise InputError(
-            "vector_index", f"faiss cannot train it on {len(sample)} vectors: {reason}"
-        ) from None
+        why = f"faiss cannot train it on {len(sample)} vectors: {reason_of(error)}"
+        raise InputError("vector_index", why) from None
 
 
 def efforts(index: Any) -> list[int]:
@@ -273,8 +276,8 @@ def open_vectors(index: Index, mapped: bool = True) -> Any:
     try:
         vectors = faiss.read_index(str(file), faiss.IO_FLAG_MMAP_IFC if mapped else 0)
     except (RuntimeError, MemoryError) as error:
-        reason = str(error).rpartition("Error: ")[2].strip() or str(error)
-        raise IndexFormatError(f"{VECTORS_FILE}: expected an index of faiss, got: {reason}") from None
+        got = reason_of(error)
+        raise IndexFormatError(f"{VECTORS_FILE}: expected an index of faiss, got: {got}") from None
     _check(vectors, entry, index.num_entities)
     return vectors
 

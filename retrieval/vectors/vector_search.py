@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +19,6 @@ import numpy.typing as npt
 
 from genret.retrieval.errors import IndexFormatError
 from genret.retrieval.index.layout import VECTORS_FILE
-from genret.retrieval.index.manifest import VectorsEntry
 from genret.retrieval.index.reader import Index
 from genret.retrieval.vectors.embedder import FloatMatrix, TextEmbedder, open_embedder
 from genret.retrieval.vectors.faiss_index import (
@@ -28,6 +27,7 @@ from genret.retrieval.vectors.faiss_index import (
     inner_graph,
     load_faiss,
     open_vectors,
+    reason_of,
     vectors_entry,
 )
 
@@ -38,13 +38,9 @@ class VectorProposer:
     A search of many vectors is divided among a few threads of this module; faiss starts no others.
     """
 
-    def __init__(
-        self, entry: VectorsEntry, embedder: TextEmbedder, searcher: VectorSearcher, num_bytes: int
-    ) -> None:
-        self.entry = entry
+    def __init__(self, embedder: TextEmbedder, searcher: VectorSearcher) -> None:
         self._embedder = embedder
         self._searcher = searcher
-        self._num_bytes = num_bytes
 
     @classmethod
     def open(cls, index: Index, encoder: str | Path | None = None, device: str = "cpu") -> Self:
@@ -60,9 +56,7 @@ class VectorProposer:
         searcher = VectorSearcher(open_vectors(index), index.num_entities, entry.effort)
         if entry.kind == "factory" and (refusal := searcher.refusal()) is not None:
             raise IndexFormatError(f"{VECTORS_FILE}: {entry.factory} cannot be searched: {refusal}")
-        embedder = open_embedder(entry, encoder, device)
-        file = index.manifest.file(VECTORS_FILE)
-        return cls(entry, embedder, searcher, 0 if file is None else file.bytes)
+        return cls(open_embedder(entry, encoder, device), searcher)
 
     def embed(self, texts: Sequence[str]) -> FloatMatrix:
         """Return the vectors of queries. Shape: (len(texts), dimensions)."""
@@ -77,21 +71,6 @@ class VectorProposer:
         """Return the similarity of a query and each entity's most similar text; see `VectorSearcher`."""
         with faiss_threads(1):
             return self._searcher.similarities(vector, entities)
-
-    def describe(self) -> Mapping[str, object]:
-        """Return facts about the vectors; `bytes` is the size of the file."""
-        entry = self.entry
-        return {
-            "method": entry.method,
-            "kind": entry.kind,
-            "factory": entry.factory,
-            "dimensions": entry.dimensions,
-            "count": entry.count,
-            "effort": entry.effort,
-            "recall": entry.recall,
-            "bytes": self._num_bytes,
-            "bytes_per_vector": self._num_bytes / max(entry.count, 1),
-        }
 
 
 Mask = npt.NDArray[np.bool_]
@@ -211,7 +190,7 @@ class VectorSearcher:
         try:
             self._ask(query, 1, np.ones(self._num_entities, np.bool_), 1)
         except RuntimeError as error:
-            return str(error).rpartition("Error: ")[2].strip() or str(error)
+            return reason_of(error)
         return None
 
     def _widen(

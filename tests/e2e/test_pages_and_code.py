@@ -29,7 +29,7 @@ from genret.retrieval.evaluation.metrics import (
     RATES,
     check_metrics,
 )
-from genret.retrieval.methods.scoring import MAX_SCORED_FORMS
+from genret.retrieval.methods.scored_methods import MAX_SCORED_FORMS
 from genret.retrieval.score_types import MAX_SCORED_TITLES
 from genret.retrieval.types import DEFAULT_SHORTLIST_SIZE, MAX_SHORTLIST_SIZE
 from genret.retrieval.vectors.faiss_index import FLAT_BELOW, MAX_CELLS

@@ -24,13 +24,13 @@ from genret.decoding.cancellation import CancelToken
 from genret.decoding.errors import DecodingCancelledError
 from genret.decoding.params import BeamParams
 from genret.decoding.trie.title_trie import TitleTrie
-from genret.retrieval.filters.entity_filter import EntityFilter, FilterMaker
+from genret.retrieval.arguments import Restriction
+from genret.retrieval.filters.entity_filter import EntityFilter, FilterStore
 from genret.retrieval.filters.predicate import parse
-from genret.retrieval.filters.restriction import Restriction
 from genret.retrieval.index.owners import Owners
 from genret.retrieval.index.reader import Index
 from genret.retrieval.methods import decoded_methods as beam_method
-from genret.retrieval.methods.scoring import EntityScore, Tally, credit, is_proven
+from genret.retrieval.methods.decoded_methods import EntityScore, Tally, credit, is_proven
 from genret.retrieval.types import RetrievalResult, RetrieveRequest
 from tests.checkpoints import make_index
 from tests.decoded_runs import run_beam, run_disc
@@ -127,7 +127,7 @@ def test_aliases_of_one_entity_do_not_crowd_out_the_others(
     crowded: Index, ids: tuple[str, ...] | None
 ) -> None:
     model = nile_first(crowded)
-    allowed = None if ids is None else FilterMaker(crowded, "cpu").make(Restriction(allow_ids=ids))
+    allowed = None if ids is None else FilterStore(crowded, "cpu").make(Restriction(allow_ids=ids))
     narrow, everything = (
         answer(crowded, model, [RetrieveRequest("q", k=5, beam_size=size)], [allowed])[0].candidates
         for size in (None, 500)
@@ -212,8 +212,8 @@ def test_aliases_count_where_shared_titles_outnumber_them(tmp_path: Path) -> Non
 
 
 @pytest.fixture(scope="module")
-def maker(index: Index) -> FilterMaker:
-    return FilterMaker(index, "cpu")
+def maker(index: Index) -> FilterStore:
+    return FilterStore(index, "cpu")
 
 
 def entity_ids(index: Index, allowed: EntityFilter) -> set[str]:
@@ -223,7 +223,7 @@ def entity_ids(index: Index, allowed: EntityFilter) -> set[str]:
 @pytest.mark.statistical
 @pytest.mark.parametrize("ids", [("Q8", "Q9", "Q10"), ("Q9", "Q11", "Q4", "Q1"), IDS])
 def test_disc_samples_the_distribution_over_allowed_entities(
-    index: Index, maker: FilterMaker, ids: tuple[str, ...]
+    index: Index, maker: FilterStore, ids: tuple[str, ...]
 ) -> None:
     """Chi-square of 4 x 256 accepted draws, alpha = 0.001; allowed entities alone share a form."""
     allowed = maker.make(Restriction(allow_ids=ids))
@@ -246,7 +246,7 @@ def test_disc_samples_the_distribution_over_allowed_entities(
     assert chisquare([counts[n] for n in names], [expected[n] * 1024 for n in names]).pvalue > 0.001
 
 
-def test_a_filter_allows_the_rows_of_its_entities(index: Index, maker: FilterMaker) -> None:
+def test_a_filter_allows_the_rows_of_its_entities(index: Index, maker: FilterStore) -> None:
     for ids in [(), ("Q9",), ("Q10", "Q11"), ("absent",), IDS]:
         allowed = maker.make(Restriction(allow_ids=ids))
         assert entity_ids(index, allowed) == set(ids) & set(IDS)
@@ -281,7 +281,7 @@ def test_metadata_has_the_types_the_index_gives_it(tmp_path: Path, text: str, ex
         "d\tParis\tbook\t2001\t\t\n"
     )
     with Index.open(make_index(tmp_path, TOKENIZER, catalogue)) as index:
-        allowed = FilterMaker(index, "cpu").make(Restriction(parse(text)))
+        allowed = FilterStore(index, "cpu").make(Restriction(parse(text)))
         assert entity_ids(index, allowed) == expected
 
 
@@ -368,7 +368,7 @@ def test_a_certified_list_is_right_and_exact_certifies_where_the_budget_allows(
     allowed = None
     if num_allowed is not None:
         ids = tuple(f"E{number}" for number in random.Random(seed).sample(range(12), num_allowed))
-        allowed = FilterMaker(index, "cpu").make(Restriction(allow_ids=ids))
+        allowed = FilterStore(index, "cpu").make(Restriction(allow_ids=ids))
     request = RetrieveRequest(
         "q",
         k=k,

@@ -27,7 +27,7 @@ from genret.decoding.errors import ModelLoadError
 from genret.decoding.model.model_loading import load_pretrained
 from genret.index_builder.build_options import check_model
 from genret.index_builder.cli import build_command
-from genret.retrieval import checkpoints, gguf_files
+from genret.retrieval import checkpoints
 from genret.retrieval.checkpoints import find_checkpoint, folder_fingerprint, model_fingerprint
 from genret.retrieval.doctor_command import doctor_command
 from genret.retrieval.errors import IndexMismatchError, InputError, MissingExtraError, ModelError
@@ -327,13 +327,13 @@ def file(tmp_path: Path) -> Path:
 def conversions(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The files converted from now on."""
     made: list[Path] = []
-    convert = gguf_files._convert
+    convert = checkpoints._convert
 
     def noted(file: Path, out: Path) -> None:
         made.append(file)
         convert(file, out)
 
-    monkeypatch.setattr(gguf_files, "_convert", noted)
+    monkeypatch.setattr(checkpoints, "_convert", noted)
     return made
 
 
@@ -526,7 +526,7 @@ def test_one_part_of_several_is_refused(tmp_path: Path) -> None:
 
 
 def test_without_the_package_the_extra_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gguf_files, "find_spec", lambda name: None if name == "gguf" else object())
+    monkeypatch.setattr(checkpoints, "find_spec", lambda name: None if name == "gguf" else object())
     with pytest.raises(MissingExtraError, match=r"pip install 'generative-retrieval\[gguf\]'"):
         TextTokenizer.load(file)
 

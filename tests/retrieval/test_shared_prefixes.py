@@ -19,7 +19,7 @@ from genret.decoding.language_model import KvUsage, PromptPrefix
 from genret.decoding.row_trees import NodeSpan, RowLayout, RowTrees
 from genret.retrieval.errors import InputError
 from genret.retrieval.index.reader import Index
-from genret.retrieval.kv_memory import MIN_PREFIX_TOKENS, KvMeter, PrefixStore
+from genret.retrieval.loaded_model import MIN_PREFIX_TOKENS, KvMeter, PrefixStore
 from genret.retrieval.prompts import FEW_SHOT, JSON_ANSWER, CheckpointConfig, PromptTemplate
 from genret.retrieval.text import TextTokenizer
 from genret.retrieval.types import KvShare

@@ -415,7 +415,7 @@ def test_aliases_beyond_the_bound_are_left_out_and_nothing_is_certified(
     twelve: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (whole,) = twelve.answer(RetrieveRequest("one", k=12, vector_weight=0.0))
-    monkeypatch.setattr("genret.retrieval.methods.scoring.MAX_SCORED_FORMS", 14)
+    monkeypatch.setattr("genret.retrieval.methods.scored_methods.MAX_SCORED_FORMS", 14)
     retriever = Retriever(
         twelve.index, twelve.model, TOKENIZER, CONFIG, ranker=twelve.vectors.opened(), is_named=False
     )

@@ -137,7 +137,6 @@ def test_mentions_and_templates(retriever: Retriever) -> None:
     assert result.scores[0].logprob == pytest.approx(wanted, abs=1e-4)
     same = retriever.score(result.query, ["Amazon"], prompt="mention")
     assert same.scores == result.scores
-    assert retriever.score_request(mention, ["Amazon"]).prompt == "mention"
 
 
 @pytest.mark.parametrize(

@@ -13,16 +13,16 @@ from genret.decoding.grammar.vocabulary import Vocabulary
 from genret.decoding.markup.link_syntax import Link, read_annotated, spelled_title
 from genret.decoding.markup.link_titles import LinkTitles
 from genret.decoding.sorted_texts import SortedTexts
+from genret.retrieval.arguments import Restriction
 from genret.retrieval.errors import InputError, ModelError
 from genret.retrieval.filters.entity_filter import EntityFilter
 from genret.retrieval.filters.predicate import parse
-from genret.retrieval.filters.restriction import Restriction
 from genret.retrieval.index.entities import title_batches
 from genret.retrieval.index.layout import TITLE
 from genret.retrieval.index.owners import title_owners
 from genret.retrieval.index.reader import Index
 from genret.retrieval.linking.generating.windows import WrittenWindow
-from genret.retrieval.methods.scoring import owners_best_first
+from genret.retrieval.methods.decoded_methods import owners_best_first
 from genret.retrieval.retriever import Retriever
 from genret.retrieval.types import Entity
 

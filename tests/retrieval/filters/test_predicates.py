@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from genret.retrieval.arguments import MAX_IDS, Restriction, checked_ids, read_ids
 from genret.retrieval.errors import InputError, SourceError
-from genret.retrieval.filters.check import check
+from genret.retrieval.filters.evaluate import check
 from genret.retrieval.filters.predicate import (
     MAX_DEPTH,
     MAX_FILTER_CHARS,
@@ -30,7 +31,6 @@ from genret.retrieval.filters.predicate import (
     canonical,
     parse,
 )
-from genret.retrieval.filters.restriction import MAX_IDS, Restriction, checked_ids, read_ids
 
 
 def compare(name: str, operator: str, value: str | float | bool | None) -> Comparison:
