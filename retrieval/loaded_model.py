@@ -8,7 +8,6 @@ token.
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -90,17 +89,12 @@ class PromptEncoder:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._max_tokens = max_tokens
-        self._num_shared: dict[PromptTemplate, int] = {}
-        self._lock = threading.Lock()
-        self._kept: dict[tuple[PromptTemplate, str], list[int]] = {}
+        self._num_shared: BoundedCache[PromptTemplate, int] = BoundedCache(_MOST_KEPT)
+        self._kept: BoundedCache[tuple[PromptTemplate, str], list[int]] = BoundedCache(_MOST_KEPT)
 
     def num_shared(self, template: PromptTemplate) -> int:
         """Return the number of leading tokens that all prompts of a template have in common."""
-        if template not in self._num_shared:
-            if len(self._num_shared) >= _MOST_KEPT:  # each schema makes a template of its own
-                self._num_shared.clear()
-            self._num_shared[template] = len(template.shared_tokens(self._tokenizer))
-        return self._num_shared[template]
+        return self._num_shared.get_or_make(template, lambda: len(template.shared_tokens(self._tokenizer)))
 
     def leaves_half(self, template: PromptTemplate) -> bool:
         """Whether the shared prefix of a template takes at most half of the model's positions."""
@@ -109,14 +103,18 @@ class PromptEncoder:
     def encode(self, template: PromptTemplate, query: str) -> list[int]:
         """Return the token ids of a query in a template.
 
+        The last ones are kept: a server counts the tokens when a query comes, and needs them when its batch
+        begins.
+
         Raises:
             InputError: there are none, too many, or one that the model does not know. Its field is "query",
                 or "schema" where the schema in the prompt leaves no room for a query.
         """
-        with self._lock:
-            kept = self._kept.pop((template, query), None) if self._kept else None
-        if kept is not None:
-            return kept
+        if len(query) > _LONGEST_KEPT or template.schema:  # a schema is as long as its author likes
+            return self._encoded(template, query)
+        return [*self._kept.get_or_make((template, query), lambda: self._encoded(template, query))]
+
+    def _encoded(self, template: PromptTemplate, query: str) -> list[int]:
         self._check_bytes(query.lower() if template.lowercase else query)
         prompt = template.encode(self._tokenizer, query)
         if not prompt:
@@ -155,19 +153,6 @@ class PromptEncoder:
                 f"too long: it has {size} bytes; the model takes at most {self._max_tokens} tokens, "
                 f"of at most {longest} bytes each",
             )
-
-    def keep(self, template: PromptTemplate, query: str, prompt: list[int]) -> None:
-        """Keep a prompt for the next `encode` of the same query, to which it is handed.
-
-        A server counts the tokens when a query comes, and needs them when its batch begins. The oldest prompt
-        makes room: calls that were refused never ask for theirs.
-        """
-        if len(query) > _LONGEST_KEPT:
-            return
-        with self._lock:
-            self._kept[template, query] = prompt
-            if len(self._kept) > _MOST_KEPT:
-                del self._kept[next(iter(self._kept))]
 
 
 # A prompt must leave room for the longest title, up to this many tokens: one monstrous title must not make

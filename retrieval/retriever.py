@@ -431,9 +431,7 @@ class Retriever:
             InputError: template or filter do not fit the index, or the query is too long for the model.
             GenretError: as `check_method`.
         """
-        prompt = self._job(request).prompt
-        self._prompts.keep(self.config.prompt(request.prompt), request.query, prompt)
-        return len(prompt)
+        return len(self._job(request).prompt)
 
     def warm_up(self) -> None:
         """Answer one query by each method, so that the first real one finds everything in place."""

@@ -293,22 +293,20 @@ def or_abstain(request: RetrieveRequest, answer: RetrievalResult) -> RetrievalRe
 
 def nothing_allowed(request: RetrieveRequest) -> RetrievalResult:
     """Return the answer to a request whose filter allows no entity: known without asking the model."""
-    explanation = Explanation() if request.explain else None
-    # `auto` and `shortlist` have scored all entities allowed, as there are none.
-    certified = True if request.proposals or request.decoding == "beam" else None
     is_disc = request.decoding == "disc"
     mass = 0.0 if is_disc else None
     answer = RetrievalResult(
         query=request.query,
         method=request.method,
         candidates=(),
-        certified=certified,
+        # `auto` and `shortlist` have scored all entities allowed, as there are none.
+        certified=True if request.proposals or not is_disc else None,
         mass=mass,
         mass_stderr=mass,
         mass_lower=0.0 if is_disc or request.proposals else None,
         mass_upper=mass,
         seed=request.seed if is_disc else None,
-        explanation=explanation,
+        explanation=Explanation() if request.explain else None,
     )
     return or_abstain(request, answer)
 

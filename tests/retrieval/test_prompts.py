@@ -329,32 +329,25 @@ def test_texts_with_links_have_a_template_of_their_own(tmp_path: Path) -> None:
         CheckpointConfig.load(tmp_path)
 
 
-@given(st.lists(st.tuples(st.booleans(), st.sampled_from(["paris", "Nile", " ", "<title>", "a" * 2001]))))
-def test_prompts_that_are_kept_are_those_of_a_new_encoder(asked: list[tuple[bool, str]]) -> None:
+@given(st.lists(st.sampled_from(["paris", "Nile", " ", "<title>", "a" * 2001])))
+def test_prompts_that_are_kept_are_those_of_a_new_encoder(asked: list[str]) -> None:
     keeping = PromptEncoder(TOKENIZER, TOKENIZER.vocab_size, None)
-    for keeps, query in asked:
+    for query in asked:
         for template in (SPECIAL, FEW_SHOT, PLAIN):
             prompt = keeping.encode(template, query)
             assert prompt == template.encode(TOKENIZER, query)
-            if keeps:
-                keeping.keep(template, query, prompt)
-            else:
-                prompt.append(-1)  # the caller's own
+            prompt.append(-1)  # the caller's own
 
 
-def test_a_prompt_is_kept_for_one_and_the_oldest_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = PromptEncoder(TOKENIZER, TOKENIZER.vocab_size, None)
-    for number in range(300):
-        encoder.keep(SPECIAL, f"query {number}", [number])
-    encoder.keep(SPECIAL, "a" * 2001, [0])
-    assert encoder.encode(SPECIAL, "query 299") == [299]
-    assert encoder.encode(SPECIAL, "query 299") == SPECIAL.encode(TOKENIZER, "query 299")
-    for gone in ("query 0", "a" * 2001):
-        assert encoder.encode(SPECIAL, gone) == SPECIAL.encode(TOKENIZER, gone)
-    monkeypatch.setattr(PromptTemplate, "encode", lambda *_: pytest.fail("was encoded again"))
-    assert [encoder.encode(SPECIAL, f"query {number}") for number in range(44, 299)] == [
-        [number] for number in range(44, 299)
-    ]
+def test_the_last_prompts_are_kept_but_long_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder, encoded, encode = PromptEncoder(TOKENIZER, TOKENIZER.vocab_size, None), [], PromptTemplate.encode
+    monkeypatch.setattr(
+        PromptTemplate, "encode", lambda self, *asked: encoded.append(asked[1]) or encode(self, *asked)
+    )
+    queries = [f"query {number}" for number in range(300)]
+    for query in [*queries, *queries[44:], "a" * 2001, "a" * 2001, "query 0"]:
+        encoder.encode(SPECIAL, query)
+    assert encoded == [*queries, "a" * 2001, "a" * 2001, "query 0"]
 
 
 def test_a_prompt_that_is_too_long_stays_so() -> None:
